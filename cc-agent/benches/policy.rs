@@ -1,0 +1,112 @@
+//! Decisions a second on one core, for a network of the paper's size and for a small one, by the
+//! number of flows decided at once.
+//!
+//! Prints a table; where the environment variable `BENCH_JSON` names a file, writes the figures to
+//! it as well. The networks have random weights: how long one takes does not depend on them.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use cc_agent::environment::Environment;
+use cc_agent::policy::export::ActorCritic;
+use cc_agent::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
+use serde_json::json;
+
+/// How many flows are decided at once.
+const BATCHES: [usize; 4] = [1, 8, 64, 256];
+
+/// Each figure is the median of this many repetitions, interleaved so that a disturbance of the
+/// machine meets all figures alike.
+const REPETITIONS: usize = 15;
+
+/// How long one repetition of one figure takes.
+const REPETITION: Duration = Duration::from_millis(200);
+
+fn main() -> anyhow::Result<()> {
+    let mut policies = [("h512", [512, 512], 512), ("h64", [64, 64], 64)]
+        .into_iter()
+        .map(|(name, hidden, state)| Ok((name, load(name, &hidden, state)?)))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+
+    let mut seconds: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
+    for _ in 0..REPETITIONS {
+        for (name, policy) in &mut policies {
+            for batch in BATCHES {
+                seconds
+                    .entry((name, batch))
+                    .or_default()
+                    .push(seconds_a_call(policy, batch)?);
+            }
+        }
+    }
+
+    let mut figures = serde_json::Map::new();
+    println!(
+        "{:<8}{:>8}{:>14}{:>16}{:>14}",
+        "network", "flows", "µs a call", "µs a decision", "decisions/s"
+    );
+    for ((name, batch), samples) in &mut seconds {
+        let call = median(samples);
+        let (micros, rate) = (call * 1e6, *batch as f64 / call);
+        println!(
+            "{name:<8}{batch:>8}{micros:>14.1}{:>16.2}{rate:>14.0}",
+            micros / *batch as f64
+        );
+        figures.insert(format!("decisions_per_s_{name}_b{batch}"), json!(rate));
+        figures.insert(format!("us_per_call_{name}_b{batch}"), json!(micros));
+    }
+    if let Some(path) = std::env::var_os("BENCH_JSON") {
+        let json = json!({ "bench": "policy", "figures": figures });
+        std::fs::write(&path, format!("{json:#}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A network of this size in the default environment, with random weights.
+fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy> {
+    let meta = PolicyMeta {
+        name: name.to_owned(),
+        kind: PolicyKind::Heuristic,
+        environment: Environment::default(),
+        hidden: hidden.to_vec(),
+        state,
+        provenance: BTreeMap::new(),
+    };
+    let file = ActorCritic::random(&meta, 1).export(&meta, "Random weights, for measurement only.");
+    Ok(OnnxPolicy::from_bytes(
+        &file,
+        Serving::Softmax { temperature: 1.0 },
+        1,
+    )?)
+}
+
+/// The mean time of a call that decides for `batch` flows, their memories carried along.
+fn seconds_a_call(policy: &mut OnnxPolicy, batch: usize) -> anyhow::Result<f64> {
+    let observation = vec![0.5; policy.environment().observation_len()];
+    let query = Query {
+        observation,
+        reward: 0.1,
+        cwnd: 10,
+        state: State::default(),
+    };
+    let mut queries = vec![query; batch];
+    let choices = policy.decide(&mut queries);
+    anyhow::ensure!(
+        !choices.contains(&Choice::Invalid),
+        "the network gives no valid answer"
+    );
+    let (start, mut calls) = (Instant::now(), 0);
+    while start.elapsed() < REPETITION {
+        black_box(policy.decide(black_box(&mut queries)));
+        calls += 1;
+    }
+    Ok(start.elapsed().as_secs_f64() / f64::from(calls))
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}

@@ -1,0 +1,403 @@
+//! The actions a policy chooses from: what each does to the congestion window.
+//!
+//! An action space is written as in the paper (section 3), tokens separated by commas:
+//! `0,/2,-10,+10,*2`. Token `0` keeps the window, `+V` and `-V` add and subtract V packets, `*V`
+//! and `/V` multiply and divide.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The most actions that an [`ActionSpace`] may have.
+pub const MAX_ACTIONS: usize = 64;
+
+/// An ordered list of actions; a policy's output `i` stands for action `i`.
+///
+/// Parsed from and displayed as `0,/2,-10,+10,*2`; serde uses the same string. The first action is
+/// always [`Action::Hold`]: padding and "nothing decided yet" are written as action 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ActionSpace {
+    actions: Vec<Action>,
+}
+
+impl ActionSpace {
+    /// The number of actions, |A|; at least 1.
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "an action space is never empty"
+    )]
+    pub fn len(&self) -> usize {
+        self.actions.len()
+    }
+
+    /// The actions in their order.
+    pub fn actions(&self) -> &[Action] {
+        &self.actions
+    }
+
+    /// The window (packets) after action `index` on a window of `cwnd` packets, within `bounds`.
+    ///
+    /// Multiplication and division round half away from zero, addition and subtraction saturate,
+    /// and the bounds hold for every action, [`Action::Hold`] included. An index outside the space
+    /// holds the window.
+    pub fn apply(&self, index: usize, cwnd: u32, bounds: CwndBounds) -> u32 {
+        let action = self.actions.get(index).copied().unwrap_or(Action::Hold);
+        action
+            .apply(cwnd)
+            .clamp(bounds.min, bounds.max.max(bounds.min))
+    }
+}
+
+impl Default for ActionSpace {
+    /// The paper's five actions: `0,/2,-10,+10,*2`.
+    fn default() -> Self {
+        Self {
+            actions: vec![
+                Action::Hold,
+                Action::Divide(2.0),
+                Action::Subtract(10.0),
+                Action::Add(10.0),
+                Action::Multiply(2.0),
+            ],
+        }
+    }
+}
+
+impl fmt::Display for ActionSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, action) in self.actions.iter().enumerate() {
+            if i > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{action}")?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for ActionSpace {
+    type Err = ActionError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        if s.trim().is_empty() {
+            return Err(ActionError::Empty);
+        }
+        let count = s.split(',').count();
+        if count > MAX_ACTIONS {
+            return Err(ActionError::TooMany { count });
+        }
+        let actions = s
+            .split(',')
+            .enumerate()
+            .map(|(i, token)| {
+                Action::parse(token.trim()).map_err(|reason| ActionError::Token {
+                    token: token.trim().to_owned(),
+                    position: i + 1,
+                    reason,
+                })
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        if actions[0] != Action::Hold {
+            return Err(ActionError::FirstNotHold {
+                token: actions[0].to_string(),
+            });
+        }
+        Ok(Self { actions })
+    }
+}
+
+impl TryFrom<String> for ActionSpace {
+    type Error = ActionError;
+
+    fn try_from(s: String) -> Result<Self, Self::Error> {
+        s.parse()
+    }
+}
+
+impl From<ActionSpace> for String {
+    fn from(space: ActionSpace) -> Self {
+        space.to_string()
+    }
+}
+
+/// What one action does to the congestion window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Action {
+    /// `+V`: add V packets.
+    Add(f32),
+    /// `/V`: divide by V.
+    Divide(f32),
+    /// `0`: keep the window.
+    Hold,
+    /// `*V`: multiply by V.
+    Multiply(f32),
+    /// `-V`: subtract V packets.
+    Subtract(f32),
+}
+
+impl Action {
+    /// The window (packets) after this action, before any bounds.
+    fn apply(self, cwnd: u32) -> u32 {
+        let packets = f64::from(cwnd);
+        let after = match self {
+            Self::Add(v) => packets + f64::from(v),
+            Self::Divide(v) => packets / f64::from(v),
+            Self::Hold => return cwnd,
+            Self::Multiply(v) => packets * f64::from(v),
+            Self::Subtract(v) => packets - f64::from(v),
+        };
+        // `round` goes half away from zero, and the cast saturates at 0 and u32::MAX.
+        after.round() as u32
+    }
+
+    fn parse(token: &str) -> Result<Self, TokenError> {
+        if token == "0" {
+            return Ok(Self::Hold);
+        }
+        let mut rest = token.chars();
+        let operator = rest.next().ok_or(TokenError::Empty)?;
+        let action = match operator {
+            '+' => Self::Add,
+            '/' => Self::Divide,
+            '*' => Self::Multiply,
+            '-' => Self::Subtract,
+            _ => return Err(TokenError::Operator { operator }),
+        };
+        let number = rest.as_str();
+        if number.is_empty() {
+            return Err(TokenError::NoNumber);
+        }
+        // `parse` would also take a second sign, "inf" and "nan".
+        if !number.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
+            return Err(TokenError::Number);
+        }
+        let value: f32 = number.parse().map_err(|_| TokenError::Number)?;
+        if value.is_finite() && value > 0.0 {
+            Ok(action(value))
+        } else {
+            Err(TokenError::Number)
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Add(v) => write!(f, "+{v}"),
+            Self::Divide(v) => write!(f, "/{v}"),
+            Self::Hold => f.write_str("0"),
+            Self::Multiply(v) => write!(f, "*{v}"),
+            Self::Subtract(v) => write!(f, "-{v}"),
+        }
+    }
+}
+
+/// The range (packets, inclusive) that a policy's decisions are kept within.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CwndBounds {
+    /// The smallest window, at least 1 packet.
+    pub min: u32,
+    /// The largest window, at least `min` packets.
+    pub max: u32,
+}
+
+/// Why a string is not an [`ActionSpace`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ActionError {
+    /// Nothing but white space.
+    #[error(
+        "the action list is empty; write at least the no-op `0`, for example `0,/2,-10,+10,*2`"
+    )]
+    Empty,
+    /// The first action is not the no-op.
+    #[error(
+        "the first action is `{token}`; put the no-op `0` first, for example `0,/2,-10,+10,*2`"
+    )]
+    FirstNotHold {
+        /// The first token, as understood.
+        token: String,
+    },
+    /// A token that is no action.
+    #[error("action {position}, `{token}`: {reason}")]
+    Token {
+        /// The token without the white space around it.
+        token: String,
+        /// Its place in the list, from 1.
+        position: usize,
+        /// What is wrong with it.
+        reason: TokenError,
+    },
+    /// More than [`MAX_ACTIONS`].
+    #[error("{count} actions are too many; use at most {MAX_ACTIONS}")]
+    TooMany {
+        /// How many there were.
+        count: usize,
+    },
+}
+
+/// Why one token is not an action.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TokenError {
+    /// Nothing between two commas.
+    #[error("nothing stands between the commas; remove one or write an action such as `+10`")]
+    Empty,
+    /// An operator alone.
+    #[error("the number is missing; write it right after the operator, for example `*1.5`")]
+    NoNumber,
+    /// Not a finite number greater than zero.
+    #[error(
+        "what follows the operator must be a positive finite number, for example `/2` or `*1.5`"
+    )]
+    Number,
+    /// Something else than `+`, `-`, `*`, `/`.
+    #[error("unknown operator `{operator}`; use one of + - * / and a number, or `0` for the no-op")]
+    Operator {
+        /// The token's first character.
+        operator: char,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PAPER: CwndBounds = CwndBounds { min: 2, max: 2000 };
+
+    fn space(s: &str) -> ActionSpace {
+        s.parse().expect("a valid action list")
+    }
+
+    #[test]
+    fn the_papers_actions_do_what_they_say() {
+        let paper = space("0,/2,-10,+10,*2");
+        assert_eq!(paper, ActionSpace::default());
+        let after = |cwnd| {
+            (0..5)
+                .map(|i| paper.apply(i, cwnd, PAPER))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(after(100), [100, 50, 90, 110, 200]);
+        // Half away from zero; subtraction stops at the lower bound.
+        assert_eq!(after(5), [5, 3, 2, 15, 10]);
+        assert_eq!(after(1500), [1500, 750, 1490, 1510, 2000]);
+        // The bounds hold for the no-op too.
+        assert_eq!(after(5000)[0], 2000);
+        assert_eq!(after(0)[0], 2);
+    }
+
+    #[test]
+    fn extreme_values_saturate() {
+        let extreme = space("0,*3e38,+3e38,-3e38,/3e38,/1e-30");
+        let all = CwndBounds {
+            min: 0,
+            max: u32::MAX,
+        };
+        let after: Vec<_> = (0..6).map(|i| extreme.apply(i, u32::MAX, all)).collect();
+        assert_eq!(after, [u32::MAX, u32::MAX, u32::MAX, 0, 0, u32::MAX]);
+    }
+
+    #[test]
+    fn an_index_outside_the_space_holds() {
+        assert_eq!(ActionSpace::default().apply(5, 77, PAPER), 77);
+    }
+
+    #[test]
+    fn errors_name_the_token_its_position_and_the_remedy() {
+        for (input, expected) in [
+            ("", "the action list is empty; write at least"),
+            (" ", "the action list is empty"),
+            ("/2,0", "the first action is `/2`; put the no-op `0` first"),
+            ("0,,+1", "action 2, ``: nothing stands between the commas"),
+            ("0,+1,*", "action 3, `*`: the number is missing"),
+            (
+                "0,10",
+                "action 2, `10`: unknown operator `1`; use one of + - * /",
+            ),
+            ("0,%2", "action 2, `%2`: unknown operator `%`"),
+            ("0,×2", "action 2, `×2`: unknown operator `×`"),
+            (
+                "0,*two",
+                "action 2, `*two`: what follows the operator must be a positive finite number",
+            ),
+            ("0,--10", "action 2, `--10`: what follows"),
+            ("0,/0", "action 2, `/0`: what follows"),
+            ("0,+nan", "action 2, `+nan`: what follows"),
+            ("0,*inf", "action 2, `*inf`: what follows"),
+            ("0,*1e99", "action 2, `*1e99`: what follows"),
+        ] {
+            let error = input.parse::<ActionSpace>().expect_err(input).to_string();
+            assert!(error.starts_with(expected), "{input:?} gave {error:?}");
+        }
+        let many = vec!["0"; MAX_ACTIONS + 1].join(",");
+        assert_eq!(
+            many.parse::<ActionSpace>()
+                .expect_err("too many")
+                .to_string(),
+            "65 actions are too many; use at most 64"
+        );
+    }
+
+    #[test]
+    fn serde_uses_the_string() {
+        let json = serde_json::to_string(&ActionSpace::default()).expect("serialises");
+        assert_eq!(json, r#""0,/2,-10,+10,*2""#);
+        let error = serde_json::from_str::<ActionSpace>(r#""0,?3""#).expect_err("refused");
+        assert!(error.to_string().contains("action 2, `?3`"), "{error}");
+    }
+
+    fn any_action() -> impl Strategy<Value = Action> {
+        let value = (1e-30f32..1e30).prop_union(0.1f32..100.0);
+        prop_oneof![
+            Just(Action::Hold),
+            value.clone().prop_map(Action::Add),
+            value.clone().prop_map(Action::Subtract),
+            value.clone().prop_map(Action::Multiply),
+            value.prop_map(Action::Divide),
+        ]
+    }
+
+    fn any_space() -> impl Strategy<Value = ActionSpace> {
+        prop::collection::vec(any_action(), 0..MAX_ACTIONS).prop_map(|mut actions| {
+            actions.insert(0, Action::Hold);
+            ActionSpace { actions }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn display_round_trips(space in any_space()) {
+            prop_assert_eq!(space.to_string().parse::<ActionSpace>(), Ok(space));
+        }
+
+        #[test]
+        fn never_outside_the_bounds(
+            space in any_space(),
+            index in 0..2 * MAX_ACTIONS,
+            cwnd: u32,
+            (min, max) in (any::<u32>(), any::<u32>()).prop_map(|(a, b)| (a.min(b), a.max(b))),
+        ) {
+            let after = space.apply(index, cwnd, CwndBounds { min, max });
+            prop_assert!((min..=max).contains(&after));
+        }
+
+        #[test]
+        fn no_string_panics(s in "\\PC*") {
+            let _ = s.parse::<ActionSpace>();
+        }
+
+        #[test]
+        fn no_near_miss_panics(s in "[0,+*/.e -]{0,24}") {
+            if let Ok(space) = s.parse::<ActionSpace>() {
+                prop_assert_eq!(space.actions()[0], Action::Hold);
+            }
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Everything that talks to the running kernel: its BTF, the datapath's loader, the shared maps, and
+//! what a host must have.
+
+mod bpf;
+pub mod btf;
+pub mod clock;
+pub mod datapath;
+mod shared;
+mod struct_ops;
+
+pub use datapath::{Datapath, Options};
+
+use std::io;
+
+/// Why the datapath could not be brought up.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// This build carries no BPF object.
+    #[error(
+        "this cc-agent was built without the BPF object: build it with `cargo xtask build`, or set CC_EBPF_OBJECT to a prebuilt object when building"
+    )]
+    NoObject,
+    /// The kernel shows no type information.
+    #[error(
+        "cannot read the kernel's BTF at {path}: {reason}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)"
+    )]
+    NoBtf {
+        /// Where it was looked for.
+        path: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The kernel lacks a structure member that the datapath needs.
+    #[error("this kernel has no {structure}.{member}, which the datapath needs; Linux 6.1 or newer is required")]
+    MissingMember {
+        /// The structure.
+        structure: String,
+        /// Path of the member in it.
+        member: String,
+    },
+    /// Another congestion control has the name.
+    #[error(
+        "a congestion control named {0:?} is already registered: stop the agent that serves it, or choose another with --name"
+    )]
+    NameTaken(String),
+    /// The name cannot be a congestion control's.
+    #[error("{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9, _ and - are needed")]
+    BadName(String),
+    /// The verifier refused a program.
+    #[error("the kernel refused the BPF program {program}: {source}\n{log}")]
+    Verifier {
+        /// Name of the program.
+        program: String,
+        /// The kernel's answer.
+        source: io::Error,
+        /// The end of the verifier's log.
+        log: String,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}{}", hint(.source))]
+    System {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// aya could not load the object or use a map.
+    #[error("{what}: {reason}")]
+    Aya {
+        /// What was tried.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+
+    /// aya's errors print little; their sources say what happened.
+    pub(crate) fn aya<E: std::error::Error>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let what = what.into();
+        move |error| {
+            let mut reason = error.to_string();
+            let mut source = error.source();
+            while let Some(inner) = source {
+                reason.push_str(": ");
+                reason.push_str(&inner.to_string());
+                source = inner.source();
+            }
+            Self::Aya { what, reason }
+        }
+    }
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            " (root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, is needed)"
+        }
+        _ => "",
+    }
+}

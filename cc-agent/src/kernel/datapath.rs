@@ -1,0 +1,419 @@
+//! The datapath, loaded and registered: records come out of it, decisions go in.
+
+use std::{
+    collections::HashMap,
+    fs,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+};
+
+use aya::{
+    EbpfLoader,
+    maps::{Map, MapData, PerCpuArray, Queue, RingBuf, loaded_maps},
+    programs::loaded_programs,
+};
+use bytes::{Bytes, BytesMut};
+use cc_ebpf::{
+    AckFilter, Counter, Decision, Flow, Heartbeat, KernelLayout, LAYOUT_VERSION, Settings, Startup,
+};
+
+use super::{
+    Error, btf,
+    shared::Shared,
+    struct_ops::{CONG_CONTROL_PROGRAMS, StructOps},
+};
+
+/// The BPF object, or nothing where the build had none.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/cc-ebpf.o"));
+
+const SETTINGS: &str = "CC_SETTINGS";
+const HEARTBEAT: &str = "CC_HEARTBEAT";
+const DECISIONS: &str = "CC_DECISIONS";
+const FLOWS: &str = "CC_FLOWS";
+const FREE_SLOTS: &str = "CC_FREE_SLOTS";
+const RECORDS: &str = "CC_RECORDS";
+const ACKS: &str = "CC_ACKS";
+const COUNTERS: &str = "CC_COUNTERS";
+/// The maps that live flows share with their agent; the rest belongs to one load of the programs.
+const SHARED: [&str; 8] = [
+    SETTINGS, HEARTBEAT, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, ACKS, COUNTERS,
+];
+
+/// Where the kernel lists the registered congestion controls.
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// How the datapath is to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Options {
+    /// Name of the congestion control.
+    pub name: String,
+    /// Flows that can be served at once.
+    pub slots: u32,
+    /// Length of the observation window, ns.
+    pub window_ns: u64,
+    /// Age of the heartbeat at which flows fall back, ns.
+    pub heartbeat_limit_ns: u64,
+    /// Window of the minimum-RTT filter, ns.
+    pub min_rtt_window_ns: u64,
+    /// Guard rails, segments.
+    pub cwnd_min: u32,
+    /// Guard rails, segments.
+    pub cwnd_max: u32,
+    /// What a flow does before its first decision.
+    pub startup: Startup,
+    /// Pacing rate over cwnd/srtt; `None` leaves flows unpaced.
+    pub pacing_gain: Option<f32>,
+    /// Whose ACKs are recorded one by one.
+    pub ack_filter: AckFilter,
+}
+
+impl Options {
+    fn settings(&self, slots: u32) -> Settings {
+        let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
+        let mut name = [0; 16];
+        name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        Settings {
+            layout: LAYOUT_VERSION,
+            slots,
+            window_ns: self.window_ns,
+            heartbeat_limit_ns: self.heartbeat_limit_ns,
+            min_rtt_window_ns: self.min_rtt_window_ns,
+            cwnd_min: self.cwnd_min,
+            cwnd_max: self.cwnd_max,
+            startup: self.startup as u32,
+            pacing_gain_1024: self.pacing_gain.map_or(0, |gain| (gain * 1024.0) as u32),
+            ack_filter,
+            ack_filter_argument,
+            name,
+        }
+    }
+}
+
+/// The registered datapath. Dropping it unregisters the congestion control; its flows fall back
+/// once the heartbeat is too old.
+pub struct Datapath {
+    // Unregistered first, while everything else is still there.
+    _registration: StructOps,
+    logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
+    heartbeat: Shared<Heartbeat>,
+    decisions: Shared<u64>,
+    flows: Shared<Flow>,
+    records: Ring,
+    acks: Ring,
+    counters: PerCpuArray<MapData, u64>,
+    adopted: usize,
+}
+
+impl Datapath {
+    /// Loads the programs and registers them. Flows that a former agent of the same name left
+    /// behind are adopted: their maps are used again.
+    pub fn attach(options: &Options) -> Result<Self, Error> {
+        check_name(&options.name)?;
+        if OBJECT.is_empty() {
+            return Err(Error::NoObject);
+        }
+        if registered(&options.name) {
+            return Err(Error::NameTaken(options.name.clone()));
+        }
+        let kernel = btf::Kernel::running()?;
+        let layout = kernel.layout()?;
+        let ops = kernel.congestion_ops()?;
+
+        let mut ebpf = EbpfLoader::new()
+            .override_global("KERNEL", as_words(&layout), true)
+            .map_max_entries(DECISIONS, options.slots)
+            .map_max_entries(FLOWS, options.slots)
+            .map_max_entries(FREE_SLOTS, options.slots)
+            .load(OBJECT)
+            .map_err(Error::aya("creating the BPF maps"))?;
+        let logger = match aya_log::EbpfLogger::init(&mut ebpf) {
+            Ok(logger) => Some(logger),
+            Err(error) => {
+                tracing::warn!("the datapath's messages will not be shown: {error}");
+                None
+            }
+        };
+        let names: Vec<String> = ebpf.maps().map(|(name, _)| name.to_owned()).collect();
+        let mut maps: HashMap<String, Map> = names
+            .into_iter()
+            .filter_map(|name| ebpf.take_map(&name).map(|map| (name, map)))
+            .collect();
+
+        let (slots, adopted) = match orphans(&options.name) {
+            Some(orphans) => {
+                let Orphans { maps: theirs, slots, live } = orphans;
+                maps.extend(theirs);
+                (slots, live)
+            }
+            None => {
+                fill_free_slots(&mut maps, options.slots)?;
+                (options.slots, 0)
+            }
+        };
+        let settings: Shared<Settings> = Shared::map(fd_of(&maps, SETTINGS)?, 1)?;
+        settings.write(0, options.settings(slots));
+
+        let mut fds: HashMap<String, RawFd> = HashMap::new();
+        for (name, map) in &maps {
+            fds.insert(name.clone(), map_fd(map).as_raw_fd());
+        }
+        if let Some(logs) = logger.as_ref() {
+            fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
+        }
+        let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
+        Ok(Self {
+            heartbeat: Shared::map(fd_of(&maps, HEARTBEAT)?, 1)?,
+            decisions: Shared::map(fd_of(&maps, DECISIONS)?, slots)?,
+            flows: Shared::map(fd_of(&maps, FLOWS)?, slots)?,
+            records: Ring(take(&mut maps, RECORDS)?),
+            acks: Ring(take(&mut maps, ACKS)?),
+            counters: take(&mut maps, COUNTERS)?,
+            adopted,
+            logger,
+            _registration: registration,
+        })
+    }
+
+    /// Live flows that a former agent had left behind when this one took over.
+    pub fn adopted(&self) -> usize {
+        self.adopted
+    }
+
+    /// Slots for flows.
+    pub fn slots(&self) -> usize {
+        self.flows.entries()
+    }
+
+    /// Publishes a decision for the flow in `slot`: one atomic store.
+    pub fn publish(&self, slot: u32, decision: Decision) {
+        self.decisions.publish(slot as usize, decision.to_cell());
+    }
+
+    /// Tells the datapath that the agent was serving at `now_ns`.
+    pub fn beat(&self, now_ns: u64) {
+        let pid = u64::from(std::process::id());
+        self.heartbeat.write(0, Heartbeat { at_ns: now_ns, pid });
+    }
+
+    /// The state of the flow in `slot`, or `None` while the datapath is changing it.
+    pub fn flow(&self, slot: u32) -> Option<Flow> {
+        self.flows.snapshot(slot as usize)
+    }
+
+    /// The live flows' states.
+    pub fn live_flows(&self) -> Vec<Flow> {
+        (0..self.slots() as u32)
+            .filter_map(|slot| self.flow(slot))
+            .filter(|flow| flow.live == 1)
+            .collect()
+    }
+
+    /// The datapath's counters, summed over the CPUs, in the order of [`Counter::ALL`].
+    pub fn counters(&self) -> Result<Vec<u64>, Error> {
+        Counter::ALL
+            .iter()
+            .map(|&counter| {
+                let per_cpu = self
+                    .counters
+                    .get(&(counter as u32), 0)
+                    .map_err(Error::aya("reading the datapath's counters"))?;
+                Ok(per_cpu.iter().sum())
+            })
+            .collect()
+    }
+
+    /// Opened, window and closed records. Its descriptor becomes readable when there are some.
+    pub fn records(&mut self) -> &mut Ring {
+        &mut self.records
+    }
+
+    /// Per-ACK records. They wake nobody.
+    pub fn acks(&mut self) -> &mut Ring {
+        &mut self.acks
+    }
+
+    /// Passes on what the datapath had to say.
+    pub fn flush_messages(&mut self) {
+        if let Some(logger) = &mut self.logger {
+            logger.flush();
+        }
+    }
+}
+
+/// A ring buffer of records.
+pub struct Ring(RingBuf<MapData>);
+
+impl Ring {
+    /// Takes up to `most` records out, each a slice of one shared buffer.
+    pub fn drain(&mut self, most: usize) -> Vec<Bytes> {
+        let mut buffer = BytesMut::new();
+        let mut records = Vec::new();
+        while records.len() < most {
+            let Some(item) = self.0.next() else { break };
+            buffer.extend_from_slice(&item);
+            records.push(buffer.split().freeze());
+        }
+        records
+    }
+}
+
+impl AsRawFd for Ring {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Whether a congestion control of this name is registered.
+pub fn registered(name: &str) -> bool {
+    fs::read_to_string(AVAILABLE)
+        .is_ok_and(|names| names.split_whitespace().any(|other| other == name))
+}
+
+/// Whether the kernel and `sysctl` can use the name.
+pub fn check_name(name: &str) -> Result<(), Error> {
+    let usable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    if (1..=15).contains(&name.len()) && name.chars().all(usable) {
+        Ok(())
+    } else {
+        Err(Error::BadName(name.into()))
+    }
+}
+
+/// Whether this build carries the BPF object.
+pub fn has_object() -> bool {
+    !OBJECT.is_empty()
+}
+
+/// Maps that outlived their agent, because flows still use the programs that use them.
+struct Orphans {
+    maps: HashMap<String, Map>,
+    slots: u32,
+    live: usize,
+}
+
+/// Finds the maps of live flows of that name. Nothing is pinned: what is in use is found by its
+/// programs, and what is not is gone.
+fn orphans(name: &str) -> Option<Orphans> {
+    let mut names_by_id = HashMap::new();
+    for info in loaded_maps().flatten() {
+        if let Some(map_name) = info.name_as_str()
+            && SHARED.contains(&map_name)
+        {
+            names_by_id.insert(info.id(), map_name.to_owned());
+        }
+    }
+    let mut found: Option<Orphans> = None;
+    for program in loaded_programs().flatten() {
+        if !program
+            .name_as_str()
+            .is_some_and(|name| CONG_CONTROL_PROGRAMS.iter().any(|p| p.starts_with(name)) && !name.is_empty())
+        {
+            continue;
+        }
+        let Ok(Some(ids)) = program.map_ids() else {
+            continue;
+        };
+        let ids = ids.into_iter();
+        let named = ids.filter_map(|id| Some((names_by_id.get(&id)?.clone(), id)));
+        let Some(candidate) = open_orphans(name, named) else {
+            continue;
+        };
+        if found.as_ref().is_none_or(|best| best.live < candidate.live) {
+            found = Some(candidate);
+        }
+    }
+    found
+}
+
+fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Option<Orphans> {
+    let mut maps = HashMap::new();
+    for (map_name, id) in named {
+        let map = Map::from_map_data(MapData::from_id(id).ok()?).ok()?;
+        maps.insert(map_name, map);
+    }
+    if SHARED.iter().any(|needed| !maps.contains_key(*needed)) {
+        return None;
+    }
+    let settings: Shared<Settings> = Shared::map(fd_of(&maps, SETTINGS).ok()?, 1).ok()?;
+    let settings = settings.read(0)?;
+    let theirs = settings.name.split(|&byte| byte == 0).next()?;
+    if theirs != name.as_bytes() {
+        return None;
+    }
+    if settings.layout != LAYOUT_VERSION {
+        tracing::warn!(
+            "flows of a former agent use layout {} of the maps, this agent has {LAYOUT_VERSION}: \
+             they stay on the fallback until they close",
+            settings.layout
+        );
+        return None;
+    }
+    let flows: Shared<Flow> = Shared::map(fd_of(&maps, FLOWS).ok()?, settings.slots).ok()?;
+    let live = (0..flows.entries())
+        .filter(|&slot| flows.read(slot).is_some_and(|flow| flow.live == 1))
+        .count();
+    Some(Orphans {
+        maps,
+        slots: settings.slots,
+        live,
+    })
+}
+
+fn fill_free_slots(maps: &mut HashMap<String, Map>, slots: u32) -> Result<(), Error> {
+    let map = maps.get_mut(FREE_SLOTS).ok_or_else(|| no_map(FREE_SLOTS))?;
+    let mut free: Queue<&mut MapData, u32> =
+        Queue::try_from(map).map_err(Error::aya("opening the free list"))?;
+    for slot in 0..slots {
+        free.push(slot, 0)
+            .map_err(Error::aya("filling the free list"))?;
+    }
+    Ok(())
+}
+
+fn take<M: TryFrom<Map>>(maps: &mut HashMap<String, Map>, name: &str) -> Result<M, Error>
+where
+    M::Error: std::error::Error,
+{
+    let map = maps.remove(name).ok_or_else(|| no_map(name))?;
+    M::try_from(map).map_err(Error::aya(format!("opening the BPF map {name}")))
+}
+
+fn fd_of<'a>(maps: &'a HashMap<String, Map>, name: &str) -> Result<BorrowedFd<'a>, Error> {
+    maps.get(name).map(map_fd).ok_or_else(|| no_map(name))
+}
+
+fn map_fd(map: &Map) -> BorrowedFd<'_> {
+    match map {
+        Map::Array(data)
+        | Map::PerCpuArray(data)
+        | Map::Queue(data)
+        | Map::RingBuf(data)
+        | Map::Unsupported(data) => data.fd().as_fd(),
+        // The object declares no map of another type.
+        other => unreachable!("an unexpected map type in the BPF object: {other:?}"),
+    }
+}
+
+fn no_map(name: &str) -> Error {
+    Error::Aya {
+        what: "reading the BPF object".into(),
+        reason: format!("it has no map {name}"),
+    }
+}
+
+fn as_words(layout: &KernelLayout) -> &[u32] {
+    bytemuck::cast_slice(std::slice::from_ref(layout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_the_kernel_would_cut_or_refuse() {
+        assert!(check_name("rlcc").is_ok());
+        assert!(check_name("a-b_C9").is_ok());
+        for bad in ["", "sixteen_letters_", "with space", "ünïcode", "a/b"] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Registers the datapath as a congestion control: what aya does not do.
+//!
+//! aya creates the maps and owns every ordinary program; it has no struct_ops. The callbacks are
+//! therefore parsed a second time from the same object, relocated against the maps that are to be
+//! used, loaded one by one, and put into a `tcp_congestion_ops` that a BPF link registers.
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, OwnedFd, RawFd},
+};
+
+use aya_obj::Object;
+
+use super::{
+    Error,
+    bpf::{self, Refused},
+    btf::CongestionOps,
+};
+
+/// Unprivileged sockets may choose the congestion control (`TCP_CONG_NON_RESTRICTED`,
+/// include/net/tcp.h).
+const TCP_CONG_NON_RESTRICTED: u32 = 1;
+
+/// Members of `tcp_congestion_ops` and the programs that serve them.
+const CALLBACKS: [(&str, &str); 7] = [
+    ("init", "cc_init"),
+    ("release", "cc_release"),
+    ("ssthresh", "cc_ssthresh"),
+    ("undo_cwnd", "cc_undo_cwnd"),
+    ("set_state", "cc_set_state"),
+    ("cwnd_event", "cc_cwnd_event"),
+    ("cong_control", "cc_cong_control"),
+];
+/// Serves `cong_control` before Linux 6.10.
+const NARROW_CONG_CONTROL: &str = "cc_cong_control_2";
+
+/// A registered congestion control. Dropping it unregisters the name; sockets that already use it
+/// keep its programs until they close.
+#[derive(Debug)]
+pub(super) struct StructOps {
+    _link: OwnedFd,
+}
+
+/// Names of the programs, for those who look them up by name.
+pub(super) const CONG_CONTROL_PROGRAMS: [&str; 2] = ["cc_cong_control", NARROW_CONG_CONTROL];
+
+impl StructOps {
+    /// Loads the callbacks in `object` against these maps and registers them as `name`.
+    pub(super) fn register(
+        object: &[u8],
+        maps: &HashMap<String, RawFd>,
+        ops: &CongestionOps,
+        name: &str,
+    ) -> Result<Self, Error> {
+        let object = relocate(object, maps)?;
+        let mut value = vec![0u8; ops.wrapper_size];
+        let mut programs = Vec::new();
+        for (member, program) in CALLBACKS {
+            let program = match member {
+                "cong_control" if !ops.wide_cong_control => NARROW_CONG_CONTROL,
+                _ => program,
+            };
+            let (index, offset) = ops.member(member)?;
+            let fd = load(&object, program, ops.type_id, index)?;
+            let at = ops.data_offset + offset;
+            let raw = std::os::fd::AsRawFd::as_raw_fd(&fd) as u64;
+            value[at..at + 8].copy_from_slice(&raw.to_ne_bytes());
+            programs.push(fd);
+        }
+        let (_, name_offset) = ops.member("name")?;
+        let at = ops.data_offset + name_offset;
+        value[at..at + name.len()].copy_from_slice(name.as_bytes());
+        let (_, flags_offset) = ops.member("flags")?;
+        let at = ops.data_offset + flags_offset;
+        value[at..at + 4].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_ne_bytes());
+
+        let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size)
+            .map_err(Error::system("creating the struct_ops map"))?;
+        bpf::set_struct_ops(map.as_fd(), &value)
+            .map_err(Error::system("filling the struct_ops map"))?;
+        let link = bpf::link_struct_ops(map.as_fd()).map_err(|source| {
+            if source.raw_os_error() == Some(libc::EEXIST) {
+                Error::NameTaken(name.into())
+            } else {
+                Error::system("registering the congestion control")(source)
+            }
+        })?;
+        // The link holds the map, and the map the programs.
+        Ok(Self { _link: link })
+    }
+}
+
+fn relocate(bytes: &[u8], maps: &HashMap<String, RawFd>) -> Result<Object, Error> {
+    let mut object = Object::parse(bytes).map_err(Error::aya("parsing the BPF object"))?;
+    let text: HashSet<usize> = object
+        .functions
+        .keys()
+        .map(|(section, _)| *section)
+        .collect();
+    let own = object.maps.clone();
+    let bound = own
+        .iter()
+        .filter_map(|(name, map)| Some((name.as_str(), *maps.get(name)?, map)));
+    object
+        .relocate_maps(bound, &text)
+        .map_err(Error::aya("relocating the BPF object's maps"))?;
+    object
+        .relocate_calls(&text)
+        .map_err(Error::aya("relocating the BPF object's calls"))?;
+    Ok(object)
+}
+
+fn load(object: &Object, name: &str, type_id: u32, member: u32) -> Result<OwnedFd, Error> {
+    let function = object
+        .programs
+        .get(name)
+        .and_then(|program| object.functions.get(&program.function_key()))
+        .ok_or_else(|| Error::Aya {
+            what: "reading the BPF object".into(),
+            reason: format!("it has no program {name}"),
+        })?;
+    bpf::load_struct_ops_program(name, &function.instructions, type_id, member).map_err(
+        |Refused { source, log }| match source.raw_os_error() {
+            Some(libc::EPERM) => Error::system(format!("loading the BPF program {name}"))(source),
+            _ => Error::Verifier {
+                program: name.into(),
+                source,
+                log,
+            },
+        },
+    )
+}

@@ -1,0 +1,11 @@
+//! The userspace half of a learned congestion control: it turns each flow's windows into
+//! observations, runs a policy on them, and publishes the windows that it decides.
+//!
+//! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
+//! shares: [`action`], [`environment`], [`observation`], [`reward`] and [`policy`].
+
+pub mod action;
+pub mod environment;
+#[cfg(feature = "kernel")]
+pub mod kernel;
+pub mod policy;

@@ -1,0 +1,103 @@
+//! One ACK, as the owner of a TCP sender describes it.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Lifetime totals of a connection, from which the per-ACK differences are taken.
+///
+/// The narrow ones wrap, as they do in the kernel; differences are taken modulo their width.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Totals {
+    /// Payload bytes sent, retransmissions included (`tcp_sock.bytes_sent`).
+    pub bytes_sent: u64,
+    /// Payload bytes received (`tcp_sock.bytes_received`).
+    pub bytes_received: u64,
+    /// Payload bytes sent again (`tcp_sock.bytes_retrans`).
+    pub bytes_retrans: u64,
+    /// Segments received, pure ACKs included (`tcp_sock.segs_in`).
+    pub segs_in: u32,
+    /// Segments sent again (`tcp_sock.total_retrans`).
+    pub segs_retrans: u32,
+    /// Segments that loss detection has marked lost (`tcp_sock.lost`).
+    pub lost: u32,
+    /// Retransmission timeouts (`tcp_sock.total_rto`, Linux 6.7; before, the number of
+    /// `CA_EVENT_LOSS`, which counts a timeout that backs off once).
+    pub rtos: u32,
+}
+
+/// The kernel's congestion-avoidance states (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CaState {
+    /// Nothing out of the ordinary.
+    Open = 0,
+    /// SACKs or duplicate ACKs arrived; nothing is marked lost yet.
+    Disorder = 1,
+    /// The window is being reduced because of ECN or local congestion.
+    Cwr = 2,
+    /// Fast recovery.
+    Recovery = 3,
+    /// A retransmission timeout fired.
+    Loss = 4,
+}
+
+impl CaState {
+    /// The state with this number; numbers that no kernel uses count as [`CaState::Open`].
+    #[inline(always)]
+    pub fn from_raw(raw: u32) -> Self {
+        match raw {
+            1 => Self::Disorder,
+            2 => Self::Cwr,
+            3 => Self::Recovery,
+            4 => Self::Loss,
+            _ => Self::Open,
+        }
+    }
+
+    /// Whether the kernel would be reducing the window by proportional rate reduction now
+    /// (`tcp_in_cwnd_reduction`, include/net/tcp.h).
+    #[inline(always)]
+    pub fn is_reducing(self) -> bool {
+        matches!(self, Self::Cwr | Self::Recovery)
+    }
+}
+
+/// What a sender knows when an ACK has been processed and before it sends again.
+///
+/// The BPF side fills it from `tcp_sock` and `rate_sample` in `cong_control`, the simulator from
+/// its own sender.
+#[derive(Clone, Copy, Debug)]
+pub struct AckSample {
+    /// Time of the ACK, nanoseconds on a monotonic clock.
+    pub now_ns: u64,
+    /// The RTT that this ACK measured, in µs; 0 when it measured none (`rate_sample.rtt_us`).
+    pub rtt_us: u32,
+    /// Smoothed RTT in µs (`tcp_sock.srtt_us >> 3`); 0 before the first measurement.
+    pub srtt_us: u32,
+    /// Mean deviation of the RTT in µs (`tcp_sock.mdev_us >> 2`).
+    pub rttvar_us: u32,
+    /// Sender's maximum segment size in bytes (`tcp_sock.mss_cache`).
+    pub mss: u32,
+    /// Length of the TCP header with its usual options, in bytes (`tcp_sock.tcp_header_len`).
+    pub header_len: u32,
+    /// Segments in flight after this ACK (`tcp_packets_in_flight`, include/net/tcp.h).
+    pub in_flight: u32,
+    /// Segments newly acknowledged or SACKed by this ACK (`rate_sample.acked_sacked`).
+    pub acked: u32,
+    /// Segments newly marked lost on this ACK (`rate_sample.losses`).
+    pub lost: u32,
+    /// Segments delivered over `interval_us`, the kernel's delivery-rate sample
+    /// (`rate_sample.delivered`).
+    pub delivered: u32,
+    /// Length of the delivery-rate sample in µs; 0 when this ACK has none
+    /// (`rate_sample.interval_us`).
+    pub interval_us: u32,
+    /// Consecutive retransmission timeouts not yet answered (`icsk_retransmits`).
+    pub retransmits: u32,
+    /// Whether the sender filled its window (`tcp_is_cwnd_limited`, include/net/tcp.h).
+    pub cwnd_limited: bool,
+    /// Congestion-avoidance state after this ACK.
+    pub ca_state: CaState,
+    /// Lifetime totals.
+    pub totals: Totals,
+}

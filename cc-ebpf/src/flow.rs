@@ -1,0 +1,68 @@
+//! One slot of the flow map: everything that the datapath keeps of a flow.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::{Controller, Extractor, OpenedRecord, Totals, WindowRecord};
+
+/// A flow's state. The agent maps these read-only: it finds flows that another agent left behind,
+/// and closes the window of a flow that has fallen silent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Flow {
+    /// Odd while the datapath is changing the state: a reader that finds it odd, or changed after
+    /// copying, copies again.
+    pub sequence: u32,
+    /// Counts the flows that have had this slot (modulo 2^20, never 0 for a flow).
+    pub generation: u32,
+    /// 1 from opened to closed.
+    pub live: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
+    /// Who it is and when it was opened: the record that announced it.
+    pub opened: OpenedRecord,
+    /// The current window.
+    pub window: WindowRecord,
+    /// What its ACKs are compared with.
+    pub extractor: Extractor,
+    /// What sets its window.
+    pub controller: Controller,
+}
+
+impl Flow {
+    /// Marks the start of a change.
+    #[inline(always)]
+    pub fn begin_change(&mut self) {
+        let odd = self.sequence | 1;
+        // SAFETY: a valid, aligned field of `self`; volatile so that the store is made, in order
+        // with the other volatile one.
+        unsafe { core::ptr::write_volatile(&mut self.sequence, odd) };
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Marks the end of a change.
+    #[inline(always)]
+    pub fn end_change(&mut self) {
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        let even = (self.sequence | 1).wrapping_add(1);
+        // SAFETY: as above.
+        unsafe { core::ptr::write_volatile(&mut self.sequence, even) };
+    }
+}
+
+/// What the datapath keeps in the socket itself (`icsk_ca_priv`, 104 bytes): which slot it has.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct SocketState {
+    /// Generation of the flow, 0 while it has no slot.
+    pub generation: u32,
+    /// Slot of the flow.
+    pub slot: u32,
+    /// 1 once the flow has asked for a slot, with or without success.
+    pub opened: u32,
+    /// Timeouts counted by ourselves, for kernels without `total_rto`.
+    pub rtos: u32,
+    /// Totals when the congestion control was attached.
+    pub base: Totals,
+}
+
+const _: () = assert!(size_of::<SocketState>() <= 104);

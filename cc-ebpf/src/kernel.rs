@@ -1,0 +1,99 @@
+//! Where the running kernel keeps what the datapath reads.
+
+use bytemuck::{Pod, Zeroable};
+
+/// The offset of a member that this kernel does not have.
+pub const ABSENT: u32 = u32::MAX;
+
+macro_rules! kernel_layout {
+    ($($(#[$attribute:meta])* $field:ident: $structure:literal, $member:literal;)+) => {
+        /// Offsets of kernel structure members, in bytes (`_bit`: bit fields, in bits), filled in from the running kernel's BTF before
+        /// the programs are loaded.
+        ///
+        /// rustc emits no CO-RE relocations. This table lies in the object's `.rodata`, which is
+        /// frozen at load, so the verifier knows each offset as a constant and drops the branches of
+        /// members that are [`ABSENT`].
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+        pub struct KernelLayout {
+            $($(#[$attribute])* #[doc = concat!("`", $structure, ".", $member, "`")] pub $field: u32,)+
+        }
+
+        impl KernelLayout {
+            /// A table in which every member is absent.
+            pub const EMPTY: Self = Self { $($field: ABSENT,)+ };
+
+            /// Structure and member path of every entry, in order.
+            pub const MEMBERS: &[(&str, &str)] = &[$(($structure, $member),)+];
+
+            /// Fills the table; `offset` answers structure and member path with a byte offset.
+            pub fn resolve<E>(
+                mut offset: impl FnMut(&str, &str) -> Result<u32, E>,
+            ) -> Result<Self, E> {
+                Ok(Self { $($field: offset($structure, $member)?,)+ })
+            }
+        }
+    };
+}
+
+kernel_layout! {
+    family: "sock_common", "skc_family";
+    local_port: "sock_common", "skc_num";
+    remote_port: "sock_common", "skc_dport";
+    local_addr: "sock_common", "skc_rcv_saddr";
+    remote_addr: "sock_common", "skc_daddr";
+    local_addr6: "sock_common", "skc_v6_rcv_saddr";
+    remote_addr6: "sock_common", "skc_v6_daddr";
+    cgroup: "sock", "sk_cgrp_data.cgroup";
+    cgroup_kn: "cgroup", "kn";
+    kn_id: "kernfs_node", "id";
+    pacing_rate: "sock", "sk_pacing_rate";
+    max_pacing_rate: "sock", "sk_max_pacing_rate";
+    pacing_status: "sock", "sk_pacing_status";
+    ca_priv: "inet_connection_sock", "icsk_ca_priv";
+    ca_state_bit: "inet_connection_sock", "icsk_ca_state";
+    retransmits: "inet_connection_sock", "icsk_retransmits";
+    header_len: "tcp_sock", "tcp_header_len";
+    segs_in: "tcp_sock", "segs_in";
+    segs_out: "tcp_sock", "segs_out";
+    data_segs_out: "tcp_sock", "data_segs_out";
+    bytes_received: "tcp_sock", "bytes_received";
+    bytes_acked: "tcp_sock", "bytes_acked";
+    bytes_sent: "tcp_sock", "bytes_sent";
+    bytes_retrans: "tcp_sock", "bytes_retrans";
+    total_retrans: "tcp_sock", "total_retrans";
+    total_rto: "tcp_sock", "total_rto";
+    delivered: "tcp_sock", "delivered";
+    lost: "tcp_sock", "lost";
+    srtt_us: "tcp_sock", "srtt_us";
+    mdev_us: "tcp_sock", "mdev_us";
+    /// The newest of the three estimates' values.
+    min_rtt: "tcp_sock", "rtt_min.s.v";
+    mss_cache: "tcp_sock", "mss_cache";
+    packets_out: "tcp_sock", "packets_out";
+    sacked_out: "tcp_sock", "sacked_out";
+    lost_out: "tcp_sock", "lost_out";
+    retrans_out: "tcp_sock", "retrans_out";
+    max_packets_out: "tcp_sock", "max_packets_out";
+    is_cwnd_limited_bit: "tcp_sock", "is_cwnd_limited";
+    snd_cwnd: "tcp_sock", "snd_cwnd";
+    snd_cwnd_cnt: "tcp_sock", "snd_cwnd_cnt";
+    snd_cwnd_clamp: "tcp_sock", "snd_cwnd_clamp";
+    snd_ssthresh: "tcp_sock", "snd_ssthresh";
+    prior_cwnd: "tcp_sock", "prior_cwnd";
+    rs_delivered: "rate_sample", "delivered";
+    rs_interval_us: "rate_sample", "interval_us";
+    rs_rtt_us: "rate_sample", "rtt_us";
+    rs_losses: "rate_sample", "losses";
+    rs_acked_sacked: "rate_sample", "acked_sacked";
+}
+
+impl KernelLayout {
+    /// Members that a kernel may lack without harm; all others are needed.
+    pub const OPTIONAL: &[&str] = &[
+        "total_rto",
+        "skc_v6_rcv_saddr",
+        "skc_v6_daddr",
+        "sk_cgrp_data.cgroup",
+    ];
+}

@@ -1,0 +1,64 @@
+//! The maps, which the agent finds by these names, and the kernel's layout.
+
+use aya_ebpf::{
+    bindings::BPF_F_MMAPABLE,
+    macros::map,
+    maps::{Array, PerCpuArray, Queue, RingBuf},
+};
+use cc_ebpf::{Counter, Flow, Heartbeat, KernelLayout, Settings};
+
+/// Flow slots, unless the agent sizes the maps otherwise.
+const SLOTS: u32 = 16_384;
+
+/// Settings, changed by the agent at any time.
+#[map(name = "CC_SETTINGS")]
+pub(crate) static SETTINGS: Array<Settings> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// The agent's sign of life.
+#[map(name = "CC_HEARTBEAT")]
+pub(crate) static HEARTBEAT: Array<Heartbeat> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// The cwnd map: a decision a slot, written by the agent with one store.
+#[map(name = "CC_DECISIONS")]
+pub(crate) static DECISIONS: Array<u64> = Array::with_max_entries(SLOTS, BPF_F_MMAPABLE);
+
+/// Flow state a slot.
+#[map(name = "CC_FLOWS")]
+pub(crate) static FLOWS: Array<Flow> = Array::with_max_entries(SLOTS, BPF_F_MMAPABLE);
+
+/// Free slots. First in, first out: a slot rests as long as possible before its next flow.
+#[map(name = "CC_FREE_SLOTS")]
+pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(SLOTS, 0);
+
+/// Opened, window and closed records.
+#[map(name = "CC_RECORDS")]
+pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
+
+/// Per-ACK records, apart so that they can never crowd out the others.
+#[map(name = "CC_ACKS")]
+pub(crate) static ACKS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
+
+/// What went wrong, see [`Counter`].
+#[map(name = "CC_COUNTERS")]
+pub(crate) static COUNTERS: PerCpuArray<u64> =
+    PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
+
+/// Filled in by the loader, frozen with `.rodata`.
+#[unsafe(no_mangle)]
+pub(crate) static KERNEL: KernelLayout = KernelLayout::EMPTY;
+
+/// Adds one to a counter and returns its new value on this CPU.
+#[inline(always)]
+pub(crate) fn count(counter: Counter) -> u64 {
+    match COUNTERS.get_ptr_mut(counter as u32) {
+        Some(value) => {
+            // SAFETY: the verifier has seen the null check; the value is this CPU's own, and a lost
+            // increment from a nested program would only blur a statistic.
+            unsafe {
+                *value += 1;
+                *value
+            }
+        }
+        None => 0,
+    }
+}

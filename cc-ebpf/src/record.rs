@@ -1,0 +1,299 @@
+//! Records on the wire from the datapath to the agent, and their decoder.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::{Features, Totals, WindowRecord};
+
+/// Version of every record's layout; the agent refuses others.
+pub const RECORD_VERSION: u16 = 1;
+
+/// The start of every record.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Header {
+    /// [`RECORD_VERSION`].
+    pub version: u16,
+    /// What follows, one of the `KIND`s.
+    pub kind: u16,
+    /// Slot of the flow.
+    pub slot: u32,
+    /// Generation of the slot: with it the flow's name.
+    pub generation: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
+    /// When it happened, `CLOCK_MONOTONIC` ns.
+    pub time_ns: u64,
+}
+
+/// Who a flow is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Identity {
+    /// Local address, words in network order; an IPv4 address is the first.
+    pub local_addr: [u32; 4],
+    /// Remote address.
+    pub remote_addr: [u32; 4],
+    /// Address family, `AF_INET` (2) or `AF_INET6` (10).
+    pub family: u16,
+    /// Local port, host order.
+    pub local_port: u16,
+    /// Remote port, host order.
+    pub remote_port: u16,
+    #[doc(hidden)]
+    pub reserved: u16,
+    /// Sender's maximum segment size in bytes.
+    pub mss: u32,
+    /// Window in segments when the flow was opened.
+    pub initial_cwnd: u32,
+    /// Id of the cgroup v2 that the socket belongs to, as `stat` shows for its directory; 0 unknown.
+    pub cgroup_id: u64,
+}
+
+/// A flow got a slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct OpenedRecord {
+    /// Kind, slot, generation, time.
+    pub header: Header,
+    /// Who it is.
+    pub identity: Identity,
+}
+
+/// A flow gave its slot back. All totals are the connection's, from its first byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct ClosedRecord {
+    /// Kind, slot, generation, time.
+    pub header: Header,
+    /// Totals from which features are made.
+    pub totals: Totals,
+    /// Bytes acknowledged (`tcp_sock.bytes_acked`).
+    pub bytes_acked: u64,
+    /// Segments sent, pure ACKs and retransmissions included (`tcp_sock.segs_out`).
+    pub segs_out: u32,
+    /// Segments with payload sent (`tcp_sock.data_segs_out`).
+    pub data_segs_out: u32,
+    /// Segments delivered (`tcp_sock.delivered`).
+    pub delivered: u32,
+    /// The kernel's own minimum RTT in µs (`tcp_min_rtt`).
+    pub min_rtt_us: u32,
+    /// Number of the last window.
+    pub windows: u32,
+    /// Window in segments at the end.
+    pub cwnd: u32,
+}
+
+/// One ACK's features.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct AckRecord {
+    /// Kind, slot, generation, time of the ACK.
+    pub header: Header,
+    /// Number of the window to which it adds.
+    pub window: u32,
+    /// Window in segments when the ACK arrived.
+    pub cwnd: u32,
+    /// Its features.
+    pub features: Features,
+}
+
+/// Gives a record type its kind.
+pub trait Kind: Pod {
+    /// The number in [`Header::kind`].
+    const KIND: u16;
+}
+
+impl Kind for OpenedRecord {
+    const KIND: u16 = 1;
+}
+
+impl Kind for WindowRecord {
+    const KIND: u16 = 2;
+}
+
+impl Kind for ClosedRecord {
+    const KIND: u16 = 3;
+}
+
+impl Kind for AckRecord {
+    const KIND: u16 = 4;
+}
+
+impl Header {
+    /// The header of a record of type `R`.
+    #[inline(always)]
+    pub fn of<R: Kind>(slot: u32, generation: u32, time_ns: u64) -> Self {
+        Self {
+            version: RECORD_VERSION,
+            kind: R::KIND,
+            slot,
+            generation,
+            reserved: 0,
+            time_ns,
+        }
+    }
+}
+
+/// A decoded record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "windows are the common case and the value is short-lived"
+)]
+pub enum Record {
+    /// A flow got a slot.
+    Opened(OpenedRecord),
+    /// A window is over.
+    Window(WindowRecord),
+    /// A flow gave its slot back.
+    Closed(ClosedRecord),
+    /// An ACK arrived.
+    Ack(AckRecord),
+}
+
+/// Why bytes are no record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// Shorter than the header, or not of the kind's size.
+    Size {
+        /// Bytes that the kind has.
+        expected: usize,
+        /// Bytes that were there.
+        found: usize,
+    },
+    /// Another version of the layout.
+    Version(u16),
+    /// No such kind.
+    Kind(u16),
+}
+
+impl core::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Size { expected, found } => {
+                write!(f, "a record of {found} bytes where {expected} were expected")
+            }
+            Self::Version(version) => write!(
+                f,
+                "a record of layout version {version}, this agent reads {RECORD_VERSION}"
+            ),
+            Self::Kind(kind) => write!(f, "a record of unknown kind {kind}"),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+impl Record {
+    /// Decodes one record. Ring-buffer entries may be padded, so trailing bytes up to the next
+    /// multiple of 8 are allowed.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let header: Header = prefix(bytes)?;
+        if header.version != RECORD_VERSION {
+            return Err(DecodeError::Version(header.version));
+        }
+        match header.kind {
+            OpenedRecord::KIND => Ok(Self::Opened(exact(bytes)?)),
+            WindowRecord::KIND => Ok(Self::Window(exact(bytes)?)),
+            ClosedRecord::KIND => Ok(Self::Closed(exact(bytes)?)),
+            AckRecord::KIND => Ok(Self::Ack(exact(bytes)?)),
+            kind => Err(DecodeError::Kind(kind)),
+        }
+    }
+
+    /// The header.
+    pub fn header(&self) -> &Header {
+        match self {
+            Self::Opened(record) => &record.header,
+            Self::Window(record) => &record.header,
+            Self::Closed(record) => &record.header,
+            Self::Ack(record) => &record.header,
+        }
+    }
+}
+
+fn prefix<R: Pod>(bytes: &[u8]) -> Result<R, DecodeError> {
+    let expected = size_of::<R>();
+    let found = bytes.len();
+    let bytes = bytes
+        .get(..expected)
+        .ok_or(DecodeError::Size { expected, found })?;
+    Ok(bytemuck::pod_read_unaligned(bytes))
+}
+
+fn exact<R: Pod>(bytes: &[u8]) -> Result<R, DecodeError> {
+    let expected = size_of::<R>();
+    let found = bytes.len();
+    if found > expected.next_multiple_of(8) {
+        return Err(DecodeError::Size { expected, found });
+    }
+    prefix(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_are_part_of_the_layout() {
+        // Changing one of these means a new RECORD_VERSION.
+        assert_eq!(size_of::<Header>(), 24);
+        assert_eq!(size_of::<OpenedRecord>(), 80);
+        assert_eq!(size_of::<WindowRecord>(), 632);
+        assert_eq!(size_of::<ClosedRecord>(), 96);
+        assert_eq!(size_of::<AckRecord>(), 112);
+    }
+
+    #[test]
+    fn what_was_encoded_is_decoded() {
+        let mut window = WindowRecord::zeroed();
+        window.header = Header::of::<WindowRecord>(3, 9, 77);
+        window.add(&[5; crate::FEATURES]);
+        let bytes = bytemuck::bytes_of(&window);
+        assert_eq!(Record::decode(bytes), Ok(Record::Window(window)));
+        assert_eq!(
+            Record::decode(&bytes[..100]),
+            Err(DecodeError::Size {
+                expected: 632,
+                found: 100
+            })
+        );
+        let mut other = window;
+        other.header.version = 9;
+        assert_eq!(
+            Record::decode(bytemuck::bytes_of(&other)),
+            Err(DecodeError::Version(9))
+        );
+        other = window;
+        other.header.kind = 77;
+        assert_eq!(
+            Record::decode(bytemuck::bytes_of(&other)),
+            Err(DecodeError::Kind(77))
+        );
+    }
+
+    proptest! {
+        /// No input panics, and whatever decodes encodes to the same bytes.
+        #[test]
+        fn any_bytes_decode_or_are_refused(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..700),
+            kind in 0u16..6,
+            honest: bool,
+        ) {
+            if honest && bytes.len() >= 4 {
+                bytes[..2].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+                bytes[2..4].copy_from_slice(&kind.to_le_bytes());
+            }
+            let encoded = match Record::decode(&bytes) {
+                Ok(Record::Opened(record)) => bytemuck::bytes_of(&record).to_vec(),
+                Ok(Record::Window(record)) => bytemuck::bytes_of(&record).to_vec(),
+                Ok(Record::Closed(record)) => bytemuck::bytes_of(&record).to_vec(),
+                Ok(Record::Ack(record)) => bytemuck::bytes_of(&record).to_vec(),
+                Err(_) => return Ok(()),
+            };
+            prop_assert_eq!(&bytes[..encoded.len()], &encoded[..]);
+        }
+    }
+}

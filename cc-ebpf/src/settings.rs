@@ -1,0 +1,152 @@
+//! What the agent tells the datapath: one settings block and one heartbeat, in mmapable maps.
+
+use bytemuck::{Pod, Zeroable};
+
+/// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
+/// only when their layouts are the same.
+pub const LAYOUT_VERSION: u32 = 1;
+
+/// Settings of the datapath; the agent may change them while flows run.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Settings {
+    /// [`LAYOUT_VERSION`] of the agent that made the maps.
+    pub layout: u32,
+    /// Number of flow slots in the maps.
+    pub slots: u32,
+    /// Length of the observation window, ns.
+    pub window_ns: u64,
+    /// The agent counts as gone when its heartbeat is older than this, ns.
+    pub heartbeat_limit_ns: u64,
+    /// Window of the minimum-RTT filter, ns.
+    pub min_rtt_window_ns: u64,
+    /// Smallest window a decision may set, segments.
+    pub cwnd_min: u32,
+    /// Largest window anything may set, segments.
+    pub cwnd_max: u32,
+    /// [`Startup`] as a number.
+    pub startup: u32,
+    /// Pacing rate in units of cwnd/srtt/1024; 0 leaves the flow unpaced.
+    pub pacing_gain_1024: u32,
+    /// Kind of the [`AckFilter`].
+    pub ack_filter: u32,
+    /// Argument of the [`AckFilter`].
+    pub ack_filter_argument: u32,
+    /// Name of the congestion control that these maps serve, NUL-padded.
+    pub name: [u8; 16],
+}
+
+/// What a flow does before its first decision.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Startup {
+    /// Slow start (and, after a loss, congestion avoidance), as any Reno flow.
+    SlowStart = 0,
+    /// The initial window, unchanged, as in the mvfst-rl paper.
+    Constant = 1,
+}
+
+/// Which flows' ACKs are recorded one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AckFilter {
+    /// None.
+    Off,
+    /// Every flow.
+    All,
+    /// The flow in this slot.
+    Slot(u32),
+    /// Flows with this local or remote port.
+    Port(u16),
+    /// Every flow whose slot is a multiple of this.
+    OneIn(u32),
+}
+
+impl AckFilter {
+    /// Kind and argument, as [`Settings`] hold them.
+    pub fn encode(self) -> (u32, u32) {
+        match self {
+            Self::Off => (0, 0),
+            Self::All => (1, 0),
+            Self::Slot(slot) => (2, slot),
+            Self::Port(port) => (3, u32::from(port)),
+            Self::OneIn(n) => (4, n),
+        }
+    }
+}
+
+impl Settings {
+    /// Whether the filter takes the flow in `slot` between these ports.
+    #[inline(always)]
+    pub fn records_acks_of(&self, slot: u32, local_port: u16, remote_port: u16) -> bool {
+        let argument = self.ack_filter_argument;
+        match self.ack_filter {
+            1 => true,
+            2 => slot == argument,
+            3 => u32::from(local_port) == argument || u32::from(remote_port) == argument,
+            4 => argument != 0 && slot % argument == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether flows keep their initial window until the first decision.
+    #[inline(always)]
+    pub fn constant_start(&self) -> bool {
+        self.startup == Startup::Constant as u32
+    }
+}
+
+/// The agent's sign of life.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Heartbeat {
+    /// `CLOCK_MONOTONIC` when the agent was last known to be serving, ns; 0 before it ever was.
+    pub at_ns: u64,
+    /// Process id of the agent.
+    pub pid: u64,
+}
+
+impl Heartbeat {
+    /// Whether the agent counts as gone.
+    #[inline(always)]
+    pub fn is_stale(&self, now_ns: u64, limit_ns: u64) -> bool {
+        // The clocks of two CPUs may differ by a little: a heartbeat from the future is fresh.
+        now_ns > self.at_ns && now_ns - self.at_ns > limit_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(filter: AckFilter) -> Settings {
+        let (ack_filter, ack_filter_argument) = filter.encode();
+        Settings {
+            ack_filter,
+            ack_filter_argument,
+            ..Settings::zeroed()
+        }
+    }
+
+    #[test]
+    fn filters_take_what_they_name() {
+        assert!(!with(AckFilter::Off).records_acks_of(4, 1, 2));
+        assert!(with(AckFilter::All).records_acks_of(4, 1, 2));
+        assert!(with(AckFilter::Slot(4)).records_acks_of(4, 1, 2));
+        assert!(!with(AckFilter::Slot(5)).records_acks_of(4, 1, 2));
+        assert!(with(AckFilter::Port(2)).records_acks_of(4, 1, 2));
+        assert!(with(AckFilter::Port(1)).records_acks_of(4, 1, 2));
+        assert!(!with(AckFilter::Port(3)).records_acks_of(4, 1, 2));
+        assert!(with(AckFilter::OneIn(2)).records_acks_of(4, 1, 2));
+        assert!(!with(AckFilter::OneIn(3)).records_acks_of(4, 1, 2));
+        assert!(!with(AckFilter::OneIn(0)).records_acks_of(4, 1, 2));
+    }
+
+    #[test]
+    fn a_heartbeat_grows_stale() {
+        let heartbeat = Heartbeat { at_ns: 100, pid: 1 };
+        assert!(!heartbeat.is_stale(90, 10));
+        assert!(!heartbeat.is_stale(110, 10));
+        assert!(heartbeat.is_stale(111, 10));
+        assert!(Heartbeat::default().is_stale(1_000, 10));
+    }
+}

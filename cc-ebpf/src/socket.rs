@@ -1,0 +1,291 @@
+//! Reads `tcp_sock` and `rate_sample` at the offsets that the loader found, and writes back what
+//! struct_ops may write.
+
+use aya_ebpf::cty::c_void;
+use cc_ebpf::{ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Identity, SocketState, Totals};
+
+use crate::maps::KERNEL;
+
+/// The running kernel's offset of a member: a constant to the verifier.
+macro_rules! offset {
+    ($member:ident) => {{
+        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
+        unsafe { core::ptr::read_volatile(&raw const KERNEL.$member) }
+    }};
+}
+
+const AF_INET6: u16 = 10;
+const SK_PACING_NONE: u32 = 0;
+const SK_PACING_NEEDED: u32 = 1;
+
+/// A `tcp_sock`, whose lock the kernel holds while it calls us.
+#[derive(Clone, Copy)]
+pub(crate) struct Socket(*mut u8);
+
+impl Socket {
+    /// # Safety
+    /// `sk` must be the socket that the kernel passed to a congestion-control callback.
+    #[inline(always)]
+    pub(crate) unsafe fn new(sk: *mut c_void) -> Self {
+        Self(sk.cast())
+    }
+
+    /// What we keep in the socket.
+    #[inline(always)]
+    pub(crate) fn state(self) -> SocketState {
+        self.read(offset!(ca_priv))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_state(self, state: SocketState) {
+        self.write(offset!(ca_priv), state);
+    }
+
+    #[inline(always)]
+    pub(crate) fn window(self) -> Cwnd {
+        Cwnd {
+            cwnd: self.cwnd(),
+            ssthresh: self.read(offset!(snd_ssthresh)),
+            acked: self.read(offset!(snd_cwnd_cnt)),
+            clamp: self.read(offset!(snd_cwnd_clamp)),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_window(self, window: Cwnd) {
+        self.write(offset!(snd_cwnd), window.cwnd);
+        self.write(offset!(snd_ssthresh), window.ssthresh);
+        self.write(offset!(snd_cwnd_cnt), window.acked);
+    }
+
+    #[inline(always)]
+    pub(crate) fn cwnd(self) -> u32 {
+        self.read(offset!(snd_cwnd))
+    }
+
+    #[inline(always)]
+    pub(crate) fn prior_cwnd(self) -> u32 {
+        self.read(offset!(prior_cwnd))
+    }
+
+    /// Sets the pacing rate (bytes/s, bounded by the socket's own maximum) and, if `enforce`, has
+    /// the kernel pace by it where no fq qdisc does.
+    #[inline(always)]
+    pub(crate) fn set_pacing(self, rate: u64, enforce: bool) {
+        let limit: u64 = self.read(offset!(max_pacing_rate));
+        let rate = if rate > limit { limit } else { rate };
+        self.write(offset!(pacing_rate), rate);
+        if enforce && self.read::<u32>(offset!(pacing_status)) == SK_PACING_NONE {
+            self.write(offset!(pacing_status), SK_PACING_NEEDED);
+        }
+    }
+
+    /// Lifetime totals; `counted_rtos` stands in where the kernel does not count timeouts.
+    #[inline(always)]
+    pub(crate) fn totals(self, counted_rtos: u32) -> Totals {
+        let total_rto = offset!(total_rto);
+        Totals {
+            bytes_sent: self.read(offset!(bytes_sent)),
+            bytes_received: self.read(offset!(bytes_received)),
+            bytes_retrans: self.read(offset!(bytes_retrans)),
+            segs_in: self.read(offset!(segs_in)),
+            segs_retrans: self.read(offset!(total_retrans)),
+            lost: self.read(offset!(lost)),
+            rtos: if total_rto == ABSENT {
+                counted_rtos
+            } else {
+                u32::from(self.read::<u16>(total_rto))
+            },
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn ack_sample(self, sample: RateSample, now_ns: u64, totals: Totals) -> AckSample {
+        let mut ack = AckSample {
+            now_ns,
+            rtt_us: sample.rtt_us(),
+            srtt_us: self.read::<u32>(offset!(srtt_us)) >> 3,
+            rttvar_us: self.read::<u32>(offset!(mdev_us)) >> 2,
+            mss: self.read(offset!(mss_cache)),
+            header_len: u32::from(self.read::<u16>(offset!(header_len))),
+            in_flight: self.in_flight(),
+            acked: sample.acked(),
+            lost: sample.lost(),
+            delivered: 0,
+            interval_us: 0,
+            retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
+            cwnd_limited: self.is_cwnd_limited(),
+            ca_state: CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f)),
+            totals,
+        };
+        if let Some((delivered, interval_us)) = sample.delivery() {
+            ack.delivered = delivered;
+            ack.interval_us = interval_us;
+        }
+        ack
+    }
+
+    #[inline(always)]
+    pub(crate) fn ports(self) -> (u16, u16) {
+        let local: u16 = self.read(offset!(local_port));
+        let remote: u16 = self.read(offset!(remote_port));
+        (local, u16::from_be(remote))
+    }
+
+    /// Fills in who this connection is.
+    #[inline(always)]
+    pub(crate) fn identify(self, identity: &mut Identity) {
+        let family: u16 = self.read(offset!(family));
+        let (local_port, remote_port) = self.ports();
+        identity.family = family;
+        identity.local_port = local_port;
+        identity.remote_port = remote_port;
+        identity.reserved = 0;
+        identity.mss = self.read(offset!(mss_cache));
+        identity.initial_cwnd = self.cwnd();
+        identity.cgroup_id = self.cgroup_id();
+        if family == AF_INET6 && offset!(local_addr6) != ABSENT {
+            identity.local_addr = self.address6(offset!(local_addr6));
+            identity.remote_addr = self.address6(offset!(remote_addr6));
+        } else {
+            identity.local_addr = [self.read(offset!(local_addr)), 0, 0, 0];
+            identity.remote_addr = [self.read(offset!(remote_addr)), 0, 0, 0];
+        }
+    }
+
+    /// Word by word: a copy of 16 bytes would become a call to `memmove`, whose loads the verifier
+    /// will not see with both kernel and map pointers.
+    #[inline(always)]
+    fn address6(self, offset: u32) -> [u32; 4] {
+        [
+            self.read(offset),
+            self.read(offset + 4),
+            self.read(offset + 8),
+            self.read(offset + 12),
+        ]
+    }
+
+    /// Fills in the totals of a connection that ends.
+    #[inline(always)]
+    pub(crate) fn summarise(self, closed: &mut ClosedRecord, counted_rtos: u32) {
+        closed.totals = self.totals(counted_rtos);
+        closed.bytes_acked = self.read(offset!(bytes_acked));
+        closed.segs_out = self.read(offset!(segs_out));
+        closed.data_segs_out = self.read(offset!(data_segs_out));
+        closed.delivered = self.read(offset!(delivered));
+        closed.min_rtt_us = self.read(offset!(min_rtt));
+        closed.cwnd = self.cwnd();
+    }
+
+    /// `tcp_packets_in_flight` (include/net/tcp.h).
+    #[inline(always)]
+    fn in_flight(self) -> u32 {
+        let out: u32 = self.read(offset!(packets_out));
+        let sacked: u32 = self.read(offset!(sacked_out));
+        let lost: u32 = self.read(offset!(lost_out));
+        let retransmitted: u32 = self.read(offset!(retrans_out));
+        out.wrapping_sub(sacked)
+            .wrapping_sub(lost)
+            .wrapping_add(retransmitted)
+    }
+
+    /// `tcp_is_cwnd_limited` (include/net/tcp.h).
+    #[inline(always)]
+    fn is_cwnd_limited(self) -> bool {
+        if self.bits(offset!(is_cwnd_limited_bit), 1) != 0 {
+            return true;
+        }
+        let cwnd = self.cwnd();
+        let in_slow_start = cwnd < self.read::<u32>(offset!(snd_ssthresh));
+        let most_out: u32 = self.read(offset!(max_packets_out));
+        in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
+    }
+
+    #[inline(always)]
+    fn cgroup_id(self) -> u64 {
+        let offset = offset!(cgroup);
+        if offset == ABSENT {
+            return 0;
+        }
+        let cgroup: *const u8 = self.read(offset);
+        if cgroup.is_null() {
+            return 0;
+        }
+        let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
+        if node.is_null() {
+            return 0;
+        }
+        read_at(node, offset!(kn_id))
+    }
+
+    /// The bit field at bit `at`, which must lie in one byte.
+    #[inline(always)]
+    fn bits(self, at: u32, mask: u32) -> u32 {
+        u32::from(self.read::<u8>(at / 8)) >> (at % 8) & mask
+    }
+
+    #[inline(always)]
+    fn read<T: Copy>(self, offset: u32) -> T {
+        read_at(self.0, offset)
+    }
+
+    #[inline(always)]
+    fn write<T: Copy>(self, offset: u32, value: T) {
+        // SAFETY: the verifier admits only members that struct_ops may write.
+        unsafe { self.0.add(offset as usize).cast::<T>().write(value) }
+    }
+}
+
+/// The `rate_sample` of an ACK.
+#[derive(Clone, Copy)]
+pub(crate) struct RateSample(*const u8);
+
+impl RateSample {
+    /// # Safety
+    /// `rs` must be the rate sample that the kernel passed to `cong_control`.
+    #[inline(always)]
+    pub(crate) unsafe fn new(rs: *const c_void) -> Self {
+        Self(rs.cast())
+    }
+
+    /// 0 when the ACK measured none.
+    #[inline(always)]
+    fn rtt_us(self) -> u32 {
+        positive(read_at(self.0, offset!(rs_rtt_us)))
+    }
+
+    #[inline(always)]
+    fn acked(self) -> u32 {
+        read_at(self.0, offset!(rs_acked_sacked))
+    }
+
+    #[inline(always)]
+    fn lost(self) -> u32 {
+        positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))
+    }
+
+    /// Segments and µs, unless the kernel rejected the sample (`tcp_rate_gen`).
+    #[inline(always)]
+    fn delivery(self) -> Option<(u32, u32)> {
+        let delivered: i32 = read_at(self.0, offset!(rs_delivered));
+        let interval_us = positive(read_at(self.0, offset!(rs_interval_us)));
+        (delivered > 0 && interval_us > 0).then_some((delivered as u32, interval_us))
+    }
+}
+
+#[inline(always)]
+fn positive(value: i64) -> u32 {
+    if value <= 0 {
+        0
+    } else if value > u32::MAX as i64 {
+        u32::MAX
+    } else {
+        value as u32
+    }
+}
+
+#[inline(always)]
+fn read_at<T: Copy>(base: *const u8, offset: u32) -> T {
+    // SAFETY: the verifier checks every access against the kernel's own BTF.
+    unsafe { base.add(offset as usize).cast::<T>().read() }
+}

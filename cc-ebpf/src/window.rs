@@ -1,0 +1,203 @@
+//! The observation window: what a flow's ACKs add up to between two decisions.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::{FEATURES, Features, Header};
+
+/// Count, sum, squares, minimum and maximum of every feature over a window, in integers.
+///
+/// Squares are of the deviation from the window's first value, so that 64 bits suffice and a
+/// variance loses nothing to cancellation. Sums of squares saturate.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Statistics {
+    /// Σ value.
+    pub sum: [u64; FEATURES],
+    /// Σ (value − reference)².
+    pub squares: [u64; FEATURES],
+    /// Smallest value.
+    pub min: [u32; FEATURES],
+    /// Largest value.
+    pub max: [u32; FEATURES],
+    /// First value.
+    pub reference: [u32; FEATURES],
+}
+
+impl Statistics {
+    /// Mean of a feature over `count` ACKs; 0 when there was none.
+    pub fn mean(&self, feature: usize, count: u32) -> f64 {
+        if count == 0 {
+            return 0.0;
+        }
+        self.sum[feature] as f64 / f64::from(count)
+    }
+
+    /// Sample variance (n − 1) of a feature over `count` ACKs; 0 when there were fewer than two, as
+    /// mvfst-rl has it.
+    pub fn variance(&self, feature: usize, count: u32) -> f64 {
+        if count < 2 {
+            return 0.0;
+        }
+        let n = f64::from(count);
+        let offset = u128::from(self.reference[feature]) * u128::from(count);
+        let deviation = self.sum[feature] as i128 - offset as i128;
+        let deviation = deviation as f64;
+        let variance = (self.squares[feature] as f64 - deviation * deviation / n) / (n - 1.0);
+        variance.max(0.0)
+    }
+
+    #[inline(always)]
+    fn add(&mut self, features: &Features, first: bool) {
+        for (index, &value) in features.iter().enumerate() {
+            if first {
+                self.sum[index] = u64::from(value);
+                self.squares[index] = 0;
+                self.min[index] = value;
+                self.max[index] = value;
+                self.reference[index] = value;
+                continue;
+            }
+            self.sum[index] += u64::from(value);
+            let reference = self.reference[index];
+            let deviation = u64::from(if value > reference {
+                value - reference
+            } else {
+                reference - value
+            });
+            self.squares[index] = self.squares[index].saturating_add(deviation * deviation);
+            if value < self.min[index] {
+                self.min[index] = value;
+            }
+            if value > self.max[index] {
+                self.max[index] = value;
+            }
+        }
+    }
+}
+
+/// A flow's current window. When it is over, this very struct is what goes into the ring buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct WindowRecord {
+    /// Kind, slot and generation; the time is when the window was closed: that of the first ACK
+    /// after its end.
+    pub header: Header,
+    /// Number of this window in the flow, from 1. Windows without an ACK have none.
+    pub index: u32,
+    /// ACKs in it that had features.
+    pub acks: u32,
+    /// When it began, ns.
+    pub start_ns: u64,
+    /// The newest decision that the datapath had taken up by the end of the window (a cell, see
+    /// [`crate::Decision`]), 0 before the first.
+    pub decision: u64,
+    /// When the datapath took it up, ns.
+    pub decision_taken_ns: u64,
+    /// cwnd in segments when the window was closed.
+    pub cwnd: u32,
+    /// [`crate::Mode`] when the window was closed.
+    pub mode: u32,
+    /// Sender's maximum segment size in bytes when the window was closed.
+    pub mss: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
+    /// The features of its ACKs.
+    pub features: Statistics,
+}
+
+impl WindowRecord {
+    /// Whether the window's time is up.
+    #[inline(always)]
+    pub fn is_over(&self, now_ns: u64, window_ns: u64) -> bool {
+        now_ns.wrapping_sub(self.start_ns) >= window_ns
+    }
+
+    /// Empties the window and starts the next at `now_ns`. One without an ACK keeps its number.
+    /// The statistics stay until the next window's first ACK replaces them.
+    #[inline(always)]
+    pub fn restart(&mut self, now_ns: u64) {
+        if self.acks > 0 {
+            self.index = self.index.wrapping_add(1);
+        }
+        self.acks = 0;
+        self.start_ns = now_ns;
+    }
+
+    /// Adds one ACK's features.
+    #[inline(always)]
+    pub fn add(&mut self, features: &Features) {
+        let first = self.acks == 0;
+        self.acks += 1;
+        self.features.add(features, first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use proptest::prelude::*;
+    use std::vec::Vec;
+
+    fn window_of(values: &[u32]) -> WindowRecord {
+        let mut window = WindowRecord::zeroed();
+        for &value in values {
+            window.add(&[value; FEATURES]);
+        }
+        window
+    }
+
+    #[test]
+    fn one_ack_has_no_variance() {
+        let window = window_of(&[7]);
+        assert_eq!(window.features.mean(3, window.acks), 7.0);
+        assert_eq!(window.features.variance(3, window.acks), 0.0);
+    }
+
+    #[test]
+    fn restart_counts_only_windows_with_acks() {
+        let mut window = WindowRecord::zeroed();
+        window.index = 1;
+        window.restart(100);
+        assert_eq!(window.index, 1);
+        window.add(&[1; FEATURES]);
+        window.restart(200);
+        assert_eq!((window.index, window.acks, window.start_ns), (2, 0, 200));
+        window.add(&[9; FEATURES]);
+        assert_eq!(window.features.min[0], 9, "the last window left no minimum");
+        assert_eq!(window.features.sum[0], 9);
+    }
+
+    #[test]
+    fn squares_saturate() {
+        let mut values = std::vec![0];
+        values.extend([u32::MAX; 3]);
+        assert_eq!(window_of(&values).features.squares[0], u64::MAX);
+    }
+
+    proptest! {
+        /// Against the textbook two-pass formulas in f64.
+        #[test]
+        fn agrees_with_two_passes(values in proptest::collection::vec(0u32..50_000_000, 2..300)) {
+            let window = window_of(&values);
+            let n = values.len() as f64;
+            let mean = values.iter().map(|&v| f64::from(v)).sum::<f64>() / n;
+            let variance =
+                values.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / (n - 1.0);
+            let statistics = &window.features;
+            prop_assert!((statistics.mean(0, window.acks) - mean).abs() <= 1e-9 * mean.max(1.0));
+            let got = statistics.variance(0, window.acks);
+            prop_assert!((got - variance).abs() <= 1e-6 * variance.max(1.0), "{} {}", got, variance);
+            prop_assert_eq!(statistics.min[0], *values.iter().min().expect("not empty"));
+            prop_assert_eq!(statistics.max[0], *values.iter().max().expect("not empty"));
+        }
+
+        /// A constant offset moves the mean and nothing else, however large.
+        #[test]
+        fn variance_ignores_an_offset(values in proptest::collection::vec(0u32..1_000, 2..50)) {
+            let shifted: Vec<u32> = values.iter().map(|v| v + 4_000_000_000).collect();
+            let (a, b) = (window_of(&values), window_of(&shifted));
+            prop_assert_eq!(a.features.variance(0, a.acks), b.features.variance(0, b.acks));
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The project's own commands, `cargo xtask COMMAND`: set-up, build, run, test and bench.
+
+mod apt;
+mod bench;
+mod build;
+mod object;
+mod process;
+mod run;
+mod setup;
+mod test;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Set up, build, run, test and measure the congestion control, each by one command.
+///
+/// Every command first sets up what it needs and is missing (see `cargo xtask setup --help`), and says so. When nothing
+/// is missing that takes no noticeable time and no network.
+///
+/// Set CC_EBPF_OBJECT=/path/to/object to use a BPF object built elsewhere: then nothing is set up for building one.
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Setup(setup::Args),
+    Build(build::Args),
+    Run(run::Args),
+    Test(test::Args),
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Setup(args) => setup::command(&args),
+        Command::Build(args) => build::command(&args),
+        Command::Run(args) => run::command(&args),
+        Command::Test(args) => test::command(&args),
+        Command::Bench(args) => bench::command(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! `cargo xtask run`: the agent from this workspace.
+
+use std::{ffi::OsString, os::unix::process::CommandExt, path::Path, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{
+    build,
+    process::{self, say},
+};
+
+/// Run the congestion control: set up what is missing, build, and start `cc-agent run`.
+///
+/// Registers the congestion control and serves the flows that choose it, until Ctrl-C or SIGTERM. Loading BPF programs needs
+/// root: when not root, the agent (and it alone) is started through sudo. The exit code is the agent's.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Arguments of `cc-agent run`, after `--`; `cargo xtask run -- --help` explains them.
+    #[arg(last = true, value_name = "ARGS")]
+    agent: Vec<OsString>,
+}
+
+pub(crate) fn command(args: &Args) -> Result<()> {
+    let agent = build::agent()?;
+    let mut command = as_root(&agent)?;
+    command.arg("run").args(&args.agent);
+    // Replaces this process, so that signals and the exit code need nobody to pass them on.
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot start {}", agent.display()))
+}
+
+fn as_root(program: &Path) -> Result<Command> {
+    if process::is_root() {
+        return Ok(Command::new(program));
+    }
+    if process::find_program("sudo").is_none() {
+        bail!(
+            "loading BPF programs needs root, this user is not root, and there is no sudo; as root, run {} run",
+            program.display()
+        );
+    }
+    say("loading BPF programs needs root: starting the agent through sudo");
+    let mut sudo = Command::new("sudo");
+    sudo.arg(program);
+    Ok(sudo)
+}

@@ -1,0 +1,191 @@
+//! `cargo xtask setup`: what the BPF object and the tests on the live kernel need.
+
+mod compiler;
+mod linker;
+mod toolchain;
+
+use std::{collections::BTreeSet, path::Path};
+
+use anyhow::{Result, bail};
+
+pub(crate) use self::toolchain::Toolchain;
+use self::{compiler::Source, toolchain::Compiler};
+use crate::{
+    apt, object,
+    process::{self, say},
+};
+
+/// Install what is missing to build the BPF object and to test it.
+///
+/// The BPF object needs a compiler with its library's source (rust-src), as the BPF target has no prebuilt core library, and
+/// bpf-linker, built with an LLVM at least as new as the compiler's. What is installed is used as it is. Otherwise rust-src
+/// comes from rustup, or, where rustup can fetch nothing, from the distribution's packages (Debian's rustc-web and
+/// rust-web-src, or Ubuntu's versioned ones); bpf-linker comes from cargo-binstall where that is installed, or is
+/// built in target/tools with the distribution's LLVM.
+///
+/// The tests on the live kernel need root and the programs ip, tc, ss and bpftool.
+///
+/// Packages are installed by apt-get, through sudo when not root; none is ever removed. With CC_EBPF_OBJECT set to
+/// a prebuilt object, nothing is needed to build one.
+#[derive(clap::Args)]
+pub(crate) struct Args {}
+
+pub(crate) fn command(_: &Args) -> Result<()> {
+    match object::prebuilt()? {
+        Some(object) => say(format_args!("using the BPF object {}", object.display())),
+        None => say(format_args!("the BPF object is built by {}", toolchain()?)),
+    }
+    kernel_tools();
+    Ok(())
+}
+
+/// Finds a compiler and a linker for the BPF object, and installs what is missing.
+///
+/// # Errors
+/// When no route leads to a complete toolchain: with the reason and the remedy for each.
+pub(crate) fn toolchain() -> Result<Toolchain> {
+    if let Some(ready) = toolchain::choose(&toolchain::compilers(), &toolchain::linkers()) {
+        return Ok(ready);
+    }
+    let mut failures = Vec::new();
+    let mut tried = BTreeSet::new();
+    for source in Source::ALL {
+        if let Err(error) = source.install() {
+            say(format_args!("going on without: {error:#}"));
+            failures.push(format!("{error:#}"));
+            continue;
+        }
+        match complete(&mut tried) {
+            Ok(Some(toolchain)) => return Ok(toolchain),
+            Ok(None) => {}
+            Err(errors) => failures.extend(errors),
+        }
+    }
+    bail!(
+        "cannot set up a toolchain for the BPF object:\n  - {}\nIt needs rustc with rust-src (`rustup component add rust-src`) and \
+         bpf-linker with an LLVM at least as new as that rustc's. Or set CC_EBPF_OBJECT to a prebuilt object.",
+        failures.join("\n  - ")
+    )
+}
+
+/// Gives the first compiler that can be given one a linker. A compiler that was tried is not tried again.
+fn complete(tried: &mut BTreeSet<u32>) -> Result<Option<Toolchain>, Vec<String>> {
+    let compilers = toolchain::compilers();
+    if let Some(ready) = toolchain::choose(&compilers, &toolchain::linkers()) {
+        return Ok(Some(ready));
+    }
+    let mut failures = Vec::new();
+    for compiler in compilers {
+        if !tried.insert(compiler.llvm) {
+            continue;
+        }
+        match linker::install(&compiler) {
+            Ok(linker) => return Ok(Some(Toolchain { compiler, linker })),
+            Err(error) => failures.push(failure(&compiler, &error)),
+        }
+    }
+    if failures.is_empty() {
+        Ok(None)
+    } else {
+        Err(failures)
+    }
+}
+
+fn failure(compiler: &Compiler, error: &anyhow::Error) -> String {
+    let line = format!(
+        "no bpf-linker for {}: {error:#}",
+        compiler.rustc().display()
+    );
+    say(&line);
+    line
+}
+
+/// Installs the programs that tests and benchmarks on the live kernel call, where these can run at all, and says what keeps
+/// this host from running them.
+pub(crate) fn kernel_tools() {
+    let root = process::is_root();
+    if root && let Err(error) = install_kernel_tools() {
+        say(format_args!("{error:#}"));
+    }
+    let obstacles = obstacles(
+        root,
+        Path::new("/sys/kernel/btf/vmlinux").exists(),
+        |program| process::find_program(program).is_some(),
+    );
+    if obstacles.is_empty() {
+        say("this host can run the tests on the live kernel");
+    } else {
+        say(format_args!(
+            "tests and benchmarks on the live kernel cannot run here: {}",
+            obstacles.join("; ")
+        ));
+    }
+}
+
+/// The programs that the tests on the live kernel call, and the package of each.
+const KERNEL_TOOLS: [(&str, &[&str]); 4] = [
+    ("ip", &["iproute2"]),
+    ("tc", &["iproute2"]),
+    ("ss", &["iproute2"]),
+    // Ubuntu has it in the kernel's own tools; newer releases as Debian does.
+    (
+        "bpftool",
+        &["bpftool", "linux-tools-generic", "linux-tools-common"],
+    ),
+];
+
+fn install_kernel_tools() -> Result<()> {
+    for (program, packages) in KERNEL_TOOLS {
+        if process::find_program(program).is_some() {
+            continue;
+        }
+        match packages
+            .iter()
+            .find(|package| apt::candidate(package).is_some())
+        {
+            Some(package) => apt::install(
+                &[package],
+                &format!("{program}, for the tests on the live kernel"),
+            )?,
+            None => bail!(
+                "{program} is missing, and no package here has it ({})",
+                packages.join(", ")
+            ),
+        }
+    }
+    Ok(())
+}
+
+fn obstacles(root: bool, btf: bool, has_program: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut obstacles = Vec::new();
+    if !root {
+        obstacles.push("not root".to_owned());
+    }
+    if !btf {
+        obstacles.push("the kernel has no BTF (/sys/kernel/btf/vmlinux)".to_owned());
+    }
+    let missing = KERNEL_TOOLS
+        .iter()
+        .filter(|(program, _)| !has_program(program));
+    obstacles.extend(missing.map(|(program, _)| format!("no {program}")));
+    obstacles
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_obstacle_is_named() {
+        assert!(obstacles(true, true, |_| true).is_empty());
+        let found = obstacles(false, false, |program| program != "ss");
+        assert_eq!(
+            found,
+            [
+                "not root",
+                "the kernel has no BTF (/sys/kernel/btf/vmlinux)",
+                "no ss"
+            ]
+        );
+    }
+}
