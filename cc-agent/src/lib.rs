@@ -2,10 +2,13 @@
 //! observations, runs a policy on them, and publishes the windows that it decides.
 //!
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`environment`], [`observation`], [`reward`] and [`policy`].
+//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`] and [`reward`].
 
 pub mod action;
+pub mod agent;
 pub mod environment;
 #[cfg(feature = "kernel")]
 pub mod kernel;
+pub mod observation;
 pub mod policy;
+pub mod reward;

@@ -41,6 +41,11 @@ pub trait Policy: Send {
 
     /// What observations, actions and windows this policy expects.
     fn environment(&self) -> &Environment;
+
+    /// The file that it was loaded from, at a glance; `None` where it came from none.
+    fn file(&self) -> Option<&Summary> {
+        None
+    }
 }
 
 /// One flow that waits for a decision.

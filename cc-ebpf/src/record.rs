@@ -1,5 +1,7 @@
 //! Records on the wire from the datapath to the agent, and their decoder.
 
+use core::net::{IpAddr, SocketAddr};
+
 use bytemuck::{Pod, Zeroable};
 
 use crate::{Features, Totals, WindowRecord};
@@ -48,6 +50,26 @@ pub struct Identity {
     /// Id of the cgroup v2 that the socket belongs to, as `stat` shows for its directory; 0 unknown.
     pub cgroup_id: u64,
 }
+
+impl Identity {
+    /// Local and remote address and port.
+    pub fn endpoints(&self) -> (SocketAddr, SocketAddr) {
+        let address = |words: [u32; 4]| {
+            if self.family == AF_INET6 {
+                let bytes: [u8; 16] = bytemuck::cast(words);
+                IpAddr::from(bytes)
+            } else {
+                IpAddr::from(words[0].to_ne_bytes())
+            }
+        };
+        (
+            SocketAddr::new(address(self.local_addr), self.local_port),
+            SocketAddr::new(address(self.remote_addr), self.remote_port),
+        )
+    }
+}
+
+const AF_INET6: u16 = 10;
 
 /// A flow got a slot.
 #[repr(C)]
@@ -272,6 +294,24 @@ mod tests {
             Record::decode(bytemuck::bytes_of(&other)),
             Err(DecodeError::Kind(77))
         );
+    }
+
+    #[test]
+    fn endpoints_of_both_families() {
+        let mut identity = Identity {
+            family: 2,
+            local_port: 80,
+            remote_port: 5201,
+            ..Identity::default()
+        };
+        identity.local_addr[0] = u32::from_ne_bytes([10, 0, 0, 1]);
+        let (local, remote) = identity.endpoints();
+        assert_eq!(local, SocketAddr::from(([10, 0, 0, 1], 80)));
+        assert_eq!(remote, SocketAddr::from(([0, 0, 0, 0], 5201)));
+        identity.family = 10;
+        identity.remote_addr[3] = 1u32.to_be();
+        let (_, remote) = identity.endpoints();
+        assert_eq!(remote, SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 5201)));
     }
 
     proptest! {

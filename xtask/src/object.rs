@@ -56,7 +56,6 @@ fn build(toolchain: &Toolchain) -> Result<PathBuf> {
         .current_dir(workspace::root())
         .args([
             "build",
-            "--quiet",
             "--package",
             "cc-ebpf",
             "--bin",

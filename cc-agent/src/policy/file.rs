@@ -531,7 +531,7 @@ fn check_tensor(tensor: &TensorProto) -> Result<usize, FileError> {
     };
     let stored = if tensor.raw_data.is_empty() {
         listed
-    } else if tensor.raw_data.len() % size == 0 {
+    } else if tensor.raw_data.len().is_multiple_of(size) {
         tensor.raw_data.len() / size
     } else {
         return problem(format!(

@@ -89,7 +89,10 @@ impl OnnxPolicy {
         }
         if !finite {
             let policy = &self.summary.meta.name;
-            tracing::warn!(policy, "the answer to an all-zero observation is not finite");
+            tracing::warn!(
+                policy,
+                "the answer to an all-zero observation is not finite"
+            );
         }
         Ok(())
     }
@@ -128,6 +131,10 @@ impl Policy for OnnxPolicy {
 
     fn environment(&self) -> &Environment {
         &self.summary.meta.environment
+    }
+
+    fn file(&self) -> Option<&Summary> {
+        Some(&self.summary)
     }
 }
 
@@ -339,6 +346,7 @@ mod tests {
 
     use super::*;
     use crate::policy::export::{ActorCritic, Dense, GraphBuilder};
+    use crate::policy::file::OPERATORS;
     use crate::policy::{DEFAULT_POLICY, PolicyKind, PolicyMeta};
 
     fn meta(history: usize, hidden: &[usize], state: usize) -> PolicyMeta {
@@ -403,7 +411,7 @@ mod tests {
         }
         x.push(f64::from(query.reward));
         let (cell, size) = (&net.lstm, net.lstm.hidden);
-        let (h, c) = state.clone();
+        let (h, c) = std::mem::take(state);
         let gate = |row: usize| -> f64 {
             let dot = |w: &[f32], x: &[f64]| -> f64 {
                 w[row * x.len()..][..x.len()]
@@ -418,10 +426,11 @@ mod tests {
                 + f64::from(cell.bias[4 * size + row])
         };
         let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
-        for j in 0..size {
+        for (j, c) in c.into_iter().enumerate() {
             let [input, output, forget, new] = [0, 1, 2, 3].map(|g| gate(g * size + j));
-            state.1[j] = sigmoid(forget) * c[j] + sigmoid(input) * new.tanh();
-            state.0[j] = sigmoid(output) * state.1[j].tanh();
+            let c = sigmoid(forget) * c + sigmoid(input) * new.tanh();
+            state.0.push(sigmoid(output) * c.tanh());
+            state.1.push(c);
         }
         dense(&net.policy, &state.0)
     }
@@ -689,14 +698,14 @@ mod tests {
         fn no_rewiring_panics(
             node: prop::sample::Index,
             other: prop::sample::Index,
-            op in 0usize..super::super::file::OPERATORS.len(),
+            op in 0usize..OPERATORS.len(),
             what in 0..5,
         ) {
             let mut proto = ModelProto::decode(&tiny_file()[..]).expect("decodes");
             let graph = proto.graph.as_mut().expect("a graph");
             let (node, other) = (node.index(graph.node.len()), other.index(graph.node.len()));
             match what {
-                0 => graph.node[node].op_type = super::super::file::OPERATORS[op].to_owned(),
+                0 => graph.node[node].op_type = OPERATORS[op].to_owned(),
                 1 => graph.node[node].input = graph.node[other].input.clone(),
                 2 => graph.node[node].attribute = graph.node[other].attribute.clone(),
                 3 => drop(graph.node[node].input.pop()),

@@ -1,0 +1,542 @@
+//! The agent's core: which flows there are, which wait for a decision, and what was decided.
+//!
+//! Pure: records come in with the time, queries for the policy come out, its choices come in and
+//! decisions to publish come out. No sockets, no clocks, no maps; [`crate::serve`] does the I/O.
+//!
+//! A flow has at most one query out. Windows that end meanwhile replace each other, so that a late
+//! policy answers each flow's newest window; the replaced ones are counted as skipped.
+
+use std::collections::VecDeque;
+
+use cc_ebpf::{ClosedRecord, Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    environment::Environment,
+    observation::{History, observe},
+    policy::{Choice, Query, State},
+    reward::Terms,
+};
+
+/// How long after a window's end the agent waits for an ACK to close it, before it closes the
+/// window of the silent flow itself, ns.
+const SILENCE_NS: u64 = 5_000_000;
+
+/// What happened to windows and flows on the agent's side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    /// Flows opened, or adopted from a former agent.
+    pub flows: u64,
+    /// Flows whose opened record was lost and that were found by a later one.
+    pub flows_found_late: u64,
+    /// Windows received or closed by the agent.
+    pub windows: u64,
+    /// Windows of silent flows that the agent closed itself.
+    pub windows_closed_silent: u64,
+    /// Windows that a newer one replaced before the policy got to it.
+    pub windows_skipped: u64,
+    /// Windows that never arrived.
+    pub windows_missed: u64,
+    /// Decisions published.
+    pub decisions: u64,
+    /// Decisions later than 20 ms after the window's end.
+    pub decisions_late: u64,
+    /// Answers that were not finite: the flow kept its window.
+    pub answers_invalid: u64,
+    /// Answers for flows that had closed meanwhile.
+    pub answers_orphaned: u64,
+}
+
+/// A decision later than this counts as late, ns.
+const LATE_NS: u64 = 20_000_000;
+
+/// Names a flow: its slot and the slot's generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowId {
+    /// The slot.
+    pub slot: u32,
+    /// Its generation.
+    pub generation: u32,
+}
+
+/// Queries that wait for the policy, and for which flows and windows they are.
+#[derive(Debug, Default)]
+pub struct Batch {
+    tickets: Vec<Ticket>,
+    /// The queries, for [`crate::policy::Policy::decide`].
+    pub queries: Vec<Query>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    flow: FlowId,
+    window: u32,
+    end_ns: u64,
+    mss: u32,
+}
+
+impl Batch {
+    /// Number of queries.
+    pub fn len(&self) -> usize {
+        self.queries.len()
+    }
+
+    /// Whether nobody waits.
+    pub fn is_empty(&self) -> bool {
+        self.queries.is_empty()
+    }
+}
+
+/// A flow as the live view shows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FlowView {
+    /// Slot and generation.
+    pub slot: u32,
+    /// Generation of the slot.
+    pub generation: u32,
+    /// Local address and port.
+    pub local: std::net::SocketAddr,
+    /// Remote address and port.
+    pub remote: std::net::SocketAddr,
+    /// Id of its cgroup, 0 unknown.
+    pub cgroup_id: u64,
+    /// Windows so far.
+    pub window: u32,
+    /// What sets its window: `startup`, `decided`, `after-timeout`, `fallback`.
+    pub mode: String,
+    /// Window in segments at the end of the last window.
+    pub cwnd: u32,
+    /// Mean delivery rate of the last window, Mbit/s.
+    pub rate_mbps: f64,
+    /// Smoothed RTT, ms.
+    pub srtt_ms: f64,
+    /// Mean queueing delay of the last window, ms.
+    pub queue_ms: f64,
+    /// Lost of acknowledged and lost bytes in the last window.
+    pub loss: f64,
+    /// The last action, as the action space writes it, or the window that was set.
+    pub action: String,
+    /// From the last window's end to the publication of its decision, ms.
+    pub decision_delay_ms: f64,
+    /// When its last record came, ns.
+    pub seen_ns: u64,
+}
+
+#[derive(Debug)]
+struct FlowEntry {
+    generation: u32,
+    identity: Identity,
+    history: History,
+    state: State,
+    /// The newest window that waits.
+    pending: Option<WindowRecord>,
+    /// A query of this flow is with the policy.
+    asked: bool,
+    /// Index of the newest window seen.
+    newest: u32,
+    last: Option<WindowRecord>,
+    /// Window of the last decision published.
+    published: Option<u32>,
+    action: String,
+    delay_ns: u64,
+    seen_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SilenceDue {
+    at_ns: u64,
+    flow: FlowId,
+    window: u32,
+}
+
+/// The agent's state.
+pub struct Agent {
+    environment: Environment,
+    window_ns: u64,
+    flows: Vec<Option<Box<FlowEntry>>>,
+    waiting: VecDeque<FlowId>,
+    silences: VecDeque<SilenceDue>,
+    counts: Counts,
+    delays: Histogram<u64>,
+}
+
+impl Agent {
+    /// An agent without flows, for `slots` slots.
+    pub fn new(environment: Environment, slots: usize) -> Self {
+        let mut flows = Vec::new();
+        flows.resize_with(slots, || None);
+        Self {
+            window_ns: u64::from(environment.window_ms) * 1_000_000,
+            environment,
+            flows,
+            waiting: VecDeque::new(),
+            silences: VecDeque::new(),
+            counts: Counts::default(),
+            delays: empty_delays(),
+        }
+    }
+
+    /// Takes over a live flow that a former agent served.
+    pub fn adopt(&mut self, flow: &Flow) {
+        let id = FlowId {
+            slot: flow.opened.header.slot,
+            generation: flow.generation,
+        };
+        self.open(id, flow.opened.identity);
+        let window = &flow.window;
+        if let Some(entry) = self.entry(id) {
+            entry.newest = window.index.saturating_sub(1);
+        }
+        self.expect_silence(id, window.index, window.start_ns);
+    }
+
+    /// Takes a record that arrived at `now_ns`. `find` reads a slot's state, for flows whose opened
+    /// record was lost.
+    pub fn on_record(
+        &mut self,
+        now_ns: u64,
+        record: &Record,
+        find: impl FnOnce(u32) -> Option<Flow>,
+    ) {
+        let header = record.header();
+        let id = FlowId {
+            slot: header.slot,
+            generation: header.generation,
+        };
+        match record {
+            Record::Opened(opened) => {
+                self.open(id, opened.identity);
+                self.expect_silence(id, 1, opened.header.time_ns);
+            }
+            Record::Window(window) => {
+                if self.entry(id).is_none() {
+                    let Some(flow) = find(id.slot).filter(|f| f.generation == id.generation) else {
+                        return;
+                    };
+                    self.counts.flows_found_late += 1;
+                    self.open(id, flow.opened.identity);
+                    if let Some(entry) = self.entry(id) {
+                        entry.newest = window.index - 1;
+                    }
+                }
+                self.on_window(now_ns, id, window);
+                self.expect_silence(id, window.index + 1, window.header.time_ns);
+            }
+            Record::Closed(closed) => self.close(id, closed),
+            Record::Ack(_) => {}
+        }
+    }
+
+    /// A flow whose window should have been closed by now: its state is to be read and handed to
+    /// [`Self::on_silence`].
+    pub fn next_silence(&mut self, now_ns: u64) -> Option<FlowId> {
+        while let Some(&due) = self.silences.front() {
+            if due.at_ns > now_ns {
+                return None;
+            }
+            self.silences.pop_front();
+            if self.entry(due.flow).is_some_and(|e| e.newest < due.window) {
+                return Some(due.flow);
+            }
+        }
+        None
+    }
+
+    /// Closes the window of a silent flow. The datapath will do it too, at the next ACK; as nothing
+    /// can have been added in between, that record repeats this one and is ignored.
+    pub fn on_silence(&mut self, now_ns: u64, flow: &Flow) {
+        let id = FlowId {
+            slot: flow.opened.header.slot,
+            generation: flow.generation,
+        };
+        let window = &flow.window;
+        let over = now_ns > window.start_ns + self.window_ns;
+        if flow.live != 1 || window.acks == 0 || !over {
+            return;
+        }
+        let Some(newest) = self.entry(id).map(|entry| entry.newest) else {
+            return;
+        };
+        if window.index <= newest {
+            return;
+        }
+        self.counts.windows_closed_silent += 1;
+        let mut window = *window;
+        let (decision, taken_ns) = flow.controller.taken();
+        window.decision = decision;
+        window.decision_taken_ns = taken_ns;
+        window.mode = flow.controller.mode() as u32;
+        window.header.time_ns = now_ns;
+        if window.mss == 0 {
+            window.mss = flow.opened.identity.mss;
+        }
+        let mss = u64::from(window.mss.max(1));
+        // The window itself is in the socket; its mean over the ACKs is the best reading from here.
+        let mean = window.features.mean(Feature::Cwnd as usize, window.acks);
+        window.cwnd = (mean as u64 / mss) as u32;
+        self.on_window(now_ns, id, &window);
+    }
+
+    /// When the next silence is due, ns.
+    pub fn silence_due_ns(&self) -> Option<u64> {
+        self.silences.front().map(|due| due.at_ns)
+    }
+
+    /// Whether anybody waits for a decision.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// The queries of up to `most` flows that wait, the longest waiting first.
+    pub fn take_batch(&mut self, most: usize) -> Batch {
+        let mut batch = Batch::default();
+        while batch.len() < most {
+            let Some(id) = self.waiting.pop_front() else {
+                break;
+            };
+            let Some(Some(entry)) = self.flows.get_mut(id.slot as usize) else {
+                continue;
+            };
+            if entry.generation != id.generation {
+                continue;
+            }
+            let Some(window) = entry.pending.take() else {
+                continue;
+            };
+            entry.asked = true;
+            let reward = Terms::of(&window, &self.environment.reward).reward(&self.environment.reward);
+            batch.queries.push(Query {
+                observation: observe(&self.environment, &window, &entry.history),
+                reward: reward as f32,
+                cwnd: base_cwnd(entry, &window),
+                state: std::mem::take(&mut entry.state),
+            });
+            batch.tickets.push(Ticket {
+                flow: id,
+                window: window.index,
+                end_ns: window.start_ns + self.window_ns,
+                mss: window.mss,
+            });
+        }
+        batch
+    }
+
+    /// Takes the policy's choices for a batch and calls `publish` with the decision for each slot.
+    pub fn on_choices(
+        &mut self,
+        now_ns: u64,
+        batch: Batch,
+        choices: &[Choice],
+        mut publish: impl FnMut(u32, Decision),
+    ) {
+        for ((ticket, query), choice) in batch.tickets.into_iter().zip(batch.queries).zip(choices) {
+            let Some(Some(entry)) = self.flows.get_mut(ticket.flow.slot as usize) else {
+                continue;
+            };
+            if entry.generation != ticket.flow.generation {
+                self.counts.answers_orphaned += 1;
+                continue;
+            }
+            entry.asked = false;
+            entry.state = query.state;
+            if entry.pending.is_some() {
+                self.waiting.push_back(ticket.flow);
+            }
+            let environment = &self.environment;
+            let (action, cwnd) = match *choice {
+                Choice::Action { index, .. } => {
+                    entry.action = environment
+                        .actions
+                        .actions()
+                        .get(index)
+                        .map_or_else(String::new, ToString::to_string);
+                    let cwnd = environment.actions.apply(index, query.cwnd, environment.cwnd);
+                    (index, cwnd)
+                }
+                Choice::Cwnd(cwnd) => {
+                    entry.action = format!("={cwnd}");
+                    (0, cwnd)
+                }
+                Choice::Invalid => {
+                    self.counts.answers_invalid += 1;
+                    entry.action = "invalid".into();
+                    continue;
+                }
+            };
+            publish(
+                ticket.flow.slot,
+                Decision {
+                    generation: ticket.flow.generation,
+                    window: ticket.window,
+                    cwnd,
+                },
+            );
+            entry.published = Some(cwnd);
+            entry
+                .history
+                .push(environment, action, u64::from(cwnd) * u64::from(ticket.mss));
+            entry.delay_ns = now_ns.saturating_sub(ticket.end_ns);
+            self.counts.decisions += 1;
+            self.counts.decisions_late += u64::from(entry.delay_ns > LATE_NS);
+            self.delays.saturating_record(entry.delay_ns / 1_000);
+        }
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Delays from window end to publication since the start, in µs.
+    pub fn delays(&self) -> &Histogram<u64> {
+        &self.delays
+    }
+
+    /// Number of live flows.
+    pub fn live(&self) -> usize {
+        self.flows.iter().flatten().count()
+    }
+
+    /// The flows as the live view shows them, up to `most`, in slot order.
+    pub fn views(&self, most: usize) -> Vec<FlowView> {
+        let entries = self.flows.iter().enumerate();
+        entries
+            .filter_map(|(slot, entry)| Some((slot as u32, entry.as_ref()?)))
+            .take(most)
+            .map(|(slot, entry)| view(slot, entry))
+            .collect()
+    }
+
+    fn entry(&mut self, id: FlowId) -> Option<&mut FlowEntry> {
+        let entry = self.flows.get_mut(id.slot as usize)?.as_deref_mut()?;
+        (entry.generation == id.generation).then_some(entry)
+    }
+
+    fn open(&mut self, id: FlowId, identity: Identity) {
+        let initial = u64::from(identity.initial_cwnd) * u64::from(identity.mss);
+        let history = History::new(&self.environment, initial);
+        let Some(place) = self.flows.get_mut(id.slot as usize) else {
+            return;
+        };
+        self.counts.flows += 1;
+        *place = Some(Box::new(FlowEntry {
+            generation: id.generation,
+            identity,
+            history,
+            state: State::default(),
+            pending: None,
+            asked: false,
+            newest: 0,
+            last: None,
+            published: None,
+            action: String::new(),
+            delay_ns: 0,
+            seen_ns: 0,
+        }));
+    }
+
+    fn close(&mut self, id: FlowId, _closed: &ClosedRecord) {
+        if self.entry(id).is_some()
+            && let Some(place) = self.flows.get_mut(id.slot as usize)
+        {
+            *place = None;
+        }
+    }
+
+    fn on_window(&mut self, now_ns: u64, id: FlowId, window: &WindowRecord) {
+        let Some(entry) = self
+            .flows
+            .get_mut(id.slot as usize)
+            .and_then(Option::as_deref_mut)
+            .filter(|entry| entry.generation == id.generation)
+        else {
+            return;
+        };
+        entry.seen_ns = now_ns;
+        if window.index <= entry.newest {
+            return;
+        }
+        self.counts.windows += 1;
+        self.counts.windows_missed += u64::from(window.index - entry.newest - 1);
+        entry.newest = window.index;
+        entry.last = Some(*window);
+        if entry.pending.replace(*window).is_some() {
+            self.counts.windows_skipped += 1;
+        } else if !entry.asked {
+            self.waiting.push_back(id);
+        }
+    }
+
+    /// Windows all have the same length, so what becomes due is in the order in which it began.
+    fn expect_silence(&mut self, flow: FlowId, window: u32, start_ns: u64) {
+        self.silences.push_back(SilenceDue {
+            at_ns: start_ns + self.window_ns + SILENCE_NS,
+            flow,
+            window,
+        });
+    }
+}
+
+/// The window that an action works on: the last decision while one rules, what the kernel made of
+/// it otherwise.
+fn base_cwnd(entry: &FlowEntry, window: &WindowRecord) -> u32 {
+    if !Mode::from_raw(window.mode).is_decided() {
+        return window.cwnd;
+    }
+    entry
+        .published
+        .or_else(|| Decision::from_cell(window.decision).map(|decision| decision.cwnd))
+        .unwrap_or(window.cwnd)
+}
+
+fn view(slot: u32, entry: &FlowEntry) -> FlowView {
+    let (local, remote) = entry.identity.endpoints();
+    let mut view = FlowView {
+        slot,
+        generation: entry.generation,
+        local,
+        remote,
+        cgroup_id: entry.identity.cgroup_id,
+        window: entry.newest,
+        mode: "startup".into(),
+        cwnd: entry.identity.initial_cwnd,
+        rate_mbps: 0.0,
+        srtt_ms: 0.0,
+        queue_ms: 0.0,
+        loss: 0.0,
+        action: entry.action.clone(),
+        decision_delay_ms: entry.delay_ns as f64 / 1e6,
+        seen_ns: entry.seen_ns,
+    };
+    if let Some(window) = &entry.last {
+        let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
+        let sum = |feature: Feature| window.features.sum[feature as usize] as f64;
+        let lost = sum(Feature::Lost);
+        view.mode = match Mode::from_raw(window.mode) {
+            Mode::Startup => "startup",
+            Mode::Decided => "decided",
+            Mode::AfterTimeout => "after-timeout",
+            Mode::Fallback => "fallback",
+        }
+        .into();
+        view.cwnd = window.cwnd;
+        view.rate_mbps = mean(Feature::Throughput) * 8.0 / 1e3;
+        view.srtt_ms = mean(Feature::SmoothedRtt) / 1e3;
+        view.queue_ms = mean(Feature::Delay) / 1e3;
+        view.loss = if lost > 0.0 {
+            lost / (lost + sum(Feature::Acked))
+        } else {
+            0.0
+        };
+    }
+    view
+}
+
+/// 1 µs to one minute, three digits.
+fn empty_delays() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 60_000_000, 3).expect("constant, valid bounds")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! The core, fed by hand.
+
+use bytemuck::Zeroable;
+use cc_ebpf::{FEATURES, Header, OpenedRecord};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn agent() -> Agent {
+    Agent::new(Environment::default(), 8)
+}
+
+fn opened(slot: u32, generation: u32, now_ns: u64) -> Record {
+    Record::Opened(OpenedRecord {
+        header: Header::of::<OpenedRecord>(slot, generation, now_ns),
+        identity: Identity {
+            family: 2,
+            mss: 1_448,
+            initial_cwnd: 10,
+            ..Identity::default()
+        },
+    })
+}
+
+fn window_record(slot: u32, generation: u32, index: u32, cwnd: u32) -> WindowRecord {
+    let mut window = WindowRecord::zeroed();
+    window.start_ns = u64::from(index) * 100 * MS;
+    window.header = Header::of::<WindowRecord>(slot, generation, window.start_ns + 101 * MS);
+    window.index = index;
+    window.cwnd = cwnd;
+    window.mss = 1_448;
+    window.add(&[1_000; FEATURES]);
+    window
+}
+
+fn closed(slot: u32, generation: u32) -> Record {
+    let mut record = ClosedRecord::zeroed();
+    record.header = Header::of::<ClosedRecord>(slot, generation, 0);
+    Record::Closed(record)
+}
+
+fn feed(agent: &mut Agent, record: &Record) {
+    agent.on_record(record.header().time_ns, record, |_| None);
+}
+
+fn feed_window(agent: &mut Agent, slot: u32, index: u32, cwnd: u32) {
+    feed(agent, &Record::Window(window_record(slot, 1, index, cwnd)));
+}
+
+/// Answers a batch with one choice for all, and returns what was published.
+fn answer(agent: &mut Agent, batch: Batch, choice: Choice, now_ns: u64) -> Vec<(u32, Decision)> {
+    let choices = vec![choice; batch.len()];
+    let mut published = Vec::new();
+    agent.on_choices(now_ns, batch, &choices, |slot, decision| {
+        published.push((slot, decision));
+    });
+    published
+}
+
+const DOUBLE: Choice = Choice::Action {
+    index: 4,
+    probability: 1.0,
+};
+
+#[test]
+fn a_window_becomes_a_query_becomes_a_decision() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(3, 1, 0));
+    feed_window(&mut agent, 3, 1, 10);
+    let batch = agent.take_batch(64);
+    assert_eq!(batch.len(), 1);
+    assert_eq!(batch.queries[0].cwnd, 10);
+    assert_eq!(batch.queries[0].observation.len(), 220);
+    // The window began at 100 ms and ended at 200 ms.
+    let published = answer(&mut agent, batch, DOUBLE, 203 * MS);
+    let expected = Decision {
+        generation: 1,
+        window: 1,
+        cwnd: 20,
+    };
+    assert_eq!(published, [(3, expected)]);
+    assert_eq!(agent.views(8)[0].decision_delay_ms, 3.0);
+    assert_eq!(agent.views(8)[0].action, "*2");
+    assert_eq!(agent.counts().decisions_late, 0);
+}
+
+#[test]
+fn a_late_policy_answers_the_newest_window() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let first = agent.take_batch(64);
+    for index in 2..=4 {
+        feed_window(&mut agent, 0, index, 10);
+    }
+    assert!(agent.take_batch(64).is_empty(), "one query at a time");
+    answer(&mut agent, first, DOUBLE, 600 * MS);
+    let second = agent.take_batch(64);
+    let published = answer(&mut agent, second, DOUBLE, 601 * MS);
+    assert_eq!(published[0].1.window, 4);
+    assert_eq!(agent.counts().windows_skipped, 2);
+    assert_eq!(agent.counts().decisions_late, 2);
+}
+
+#[test]
+fn actions_work_on_the_last_decision_while_it_rules() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    answer(&mut agent, batch, DOUBLE, 0);
+    // A timeout has taken the kernel's window down; the decision stands.
+    let mut window = window_record(0, 1, 2, 3);
+    window.mode = Mode::AfterTimeout as u32;
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 20);
+    // In the fallback it does not: the window is what Reno made of it.
+    let mut agent = self::agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    let mut window = window_record(0, 1, 2, 33);
+    window.mode = Mode::Fallback as u32;
+    window.decision = Decision {
+        generation: 1,
+        window: 1,
+        cwnd: 90,
+    }
+    .to_cell();
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 33);
+}
+
+#[test]
+fn an_invalid_answer_leaves_the_flow_alone() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    assert!(answer(&mut agent, batch, Choice::Invalid, 0).is_empty());
+    assert_eq!(agent.counts().answers_invalid, 1);
+    feed_window(&mut agent, 0, 2, 10);
+    assert_eq!(agent.take_batch(1).len(), 1, "it is asked again");
+}
+
+#[test]
+fn an_answer_never_reaches_the_slots_next_flow() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    feed(&mut agent, &closed(0, 1));
+    feed(&mut agent, &opened(0, 2, 0));
+    assert!(answer(&mut agent, batch, DOUBLE, 0).is_empty());
+    assert_eq!(agent.counts().answers_orphaned, 1);
+    feed(&mut agent, &closed(0, 1));
+    assert_eq!(agent.live(), 1, "an old flow's end is not the new one's");
+}
+
+fn silent_flow(index: u32, start_ns: u64) -> Flow {
+    let mut flow = Flow::zeroed();
+    flow.generation = 1;
+    flow.live = 1;
+    flow.opened.header = Header::of::<OpenedRecord>(0, 1, 0);
+    flow.opened.identity.mss = 1_448;
+    flow.window.index = index;
+    flow.window.start_ns = start_ns;
+    let mut features = [1_000; FEATURES];
+    features[Feature::Cwnd as usize] = 14_480;
+    flow.window.add(&features);
+    flow
+}
+
+#[test]
+fn a_silent_flows_window_is_closed_once() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 50 * MS));
+    assert_eq!(agent.next_silence(154 * MS), None);
+    let silent = agent.next_silence(155 * MS).expect("its window is over");
+    assert_eq!(silent.slot, 0);
+    agent.on_silence(155 * MS, &silent_flow(1, 50 * MS));
+    let batch = agent.take_batch(1);
+    assert_eq!((batch.len(), batch.queries[0].cwnd), (1, 10));
+    answer(&mut agent, batch, DOUBLE, 156 * MS);
+    // The datapath closes it too, at the next ACK: nothing new.
+    let mut window = window_record(0, 1, 1, 10);
+    window.start_ns = 50 * MS;
+    feed(&mut agent, &Record::Window(window));
+    assert!(agent.take_batch(1).is_empty());
+    let counts = agent.counts();
+    assert_eq!((counts.windows, counts.windows_closed_silent), (1, 1));
+}
+
+#[test]
+fn a_silence_without_an_ack_is_no_window() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 50 * MS));
+    let mut flow = silent_flow(1, 50 * MS);
+    flow.window.acks = 0;
+    agent.on_silence(155 * MS, &flow);
+    agent.on_silence(140 * MS, &silent_flow(1, 50 * MS));
+    assert!(!agent.has_waiting());
+}
+
+#[test]
+fn lost_records_are_noticed() {
+    let mut agent = agent();
+    let record = Record::Window(window_record(2, 1, 5, 10));
+    agent.on_record(0, &record, |slot| {
+        assert_eq!(slot, 2);
+        let mut flow = silent_flow(5, 0);
+        flow.opened.header.slot = 2;
+        Some(flow)
+    });
+    assert_eq!(agent.counts().flows_found_late, 1);
+    assert_eq!(agent.take_batch(8).len(), 1);
+    feed_window(&mut agent, 2, 8, 10);
+    assert_eq!(agent.counts().windows_missed, 2);
+    // A record of nobody: ignored.
+    agent.on_record(0, &Record::Window(window_record(9, 1, 5, 10)), |_| None);
+    agent.on_record(0, &Record::Window(window_record(3, 1, 5, 10)), |_| None);
+    assert_eq!(agent.live(), 1);
+}
+
+#[test]
+fn an_adopted_flow_continues_from_its_decision() {
+    let mut agent = agent();
+    let mut flow = silent_flow(7, 0);
+    flow.opened.header.slot = 4;
+    agent.adopt(&flow);
+    let mut window = window_record(4, 1, 7, 40);
+    window.mode = Mode::Decided as u32;
+    window.decision = Decision {
+        generation: 1,
+        window: 6,
+        cwnd: 44,
+    }
+    .to_cell();
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.counts().windows_missed, 0);
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 44);
+}
+
+mod arbitrary {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Open(u32, u32),
+        Window(u32, u32, u32),
+        Close(u32, u32),
+        Silence(u32, u32),
+        Ask(usize),
+        Answer(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (slot, generation, index) = (0u32..10, 1u32..4, 1u32..6);
+        prop_oneof![
+            (slot.clone(), generation.clone()).prop_map(|(s, g)| Step::Open(s, g)),
+            (slot.clone(), generation.clone(), index.clone())
+                .prop_map(|(s, g, i)| Step::Window(s, g, i)),
+            (slot.clone(), generation).prop_map(|(s, g)| Step::Close(s, g)),
+            (slot, index).prop_map(|(s, i)| Step::Silence(s, i)),
+            (0usize..4).prop_map(Step::Ask),
+            any::<u8>().prop_map(Step::Answer),
+        ]
+    }
+
+    proptest! {
+        /// Whatever order things happen in: nothing panics, every query is of a live window, no
+        /// flow has two queries out, and decisions stay within bounds.
+        #[test]
+        fn any_order_of_events(steps in proptest::collection::vec(step(), 0..300)) {
+            let mut agent = agent();
+            let mut out: VecDeque<Batch> = VecDeque::new();
+            let mut now_ns = 0;
+            for step in steps {
+                now_ns += 10 * MS;
+                match step {
+                    Step::Open(s, g) => feed(&mut agent, &opened(s, g, now_ns)),
+                    Step::Window(s, g, i) => {
+                        feed(&mut agent, &Record::Window(window_record(s, g, i, 10)));
+                    }
+                    Step::Close(s, g) => feed(&mut agent, &closed(s, g)),
+                    Step::Silence(s, i) => {
+                        agent.next_silence(now_ns);
+                        let mut flow = silent_flow(i, 0);
+                        flow.opened.header.slot = s;
+                        agent.on_silence(now_ns, &flow);
+                    }
+                    Step::Ask(most) => {
+                        let batch = agent.take_batch(most);
+                        for ticket in &batch.tickets {
+                            let twice = out.iter().flat_map(|b| &b.tickets)
+                                .any(|other| other.flow == ticket.flow);
+                            // A slot opened again under the same name starts afresh.
+                            prop_assert!(!twice || agent.counts().flows > 1);
+                        }
+                        out.push_back(batch);
+                    }
+                    Step::Answer(kind) => {
+                        let Some(batch) = out.pop_front() else { continue };
+                        let choice = match kind % 3 {
+                            0 => Choice::Invalid,
+                            1 => Choice::Cwnd(u32::from(kind)),
+                            _ => Choice::Action { index: usize::from(kind), probability: 0.5 },
+                        };
+                        for (slot, decision) in answer(&mut agent, batch, choice, now_ns) {
+                            prop_assert!(slot < 8 && decision.generation > 0);
+                        }
+                    }
+                }
+                prop_assert!(agent.live() <= 8);
+                prop_assert_eq!(agent.views(100).len(), agent.live());
+            }
+        }
+    }
+}
