@@ -305,7 +305,8 @@ impl Agent {
                 continue;
             };
             entry.asked = true;
-            let reward = Terms::of(&window, &self.environment.reward).reward(&self.environment.reward);
+            let reward =
+                Terms::of(&window, &self.environment.reward).reward(&self.environment.reward);
             batch.queries.push(Query {
                 observation: observe(&self.environment, &window, &entry.history),
                 reward: reward as f32,
@@ -351,7 +352,9 @@ impl Agent {
                         .actions()
                         .get(index)
                         .map_or_else(String::new, ToString::to_string);
-                    let cwnd = environment.actions.apply(index, query.cwnd, environment.cwnd);
+                    let cwnd = environment
+                        .actions
+                        .apply(index, query.cwnd, environment.cwnd);
                     (index, cwnd)
                 }
                 Choice::Cwnd(cwnd) => {

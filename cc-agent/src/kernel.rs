@@ -5,8 +5,10 @@ mod bpf;
 pub mod btf;
 pub mod clock;
 pub mod datapath;
+pub mod host;
 mod shared;
 mod struct_ops;
+pub mod sysctl;
 
 pub use datapath::{Datapath, Options};
 
@@ -31,7 +33,9 @@ pub enum Error {
         reason: String,
     },
     /// The kernel lacks a structure member that the datapath needs.
-    #[error("this kernel has no {structure}.{member}, which the datapath needs; Linux 6.1 or newer is required")]
+    #[error(
+        "this kernel has no {structure}.{member}, which the datapath needs; Linux 6.1 or newer is required"
+    )]
     MissingMember {
         /// The structure.
         structure: String,
@@ -44,7 +48,9 @@ pub enum Error {
     )]
     NameTaken(String),
     /// The name cannot be a congestion control's.
-    #[error("{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9, _ and - are needed")]
+    #[error(
+        "{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9, _ and - are needed"
+    )]
     BadName(String),
     /// The verifier refused a program.
     #[error("the kernel refused the BPF program {program}: {source}\n{log}")]

@@ -4,11 +4,25 @@
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
 //! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`] and [`reward`].
 
+#[cfg(feature = "kernel")]
+pub mod acks;
 pub mod action;
 pub mod agent;
+#[cfg(feature = "kernel")]
+pub mod cli;
+#[cfg(feature = "kernel")]
+pub mod config;
 pub mod environment;
 #[cfg(feature = "kernel")]
 pub mod kernel;
+#[cfg(feature = "kernel")]
+pub mod logging;
 pub mod observation;
 pub mod policy;
 pub mod reward;
+#[cfg(feature = "kernel")]
+pub mod serve;
+#[cfg(feature = "kernel")]
+pub mod status;
+#[cfg(feature = "kernel")]
+pub mod view;

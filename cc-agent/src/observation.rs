@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{Feature, FEATURES, Unit, WindowRecord};
+use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
 use crate::environment::{Environment, Scales};
 
@@ -45,7 +45,8 @@ pub fn observe(environment: &Environment, window: &WindowRecord, history: &Histo
     let mut observation = Vec::with_capacity(environment.observation_len());
     let statistics = &window.features;
     let scales = Feature::ALL.map(|feature| scale(feature, &environment.scales));
-    let scaled = |values: [f64; FEATURES]| (0..FEATURES).map(move |i| (values[i] / scales[i]) as f32);
+    let scaled =
+        |values: [f64; FEATURES]| (0..FEATURES).map(move |i| (values[i] / scales[i]) as f32);
     let per_feature = |value: &dyn Fn(usize) -> f64| std::array::from_fn(value);
 
     observation.extend(scaled(per_feature(&|i| {

@@ -72,7 +72,10 @@ mod tests {
             ..RewardSettings::default()
         };
         let terms = Terms::of(&window(), &settings);
-        assert_eq!((terms.throughput, terms.delay, terms.loss), (12.5, 62.5, 0.25));
+        assert_eq!(
+            (terms.throughput, terms.delay, terms.loss),
+            (12.5, 62.5, 0.25)
+        );
         // 100 Mbit/s are cancelled by 62.5 ms at b = 0.2.
         assert!(terms.reward(&settings).abs() < 1e-6);
     }

@@ -201,7 +201,10 @@ fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
 fn open(arguments: &Arguments, socket: Socket, state: &mut SocketState, now_ns: u64) {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
         if count(Counter::FlowsWithoutSlot).is_power_of_two() {
-            warn!(arguments, "no free slot: a flow runs on the fallback for life");
+            warn!(
+                arguments,
+                "no free slot: a flow runs on the fallback for life"
+            );
         }
         return;
     };
@@ -249,11 +252,8 @@ fn close(socket: Socket, state: &SocketState) {
             // the helper has no arguments.
             unsafe {
                 let record = &mut *entry.as_mut_ptr();
-                record.header = Header::of::<ClosedRecord>(
-                    state.slot,
-                    state.generation,
-                    bpf_ktime_get_ns(),
-                );
+                record.header =
+                    Header::of::<ClosedRecord>(state.slot, state.generation, bpf_ktime_get_ns());
                 record.windows = flow.window.index;
                 socket.summarise(record, state.rtos);
             }
@@ -370,7 +370,10 @@ fn control(
         count(Counter::DecisionsStale);
     }
     if fallback_entered && count(Counter::FallbacksEntered).is_power_of_two() {
-        warn!(arguments, "the agent's heartbeat is too old: a flow falls back to Reno");
+        warn!(
+            arguments,
+            "the agent's heartbeat is too old: a flow falls back to Reno"
+        );
     }
     if fallback_left {
         count(Counter::FallbacksLeft);

@@ -204,10 +204,7 @@ impl Controller {
             events.stale = true;
             return;
         }
-        let target = at_least(
-            at_most(decision.cwnd, settings.cwnd_max),
-            settings.cwnd_min,
-        );
+        let target = at_least(at_most(decision.cwnd, settings.cwnd_max), settings.cwnd_min);
         events.taken = true;
         events.clamped = target != decision.cwnd;
         events.fallback_left = self.mode() == Mode::Fallback;
@@ -247,7 +244,7 @@ pub fn pacing_rate(window: &Cwnd, ack: &AckSample, gain_1024: u32) -> Option<u64
     let bytes = at_most_64(u64::from(segments) * u64::from(ack.mss), 1 << 43);
     let per_second = at_most_64(bytes * 1_000_000 / u64::from(ack.srtt_us), 1 << 50);
     let gain = at_most(gain, 1 << 14);
-    Some(per_second * u64::from(gain) >> 10)
+    Some((per_second * u64::from(gain)) >> 10)
 }
 
 /// Reno's window (RFC 5681, net/ipv4/tcp_cong.c), for flows without a decision.
@@ -433,7 +430,10 @@ mod tests {
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!(controller.ssthresh(6), 6);
         assert!(controller.on_state(CaState::Loss));
-        assert!(!controller.on_state(CaState::Loss), "a backed-off timeout is no news");
+        assert!(
+            !controller.on_state(CaState::Loss),
+            "a backed-off timeout is no news"
+        );
         w.cwnd = 1; // tcp_enter_loss
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!((w.cwnd, controller.mode()), (3, Mode::AfterTimeout));
@@ -466,7 +466,11 @@ mod tests {
         assert!(events.fallback_entered);
         assert_eq!((w.cwnd, w.ssthresh), (101, 100));
         let events = controller.on_ack(&mut w, &late, cell(2, 50), 7, &fresh(), &settings());
-        assert_eq!(events, Events::default(), "a decision without a heartbeat waits");
+        assert_eq!(
+            events,
+            Events::default(),
+            "a decision without a heartbeat waits"
+        );
         assert_eq!(controller.ssthresh(w.cwnd), 50);
         // The agent is back: first its heartbeat, then its decision.
         let events = step(&mut controller, &mut w, cell(1, 100));
@@ -498,7 +502,11 @@ mod tests {
         let mut w = window(8, 10);
         let sample = AckSample { acked: 12, ..ack() };
         reno::on_ack(&mut w, &sample);
-        assert_eq!((w.cwnd, w.acked), (11, 0), "2 of slow start, 10 make one more");
+        assert_eq!(
+            (w.cwnd, w.acked),
+            (11, 0),
+            "2 of slow start, 10 make one more"
+        );
     }
 
     #[test]

@@ -34,9 +34,7 @@ impl WindowedMin {
             _reserved: 0,
         };
         let unset = self.best.time_ns == 0;
-        if unset
-            || value <= self.best.value
-            || now_ns.wrapping_sub(self.third.time_ns) > window_ns
+        if unset || value <= self.best.value || now_ns.wrapping_sub(self.third.time_ns) > window_ns
         {
             self.best = sample;
             self.second = sample;

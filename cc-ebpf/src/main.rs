@@ -7,6 +7,7 @@
 #![no_main]
 
 mod callbacks;
+mod choose;
 mod maps;
 mod socket;
 

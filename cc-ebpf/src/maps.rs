@@ -47,6 +47,10 @@ pub(crate) static COUNTERS: PerCpuArray<u64> =
 #[unsafe(no_mangle)]
 pub(crate) static KERNEL: KernelLayout = KernelLayout::EMPTY;
 
+/// Name of the congestion control, NUL-padded; filled in by the loader.
+#[unsafe(no_mangle)]
+pub(crate) static NAME: [u8; 16] = [0; 16];
+
 /// Adds one to a counter and returns its new value on this CPU.
 #[inline(always)]
 pub(crate) fn count(counter: Counter) -> u64 {

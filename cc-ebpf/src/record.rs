@@ -193,7 +193,10 @@ impl core::fmt::Display for DecodeError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Size { expected, found } => {
-                write!(f, "a record of {found} bytes where {expected} were expected")
+                write!(
+                    f,
+                    "a record of {found} bytes where {expected} were expected"
+                )
             }
             Self::Version(version) => write!(
                 f,

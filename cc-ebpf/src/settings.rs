@@ -83,7 +83,7 @@ impl Settings {
             1 => true,
             2 => slot == argument,
             3 => u32::from(local_port) == argument || u32::from(remote_port) == argument,
-            4 => argument != 0 && slot % argument == 0,
+            4 => argument != 0 && slot.is_multiple_of(argument),
             _ => false,
         }
     }

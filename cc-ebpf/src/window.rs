@@ -58,12 +58,7 @@ impl Statistics {
                 continue;
             }
             self.sum[index] += u64::from(value);
-            let reference = self.reference[index];
-            let deviation = u64::from(if value > reference {
-                value - reference
-            } else {
-                reference - value
-            });
+            let deviation = u64::from(value.abs_diff(self.reference[index]));
             self.squares[index] = self.squares[index].saturating_add(deviation * deviation);
             if value < self.min[index] {
                 self.min[index] = value;

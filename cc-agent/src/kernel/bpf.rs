@@ -209,9 +209,9 @@ fn load_btf(blob: &[u8]) -> io::Result<OwnedFd> {
 fn minimal_btf() -> Vec<u8> {
     const HEADER: u32 = 24;
     let types: [u32; 4] = [
-        1,           // name: "int"
-        1 << 24,     // BTF_KIND_INT
-        4,           // bytes
+        1,            // name: "int"
+        1 << 24,      // BTF_KIND_INT
+        4,            // bytes
         1 << 24 | 32, // BTF_INT_SIGNED, 32 bits
     ];
     let strings = b"\0int\0";
@@ -233,7 +233,11 @@ fn minimal_btf() -> Vec<u8> {
 fn object_name(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     for (to, from) in bytes.iter_mut().take(NAME_BYTES - 1).zip(name.bytes()) {
-        *to = if from.is_ascii_alphanumeric() { from } else { b'_' };
+        *to = if from.is_ascii_alphanumeric() {
+            from
+        } else {
+            b'_'
+        };
     }
     bytes
 }

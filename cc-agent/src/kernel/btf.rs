@@ -65,21 +65,19 @@ impl Kernel {
 
     /// The offsets that the datapath reads at.
     pub fn layout(&self) -> Result<KernelLayout, Error> {
-        KernelLayout::resolve(|structure, member| {
-            match self.offset(structure, member) {
-                Some(offset) => Ok(offset),
-                None if KernelLayout::OPTIONAL.contains(&member) => Ok(ABSENT),
-                None => Err(Error::MissingMember {
-                    structure: structure.into(),
-                    member: member.into(),
-                }),
-            }
+        KernelLayout::resolve(|structure, member| match self.offset(structure, member) {
+            Some(offset) => Ok(offset),
+            None if KernelLayout::OPTIONAL.contains(&member) => Ok(ABSENT),
+            None => Err(Error::MissingMember {
+                structure: structure.into(),
+                member: member.into(),
+            }),
         })
     }
 
     /// Offset of a member by its path: bytes, or bits for a bit field. Anonymous structures are
     /// seen through, the first element stands for an array.
-    fn offset(&self, structure: &str, path: &str) -> Option<u32> {
+    pub(super) fn offset(&self, structure: &str, path: &str) -> Option<u32> {
         let candidates = self.btf.resolve_types_by_name(structure).ok()?;
         candidates.into_iter().find_map(|candidate| {
             let mut current = candidate;
@@ -195,13 +193,18 @@ impl Kernel {
             .iter()
             .find(|member| {
                 let member: &btf_rs::Member = member;
-                self.btf.resolve_name(member).is_ok_and(|found| found == name)
+                self.btf
+                    .resolve_name(member)
+                    .is_ok_and(|found| found == name)
             })
             .ok_or_else(missing)?;
-        let proto = self.btf.chained_type_iter(member as &dyn BtfType).find_map(|t| match t {
-            Type::FuncProto(proto) => Some(proto),
-            _ => None,
-        });
+        let proto = self
+            .btf
+            .chained_type_iter(member as &dyn BtfType)
+            .find_map(|t| match t {
+                Type::FuncProto(proto) => Some(proto),
+                _ => None,
+            });
         Ok(proto.ok_or_else(missing)?.parameters.len())
     }
 }
@@ -212,10 +215,17 @@ mod tests {
 
     #[test]
     fn a_file_that_is_no_btf_is_named() {
-        let error = Kernel::from_file(Path::new("/dev/null")).err().expect("empty");
+        let error = Kernel::from_file(Path::new("/dev/null"))
+            .err()
+            .expect("empty");
         assert!(error.to_string().contains("/dev/null"), "{error}");
-        let error = Kernel::from_file(Path::new("/nonexistent")).err().expect("missing");
-        assert!(error.to_string().contains("CONFIG_DEBUG_INFO_BTF"), "{error}");
+        let error = Kernel::from_file(Path::new("/nonexistent"))
+            .err()
+            .expect("missing");
+        assert!(
+            error.to_string().contains("CONFIG_DEBUG_INFO_BTF"),
+            "{error}"
+        );
     }
 
     #[test]

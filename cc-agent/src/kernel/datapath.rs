@@ -3,15 +3,18 @@
 use std::{
     collections::HashMap,
     fs,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    path::PathBuf,
 };
 
 use aya::{
-    EbpfLoader,
+    Ebpf, EbpfLoader,
     maps::{Map, MapData, PerCpuArray, Queue, RingBuf, loaded_maps},
-    programs::loaded_programs,
+    programs::{CgroupAttachMode, SockOps, loaded_programs},
 };
 use bytes::{Bytes, BytesMut};
+use tokio::io::{Interest, unix::AsyncFd};
+
 use cc_ebpf::{
     AckFilter, Counter, Decision, Flow, Heartbeat, KernelLayout, LAYOUT_VERSION, Settings, Startup,
 };
@@ -64,13 +67,20 @@ pub struct Options {
     pub pacing_gain: Option<f32>,
     /// Whose ACKs are recorded one by one.
     pub ack_filter: AckFilter,
+    /// A cgroup v2 directory whose sockets use the congestion control.
+    pub cgroup: Option<PathBuf>,
 }
 
 impl Options {
-    fn settings(&self, slots: u32) -> Settings {
-        let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
+    /// The name as the kernel has it, NUL-padded; [`check_name`] has seen that it fits.
+    fn padded_name(&self) -> [u8; 16] {
         let mut name = [0; 16];
         name[..self.name.len()].copy_from_slice(self.name.as_bytes());
+        name
+    }
+
+    fn settings(&self, slots: u32) -> Settings {
+        let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
         Settings {
             layout: LAYOUT_VERSION,
             slots,
@@ -83,7 +93,7 @@ impl Options {
             pacing_gain_1024: self.pacing_gain.map_or(0, |gain| (gain * 1024.0) as u32),
             ack_filter,
             ack_filter_argument,
-            name,
+            name: self.padded_name(),
         }
     }
 }
@@ -91,7 +101,9 @@ impl Options {
 /// The registered datapath. Dropping it unregisters the congestion control; its flows fall back
 /// once the heartbeat is too old.
 pub struct Datapath {
-    // Unregistered first, while everything else is still there.
+    // The cgroup's sockets stop choosing the name before it is unregistered, and that happens while
+    // everything else is still there.
+    _cgroup: Option<Ebpf>,
     _registration: StructOps,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     heartbeat: Shared<Heartbeat>,
@@ -118,8 +130,10 @@ impl Datapath {
         let layout = kernel.layout()?;
         let ops = kernel.congestion_ops()?;
 
+        let name = options.padded_name();
         let mut ebpf = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
+            .override_global("NAME", name.as_slice(), true)
             .map_max_entries(DECISIONS, options.slots)
             .map_max_entries(FLOWS, options.slots)
             .map_max_entries(FREE_SLOTS, options.slots)
@@ -132,6 +146,11 @@ impl Datapath {
                 None
             }
         };
+        if options.cgroup.is_some() {
+            chooser(&mut ebpf)?
+                .load()
+                .map_err(Error::aya("loading the cgroup's program"))?;
+        }
         let names: Vec<String> = ebpf.maps().map(|(name, _)| name.to_owned()).collect();
         let mut maps: HashMap<String, Map> = names
             .into_iter()
@@ -140,7 +159,11 @@ impl Datapath {
 
         let (slots, adopted) = match orphans(&options.name) {
             Some(orphans) => {
-                let Orphans { maps: theirs, slots, live } = orphans;
+                let Orphans {
+                    maps: theirs,
+                    slots,
+                    live,
+                } = orphans;
                 maps.extend(theirs);
                 (slots, live)
             }
@@ -160,7 +183,15 @@ impl Datapath {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
         }
         let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
+        if let Some(cgroup) = &options.cgroup {
+            let what = || format!("attaching to the cgroup {}", cgroup.display());
+            let directory = fs::File::open(cgroup).map_err(Error::system(what()))?;
+            chooser(&mut ebpf)?
+                .attach(directory, CgroupAttachMode::AllowMultiple)
+                .map_err(Error::aya(what()))?;
+        }
         Ok(Self {
+            _cgroup: options.cgroup.is_some().then_some(ebpf),
             heartbeat: Shared::map(fd_of(&maps, HEARTBEAT)?, 1)?,
             decisions: Shared::map(fd_of(&maps, DECISIONS)?, slots)?,
             flows: Shared::map(fd_of(&maps, FLOWS)?, slots)?,
@@ -254,11 +285,18 @@ impl Ring {
         }
         records
     }
-}
 
-impl AsRawFd for Ring {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+    /// What becomes readable when records arrive. Needs a tokio runtime.
+    pub fn readiness(&self) -> Result<AsyncFd<OwnedFd>, Error> {
+        let what = "watching a ring buffer";
+        let fd = self
+            .0
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(Error::system(what))?;
+        // SAFETY: an owned descriptor is open, and the same, for as long as it lives.
+        unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+            .map_err(|error| Error::system(what)(error.into()))
     }
 }
 
@@ -303,10 +341,9 @@ fn orphans(name: &str) -> Option<Orphans> {
     }
     let mut found: Option<Orphans> = None;
     for program in loaded_programs().flatten() {
-        if !program
-            .name_as_str()
-            .is_some_and(|name| CONG_CONTROL_PROGRAMS.iter().any(|p| p.starts_with(name)) && !name.is_empty())
-        {
+        if !program.name_as_str().is_some_and(|name| {
+            CONG_CONTROL_PROGRAMS.iter().any(|p| p.starts_with(name)) && !name.is_empty()
+        }) {
             continue;
         }
         let Ok(Some(ids)) = program.map_ids() else {
@@ -367,6 +404,16 @@ fn fill_free_slots(maps: &mut HashMap<String, Map>, slots: u32) -> Result<(), Er
             .map_err(Error::aya("filling the free list"))?;
     }
     Ok(())
+}
+
+fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {
+    let program = ebpf.program_mut("cc_choose").ok_or_else(|| Error::Aya {
+        what: "reading the BPF object".into(),
+        reason: "it has no program cc_choose".into(),
+    })?;
+    program
+        .try_into()
+        .map_err(Error::aya("reading the BPF object"))
 }
 
 fn take<M: TryFrom<Map>>(maps: &mut HashMap<String, Map>, name: &str) -> Result<M, Error>

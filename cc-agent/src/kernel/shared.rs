@@ -59,8 +59,7 @@ impl<T: Pod> Shared<T> {
 
     fn entry(&self, index: usize) -> Option<*mut T> {
         // SAFETY: within the mapping, as `index < entries`.
-        (index < self.entries)
-            .then(|| unsafe { self.memory.as_mut_ptr().cast::<T>().add(index) })
+        (index < self.entries).then(|| unsafe { self.memory.as_mut_ptr().cast::<T>().add(index) })
     }
 }
 

@@ -1,0 +1,158 @@
+//! Per-ACK records, written as CSV by a thread of their own: a slow disk loses records, never time.
+
+use std::{
+    fs::File,
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::mpsc::{SyncSender, TrySendError, sync_channel},
+    thread,
+};
+
+use bytes::Bytes;
+use cc_ebpf::{AckRecord, Feature, Record};
+use tracing::warn;
+
+/// Batches that may wait for the disk.
+const BACKLOG: usize = 256;
+
+/// Writes ACK records. Dropping it writes what is waiting.
+pub struct AckWriter {
+    batches: Option<SyncSender<Vec<Bytes>>>,
+    thread: Option<thread::JoinHandle<()>>,
+    lost: u64,
+}
+
+/// The file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}; choose another place with --per-ack-file")]
+pub struct AckWriterError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl AckWriter {
+    /// Creates the file; one that exists is replaced.
+    pub fn create(path: &Path) -> Result<Self, AckWriterError> {
+        let fail = |source| AckWriterError {
+            path: path.into(),
+            source,
+        };
+        let mut out = BufWriter::new(File::create(path).map_err(fail)?);
+        write_heading(&mut out).map_err(fail)?;
+        let (batches, queue) = sync_channel::<Vec<Bytes>>(BACKLOG);
+        let path = path.to_owned();
+        let thread = thread::spawn(move || {
+            for batch in queue {
+                if let Err(error) = write_batch(&mut out, &batch) {
+                    warn!("{}: {error}; no more ACKs are recorded", path.display());
+                    return;
+                }
+            }
+            if let Err(error) = out.flush() {
+                warn!("{}: {error}; the last ACKs are lost", path.display());
+            }
+        });
+        Ok(Self {
+            batches: Some(batches),
+            thread: Some(thread),
+            lost: 0,
+        })
+    }
+
+    /// Hands records over, or counts them as lost when the disk is behind.
+    pub fn write(&mut self, records: Vec<Bytes>) {
+        let Some(batches) = &self.batches else { return };
+        if let Err(TrySendError::Full(records) | TrySendError::Disconnected(records)) =
+            batches.try_send(records)
+        {
+            if self.lost == 0 {
+                warn!("the disk is behind: ACK records are being lost");
+            }
+            self.lost += records.len() as u64;
+        }
+    }
+}
+
+impl Drop for AckWriter {
+    fn drop(&mut self) {
+        self.batches = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            warn!("the thread that records ACKs panicked");
+        }
+        if self.lost > 0 {
+            warn!(
+                "{} ACK records were lost, as the disk was behind",
+                self.lost
+            );
+        }
+    }
+}
+
+fn write_heading(out: &mut impl Write) -> io::Result<()> {
+    write!(out, "time_ns,slot,generation,window,cwnd")?;
+    for feature in Feature::ALL {
+        write!(out, ",{feature:?}")?;
+    }
+    writeln!(out)
+}
+
+fn write_batch(out: &mut impl Write, batch: &[Bytes]) -> io::Result<()> {
+    for bytes in batch {
+        if let Ok(Record::Ack(record)) = Record::decode(bytes) {
+            write_record(out, &record)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_record(out: &mut impl Write, record: &AckRecord) -> io::Result<()> {
+    let header = &record.header;
+    write!(
+        out,
+        "{},{},{},{},{}",
+        header.time_ns, header.slot, header.generation, record.window, record.cwnd
+    )?;
+    for value in record.features {
+        write!(out, ",{value}")?;
+    }
+    writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable;
+    use cc_ebpf::Header;
+
+    #[test]
+    fn a_line_an_ack() {
+        let mut record = AckRecord::zeroed();
+        record.header = Header::of::<AckRecord>(4, 2, 99);
+        record.features[19] = 1;
+        let batch = [
+            Bytes::copy_from_slice(bytemuck::bytes_of(&record)),
+            Bytes::from_static(b"no record"),
+        ];
+        let mut out = Vec::new();
+        write_heading(&mut out).expect("memory");
+        write_batch(&mut out, &batch).expect("memory");
+        let text = String::from_utf8(out).expect("ASCII");
+        let mut lines = text.lines();
+        let heading = lines.next().expect("a heading");
+        assert!(heading.starts_with("time_ns,slot,generation,window,cwnd,RttMin,"));
+        let line = lines.next().expect("one ACK");
+        assert!(line.starts_with("99,4,2,0,0,0,") && line.ends_with(",0,1"));
+        assert_eq!(heading.split(',').count(), line.split(',').count());
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_is_named() {
+        let error = AckWriter::create(Path::new("/no/such/place.csv"))
+            .err()
+            .expect("refused");
+        assert!(error.to_string().contains("/no/such/place.csv"), "{error}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The command line.
+
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
+
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+
+use crate::{
+    config::RunOptions,
+    kernel::host,
+    logging,
+    policy::PolicyFile,
+    serve,
+    status::{default_socket, fetch},
+    view,
+};
+
+/// A learned TCP congestion control for stock Linux kernels.
+///
+/// `run` registers the congestion control and serves the flows that choose it: by
+/// setsockopt(TCP_CONGESTION), by `ip route ... congctl rlcc`, or all of them with --default.
+#[derive(Debug, Parser)]
+#[command(name = "cc-agent", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Register the congestion control and serve its flows until Ctrl-C.
+    Run(RunArgs),
+    /// Say whether this host supports it: each need, and the remedy. Exits 0 when it does.
+    Check(Format),
+    /// Print what a running agent does.
+    Status(Running),
+    /// Watch a running agent.
+    Top(Running),
+    /// Say what a policy file is: its observation, actions, sizes and provenance.
+    Inspect {
+        /// The policy.
+        file: PathBuf,
+        #[command(flatten)]
+        format: Format,
+    },
+}
+
+#[derive(Args, Debug)]
+struct RunArgs {
+    /// Read options from a TOML file; the command line wins over it.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    options: Box<RunOptions>,
+}
+
+#[derive(Args, Debug)]
+struct Format {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct Running {
+    /// Name of its congestion control.
+    #[arg(long, default_value = "rlcc")]
+    name: String,
+    /// Its socket, where it is not the usual one.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    #[command(flatten)]
+    format: Format,
+}
+
+impl Running {
+    fn socket(&self) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| default_socket(&self.name))
+    }
+}
+
+impl Cli {
+    /// Does what was asked.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Run(arguments) => run(arguments),
+            Command::Check(format) => check(&format),
+            Command::Status(running) => status(&running),
+            Command::Top(running) => top(&running),
+            Command::Inspect { file, format } => inspect(&file, &format),
+        }
+    }
+}
+
+fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
+    let mut options = *arguments.options;
+    if let Some(path) = &arguments.config {
+        options = options.or(RunOptions::read(path)?);
+    }
+    let _logs = logging::start(options.plain.unwrap_or(false));
+    let settings = options.resolve()?;
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the I/O runtime")?
+        .block_on(serve::serve(settings))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(format: &Format) -> anyhow::Result<ExitCode> {
+    let report = host::check();
+    print(format, &report)?;
+    Ok(if report.supported() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn status(running: &Running) -> anyhow::Result<ExitCode> {
+    print(&running.format, &fetch(&running.socket())?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn top(running: &Running) -> anyhow::Result<ExitCode> {
+    let socket = running.socket();
+    fetch(&socket)?;
+    view::run(|| fetch(&socket).ok().map(Arc::new), || false)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspect(file: &std::path::Path, format: &Format) -> anyhow::Result<ExitCode> {
+    let policy = PolicyFile::read(file)?;
+    print(format, policy.summary())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print<T: serde::Serialize + std::fmt::Display>(
+    format: &Format,
+    value: &T,
+) -> anyhow::Result<()> {
+    if format.json {
+        println!("{}", serde_json::to_string_pretty(value)?);
+    } else {
+        println!("{}", value.to_string().trim_end());
+    }
+    Ok(())
+}

@@ -1,0 +1,385 @@
+//! What a running agent tells about itself: the snapshot, what it says about the time since an
+//! earlier one, and which of its counters mean trouble.
+//!
+//! [`Server`] hands snapshots out over a Unix socket, [`fetch`] gets one.
+
+mod socket;
+mod text;
+
+pub use socket::{Server, StatusError, default_socket, fetch};
+pub(crate) use text::{clock, digits};
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use cc_ebpf::Counter;
+use serde::{Deserialize, Serialize};
+
+use crate::agent::{Counts, FlowView};
+
+/// The state of a running agent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Name of the congestion control that it serves.
+    pub name: String,
+    /// Version of the agent.
+    pub version: String,
+    /// Process id of the agent.
+    pub pid: u32,
+    /// The policy, in a line.
+    pub policy: String,
+    /// Since the start, s.
+    pub uptime_s: f64,
+    /// Slots for flows.
+    pub slots: usize,
+    /// Live flows.
+    pub live_flows: usize,
+    /// Flows that a former agent had left behind and that this one took over.
+    pub adopted_flows: usize,
+    /// Counts on the agent's side.
+    pub agent: Counts,
+    /// The datapath's counters by name ([`cc_ebpf::Counter`]).
+    pub datapath: BTreeMap<String, u64>,
+    /// From window end to publication.
+    pub decision_delay: Percentiles,
+    /// Time that the policy takes for a batch.
+    pub inference: Percentiles,
+    /// Mean number of flows in a batch.
+    pub mean_batch: f64,
+    /// Processor time that the agent has used, s.
+    pub cpu_s: f64,
+    /// The flows, at most as many as a screen has use for.
+    pub flows: Vec<FlowView>,
+}
+
+/// A distribution of durations in ms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// How many there were.
+    pub count: u64,
+    /// Median.
+    pub p50_ms: f64,
+    /// 99 % are at most this.
+    pub p99_ms: f64,
+    /// 99.9 % are at most this.
+    pub p999_ms: f64,
+    /// Largest.
+    pub max_ms: f64,
+}
+
+/// A counter of the agent or of its datapath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// Its name in reports.
+    pub name: String,
+    /// Its value since the agent's start.
+    pub value: u64,
+    /// What a value above zero means, for the counters that should stay there.
+    pub trouble: Option<&'static str>,
+}
+
+/// What happened between two snapshots.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recent {
+    /// Time between them, s.
+    pub seconds: f64,
+    /// Decisions published per second.
+    pub decisions_per_s: f64,
+    /// Processor time used per time, 1 is one processor.
+    pub cpu: f64,
+    /// Delivery rate of all listed flows together, Mbit/s.
+    pub rate_mbps: f64,
+    /// The longest queueing delay of the listed flows, ms.
+    pub queue_ms: f64,
+    /// Slots and generations of the flows without a new window.
+    quiet: HashSet<(u32, u32)>,
+}
+
+impl Snapshot {
+    /// What happened since `previous`, or since the start where there is no earlier snapshot of
+    /// the same agent.
+    pub fn since(&self, previous: Option<&Self>) -> Recent {
+        let previous = previous.filter(|previous| self.continues(previous));
+        let seconds = self.uptime_s - previous.map_or(0.0, |p| p.uptime_s);
+        let decisions = self.agent.decisions - previous.map_or(0, |p| p.agent.decisions);
+        let cpu_s = self.cpu_s - previous.map_or(0.0, |p| p.cpu_s);
+        let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
+        let windows: HashMap<(u32, u32), u32> = previous
+            .iter()
+            .flat_map(|previous| &previous.flows)
+            .map(|flow| (key(flow), flow.window))
+            .collect();
+        let is_quiet = |flow: &&FlowView| windows.get(&key(flow)) == Some(&flow.window);
+        let quiet: HashSet<_> = self.flows.iter().filter(is_quiet).map(key).collect();
+        let busy = || self.flows.iter().filter(|flow| !quiet.contains(&key(flow)));
+        Recent {
+            seconds,
+            decisions_per_s: per_second(decisions as f64),
+            cpu: per_second(cpu_s),
+            // Not sum(), which makes -0.0 of no flows.
+            rate_mbps: busy().fold(0.0, |sum, flow| sum + flow.rate_mbps),
+            queue_ms: busy().map(|flow| flow.queue_ms).fold(0.0, f64::max),
+            quiet,
+        }
+    }
+
+    /// Whether this is a later state of the agent that `previous` shows.
+    pub fn continues(&self, previous: &Self) -> bool {
+        self.pid == previous.pid
+            && self.name == previous.name
+            && self.uptime_s > previous.uptime_s
+            && self.agent.decisions >= previous.agent.decisions
+    }
+
+    /// Whether [`Self::flows`] leaves live flows out.
+    pub fn is_partial(&self) -> bool {
+        self.flows.len() < self.live_flows
+    }
+
+    /// All counters: the agent's, then the datapath's.
+    pub fn counters(&self) -> Vec<Count> {
+        let agent = agent_counts(&self.agent);
+        let mut counters: Vec<Count> = agent.into_iter().map(Count::from).collect();
+        counters.extend(self.datapath.iter().map(|(name, &value)| {
+            let known = Counter::ALL.iter().find(|counter| counter.name() == name);
+            Count {
+                name: name.clone(),
+                value,
+                trouble: known.and_then(|&counter| datapath_trouble(counter)),
+            }
+        }));
+        counters
+    }
+
+    /// The counters that should be zero and are not.
+    pub fn troubles(&self) -> Vec<Count> {
+        let mut counters = self.counters();
+        counters.retain(|count| count.trouble.is_some() && count.value > 0);
+        counters
+    }
+}
+
+impl Recent {
+    /// Whether nothing came from a flow: what the snapshot says about it is old.
+    pub fn is_quiet(&self, flow: &FlowView) -> bool {
+        self.quiet.contains(&key(flow))
+    }
+}
+
+impl From<(&str, u64, Option<&'static str>)> for Count {
+    fn from((name, value, trouble): (&str, u64, Option<&'static str>)) -> Self {
+        Self {
+            name: name.into(),
+            value,
+            trouble,
+        }
+    }
+}
+
+fn key(flow: &FlowView) -> (u32, u32) {
+    (flow.slot, flow.generation)
+}
+
+/// The agent's counts with their names in reports, and what those that mean trouble say.
+fn agent_counts(counts: &Counts) -> [(&'static str, u64, Option<&'static str>); 10] {
+    // Taken apart without `..`, so that a new count cannot be forgotten here.
+    let Counts {
+        flows,
+        flows_found_late,
+        windows,
+        windows_closed_silent,
+        windows_skipped,
+        windows_missed,
+        decisions,
+        decisions_late,
+        answers_invalid,
+        answers_orphaned,
+    } = *counts;
+    [
+        ("flows", flows, None),
+        (
+            "flows_found_late",
+            flows_found_late,
+            Some("Flows whose opened record was lost; they were found by a later record."),
+        ),
+        ("windows", windows, None),
+        ("windows_closed_silent", windows_closed_silent, None),
+        (
+            "windows_skipped",
+            windows_skipped,
+            Some("Windows that a newer one replaced before the policy got to them."),
+        ),
+        (
+            "windows_missed",
+            windows_missed,
+            Some("Windows that never arrived."),
+        ),
+        ("decisions", decisions, None),
+        (
+            "decisions_late",
+            decisions_late,
+            Some("Decisions later than 20 ms after their window's end."),
+        ),
+        (
+            "answers_invalid",
+            answers_invalid,
+            Some("Answers of the policy that were not finite: the flow kept its window."),
+        ),
+        ("answers_orphaned", answers_orphaned, None),
+    ]
+}
+
+/// What a counter above zero means, if that is trouble of ours; timeouts are the path's.
+fn datapath_trouble(counter: Counter) -> Option<&'static str> {
+    match counter {
+        Counter::FlowsOpened
+        | Counter::FlowsClosed
+        | Counter::DecisionsTaken
+        | Counter::DecisionsStale
+        | Counter::FallbacksLeft
+        | Counter::Timeouts => None,
+        Counter::FlowsWithoutSlot
+        | Counter::RecordsDropped
+        | Counter::AckRecordsDropped
+        | Counter::DecisionsClamped
+        | Counter::FallbacksEntered
+        | Counter::SlotsLeaked => Some(counter.meaning().trim()),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    //! Made-up snapshots for tests.
+
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    /// An agent that has just begun, without flows.
+    pub(crate) fn idle() -> Snapshot {
+        Snapshot {
+            name: "rlcc".into(),
+            version: "0.1.0".into(),
+            pid: 4321,
+            policy: "default: a heuristic, 220 inputs, 5 actions".into(),
+            uptime_s: 0.5,
+            slots: 16_384,
+            live_flows: 0,
+            adopted_flows: 0,
+            agent: Counts::default(),
+            datapath: Counter::ALL
+                .iter()
+                .map(|counter| (counter.name().to_owned(), 0))
+                .collect(),
+            decision_delay: Percentiles::default(),
+            inference: Percentiles::default(),
+            mean_batch: 0.0,
+            cpu_s: 0.0,
+            flows: Vec::new(),
+        }
+    }
+
+    /// An agent that has served `flows` flows for ten seconds.
+    pub(crate) fn busy(flows: u32) -> Snapshot {
+        Snapshot {
+            uptime_s: 10.0,
+            live_flows: flows as usize,
+            agent: Counts {
+                flows: u64::from(flows),
+                windows: 100 * u64::from(flows),
+                decisions: 90 * u64::from(flows),
+                ..Counts::default()
+            },
+            decision_delay: Percentiles {
+                count: 90 * u64::from(flows),
+                p50_ms: 0.312,
+                p99_ms: 1.25,
+                p999_ms: 4.0,
+                max_ms: 7.5,
+            },
+            cpu_s: 0.4,
+            flows: (0..flows).map(flow).collect(),
+            ..idle()
+        }
+    }
+
+    /// A flow in `slot` with `slot + 1` Mbit/s, a window of `10 + slot` and `slot / 10` ms of queue.
+    pub(crate) fn flow(slot: u32) -> FlowView {
+        let address = |last: u32, port: u16| SocketAddr::from(([10, 0, 0, last as u8], port));
+        FlowView {
+            slot,
+            generation: 1,
+            local: address(1, 5201),
+            remote: address(2, 40_000 + slot as u16),
+            cgroup_id: 0,
+            window: 100,
+            mode: "decided".into(),
+            cwnd: 10 + slot,
+            rate_mbps: f64::from(slot + 1),
+            srtt_ms: 20.0,
+            queue_ms: f64::from(slot) / 10.0,
+            loss: 0.01,
+            action: "*2".into(),
+            decision_delay_ms: 0.4,
+            seen_ns: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::samples::*;
+
+    #[test]
+    fn rates_are_those_between_two_snapshots() {
+        let before = busy(2);
+        let mut after = busy(2);
+        after.uptime_s += 2.0;
+        after.agent.decisions += 30;
+        after.cpu_s += 0.1;
+        after.flows[1].window += 1;
+        let recent = after.since(Some(&before));
+        assert_eq!(recent.seconds, 2.0);
+        assert_eq!(recent.decisions_per_s, 15.0);
+        assert!((recent.cpu - 0.05).abs() < 1e-9);
+        // Flow 0 had no new window: its last rate says nothing about now.
+        assert!(recent.is_quiet(&after.flows[0]) && !recent.is_quiet(&after.flows[1]));
+        assert_eq!((recent.rate_mbps, recent.queue_ms), (2.0, 0.1));
+    }
+
+    #[test]
+    fn another_agent_is_no_past() {
+        let mut restarted = busy(1);
+        restarted.pid += 1;
+        let recent = restarted.since(Some(&busy(5)));
+        assert_eq!(recent.seconds, 10.0);
+        assert_eq!(recent.decisions_per_s, 9.0);
+        assert!(!recent.is_quiet(&restarted.flows[0]));
+        let same = busy(1);
+        assert_eq!(same.since(Some(&same)), same.since(None));
+        let mut new = idle();
+        new.uptime_s = 0.0;
+        assert_eq!(new.since(None).decisions_per_s, 0.0);
+    }
+
+    #[test]
+    fn troubles_are_what_should_be_zero() {
+        let mut snapshot = busy(1);
+        assert_eq!(snapshot.troubles(), []);
+        snapshot.agent.windows_skipped = 3;
+        snapshot.datapath.insert("records_dropped".into(), 7);
+        snapshot.datapath.insert("timeouts".into(), 9);
+        snapshot.datapath.insert("of_a_later_version".into(), 1);
+        let troubles = snapshot.troubles();
+        let found: Vec<_> = troubles
+            .iter()
+            .map(|t| (t.name.as_str(), t.value))
+            .collect();
+        assert_eq!(found, [("windows_skipped", 3), ("records_dropped", 7)]);
+        assert!(
+            snapshot
+                .counters()
+                .iter()
+                .any(|c| c.name == "of_a_later_version")
+        );
+    }
+}

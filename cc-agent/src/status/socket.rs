@@ -1,0 +1,509 @@
+//! Snapshots over a Unix socket: who connects gets one line of JSON.
+
+use std::{
+    fs, io,
+    io::Read,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use socket2::{Domain, SockAddr, Socket, Type};
+use tokio::{io::AsyncWriteExt, sync::watch, task::JoinSet, time::timeout};
+
+use super::Snapshot;
+
+/// Where sockets are, unless told otherwise.
+const DIRECTORY: &str = "/run/cc-agent";
+
+/// How long a client may take to read its answer.
+const SERVER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client waits for its answer: longer than those before it can hold the server up.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
+/// Clients answered at the same time; others wait in the socket's backlog.
+const CLIENTS: usize = 32;
+/// The longest answer that a client takes, bytes.
+const LONGEST_ANSWER: usize = 16 << 20;
+
+/// Where the agent that serves the congestion control `name` has its socket.
+pub fn default_socket(name: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(name).with_added_extension("sock")
+}
+
+/// Why there is no status socket, or no answer from one.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StatusError {
+    /// No socket is there.
+    #[error("{} no socket at {}; start the agent with `cc-agent run`, or name another one with --name or --socket", nobody(.0), .0.display())]
+    NotRunning(PathBuf),
+    /// A socket is there, but nobody listens.
+    #[error("{} the socket {} is left from one that ended without removing it; start the agent with `cc-agent run`", nobody(.0), .0.display())]
+    Dead(PathBuf),
+    /// Somebody listens, but does not answer.
+    #[error("the agent at {} did not answer in time; it may be stopped or overloaded", .0.display())]
+    Silent(PathBuf),
+    /// What came is no snapshot.
+    #[error("what answers at {} sent no status of a cc-agent of this version: {reason}", path.display())]
+    NotAStatus {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// A running agent has the socket.
+    #[error("{} is in use by {owner}; stop it, or choose another socket with --socket", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+        /// Who has it, as far as it tells.
+        owner: String,
+    },
+    /// The socket's place is taken by something else.
+    #[error("{} is no socket and is left alone; choose another place with --socket", .0.display())]
+    NotASocket(PathBuf),
+    /// A system call failed.
+    #[error("{what} {}: {source}{}", path.display(), hint(.source))]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The socket or its directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// The agent's end of the socket. Dropping it removes the socket's file.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    file: SocketFile,
+}
+
+impl Server {
+    /// Makes a socket that its owner and group may connect to, and the directory for it. What a
+    /// dead agent left behind is replaced.
+    ///
+    /// # Errors
+    /// [`StatusError::InUse`] when another agent answers there, [`StatusError::NotASocket`] when
+    /// something else is in the place, [`StatusError::System`] otherwise.
+    pub fn bind(path: &Path) -> Result<Self, StatusError> {
+        // Nobody could connect to a path that is too long.
+        SockAddr::unix(path).map_err(failed("creating the socket", path))?;
+        if let Some(directory) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(directory)
+                .map_err(failed("creating the directory", directory))?;
+        }
+        make_room(path)?;
+        // Under another name until it has its mode: no client sees a socket that is half made. A
+        // short one, as sockets' paths are limited.
+        let draft = path.with_file_name(format!(".{}", std::process::id()));
+        let _ = fs::remove_file(&draft);
+        let listener = UnixListener::bind(&draft).map_err(failed("creating the socket", path))?;
+        let finish = || {
+            listener.set_nonblocking(true)?;
+            fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
+            let inode = fs::symlink_metadata(&draft)?.ino();
+            fs::rename(&draft, path)?;
+            Ok(inode)
+        };
+        let inode = finish().map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            failed("creating the socket", path)(error)
+        })?;
+        Ok(Self {
+            listener,
+            file: SocketFile {
+                path: path.to_owned(),
+                inode,
+            },
+        })
+    }
+
+    /// Answers each connection with the latest snapshot, until dropped.
+    ///
+    /// # Errors
+    /// When the runtime cannot take the socket.
+    pub async fn serve(self, latest: watch::Receiver<Arc<Snapshot>>) -> io::Result<()> {
+        // The file goes when this future does.
+        let Self {
+            listener,
+            file: _file,
+        } = self;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let mut clients = JoinSet::new();
+        let mut line: Option<(Arc<Snapshot>, Bytes)> = None;
+        loop {
+            while clients.try_join_next().is_some() {}
+            if clients.len() >= CLIENTS {
+                clients.join_next().await;
+            }
+            let mut stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, most likely: that may pass.
+                    tracing::warn!("the status socket could not take a client: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            // Written once, however many ask: clients cannot keep the agent busy with it.
+            let snapshot = Arc::clone(&latest.borrow());
+            let answer = match &line {
+                Some((written, bytes)) if Arc::ptr_eq(written, &snapshot) => bytes.clone(),
+                _ => {
+                    let bytes = json_line(&snapshot)?;
+                    line = Some((snapshot, bytes.clone()));
+                    bytes
+                }
+            };
+            clients.spawn(async move {
+                // A client that is too slow or gone is its own trouble.
+                let _ = timeout(SERVER_PATIENCE, stream.write_all(&answer)).await;
+            });
+        }
+    }
+}
+
+/// Gets a snapshot from the agent that listens at `path`. Blocks for a few seconds at most.
+///
+/// # Errors
+/// When nobody listens there, or does not answer with a snapshot in time.
+pub fn fetch(path: &Path) -> Result<Snapshot, StatusError> {
+    fetch_within(path, CLIENT_PATIENCE)
+}
+
+/// The file of a listening socket, removed on drop.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another agent may have taken the place since.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Makes sure that a socket may be put at `path`.
+fn make_room(path: &Path) -> Result<(), StatusError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("looking for the socket", path)(error)),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(StatusError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    let owner = match fetch(path) {
+        Err(StatusError::Dead(_) | StatusError::NotRunning(_)) => return Ok(()),
+        Err(error @ StatusError::System { .. }) => return Err(error),
+        Err(_) => "a process that does not tell who it is".into(),
+        Ok(agent) => format!(
+            "process {}, the agent that serves {}",
+            agent.pid, agent.name
+        ),
+    };
+    Err(StatusError::InUse {
+        path: path.to_owned(),
+        owner,
+    })
+}
+
+fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
+    let mut line = serde_json::to_vec(snapshot)?;
+    line.push(b'\n');
+    Ok(line.into())
+}
+
+fn fetch_within(path: &Path, patience: Duration) -> Result<Snapshot, StatusError> {
+    let deadline = Instant::now() + patience;
+    let mut stream = connect(path, patience)?;
+    let mut answer = Vec::new();
+    let mut chunk = vec![0; 1 << 16];
+    while !answer.ends_with(b"\n") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let read = match left {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            _ => stream
+                .set_read_timeout(Some(left))
+                .and_then(|()| stream.read(&mut chunk)),
+        };
+        match read {
+            Ok(0) => break,
+            Ok(length) => answer.extend_from_slice(&chunk[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(no_answer(path, error)),
+        }
+        if answer.len() > LONGEST_ANSWER {
+            return Err(StatusError::NotAStatus {
+                path: path.to_owned(),
+                reason: format!("it is longer than {LONGEST_ANSWER} bytes"),
+            });
+        }
+    }
+    serde_json::from_slice(&answer).map_err(|error| StatusError::NotAStatus {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+fn connect(path: &Path, patience: Duration) -> Result<UnixStream, StatusError> {
+    let connected = || {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // Also limits connecting, which waits while the backlog is full (unix(7)).
+        socket.set_write_timeout(Some(patience))?;
+        socket.connect(&SockAddr::unix(path)?)?;
+        Ok(UnixStream::from(OwnedFd::from(socket)))
+    };
+    connected().map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => StatusError::NotRunning(path.to_owned()),
+        io::ErrorKind::ConnectionRefused => StatusError::Dead(path.to_owned()),
+        _ => no_answer(path, error),
+    })
+}
+
+fn no_answer(path: &Path, error: io::Error) -> StatusError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => StatusError::Silent(path.to_owned()),
+        _ => failed("asking the agent at", path)(error),
+    }
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StatusError {
+    move |source| StatusError::System {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// The beginning of what is said where nobody listens.
+fn nobody(path: &Path) -> String {
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    if path == default_socket(&name) {
+        format!("no agent is running as {name}:")
+    } else {
+        "no agent is running there:".into()
+    }
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            " (run as root or as a member of the group that owns it)"
+        }
+        io::ErrorKind::InvalidInput => " (a socket's path has at most 107 bytes)",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tempfile::TempDir;
+
+    use super::{super::samples::*, *};
+
+    #[test]
+    fn sockets_are_named_after_the_congestion_control() {
+        assert_eq!(default_socket("rlcc"), Path::new("/run/cc-agent/rlcc.sock"));
+    }
+
+    #[tokio::test]
+    async fn a_client_gets_the_latest_snapshot() {
+        let place = Place::new();
+        let (publish, latest) = watch::channel(Arc::new(idle()));
+        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        assert_eq!(place.fetch().await.expect("answers"), idle());
+        publish.send_replace(Arc::new(busy(200)));
+        assert_eq!(place.fetch().await.expect("answers"), busy(200));
+        server.abort();
+        assert!(server.await.is_err_and(|end| end.is_cancelled()));
+        assert!(!place.path.exists());
+        assert!(matches!(
+            place.fetch().await,
+            Err(StatusError::NotRunning(_))
+        ));
+    }
+
+    #[tokio::test]
+    async fn clients_that_never_read_hold_nobody_up() {
+        let place = Place::new();
+        let mut large = idle();
+        // Beyond what a socket buffers, so that the server has to wait for its clients.
+        large.policy = "x".repeat(4 << 20);
+        let (_publish, latest) = watch::channel(Arc::new(large));
+        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        let silent: Vec<_> = (0..CLIENTS + 8)
+            .map(|_| UnixStream::connect(&place.path).expect("connects"))
+            .collect();
+        let answer = place.fetch().await.expect("answers");
+        assert_eq!(answer.policy.len(), 4 << 20);
+        drop(silent);
+        server.abort();
+    }
+
+    #[test]
+    fn the_socket_is_for_its_owner_and_group() {
+        let place = Place::new();
+        let server = Server::bind(&place.path).expect("binds");
+        let mode = fs::metadata(&place.path)
+            .expect("is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o660);
+        drop(server);
+        assert!(!place.path.exists());
+        let left = fs::read_dir(place.path.parent().expect("a directory")).expect("is there");
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_agent_left_is_replaced() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        drop(UnixListener::bind(&place.path).expect("binds"));
+        let error = fetch(&place.path).expect_err("nobody listens");
+        assert!(matches!(error, StatusError::Dead(_)), "{error}");
+        Server::bind(&place.path).expect("replaces it");
+    }
+
+    #[tokio::test]
+    async fn a_running_agent_keeps_its_socket() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(busy(1)));
+        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        let path = place.path.clone();
+        let second = tokio::task::spawn_blocking(move || Server::bind(&path).map(drop));
+        let error = second
+            .await
+            .expect("does not panic")
+            .expect_err("is in use");
+        let text = error.to_string();
+        assert!(text.contains("4321") && text.contains("rlcc"), "{text}");
+        assert!(place.fetch().await.is_ok());
+        server.abort();
+    }
+
+    #[test]
+    fn the_socket_of_a_successor_stays() {
+        let place = Place::new();
+        let server = Server::bind(&place.path).expect("binds");
+        fs::remove_file(&place.path).expect("removes");
+        let _successor = UnixListener::bind(&place.path).expect("binds");
+        drop(server);
+        assert!(place.path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        fs::write(&place.path, "precious").expect("writes");
+        let error = Server::bind(&place.path).expect_err("is taken");
+        assert!(matches!(error, StatusError::NotASocket(_)), "{error}");
+        assert_eq!(fs::read(&place.path).expect("reads"), b"precious");
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let error = StatusError::NotRunning(default_socket("rlcc")).to_string();
+        assert!(
+            error.starts_with("no agent is running as rlcc: no socket at /run/cc-agent/rlcc.sock;"),
+            "{error}"
+        );
+        let long = PathBuf::from("/tmp").join("x".repeat(200));
+        let error = fetch(&long).expect_err("too long").to_string();
+        assert!(error.contains("107"), "{error}");
+        let error = Server::bind(&long).expect_err("too long").to_string();
+        assert!(error.contains("107"), "{error}");
+    }
+
+    #[test]
+    fn answers_that_are_no_status_are_refused() {
+        for (answer, part) in [
+            (b"hello\n".to_vec(), "expected value"),
+            (b"{}\n".to_vec(), "missing field"),
+            (Vec::new(), "EOF"),
+            (vec![b' '; LONGEST_ANSWER + 1], "longer than"),
+        ] {
+            let error = ask_one_who_says(answer, Duration::from_secs(60)).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_is_given_up() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        let _stopped = UnixListener::bind(&place.path).expect("binds");
+        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+        // Those who have given up fill its backlog; then even connecting waits.
+        let kept: Vec<_> =
+            std::iter::from_fn(|| connect(&place.path, Duration::from_millis(1)).ok())
+                .take(10_000)
+                .collect();
+        assert!(kept.len() < 10_000);
+        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+    }
+
+    /// A place for a socket, in a directory that does not exist yet.
+    struct Place {
+        path: PathBuf,
+        _directory: TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let directory = TempDir::new().expect("a directory for the test");
+            Self {
+                path: directory.path().join("run/rlcc.sock"),
+                _directory: directory,
+            }
+        }
+
+        async fn fetch(&self) -> Result<Snapshot, StatusError> {
+            let path = self.path.clone();
+            let fetching =
+                tokio::task::spawn_blocking(move || fetch_within(&path, Duration::from_secs(60)));
+            fetching.await.expect("does not panic")
+        }
+    }
+
+    fn ask_one_who_says(answer: Vec<u8>, patience: Duration) -> StatusError {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        let listener = UnixListener::bind(&place.path).expect("binds");
+        let speaker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accepts");
+            // The client hangs up on answers that are too long.
+            let _ = stream.write_all(&answer);
+        });
+        let error = fetch_within(&place.path, patience).expect_err("no status");
+        speaker.join().expect("does not panic");
+        error
+    }
+}

@@ -1,0 +1,135 @@
+//! The agent as people watch it: a live view on terminals, a line now and then elsewhere.
+
+mod draw;
+mod state;
+
+pub use draw::draw;
+pub use state::{Sort, ViewState};
+
+use std::{
+    io,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+
+use crate::status::{Snapshot, digits};
+
+/// Time between two drawings.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// Shows on the terminal what `source` gives, until the user quits, `quit` says so, or there is no
+/// more. The terminal is left as it was found, after a panic too.
+///
+/// # Errors
+/// When standard output is no terminal, or stops being one.
+pub fn run(
+    mut source: impl FnMut() -> Option<Arc<Snapshot>>,
+    quit: impl Fn() -> bool,
+) -> io::Result<()> {
+    let _restore = Restore;
+    let mut terminal = ratatui::try_init()?;
+    let mut state = ViewState::default();
+    while !quit() {
+        let Some(snapshot) = source() else { break };
+        state.observe(&snapshot);
+        let next = Instant::now() + REDRAW;
+        loop {
+            terminal.draw(|frame| draw(frame, &snapshot, &state))?;
+            let left = next.saturating_duration_since(Instant::now());
+            if left.is_zero() || !event::poll(left)? {
+                break;
+            }
+            if let Event::Key(key) = event::read()?
+                && key.is_press()
+            {
+                if quits(key) {
+                    return Ok(());
+                }
+                state.on_key(key.code);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What happened since `previous`, in a line for logs: how much, how fast, and which counters that
+/// mean trouble have risen.
+pub fn log_line(previous: Option<&Snapshot>, now: &Snapshot) -> String {
+    let recent = now.since(previous);
+    let mut line = format!(
+        "{} flows, {} decisions/s, {}{} Mbit/s, decision delay {}",
+        now.live_flows,
+        digits(recent.decisions_per_s),
+        if now.is_partial() { "over " } else { "" },
+        digits(recent.rate_mbps),
+        now.decision_delay,
+    );
+    let before = previous
+        .filter(|previous| now.continues(previous))
+        .map(Snapshot::troubles)
+        .unwrap_or_default();
+    for trouble in now.troubles() {
+        let known = before.iter().find(|count| count.name == trouble.name);
+        let rise = trouble
+            .value
+            .saturating_sub(known.map_or(0, |count| count.value));
+        if rise > 0 {
+            line.push_str(&format!(", {} +{rise}", trouble.name));
+        }
+    }
+    line
+}
+
+fn quits(key: KeyEvent) -> bool {
+    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+/// Gives the terminal back on drop.
+struct Restore;
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ratatui::restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::samples::{busy, idle};
+
+    #[test]
+    fn a_log_line_tells_what_is_new() {
+        assert_eq!(
+            log_line(None, &idle()),
+            "0 flows, 0.00 decisions/s, 0.00 Mbit/s, decision delay none yet"
+        );
+        let mut before = busy(2);
+        before.agent.windows_skipped = 5;
+        before.datapath.insert("records_dropped".into(), 2);
+        let mut now = before.clone();
+        now.uptime_s += 4.0;
+        now.agent.decisions += 80;
+        now.agent.windows_skipped = 8;
+        now.flows[0].window += 40;
+        assert_eq!(
+            log_line(Some(&before), &now),
+            "2 flows, 20.0 decisions/s, 1.00 Mbit/s, \
+             decision delay p50 0.31 ms, p99 1.25 ms, max 7.50 ms, windows_skipped +3"
+        );
+        now.live_flows = 3;
+        assert!(log_line(Some(&before), &now).contains("over 1.00 Mbit/s"));
+    }
+
+    #[test]
+    fn keys_that_quit() {
+        let key = |code, modifiers| quits(KeyEvent::new(code, modifiers));
+        assert!(key(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(!key(KeyCode::Char('c'), KeyModifiers::NONE));
+    }
+}

@@ -1,0 +1,392 @@
+//! The live view's drawing: a pure function of a snapshot and what the view remembers.
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+    widgets::{Block, Cell, Row, Sparkline, Table},
+};
+
+use super::state::{Sort, ViewState};
+use crate::{
+    agent::FlowView,
+    status::{Snapshot, clock, digits},
+};
+
+/// The curves are left out where fewer rows than this are there.
+const HEIGHT_WITH_CURVES: u16 = 20;
+/// Rows of the curves, with their title.
+const CURVES_HEIGHT: u16 = 4;
+/// The columns that tell the flow show both ends from this width on.
+const WIDTH_WITH_BOTH_ENDS: u16 = 110;
+
+/// Counters that the header always shows, as short names.
+const ALWAYS_SHOWN: [(&str, &str); 3] = [
+    ("decisions_late", "late"),
+    ("windows_skipped", "skipped"),
+    ("windows_missed", "missed"),
+];
+
+/// Draws the view on the whole frame, whatever its size.
+pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, state: &ViewState) {
+    let header = header(snapshot, state);
+    let area = frame.area();
+    let curves_height = match area.height {
+        HEIGHT_WITH_CURVES.. => CURVES_HEIGHT,
+        _ => 0,
+    };
+    let [top, middle, flows, bottom] = Layout::vertical([
+        Constraint::Length(header.len() as u16),
+        Constraint::Length(curves_height),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    for (line, row) in header.into_iter().zip(top.rows()) {
+        frame.render_widget(line, row);
+    }
+    if curves_height > 0 {
+        draw_curves(frame, middle, state);
+    }
+    draw_flows(frame, flows, snapshot, state);
+    frame.render_widget(footer(state), bottom);
+}
+
+fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
+    let recent = state.recent();
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let counters = snapshot.counters();
+    let value_of = |name: &str| {
+        let count = counters.iter().find(|count| count.name == name);
+        count.map_or(0, |count| count.value)
+    };
+    let mut shown = Vec::new();
+    for (name, short) in ALWAYS_SHOWN {
+        let value = value_of(name);
+        shown.push(Span::raw(format!("  {short} ")));
+        shown.push(Span::styled(value.to_string(), alarm(value > 0)));
+    }
+    let mut delays = vec![Span::raw(format!("delay {}", snapshot.decision_delay))];
+    delays.extend(shown);
+    let mut lines = vec![
+        Line::from(vec![
+            Span::styled(snapshot.name.clone(), bold.fg(Color::Cyan)),
+            Span::raw(format!(
+                "  up {}  {}",
+                clock(snapshot.uptime_s),
+                snapshot.policy
+            )),
+        ]),
+        Line::raw(format!(
+            "flows {} of {}  decisions {}/s  CPU {} %",
+            snapshot.live_flows,
+            snapshot.slots,
+            digits(recent.decisions_per_s),
+            digits(100.0 * recent.cpu),
+        )),
+        Line::from(delays),
+    ];
+    let troubles: Vec<String> = snapshot
+        .troubles()
+        .into_iter()
+        .filter(|count| ALWAYS_SHOWN.iter().all(|(name, _)| *name != count.name))
+        .map(|count| format!("{} {}", count.name, count.value))
+        .collect();
+    if !troubles.is_empty() {
+        lines.push(Line::styled(troubles.join("  "), alarm(true)));
+    }
+    lines
+}
+
+fn draw_curves(frame: &mut Frame<'_>, area: Rect, state: &ViewState) {
+    let recent = state.recent();
+    let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
+        .spacing(2)
+        .areas(area);
+    let points = usize::from(left.width.max(right.width));
+    let rates: Vec<u64> = state.rates_kbps(points).collect();
+    let queues: Vec<u64> = state.queues_us(points).collect();
+    let curve = |title: String, color, data: Vec<u64>| {
+        Sparkline::default()
+            .block(Block::new().title(title))
+            .style(Style::new().fg(color))
+            .data(data)
+    };
+    let rate = format!("rate {} Mbit/s", digits(recent.rate_mbps));
+    let queue = format!("longest queueing delay {} ms", digits(recent.queue_ms));
+    frame.render_widget(curve(rate, Color::Green, rates), left);
+    frame.render_widget(curve(queue, Color::Yellow, queues), right);
+}
+
+/// A column of the flows' figures.
+struct Column {
+    title: &'static str,
+    width: u16,
+    sort: Option<Sort>,
+    text: fn(&FlowView) -> String,
+}
+
+const COLUMNS: [Column; 8] = [
+    Column {
+        title: "cwnd",
+        width: 6,
+        sort: Some(Sort::Cwnd),
+        text: |flow| flow.cwnd.to_string(),
+    },
+    Column {
+        title: "Mbit/s",
+        width: 7,
+        sort: Some(Sort::Rate),
+        text: |flow| digits(flow.rate_mbps),
+    },
+    Column {
+        title: "srtt",
+        width: 6,
+        sort: Some(Sort::Rtt),
+        text: |flow| digits(flow.srtt_ms),
+    },
+    Column {
+        title: "queue",
+        width: 6,
+        sort: Some(Sort::Queue),
+        text: |flow| digits(flow.queue_ms),
+    },
+    Column {
+        title: "loss%",
+        width: 6,
+        sort: Some(Sort::Loss),
+        text: |flow| digits(100.0 * flow.loss),
+    },
+    Column {
+        title: "mode",
+        width: 8,
+        sort: None,
+        text: |flow| match flow.mode.as_str() {
+            "after-timeout" => "timeout".into(),
+            mode => mode.into(),
+        },
+    },
+    Column {
+        title: "action",
+        width: 6,
+        sort: None,
+        text: |flow| flow.action.clone(),
+    },
+    Column {
+        title: "delay",
+        width: 6,
+        sort: Some(Sort::Delay),
+        text: |flow| digits(flow.decision_delay_ms),
+    },
+];
+
+fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &ViewState) {
+    let figures: u16 = COLUMNS.iter().map(|column| column.width + 1).sum();
+    let both_ends = area.width >= WIDTH_WITH_BOTH_ENDS;
+    let name_width = usize::from(area.width.saturating_sub(figures));
+    let name = |flow: &FlowView| {
+        if both_ends {
+            // An arrow between two spaces divides them.
+            let end = (name_width - 3) / 2;
+            let local = fit(flow.local.to_string(), end);
+            format!("{local} → {}", fit(flow.remote.to_string(), end))
+        } else {
+            fit(flow.remote.to_string(), name_width)
+        }
+    };
+    let mut titles = vec![Cell::from(match (both_ends, snapshot.is_partial()) {
+        (_, true) => format!("first {} flows", snapshot.flows.len()),
+        (true, _) => "local → remote".into(),
+        (false, _) => "remote".into(),
+    })];
+    titles.extend(COLUMNS.iter().map(|column| {
+        let chosen = column.sort == Some(state.sort());
+        let mark = if chosen { "▼" } else { "" };
+        Cell::from(Line::raw(format!("{}{mark}", column.title)).right_aligned())
+    }));
+    let visible = usize::from(area.height.saturating_sub(1));
+    let rows = state.rows(snapshot, visible).into_iter().map(|flow| {
+        let mut cells = vec![Cell::from(name(flow))];
+        cells.extend(
+            COLUMNS
+                .iter()
+                .map(|column| Cell::from(Line::raw((column.text)(flow)).right_aligned())),
+        );
+        Row::new(cells).style(match flow.mode.as_str() {
+            // What it shows is old.
+            _ if state.recent().is_quiet(flow) => Style::new().fg(Color::DarkGray),
+            "fallback" => alarm(true),
+            _ => Style::new(),
+        })
+    });
+    let mut widths = vec![Constraint::Fill(1)];
+    widths.extend(
+        COLUMNS
+            .iter()
+            .map(|column| Constraint::Length(column.width)),
+    );
+    let table = Table::new(rows, widths)
+        .header(Row::new(titles).style(Style::new().add_modifier(Modifier::REVERSED)));
+    frame.render_widget(table, area);
+}
+
+fn footer(state: &ViewState) -> Line<'static> {
+    let mut spans = vec![Span::raw("times in ms  sort")];
+    for (key, name, sort) in Sort::ALL {
+        let style = match sort == state.sort() {
+            true => Style::new().add_modifier(Modifier::BOLD),
+            false => Style::new().add_modifier(Modifier::DIM),
+        };
+        spans.push(Span::styled(format!(" {key} {name}"), style));
+    }
+    spans.push(Span::raw("  q quit"));
+    Line::from(spans)
+}
+
+fn alarm(is_on: bool) -> Style {
+    if is_on {
+        Style::new().fg(Color::Red).add_modifier(Modifier::BOLD)
+    } else {
+        Style::new()
+    }
+}
+
+/// An address in at most `width` columns: what is too much goes out of its middle, as its ends
+/// tell flows apart.
+fn fit(address: String, width: usize) -> String {
+    let length = address.chars().count();
+    if length <= width {
+        return address;
+    }
+    let kept = width.saturating_sub(1);
+    let (head, tail) = (kept / 2, kept - kept / 2);
+    let start: String = address.chars().take(head).collect();
+    let end: String = address.chars().skip(length - tail).collect();
+    format!("{start}…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use ratatui::{Terminal, backend::TestBackend, buffer::Buffer, crossterm::event::KeyCode};
+
+    use super::*;
+    use crate::status::samples::{busy, idle};
+
+    #[test]
+    fn a_usual_terminal_shows_the_figures() {
+        let mut snapshot = busy(3);
+        snapshot.agent.windows_skipped = 4;
+        let screen = text(80, 24, &snapshot, &[]);
+        for part in [
+            "rlcc  up 0:00:10  default: a heuristic",
+            "flows 3 of 16384  decisions 27.0/s  CPU 4.00 %",
+            "delay p50 0.31 ms, p99 1.25 ms, max 7.50 ms  late 0  skipped 4  missed 0",
+            "rate 6.00 Mbit/s",
+            "longest queueing delay 0.20 ms",
+            "remote                  cwnd Mbit/s▼   srtt  queue  loss%     mode action  delay",
+            "10.0.0.2:40002            12    3.00   20.0   0.20   1.00  decided     *2   0.40",
+            "q quit",
+        ] {
+            assert!(screen.contains(part), "{part:?} in\n{screen}");
+        }
+        assert!(order(&screen, ":40002", ":40000"), "{screen}");
+        let screen = text(80, 24, &snapshot, &[KeyCode::Char('s')]);
+        assert!(order(&screen, ":40000", ":40002"), "{screen}");
+    }
+
+    #[test]
+    fn a_wide_terminal_shows_both_ends() {
+        let screen = text(120, 40, &busy(1), &[]);
+        assert!(
+            screen.contains("10.0.0.1:5201 → 10.0.0.2:40000 "),
+            "{screen}"
+        );
+        let mut snapshot = busy(1);
+        let long = "[2001:db8:1111:2222:3333:4444:5555:6666]:40000";
+        snapshot.flows[0].remote = long.parse().expect("an address");
+        let screen = text(120, 40, &snapshot, &[]);
+        assert!(
+            screen.contains(" → [2001:db8:1") && screen.contains("6]:40000 "),
+            "{screen}"
+        );
+    }
+
+    #[test]
+    fn troubles_are_shown_in_red() {
+        let mut snapshot = busy(2);
+        snapshot.datapath.insert("fallbacks_entered".into(), 3);
+        snapshot.flows[1].mode = "fallback".into();
+        let buffer = buffer(80, 24, &snapshot, &[]);
+        let screen = lines(&buffer);
+        for part in ["fallbacks_entered 3", "fallback"] {
+            let rows = screen
+                .lines()
+                .zip(0..)
+                .filter(|(line, _)| line.contains(part));
+            let (_, row) = rows.last().expect("is shown");
+            assert_eq!(buffer[(0, row)].fg, Color::Red, "{part} in\n{screen}");
+        }
+    }
+
+    #[test]
+    fn any_number_of_flows_fits_any_terminal() {
+        let mut partial = busy(200);
+        partial.live_flows = 5_000;
+        for snapshot in [idle(), busy(1), busy(1_000), partial] {
+            for (width, height) in [(80, 24), (120, 40), (20, 5), (1, 1), (300, 3), (3, 100)] {
+                text(
+                    width,
+                    height,
+                    &snapshot,
+                    &[KeyCode::PageDown, KeyCode::Char('c')],
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn all_flows_can_be_reached() {
+        let snapshot = busy(1_000);
+        let down = [KeyCode::PageDown; 60];
+        let screen = text(80, 24, &snapshot, &down);
+        assert!(screen.contains("10.0.0.2:40000 "), "{screen}");
+        // The last page is full.
+        assert_eq!(screen.matches("10.0.0.2:").count(), 24 - 3 - 4 - 1 - 1);
+    }
+
+    #[test]
+    fn addresses_lose_their_middle() {
+        assert_eq!(fit("10.0.0.2:443".into(), 12), "10.0.0.2:443");
+        assert_eq!(fit("10.0.0.2:443".into(), 9), "10.0…:443");
+        assert_eq!(fit("10.0.0.2:443".into(), 1), "…");
+    }
+
+    fn text(width: u16, height: u16, snapshot: &Snapshot, keys: &[KeyCode]) -> String {
+        lines(&buffer(width, height, snapshot, keys))
+    }
+
+    fn buffer(width: u16, height: u16, snapshot: &Snapshot, keys: &[KeyCode]) -> Buffer {
+        let mut state = ViewState::default();
+        state.observe(&Arc::new(snapshot.clone()));
+        for &key in keys {
+            state.on_key(key);
+        }
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+        let drawn = terminal.draw(|frame| draw(frame, snapshot, &state));
+        drawn.expect("draws").buffer.clone()
+    }
+
+    fn lines(buffer: &Buffer) -> String {
+        let width = usize::from(buffer.area.width);
+        let rows = buffer.content.chunks(width);
+        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n")
+            .collect()
+    }
+
+    fn order(text: &str, first: &str, second: &str) -> bool {
+        text.find(first) < text.find(second) && text.contains(first)
+    }
+}

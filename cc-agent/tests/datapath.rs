@@ -1,0 +1,726 @@
+//! The datapath on the running kernel, between network namespaces, without the agent: a [`lab::Pump`]
+//! in this process takes the records and publishes the decisions.
+//!
+//! What is asserted never depends on how fast the machine is: exact integers, the order of events,
+//! and things that happen eventually or never.
+
+mod lab;
+
+use std::{
+    collections::BTreeMap, fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode,
+    time::Duration,
+};
+
+use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
+use cc_ebpf::{
+    AckFilter, AckRecord, ClosedRecord, Counter, Decision, FEATURES, Feature, Identity, Mode,
+    OpenedRecord, Startup, WindowRecord,
+};
+use lab::{
+    AfterEnd, Bottleneck, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, eventually, options,
+    unique_name,
+};
+
+fn main() -> ExitCode {
+    lab::run(&[
+        (
+            "statistics_are_exact_without_losses",
+            statistics_are_exact_without_losses,
+        ),
+        (
+            "statistics_are_exact_with_losses",
+            statistics_are_exact_with_losses,
+        ),
+        ("totals_agree_with_tcp_info", totals_agree_with_tcp_info),
+        (
+            "opened_records_say_who_a_flow_is",
+            opened_records_say_who_a_flow_is,
+        ),
+        (
+            "a_decision_takes_effect_at_the_next_ack",
+            a_decision_takes_effect_at_the_next_ack,
+        ),
+        ("decisions_are_clamped", decisions_are_clamped),
+        (
+            "a_decision_for_another_generation_is_ignored",
+            a_decision_for_another_generation_is_ignored,
+        ),
+        (
+            "slow_start_until_the_first_decision",
+            slow_start_until_the_first_decision,
+        ),
+        (
+            "the_initial_window_can_be_kept_instead",
+            the_initial_window_can_be_kept_instead,
+        ),
+        (
+            "without_heartbeat_flows_fall_back_to_reno",
+            without_heartbeat_flows_fall_back_to_reno,
+        ),
+        (
+            "after_a_timeout_the_window_climbs_to_the_decision",
+            after_a_timeout_the_window_climbs_to_the_decision,
+        ),
+        (
+            "flows_beyond_the_slots_run_on_the_fallback",
+            flows_beyond_the_slots_run_on_the_fallback,
+        ),
+        ("pacing_is_cwnd_over_srtt", pacing_is_cwnd_over_srtt),
+        ("a_name_is_given_once", a_name_is_given_once),
+        (
+            "nothing_is_left_in_the_kernel",
+            nothing_is_left_in_the_kernel,
+        ),
+    ])
+}
+
+/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+const RATE_MBIT: u32 = 20;
+
+/// A queue that the windows of these tests do not fill.
+const ROOMY: Bottleneck = Bottleneck {
+    rate_mbit: RATE_MBIT,
+    queue_bytes: 1_000_000,
+};
+
+/// A queue of some twenty packets: a window of forty loses some.
+const TIGHT: Bottleneck = Bottleneck {
+    rate_mbit: RATE_MBIT,
+    queue_bytes: 30_000,
+};
+
+/// A path, a sink behind it, and a datapath that is served.
+struct Bench {
+    // Flows and the sink go before the path does.
+    sink: Sink,
+    path: Path,
+    pump: Pump,
+    name: String,
+}
+
+impl Bench {
+    fn new(bottleneck: Bottleneck, change: impl FnOnce(&mut Options)) -> Self {
+        let name = unique_name();
+        let mut options = options(&name);
+        change(&mut options);
+        let path = Path::through(bottleneck);
+        Self {
+            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
+            path,
+            pump: Pump::attach(&options),
+            name,
+        }
+    }
+
+    fn connect(&self) -> Flow {
+        let to = self.sink.at(self.path.receiver4());
+        Flow::connect(&self.path.sender, to, &self.name)
+    }
+
+    /// Waits for the flow's opened record.
+    fn opened(&self, flow: &Flow) -> OpenedRecord {
+        self.pump.wait_for("the flow was opened", |log| {
+            let mut opened = log.opened.iter();
+            opened
+                .find(|o| o.identity.local_port == flow.port())
+                .copied()
+        })
+    }
+
+    /// Waits for the flow's closed record.
+    fn closed(&self, opened: &OpenedRecord) -> ClosedRecord {
+        self.pump.wait_for("the flow was closed", |log| {
+            let mut closed = log.closed.iter();
+            closed
+                .find(|c| is_same_flow(&c.header, &opened.header))
+                .copied()
+        })
+    }
+}
+
+fn is_same_flow(a: &cc_ebpf::Header, b: &cc_ebpf::Header) -> bool {
+    (a.slot, a.generation) == (b.slot, b.generation)
+}
+
+fn sum(window: &WindowRecord, feature: Feature) -> u64 {
+    window.features.sum[feature as usize]
+}
+
+fn statistics_are_exact_without_losses() {
+    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    bench.pump.decide(40);
+    let windows = statistics_are_exact(&bench, 15);
+    assert!(windows.iter().all(|w| sum(w, Feature::Lost) == 0));
+    assert!(windows.iter().all(|w| sum(w, Feature::Retransmitted) == 0));
+    assert!(windows.iter().all(|w| sum(w, Feature::Acked) > 0));
+}
+
+fn statistics_are_exact_with_losses() {
+    let bench = Bench::new(TIGHT, |options| options.ack_filter = AckFilter::All);
+    // Windows that fill the queue to overflowing and windows that let it drain.
+    bench
+        .pump
+        .decide_by(|window| Some(if window.index % 4 < 2 { 60 } else { 8 }));
+    let windows = statistics_are_exact(&bench, 30);
+    for feature in [Feature::Lost, Feature::Retransmitted, Feature::RtxCount] {
+        let with = windows.iter().filter(|w| sum(w, feature) > 0).count();
+        assert!(with >= 3, "{feature:?} in {with} windows only");
+    }
+}
+
+/// Runs a flow for so many windows and compares each with what its per-ACK records add up to; then
+/// the whole of them with TCP_INFO. Returns the flow's windows.
+fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
+    let flow = bench.connect();
+    let mut sent = 0;
+    while bench.pump.log(|log| log.windows.len()) < windows {
+        flow.send(50_000);
+        sent += 50_000;
+    }
+    let opened = bench.opened(&flow);
+    let info = flow.finish();
+    assert_eq!(info.bytes_sent - info.bytes_retrans, sent);
+    drop(flow);
+    bench.closed(&opened);
+    bench.pump.assert_nothing_lost();
+
+    let (windows, acks) = bench
+        .pump
+        .log(|log| (log.windows.clone(), log.acks.clone()));
+    assert!(
+        windows
+            .iter()
+            .all(|w| is_same_flow(&w.header, &opened.header))
+    );
+    let mut by_window: BTreeMap<u32, Vec<AckRecord>> = BTreeMap::new();
+    for ack in acks {
+        assert!(is_same_flow(&ack.header, &opened.header));
+        by_window.entry(ack.window).or_default().push(ack);
+    }
+    for (position, window) in windows.iter().enumerate() {
+        assert_eq!(
+            window.index as usize,
+            position + 1,
+            "windows are numbered from 1"
+        );
+        let acks = by_window.get(&window.index).expect("a window has ACKs");
+        assert_window_is(window, acks);
+    }
+    let last = windows.len() as u32;
+    assert!(
+        by_window.keys().all(|&index| index <= last + 1),
+        "only the unfinished window has ACKs and no record"
+    );
+
+    let acks: Vec<&AckRecord> = by_window.values().flatten().collect();
+    let total = |feature: Feature| -> u64 {
+        acks.iter()
+            .map(|ack| u64::from(ack.features[feature as usize]))
+            .sum()
+    };
+    assert_eq!(total(Feature::Sent), info.bytes_sent);
+    assert_eq!(total(Feature::Retransmitted), info.bytes_retrans);
+    let newest = acks.last().expect("there were ACKs");
+    assert_eq!(newest.features[Feature::SmoothedRtt as usize], info.rtt);
+    let least = acks
+        .iter()
+        .map(|ack| ack.features[Feature::LatestRtt as usize])
+        .min();
+    assert_eq!(
+        least,
+        Some(newest.features[Feature::RttMin as usize]),
+        "10 s have not passed"
+    );
+    windows
+}
+
+/// An independent computation of a window from its ACKs: in 128 bits, feature by feature.
+fn assert_window_is(window: &WindowRecord, acks: &[AckRecord]) {
+    let index = window.index;
+    assert_eq!(window.acks as usize, acks.len(), "ACKs of window {index}");
+    for pair in acks.windows(2) {
+        assert!(pair[0].header.time_ns <= pair[1].header.time_ns);
+    }
+    for ack in acks {
+        let time = ack.header.time_ns;
+        assert!(
+            (window.start_ns..window.header.time_ns).contains(&time),
+            "window {index}"
+        );
+    }
+    for feature in 0..FEATURES {
+        let values: Vec<u128> = acks
+            .iter()
+            .map(|ack| ack.features[feature].into())
+            .collect();
+        let reference = values[0];
+        let sum: u128 = values.iter().sum();
+        let squares: u128 = values.iter().map(|v| v.abs_diff(reference).pow(2)).sum();
+        let statistics = &window.features;
+        let found = [
+            u128::from(statistics.sum[feature]),
+            u128::from(statistics.squares[feature]),
+            u128::from(statistics.min[feature]),
+            u128::from(statistics.max[feature]),
+            u128::from(statistics.reference[feature]),
+        ];
+        let expected = [
+            sum,
+            squares.min(u64::MAX.into()),
+            values.iter().copied().min().unwrap_or_default(),
+            values.iter().copied().max().unwrap_or_default(),
+            reference,
+        ];
+        assert_eq!(
+            found,
+            expected,
+            "{:?} of window {index}",
+            Feature::ALL[feature]
+        );
+    }
+}
+
+/// At close the totals are compared with TCP_INFO, which can only be read before. So the flow is
+/// first brought to rest: it ends its own direction, and the sink keeps the other one open. In
+/// FIN_WAIT2 everything including the FIN is acknowledged, and close then sends nothing more.
+fn totals_agree_with_tcp_info() {
+    for bottleneck in [ROOMY, TIGHT] {
+        let bench = Bench::new(bottleneck, |_| {});
+        bench.pump.decide(60);
+        let flow = bench.connect();
+        flow.send(3_000_000);
+        let opened = bench.opened(&flow);
+        let info = flow.finish();
+        assert_eq!(bench.sink.received_from(flow.port()), 3_000_000);
+        drop(flow);
+        let closed = bench.closed(&opened);
+
+        let lossy = bottleneck.queue_bytes == TIGHT.queue_bytes;
+        assert_eq!(info.total_retrans > 0, lossy, "{bottleneck:?}");
+        assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
+        assert_eq!(closed.totals.bytes_received, info.bytes_received);
+        assert_eq!(closed.totals.bytes_retrans, info.bytes_retrans);
+        assert_eq!(closed.totals.segs_retrans, info.total_retrans);
+        assert_eq!(closed.totals.segs_in, info.segs_in);
+        assert_eq!(closed.totals.rtos, u32::from(info.total_rto));
+        assert_eq!(closed.bytes_acked, info.bytes_acked);
+        assert_eq!(closed.segs_out, info.segs_out);
+        assert_eq!(closed.data_segs_out, info.data_segs_out);
+        assert_eq!(closed.delivered, info.delivered);
+        assert_eq!(closed.min_rtt_us, info.min_rtt);
+        assert_eq!(closed.cwnd, info.snd_cwnd);
+        // The kernel's count starts with the SYN and its totals are 32 bits wide: no accident made
+        // them equal.
+        assert!(info.bytes_acked > 3_000_000 - 2 && info.data_segs_out >= 2_000);
+        bench.pump.assert_nothing_lost();
+    }
+}
+
+fn opened_records_say_who_a_flow_is() {
+    let bench = Bench::new(ROOMY, |_| {});
+    for host in [bench.path.receiver4(), bench.path.receiver6()] {
+        let to = bench.sink.at(host);
+        let flow = Flow::connect(&bench.path.sender, to, &bench.name);
+        let initial = flow.info();
+        flow.send(100);
+        let opened = bench.opened(&flow);
+        let Identity {
+            mss,
+            initial_cwnd,
+            cgroup_id,
+            ..
+        } = opened.identity;
+        let (local, remote): (SocketAddr, SocketAddr) = opened.identity.endpoints();
+        // An IPv6 address has a scope and a flow label that are no part of the record.
+        assert_eq!((local.ip(), local.port()), (flow.local().ip(), flow.port()));
+        assert_eq!((remote.ip(), remote.port()), (to.ip(), to.port()));
+        assert_eq!(mss, initial.snd_mss);
+        assert_eq!((initial_cwnd, initial.snd_cwnd), (10, 10));
+        match own_cgroup() {
+            Some(id) => assert_eq!(cgroup_id, id),
+            None => eprintln!("no cgroup v2 is mounted: the cgroup of flows was not compared"),
+        }
+    }
+}
+
+/// The inode of this process's cgroup v2 directory.
+fn own_cgroup() -> Option<u64> {
+    let mounts = fs::read_to_string("/proc/mounts").ok()?;
+    let mount = mounts.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let directory = words.next()?;
+        (words.next()? == "cgroup2").then(|| directory.to_owned())
+    })?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(fs::metadata(mount + path).ok()?.ino())
+}
+
+fn a_decision_takes_effect_at_the_next_ack() {
+    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    let flow = bench.connect().sending();
+    for cwnd in [4, 10, 50, 200] {
+        bench.pump.decide(cwnd);
+        let from = bench.pump.log(|log| log.published.len());
+        bench
+            .pump
+            .wait_for_window("a window ran under the decision", |window| {
+                Decision::from_cell(window.decision).is_some_and(|d| d.cwnd == cwnd)
+            });
+        let info = flow.info();
+        assert_eq!(info.snd_cwnd, cwnd);
+        // Each ACK shows the window that it found. The first after the publication takes the
+        // decision up, so the second must have found it: whenever the machine gets round to it, no
+        // ACK in between is missed.
+        let (published, _, decision) = bench.pump.log(|log| log.published[from]);
+        assert_eq!(decision.cwnd, cwnd);
+        bench
+            .pump
+            .wait_for("two ACKs arrived after the decision", |log| {
+                let mut later = log.acks.iter().filter(|ack| ack.header.time_ns > published);
+                let second = later.nth(1)?;
+                assert_eq!(second.cwnd, cwnd);
+                Some(())
+            });
+    }
+    assert_eq!(bench.pump.counter(Counter::DecisionsClamped), 0);
+    assert_eq!(bench.pump.counter(Counter::DecisionsStale), 0);
+    bench.pump.assert_nothing_lost();
+}
+
+fn decisions_are_clamped() {
+    let bench = Bench::new(ROOMY, |options| {
+        options.cwnd_min = 3;
+        options.cwnd_max = 90;
+    });
+    let flow = bench.connect().sending();
+    for (decided, clamped) in [(1, 3), (1_000_000, 90), (0, 3)] {
+        let before = bench.pump.counter(Counter::DecisionsClamped);
+        bench.pump.decide(decided);
+        bench
+            .pump
+            .wait_for_window("a window ran under the decision", |window| {
+                Decision::from_cell(window.decision).is_some_and(|d| d.cwnd == decided)
+            });
+        assert_eq!(flow.info().snd_cwnd, clamped);
+        assert!(bench.pump.counter(Counter::DecisionsClamped) > before);
+    }
+}
+
+fn a_decision_for_another_generation_is_ignored() {
+    let bench = Bench::new(ROOMY, |_| {});
+    let flow = bench.connect().sending();
+    let header = bench.opened(&flow).header;
+    bench.pump.decide(40);
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 40
+        });
+    bench.pump.rest();
+    let taken = eventually("decisions ceased", || {
+        let before = bench.pump.counter(Counter::DecisionsTaken);
+        flow.advance(100_000);
+        (bench.pump.counter(Counter::DecisionsTaken) == before).then_some(before)
+    });
+    assert_eq!(bench.pump.counter(Counter::DecisionsStale), 0);
+
+    let successors = Decision {
+        generation: Decision::next_generation(header.generation),
+        window: 1,
+        cwnd: 99,
+    };
+    bench
+        .pump
+        .with_datapath(|datapath| datapath.publish(header.slot, successors));
+    eventually("the stale decision was counted", || {
+        (bench.pump.counter(Counter::DecisionsStale) == 1).then_some(())
+    });
+    flow.advance(100_000);
+    assert_eq!(flow.info().snd_cwnd, 40);
+    assert_eq!(bench.pump.counter(Counter::DecisionsTaken), taken);
+    assert_eq!(
+        bench.pump.counter(Counter::DecisionsStale),
+        1,
+        "counted once"
+    );
+}
+
+fn slow_start_until_the_first_decision() {
+    let bench = Bench::new(ROOMY, |_| {});
+    let flow = bench.connect().sending();
+    // Without a loss, slow start adds a segment for each one acknowledged.
+    eventually("the window grew beyond 100", || {
+        let info = flow.info();
+        assert_eq!(info.total_retrans, 0);
+        (info.snd_cwnd > 100).then_some(())
+    });
+    let info = flow.info();
+    assert!(
+        info.snd_cwnd <= 10 + info.delivered + info.unacked,
+        "faster than slow start: {info:?}"
+    );
+    let first = bench.pump.log(|log| log.windows[0]);
+    assert_eq!((first.mode, first.decision), (Mode::Startup as u32, 0));
+    bench.pump.decide(12);
+    bench
+        .pump
+        .wait_for_window("the first decision ended slow start", |w| {
+            (w.mode, w.cwnd) == (Mode::Decided as u32, 12)
+        });
+    assert_eq!(flow.info().snd_cwnd, 12);
+}
+
+fn the_initial_window_can_be_kept_instead() {
+    let bench = Bench::new(ROOMY, |options| options.startup = Startup::Constant);
+    let _flow = bench.connect().sending();
+    let windows = bench.pump.wait_for("five windows passed", |log| {
+        (log.windows.len() >= 5).then(|| log.windows.clone())
+    });
+    for window in windows {
+        assert_eq!((window.mode, window.cwnd), (Mode::Startup as u32, 10));
+    }
+}
+
+fn without_heartbeat_flows_fall_back_to_reno() {
+    let bench = Bench::new(ROOMY, |_| {});
+    let flow = bench.connect().sending();
+    bench.pump.decide(20);
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 20
+        });
+    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+
+    // The agent falls silent. What it still publishes counts for nothing.
+    bench.pump.set_beating(false);
+    let from = bench.pump.log(|log| log.windows.len());
+    let windows = bench
+        .pump
+        .wait_for("six windows ran on the fallback", |log| {
+            let windows = log.windows[from..].iter().copied();
+            let fallback: Vec<WindowRecord> = windows.filter(is_fallback).collect();
+            (fallback.len() >= 6).then_some(fallback)
+        });
+    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 1);
+    assert_eq!(bench.pump.counter(Counter::FallbacksLeft), 0);
+    // Congestion avoidance from the window that was decided: it grows, by at most one segment for
+    // each window's worth of ACKs.
+    assert!(windows[0].cwnd >= 20);
+    for pair in windows.windows(2) {
+        let acked = sum(&pair[1], Feature::Acked) / u64::from(pair[1].mss);
+        let most = pair[0].cwnd + (acked / u64::from(pair[0].cwnd)) as u32 + 1;
+        assert!(
+            (pair[0].cwnd..=most).contains(&pair[1].cwnd),
+            "{} after {}",
+            pair[1].cwnd,
+            pair[0].cwnd
+        );
+    }
+    assert!(windows[5].cwnd > windows[0].cwnd);
+
+    // It is back: its next fresh decision rules again.
+    bench.pump.decide(25);
+    bench.pump.set_beating(true);
+    bench
+        .pump
+        .wait_for_window("a decision ruled again", |window| {
+            (window.mode, window.cwnd) == (Mode::Decided as u32, 25)
+        });
+    assert_eq!(flow.info().snd_cwnd, 25);
+    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 1);
+    assert_eq!(bench.pump.counter(Counter::FallbacksLeft), 1);
+}
+
+fn is_fallback(window: &WindowRecord) -> bool {
+    window.mode == Mode::Fallback as u32
+}
+
+fn after_a_timeout_the_window_climbs_to_the_decision() {
+    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    let flow = bench.connect().sending();
+    bench.pump.decide(40);
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 40
+        });
+    assert_eq!(bench.pump.counter(Counter::Timeouts), 0);
+
+    bench.path.cut();
+    let info = eventually("the retransmission timer fired twice", || {
+        Some(flow.info()).filter(|i| i.ca_state == TcpInfo::CA_LOSS && i.backoff >= 2)
+    });
+    assert!(
+        info.snd_cwnd < 40,
+        "tcp_enter_loss cuts the window: {}",
+        info.snd_cwnd
+    );
+    assert_eq!(
+        bench.pump.counter(Counter::Timeouts),
+        1,
+        "one loss of rule, however often it fires"
+    );
+    // From here on the window climbs by itself: no decision helps.
+    bench.pump.rest();
+    let (windows, acks) = bench.pump.log(|log| (log.windows.len(), log.acks.len()));
+    bench.path.mend();
+
+    bench.pump.wait_for("the decision ruled again", |log| {
+        let later = &log.windows[windows..];
+        let climbing = later
+            .iter()
+            .position(|w| w.mode == Mode::AfterTimeout as u32)?;
+        let mut rest = later[climbing..].iter();
+        rest.find(|w| (w.mode, w.cwnd) == (Mode::Decided as u32, 40))
+            .map(|_| ())
+    });
+    assert_eq!(flow.info().snd_cwnd, 40);
+    // Slow start: with each ACK the window grows by no more than what that ACK acknowledged, and it
+    // never passes the decision.
+    let climb = bench.pump.log(|log| log.acks[acks..].to_vec());
+    assert!(climb[0].cwnd < 40);
+    for pair in climb.windows(2) {
+        let acked = pair[0].features[Feature::Acked as usize];
+        let mss = bench.opened(&flow).identity.mss;
+        assert!(pair[1].cwnd <= (pair[0].cwnd + acked / mss).min(40));
+    }
+    flow.advance(100_000);
+    assert_eq!(bench.pump.counter(Counter::Timeouts), 1);
+    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+}
+
+fn flows_beyond_the_slots_run_on_the_fallback() {
+    const SLOTS: u32 = 16;
+    const FLOWS: usize = 24;
+    let bench = Bench::new(ROOMY, |options| options.slots = SLOTS);
+    bench.pump.decide(5);
+    let flows: Vec<Flow> = (0..FLOWS).map(|_| bench.connect()).collect();
+    for flow in &flows {
+        flow.send(60_000);
+    }
+    for flow in &flows {
+        flow.finish();
+        assert_eq!(bench.sink.received_from(flow.port()), 60_000);
+    }
+    assert_eq!(bench.pump.counter(Counter::FlowsOpened), u64::from(SLOTS));
+    assert_eq!(bench.pump.counter(Counter::FlowsWithoutSlot), 8);
+    assert_eq!(
+        bench
+            .pump
+            .with_datapath(|datapath| datapath.live_flows().len()),
+        16
+    );
+    drop(flows);
+    eventually("all slots were given back", || {
+        (bench.pump.counter(Counter::FlowsClosed) == u64::from(SLOTS)).then_some(())
+    });
+    assert_eq!(
+        bench
+            .pump
+            .with_datapath(|datapath| datapath.live_flows().len()),
+        0
+    );
+
+    // All slots serve again, and two rounds more have not lost any.
+    for _ in 0..2 {
+        let flows: Vec<Flow> = (0..SLOTS).map(|_| bench.connect()).collect();
+        for flow in &flows {
+            flow.send(10_000);
+            bench.opened(flow);
+        }
+    }
+    assert_eq!(bench.pump.counter(Counter::FlowsWithoutSlot), 8);
+    assert_eq!(
+        bench.pump.counter(Counter::FlowsOpened),
+        3 * u64::from(SLOTS)
+    );
+    bench.pump.assert_nothing_lost();
+}
+
+fn pacing_is_cwnd_over_srtt() {
+    let bench = Bench::new(ROOMY, |options| options.pacing_gain = Some(1.0));
+    bench.pump.decide(50);
+    let flow = bench.connect().sending();
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 50
+        });
+    // The kernel copies the rate out before it locks the socket, so single readings may mix two
+    // ACKs; most do not.
+    let mut ratios: Vec<f64> = (0..25)
+        .map(|_| {
+            flow.advance(20_000);
+            let info = flow.info();
+            let expected =
+                f64::from(info.snd_cwnd) * f64::from(info.snd_mss) / f64::from(info.rtt) * 1e6;
+            info.pacing_rate as f64 / expected
+        })
+        .collect();
+    ratios.sort_by(f64::total_cmp);
+    assert!((0.98..1.02).contains(&ratios[12]), "{ratios:?}");
+    assert_eq!(flow.info().snd_cwnd, 50);
+}
+
+fn a_name_is_given_once() {
+    let bench = Bench::new(ROOMY, |_| {});
+    bench.pump.decide(30);
+    let flow = bench.connect().sending();
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 30
+        });
+    match Datapath::attach(&options(&bench.name)) {
+        Err(Error::NameTaken(name)) => assert_eq!(name, bench.name),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("the name was given twice"),
+    }
+    bench.pump.decide(31);
+    bench
+        .pump
+        .wait_for_window("the first datapath still served", |window| {
+            window.cwnd == 31
+        });
+    flow.advance(100_000);
+    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+}
+
+fn nothing_is_left_in_the_kernel() {
+    let bench = Bench::new(ROOMY, |_| {});
+    bench.pump.decide(30);
+    let flow = bench.connect().sending();
+    let crowd_to = bench.sink.at(bench.path.receiver4());
+    let crowd = Crowd::connect(
+        &bench.path.sender,
+        crowd_to,
+        &bench.name,
+        20,
+        Duration::ZERO,
+    );
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 30
+        });
+    let footprint = Footprint::of(&bench.name);
+    assert!(footprint.programs() >= 7, "{footprint:?}");
+    assert!(footprint.maps() >= 9, "{footprint:?}");
+
+    let Bench {
+        sink,
+        path,
+        pump,
+        name,
+    } = bench;
+    drop(pump);
+    assert!(!registered(&name), "unregistered as soon as it is dropped");
+    // The flows outlive the datapath.
+    flow.advance(200_000);
+    assert_eq!(crowd.failed(), 0);
+    drop((flow, crowd));
+    footprint.assert_vanishes();
+    drop((sink, path));
+}
