@@ -4,15 +4,16 @@
 //! Prints a table; where the environment variable `BENCH_JSON` names a file, writes the figures to
 //! it as well. The networks have random weights: how long one takes does not depend on them.
 
+mod report;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use cc_agent::environment::Environment;
 use cc_agent::policy::export::ActorCritic;
 use cc_agent::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
-use serde_json::json;
+use report::{Report, median};
 
 /// How many flows are decided at once.
 const BATCHES: [usize; 4] = [1, 8, 64, 256];
@@ -42,7 +43,7 @@ fn main() -> anyhow::Result<()> {
         }
     }
 
-    let mut figures = serde_json::Map::new();
+    let mut report = Report::new("policy");
     println!(
         "{:<8}{:>8}{:>14}{:>16}{:>14}",
         "network", "flows", "µs a call", "µs a decision", "decisions/s"
@@ -54,15 +55,10 @@ fn main() -> anyhow::Result<()> {
             "{name:<8}{batch:>8}{micros:>14.1}{:>16.2}{rate:>14.0}",
             micros / *batch as f64
         );
-        figures.insert(format!("decisions_per_s_{name}_b{batch}"), json!(rate));
-        figures.insert(format!("us_per_call_{name}_b{batch}"), json!(micros));
+        report.add(format!("decisions_per_s_{name}_b{batch}"), rate);
+        report.add(format!("us_per_call_{name}_b{batch}"), micros);
     }
-    if let Some(path) = std::env::var_os("BENCH_JSON") {
-        let json = json!({ "bench": "policy", "figures": figures });
-        std::fs::write(&path, format!("{json:#}\n"))
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    Ok(())
+    report.write()
 }
 
 /// A network of this size in the default environment, with random weights.
@@ -104,9 +100,4 @@ fn seconds_a_call(policy: &mut OnnxPolicy, batch: usize) -> anyhow::Result<f64> 
         calls += 1;
     }
     Ok(start.elapsed().as_secs_f64() / f64::from(calls))
-}
-
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

@@ -8,7 +8,6 @@ mod lab;
 
 use std::{
     collections::BTreeMap, fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode,
-    time::Duration,
 };
 
 use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
@@ -693,13 +692,7 @@ fn nothing_is_left_in_the_kernel() {
     bench.pump.decide(30);
     let flow = bench.connect().sending();
     let crowd_to = bench.sink.at(bench.path.receiver4());
-    let crowd = Crowd::connect(
-        &bench.path.sender,
-        crowd_to,
-        &bench.name,
-        20,
-        Duration::ZERO,
-    );
+    let crowd = Crowd::connect(&bench.path.sender, crowd_to, &bench.name, 20);
     bench
         .pump
         .wait_for_window("a window ran under the decision", |window| {

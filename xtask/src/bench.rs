@@ -19,9 +19,19 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 2] = [
+const BENCHES: [Bench; 4] = [
     Bench {
         name: "datapath",
+        package: "cc-agent",
+        kernel: true,
+    },
+    Bench {
+        name: "delay",
+        package: "cc-agent",
+        kernel: true,
+    },
+    Bench {
+        name: "flows",
         package: "cc-agent",
         kernel: true,
     },
@@ -35,6 +45,10 @@ const BENCHES: [Bench; 2] = [
 /// Run the benchmarks, or the one named.
 ///
 /// datapath: throughput beside cubic on an unshaped veth pair, and nanoseconds per ACK in BPF (needs root).
+///
+/// delay: bytes and nanoseconds per ACK while every inference takes 0 to 200 ms longer (needs root).
+///
+/// flows: how soon 1,000 flows are answered, and what becomes of flows without a slot (needs root).
 ///
 /// policy: decisions a second on one core, by the policy's size and the batch's.
 #[derive(clap::Args)]

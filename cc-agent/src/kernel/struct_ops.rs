@@ -74,8 +74,9 @@ impl StructOps {
         let at = ops.data_offset + flags_offset;
         value[at..at + 4].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_ne_bytes());
 
-        let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size)
-            .map_err(Error::system("creating the struct_ops map"))?;
+        let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size).map_err(
+            Error::system("creating the struct_ops map (its links need Linux 6.4 or newer)"),
+        )?;
         bpf::set_struct_ops(map.as_fd(), &value)
             .map_err(Error::system("filling the struct_ops map"))?;
         let link = bpf::link_struct_ops(map.as_fd()).map_err(|source| {

@@ -1,72 +1,61 @@
 //! Thousands of senders in one thread.
 
 use std::{
+    collections::HashMap,
+    io::{self, ErrorKind, Write},
     net::SocketAddr,
-    os::fd::{FromRawFd, IntoRawFd},
+    os::fd::AsRawFd,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    thread::JoinHandle,
     time::Duration,
 };
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    resource::{Resource, getrlimit, setrlimit},
+};
 use socket2::{Domain, Socket, Type};
-use tokio::{io::AsyncWriteExt, net::TcpSocket, sync::watch};
 
 use super::{
     Namespace, eventually,
-    tcp::{own_descriptors, runtime},
+    tcp::{Worker, for_each_event},
 };
 
 /// Many connections that all send as much as they can, until the crowd is dropped.
 pub(crate) struct Crowd {
-    connected: Arc<AtomicUsize>,
-    failed: Arc<AtomicUsize>,
-    stop: Option<watch::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    counts: Arc<Counts>,
+    _worker: Worker,
+}
+
+#[derive(Default)]
+struct Counts {
+    connected: AtomicUsize,
+    failed: AtomicUsize,
 }
 
 impl Crowd {
-    /// Connects `flows` senders from a namespace, one each `gap`, and waits until all are connected.
+    /// Connects `flows` senders from a namespace and waits until all are connected.
     pub(crate) fn connect(
         from: &Namespace,
         to: SocketAddr,
         congestion_control: &str,
         flows: usize,
-        gap: Duration,
     ) -> Self {
-        let connected = Arc::new(AtomicUsize::new(0));
-        let failed = Arc::new(AtomicUsize::new(0));
-        let (stop, stopped) = watch::channel(());
-        let member = Member {
-            to,
-            congestion_control: congestion_control.to_owned(),
-            connected: connected.clone(),
-            failed: failed.clone(),
-            stopped,
-        };
-        let thread = from.spawn(move || {
-            own_descriptors();
+        let counts = Arc::new(Counts::default());
+        let (ours, name) = (counts.clone(), congestion_control.to_owned());
+        let worker = Worker::start(from, move |stop| {
             raise_descriptor_limit();
-            runtime().block_on(async {
-                let mut members = tokio::task::JoinSet::new();
-                for _ in 0..flows {
-                    members.spawn(member.clone().send());
-                    if !gap.is_zero() {
-                        tokio::time::sleep(gap).await;
-                    }
-                }
-                drop(member);
-                while members.join_next().await.is_some() {}
-            });
+            let connect = || connect(to, &name).map_err(|e| eprintln!("connecting to {to}: {e}"));
+            let sockets: Vec<Socket> = (0..flows).map_while(|_| connect().ok()).collect();
+            let missing = flows - sockets.len();
+            ours.failed.fetch_add(missing, Ordering::Relaxed);
+            send(sockets, &ours, stop);
         });
         let crowd = Self {
-            connected,
-            failed,
-            stop: Some(stop),
-            thread: Some(thread),
+            counts,
+            _worker: worker,
         };
         eventually("the whole crowd was connected", || {
             assert_eq!(crowd.failed(), 0, "connections of the crowd failed");
@@ -75,66 +64,60 @@ impl Crowd {
         crowd
     }
 
-    /// Senders that are connected.
+    /// Senders that have connected.
     pub(crate) fn connected(&self) -> usize {
-        self.connected.load(Ordering::Relaxed)
+        self.counts.connected.load(Ordering::Relaxed)
     }
 
     /// Senders that could not connect, or were disconnected.
     pub(crate) fn failed(&self) -> usize {
-        self.failed.load(Ordering::Relaxed)
+        self.counts.failed.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        self.stop.take();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+/// Starts to connect.
+fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_congestion(congestion_control.as_bytes())?;
+    // Reset at the end, so that thousands of full buffers delay nobody; small, for their memory.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_send_buffer_size(1 << 16)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
     }
 }
 
-#[derive(Clone)]
-struct Member {
-    to: SocketAddr,
-    congestion_control: String,
-    connected: Arc<AtomicUsize>,
-    failed: Arc<AtomicUsize>,
-    stopped: watch::Receiver<()>,
-}
-
-impl Member {
-    async fn send(mut self) {
-        let mut stopped = self.stopped.clone();
-        tokio::select! {
-            _ = stopped.changed() => {}
-            () = self.send_until_disconnected() => {
-                self.failed.fetch_add(1, Ordering::Relaxed);
-            }
-        }
+/// Sends on all of them until it is told to stop.
+fn send(sockets: Vec<Socket>, counts: &Counts, stop: &AtomicBool) {
+    let data = vec![0; 1 << 14];
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
+    // Each with whether it has connected.
+    let mut members: HashMap<u64, (Socket, bool)> = HashMap::new();
+    for socket in sockets {
+        let token = socket.as_raw_fd() as u64;
+        let writable = EpollEvent::new(EpollFlags::EPOLLOUT, token);
+        epoll.add(&socket, writable).expect("a socket");
+        members.insert(token, (socket, false));
     }
-
-    async fn send_until_disconnected(&mut self) {
-        static DATA: [u8; 1 << 14] = [0; 1 << 14];
-        let Ok(socket) = self.socket() else { return };
-        let Ok(mut stream) = socket.connect(self.to).await else {
+    for_each_event(&epoll, stop, |token| {
+        let Some((socket, connected)) = members.get_mut(&token) else {
             return;
         };
-        self.connected.fetch_add(1, Ordering::Relaxed);
-        while stream.write(&DATA).await.is_ok() {}
-    }
-
-    fn socket(&self) -> std::io::Result<TcpSocket> {
-        let socket = Socket::new(Domain::for_address(self.to), Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        socket.set_tcp_congestion(self.congestion_control.as_bytes())?;
-        // Reset at the end, so that thousands of full buffers delay nobody; small, for their memory.
-        socket.set_linger(Some(Duration::ZERO))?;
-        socket.set_send_buffer_size(1 << 16)?;
-        // SAFETY: the descriptor is a socket and is handed over.
-        Ok(unsafe { TcpSocket::from_raw_fd(socket.into_raw_fd()) })
-    }
+        let written = (&*socket).write(&data);
+        if written
+            .as_ref()
+            .is_err_and(|e| e.kind() != ErrorKind::WouldBlock)
+        {
+            eprintln!("a member of the crowd was disconnected: {written:?}");
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+            members.remove(&token);
+        } else if !*connected {
+            *connected = true;
+            counts.connected.fetch_add(1, Ordering::Relaxed);
+        }
+    });
 }
 
 /// As many descriptors as the host allows: a crowd needs one for each member.

@@ -14,20 +14,24 @@
 //! swept away by the next one ([`harness::run`]).
 #![allow(dead_code, unused_imports, reason = "each program uses its own part")]
 
+mod agent;
 mod crowd;
 mod footprint;
 mod harness;
 mod namespace;
 mod path;
+mod program_time;
 mod pump;
 mod tcp;
 mod tcp_info;
 
+pub(crate) use agent::Agent;
 pub(crate) use crowd::Crowd;
 pub(crate) use footprint::Footprint;
 pub(crate) use harness::{Exclusive, run, unmet_requirement};
 pub(crate) use namespace::Namespace;
 pub(crate) use path::{Bottleneck, Offloads, Path};
+pub(crate) use program_time::ProgramTime;
 pub(crate) use pump::{Pump, options};
 pub(crate) use tcp::{AfterEnd, Flow, Sink};
 pub(crate) use tcp_info::TcpInfo;

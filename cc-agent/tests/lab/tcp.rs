@@ -1,6 +1,7 @@
 //! Senders and receivers.
 
 use std::{
+    collections::HashMap,
     io::Write,
     net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
     os::fd::AsRawFd,
@@ -14,8 +15,8 @@ use std::{
     time::Duration,
 };
 
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::{Domain, SockRef, Socket, Type};
-use tokio::{io::Interest, net::TcpListener, sync::watch};
 
 use super::{Namespace, TcpInfo, eventually};
 
@@ -145,39 +146,32 @@ pub(crate) enum AfterEnd {
     Hold,
 }
 
-/// Receives and discards whatever comes, in one thread with its own table of descriptors: the limit
-/// on open files counts each end of a connection by itself.
+/// Receives and discards whatever comes, in one thread.
 pub(crate) struct Sink {
     port: u16,
     received: Arc<[AtomicU64]>,
-    ended: Arc<[AtomicBool]>,
-    stop: Option<watch::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker,
 }
 
 impl Sink {
     /// Listens in a namespace, on IPv4 and IPv6.
     pub(crate) fn listen(within: &Namespace, after_end: AfterEnd) -> Self {
         let received: Arc<[AtomicU64]> = (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect();
-        let ended: Arc<[AtomicBool]> = (0..=u16::MAX).map(|_| AtomicBool::new(false)).collect();
-        let (stop, stopped) = watch::channel(());
         let (tell_port, port) = mpsc::channel();
-        let ledger = Ledger {
-            received: received.clone(),
-            ended: ended.clone(),
-            after_end,
-            stopped,
-        };
-        let thread = within.spawn(move || {
-            own_descriptors();
-            runtime().block_on(ledger.serve(tell_port));
+        let ledger = received.clone();
+        let worker = Worker::start(within, move |stop| {
+            let listener = listener();
+            let address = listener.local_addr().ok();
+            let port = address.and_then(|a| a.as_socket()).map(|a| a.port());
+            tell_port
+                .send(port.expect("it is bound"))
+                .expect("the sink waits for it");
+            serve(&listener, &ledger, after_end, stop);
         });
         Self {
             port: port.recv().expect("the sink listens"),
             received,
-            ended,
-            stop: Some(stop),
-            thread: Some(thread),
+            worker,
         }
     }
 
@@ -196,116 +190,112 @@ impl Sink {
         let all = self.received.iter();
         all.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
+}
 
-    /// Whether the sender with that port has ended its direction (or was reset).
-    pub(crate) fn has_ended(&self, port: u16) -> bool {
-        self.ended[usize::from(port)].load(Ordering::Relaxed)
+/// Accepts and receives until it is told to stop. `received` counts bytes by the sender's port.
+fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &AtomicBool) {
+    const LISTENER: u64 = u64::MAX;
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
+    let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
+    epoll.add(listener, readable(LISTENER)).expect("a socket");
+    let mut connections: HashMap<u64, (Socket, usize)> = HashMap::new();
+    let mut ended = Vec::new();
+    for_each_event(&epoll, stop, |token| {
+        if token == LISTENER {
+            // A connection that was reset while it waited is no reason to stop.
+            if let Ok((socket, peer)) = listener.accept() {
+                let port = usize::from(peer.as_socket().map_or(0, |peer| peer.port()));
+                let token = socket.as_raw_fd() as u64;
+                received[port].store(0, Ordering::Relaxed);
+                epoll.add(&socket, readable(token)).expect("a new socket");
+                connections.insert(token, (socket, port));
+            }
+            return;
+        }
+        let Some((socket, port)) = connections.get(&token) else {
+            return;
+        };
+        match discard(socket) {
+            0 => {
+                let _ = epoll.delete(socket);
+                let connection = connections.remove(&token);
+                ended.extend(connection.filter(|_| after_end == AfterEnd::Hold));
+            }
+            bytes => {
+                received[*port].fetch_add(bytes, Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Takes what has arrived without copying it (tcp(7): `MSG_TRUNC`). 0 at the end and after errors.
+fn discard(socket: &Socket) -> u64 {
+    let (nowhere, most) = (ptr::null_mut(), 1 << 24);
+    // SAFETY: with MSG_TRUNC, TCP writes nothing to the buffer, so there need be none.
+    let bytes = unsafe { libc::recv(socket.as_raw_fd(), nowhere, most, libc::MSG_TRUNC) };
+    u64::try_from(bytes).unwrap_or(0)
+}
+
+fn listener() -> Socket {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a free descriptor");
+    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
+    socket.set_only_v6(false).expect("a dual-stack host");
+    socket.bind(&any.into()).expect("any port");
+    socket.listen(4_096).expect("a bound socket");
+    socket
+}
+
+/// A thread in a namespace with a table of descriptors of its own, since the limit on open files
+/// would otherwise count both ends of every connection. Stops when dropped.
+pub(super) struct Worker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    pub(super) fn start(
+        within: &Namespace,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = within.spawn(move || {
+            // Copies of the descriptors of others would keep BPF objects alive.
+            // SAFETY: with this flag they are closed in this thread's new table only, and the thread
+            // owns none but standard input, output and error.
+            let status = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as _) };
+            assert_eq!(
+                status,
+                0,
+                "close_range: {}",
+                std::io::Error::last_os_error()
+            );
+            work(&stopped);
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
     }
 }
 
-impl Drop for Sink {
+impl Drop for Worker {
     fn drop(&mut self) {
-        self.stop.take();
+        self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Bytes and ends by the sender's port.
-#[derive(Clone)]
-struct Ledger {
-    received: Arc<[AtomicU64]>,
-    ended: Arc<[AtomicBool]>,
-    after_end: AfterEnd,
-    stopped: watch::Receiver<()>,
-}
-
-impl Ledger {
-    async fn serve(self, tell_port: mpsc::Sender<u16>) {
-        let mut stopped = self.stopped.clone();
-        let listener = listener();
-        let port = listener.local_addr().expect("it is bound").port();
-        tell_port.send(port).expect("the sink waits for it");
-        let accept = async {
-            loop {
-                // A connection that was reset while it waited is no reason to stop.
-                if let Ok((stream, peer)) = listener.accept().await {
-                    tokio::spawn(self.clone().receive(stream, peer.port()));
-                }
-            }
-        };
-        tokio::select! {
-            () = accept => {}
-            _ = stopped.changed() => {}
+/// Calls `work` with the token of every event until it is told to stop.
+pub(super) fn for_each_event(epoll: &Epoll, stop: &AtomicBool, mut work: impl FnMut(u64)) {
+    let mut events = [EpollEvent::empty(); 256];
+    while !stop.load(Ordering::Relaxed) {
+        // A signal interrupts the wait: there are no events then.
+        let count = epoll.wait(&mut events, 10u8).unwrap_or(0);
+        for event in &events[..count] {
+            work(event.data());
         }
     }
-
-    async fn receive(mut self, stream: tokio::net::TcpStream, port: u16) {
-        let port = usize::from(port);
-        self.received[port].store(0, Ordering::Relaxed);
-        self.ended[port].store(false, Ordering::Relaxed);
-        while stream.readable().await.is_ok() {
-            match stream.try_io(Interest::READABLE, || discard(&stream)) {
-                Ok(0) => break,
-                Ok(bytes) => {
-                    self.received[port].fetch_add(bytes as u64, Ordering::Relaxed);
-                }
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => break,
-            }
-        }
-        self.ended[port].store(true, Ordering::Relaxed);
-        if self.after_end == AfterEnd::Hold {
-            let _ = self.stopped.changed().await;
-        }
-    }
-}
-
-/// Takes what has arrived without copying it (tcp(7): `MSG_TRUNC`).
-fn discard(stream: &tokio::net::TcpStream) -> std::io::Result<usize> {
-    // SAFETY: with MSG_TRUNC, TCP writes nothing to the buffer, so there need be none.
-    let bytes = unsafe {
-        libc::recv(
-            stream.as_raw_fd(),
-            ptr::null_mut(),
-            1 << 24,
-            libc::MSG_TRUNC,
-        )
-    };
-    if bytes < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(bytes as usize)
-}
-
-fn listener() -> TcpListener {
-    let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a free descriptor");
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    socket.set_only_v6(false).expect("a dual-stack host");
-    socket.bind(&any.into()).expect("any port");
-    socket.listen(4_096).expect("a bound socket");
-    socket.set_nonblocking(true).expect("a socket");
-    TcpListener::from_std(socket.into()).expect("within the runtime")
-}
-
-pub(super) fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("descriptors for epoll")
-}
-
-/// Gives this thread a table of descriptors of its own, with standard input, output and error only:
-/// copies of others would keep BPF objects alive.
-pub(super) fn own_descriptors() {
-    // SAFETY: with this flag the descriptors are closed in this thread's new table only, and the
-    // thread owns none of them.
-    let status = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as _) };
-    assert_eq!(
-        status,
-        0,
-        "close_range: {}",
-        std::io::Error::last_os_error()
-    );
 }

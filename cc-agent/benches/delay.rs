@@ -1,0 +1,73 @@
+//! Nothing waits for the agent: bytes delivered, and time of an ACK in BPF, while every inference
+//! takes longer and longer.
+//!
+//! A flow with a fixed window on a 100 Mbit/s path. Agents that need 0, 25, 50 and 200 ms more for
+//! each inference take turns, and the figures are medians.
+
+#[path = "../tests/lab/mod.rs"]
+mod lab;
+mod report;
+
+use std::{thread, time::Duration};
+
+use lab::{AfterEnd, Agent, Bottleneck, Exclusive, Flow, Path, ProgramTime, Sink};
+use report::{Report, median};
+
+const DELAYS_MS: [u32; 4] = [0, 25, 50, 200];
+const ROUNDS: usize = 5;
+const SETTLE: Duration = Duration::from_millis(1_500);
+const MEASURE: Duration = Duration::from_secs(4);
+
+fn main() -> anyhow::Result<()> {
+    if let Some(reason) = lab::unmet_requirement() {
+        anyhow::bail!("this benchmark needs the live kernel: {reason}");
+    }
+    let _exclusive = Exclusive::take();
+    let mut report = Report::new("delay");
+    let path = Path::through(Bottleneck {
+        rate_mbit: 100,
+        queue_bytes: 400_000,
+    });
+    let mut bytes = DELAYS_MS.map(|_| Vec::new());
+    let mut nanos = DELAYS_MS.map(|_| Vec::new());
+    let mut answered = DELAYS_MS.map(|_| Vec::new());
+    println!(
+        "{:>8} {:>14} {:>10} {:>16}",
+        "added", "bytes", "ns/ACK", "decision p50"
+    );
+    for _ in 0..ROUNDS {
+        for (index, delay) in DELAYS_MS.into_iter().enumerate() {
+            let name = lab::unique_name();
+            let added = delay.to_string();
+            let arguments = ["--policy", "fixed:60", "--added-delay-ms", &added];
+            let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, &arguments);
+            let sink = Sink::listen(&path.receiver, AfterEnd::Close);
+            let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), &name).sending();
+            thread::sleep(SETTLE);
+            let time = ProgramTime::start();
+            let before = sink.received();
+            thread::sleep(MEASURE);
+            let delivered = (sink.received() - before) as f64;
+            let ns = time.ns_per_run();
+            let decision = agent.status().decision_delay.p50_ms;
+            println!("{delay:>5} ms {delivered:>14.0} {ns:>10.0} {decision:>13.2} ms");
+            bytes[index].push(delivered);
+            nanos[index].push(ns);
+            answered[index].push(decision);
+            drop(flow);
+        }
+    }
+    for (index, delay) in DELAYS_MS.into_iter().enumerate() {
+        report.show(format!("bytes_{delay}ms"), median(&bytes[index]));
+        report.show(
+            format!("bytes_ratio_{delay}ms"),
+            median(&bytes[index]) / median(&bytes[0]),
+        );
+        report.show(format!("ns_per_ack_{delay}ms"), median(&nanos[index]));
+        report.show(
+            format!("decision_delay_p50_ms_{delay}ms"),
+            median(&answered[index]),
+        );
+    }
+    report.write()
+}

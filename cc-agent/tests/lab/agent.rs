@@ -1,0 +1,110 @@
+//! The agent's binary as a process of its own.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use cc_agent::status::{Snapshot, fetch};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::eventually;
+
+/// A running `cc-agent run`. Killed when it is dropped.
+pub(crate) struct Agent {
+    child: Child,
+    socket: PathBuf,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    /// Starts `binary run --name NAME ARGUMENTS` and waits until the name is registered.
+    ///
+    /// # Panics
+    ///
+    /// With what it logged, when it ends before that.
+    pub(crate) fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
+        let mut agent = Self::spawn(binary, name, arguments);
+        eventually("the agent registered its name", || {
+            let ended = agent.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the agent ended: {}", agent.log());
+            fetch(&agent.socket).is_ok().then_some(())
+        });
+        agent
+    }
+
+    /// Starts it and waits for nothing.
+    pub(crate) fn spawn(binary: &str, name: &str, arguments: &[&str]) -> Self {
+        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+        let mut child = Command::new(binary)
+            .args(["run", "--plain", "--name", name, "--socket"])
+            .arg(&socket)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{binary}: {error}"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let lines = log.clone();
+        let reader = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut log = lines.lock().expect("no panic while it is held");
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self {
+            child,
+            socket,
+            log,
+            reader: Some(reader),
+        }
+    }
+
+    /// What it says about itself.
+    pub(crate) fn status(&self) -> Snapshot {
+        fetch(&self.socket).expect("a running agent answers")
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("no panic while it is held").clone()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+    }
+
+    /// Sends it a signal and waits for its end.
+    pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+        self.signal(signal);
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().expect("our child");
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        (status, self.log())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
