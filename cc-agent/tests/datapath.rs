@@ -459,7 +459,9 @@ fn slow_start_until_the_first_decision() {
         info.snd_cwnd <= 10 + info.delivered + info.unacked,
         "faster than slow start: {info:?}"
     );
-    let first = bench.pump.log(|log| log.windows[0]);
+    let first = bench.pump.wait_for("the first window passed", |log| {
+        log.windows.first().copied()
+    });
     assert_eq!((first.mode, first.decision), (Mode::Startup as u32, 0));
     bench.pump.decide(12);
     bench

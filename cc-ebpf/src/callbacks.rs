@@ -60,10 +60,16 @@ macro_rules! callback {
 
 callback!(
     /// The congestion control was attached to a connection: remember where its totals stand. The
-    /// flow is opened by its first ACK, since not every `init` is paired with a `release`.
+    /// flow is opened by its next ACK, since not every `init` is paired with a `release`; for the same
+    /// reason one that is still open is closed first.
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
+        let state = socket.state();
+        if state.generation != 0 {
+            close(socket, &state);
+        }
         socket.set_state(SocketState {
+            stage: SocketState::READY,
             base: socket.totals(0),
             ..SocketState::default()
         });
@@ -158,8 +164,8 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     // SAFETY: a helper without arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     let mut state = socket.state();
-    if state.opened == 0 {
-        state.opened = 1;
+    if state.stage == SocketState::READY {
+        state.stage = SocketState::OPENED;
         open(arguments, socket, &mut state, now_ns);
         socket.set_state(state);
     }

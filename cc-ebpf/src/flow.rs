@@ -57,12 +57,22 @@ pub struct SocketState {
     pub generation: u32,
     /// Slot of the flow.
     pub slot: u32,
-    /// 1 once the flow has asked for a slot, with or without success.
-    pub opened: u32,
+    /// How far the flow has come: [`Self::NEW`], [`Self::READY`] or [`Self::OPENED`].
+    pub stage: u32,
     /// Timeouts counted by ourselves, for kernels without `total_rto`.
     pub rtos: u32,
     /// Totals when the congestion control was attached.
     pub base: Totals,
+}
+
+impl SocketState {
+    /// Before `init`. The SYN-ACK of a connection that we open is processed in this stage
+    /// (`tcp_rcv_synsent_state_process` before `tcp_init_transfer`, net/ipv4/tcp_input.c).
+    pub const NEW: u32 = 0;
+    /// After `init`: the next ACK opens the flow.
+    pub const READY: u32 = 1;
+    /// The flow has asked for a slot, with or without success.
+    pub const OPENED: u32 = 2;
 }
 
 const _: () = assert!(size_of::<SocketState>() <= 104);

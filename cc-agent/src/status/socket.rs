@@ -68,7 +68,7 @@ pub enum StatusError {
         owner: String,
     },
     /// The socket's place is taken by something else.
-    #[error("{} is no socket and is left alone; choose another place with --socket", .0.display())]
+    #[error("{} is no socket; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{what} {}: {source}{}", path.display(), hint(.source))]
@@ -277,9 +277,17 @@ fn connect(path: &Path, patience: Duration) -> Result<UnixStream, StatusError> {
     };
     connected().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => StatusError::NotRunning(path.to_owned()),
+        // The kernel refuses so for any file that nobody listens on.
+        io::ErrorKind::ConnectionRefused if !is_socket(path) => {
+            StatusError::NotASocket(path.to_owned())
+        }
         io::ErrorKind::ConnectionRefused => StatusError::Dead(path.to_owned()),
         _ => no_answer(path, error),
     })
+}
+
+fn is_socket(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 fn no_answer(path: &Path, error: io::Error) -> StatusError {
@@ -422,6 +430,8 @@ mod tests {
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         fs::write(&place.path, "precious").expect("writes");
         let error = Server::bind(&place.path).expect_err("is taken");
+        assert!(matches!(error, StatusError::NotASocket(_)), "{error}");
+        let error = fetch(&place.path).expect_err("is no socket");
         assert!(matches!(error, StatusError::NotASocket(_)), "{error}");
         assert_eq!(fs::read(&place.path).expect("reads"), b"precious");
     }

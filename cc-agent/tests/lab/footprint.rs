@@ -18,39 +18,39 @@ pub(crate) struct Footprint {
 }
 
 impl Footprint {
-    /// What there is now: the maps with settings for that name, every program that uses them, and
-    /// every map that those programs use. Programs that an earlier agent of the name left to its
-    /// flows share these maps and are therefore among them.
+    /// What there is now: the maps with settings for that name, every program that has a map in
+    /// common with what was found so far, and every map of those programs. Programs that an earlier
+    /// agent of the name left to its flows share the flows' maps and are therefore among them.
     pub(crate) fn of(name: &str) -> Self {
-        let settings: BTreeSet<u32> = loaded_maps()
-            .flatten()
-            .filter(|info| info.name_as_str() == Some("CC_SETTINGS"))
-            .map(|info| info.id())
-            .filter(|&id| settings_name(id).as_deref() == Some(name))
-            .collect();
         let mut footprint = Self {
             programs: BTreeSet::new(),
-            maps: settings.clone(),
+            maps: loaded_maps()
+                .flatten()
+                .filter(|info| info.name_as_str() == Some("CC_SETTINGS"))
+                .map(|info| info.id())
+                .filter(|&id| settings_name(id).as_deref() == Some(name))
+                .collect(),
         };
-        for program in loaded_programs().flatten() {
-            let ids: Vec<u32> = program
-                .map_ids()
-                .ok()
-                .flatten()
-                .into_iter()
-                .flatten()
-                .collect();
-            if ids.iter().any(|id| settings.contains(id)) {
-                footprint.programs.insert(program.id());
-                footprint.maps.extend(ids);
-            }
-        }
+        while footprint.grow() {}
         for info in loaded_maps().flatten() {
             if info.name_as_str() == Some(name) {
                 footprint.maps.insert(info.id()); // the struct_ops map
             }
         }
         footprint
+    }
+
+    /// Adds the programs that use a map of the footprint, and their maps; whether there were any.
+    fn grow(&mut self) -> bool {
+        let before = self.programs.len();
+        for program in loaded_programs().flatten() {
+            let maps = program.map_ids().ok().flatten().unwrap_or_default();
+            if maps.iter().any(|id| self.maps.contains(id)) {
+                self.programs.insert(program.id());
+                self.maps.extend(maps);
+            }
+        }
+        self.programs.len() > before
     }
 
     /// Number of programs.
