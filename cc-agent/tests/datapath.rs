@@ -16,8 +16,8 @@ use cc_ebpf::{
     OpenedRecord, Startup, WindowRecord,
 };
 use lab::{
-    AfterEnd, Bottleneck, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, eventually, options,
-    unique_name,
+    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, eventually,
+    options, unique_name,
 };
 
 fn main() -> ExitCode {
@@ -335,24 +335,15 @@ fn opened_records_say_who_a_flow_is() {
         assert_eq!((remote.ip(), remote.port()), (to.ip(), to.port()));
         assert_eq!(mss, initial.snd_mss);
         assert_eq!((initial_cwnd, initial.snd_cwnd), (10, 10));
-        match own_cgroup() {
-            Some(id) => assert_eq!(cgroup_id, id),
+        match Cgroup::own() {
+            // A cgroup's id is its directory's inode.
+            Some(directory) => assert_eq!(
+                cgroup_id,
+                fs::metadata(directory).expect("it is ours").ino()
+            ),
             None => eprintln!("no cgroup v2 is mounted: the cgroup of flows was not compared"),
         }
     }
-}
-
-/// The inode of this process's cgroup v2 directory.
-fn own_cgroup() -> Option<u64> {
-    let mounts = fs::read_to_string("/proc/mounts").ok()?;
-    let mount = mounts.lines().find_map(|line| {
-        let mut words = line.split_whitespace().skip(1);
-        let directory = words.next()?;
-        (words.next()? == "cgroup2").then(|| directory.to_owned())
-    })?;
-    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    Some(fs::metadata(mount + path).ok()?.ino())
 }
 
 fn a_decision_takes_effect_at_the_next_ack() {

@@ -46,19 +46,28 @@ impl Statistics {
         variance.max(0.0)
     }
 
+    /// Starts with the first ACK of a window.
     #[inline(always)]
-    fn add(&mut self, features: &Features, first: bool) {
+    fn start(&mut self, features: &Features) {
         for (index, &value) in features.iter().enumerate() {
-            if first {
-                self.sum[index] = u64::from(value);
-                self.squares[index] = 0;
-                self.min[index] = value;
-                self.max[index] = value;
-                self.reference[index] = value;
+            self.sum[index] = u64::from(value);
+            self.squares[index] = 0;
+            self.min[index] = value;
+            self.max[index] = value;
+            self.reference[index] = value;
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, features: &Features) {
+        for (index, &value) in features.iter().enumerate() {
+            self.sum[index] += u64::from(value);
+            let reference = self.reference[index];
+            // Half of the features are the same on most ACKs: nothing more to do for them.
+            if value == reference {
                 continue;
             }
-            self.sum[index] += u64::from(value);
-            let deviation = u64::from(value.abs_diff(self.reference[index]));
+            let deviation = u64::from(value.abs_diff(reference));
             self.squares[index] = self.squares[index].saturating_add(deviation * deviation);
             if value < self.min[index] {
                 self.min[index] = value;
@@ -121,9 +130,12 @@ impl WindowRecord {
     /// Adds one ACK's features.
     #[inline(always)]
     pub fn add(&mut self, features: &Features) {
-        let first = self.acks == 0;
+        if self.acks == 0 {
+            self.features.start(features);
+        } else {
+            self.features.add(features);
+        }
         self.acks += 1;
-        self.features.add(features, first);
     }
 }
 

@@ -50,7 +50,10 @@ fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     // Its own directory: neither its locks nor its fingerprints meet those of the host's builds.
     let target_dir = workspace::target_dir().join("ebpf");
     let linker = toolchain.linker.path.display();
-    let flags = ["-C", "debuginfo=0", "-C", &format!("linker={linker}")].join("\x1f");
+    // The instruction set that every supported kernel has (v3: Linux 5.1), with 32-bit arithmetic.
+    let linker = format!("linker={linker}");
+    let flags = ["debuginfo=0", "target-cpu=v3", &linker].map(|flag| format!("-C{flag}"));
+    let flags = flags.join("\x1f");
     let mut cargo = Command::new(toolchain.compiler.cargo());
     cargo
         .current_dir(workspace::root())

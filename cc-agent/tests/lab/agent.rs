@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread::{self, JoinHandle},
@@ -14,7 +14,7 @@ use nix::{
     unistd::Pid,
 };
 
-use super::eventually;
+use super::{Namespace, eventually};
 
 /// A running `cc-agent run`. Killed when it is dropped.
 pub(crate) struct Agent {
@@ -31,19 +31,33 @@ impl Agent {
     ///
     /// With what it logged, when it ends before that.
     pub(crate) fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
-        let mut agent = Self::spawn(binary, name, arguments);
-        eventually("the agent registered its name", || {
-            let ended = agent.child.try_wait().expect("our child");
-            assert!(ended.is_none(), "the agent ended: {}", agent.log());
-            fetch(&agent.socket).is_ok().then_some(())
-        });
-        agent
+        Self::launch(Command::new(binary), name, arguments).registered()
+    }
+
+    /// Starts it in a namespace and waits until the name is registered.
+    ///
+    /// # Panics
+    ///
+    /// With what it logged, when it ends before that.
+    pub(crate) fn start_in(
+        namespace: &Namespace,
+        binary: &str,
+        name: &str,
+        arguments: &[&str],
+    ) -> Self {
+        let mut command = Command::new(binary);
+        namespace.hold(&mut command);
+        Self::launch(command, name, arguments).registered()
     }
 
     /// Starts it and waits for nothing.
     pub(crate) fn spawn(binary: &str, name: &str, arguments: &[&str]) -> Self {
+        Self::launch(Command::new(binary), name, arguments)
+    }
+
+    fn launch(mut command: Command, name: &str, arguments: &[&str]) -> Self {
         let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
-        let mut child = Command::new(binary)
+        let mut child = command
             .args(["run", "--plain", "--name", name, "--socket"])
             .arg(&socket)
             .args(arguments)
@@ -51,7 +65,7 @@ impl Agent {
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
-            .unwrap_or_else(|error| panic!("{binary}: {error}"));
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let log = Arc::new(Mutex::new(String::new()));
         let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
         let lines = log.clone();
@@ -70,6 +84,20 @@ impl Agent {
         }
     }
 
+    fn registered(mut self) -> Self {
+        eventually("the agent registered its name", || {
+            let ended = self.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the agent ended: {}", self.log());
+            fetch(&self.socket).is_ok().then_some(())
+        });
+        self
+    }
+
+    /// Where it is asked for its status.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// What it says about itself.
     pub(crate) fn status(&self) -> Snapshot {
         fetch(&self.socket).expect("a running agent answers")
@@ -86,7 +114,7 @@ impl Agent {
     }
 
     /// Sends it a signal and waits for its end.
-    pub(crate) fn end(mut self, signal: Signal) -> (ExitStatus, String) {
+    pub(crate) fn end(&mut self, signal: Signal) -> (ExitStatus, String) {
         self.signal(signal);
         self.wait()
     }

@@ -8,7 +8,7 @@ use std::{
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
-use super::namespace;
+use super::{cgroup, namespace};
 
 /// Runs the trials one after the other, behind the lock. Where the host lacks something, each is
 /// reported as ignored, and the reason is printed so that nobody takes silence for success.
@@ -84,6 +84,7 @@ impl Exclusive {
             .expect("root may write to /run");
         lock.lock().expect("a lock on a regular file");
         namespace::sweep();
+        cgroup::sweep();
         Self { _lock: lock }
     }
 }

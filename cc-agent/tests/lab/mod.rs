@@ -7,6 +7,7 @@
 //!   is where delay comes from: a path without one has an RTT of some 30 µs and teaches nothing.
 //! - [`Flow`], [`Crowd`] and [`Sink`] send and receive; [`TcpInfo`] is what the kernel itself says
 //!   about a connection.
+//! - [`Agent`] is the agent's own binary, [`Cgroup`] a place for sockets that it may be told to serve.
 //! - [`Pump`] is an agent in miniature for a datapath in this process.
 //! - [`Footprint`] lists what a datapath has in the kernel, to show that it is gone.
 //!
@@ -15,6 +16,7 @@
 #![allow(dead_code, unused_imports, reason = "each program uses its own part")]
 
 mod agent;
+mod cgroup;
 mod crowd;
 mod footprint;
 mod harness;
@@ -26,6 +28,7 @@ mod tcp;
 mod tcp_info;
 
 pub(crate) use agent::Agent;
+pub(crate) use cgroup::Cgroup;
 pub(crate) use crowd::Crowd;
 pub(crate) use footprint::Footprint;
 pub(crate) use harness::{Exclusive, run, unmet_requirement};
@@ -65,6 +68,23 @@ pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) 
 /// A name for a congestion control that no other test uses.
 pub(crate) fn unique_name() -> String {
     format!("rlt{}x{}", std::process::id(), next_number())
+}
+
+/// Begins the names of namespaces and cgroups.
+const PREFIX: &str = "cclab";
+
+/// A name for a namespace or a cgroup: [`PREFIX`], the process id, a number, and the role.
+fn unique_place(role: &str) -> String {
+    format!("{PREFIX}-{}-{}-{role}", std::process::id(), next_number())
+}
+
+/// Whether this is a name by [`unique_place`] of a program that is no more.
+fn belongs_to_the_dead(name: &str) -> bool {
+    let mut parts = name.split('-');
+    parts.next() == Some(PREFIX)
+        && parts
+            .next()
+            .is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists())
 }
 
 fn next_number() -> u32 {

@@ -11,12 +11,10 @@ use std::{
 
 use nix::sched::{CloneFlags, setns};
 
-use super::next_number;
+use super::{belongs_to_the_dead, unique_place};
 
 /// Where `ip netns` keeps them.
 const DIRECTORY: &str = "/run/netns";
-/// Names are PREFIX, the process id, a number, and the role.
-const PREFIX: &str = "cclab";
 
 /// A network namespace that goes when this does.
 pub(crate) struct Namespace {
@@ -27,7 +25,7 @@ pub(crate) struct Namespace {
 impl Namespace {
     /// A new one, with its loopback up. The name ends with `role`.
     pub(crate) fn new(role: &str) -> Self {
-        let name = format!("{PREFIX}-{}-{}-{role}", std::process::id(), next_number());
+        let name = unique_place(role);
         execute(Command::new("ip").args(["netns", "add", &name]));
         let handle = File::open(PathBuf::from(DIRECTORY).join(&name)).expect("it was just made");
         let namespace = Self { name, handle };
@@ -134,14 +132,7 @@ pub(super) fn sweep() {
     };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let mut parts = name.split('-');
-        if parts.next() != Some(PREFIX) {
-            continue;
-        }
-        let alive = parts
-            .next()
-            .is_some_and(|pid| PathBuf::from("/proc").join(pid).exists());
-        if !alive {
+        if belongs_to_the_dead(&name) {
             let _ = Command::new("ip").args(["netns", "del", &name]).status();
         }
     }

@@ -29,12 +29,27 @@ pub(crate) struct Flow {
 impl Flow {
     /// Connects from a namespace, under a congestion control.
     pub(crate) fn connect(from: &Namespace, to: SocketAddr, congestion_control: &str) -> Self {
-        let stream = from.within(|| {
-            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)
-                .expect("a free descriptor");
+        Self::connect_after(from, to, |socket| {
             socket
                 .set_tcp_congestion(congestion_control.as_bytes())
                 .unwrap_or_else(|error| panic!("choosing {congestion_control}: {error}"));
+        })
+    }
+
+    /// Connects from a namespace, and leaves the choice of a congestion control to the kernel.
+    pub(crate) fn connect_without_choice(from: &Namespace, to: SocketAddr) -> Self {
+        Self::connect_after(from, to, |_| {})
+    }
+
+    fn connect_after(
+        from: &Namespace,
+        to: SocketAddr,
+        prepare: impl FnOnce(&Socket) + Send,
+    ) -> Self {
+        let stream = from.within(|| {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)
+                .expect("a free descriptor");
+            prepare(&socket);
             socket
                 .connect(&to.into())
                 .unwrap_or_else(|error| panic!("connecting to {to}: {error}"));
@@ -92,6 +107,14 @@ impl Flow {
     /// What the kernel says about it.
     pub(crate) fn info(&self) -> TcpInfo {
         TcpInfo::of(&*self.stream).expect("an open connection")
+    }
+
+    /// The name of its congestion control.
+    pub(crate) fn congestion_control(&self) -> String {
+        let name = self.socket().tcp_congestion().expect("an open connection");
+        String::from_utf8_lossy(&name)
+            .trim_end_matches('\0')
+            .to_owned()
     }
 
     /// The socket, for options.

@@ -1,0 +1,695 @@
+//! The agent's binary on the running kernel, from outside: TCP connections between network
+//! namespaces, their TCP_INFO, and what the agent says of itself.
+//!
+//! Where two schemes are compared, each has a path of its own and both run at the same time, so that
+//! a busy machine slows both. Otherwise nothing depends on the machine's speed: things happen
+//! eventually or never.
+
+mod lab;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    net::SocketAddr,
+    os::unix::{fs::PermissionsExt, process::CommandExt},
+    path::PathBuf,
+    process::{Command, ExitCode, ExitStatus, Stdio},
+    thread,
+    time::Duration,
+};
+
+use cc_agent::{
+    environment::Environment,
+    kernel::datapath::registered,
+    policy::{DEFAULT_POLICY, PolicyKind, PolicyMeta, export::ActorCritic},
+    status::Snapshot,
+};
+use cc_ebpf::Counter;
+use lab::{
+    AfterEnd, Agent, Bottleneck, Cgroup, Crowd, Flow, Footprint, Namespace, Path, Sink, eventually,
+    unique_name,
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+    sys::signal::Signal,
+};
+use prost::Message;
+use tempfile::TempDir;
+use tract_onnx::pb::{ModelProto, tensor_proto::DataLocation};
+
+fn main() -> ExitCode {
+    lab::run(&[
+        (
+            "the_kernel_shows_the_window_decided",
+            the_kernel_shows_the_window_decided,
+        ),
+        (
+            "the_default_policy_keeps_the_queue_short",
+            the_default_policy_keeps_the_queue_short,
+        ),
+        (
+            "a_killed_agent_is_succeeded",
+            a_killed_agent_is_succeeded,
+        ),
+        (
+            "without_an_agent_flows_do_as_well_as_reno",
+            without_an_agent_flows_do_as_well_as_reno,
+        ),
+        (
+            "a_stopped_agent_takes_its_flows_back",
+            a_stopped_agent_takes_its_flows_back,
+        ),
+        ("an_end_leaves_nothing", an_end_leaves_nothing),
+        (
+            "it_can_be_the_default_for_a_while",
+            it_can_be_the_default_for_a_while,
+        ),
+        ("a_cgroup_can_use_it", a_cgroup_can_use_it),
+        (
+            "slow_inference_costs_no_throughput",
+            slow_inference_costs_no_throughput,
+        ),
+        (
+            "bad_input_is_refused_and_disturbs_nobody",
+            bad_input_is_refused_and_disturbs_nobody,
+        ),
+        (
+            "an_answer_that_is_no_number_changes_nothing",
+            an_answer_that_is_no_number_changes_nothing,
+        ),
+        ("many_flows_are_answered", many_flows_are_answered),
+        (
+            "flows_beyond_the_slots_transfer_too",
+            flows_beyond_the_slots_transfer_too,
+        ),
+    ])
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
+
+/// A queue that the fixed windows of these tests do not fill.
+const ROOMY: Bottleneck = Bottleneck {
+    rate_mbit: 20,
+    queue_bytes: 1_000_000,
+};
+
+/// A path with a sink behind it, and the name of the congestion control to come.
+struct Bench {
+    // The sink goes before the path does.
+    sink: Sink,
+    path: Path,
+    name: String,
+}
+
+impl Bench {
+    fn new(bottleneck: Bottleneck) -> Self {
+        let path = Path::through(bottleneck);
+        Self {
+            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
+            path,
+            name: unique_name(),
+        }
+    }
+
+    fn agent(&self, arguments: &[&str]) -> Agent {
+        Agent::start(BINARY, &self.name, arguments)
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.sink.at(self.path.receiver4())
+    }
+
+    fn connect(&self) -> Flow {
+        self.connect_by(&self.name)
+    }
+
+    fn connect_by(&self, congestion_control: &str) -> Flow {
+        Flow::connect(&self.path.sender, self.address(), congestion_control)
+    }
+
+    fn connect_without_choice(&self) -> Flow {
+        Flow::connect_without_choice(&self.path.sender, self.address())
+    }
+}
+
+fn wait_for_window(flow: &Flow, cwnd: u32) {
+    eventually(&format!("the window was {cwnd}"), || {
+        (flow.info().snd_cwnd == cwnd).then_some(())
+    });
+}
+
+/// Waits until the flow grows its window itself, as Reno does, from where it was decided.
+fn wait_for_growth(flow: &Flow, beyond: u32) {
+    eventually("the window grew without an agent", || {
+        (flow.info().snd_cwnd > beyond).then_some(())
+    });
+}
+
+fn wait_for_status(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    eventually(what, || Some(agent.status()).filter(&accept))
+}
+
+fn count(status: &Snapshot, counter: Counter) -> u64 {
+    // The very first snapshot, made before the datapath was read, has none.
+    let count = status.datapath.get(counter.name());
+    *count.unwrap_or_else(|| panic!("no {} in {status:?}", counter.name()))
+}
+
+fn the_kernel_shows_the_window_decided() {
+    let bench = Bench::new(ROOMY);
+    for cwnd in [4, 40, 200] {
+        let agent = bench.agent(&["--policy", &format!("fixed:{cwnd}")]);
+        let flow = bench.connect().sending();
+        wait_for_window(&flow, cwnd);
+        flow.advance(100_000);
+        assert_eq!(flow.info().snd_cwnd, cwnd);
+
+        let shown = ss(&bench.path.sender, &flow);
+        let words: Vec<&str> = shown.split_whitespace().collect();
+        assert!(words.contains(&bench.name.as_str()), "{shown}");
+        assert!(words.contains(&format!("cwnd:{cwnd}").as_str()), "{shown}");
+
+        let status = wait_for_status(&agent, "the status shows the window", |status| {
+            let mut flows = status.flows.iter();
+            flows.any(|view| (view.cwnd, view.mode.as_str()) == (cwnd, "decided"))
+        });
+        assert_eq!(status.flows[0].local, flow.local());
+        assert_eq!(status.live_flows, 1);
+    }
+}
+
+/// What `ss` prints about a flow.
+fn ss(namespace: &Namespace, flow: &Flow) -> String {
+    let mut command = Command::new("ss");
+    let port = format!("sport = :{}", flow.port());
+    namespace.hold(command.args(["-tinH", &port]));
+    let output = command.output().expect("ss is part of iproute2, as ip is");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Beside cubic, on a path with a queue of 200 ms.
+fn the_default_policy_keeps_the_queue_short() {
+    const DEEP: Bottleneck = Bottleneck {
+        rate_mbit: 20,
+        queue_bytes: 500_000,
+    };
+    let (ours, theirs) = (Bench::new(DEEP), Bench::new(DEEP));
+    let agent = ours.agent(&[]);
+    let (rlcc, cubic) = (ours.connect().sending(), theirs.connect_by("cubic").sending());
+    wait_for_status(&agent, "there were ten decisions", |status| {
+        status.agent.decisions >= 10
+    });
+
+    let before = (ours.sink.received(), theirs.sink.received());
+    let mut windows = BTreeSet::new();
+    eventually("cubic filled half of the queue", || {
+        windows.insert(rlcc.info().snd_cwnd);
+        (cubic.info().rtt > 100_000).then_some(())
+    });
+    let mut rtts = Vec::new();
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(20));
+        windows.insert(rlcc.info().snd_cwnd);
+        rtts.push((rlcc.info().rtt, cubic.info().rtt));
+    }
+    let delivered = (
+        ours.sink.received() - before.0,
+        theirs.sink.received() - before.1,
+    );
+
+    assert!(windows.len() >= 3, "decisions changed little: {windows:?}");
+    let below = rtts.iter().filter(|(rlcc, cubic)| 2 * rlcc < *cubic);
+    assert!(below.count() > 40, "smoothed RTTs in us: {rtts:?}");
+    assert!(
+        delivered.0 * 10 > delivered.1 * 8,
+        "too few bytes beside cubic's: {delivered:?}"
+    );
+    let status = agent.status();
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    assert_eq!(status.agent.answers_invalid, 0);
+}
+
+fn a_killed_agent_is_succeeded() {
+    let bench = Bench::new(ROOMY);
+    let mut first = bench.agent(&["--policy", "fixed:40"]);
+    let flow = bench.connect().sending();
+    wait_for_window(&flow, 40);
+
+    let (status, _) = first.end(Signal::SIGKILL);
+    assert!(!status.success());
+    eventually("the kernel unregistered the name", || {
+        (!registered(&bench.name)).then_some(())
+    });
+    flow.advance(500_000);
+    wait_for_growth(&flow, 40);
+    flow.advance(500_000);
+    assert_eq!(flow.congestion_control(), bench.name);
+
+    let mut second = bench.agent(&["--policy", "fixed:30"]);
+    let status = second.status();
+    assert_eq!((status.adopted_flows, status.live_flows), (1, 1));
+    wait_for_window(&flow, 30);
+    let status = wait_for_status(&second, "the flow left the fallback", |status| {
+        count(status, Counter::FallbacksLeft) == 1
+    });
+    assert_eq!(count(&status, Counter::FallbacksEntered), 1);
+    assert_eq!(status.flows[0].local, flow.local());
+    let next = bench.connect().sending();
+    wait_for_window(&next, 30);
+
+    let footprint = Footprint::of(&bench.name);
+    assert!(footprint.programs() > 0 && footprint.maps() > 0);
+    second.end(Signal::SIGTERM);
+    flow.advance(100_000);
+    drop((flow, next));
+    footprint.assert_vanishes();
+}
+
+fn without_an_agent_flows_do_as_well_as_reno() {
+    // Small enough that both lose packets many times.
+    const TIGHT: Bottleneck = Bottleneck {
+        rate_mbit: 20,
+        queue_bytes: 60_000,
+    };
+    let (ours, theirs) = (Bench::new(TIGHT), Bench::new(TIGHT));
+    let mut agent = ours.agent(&["--policy", "fixed:20"]);
+    let flow = ours.connect().sending();
+    wait_for_window(&flow, 20);
+    agent.end(Signal::SIGKILL);
+    wait_for_growth(&flow, 20);
+
+    let reno = theirs.connect_by("reno").sending();
+    let losses = flow.info().total_retrans;
+    let before = ours.sink.received();
+    eventually("reno delivered 10 MB", || {
+        (theirs.sink.received() > 10_000_000).then_some(())
+    });
+    let (delivered, by_reno) = (ours.sink.received() - before, theirs.sink.received());
+    assert!(reno.info().total_retrans > 0, "the queue never overflowed");
+    assert!(flow.info().total_retrans > losses, "it never overflowed");
+    assert!(delivered * 10 > by_reno * 8, "{delivered} of {by_reno} bytes");
+}
+
+fn a_stopped_agent_takes_its_flows_back() {
+    let bench = Bench::new(ROOMY);
+    let agent = bench.agent(&["--policy", "fixed:40"]);
+    let flow = bench.connect().sending();
+    wait_for_window(&flow, 40);
+
+    agent.signal(Signal::SIGSTOP);
+    wait_for_growth(&flow, 40);
+    flow.advance(500_000);
+    agent.signal(Signal::SIGCONT);
+    wait_for_window(&flow, 40);
+    flow.advance(500_000);
+    assert_eq!(flow.info().snd_cwnd, 40);
+    let status = wait_for_status(&agent, "the flow left the fallback", |status| {
+        count(status, Counter::FallbacksLeft) == 1
+    });
+    assert_eq!(count(&status, Counter::FallbacksEntered), 1);
+    assert_eq!(count(&status, Counter::RecordsDropped), 0);
+    assert_eq!(status.live_flows, 1);
+}
+
+fn an_end_leaves_nothing() {
+    let bench = Bench::new(ROOMY);
+    let signalled = |signal| {
+        let mut agent = bench.agent(&["--policy", "fixed:20"]);
+        let flow = bench.connect().sending();
+        wait_for_window(&flow, 20);
+        assert!(agent.socket().exists() && registered(&bench.name));
+        let (status, log) = agent.end(signal);
+        flow.advance(100_000);
+        assert_left_nothing(&bench.name, &agent, status, &log);
+    };
+    signalled(Signal::SIGTERM);
+    signalled(Signal::SIGINT);
+    signalled(Signal::SIGHUP);
+
+    let mut agent = Agent::spawn(BINARY, &bench.name, &["--duration", "1"]);
+    let (status, log) = agent.wait();
+    assert_left_nothing(&bench.name, &agent, status, &log);
+}
+
+fn assert_left_nothing(name: &str, agent: &Agent, status: ExitStatus, log: &str) {
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(log.contains(&format!("registered {name}")), "{log}");
+    assert!(log.contains(&format!("unregistered {name}")), "{log}");
+    assert!(!registered(name));
+    assert!(!agent.socket().exists());
+    Footprint::of(name).assert_vanishes();
+}
+
+fn it_can_be_the_default_for_a_while() {
+    const SYSCTL: &str = "net/ipv4/tcp_congestion_control";
+    let bench = Bench::new(ROOMY);
+    let host = fs::read_to_string(PathBuf::from("/proc/sys").join(SYSCTL)).expect("it is there");
+    let sender = &bench.path.sender;
+    sender.set_sysctl(SYSCTL, "reno");
+    let arguments = ["--policy", "fixed:20", "--default"];
+    let mut agent = Agent::start_in(sender, BINARY, &bench.name, &arguments);
+    assert_eq!(sender.sysctl(SYSCTL), bench.name);
+    let flow = bench.connect_without_choice().sending();
+    assert_eq!(flow.congestion_control(), bench.name);
+    wait_for_window(&flow, 20);
+    let of_others = bench.path.receiver.sysctl(SYSCTL);
+    assert_ne!(of_others, bench.name, "it is a namespace's own default");
+
+    let (status, log) = agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_eq!(sender.sysctl(SYSCTL), "reno");
+    assert_eq!(bench.connect_without_choice().congestion_control(), "reno");
+    let now = fs::read_to_string(PathBuf::from("/proc/sys").join(SYSCTL)).expect("it is there");
+    assert_eq!(now, host);
+}
+
+fn a_cgroup_can_use_it() {
+    let cgroup = match Cgroup::new() {
+        Ok(cgroup) => cgroup,
+        Err(reason) => {
+            eprintln!("SKIPPED: a cgroup whose sockets use the congestion control: {reason}");
+            return;
+        }
+    };
+    let bench = Bench::new(ROOMY);
+    let connect = || bench.connect_without_choice();
+    let directory = cgroup.directory().to_str().expect("it is ASCII");
+    let mut agent = bench.agent(&["--policy", "fixed:20", "--cgroup", directory]);
+    assert_ne!(connect().congestion_control(), bench.name);
+    let inside = cgroup.within(connect).sending();
+    assert_eq!(inside.congestion_control(), bench.name);
+    wait_for_window(&inside, 20);
+    assert_ne!(connect().congestion_control(), bench.name);
+
+    let (status, log) = agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert_ne!(cgroup.within(connect).congestion_control(), bench.name);
+    drop(inside);
+    Footprint::of(&bench.name).assert_vanishes();
+}
+
+fn slow_inference_costs_no_throughput() {
+    let (prompt, slow) = (Bench::new(ROOMY), Bench::new(ROOMY));
+    let fixed = ["--policy", "fixed:60"];
+    let added = ["--policy", "fixed:60", "--added-delay-ms", "200"];
+    let agents = (prompt.agent(&fixed), slow.agent(&added));
+    let flows = (prompt.connect().sending(), slow.connect().sending());
+    wait_for_window(&flows.0, 60);
+    wait_for_window(&flows.1, 60);
+
+    let before = (prompt.sink.received(), slow.sink.received());
+    eventually("the prompt one's flow delivered 6 MB", || {
+        (prompt.sink.received() > before.0 + 6_000_000).then_some(())
+    });
+    let bytes = (
+        prompt.sink.received() - before.0,
+        slow.sink.received() - before.1,
+    );
+    let ratio = bytes.1 as f64 / bytes.0 as f64;
+    assert!((0.9..1.1).contains(&ratio), "{bytes:?}");
+
+    let status = agents.1.status();
+    assert!(status.decision_delay.count >= 5, "{status:?}");
+    assert!(status.decision_delay.p50_ms >= 200.0, "{status:?}");
+    // Each answer takes two windows, and is for the newest.
+    assert!(status.agent.windows_skipped > 0);
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    let status = agents.0.status();
+    assert!(status.decision_delay.p50_ms < 200.0, "{status:?}");
+}
+
+fn bad_input_is_refused_and_disturbs_nobody() {
+    let bench = Bench::new(ROOMY);
+    let agent = bench.agent(&["--policy", "fixed:30"]);
+    let flow = bench.connect().sending();
+    wait_for_window(&flow, 30);
+
+    let files = Files::new();
+    let truncated = files.with("truncated.onnx", &DEFAULT_POLICY[..DEFAULT_POLICY.len() / 2]);
+    let no_metadata = files.policy("no-metadata.onnx", |model| model.metadata_props.clear());
+    let external = files.policy("external.onnx", |model| {
+        let graph = model.graph.as_mut().expect("a policy has a graph");
+        graph.initializer[0].raw_data.clear();
+        graph.initializer[0].data_location = Some(DataLocation::External as i32);
+    });
+    let misshapen = files.with("misshapen.onnx", &misshapen_policy());
+    let config = files.with("agent.toml", b"policy = \"random\"\nwindow_sm = 50\n");
+    let other_socket = agent.socket().display().to_string();
+    let taken = bench.name.as_str();
+    let cases: [(&[&str], &[&str]); 12] = [
+        (
+            &["--policy", "random", "--actions", "0,/2,banana"],
+            &["--actions", "banana"],
+        ),
+        (&["--policy", "fixed:many"], &["--policy", "fixed:many"]),
+        (
+            &["--config", &config],
+            &[&config, "window_sm", "expected one of"],
+        ),
+        (&["--policy", "/nowhere/at/all.onnx"], &["/nowhere/at/all.onnx"]),
+        (&["--policy", &truncated], &[&truncated, "truncated", "again"]),
+        (
+            &["--policy", &no_metadata],
+            &[&no_metadata, "metadata", "missing", "export it"],
+        ),
+        (
+            &["--policy", &external],
+            &[&external, "outside the file", "export"],
+        ),
+        (
+            &["--policy", &misshapen],
+            &[&misshapen, "observation", "220", "219"],
+        ),
+        (&["--name", taken], &[taken, "already registered", "--name"]),
+        (
+            &["--socket", &other_socket],
+            &[&other_socket, "in use", taken, "--socket"],
+        ),
+        (
+            &["--socket", "/proc/nowhere/agent.sock"],
+            &["/proc/nowhere", "--socket"],
+        ),
+        (
+            &["--cgroup", "/sys/fs/cgroup/nowhere"],
+            &["cgroup", "/sys/fs/cgroup/nowhere", "No such file"],
+        ),
+    ];
+    for (arguments, parts) in cases {
+        assert_refused(&mut run(arguments), parts);
+    }
+    assert_refused(&mut as_nobody(&files), &["root"]);
+    assert_refused(&mut without_btf(), &["BTF", "CONFIG_DEBUG_INFO_BTF"]);
+
+    let before = agent.status();
+    flow.advance(300_000);
+    assert_eq!(flow.info().snd_cwnd, 30);
+    let after = wait_for_status(&agent, "the flow was served on", |status| {
+        status.agent.decisions > before.agent.decisions
+    });
+    assert_eq!(count(&after, Counter::FallbacksEntered), 0);
+    assert_eq!(after.live_flows, 1);
+}
+
+/// Files for the agent to be given, where every user may read.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a directory for the test");
+        let open = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(directory.path(), open).expect("it is ours");
+        Self(directory)
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    fn with(&self, name: &str, bytes: &[u8]) -> String {
+        let path = self.place(name);
+        fs::write(&path, bytes).expect("writes");
+        path
+    }
+
+    /// The default policy, changed.
+    fn policy(&self, name: &str, change: impl FnOnce(&mut ModelProto)) -> String {
+        let mut model = ModelProto::decode(DEFAULT_POLICY).expect("it is an ONNX file");
+        change(&mut model);
+        self.with(name, &model.encode_to_vec())
+    }
+}
+
+/// `cc-agent run` under a new name. Should it not be refused, it ends by itself.
+fn run(arguments: &[&str]) -> Command {
+    run_by(BINARY, arguments)
+}
+
+fn run_by(binary: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["run", "--plain", "--duration", "1"]);
+    if !arguments.contains(&"--name") {
+        command.args(["--name", &unique_name()]);
+    }
+    if !arguments.contains(&"--socket") {
+        let socket = std::env::temp_dir().join(unique_name());
+        command.arg("--socket").arg(socket);
+    }
+    command.args(arguments);
+    command
+}
+
+/// By a user who may do nothing, who may not even reach where the binary lies.
+fn as_nobody(files: &Files) -> Command {
+    let copy = files.place("cc-agent");
+    fs::copy(BINARY, &copy).expect("copies");
+    let mut command = run_by(&copy, &[]);
+    command.uid(65_534).gid(65_534);
+    command
+}
+
+/// On a kernel that shows no BTF.
+fn without_btf() -> Command {
+    let mut command = run(&[]);
+    let hide = || {
+        let none = None::<&str>;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        let tmpfs = Some("tmpfs");
+        mount(tmpfs, "/sys/kernel/btf", tmpfs, MsFlags::empty(), none)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe { command.pre_exec(move || hide().map_err(|error: nix::Error| io::Error::from(error))) };
+    command
+}
+
+/// Runs it and asserts that it fails with one line that has all the parts, and changes nothing.
+fn assert_refused(command: &mut Command, parts: &[&str]) {
+    let default = congestion_controls();
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{command:?}: {text}");
+    assert!(output.status.code().is_some(), "{command:?}: {text}");
+    let errors = text.lines().filter(|line| line.starts_with("error: "));
+    assert_eq!(errors.count(), 1, "{command:?}: {text}");
+    assert!(!text.contains("panicked"), "{command:?}: {text}");
+    for part in parts {
+        assert!(text.contains(part), "{command:?} does not say {part}: {text}");
+    }
+    assert_eq!(congestion_controls(), default, "{command:?}");
+}
+
+fn congestion_controls() -> String {
+    fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").expect("it is there")
+}
+
+/// A small network that nobody has trained.
+fn untrained() -> (ActorCritic, PolicyMeta) {
+    let meta = PolicyMeta {
+        name: "untrained".into(),
+        kind: PolicyKind::Trained,
+        environment: Environment::default(),
+        hidden: vec![8],
+        state: 4,
+        provenance: BTreeMap::new(),
+    };
+    (ActorCritic::random(&meta, 1), meta)
+}
+
+/// A policy whose first layer takes one value less than an observation has.
+fn misshapen_policy() -> Vec<u8> {
+    let (mut network, meta) = untrained();
+    let layer = &mut network.trunk[0];
+    layer.inputs -= 1;
+    layer.weights.truncate(layer.inputs * layer.outputs);
+    network.export(&meta, "misshapen")
+}
+
+fn an_answer_that_is_no_number_changes_nothing() {
+    let bench = Bench::new(ROOMY);
+    let (mut network, meta) = untrained();
+    // Infinity less infinity: no number, from finite weights.
+    network.policy.weights.fill(f32::MAX);
+    network.policy.bias.fill(f32::NAN);
+    let file = Files::new().with("nan.onnx", &network.export(&meta, "answers nothing"));
+    let _ = file;
+    let files = Files::new();
+    let file = files.with("nan.onnx", &network.export(&meta, "answers nothing"));
+    // The heartbeat may be a minute old: the flow does not fall back between the agents.
+    let patient = ["--heartbeat-ms", "60000", "--policy"];
+    let mut first = bench.agent(&[&patient[..], &["fixed:30"]].concat());
+    let flow = bench.connect().sending();
+    wait_for_window(&flow, 30);
+    first.end(Signal::SIGTERM);
+
+    let agent = bench.agent(&[&patient[..], &[&file]].concat());
+    assert!(agent.log().contains("not finite"), "{}", agent.log());
+    let status = wait_for_status(&agent, "answers were counted as invalid", |status| {
+        status.agent.answers_invalid >= 10
+    });
+    assert_eq!((status.adopted_flows, status.agent.decisions), (1, 0));
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    flow.advance(300_000);
+    assert_eq!(flow.info().snd_cwnd, 30);
+}
+
+fn many_flows_are_answered() {
+    const FLOWS: usize = 200;
+    let bench = Bench::new(Bottleneck {
+        rate_mbit: 100,
+        queue_bytes: 1_500_000,
+    });
+    let agent = bench.agent(&[]);
+    let crowd = Crowd::connect(&bench.path.sender, bench.address(), &bench.name, FLOWS);
+    let status = wait_for_status(&agent, "each flow had thirty decisions", |status| {
+        status.agent.decisions >= 30 * FLOWS as u64
+    });
+    let counts = status.agent;
+    assert_eq!(status.live_flows, FLOWS);
+    assert_eq!(counts.flows, FLOWS as u64);
+    assert!(counts.decisions * 2 > counts.windows, "{counts:?}");
+    let lost = (
+        counts.windows_missed,
+        counts.flows_found_late,
+        counts.answers_invalid,
+    );
+    assert_eq!(lost, (0, 0, 0));
+    for counter in [
+        Counter::RecordsDropped,
+        Counter::FallbacksEntered,
+        Counter::FlowsWithoutSlot,
+        Counter::SlotsLeaked,
+    ] {
+        assert_eq!(count(&status, counter), 0, "{}", counter.name());
+    }
+    assert_eq!(crowd.failed(), 0);
+    drop(crowd);
+    wait_for_status(&agent, "all flows were closed", |status| {
+        status.live_flows == 0 && count(status, Counter::FlowsClosed) == FLOWS as u64
+    });
+}
+
+fn flows_beyond_the_slots_transfer_too() {
+    const FLOWS: usize = 80;
+    const BYTES: usize = 60_000;
+    let bench = Bench::new(ROOMY);
+    let agent = bench.agent(&["--slots", "50"]);
+    let flows: Vec<Flow> = (0..FLOWS).map(|_| bench.connect()).collect();
+    for flow in &flows {
+        flow.send(BYTES);
+    }
+    for flow in &flows {
+        flow.finish();
+        assert_eq!(bench.sink.received_from(flow.port()), BYTES as u64);
+    }
+    let status = wait_for_status(&agent, "the surplus was counted", |status| {
+        count(status, Counter::FlowsWithoutSlot) == 30
+    });
+    assert_eq!((status.slots, status.live_flows), (50, 50));
+    assert_eq!(count(&status, Counter::FlowsOpened), 50);
+    drop(flows);
+    wait_for_status(&agent, "all slots were given back", |status| {
+        count(status, Counter::FlowsClosed) == 50 && status.live_flows == 0
+    });
+}
