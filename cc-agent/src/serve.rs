@@ -140,6 +140,11 @@ impl Service {
         let mut log = ticker(LOG_PERIOD);
         let mut logged: Option<Arc<Snapshot>> = None;
         loop {
+            // Not left to the timer alone: while records keep arriving, it would never be waited for.
+            self.close_silent_windows();
+            if self.agent.has_waiting() && self.inference.is_idle() {
+                self.inference.ask(self.agent.take_batch(BATCH));
+            }
             let silence = self.agent.silence_due_ns().map(|due_ns| {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 tokio::time::Instant::now() + Duration::from_nanos(left)
@@ -158,7 +163,7 @@ impl Service {
                     }
                 }
                 () = sleep_until(silence.unwrap_or_else(tokio::time::Instant::now)),
-                    if silence.is_some() => self.close_silent_windows(),
+                    if silence.is_some() => {}
                 _ = heartbeat.tick() => {
                     self.beat();
                     self.take_records();
@@ -176,9 +181,6 @@ impl Service {
                     }
                     logged = Some(now);
                 }
-            }
-            if self.agent.has_waiting() && self.inference.is_idle() {
-                self.inference.ask(self.agent.take_batch(BATCH));
             }
         }
     }
