@@ -91,6 +91,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "MS")]
     pub added_delay_ms: Option<u64>,
 
+    /// Niceness of the agent, -20 to 19: it needs little time, but needs it soon [default: -15].
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub nice: Option<i32>,
+
     /// Sockets of this cgroup v2 directory use the congestion control.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
@@ -122,6 +126,8 @@ pub struct Settings {
     pub policy_text: String,
     /// Added to every inference.
     pub added_delay: Duration,
+    /// Niceness of the agent.
+    pub niceness: i32,
     /// Where per-ACK records go, if there are any.
     pub per_ack_file: Option<PathBuf>,
     /// Whether to become the host's default.
@@ -222,6 +228,7 @@ impl RunOptions {
             per_ack: self.per_ack.or(other.per_ack),
             per_ack_file: self.per_ack_file.or(other.per_ack_file),
             added_delay_ms: self.added_delay_ms.or(other.added_delay_ms),
+            nice: self.nice.or(other.nice),
             cgroup: self.cgroup.or(other.cgroup),
             default: self.default.or(other.default),
             socket: self.socket.or(other.socket),
@@ -238,6 +245,10 @@ impl RunOptions {
         within("--heartbeat-ms", u64::from(heartbeat_ms), 20, 60_000)?;
         let slots = self.slots.unwrap_or(16_384);
         within("--slots", u64::from(slots), 1, 1 << 20)?;
+        let niceness = self.nice.unwrap_or(-15);
+        if !(-20..=19).contains(&niceness) {
+            return Err(out_of_range("--nice", niceness, "-20 to 19"));
+        }
         if let Some(duration) = self.duration
             && !(duration.is_finite() && (0.0..=1e9).contains(&duration))
         {
@@ -296,6 +307,7 @@ impl RunOptions {
             policy_text: describe(&spec, policy.file()),
             policy,
             added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
+            niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
             default: self.default.unwrap_or(false),
@@ -489,7 +501,7 @@ mod tests {
             "policy = 'random'\nserving = 'softmax:0.5'\nseed = 3\nname = 'x'\nwindow_ms = 50\n\
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
-             per_ack_file = 'f'\nadded_delay_ms = 25\ncgroup = '/c'\ndefault = true\nsocket = 's'\n\
+             per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\nsocket = 's'\n\
              duration = 2.5\nplain = true\n",
         )
         .expect("valid");
@@ -510,6 +522,7 @@ mod tests {
             }
         );
         assert_eq!(settings.added_delay, Duration::from_millis(25));
+        assert_eq!(settings.niceness, 3);
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
         assert!(settings.default && settings.plain);
@@ -534,6 +547,7 @@ mod tests {
             ("policy = 'random'\nwindow_ms = 0", "window_ms is 0"),
             ("serving = 'softmax:0'", "`softmax:0`: expected"),
             ("per_ack = 'one-in:0'", "`one-in:0`: expected"),
+            ("nice = 20", "--nice 20: expected -20 to 19"),
             ("startup = 'fast'", "`fast`: expected"),
             ("duration = -1.0", "--duration -1"),
         ] {

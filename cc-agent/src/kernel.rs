@@ -6,6 +6,7 @@ pub mod btf;
 pub mod clock;
 pub mod datapath;
 pub mod host;
+pub mod priority;
 mod shared;
 mod struct_ops;
 pub mod sysctl;
