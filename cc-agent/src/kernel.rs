@@ -88,16 +88,27 @@ impl Error {
     }
 
     /// aya's errors print little; their sources say what happened.
-    pub(crate) fn aya<E: std::error::Error>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn aya<E: std::error::Error + 'static>(
+        what: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |error| {
-            let mut reason = error.to_string();
-            let mut source = error.source();
-            while let Some(inner) = source {
-                reason.push_str(": ");
-                reason.push_str(&inner.to_string());
-                source = inner.source();
+            let mut reason = String::new();
+            let mut remedy = "";
+            let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+            while let Some(error) = cause {
+                let text = error.to_string();
+                if !reason.contains(&text) {
+                    let separator = if reason.is_empty() { "" } else { ": " };
+                    reason.push_str(separator);
+                    reason.push_str(&text);
+                }
+                if let Some(source) = error.downcast_ref::<io::Error>() {
+                    remedy = hint(source);
+                }
+                cause = error.source();
             }
+            reason.push_str(remedy);
             Self::Aya { what, reason }
         }
     }

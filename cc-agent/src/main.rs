@@ -8,8 +8,21 @@ fn main() -> ExitCode {
     match cc_agent::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", in_a_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, each said once: most errors already say what their cause was.
+fn in_a_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            let separator = if line.is_empty() { "" } else { ": " };
+            line.push_str(separator);
+            line.push_str(&cause);
+        }
+    }
+    line
 }

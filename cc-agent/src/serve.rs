@@ -47,12 +47,12 @@ const LOG_PERIOD: Duration = Duration::from_secs(5);
 /// Serves until a signal, the duration's end, or `q` in the live view.
 pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let mut shutdown = Shutdown::new(settings.duration)?;
-    if let Err(error) = priority::set_niceness(settings.niceness) {
-        warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
-    }
     let show = !settings.plain && std::io::stdout().is_terminal();
     // Dropped in reverse: the default is restored before the name goes, the socket before both.
     let datapath = Datapath::attach(&settings.datapath)?;
+    if let Err(error) = priority::set_niceness(settings.niceness) {
+        warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
+    }
     let name = settings.datapath.name.clone();
     let _default = match settings.default {
         true => Some(DefaultCongestionControl::set(&name)?),

@@ -8,6 +8,7 @@ use std::{
 // enum bpf_cmd, enum bpf_map_type, enum bpf_prog_type, enum bpf_attach_type (include/uapi/linux/bpf.h).
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_BTF_LOAD: libc::c_int = 18;
 const BPF_LINK_CREATE: libc::c_int = 28;
@@ -79,6 +80,15 @@ struct MapUpdate {
     flags: u64,
 }
 
+/// The `BPF_MAP_DELETE_ELEM` part.
+#[repr(C)]
+#[derive(Default)]
+struct MapDelete {
+    map_fd: u32,
+    _padding: u32,
+    key: u64,
+}
+
 /// The `BPF_BTF_LOAD` part.
 #[repr(C)]
 #[derive(Default)]
@@ -148,11 +158,13 @@ pub(super) fn load_struct_ops_program(
     }
 }
 
-/// Creates a struct_ops map whose value is the wrapper with this BTF id and size.
+/// Creates a struct_ops map whose value is the wrapper with this BTF id and size. One that is `linked`
+/// is registered by [`link_struct_ops`] (Linux 6.4), another by filling it.
 pub(super) fn create_struct_ops_map(
     name: &str,
     wrapper_id: u32,
     wrapper_size: usize,
+    linked: bool,
 ) -> io::Result<OwnedFd> {
     let btf = load_btf(&minimal_btf())?;
     let mut attributes = MapCreate {
@@ -160,7 +172,7 @@ pub(super) fn create_struct_ops_map(
         key_size: 4,
         value_size: wrapper_size as u32,
         max_entries: 1,
-        map_flags: BPF_F_LINK,
+        map_flags: if linked { BPF_F_LINK } else { 0 },
         map_name: object_name(name),
         btf_fd: btf.as_raw_fd() as u32,
         btf_vmlinux_value_type_id: wrapper_id,
@@ -181,6 +193,18 @@ pub(super) fn set_struct_ops(map: BorrowedFd<'_>, value: &[u8]) -> io::Result<()
     };
     // SAFETY: key and value outlive the call, and the value has the map's value size.
     unsafe { command(BPF_MAP_UPDATE_ELEM, &mut attributes) }.map(drop)
+}
+
+/// Empties the struct_ops map, which unregisters what was registered by filling it.
+pub(super) fn unset_struct_ops(map: BorrowedFd<'_>) -> io::Result<()> {
+    let key = 0u32;
+    let mut attributes = MapDelete {
+        map_fd: map.as_raw_fd() as u32,
+        key: &raw const key as u64,
+        ..MapDelete::default()
+    };
+    // SAFETY: the key outlives the call.
+    unsafe { command(BPF_MAP_DELETE_ELEM, &mut attributes) }.map(drop)
 }
 
 /// Registers the structure. It stays registered until the link is closed.
@@ -230,7 +254,7 @@ fn minimal_btf() -> Vec<u8> {
 }
 
 /// The kernel takes 15 characters out of letters, digits, `_` and `.` (`bpf_obj_name_cpy`).
-fn object_name(name: &str) -> [u8; NAME_BYTES] {
+pub(super) fn object_name(name: &str) -> [u8; NAME_BYTES] {
     let mut bytes = [0; NAME_BYTES];
     for (to, from) in bytes.iter_mut().take(NAME_BYTES - 1).zip(name.bytes()) {
         *to = if from.is_ascii_alphanumeric() {

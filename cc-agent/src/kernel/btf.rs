@@ -31,6 +31,8 @@ pub(super) struct CongestionOps {
     pub(super) members: Vec<(String, u32, usize)>,
     /// Whether `cong_control` takes (sk, ack, flag, rs), since Linux 6.10, rather than (sk, rs).
     pub(super) wide_cong_control: bool,
+    /// Whether a link registers it (Linux 6.4), so that it goes with the process.
+    pub(super) links: bool,
 }
 
 impl CongestionOps {
@@ -164,6 +166,7 @@ impl Kernel {
             data_offset,
             members,
             wide_cong_control: self.arity(&ops, "cong_control")? > 2,
+            links: self.structure("bpf_struct_ops_link").is_ok(),
         })
     }
 

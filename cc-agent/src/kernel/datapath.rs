@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fs,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use aya::{
@@ -120,15 +120,20 @@ impl Datapath {
     /// behind are adopted: their maps are used again.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         check_name(&options.name)?;
+        let cgroup = options.cgroup.as_deref().map(open_cgroup).transpose()?;
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
-        }
-        if registered(&options.name) {
-            return Err(Error::NameTaken(options.name.clone()));
         }
         let kernel = btf::Kernel::running()?;
         let layout = kernel.layout()?;
         let ops = kernel.congestion_ops()?;
+        let orphans = orphans(&options.name);
+        if !ops.links && orphans.as_ref().is_some_and(|found| !found.owner_lives()) {
+            StructOps::unregister_leftover(&options.name);
+        }
+        if registered(&options.name) {
+            return Err(Error::NameTaken(options.name.clone()));
+        }
 
         let name = options.padded_name();
         let mut ebpf = EbpfLoader::new()
@@ -157,15 +162,10 @@ impl Datapath {
             .filter_map(|name| ebpf.take_map(&name).map(|map| (name, map)))
             .collect();
 
-        let (slots, adopted) = match orphans(&options.name) {
+        let (slots, adopted) = match orphans {
             Some(orphans) => {
-                let Orphans {
-                    maps: theirs,
-                    slots,
-                    live,
-                } = orphans;
-                maps.extend(theirs);
-                (slots, live)
+                maps.extend(orphans.maps);
+                (orphans.slots, orphans.live)
             }
             None => {
                 fill_free_slots(&mut maps, options.slots)?;
@@ -183,12 +183,10 @@ impl Datapath {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
         }
         let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
-        if let Some(cgroup) = &options.cgroup {
-            let what = || format!("attaching to the cgroup {}", cgroup.display());
-            let directory = fs::File::open(cgroup).map_err(Error::system(what()))?;
+        if let Some(directory) = cgroup {
             chooser(&mut ebpf)?
                 .attach(directory, CgroupAttachMode::AllowMultiple)
-                .map_err(Error::aya(what()))?;
+                .map_err(Error::aya("attaching to the cgroup"))?;
         }
         Ok(Self {
             _cgroup: options.cgroup.is_some().then_some(ebpf),
@@ -326,6 +324,14 @@ struct Orphans {
     maps: HashMap<String, Map>,
     slots: u32,
     live: usize,
+    pid: u64,
+}
+
+impl Orphans {
+    /// Whether the agent that made them still runs.
+    fn owner_lives(&self) -> bool {
+        Path::new("/proc").join(self.pid.to_string()).exists()
+    }
 }
 
 /// Finds the maps of live flows of that name. Nothing is pinned: what is in use is found by its
@@ -388,7 +394,9 @@ fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Optio
     let live = (0..flows.entries())
         .filter(|&slot| flows.read(slot).is_some_and(|flow| flow.live == 1))
         .count();
+    let heartbeat: Shared<Heartbeat> = Shared::map(fd_of(&maps, HEARTBEAT).ok()?, 1).ok()?;
     Some(Orphans {
+        pid: heartbeat.read(0)?.pid,
         maps,
         slots: settings.slots,
         live,
@@ -406,6 +414,14 @@ fn fill_free_slots(maps: &mut HashMap<String, Map>, slots: u32) -> Result<(), Er
     Ok(())
 }
 
+fn open_cgroup(path: &Path) -> Result<fs::File, Error> {
+    let what = format!(
+        "opening the cgroup {} (a cgroup v2 directory)",
+        path.display()
+    );
+    fs::File::open(path).map_err(Error::system(what))
+}
+
 fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {
     let program = ebpf.program_mut("cc_choose").ok_or_else(|| Error::Aya {
         what: "reading the BPF object".into(),
@@ -418,7 +434,7 @@ fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {
 
 fn take<M: TryFrom<Map>>(maps: &mut HashMap<String, Map>, name: &str) -> Result<M, Error>
 where
-    M::Error: std::error::Error,
+    M::Error: std::error::Error + 'static,
 {
     let map = maps.remove(name).ok_or_else(|| no_map(name))?;
     M::try_from(map).map_err(Error::aya(format!("opening the BPF map {name}")))

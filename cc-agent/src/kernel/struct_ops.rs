@@ -6,9 +6,11 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     os::fd::{AsFd, OwnedFd, RawFd},
 };
 
+use aya::maps::{MapType, loaded_maps};
 use aya_obj::Object;
 
 use super::{
@@ -37,8 +39,14 @@ const NARROW_CONG_CONTROL: &str = "cc_cong_control_2";
 /// A registered congestion control. Dropping it unregisters the name; sockets that already use it
 /// keep its programs until they close.
 #[derive(Debug)]
-pub(super) struct StructOps {
-    _link: OwnedFd,
+pub(super) struct StructOps(Registration);
+
+#[derive(Debug)]
+enum Registration {
+    /// By a link: closing it unregisters, also when the process is killed.
+    Link(#[expect(dead_code, reason = "held for its closing")] OwnedFd),
+    /// By the map's content, before Linux 6.4: it stays until somebody empties the map.
+    Map(OwnedFd),
 }
 
 /// Names of the programs, for those who look them up by name.
@@ -74,20 +82,49 @@ impl StructOps {
         let at = ops.data_offset + flags_offset;
         value[at..at + 4].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_ne_bytes());
 
-        let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size).map_err(
-            Error::system("creating the struct_ops map (its links need Linux 6.4 or newer)"),
-        )?;
-        bpf::set_struct_ops(map.as_fd(), &value)
-            .map_err(Error::system("filling the struct_ops map"))?;
-        let link = bpf::link_struct_ops(map.as_fd()).map_err(|source| {
+        let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size, ops.links)
+            .map_err(Error::system("creating the struct_ops map"))?;
+        let registering = |source: io::Error| {
             if source.raw_os_error() == Some(libc::EEXIST) {
                 Error::NameTaken(name.into())
             } else {
                 Error::system("registering the congestion control")(source)
             }
-        })?;
-        // The link holds the map, and the map the programs.
-        Ok(Self { _link: link })
+        };
+        // Whatever registers holds the map, and the map the programs.
+        bpf::set_struct_ops(map.as_fd(), &value).map_err(registering)?;
+        if !ops.links {
+            return Ok(Self(Registration::Map(map)));
+        }
+        let link = bpf::link_struct_ops(map.as_fd()).map_err(registering)?;
+        Ok(Self(Registration::Link(link)))
+    }
+
+    /// Unregisters what a process that was killed had registered without a link.
+    pub(super) fn unregister_leftover(name: &str) {
+        for info in loaded_maps().flatten() {
+            if info.name()
+                == bpf::object_name(name)
+                    .split(|&byte| byte == 0)
+                    .next()
+                    .unwrap_or(&[])
+                && matches!(info.map_type(), Ok(MapType::StructOps))
+                && let Ok(fd) = info.fd()
+                && let Err(error) = bpf::unset_struct_ops(fd.as_fd())
+            {
+                tracing::warn!("unregistering what a former agent left behind: {error}");
+            }
+        }
+    }
+}
+
+impl Drop for StructOps {
+    fn drop(&mut self) {
+        if let Registration::Map(map) = &self.0
+            && let Err(error) = bpf::unset_struct_ops(map.as_fd())
+        {
+            tracing::warn!("unregistering the congestion control: {error}");
+        }
     }
 }
 

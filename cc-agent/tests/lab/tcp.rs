@@ -127,11 +127,6 @@ impl Flow {
         self.stream.local_addr().expect("it is connected")
     }
 
-    /// The other end.
-    pub(crate) fn remote(&self) -> SocketAddr {
-        self.stream.peer_addr().expect("it is connected")
-    }
-
     /// Our port.
     pub(crate) fn port(&self) -> u16 {
         self.local().port()
@@ -173,7 +168,7 @@ pub(crate) enum AfterEnd {
 pub(crate) struct Sink {
     port: u16,
     received: Arc<[AtomicU64]>,
-    worker: Worker,
+    _worker: Worker,
 }
 
 impl Sink {
@@ -194,7 +189,7 @@ impl Sink {
         Self {
             port: port.recv().expect("the sink listens"),
             received,
-            worker,
+            _worker: worker,
         }
     }
 
