@@ -50,7 +50,7 @@ pub enum Error {
     NameTaken(String),
     /// The name cannot be a congestion control's.
     #[error(
-        "{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9, _ and - are needed"
+        "{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9 and _ are needed"
     )]
     BadName(String),
     /// The verifier refused a program.

@@ -98,6 +98,8 @@ struct BtfLoad {
     btf_size: u32,
     btf_log_size: u32,
     btf_log_level: u32,
+    /// Written by the kernel since Linux 6.4. Before, these bytes must be zero: no padding here.
+    btf_log_true_size: u32,
 }
 
 /// The `BPF_LINK_CREATE` part.

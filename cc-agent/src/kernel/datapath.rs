@@ -185,7 +185,8 @@ impl Datapath {
         let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
         if let Some(directory) = cgroup {
             chooser(&mut ebpf)?
-                .attach(directory, CgroupAttachMode::AllowMultiple)
+                // A link always allows others beside it; old kernels refuse to be told so.
+                .attach(directory, CgroupAttachMode::Single)
                 .map_err(Error::aya("attaching to the cgroup"))?;
         }
         Ok(Self {
@@ -306,7 +307,8 @@ pub fn registered(name: &str) -> bool {
 
 /// Whether the kernel and `sysctl` can use the name.
 pub fn check_name(name: &str) -> Result<(), Error> {
-    let usable = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    // `bpf_obj_name_cpy` takes these and a dot, which the names of BPF objects here do not keep.
+    let usable = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if (1..=15).contains(&name.len()) && name.chars().all(usable) {
         Ok(())
     } else {
@@ -474,8 +476,15 @@ mod tests {
     #[test]
     fn names_that_the_kernel_would_cut_or_refuse() {
         assert!(check_name("rlcc").is_ok());
-        assert!(check_name("a-b_C9").is_ok());
-        for bad in ["", "sixteen_letters_", "with space", "ünïcode", "a/b"] {
+        assert!(check_name("a_b_C9").is_ok());
+        for bad in [
+            "",
+            "sixteen_letters_",
+            "with space",
+            "ünïcode",
+            "a/b",
+            "a-b",
+        ] {
             assert!(check_name(bad).is_err(), "{bad:?}");
         }
     }

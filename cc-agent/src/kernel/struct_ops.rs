@@ -111,6 +111,8 @@ impl StructOps {
                 && matches!(info.map_type(), Ok(MapType::StructOps))
                 && let Ok(fd) = info.fd()
                 && let Err(error) = bpf::unset_struct_ops(fd.as_fd())
+                // Unregistered already, but flows still use its programs.
+                && error.raw_os_error() != Some(libc::EINPROGRESS)
             {
                 tracing::warn!("unregistering what a former agent left behind: {error}");
             }
