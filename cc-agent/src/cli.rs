@@ -1,6 +1,11 @@
 //! The command line.
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+};
 
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
@@ -141,10 +146,14 @@ fn print<T: serde::Serialize + std::fmt::Display>(
     format: &Format,
     value: &T,
 ) -> anyhow::Result<()> {
-    if format.json {
-        println!("{}", serde_json::to_string_pretty(value)?);
+    let text = if format.json {
+        serde_json::to_string_pretty(value)?
     } else {
-        println!("{}", value.to_string().trim_end());
+        value.to_string()
+    };
+    match writeln!(io::stdout(), "{}", text.trim_end()) {
+        // A reader that has seen enough, such as head.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("writing to standard output"),
     }
-    Ok(())
 }

@@ -54,7 +54,9 @@ pub enum Error {
     )]
     BadName(String),
     /// The verifier refused a program.
-    #[error("the kernel refused the BPF program {program}: {source}\n{log}")]
+    #[error(
+        "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this host lacks. The verifier:\n{log}"
+    )]
     Verifier {
         /// Name of the program.
         program: String,

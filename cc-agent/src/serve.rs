@@ -46,7 +46,8 @@ const LOG_PERIOD: Duration = Duration::from_secs(5);
 
 /// Serves until a signal, the duration's end, or `q` in the live view.
 pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
-    let mut shutdown = Shutdown::new(settings.duration)?;
+    let mut shutdown = Shutdown::new()?;
+    let duration = settings.duration;
     let show = !settings.plain && std::io::stdout().is_terminal();
     // Dropped in reverse: the default is restored before the name goes, the socket before both.
     let datapath = Datapath::attach(&settings.datapath)?;
@@ -69,6 +70,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let latest = service.snapshots.subscribe();
     let view = show.then(|| Screen::start(latest.clone(), shutdown.stop.clone()));
     let answering = tokio::spawn(server.serve(latest));
+    shutdown.after(duration);
     let outcome = service.run(&mut shutdown).await;
     answering.abort();
     if let Some(view) = view {
@@ -359,14 +361,19 @@ struct Shutdown {
 }
 
 impl Shutdown {
-    fn new(duration: Option<Duration>) -> std::io::Result<Self> {
+    fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hangup: signal(SignalKind::hangup())?,
-            until: duration.map(|duration| tokio::time::Instant::now() + duration),
+            until: None,
             stop: Arc::new(Notify::new()),
         })
+    }
+
+    /// Also ends it after this time, from now.
+    fn after(&mut self, duration: Option<Duration>) {
+        self.until = duration.map(|duration| tokio::time::Instant::now() + duration);
     }
 
     async fn requested(&mut self) {
