@@ -130,10 +130,19 @@ impl Bench {
     }
 }
 
-fn wait_for_window(flow: &Flow, cwnd: u32) {
-    eventually(&format!("the window was {cwnd}"), || {
-        (flow.info().snd_cwnd == cwnd).then_some(())
-    });
+/// Waits until a decision of the agent has set the flow's window. The window alone does not tell:
+/// slow start passes through any.
+fn wait_for_decision(agent: &Agent, flow: &Flow, cwnd: u32) {
+    let decided = |status: &Snapshot| {
+        let view = status.flows.iter().find(|view| view.local == flow.local());
+        view.is_some_and(|view| (view.mode.as_str(), view.cwnd) == ("decided", cwnd))
+    };
+    wait_for_status(
+        agent,
+        &format!("the window was decided to be {cwnd}"),
+        decided,
+    );
+    assert_eq!(flow.info().snd_cwnd, cwnd);
 }
 
 /// Waits until the flow grows its window itself, as Reno does, from where it was decided.
@@ -158,7 +167,7 @@ fn the_kernel_shows_the_window_decided() {
     for cwnd in [4, 40, 200] {
         let agent = bench.agent(&["--policy", &format!("fixed:{cwnd}")]);
         let flow = bench.connect().sending();
-        wait_for_window(&flow, cwnd);
+        wait_for_decision(&agent, &flow, cwnd);
         flow.advance(100_000);
         assert_eq!(flow.info().snd_cwnd, cwnd);
 
@@ -166,13 +175,6 @@ fn the_kernel_shows_the_window_decided() {
         let words: Vec<&str> = shown.split_whitespace().collect();
         assert!(words.contains(&bench.name.as_str()), "{shown}");
         assert!(words.contains(&format!("cwnd:{cwnd}").as_str()), "{shown}");
-
-        let status = wait_for_status(&agent, "the status shows the window", |status| {
-            let mut flows = status.flows.iter();
-            flows.any(|view| (view.cwnd, view.mode.as_str()) == (cwnd, "decided"))
-        });
-        assert_eq!(status.flows[0].local, flow.local());
-        assert_eq!(status.live_flows, 1);
     }
 }
 
@@ -244,7 +246,7 @@ fn a_killed_agent_is_succeeded() {
     let bench = Bench::new(ROOMY);
     let mut first = bench.agent(&["--policy", "fixed:40"]);
     let flow = bench.connect().sending();
-    wait_for_window(&flow, 40);
+    wait_for_decision(&first, &flow, 40);
 
     let (status, _) = first.end(Signal::SIGKILL);
     assert!(!status.success());
@@ -257,7 +259,7 @@ fn a_killed_agent_is_succeeded() {
     assert_eq!(flow.congestion_control(), bench.name);
 
     let mut second = bench.agent(&["--policy", "fixed:30"]);
-    wait_for_window(&flow, 30);
+    wait_for_decision(&second, &flow, 30);
     let status = wait_for_status(&second, "the flow left the fallback", |status| {
         count(status, Counter::FallbacksLeft) == 1
     });
@@ -265,7 +267,7 @@ fn a_killed_agent_is_succeeded() {
     assert_eq!((status.adopted_flows, status.live_flows), (1, 1));
     assert_eq!(status.flows[0].local, flow.local());
     let next = bench.connect().sending();
-    wait_for_window(&next, 30);
+    wait_for_decision(&second, &next, 30);
 
     let footprint = Footprint::of(&bench.name);
     assert!(footprint.programs() > 0 && footprint.maps() > 0);
@@ -284,7 +286,7 @@ fn without_an_agent_flows_do_as_well_as_reno() {
     let (ours, theirs) = (Bench::new(TIGHT), Bench::new(TIGHT));
     let mut agent = ours.agent(&["--policy", "fixed:20"]);
     let flow = ours.connect().sending();
-    wait_for_window(&flow, 20);
+    wait_for_decision(&agent, &flow, 20);
     agent.end(Signal::SIGKILL);
     wait_for_growth(&flow, 20);
 
@@ -307,13 +309,13 @@ fn a_stopped_agent_takes_its_flows_back() {
     let bench = Bench::new(ROOMY);
     let agent = bench.agent(&["--policy", "fixed:40"]);
     let flow = bench.connect().sending();
-    wait_for_window(&flow, 40);
+    wait_for_decision(&agent, &flow, 40);
 
     agent.signal(Signal::SIGSTOP);
     wait_for_growth(&flow, 40);
     flow.advance(500_000);
     agent.signal(Signal::SIGCONT);
-    wait_for_window(&flow, 40);
+    wait_for_decision(&agent, &flow, 40);
     flow.advance(500_000);
     assert_eq!(flow.info().snd_cwnd, 40);
     let status = wait_for_status(&agent, "the flow left the fallback", |status| {
@@ -329,7 +331,7 @@ fn an_end_leaves_nothing() {
     let signalled = |signal| {
         let mut agent = bench.agent(&["--policy", "fixed:20"]);
         let flow = bench.connect().sending();
-        wait_for_window(&flow, 20);
+        wait_for_decision(&agent, &flow, 20);
         assert!(agent.socket().exists() && registered(&bench.name));
         let (status, log) = agent.end(signal);
         flow.advance(100_000);
@@ -365,7 +367,7 @@ fn it_can_be_the_default_for_a_while() {
     assert_eq!(sender.sysctl(SYSCTL), bench.name);
     let flow = bench.connect_without_choice().sending();
     assert_eq!(flow.congestion_control(), bench.name);
-    wait_for_window(&flow, 20);
+    wait_for_decision(&agent, &flow, 20);
     let of_others = bench.path.receiver.sysctl(SYSCTL);
     assert_ne!(of_others, bench.name, "it is a namespace's own default");
 
@@ -392,7 +394,7 @@ fn a_cgroup_can_use_it() {
     assert_ne!(connect().congestion_control(), bench.name);
     let inside = cgroup.within(connect).sending();
     assert_eq!(inside.congestion_control(), bench.name);
-    wait_for_window(&inside, 20);
+    wait_for_decision(&agent, &inside, 20);
     assert_ne!(connect().congestion_control(), bench.name);
 
     let (status, log) = agent.end(Signal::SIGTERM);
@@ -408,8 +410,8 @@ fn slow_inference_costs_no_throughput() {
     let added = ["--policy", "fixed:60", "--added-delay-ms", "200"];
     let agents = (prompt.agent(&fixed), slow.agent(&added));
     let flows = (prompt.connect().sending(), slow.connect().sending());
-    wait_for_window(&flows.0, 60);
-    wait_for_window(&flows.1, 60);
+    wait_for_decision(&agents.0, &flows.0, 60);
+    wait_for_decision(&agents.1, &flows.1, 60);
 
     let before = (prompt.sink.received(), slow.sink.received());
     eventually("the prompt one's flow delivered 6 MB", || {
@@ -436,7 +438,7 @@ fn bad_input_is_refused_and_disturbs_nobody() {
     let bench = Bench::new(ROOMY);
     let agent = bench.agent(&["--policy", "fixed:30"]);
     let flow = bench.connect().sending();
-    wait_for_window(&flow, 30);
+    wait_for_decision(&agent, &flow, 30);
 
     let files = Files::new();
     let truncated = files.with(
@@ -654,7 +656,7 @@ fn an_answer_that_is_no_number_changes_nothing() {
     let patient = ["--heartbeat-ms", "60000", "--policy"];
     let mut first = bench.agent(&[&patient[..], &["fixed:30"]].concat());
     let flow = bench.connect().sending();
-    wait_for_window(&flow, 30);
+    wait_for_decision(&first, &flow, 30);
     first.end(Signal::SIGTERM);
 
     let agent = bench.agent(&[&patient[..], &[&file]].concat());
