@@ -135,6 +135,8 @@ impl Service {
             log,
         };
         service.datapath.beat(clock::now_ns());
+        let first = service.snapshot()?;
+        service.snapshots.send_replace(Arc::new(first));
         Ok(service)
     }
 

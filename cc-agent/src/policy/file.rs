@@ -189,7 +189,7 @@ pub enum FileError {
         tensor: String,
     },
     /// The engine cannot run it.
-    #[error("the engine cannot run it: {reason}")]
+    #[error("the engine cannot run it: {reason}; export the policy again")]
     Engine {
         /// In the engine's words.
         reason: String,

@@ -320,6 +320,9 @@ fn hint(source: &io::Error) -> &'static str {
         io::ErrorKind::PermissionDenied => {
             " (run as root or as a member of the group that owns it)"
         }
+        io::ErrorKind::NotFound
+        | io::ErrorKind::NotADirectory
+        | io::ErrorKind::ReadOnlyFilesystem => " (choose another place with --socket)",
         io::ErrorKind::InvalidInput => " (a socket's path has at most 107 bytes)",
         _ => "",
     }

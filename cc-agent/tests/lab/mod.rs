@@ -70,6 +70,11 @@ pub(crate) fn unique_name() -> String {
     format!("rlt{}x{}", std::process::id(), next_number())
 }
 
+/// Whether this is a [`unique_name`] of this program.
+pub(crate) fn is_unique_name(name: &str) -> bool {
+    name.starts_with(&format!("rlt{}x", std::process::id()))
+}
+
 /// Begins the names of namespaces and cgroups.
 const PREFIX: &str = "cclab";
 
