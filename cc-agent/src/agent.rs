@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{ClosedRecord, Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
+use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -223,7 +223,7 @@ impl Agent {
                 self.on_window(now_ns, id, window);
                 self.expect_silence(id, window.index + 1, window.header.time_ns);
             }
-            Record::Closed(closed) => self.close(id, closed),
+            Record::Closed(_) => self.close(id),
             Record::Ack(_) => {}
         }
     }
@@ -439,7 +439,7 @@ impl Agent {
         }));
     }
 
-    fn close(&mut self, id: FlowId, _closed: &ClosedRecord) {
+    fn close(&mut self, id: FlowId) {
         if self.entry(id).is_some()
             && let Some(place) = self.flows.get_mut(id.slot as usize)
         {

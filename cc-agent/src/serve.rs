@@ -49,13 +49,12 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let mut shutdown = Shutdown::new()?;
     let duration = settings.duration;
     let show = !settings.plain && std::io::stdout().is_terminal();
-    // Dropped in reverse: the default is restored before the name goes, the socket before both.
     let datapath = Datapath::attach(&settings.datapath)?;
     if let Err(error) = priority::set_niceness(settings.niceness) {
         warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
     }
     let name = settings.datapath.name.clone();
-    let _default = match settings.default {
+    let default = match settings.default {
         true => Some(DefaultCongestionControl::set(&name)?),
         false => None,
     };
@@ -66,7 +65,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         datapath.slots(),
         datapath.adopted()
     );
-    let mut service = Service::new(settings, datapath)?;
+    let mut service = Service::new(settings, datapath, default)?;
     let latest = service.snapshots.subscribe();
     let view = show.then(|| Screen::start(latest.clone(), shutdown.stop.clone()));
     let answering = tokio::spawn(server.serve(latest));
@@ -83,6 +82,8 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
 }
 
 struct Service {
+    // Dropped in this order: the host's default is restored before the name that it has goes.
+    _default: Option<DefaultCongestionControl>,
     datapath: Datapath,
     agent: Agent,
     inference: Inference,
@@ -90,12 +91,15 @@ struct Service {
     snapshots: watch::Sender<Arc<Snapshot>>,
     started: Instant,
     heartbeat: Duration,
-    snapshot_period: Duration,
     log: bool,
 }
 
 impl Service {
-    fn new(settings: Settings, datapath: Datapath) -> Result<Self, anyhow::Error> {
+    fn new(
+        settings: Settings,
+        datapath: Datapath,
+        default: Option<DefaultCongestionControl>,
+    ) -> Result<Self, anyhow::Error> {
         let environment = settings.policy.environment().clone();
         let mut agent = Agent::new(environment, datapath.slots());
         for flow in datapath.live_flows() {
@@ -126,12 +130,12 @@ impl Service {
                 cpu_s: 0.0,
                 flows: Vec::new(),
             })),
+            _default: default,
             datapath,
             agent,
             acks,
             started: Instant::now(),
             heartbeat: (limit / 10).clamp(Duration::from_millis(2), Duration::from_millis(100)),
-            snapshot_period: VIEW_PERIOD,
             log,
         };
         service.datapath.beat(clock::now_ns());
@@ -143,7 +147,7 @@ impl Service {
     async fn run(&mut self, shutdown: &mut Shutdown) -> Result<(), anyhow::Error> {
         let readable = self.datapath.records().readiness()?;
         let mut heartbeat = ticker(self.heartbeat);
-        let mut snapshot = ticker(self.snapshot_period);
+        let mut snapshot = ticker(VIEW_PERIOD);
         let mut log = ticker(LOG_PERIOD);
         let mut logged: Option<Arc<Snapshot>> = None;
         loop {

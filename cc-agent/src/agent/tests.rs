@@ -1,7 +1,7 @@
 //! The core, fed by hand.
 
 use bytemuck::Zeroable;
-use cc_ebpf::{FEATURES, Header, OpenedRecord};
+use cc_ebpf::{ClosedRecord, FEATURES, Header, OpenedRecord};
 
 use super::*;
 
