@@ -320,6 +320,10 @@ pub(crate) mod samples {
             loss: 0.01,
             action: "*2".into(),
             decision_delay_ms: 0.4,
+            decisions: 90,
+            decision_delay_p50_ms: 0.4,
+            decision_delay_p99_ms: 1.25,
+            decision_delay_max_ms: 7.5,
             seen_ns: 1,
         }
     }

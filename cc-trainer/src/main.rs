@@ -1,47 +1,18 @@
 //! The trainer's binary.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+mod cli;
 
-use anyhow::Context;
-use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
-/// Makes the policies that cc-agent serves.
-#[derive(Debug, Parser)]
-#[command(name = "cc-trainer", version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-enum Command {
-    /// Write the policy that is set by hand: a network that follows a queueing-delay target through
-    /// the ordinary observation. It is the agent's default until a trained one takes its place, and
-    /// a place to start from.
-    Heuristic {
-        /// Where the ONNX file goes; one that exists is replaced.
-        #[arg(long, value_name = "FILE.onnx", default_value = "heuristic.onnx")]
-        out: PathBuf,
-    },
-}
+use clap::Parser;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
+    match cli::run(cli::Cli::parse()) {
+        Ok(status) => status,
         Err(error) => {
+            // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(cli: Cli) -> anyhow::Result<()> {
-    match cli.command {
-        Command::Heuristic { out } => {
-            fs::write(&out, cc_agent::policy::heuristic_file())
-                .with_context(|| format!("writing {}", out.display()))?;
-            println!("wrote {}", out.display());
-            Ok(())
         }
     }
 }

@@ -19,7 +19,7 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 4] = [
+const BENCHES: [Bench; 5] = [
     Bench {
         name: "datapath",
         package: "cc-agent",
@@ -36,6 +36,11 @@ const BENCHES: [Bench; 4] = [
         kernel: true,
     },
     Bench {
+        name: "link",
+        package: "cc-trainer",
+        kernel: true,
+    },
+    Bench {
         name: "policy",
         package: "cc-agent",
         kernel: false,
@@ -49,6 +54,8 @@ const BENCHES: [Bench; 4] = [
 /// delay: bytes and nanoseconds per ACK while every inference takes 0 to 200 ms longer (needs root).
 ///
 /// flows: how soon 1,000 flows are answered, and what becomes of flows without a slot (needs root).
+///
+/// link: what the emulated link carries, how punctually and at what price, beside a veth pair (needs root).
 ///
 /// policy: decisions a second on one core, by the policy's size and the batch's.
 #[derive(clap::Args)]

@@ -1,8 +1,9 @@
-//! The project's own commands, `cargo xtask COMMAND`: set-up, build, run, test and bench.
+//! The project's own commands, `cargo xtask COMMAND`: set-up, build, run, demo, test and bench.
 
 mod apt;
 mod bench;
 mod build;
+mod demo;
 mod object;
 mod process;
 mod run;
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Set up, build, run, test and measure the congestion control, each by one command.
+/// Set up, build, run, show, test and measure the congestion control, each by one command.
 ///
 /// Every command first sets up what it needs and is missing (see `cargo xtask setup --help`), and says so. When nothing
 /// is missing that takes no noticeable time and no network.
@@ -36,6 +37,7 @@ enum Command {
     Setup(setup::Args),
     Build(build::Args),
     Run(run::Args),
+    Demo(demo::Args),
     Test(test::Args),
     Bench(bench::Args),
 }
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         Command::Setup(args) => setup::command(&args),
         Command::Build(args) => build::command(&args),
         Command::Run(args) => run::command(&args),
+        Command::Demo(args) => demo::command(&args),
         Command::Test(args) => test::command(&args),
         Command::Bench(args) => bench::command(&args),
     };

@@ -6,7 +6,7 @@ use std::{
     fmt::Display,
     fs,
     os::unix::fs::{MetadataExt, PermissionsExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -78,6 +78,25 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 /// Whether this process is root's. The owner of `/proc/self` is the effective user.
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|meta| meta.uid() == 0)
+}
+
+/// A call of `program` as root: through sudo when this user is not. `purpose` says what root is needed for.
+pub(crate) fn as_root(program: &Path, purpose: &str) -> Result<Command> {
+    if is_root() {
+        return Ok(Command::new(program));
+    }
+    let name = program.display();
+    if find_program("sudo").is_none() {
+        bail!(
+            "{purpose} needs root, this user is not root, and there is no sudo: run {name} as root"
+        );
+    }
+    say(format_args!(
+        "{purpose} needs root: starting {name} through sudo"
+    ));
+    let mut sudo = Command::new("sudo");
+    sudo.arg(program);
+    Ok(sudo)
 }
 
 fn command_line(command: &Command) -> String {

@@ -1,13 +1,10 @@
 //! `cargo xtask run`: the agent from this workspace.
 
-use std::{ffi::OsString, os::unix::process::CommandExt, path::Path, process::Command};
+use std::{ffi::OsString, os::unix::process::CommandExt};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use crate::{
-    build,
-    process::{self, say},
-};
+use crate::{build, process};
 
 /// Run the congestion control: set up what is missing, build, and start `cc-agent run`.
 ///
@@ -21,26 +18,10 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn command(args: &Args) -> Result<()> {
-    let agent = build::agent()?;
-    let mut command = as_root(&agent)?;
+    let agent = build::programs()?.agent;
+    let mut command = process::as_root(&agent, "loading BPF programs")?;
     command.arg("run").args(&args.agent);
     // Replaces this process, so that signals and the exit code need nobody to pass them on.
     let error = command.exec();
     Err(error).with_context(|| format!("cannot start {}", agent.display()))
-}
-
-fn as_root(program: &Path) -> Result<Command> {
-    if process::is_root() {
-        return Ok(Command::new(program));
-    }
-    if process::find_program("sudo").is_none() {
-        bail!(
-            "loading BPF programs needs root, this user is not root, and there is no sudo; as root, run {} run",
-            program.display()
-        );
-    }
-    say("loading BPF programs needs root: starting the agent through sudo");
-    let mut sudo = Command::new("sudo");
-    sudo.arg(program);
-    Ok(sudo)
 }

@@ -86,6 +86,30 @@ fn a_window_becomes_a_query_becomes_a_decision() {
 }
 
 #[test]
+fn a_flow_keeps_its_own_delays() {
+    let mut agent = agent();
+    for slot in [0, 1] {
+        feed(&mut agent, &opened(slot, 1, 0));
+    }
+    // Window i ends at (i + 1) * 100 ms; the answers come 6, 1 and 2 ms later.
+    for (index, delay) in [(1, 6), (2, 1), (3, 2)] {
+        feed_window(&mut agent, 0, index, 10);
+        let batch = agent.take_batch(1);
+        let now_ns = (u64::from(index + 1) * 100 + delay) * MS;
+        answer(&mut agent, batch, DOUBLE, now_ns);
+    }
+    let views = agent.views(8);
+    assert_eq!(views[0].decisions, 3);
+    assert_eq!(views[0].decision_delay_ms, 2.0);
+    assert_eq!(views[0].decision_delay_max_ms, 6.0);
+    let about = |value: f64, ms: f64| (value / ms - 1.0).abs() < 0.07;
+    assert!(about(views[0].decision_delay_p50_ms, 2.0), "{views:?}");
+    assert!(about(views[0].decision_delay_p99_ms, 6.0), "{views:?}");
+    let other = &views[1];
+    assert_eq!((other.decisions, other.decision_delay_p99_ms), (0, 0.0));
+}
+
+#[test]
 fn a_late_policy_answers_the_newest_window() {
     let mut agent = agent();
     feed(&mut agent, &opened(0, 1, 0));

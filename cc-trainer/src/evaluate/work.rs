@@ -1,0 +1,173 @@
+//! Goes through a schedule: a thread a run, repeats of what the host disturbed.
+
+use std::{
+    collections::HashMap,
+    num::NonZero,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, ScopedJoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{
+    EvaluateError,
+    agent::Agents,
+    plan::Plan,
+    run::{Live, RunError, run},
+    schedule::{Job, Jobs, Schedule, cost},
+};
+use crate::summary::{Run, RunFile, Series};
+
+/// How often a disturbed run is tried.
+const ATTEMPTS: u32 = 3;
+/// How often it is looked whether a run has ended.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What happens.
+pub(super) enum Progress {
+    /// A run tells how it is going.
+    Live(Job, Live),
+    /// A run has ended, and goes again if it is not valid.
+    Ended {
+        job: Job,
+        file: Box<RunFile>,
+        again: bool,
+    },
+    /// Time has passed.
+    Worked { done: Duration, all: Duration },
+}
+
+/// Does the runs `left`. Ends early when `cancel` becomes true, and when anything fails.
+pub(super) fn work(
+    plan: &Plan<'_>,
+    agents: &Agents,
+    left: Vec<Job>,
+    limit: Jobs,
+    cancel: &AtomicBool,
+    mut on_progress: impl FnMut(Progress) -> Result<(), EvaluateError>,
+) -> Result<(), EvaluateError> {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut all = left.len() as u32;
+    let mut ended = 0;
+    let jobs = left.into_iter().map(|job| (job, cost(plan.scenario(job))));
+    let mut schedule = Schedule::new(jobs, limit, cores);
+    let mut attempts: HashMap<Job, u32> = HashMap::new();
+    // Also set when something fails: then nothing goes on.
+    let stop = AtomicBool::new(false);
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let mut running: Vec<Running<'_>> = Vec::new();
+        let mut outcome = Ok(());
+        loop {
+            if cancel.load(Ordering::Relaxed) || outcome.is_err() {
+                stop.store(true, Ordering::Relaxed);
+            }
+            while !stop.load(Ordering::Relaxed)
+                && let Some(job) = schedule.start()
+            {
+                let slot = free_slot(&running);
+                let setup = plan.setup(job, agents, slot);
+                let (tell, stop) = (tell.clone(), &stop);
+                let work = move || {
+                    run(&setup, stop, |live| {
+                        // Nobody listens any more when the evaluation has failed.
+                        let _ = tell.send((job, live));
+                    })
+                };
+                running.push(Running {
+                    job,
+                    slot,
+                    begun: Instant::now(),
+                    thread: scope.spawn(work),
+                });
+            }
+            if running.is_empty() {
+                return outcome;
+            }
+            thread::sleep(PATIENCE);
+            let mut step = || {
+                agents.check()?;
+                for (job, live) in told.try_iter() {
+                    on_progress(Progress::Live(job, live))?;
+                }
+                for Running { job, thread, .. } in running.extract_if(.., Running::is_over) {
+                    let result = thread
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                    let Some((run, series)) = result.map_err(|source| failed(plan, job, source))?
+                    else {
+                        continue;
+                    };
+                    let attempt = attempts.entry(job).or_default();
+                    *attempt += 1;
+                    let file = record(plan, job, run, series, *attempt);
+                    let again = !file.run.is_valid() && *attempt < ATTEMPTS;
+                    schedule.end(job, again);
+                    ended += 1;
+                    all += u32::from(again);
+                    on_progress(Progress::Ended {
+                        job,
+                        file: Box::new(file),
+                        again,
+                    })?;
+                }
+                let going = running
+                    .iter()
+                    .map(|run| run.begun.elapsed().min(plan.seconds()));
+                on_progress(Progress::Worked {
+                    done: plan.seconds() * ended + going.sum::<Duration>(),
+                    all: plan.seconds() * all,
+                })
+            };
+            let result = step();
+            outcome = outcome.and(result);
+        }
+    })
+}
+
+struct Running<'scope> {
+    job: Job,
+    slot: u16,
+    begun: Instant,
+    thread: ScopedJoinHandle<'scope, Result<Option<(Run, Series)>, RunError>>,
+}
+
+impl Running<'_> {
+    fn is_over(&mut self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+fn free_slot(running: &[Running<'_>]) -> u16 {
+    let is_free = |slot: &u16| running.iter().all(|run| run.slot != *slot);
+    (0..).find(is_free).unwrap_or(u16::MAX)
+}
+
+fn record(plan: &Plan<'_>, job: Job, run: Run, series: Series, attempt: u32) -> RunFile {
+    let blank = plan.blank(job);
+    let mut run = Run {
+        scenario: blank.scenario,
+        scheme: blank.scheme,
+        run: blank.run,
+        ..run
+    };
+    run.validity.attempts = attempt;
+    RunFile {
+        key: plan.key(job),
+        run,
+        series,
+    }
+}
+
+fn failed(plan: &Plan<'_>, job: Job, source: RunError) -> EvaluateError {
+    let Run {
+        scenario, scheme, ..
+    } = plan.blank(job);
+    EvaluateError::Run {
+        scenario,
+        scheme,
+        source,
+    }
+}

@@ -1,0 +1,244 @@
+//! To which flow a packet belongs.
+
+use super::worker::Toward;
+
+/// Says to which flow a packet belongs, and how much payload it carries.
+///
+/// With a first port, flow `i`'s far end is TCP or UDP port `first_port + i`, and every other packet belongs to flow
+/// `flows`. Without one, every packet belongs to flow 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    /// Port of flow 0 at the far end.
+    pub first_port: Option<u16>,
+    /// Number of flows.
+    pub flows: u16,
+}
+
+/// What is known of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    /// Flow.
+    pub(super) flow: u16,
+    /// Bytes of TCP or UDP payload.
+    pub(super) payload: u32,
+}
+
+impl Classifier {
+    /// Every packet is flow 0.
+    pub const SINGLE: Self = Self {
+        first_port: None,
+        flows: 0,
+    };
+
+    /// Where a packet of IP belongs that goes `toward` an end.
+    pub(super) fn classify(&self, packet: &[u8], toward: Toward) -> Class {
+        let segment = Segment::parse(packet);
+        let flow = match (self.first_port, &segment) {
+            (None, _) => 0,
+            (Some(_), None) => self.flows,
+            (Some(first), Some(segment)) => {
+                let port = match toward {
+                    Toward::Far => segment.destination,
+                    Toward::Near => segment.source,
+                };
+                port.checked_sub(first)
+                    .filter(|flow| *flow < self.flows)
+                    .unwrap_or(self.flows)
+            }
+        };
+        Class {
+            flow,
+            payload: segment.map_or(0, |segment| segment.payload),
+        }
+    }
+}
+
+/// What matters of a TCP or UDP header.
+struct Segment {
+    source: u16,
+    destination: u16,
+    payload: u32,
+}
+
+impl Segment {
+    /// None when the packet is no TCP or UDP, no first fragment, or damaged. IPv6 extension headers are not followed:
+    /// TCP between two hosts that are neighbours has none.
+    fn parse(packet: &[u8]) -> Option<Self> {
+        let (protocol, body) = match packet.first()? >> 4 {
+            // RFC 791, section 3.1
+            4 => {
+                let header = usize::from(packet[0] & 0xf) * 4;
+                let total = usize::from(word(packet, 2)?);
+                let fragment_offset = word(packet, 6)? & 0x1fff;
+                if fragment_offset != 0 || header < 20 {
+                    return None;
+                }
+                (*packet.get(9)?, packet.get(header..total)?)
+            }
+            // RFC 8200, section 3
+            6 => {
+                let payload = usize::from(word(packet, 4)?);
+                (*packet.get(6)?, packet.get(40..40 + payload)?)
+            }
+            _ => return None,
+        };
+        let header = match u32::from(protocol) {
+            // RFC 9293, section 3.1: data offset in words of 32 bits
+            TCP => usize::from(body.get(12)? >> 4) * 4,
+            // RFC 768
+            UDP => 8,
+            _ => return None,
+        };
+        Some(Self {
+            source: word(body, 0)?,
+            destination: word(body, 2)?,
+            payload: u32::try_from(body.len().checked_sub(header)?).ok()?,
+        })
+    }
+}
+
+const TCP: u32 = libc::IPPROTO_TCP as u32;
+const UDP: u32 = libc::IPPROTO_UDP as u32;
+
+/// 16 bits in network order.
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TWO_FLOWS: Classifier = Classifier {
+        first_port: Some(5000),
+        flows: 2,
+    };
+
+    /// IPv4 without options around a body.
+    fn ipv4(protocol: u32, body: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; 20];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&u16::try_from(20 + body.len()).expect("short").to_be_bytes());
+        packet[9] = protocol as u8;
+        packet.extend(body);
+        packet
+    }
+
+    fn ipv6(protocol: u32, body: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0; 40];
+        packet[0] = 0x60;
+        packet[4..6].copy_from_slice(&u16::try_from(body.len()).expect("short").to_be_bytes());
+        packet[6] = protocol as u8;
+        packet.extend(body);
+        packet
+    }
+
+    /// TCP with twelve bytes of options, as timestamps take.
+    fn tcp(source: u16, destination: u16, payload: usize) -> Vec<u8> {
+        let mut segment = vec![0; 32 + payload];
+        segment[..2].copy_from_slice(&source.to_be_bytes());
+        segment[2..4].copy_from_slice(&destination.to_be_bytes());
+        segment[12] = 8 << 4;
+        segment
+    }
+
+    fn udp(source: u16, destination: u16, payload: usize) -> Vec<u8> {
+        let mut datagram = vec![0; 8 + payload];
+        datagram[..2].copy_from_slice(&source.to_be_bytes());
+        datagram[2..4].copy_from_slice(&destination.to_be_bytes());
+        datagram
+    }
+
+    #[test]
+    fn the_far_ends_port_names_the_flow() {
+        let class = |packet: &[u8], toward| TWO_FLOWS.classify(packet, toward);
+        let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
+        assert_eq!(
+            class(&data, Toward::Far),
+            Class {
+                flow: 1,
+                payload: 1448
+            }
+        );
+        let ack = ipv4(TCP, &tcp(5001, 40_000, 0));
+        assert_eq!(
+            class(&ack, Toward::Near),
+            Class {
+                flow: 1,
+                payload: 0
+            }
+        );
+        // The other end's port does not matter, even where it looks like a flow's.
+        let stranger = ipv4(UDP, &udp(5000, 5002, 10));
+        assert_eq!(
+            class(&stranger, Toward::Far),
+            Class {
+                flow: 2,
+                payload: 10
+            }
+        );
+        let low = ipv4(UDP, &udp(1, 4999, 10));
+        assert_eq!(class(&low, Toward::Far).flow, 2);
+        let datagram = ipv6(UDP, &udp(1, 5000, 7));
+        assert_eq!(
+            class(&datagram, Toward::Far),
+            Class {
+                flow: 0,
+                payload: 7
+            }
+        );
+    }
+
+    #[test]
+    fn what_has_no_ports_is_other() {
+        let icmp = ipv4(libc::IPPROTO_ICMP as u32, &[0; 64]);
+        let other = Class {
+            flow: 2,
+            payload: 0,
+        };
+        assert_eq!(TWO_FLOWS.classify(&icmp, Toward::Far), other);
+        let mut fragment = ipv4(UDP, &udp(1, 5000, 100));
+        fragment[7] = 1;
+        assert_eq!(TWO_FLOWS.classify(&fragment, Toward::Far), other);
+        assert_eq!(TWO_FLOWS.classify(&[], Toward::Far), other);
+    }
+
+    #[test]
+    fn without_a_port_all_is_one_flow() {
+        let packet = ipv4(TCP, &tcp(1, 5001, 5));
+        assert_eq!(
+            Classifier::SINGLE.classify(&packet, Toward::Far),
+            Class {
+                flow: 0,
+                payload: 5
+            }
+        );
+        assert_eq!(
+            Classifier::SINGLE.classify(&[1, 2, 3], Toward::Near).flow,
+            0
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_belong_somewhere(
+            mut packet in prop::collection::vec(any::<u8>(), 0..120),
+            version in prop::sample::select(vec![0x45_u8, 0x4f, 0x60, 0x00]),
+            protocol in prop::sample::select(vec![6_u8, 17]),
+        ) {
+            for (at, value) in [(0, version), (6, protocol), (9, protocol)] {
+                if let Some(byte) = packet.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            for toward in [Toward::Far, Toward::Near] {
+                let class = TWO_FLOWS.classify(&packet, toward);
+                prop_assert!(class.flow <= 2);
+                prop_assert!(class.payload as usize <= packet.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The way from the link to the far end: aggregation, then propagation delay.
+
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::rngs::StdRng;
+use rand_distr::StandardNormal;
+
+use crate::scenario;
+
+use super::{NEVER, Nanos};
+
+/// When packets that have left the link arrive.
+#[derive(Debug)]
+pub(super) struct Propagation {
+    aggregation: Option<Nanos>,
+    /// The present delay and, in reverse order, the later ones.
+    steps: Vec<Step>,
+    /// Standard deviation, ns.
+    jitter: f64,
+    random: StdRng,
+    flows: Vec<Flow>,
+}
+
+/// The delay from a time on.
+#[derive(Debug)]
+struct Step {
+    at: Nanos,
+    delay: Nanos,
+    /// The least delay of this step and those after it.
+    least: Nanos,
+}
+
+#[derive(Debug)]
+struct Flow {
+    extra_delay: Nanos,
+    /// When its latest packet arrives: no later one arrives before.
+    latest: Nanos,
+}
+
+impl Propagation {
+    /// The way of `extra_delay.len()` flows, and of one more without extra delay.
+    pub(super) fn new(
+        model: &scenario::Direction,
+        extra_delay: &[Duration],
+        random: StdRng,
+    ) -> Self {
+        let later = model
+            .delay
+            .changes
+            .iter()
+            .map(|change| (change.at, change.delay));
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, delay) in later.rev().chain([(Duration::ZERO, model.delay.base)]) {
+            let delay = nanoseconds(delay);
+            let least = steps.last().map_or(delay, |later| later.least.min(delay));
+            steps.push(Step {
+                at: nanoseconds(at),
+                delay,
+                least,
+            });
+        }
+        let flow = |&extra: &Duration| Flow {
+            extra_delay: nanoseconds(extra),
+            latest: 0,
+        };
+        Self {
+            aggregation: model
+                .aggregation
+                .map(nanoseconds)
+                .filter(|&period| period > 0),
+            steps,
+            jitter: model.delay.jitter.as_nanos() as f64,
+            random,
+            flows: extra_delay
+                .iter()
+                .chain([&Duration::ZERO])
+                .map(flow)
+                .collect(),
+        }
+    }
+
+    /// When a packet arrives that leaves the link at `departed`, which never decreases.
+    #[inline]
+    pub(super) fn arrival(&mut self, departed: Nanos, flow: usize) -> Nanos {
+        let released = self.release(departed);
+        while let [.., next, _] = self.steps.as_slice()
+            && next.at <= released
+        {
+            self.steps.pop();
+        }
+        let base = self.steps.last().map_or(0, |step| step.delay);
+        let flow = &mut self.flows[flow];
+        let mut delay = base.saturating_add(flow.extra_delay);
+        if self.jitter > 0.0 {
+            let jitter = self.jitter * self.random.sample::<f64, _>(StandardNormal);
+            delay = delay.saturating_add_signed(jitter as i64);
+        }
+        flow.latest = flow.latest.max(released.saturating_add(delay));
+        flow.latest
+    }
+
+    /// A time that no packet arrives before that leaves the link at `departed` or later.
+    pub(super) fn earliest(&self, departed: Nanos) -> Nanos {
+        let least = match self.steps.last() {
+            Some(step) if self.jitter == 0.0 => step.least,
+            _ => 0,
+        };
+        self.release(departed).saturating_add(least)
+    }
+
+    /// When aggregation lets go of a packet. One that leaves the link at the very end of a period goes with it.
+    fn release(&self, departed: Nanos) -> Nanos {
+        match self.aggregation {
+            Some(period) => departed.div_ceil(period).saturating_mul(period),
+            None => departed,
+        }
+    }
+}
+
+fn nanoseconds(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}

@@ -1,0 +1,91 @@
+//! What waits for the link.
+
+use std::collections::VecDeque;
+
+use crate::scenario::{self, Discipline};
+
+use super::{Nanos, Packet};
+
+/// A packet that waits.
+#[derive(Debug)]
+pub(super) struct Waiting<B> {
+    /// When it was offered.
+    pub(super) arrived: Nanos,
+    /// The packet.
+    pub(super) packet: Packet<B>,
+}
+
+/// Packets in order of arrival, within the limits.
+#[derive(Debug)]
+pub(super) struct Queue<B> {
+    waiting: VecDeque<Waiting<B>>,
+    bytes: u64,
+    max_packets: usize,
+    max_bytes: u64,
+    discipline: Discipline,
+}
+
+impl<B> Queue<B> {
+    /// An empty queue.
+    pub(super) fn new(model: &scenario::Queue) -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            bytes: 0,
+            max_packets: model.packets.map_or(usize::MAX, |packets| packets as usize),
+            max_bytes: model.bytes.unwrap_or(u64::MAX),
+            discipline: model.discipline,
+        }
+    }
+
+    /// A packet that has to leave before one of `bytes` fits, as the discipline has it. Nothing leaves for a
+    /// packet that would not fit into the empty queue.
+    pub(super) fn shed(&mut self, bytes: u32) -> Option<Packet<B>> {
+        let may_shed = self.discipline == Discipline::DropHead && self.fits(0, 0, bytes);
+        if !may_shed || self.fits(self.waiting.len(), self.bytes, bytes) {
+            return None;
+        }
+        self.pop().map(|waiting| waiting.packet)
+    }
+
+    /// Takes a packet, or gives it back when there is no room for it.
+    pub(super) fn push(&mut self, waiting: Waiting<B>) -> Result<(), Packet<B>> {
+        if !self.fits(self.waiting.len(), self.bytes, waiting.packet.bytes) {
+            return Err(waiting.packet);
+        }
+        self.bytes += u64::from(waiting.packet.bytes);
+        self.waiting.push_back(waiting);
+        Ok(())
+    }
+
+    /// Takes out the head.
+    pub(super) fn pop(&mut self) -> Option<Waiting<B>> {
+        let head = self.waiting.pop_front()?;
+        self.bytes -= u64::from(head.packet.bytes);
+        Some(head)
+    }
+
+    /// When the head arrived.
+    pub(super) fn head_arrived(&self) -> Option<Nanos> {
+        self.waiting.front().map(|head| head.arrived)
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Packets that wait.
+    pub(super) fn packets(&self) -> u32 {
+        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Bytes of IP that wait.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether both limits hold when a packet of `more` bytes comes to `packets` of `bytes` together.
+    fn fits(&self, packets: usize, bytes: u64, more: u32) -> bool {
+        packets < self.max_packets && bytes + u64::from(more) <= self.max_bytes
+    }
+}

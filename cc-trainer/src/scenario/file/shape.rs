@@ -1,0 +1,233 @@
+//! The tables of scenario files.
+
+use std::{fmt, marker::PhantomData, path::PathBuf};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{
+        self,
+        value::{MapAccessDeserializer, SeqAccessDeserializer},
+    },
+};
+use toml::Spanned;
+
+use super::value::*;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Document {
+    #[serde(default)]
+    pub(super) scenario: List<ScenarioTable>,
+}
+
+/// Tables with their positions.
+#[derive(Debug)]
+pub(super) struct List<T>(pub(super) Vec<Spanned<T>>);
+
+/// A scenario has a direction's keys beside its own. Written once for both tables here, as serde's `flatten` would lose
+/// the positions and the unknown keys.
+macro_rules! tables {
+    ($($key:ident: $kind:ty,)*) => {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct ScenarioTable {
+            pub(super) name: Spanned<Name>,
+            #[serde(default)]
+            pub(super) description: String,
+            $(pub(super) $key: Option<Spanned<$kind>>,)*
+            pub(super) reverse: Option<Spanned<DirectionTable>>,
+            #[serde(default)]
+            pub(super) flow: List<FlowTable>,
+        }
+
+        #[derive(Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct DirectionTable {
+            $(pub(super) $key: Option<Spanned<$kind>>,)*
+        }
+
+        impl ScenarioTable {
+            pub(super) fn take_forward(&mut self) -> DirectionTable {
+                DirectionTable { $($key: self.$key.take(),)* }
+            }
+        }
+    };
+}
+
+tables! {
+    rate_mbps: LinkMbps,
+    trace: PathBuf,
+    schedule: List<PointTable>,
+    repeat_s: PositiveSeconds,
+    opportunities: OpportunitiesTable,
+    poisson: PoissonTable,
+    cellular: CellularTable,
+    delay_ms: Millis,
+    delay_changes: List<ChangeTable>,
+    jitter_ms: Millis,
+    loss: LossValue,
+    queue: QueueTable,
+    policer: PolicerTable,
+    aggregation_ms: PositiveMillis,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PointTable {
+    pub(super) at_s: Seconds,
+    pub(super) rate_mbps: ScheduleMbps,
+    #[serde(default)]
+    pub(super) ramp: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OpportunitiesTable {
+    pub(super) every_ms: Option<PeriodMillis>,
+    pub(super) packets: Option<PeriodPackets>,
+    pub(super) mbps: Option<TraceMbps>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PoissonTable {
+    pub(super) mbps: TraceMbps,
+    pub(super) seconds: Option<TraceSeconds>,
+    pub(super) ramp_s: Option<Seconds>,
+    #[serde(default = "first_seed")]
+    pub(super) seed: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct CellularTable {
+    pub(super) mbps: TraceMbps,
+    pub(super) variation: Option<Variation>,
+    pub(super) correlation_s: Option<PositiveSeconds>,
+    pub(super) outage_share: Option<OutageShare>,
+    pub(super) outage_s: Option<OutageSeconds>,
+    pub(super) batch: Option<Batch>,
+    pub(super) seconds: Option<TraceSeconds>,
+    #[serde(default = "first_seed")]
+    pub(super) seed: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ChangeTable {
+    pub(super) at_s: Seconds,
+    pub(super) delay_ms: Millis,
+}
+
+/// A probability, or two states.
+#[derive(Debug)]
+pub(super) enum LossValue {
+    Bernoulli(Probability),
+    GilbertElliott(GilbertElliottTable),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct GilbertElliottTable {
+    pub(super) to_bad: Probability,
+    pub(super) to_good: Probability,
+    pub(super) good: Option<Probability>,
+    pub(super) bad: Option<Probability>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct QueueTable {
+    pub(super) packets: Option<QueuePackets>,
+    pub(super) bytes: Option<FullPackets>,
+    pub(super) bdp: Option<Multiple>,
+    #[serde(default)]
+    pub(super) drop: DropKind,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DropKind {
+    Head,
+    #[default]
+    Tail,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PolicerTable {
+    pub(super) rate_mbps: ConstantMbps,
+    pub(super) burst_bytes: FullPackets,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FlowTable {
+    pub(super) start_s: Option<Seconds>,
+    pub(super) stop_s: Option<Spanned<Seconds>>,
+    pub(super) scheme: Option<Scheme>,
+    pub(super) extra_delay_ms: Option<Millis>,
+}
+
+impl<T> Default for List<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// Says how a list is written: single brackets around a table's name are easily taken for one.
+        struct Visitor<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
+            type Value = List<T>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list: [[double brackets]] around the name of each table, or [{ … }, …] as a value")
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, items: A) -> Result<List<T>, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(items)).map(List)
+            }
+        }
+
+        deserializer.deserialize_seq(Visitor(PhantomData))
+    }
+}
+
+fn first_seed() -> u64 {
+    1
+}
+
+impl<'de> Deserialize<'de> for LossValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// By the value's own kind: an untagged enum would lose the position of what is wrong inside.
+        struct Visitor;
+
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = LossValue;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a probability, or a table with to_bad and to_good")
+            }
+
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<LossValue, E> {
+                Probability::try_from(value)
+                    .map(LossValue::Bernoulli)
+                    .map_err(E::custom)
+            }
+
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<LossValue, E> {
+                self.visit_f64(value as f64)
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LossValue, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(map))
+                    .map(LossValue::GilbertElliott)
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}

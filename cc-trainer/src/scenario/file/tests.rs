@@ -1,0 +1,525 @@
+use std::{sync::Arc, time::Duration};
+
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate, RatePoint,
+        Service, Trace,
+    },
+    *,
+};
+
+const LEAST: &str = "[[scenario]]\nname = \"a\"\nrate_mbps = 12\ndelay_ms = 30\n";
+
+fn parse(text: &str) -> Result<Vec<Scenario>, ScenarioError> {
+    super::parse(text, Path::new("links.toml"))
+}
+
+fn one(text: &str) -> Scenario {
+    let mut scenarios = parse(text).expect("a good file");
+    assert_eq!(scenarios.len(), 1);
+    scenarios.remove(0)
+}
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+#[test]
+fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
+    let scenario = one(LEAST);
+    let direction = Direction {
+        policer: None,
+        queue: Queue::default(),
+        service: Service::Rate(Rate::constant(12e6)),
+        loss: Loss::None,
+        aggregation: None,
+        delay: Delay {
+            base: ms(30),
+            changes: vec![],
+            jitter: Duration::ZERO,
+        },
+    };
+    assert_eq!(scenario.name, "a");
+    assert_eq!(scenario.forward, direction);
+    assert_eq!(scenario.reverse, direction);
+    assert_eq!(scenario.flows, [Flow::default()]);
+    assert_eq!(scenario.base_rtt(), ms(60));
+}
+
+#[test]
+fn every_key_arrives_in_the_model() {
+    let scenario = one(r#"
+        [[scenario]]
+        name = "all"
+        description = "everything"
+        schedule = [{ at_s = 0, rate_mbps = 10, ramp = true }, { at_s = 1.5, rate_mbps = 0 }]
+        repeat_s = 2
+        delay_ms = 20.5
+        delay_changes = [{ at_s = 3, delay_ms = 40 }]
+        jitter_ms = 0.5
+        loss = { to_bad = 0.01, to_good = 0.25, bad = 0.5 }
+        queue = { packets = 10, bytes = 9000, drop = "head" }
+        policer = { rate_mbps = 8, burst_bytes = 30000 }
+        aggregation_ms = 5
+
+        [scenario.reverse]
+        rate_mbps = inf
+        delay_ms = 10
+        loss = 0.02
+        queue = { packets = 7 }
+
+        [[scenario.flow]]
+        start_s = 1
+        stop_s = 20
+        scheme = "cubic"
+        extra_delay_ms = 15
+
+        [[scenario.flow]]
+        "#);
+    let points = vec![
+        RatePoint {
+            at: ms(0),
+            bits_per_second: 10e6,
+            ramp: true,
+        },
+        RatePoint {
+            at: ms(1500),
+            bits_per_second: 0.0,
+            ramp: false,
+        },
+    ];
+    let forward = Direction {
+        policer: Some(Policer {
+            bits_per_second: 8e6,
+            burst: 30_000,
+        }),
+        queue: Queue {
+            packets: Some(10),
+            bytes: Some(9000),
+            discipline: Discipline::DropHead,
+        },
+        service: Service::Rate(Rate {
+            points,
+            repeat: Some(ms(2000)),
+        }),
+        loss: Loss::GilbertElliott {
+            to_bad: 0.01,
+            to_good: 0.25,
+            good: 0.0,
+            bad: 0.5,
+        },
+        aggregation: Some(ms(5)),
+        delay: Delay {
+            base: Duration::from_micros(20_500),
+            changes: vec![DelayChange {
+                at: ms(3000),
+                delay: ms(40),
+            }],
+            jitter: Duration::from_micros(500),
+        },
+    };
+    let reverse = Direction {
+        policer: None,
+        queue: Queue {
+            packets: Some(7),
+            ..Queue::default()
+        },
+        service: Service::Unlimited,
+        loss: Loss::Bernoulli(0.02),
+        aggregation: None,
+        // A delay of its own, so the forward way's changes are not its.
+        delay: Delay {
+            base: ms(10),
+            changes: vec![],
+            jitter: Duration::ZERO,
+        },
+    };
+    let flow = Flow {
+        start: ms(1000),
+        stop: Some(ms(20_000)),
+        scheme: Some("cubic".to_owned()),
+        extra_delay: ms(15),
+    };
+    assert_eq!(scenario.description, "everything");
+    assert_eq!(scenario.forward, forward);
+    assert_eq!(scenario.reverse, reverse);
+    assert_eq!(scenario.flows, [flow, Flow::default()]);
+}
+
+#[test]
+fn the_reverse_way_takes_over_rate_and_delay_alone() {
+    let scenario = one(&format!(
+        "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\nqueue = {{ packets = 3 }}\n\
+         policer = {{ rate_mbps = 3, burst_bytes = 3000 }}\naggregation_ms = 4"
+    ));
+    assert_eq!(scenario.reverse.service, scenario.forward.service);
+    assert_eq!(scenario.reverse.delay.base, ms(30));
+    assert_eq!(
+        scenario.reverse.delay.changes,
+        [DelayChange {
+            at: ms(1000),
+            delay: ms(9)
+        }]
+    );
+    assert_eq!(scenario.reverse.delay.jitter, Duration::ZERO);
+    assert_eq!(scenario.reverse.loss, Loss::None);
+    assert_eq!(scenario.reverse.queue, Queue::default());
+    assert_eq!(
+        (scenario.reverse.policer, scenario.reverse.aggregation),
+        (None, None)
+    );
+}
+
+#[test]
+fn a_queue_of_bdp_counts_mean_rate_and_both_delays() {
+    let bytes = |text: &str| one(text).forward.queue.bytes;
+    assert_eq!(
+        bytes(&format!("{LEAST}queue = {{ bdp = 1 }}")),
+        Some(90_000)
+    );
+    assert_eq!(
+        bytes(&format!("{LEAST}queue = {{ bdp = 0.001 }}")),
+        Some(1500),
+        "a packet at least"
+    );
+    assert_eq!(
+        bytes(&format!(
+            "{LEAST}queue = {{ bdp = 1 }}\n[scenario.reverse]\ndelay_ms = 10"
+        )),
+        Some(60_000)
+    );
+    let scheduled = "[[scenario]]\nname = \"a\"\ndelay_ms = 30\nqueue = { bdp = 2 }\nrepeat_s = 2\n\
+                     schedule = [{ at_s = 0, rate_mbps = 6 }, { at_s = 1, rate_mbps = 18 }]";
+    assert_eq!(bytes(scheduled), Some(180_000));
+}
+
+#[test]
+fn a_trace_is_read_from_beside_the_file() {
+    let folder = tempfile::tempdir().expect("a scratch directory");
+    let file = folder.path().join("links.toml");
+    let text = "[[scenario]]\nname = \"a\"\ntrace = \"some.trace\"\ndelay_ms = 30\n";
+    fs::write(&file, text).expect("the scratch directory takes files");
+    let spec = file.to_str().expect("a path in UTF-8");
+
+    let missing = load(spec).expect_err("no trace yet").to_string();
+    assert!(
+        missing.contains("links.toml:3:9: cannot read the trace"),
+        "{missing}"
+    );
+    fs::write(folder.path().join("some.trace"), "1\n5\n3\n")
+        .expect("the scratch directory takes files");
+    let bad = load(spec).expect_err("a bad trace").to_string();
+    assert!(
+        bad.contains("links.toml:3:9: the trace cannot be used: "),
+        "{bad}"
+    );
+    assert!(bad.contains("some.trace:3: 3 ms comes after 5 ms"), "{bad}");
+    fs::write(folder.path().join("some.trace"), "1\n5\n")
+        .expect("the scratch directory takes files");
+    for spec in [spec.to_owned(), format!("{spec}/a"), format!("{spec}/0")] {
+        let scenarios = load(&spec).expect("a good file");
+        let trace = Trace::from_times(vec![1, 5]).expect("a good trace");
+        assert_eq!(
+            scenarios[0].forward.service,
+            Service::Opportunities(Arc::new(trace))
+        );
+    }
+}
+
+#[test]
+fn every_fault_names_file_line_and_remedy() {
+    let with = |line: &str| format!("{LEAST}{line}\n");
+    let without_rate = |line: &str| format!("[[scenario]]\nname = \"a\"\ndelay_ms = 30\n{line}\n");
+    let flows = "[[scenario.flow]]\n".repeat(MAX_FLOWS + 1);
+    for (text, line, expected) in [
+        (
+            String::new(),
+            1,
+            "there is no scenario: add a [[scenario]] table",
+        ),
+        ("# nothing\n".to_owned(), 1, "there is no scenario: add"),
+        ("[[scenario]\n".to_owned(), 1, ""),
+        (
+            LEAST.replace("delay_ms = 30", "delay = 30"),
+            4,
+            "unknown field `delay`, expected one of `name`",
+        ),
+        (
+            LEAST.replace("delay_ms = 30", "delay_ms = \"30\""),
+            4,
+            "invalid type: string \"30\", expected f64",
+        ),
+        (
+            LEAST.replace("delay_ms = 30\n", ""),
+            2,
+            "the scenario has no delay: add delay_ms",
+        ),
+        (
+            LEAST.replace("name = \"a\"\n", ""),
+            1,
+            "missing field `name`",
+        ),
+        (
+            LEAST.replace("30", "-1"),
+            4,
+            "a number of milliseconds from 0 to 60000 is wanted here, not -1",
+        ),
+        (
+            LEAST.replace("30", "nan"),
+            4,
+            "a number of milliseconds from 0 to 60000 is wanted here, not NaN",
+        ),
+        (
+            LEAST.replace("12", "0"),
+            3,
+            "a rate in Mbit/s from 0.001 to 100000 is wanted here, not 0 (inf is",
+        ),
+        (
+            LEAST.replace("12", "1e300"),
+            3,
+            "a rate in Mbit/s from 0.001",
+        ),
+        (
+            LEAST.replace("\"a\"", "\"a/b\""),
+            2,
+            "`a/b` cannot be a name: use 1 to 64 letters",
+        ),
+        (LEAST.replace("\"a\"", "\"\""), 2, "`` cannot be a name"),
+        (
+            format!("{LEAST}{LEAST}"),
+            6,
+            "`a` is also the name of the scenario at line 2: rename one",
+        ),
+        (
+            without_rate(""),
+            2,
+            "the scenario has no rate: add rate_mbps",
+        ),
+        (
+            with("trace = \"x\""),
+            5,
+            "both `rate_mbps` and `trace` give the link's rate: keep one",
+        ),
+        (
+            with("repeat_s = 3"),
+            5,
+            "`repeat_s` repeats a `schedule`, which is missing",
+        ),
+        (
+            with("loss = 1.5"),
+            5,
+            "a probability from 0 to 1 is wanted here, not 1.5",
+        ),
+        (
+            with("loss = 2"),
+            5,
+            "a probability from 0 to 1 is wanted here, not 2",
+        ),
+        (
+            with("loss = { to_bad = 7, to_good = 1 }"),
+            5,
+            "a probability from 0 to 1",
+        ),
+        (with("loss = { to_bad = 1 }"), 5, "missing field `to_good`"),
+        (
+            with("loss = true"),
+            5,
+            "invalid type: boolean `true`, expected a probability, or a table",
+        ),
+        (
+            with("queue = { packets = 0 }"),
+            5,
+            "a number of packets from 1 to 100000000 is wanted here, not 0",
+        ),
+        (
+            with("queue = { bytes = 100 }"),
+            5,
+            "a number of bytes (a full packet at least) from 1500",
+        ),
+        (
+            with("queue = { bytes = 1e9 }"),
+            5,
+            "invalid type: floating point",
+        ),
+        (with("queue = {}"), 5, "`queue` has no limit: add"),
+        (
+            with("queue = { bdp = 1, packets = 3 }"),
+            5,
+            "`bdp` is the limit in bytes: give it alone",
+        ),
+        (
+            with("queue = { packet = 3 }"),
+            5,
+            "unknown field `packet`, expected one of `packets`",
+        ),
+        (
+            with("queue = { packets = 3, drop = \"middle\" }"),
+            5,
+            "unknown variant `middle`, expected `head` or `tail`",
+        ),
+        (
+            without_rate("rate_mbps = inf\nqueue = { bdp = 1 }"),
+            5,
+            "an unlimited link has no bandwidth-delay product",
+        ),
+        (
+            without_rate("schedule = []"),
+            4,
+            "the `schedule` never carries anything",
+        ),
+        (
+            without_rate("schedule = [{ at_s = 0, rate_mbps = 0 }]"),
+            4,
+            "the `schedule` never carries anything",
+        ),
+        (
+            without_rate("schedule = [{ at_s = 1, rate_mbps = 2 }]"),
+            4,
+            "the first point of a `schedule` must be at_s = 0",
+        ),
+        (
+            without_rate(
+                "schedule = [\n{ at_s = 0, rate_mbps = 2 },\n{ at_s = 0, rate_mbps = 3 }]",
+            ),
+            6,
+            "the times of a `schedule` must ascend: sort the points",
+        ),
+        (
+            without_rate(
+                "schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 3, rate_mbps = 3 }]\nrepeat_s = 3",
+            ),
+            5,
+            "`repeat_s` must be later than the last point",
+        ),
+        (
+            without_rate("schedule = [{ at_s = 0, rate_mbps = 2, ramp = true }]"),
+            4,
+            "the last point has nowhere to ramp to: add a point",
+        ),
+        (
+            without_rate("opportunities = { every_ms = 3 }"),
+            4,
+            "`opportunities` takes either `every_ms` and `packets`",
+        ),
+        (
+            without_rate("opportunities = { mbps = 3, packets = 1 }"),
+            4,
+            "`opportunities` takes either",
+        ),
+        (
+            without_rate("poisson = { mbps = 3, seconds = 9, ramp_s = 9 }"),
+            4,
+            "the ramp of 9 s fills the trace of 9 s",
+        ),
+        (
+            without_rate("cellular = { mbps = 3, outage_share = 1 }"),
+            4,
+            "a share of the time from 0 to 0.95",
+        ),
+        (
+            with("delay_changes = [{ at_s = 0, delay_ms = 3 }]"),
+            5,
+            "the times of `delay_changes` must ascend",
+        ),
+        (
+            with("[scenario.reverse]\nname = \"b\""),
+            6,
+            "unknown field `name`",
+        ),
+        (
+            with("[[scenario.flow]]\nstart_s = 3\nstop_s = 3"),
+            7,
+            "the flow stops before it starts: make `stop_s`",
+        ),
+        (
+            with("[[scenario.flow]]\nscheme = \"a,b\""),
+            6,
+            "`a,b` is no scheme",
+        ),
+        (
+            with(&flows),
+            5 + MAX_FLOWS,
+            "a scenario has at most 64 flows",
+        ),
+    ] {
+        let message = parse(&text).expect_err(&text).to_string();
+        let place = format!("links.toml:{line}:");
+        let rest = message
+            .strip_prefix(&place)
+            .unwrap_or_else(|| panic!("not at line {line}: {message}\n{text}"));
+        let (column, rest) = rest.split_once(": ").expect("a column");
+        assert!(
+            column.parse::<usize>().is_ok_and(|column| column > 0),
+            "{message}"
+        );
+        assert!(rest.starts_with(expected), "{message}\n{text}");
+    }
+}
+
+#[test]
+fn scenarios_are_found_by_set_name_and_place() {
+    let names = |spec: &str| -> Vec<String> {
+        load(spec)
+            .expect(spec)
+            .into_iter()
+            .map(|scenario| scenario.name)
+            .collect()
+    };
+    assert_eq!(names("pantheon/bdp-1"), ["bdp-1"]);
+    assert_eq!(names("pantheon/17, pantheon/0"), ["bdp-1", "nepal-india"]);
+    assert_eq!(
+        names("calibrated,pantheon").len(),
+        18,
+        "what is in both is there once"
+    );
+}
+
+#[test]
+fn what_is_unknown_is_answered_with_what_there_is() {
+    let message = |spec: &str| load(spec).expect_err(spec).to_string();
+    assert!(
+        message("panteon")
+            .starts_with("no set of scenarios is called `panteon`: there are pantheon, ")
+    );
+    let unknown = message("pantheon/bpd-1");
+    assert!(
+        unknown.starts_with("`pantheon` has no scenario `bpd-1`: it has bdp-1, "),
+        "{unknown}"
+    );
+    assert!(
+        unknown.ends_with("or give its place, from 0 to 17"),
+        "{unknown}"
+    );
+    assert!(message("pantheon/18").contains("has no scenario `18`"));
+    assert!(message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon"));
+    assert!(
+        message("nowhere/links.toml")
+            .starts_with("cannot read the scenario file nowhere/links.toml: ")
+    );
+}
+
+#[test]
+fn two_scenarios_of_one_name_are_refused() {
+    let folder = tempfile::tempdir().expect("a scratch directory");
+    let file = folder.path().join("mine.toml");
+    fs::write(&file, LEAST.replace("\"a\"", "\"bdp-1\""))
+        .expect("the scratch directory takes files");
+    let error = load(&format!("pantheon,{}", file.display())).expect_err("the same name twice");
+    assert!(
+        matches!(&error, ScenarioError::Ambiguous { name } if name == "bdp-1"),
+        "{error}"
+    );
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_it_panic(
+        key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|policer|\\PC{0,5})",
+        value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
+    ) {
+        let _ = parse(&format!("{LEAST}{key} = {value}\n"));
+        let _ = parse(&format!("[[scenario]]\nname = \"a\"\ndelay_ms = 1\n{key} = {value}\n"));
+    }
+}

@@ -1,0 +1,159 @@
+//! The values of scenario files: what passes here is within its limits.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::MTU;
+
+/// Numbers within limits, which their errors name.
+macro_rules! quantities {
+    ($($name:ident: $number:ident $from:literal in $range:expr, $what:literal;)*) => {$(
+        #[derive(Clone, Copy, Debug, Deserialize)]
+        #[serde(try_from = $from)]
+        pub(super) struct $name(pub(super) $number);
+
+        impl TryFrom<$number> for $name {
+            type Error = String;
+
+            fn try_from(value: $number) -> Result<Self, String> {
+                let range = $range;
+                if range.contains(&value) {
+                    return Ok(Self(value));
+                }
+                let (least, most) = (range.start(), range.end());
+                Err(format!(concat!($what, " from {} to {} is wanted here, not {}"), least, most, value))
+            }
+        }
+    )*};
+}
+
+quantities! {
+    Batch: f64 "f64" in 1.0..=1000.0, "a mean number of packets";
+    ConstantMbps: f64 "f64" in 0.001..=100_000.0, "a rate in Mbit/s";
+    FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40, "a number of bytes (a full packet at least)";
+    Millis: f64 "f64" in 0.0..=60_000.0, "a number of milliseconds";
+    Multiple: f64 "f64" in 0.0..=1000.0, "a multiple of the bandwidth-delay product";
+    OutageSeconds: f64 "f64" in 0.001..=60.0, "a number of seconds";
+    OutageShare: f64 "f64" in 0.0..=0.95, "a share of the time";
+    PeriodMillis: u32 "u32" in 1..=60_000, "a whole number of milliseconds";
+    PeriodPackets: u32 "u32" in 1..=100_000, "a number of packets";
+    PositiveMillis: f64 "f64" in 0.001..=60_000.0, "a number of milliseconds";
+    PositiveSeconds: f64 "f64" in 0.001..=86_400.0, "a number of seconds";
+    Probability: f64 "f64" in 0.0..=1.0, "a probability";
+    QueuePackets: u32 "u32" in 1..=100_000_000, "a number of packets";
+    Seconds: f64 "f64" in 0.0..=86_400.0, "a number of seconds";
+    TraceMbps: f64 "f64" in 0.001..=1000.0, "a rate in Mbit/s";
+    TraceSeconds: f64 "f64" in 1.0..=100.0, "a length in seconds (the trace loops)";
+    Variation: f64 "f64" in 0.0..=3.0, "a standard deviation over the mean";
+}
+
+/// Mbit/s of a link; unlimited where it is infinite.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "f64")]
+pub(super) struct LinkMbps(pub(super) f64);
+
+impl TryFrom<f64> for LinkMbps {
+    type Error = String;
+
+    fn try_from(value: f64) -> Result<Self, String> {
+        if value == f64::INFINITY {
+            return Ok(Self(value));
+        }
+        match ConstantMbps::try_from(value) {
+            Ok(ConstantMbps(value)) => Ok(Self(value)),
+            Err(message) => Err(format!("{message} (inf is a link that takes no time)")),
+        }
+    }
+}
+
+/// Mbit/s in a schedule, where it may be 0.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "f64")]
+pub(super) struct ScheduleMbps(pub(super) f64);
+
+impl TryFrom<f64> for ScheduleMbps {
+    type Error = String;
+
+    fn try_from(value: f64) -> Result<Self, String> {
+        if value == 0.0 {
+            return Ok(Self(0.0));
+        }
+        match ConstantMbps::try_from(value) {
+            Ok(ConstantMbps(value)) => Ok(Self(value)),
+            Err(message) => Err(format!("{message} (0 is an outage)")),
+        }
+    }
+}
+
+/// What can name a file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Name(pub(super) String);
+
+impl TryFrom<String> for Name {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let fits = name.len() <= 64
+            && name.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if fits {
+            Ok(Self(name))
+        } else {
+            let shown: String = name
+                .chars()
+                .take(70)
+                .flat_map(char::escape_default)
+                .collect();
+            Err(format!(
+                "`{shown}` cannot be a name: use 1 to 64 letters, digits, `-`, `_` and `.`, a letter or digit first"
+            ))
+        }
+    }
+}
+
+/// What `--schemes` takes.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct Scheme(pub(super) String);
+
+impl TryFrom<String> for Scheme {
+    type Error = String;
+
+    fn try_from(scheme: String) -> Result<Self, String> {
+        if scheme.is_empty() || scheme.contains([',', ' ', '\t', '\n']) {
+            let shown = scheme.escape_default();
+            return Err(format!(
+                "`{shown}` is no scheme: name one, such as \"cubic\" (without the key, it is the one under test)"
+            ));
+        }
+        Ok(Self(scheme))
+    }
+}
+
+impl Millis {
+    pub(super) fn duration(self) -> Duration {
+        Duration::from_secs_f64(self.0 / 1e3)
+    }
+}
+
+impl PositiveMillis {
+    pub(super) fn duration(self) -> Duration {
+        Duration::from_secs_f64(self.0 / 1e3)
+    }
+}
+
+impl PositiveSeconds {
+    pub(super) fn duration(self) -> Duration {
+        Duration::from_secs_f64(self.0)
+    }
+}
+
+impl Seconds {
+    pub(super) fn duration(self) -> Duration {
+        Duration::from_secs_f64(self.0)
+    }
+}

@@ -1,0 +1,387 @@
+//! What a rate carries, and when a packet is through.
+
+use std::time::Duration;
+
+use super::{Rate, RatePoint};
+
+/// Bits below which nothing is left to send: far below what rounding a time to a nanosecond stands for, so that a
+/// packet that is through just before an outage does not wait for the outage's end.
+const NOTHING: f64 = 1e-3;
+
+impl Rate {
+    /// The same rate always, bit/s.
+    pub fn constant(bits_per_second: f64) -> Self {
+        let start = RatePoint {
+            at: Duration::ZERO,
+            bits_per_second,
+            ramp: false,
+        };
+        Self {
+            points: vec![start],
+            repeat: None,
+        }
+    }
+
+    /// bit/s at a time.
+    pub fn at(&self, time: Duration) -> f64 {
+        let (_, offset) = self.cycle(nanos(time));
+        self.segment(self.index(offset)).at(offset)
+    }
+
+    /// Bits carried in `[from, to)`.
+    pub fn bits(&self, from: Duration, to: Duration) -> f64 {
+        if to <= from {
+            return 0.0;
+        }
+        let (first, start) = self.cycle(nanos(from));
+        let (last, end) = self.cycle(nanos(to));
+        match last - first {
+            0 => self.bits_in_cycle(start, end),
+            // By whole cycles in between, so that no precision goes where a run is long.
+            cycles => {
+                self.bits_in_cycle(start, self.period())
+                    + (cycles - 1) as f64 * self.bits_in_cycle(0, self.period())
+                    + self.bits_in_cycle(0, end)
+            }
+        }
+    }
+
+    /// Mean, bit/s: over a cycle of a rate that repeats. The last point of another one counts for as long as all
+    /// that comes before it.
+    pub fn mean(&self) -> f64 {
+        let last = self.points.last().map_or(0, |point| nanos(point.at));
+        let span = match self.repeat {
+            Some(repeat) => nanos(repeat),
+            None => last.saturating_mul(2),
+        };
+        match span {
+            0 => self.at(Duration::ZERO),
+            _ => self.bits_in_cycle(0, span) / seconds(span),
+        }
+    }
+
+    /// When a packet of so many bits is through whose first bit leaves at `start`. Times are nanoseconds since the
+    /// scenario's start; `u64::MAX` is never.
+    pub fn finish(&self, start: u64, bits: f64) -> u64 {
+        if let [only] = self.points.as_slice()
+            && !only.ramp
+        {
+            return later(start, bits / only.bits_per_second);
+        }
+        let (_, mut offset) = self.cycle(start);
+        let mut base = start - offset;
+        let mut left = bits;
+        let mut index = self.index(offset);
+        let mut skipped = self.repeat.is_none();
+        loop {
+            let segment = self.segment(index);
+            let carried = segment.bits(offset, segment.end);
+            if left <= carried + NOTHING {
+                return later(base.saturating_add(offset), segment.time(offset, left)).min(
+                    // Where only the tolerance made it fit.
+                    base.saturating_add(segment.end),
+                );
+            }
+            if segment.end == u64::MAX {
+                return u64::MAX;
+            }
+            left -= carried;
+            offset = segment.end;
+            index += 1;
+            if index < self.points.len() {
+                continue;
+            }
+            base = base.saturating_add(self.period());
+            (offset, index) = (0, 0);
+            if !skipped {
+                skipped = true;
+                let whole = self.bits_in_cycle(0, self.period());
+                if whole <= 0.0 {
+                    return u64::MAX;
+                }
+                // The cycle in which it ends is walked through, also where it ends just with a cycle.
+                let cycles = ((left / whole).ceil() - 1.0).max(0.0);
+                base = base.saturating_add((cycles as u64).saturating_mul(self.period()));
+                left -= cycles * whole;
+            }
+            if base == u64::MAX {
+                return u64::MAX;
+            }
+        }
+    }
+
+    /// The number of the cycle that a time is in, and the time since that cycle's start.
+    fn cycle(&self, time: u64) -> (u64, u64) {
+        match self.period() {
+            u64::MAX | 0 => (0, time),
+            period => (time / period, time % period),
+        }
+    }
+
+    /// Length of a cycle; `u64::MAX` where nothing repeats.
+    fn period(&self) -> u64 {
+        self.repeat.map_or(u64::MAX, nanos)
+    }
+
+    /// Which point rules at a time of a cycle.
+    fn index(&self, offset: u64) -> usize {
+        match self.points.as_slice() {
+            [] | [_] => 0,
+            points => points
+                .partition_point(|point| nanos(point.at) <= offset)
+                .saturating_sub(1),
+        }
+    }
+
+    /// What a point rules.
+    fn segment(&self, index: usize) -> Segment {
+        let Some(point) = self.points.get(index) else {
+            return Segment {
+                start: 0,
+                end: u64::MAX,
+                from: 0.0,
+                to: 0.0,
+            };
+        };
+        let (end, next) = match (self.points.get(index + 1), self.points.first()) {
+            (Some(next), _) => (nanos(next.at), Some(next)),
+            (None, first) if self.repeat.is_some() => (self.period(), first),
+            (None, _) => (u64::MAX, None),
+        };
+        let to = match next {
+            Some(next) if point.ramp => next.bits_per_second,
+            _ => point.bits_per_second,
+        };
+        Segment {
+            start: nanos(point.at),
+            end,
+            from: point.bits_per_second,
+            to,
+        }
+    }
+
+    /// Bits carried between two times of the same cycle.
+    fn bits_in_cycle(&self, from: u64, to: u64) -> f64 {
+        let (first, last) = (self.index(from), self.index(to));
+        (first..=last)
+            .map(|index| {
+                let segment = self.segment(index);
+                segment.bits(from.max(segment.start), to.min(segment.end))
+            })
+            .sum()
+    }
+}
+
+/// A stretch over which a rate stays or moves linearly. Times are nanoseconds of a cycle.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    start: u64,
+    /// `u64::MAX` is no end.
+    end: u64,
+    /// bit/s at the start.
+    from: f64,
+    /// bit/s at the end.
+    to: f64,
+}
+
+impl Segment {
+    /// bit/s per second.
+    fn slope(&self) -> f64 {
+        if self.from == self.to {
+            0.0
+        } else {
+            (self.to - self.from) / seconds(self.end - self.start)
+        }
+    }
+
+    /// bit/s at a time of it.
+    fn at(&self, time: u64) -> f64 {
+        self.from + self.slope() * seconds(time - self.start)
+    }
+
+    /// Bits between two times of it.
+    fn bits(&self, from: u64, to: u64) -> f64 {
+        if to <= from {
+            0.0
+        } else {
+            (self.at(from) + self.at(to)) / 2.0 * seconds(to - from)
+        }
+    }
+
+    /// Seconds that bits take from a time of it on, given that they end in it.
+    fn time(&self, from: u64, bits: f64) -> f64 {
+        if bits <= 0.0 {
+            return 0.0;
+        }
+        // The root of `slope t² / 2 + rate t = bits`, in the form that cancels nothing.
+        let rate = self.at(from);
+        let end = (rate * rate + 2.0 * self.slope() * bits).max(0.0).sqrt();
+        2.0 * bits / (rate + end)
+    }
+}
+
+/// A time and some seconds more, to the nearest nanosecond; `u64::MAX` where that is never.
+fn later(time: u64, seconds: f64) -> u64 {
+    // No bits at no rate are through at once.
+    if seconds.is_nan() {
+        time
+    } else {
+        time.saturating_add((seconds * 1e9).round() as u64)
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn seconds(nanos: u64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MEGABIT: f64 = 1e6;
+
+    fn rate(points: &[(u64, f64, bool)], repeat_ms: Option<u64>) -> Rate {
+        let points = points.iter().map(|&(ms, megabits, ramp)| RatePoint {
+            at: Duration::from_millis(ms),
+            bits_per_second: megabits * MEGABIT,
+            ramp,
+        });
+        Rate {
+            points: points.collect(),
+            repeat: repeat_ms.map(Duration::from_millis),
+        }
+    }
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    /// Steps, ramps and outages, with or without repetition; at least one point carries something.
+    fn any_rate() -> impl Strategy<Value = Rate> {
+        let point = (
+            1_u64..400,
+            prop_oneof![1 => Just(0.0), 4 => 0.1_f64..200.0],
+            any::<bool>(),
+        );
+        (
+            0.5_f64..100.0,
+            prop::collection::vec(point, 0..6),
+            any::<bool>(),
+            1_u64..400,
+        )
+            .prop_map(|(first, rest, repeats, tail)| {
+                let mut points = vec![(0, first, false)];
+                let mut at = 0;
+                for (gap, megabits, ramp) in rest {
+                    at += gap;
+                    points.push((at, megabits, ramp));
+                }
+                if !repeats && let Some(last) = points.last_mut() {
+                    last.1 = last.1.max(0.5);
+                }
+                rate(&points, repeats.then_some(at + tail))
+            })
+    }
+
+    #[test]
+    fn a_constant_rate_takes_bits_over_rate() {
+        let rate = Rate::constant(12.0 * MEGABIT);
+        assert_eq!(rate.finish(5, 12_000.0), 1_000_005);
+        assert_eq!(rate.bits(ms(500), ms(1500)), 12.0 * MEGABIT);
+        assert_eq!(rate.mean(), 12.0 * MEGABIT);
+        assert_eq!(rate.at(ms(77)), 12.0 * MEGABIT);
+    }
+
+    #[test]
+    fn a_packet_crosses_a_step() {
+        // 0.5 ms at 12 Mbit/s carry half of it; the rest goes at 24.
+        let rate = rate(&[(0, 12.0, false), (10, 24.0, false)], None);
+        assert_eq!(rate.finish(9_500_000, 12_000.0), 10_250_000);
+        assert_eq!(rate.mean(), 18.0 * MEGABIT);
+    }
+
+    #[test]
+    fn a_packet_waits_for_an_outage_to_end() {
+        let rate = rate(
+            &[(0, 12.0, false), (10, 0.0, false), (30, 12.0, false)],
+            None,
+        );
+        assert_eq!(rate.finish(9_500_000, 12_000.0), 30_500_000);
+        assert_eq!(
+            rate.finish(9_000_000, 12_000.0),
+            10_000_000,
+            "through just before the outage"
+        );
+        assert_eq!(rate.finish(15_000_000, 12_000.0), 31_000_000);
+        assert_eq!(rate.at(ms(15)), 0.0);
+    }
+
+    #[test]
+    fn an_outage_without_end_is_never_over() {
+        let rate = rate(&[(0, 12.0, false), (10, 0.0, false)], None);
+        assert_eq!(rate.finish(20_000_000, 1.0), u64::MAX);
+        assert_eq!(Rate::constant(0.0).finish(7, 1.0), u64::MAX);
+        assert_eq!(Rate::constant(0.0).finish(7, 0.0), 7);
+    }
+
+    #[test]
+    fn a_ramp_moves_linearly_and_the_last_one_back_to_the_start() {
+        let up_and_down = rate(&[(0, 10.0, true), (1000, 30.0, true)], Some(2000));
+        assert_eq!(up_and_down.at(ms(500)), 20.0 * MEGABIT);
+        assert_eq!(up_and_down.at(ms(1500)), 20.0 * MEGABIT);
+        assert_eq!(up_and_down.at(ms(3500)), 20.0 * MEGABIT);
+        assert_eq!(up_and_down.bits(ms(0), ms(2000)), 40.0 * MEGABIT);
+        assert_eq!(up_and_down.mean(), 20.0 * MEGABIT);
+        // A million cycles are one division.
+        assert_eq!(
+            up_and_down.finish(0, 40.0 * MEGABIT * 1e6),
+            2_000_000 * 1_000_000_000
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn finish_is_the_inverse_of_bits(
+            rate in any_rate(),
+            start in 0_u64..5_000_000_000,
+            bits in prop_oneof![Just(12_000.0), 1.0_f64..1e8],
+        ) {
+            let end = rate.finish(start, bits);
+            prop_assert!(end >= start);
+            if end < u64::MAX {
+                let carried = rate.bits(Duration::from_nanos(start), Duration::from_nanos(end));
+                // A nanosecond at the highest rate is 0.2 bit.
+                prop_assert!((carried - bits).abs() < 0.3, "carried {carried} of {bits}");
+            }
+        }
+
+        #[test]
+        fn what_is_carried_adds_up(
+            rate in any_rate(),
+            mut times in prop::collection::vec(0_u64..5_000_000_000, 3),
+        ) {
+            times.sort_unstable();
+            let [a, b, c] = [times[0], times[1], times[2]].map(Duration::from_nanos);
+            let parts = rate.bits(a, b) + rate.bits(b, c);
+            prop_assert!((parts - rate.bits(a, c)).abs() < 1e-2);
+        }
+
+        #[test]
+        fn bits_are_the_integral_of_the_rate(rate in any_rate(), from in 0_u64..2000, length in 1_u64..500) {
+            // By the midpoints of fine steps: exact but for what a kink costs inside a step.
+            const STEPS_PER_MS: u64 = 20;
+            let step = Duration::from_millis(1) / STEPS_PER_MS as u32;
+            let sum: f64 = (0..length * STEPS_PER_MS)
+                .map(|i| rate.at(ms(from) + step * i as u32 + step / 2) * step.as_secs_f64())
+                .sum();
+            let exact = rate.bits(ms(from), ms(from + length));
+            prop_assert!((sum - exact).abs() <= 1e-6 * exact + 1e-3, "{sum} {exact}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! The statistics of an evaluation.
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+/// How far from its fair share a flow may be and count as settled ([`convergence`]).
+pub const CONVERGENCE_TOLERANCE: f64 = 0.25;
+/// How long the flows must stay settled, s.
+pub const CONVERGENCE_HOLD_S: f64 = 5.0;
+/// Over how long a flow's throughput is averaged for it, s.
+pub const CONVERGENCE_WINDOW_S: f64 = 1.0;
+
+/// Resamples of a bootstrap: the ends of a 95 % interval are then the 50th from either side.
+const RESAMPLES: usize = 2_000;
+
+/// The mean; none of nothing.
+pub fn mean(samples: &[f64]) -> Option<f64> {
+    (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
+}
+
+/// The geometric mean of positive numbers; none of nothing, or when a number is not positive.
+pub fn geometric_mean(samples: &[f64]) -> Option<f64> {
+    if samples.iter().any(|&sample| sample <= 0.0) {
+        return None;
+    }
+    let logs: Vec<f64> = samples.iter().map(|sample| sample.ln()).collect();
+    mean(&logs).map(f64::exp)
+}
+
+/// The nearest-rank percentile: the smallest sample that at least `percent` % of the samples do not exceed.
+/// `percent` is within (0, 100]; none of nothing.
+pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    nearest_rank(&sorted, percent)
+}
+
+/// Jain's index of fairness, `(sum x)^2 / (n sum x^2)`: 1 when all shares are equal, `1/n` when one takes all
+/// (Jain, Chiu, Hawe: A Quantitative Measure of Fairness, DEC TR-301, 1984). None when there is no share at all.
+pub fn jain(shares: &[f64]) -> Option<f64> {
+    let largest = shares.iter().copied().fold(0.0, f64::max);
+    // Scaled, so that no square overflows or vanishes.
+    let scaled = || shares.iter().map(|share| share / largest);
+    let (sum, squares) = (scaled().sum::<f64>(), scaled().map(|x| x * x).sum::<f64>());
+    (largest > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
+}
+
+/// Throughput over delay, Mbit/s per ms: Kleinrock's power of a network, with the 95th percentile as the delay.
+pub fn power(throughput_mbps: f64, p95_owd_ms: f64) -> f64 {
+    throughput_mbps / p95_owd_ms
+}
+
+/// The confidence interval of the mean by the percentile bootstrap (Efron, Tibshirani: An Introduction to the
+/// Bootstrap, 1993, chapter 13). `confidence` is within (0, 1); the same seed gives the same interval. None for fewer
+/// than two samples, as one says nothing of the spread. Of three samples a 95 % interval spans them
+/// all: few runs make a rough interval.
+pub fn bootstrap_interval(samples: &[f64], confidence: f64, seed: u64) -> Option<(f64, f64)> {
+    if samples.len() < 2 {
+        return None;
+    }
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut resample = || {
+        let picks = samples
+            .iter()
+            .map(|_| samples[random.random_range(0..samples.len())]);
+        picks.sum::<f64>() / samples.len() as f64
+    };
+    let mut means: Vec<f64> = (0..RESAMPLES).map(|_| resample()).collect();
+    means.sort_by(f64::total_cmp);
+    let tail = 50.0 * (1.0 - confidence);
+    Some((
+        nearest_rank(&means, tail)?,
+        nearest_rank(&means, 100.0 - tail)?,
+    ))
+}
+
+/// A flow's part in a run, for [`convergence`].
+#[derive(Clone, Copy, Debug)]
+pub struct Share<'a> {
+    /// When it starts, s.
+    pub start_s: f64,
+    /// When it stops, s.
+    pub stop_s: f64,
+    /// Its throughput in `[i, i + 1) * bin_s`, in any unit.
+    pub throughput: &'a [f64],
+}
+
+/// How long flows take to share a link equally: the time from the last one's start to the earliest moment from
+/// which every flow, averaged over each [`CONVERGENCE_WINDOW_S`], stays within [`CONVERGENCE_TOLERANCE`] of the
+/// equal share (the mean of the flows in that window) for [`CONVERGENCE_HOLD_S`], all before the first of them
+/// stops. Seconds; none when that never happens or when there are fewer than two flows. Tolerance and hold
+/// are those of PCC's experiment (Dong et al., NSDI 2015, section 4.2).
+pub fn convergence(flows: &[Share<'_>], bin_s: f64) -> Option<f64> {
+    if flows.len() < 2 || bin_s <= 0.0 {
+        return None;
+    }
+    let joined = flows.iter().map(|flow| flow.start_s).fold(0.0, f64::max);
+    let left = flows
+        .iter()
+        .map(|flow| flow.stop_s)
+        .fold(f64::INFINITY, f64::min);
+    let recorded = flows.iter().map(|flow| flow.throughput.len()).min()?;
+    let bins = |seconds: f64| seconds / bin_s;
+    // Against the rounding of a start such as 0.3 / 0.1.
+    let first = (bins(joined) - 1e-6).ceil() as usize;
+    let end = recorded.min((bins(left) + 1e-6).floor() as usize);
+    let window = bins(CONVERGENCE_WINDOW_S).round().max(1.0) as usize;
+    let hold = bins(CONVERGENCE_HOLD_S).round().max(1.0) as usize;
+    // Windows that lie within the hold.
+    let needed = hold.saturating_sub(window) + 1;
+
+    let mut settled = 0;
+    for start in first..(end + 1).saturating_sub(window) {
+        let shares = flows
+            .iter()
+            .map(|flow| flow.throughput[start..start + window].iter().sum::<f64>());
+        let shares: Vec<f64> = shares.collect();
+        settled = if is_equal(&shares) { settled + 1 } else { 0 };
+        if settled == needed {
+            return Some(((start + 1 - needed) as f64 * bin_s - joined).max(0.0));
+        }
+    }
+    None
+}
+
+fn is_equal(shares: &[f64]) -> bool {
+    let fair = shares.iter().sum::<f64>() / shares.len() as f64;
+    let is_near = |share: &f64| (share - fair).abs() <= CONVERGENCE_TOLERANCE * fair;
+    fair > 0.0 && shares.iter().all(is_near)
+}
+
+fn nearest_rank(sorted: &[f64], percent: f64) -> Option<f64> {
+    // Less than any sample's worth, so that 95 % of 20 is the 19th and not, by rounding, the 20th.
+    let rank = (percent / 100.0 * sorted.len() as f64 - 1e-9).ceil();
+    sorted
+        .get((rank.max(1.0) as usize - 1).min(sorted.len().checked_sub(1)?))
+        .copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let samples: Vec<f64> = (1..=20).rev().map(f64::from).collect();
+        for (percent, expected) in [
+            (5.0, 1.0),
+            (50.0, 10.0),
+            (95.0, 19.0),
+            (95.1, 20.0),
+            (100.0, 20.0),
+        ] {
+            assert_eq!(percentile(&samples, percent), Some(expected), "{percent}");
+        }
+        assert_eq!(percentile(&[], 50.0), None);
+    }
+
+    #[test]
+    fn known_values() {
+        assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0]), Some(0.5));
+        assert_eq!(jain(&[0.0, 0.0]), None);
+        assert_eq!(jain(&[]), None);
+        assert_eq!(geometric_mean(&[1.0, 100.0]).map(f64::round), Some(10.0));
+        assert_eq!(geometric_mean(&[1.0, 0.0]), None);
+        assert_eq!(mean(&[]), None);
+        assert_eq!(bootstrap_interval(&[3.0], 0.95, 1), None);
+        assert_eq!(power(12.0, 48.0), 0.25);
+    }
+
+    /// A 95 % interval of the mean of thirty samples covers the true mean about that often.
+    #[test]
+    fn intervals_cover_the_mean() {
+        let mut random = StdRng::seed_from_u64(7);
+        let covered = (0..100).filter(|&trial| {
+            let samples: Vec<f64> = (0..30).map(|_| random.random_range(0.0..2.0)).collect();
+            let interval = bootstrap_interval(&samples, 0.95, trial);
+            interval.is_some_and(|(low, high)| low <= 1.0 && 1.0 <= high)
+        });
+        let covered = covered.count();
+        assert!((86..=99).contains(&covered), "{covered} of 100");
+    }
+
+    /// Two flows in bins of 100 ms; the second joins at 2 s and has its full share from 7 s on.
+    fn pair(settles_s: f64, seconds: f64) -> (Vec<f64>, Vec<f64>) {
+        let times = (0..(seconds * 10.0) as u32).map(|bin| f64::from(bin) / 10.0);
+        let second = |t: f64| match t {
+            t if t < 2.0 => 0.0,
+            t if t < settles_s => 1.0,
+            _ => 5.0,
+        };
+        times.map(|t| (10.0 - second(t), second(t))).unzip()
+    }
+
+    fn converge(first: &[f64], second: &[f64], stop_s: f64) -> Option<f64> {
+        let share = |start_s, throughput| Share {
+            start_s,
+            stop_s,
+            throughput,
+        };
+        convergence(&[share(0.0, first), share(2.0, second)], 0.1)
+    }
+
+    #[test]
+    fn convergence_counts_from_the_last_start() {
+        let (first, second) = pair(7.0, 30.0);
+        let time = converge(&first, &second, 30.0).expect("they settle");
+        // A window that begins a little before 7 s already averages to nearly the share.
+        assert!((4.6..=5.0).contains(&time), "{time}");
+        let share = |throughput| Share {
+            start_s: 0.3,
+            stop_s: 30.0,
+            throughput,
+        };
+        let at_once =
+            convergence(&[share(&first), share(&first)], 0.1).expect("equal from the start");
+        assert!(at_once < 1e-9, "{at_once}");
+    }
+
+    #[test]
+    fn convergence_must_last_and_before_a_flow_stops() {
+        let (first, second) = pair(7.0, 30.0);
+        assert_eq!(converge(&first, &second, 11.0), None);
+        assert_eq!(converge(&first[..110], &second[..110], 30.0), None);
+        let (mut first, mut second) = pair(7.0, 30.0);
+        for bin in (0..300).step_by(40) {
+            first[bin..bin + 10].fill(9.0);
+            second[bin..bin + 10].fill(1.0);
+        }
+        assert_eq!(converge(&first, &second, 30.0), None);
+        assert_eq!(
+            convergence(
+                &[Share {
+                    start_s: 0.0,
+                    stop_s: 9.0,
+                    throughput: &[1.0]
+                }],
+                0.1
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn nothing_delivered_is_no_agreement() {
+        assert_eq!(converge(&[0.0; 300], &[0.0; 300], 30.0), None);
+    }
+
+    proptest! {
+        #[test]
+        fn jain_is_between_one_nth_and_one_and_ignores_scale(
+            shares in vec(0.001..1e6_f64, 1..20), scale in 1e-200..1e200_f64,
+        ) {
+            let index = jain(&shares).expect("shares are positive");
+            let n = shares.len() as f64;
+            prop_assert!(index >= 1.0 / n - 1e-9 && index <= 1.0 + 1e-9, "{index}");
+            let scaled: Vec<f64> = shares.iter().map(|share| share * scale).collect();
+            prop_assert!((jain(&scaled).expect("still positive") - index).abs() < 1e-9);
+            prop_assert!((jain(&vec![shares[0]; shares.len()]).expect("positive") - 1.0).abs() < 1e-9);
+        }
+
+        #[test]
+        fn a_percentile_is_a_sample_with_its_share_below(
+            samples in vec(-1e3..1e3_f64, 1..60), percent in 0.1..100.0_f64,
+        ) {
+            let value = percentile(&samples, percent).expect("there are samples");
+            let share = |count: usize| 100.0 * count as f64 / samples.len() as f64;
+            prop_assert!(samples.contains(&value));
+            prop_assert!(share(samples.iter().filter(|s| **s <= value).count()) >= percent - 1e-6);
+            prop_assert!(share(samples.iter().filter(|s| **s < value).count()) < percent);
+        }
+
+        #[test]
+        fn convergence_lies_within_the_time_together(
+            bins in vec((0.0..10.0_f64, 0.0..10.0_f64), 0..200), start_s in 0.0..10.0_f64,
+        ) {
+            let (first, second): (Vec<f64>, Vec<f64>) = bins.into_iter().unzip();
+            let share = |start_s, throughput| Share { start_s, stop_s: 20.0, throughput };
+            if let Some(time) = convergence(&[share(0.0, &first), share(start_s, &second)], 0.1) {
+                prop_assert!(time >= 0.0 && start_s + time + CONVERGENCE_HOLD_S <= 20.0 + 1e-6, "{time}");
+            }
+        }
+    }
+
+    proptest! {
+        // Each case resamples many times.
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn intervals_hold_the_mean_and_stay_among_the_samples(
+            samples in vec(-1e3..1e3_f64, 2..8), seed: u64,
+        ) {
+            let (low, high) = bootstrap_interval(&samples, 0.95, seed).expect("several samples");
+            let (least, most) = samples.iter().fold((f64::MAX, f64::MIN), |(a, b), &s| (a.min(s), b.max(s)));
+            prop_assert!(least - 1e-9 <= low && low <= high && high <= most + 1e-9);
+            let mean = mean(&samples).expect("several samples");
+            prop_assert!(low - 1e-9 <= mean && mean <= high + 1e-9);
+            prop_assert_eq!(bootstrap_interval(&samples, 0.95, seed), Some((low, high)));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The table of means, as text.
+
+use super::{
+    Summary,
+    aggregate::{Estimate, Group, MEASURES, MEASURES_OF_SHARING, Measure, groups},
+};
+
+/// A table for a terminal: a block a scenario, columns aligned. Means over the valid runs, with their 95 % bootstrap
+/// intervals in brackets.
+pub fn text(summary: &Summary) -> String {
+    by_scenario(summary, |scenario, rows| {
+        let columns = rows.first().map_or(0, Vec::len);
+        let width = |column: usize| {
+            let cells = rows.iter().map(|row| row[column].chars().count());
+            cells.max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let lines = rows.iter().map(|row| {
+            let cells = row
+                .iter()
+                .zip(&widths)
+                .map(|(cell, width)| format!("{cell:<width$}"));
+            format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+        });
+        format!("{scenario}\n{}", lines.collect::<String>())
+    })
+}
+
+/// The same in Markdown.
+pub fn markdown(summary: &Summary) -> String {
+    by_scenario(summary, |scenario, rows| {
+        let line = |row: &Vec<String>| {
+            format!(
+                "| {} |\n",
+                row.iter()
+                    .map(|cell| escape(cell))
+                    .collect::<Vec<_>>()
+                    .join(" | ")
+            )
+        };
+        let rule = |row: &Vec<String>| format!("|{}\n", " --- |".repeat(row.len()));
+        let head: String = rows
+            .iter()
+            .take(1)
+            .map(|row| line(row) + &rule(row))
+            .collect();
+        let body: String = rows.iter().skip(1).map(line).collect();
+        format!("### {}\n\n{head}{body}", escape(scenario))
+    })
+}
+
+/// A number to three significant digits, as far as they are behind the point; a dash for one that is not finite.
+pub fn figure(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let decimals = match value.abs() {
+        size if size >= 99.95 || size == 0.0 => 0,
+        size if size >= 9.995 => 1,
+        size if size >= 0.9995 => 2,
+        _ => 3,
+    };
+    let figure = format!("{value:.decimals$}");
+    // Rounding can leave a zero with a sign.
+    if figure
+        .trim_start_matches('-')
+        .chars()
+        .all(|c| c == '0' || c == '.')
+    {
+        return "0".to_owned();
+    }
+    figure
+}
+
+/// A setting, which has no digits that say nothing: as [`figure`], without zeros at the end.
+pub fn setting(value: f64) -> String {
+    let figure = figure(value);
+    match figure.contains('.') {
+        true => figure
+            .trim_end_matches('0')
+            .trim_end_matches('.')
+            .to_owned(),
+        false => figure,
+    }
+}
+
+/// A cell: mean, interval, and over how many of the valid runs when not all of them have the measure.
+pub fn cell(group: &Group<'_>, measure: &Measure) -> String {
+    let Some(Estimate {
+        mean,
+        interval,
+        samples,
+    }) = group.estimate(measure)
+    else {
+        return "–".to_owned();
+    };
+    let valid = group.valid().count();
+    let interval = interval.map(|(low, high)| format!(" [{}, {}]", figure(low), figure(high)));
+    let some = (samples < valid).then(|| format!(" ({samples} of {valid} runs)"));
+    figure(mean) + &interval.unwrap_or_default() + &some.unwrap_or_default()
+}
+
+/// What is shown of a scenario.
+pub fn measures(groups: &[Group<'_>]) -> Vec<Measure> {
+    let is_shared = groups.iter().any(Group::is_shared);
+    let sharing = MEASURES_OF_SHARING.into_iter().filter(|_| is_shared);
+    MEASURES.into_iter().chain(sharing).collect()
+}
+
+/// A column's heading.
+pub fn heading(measure: &Measure) -> String {
+    match measure.unit {
+        "" => measure.name.to_owned(),
+        unit => format!("{}, {unit}", measure.name),
+    }
+}
+
+fn by_scenario(summary: &Summary, block: impl Fn(&str, &[Vec<String>]) -> String) -> String {
+    let groups = groups(summary);
+    let blocks = groups
+        .chunk_by(|a, b| a.scenario == b.scenario)
+        .map(|groups| block(groups[0].scenario, &rows(groups)));
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+fn rows(groups: &[Group<'_>]) -> Vec<Vec<String>> {
+    let measures = measures(groups);
+    let head = ["scheme".to_owned()]
+        .into_iter()
+        .chain(measures.iter().map(heading))
+        .chain(["valid runs".to_owned()]);
+    let row = |group: &Group<'_>| {
+        let runs = format!("{}/{}", group.valid().count(), group.runs.len());
+        [group.scheme.to_owned()]
+            .into_iter()
+            .chain(measures.iter().map(|measure| cell(group, measure)))
+            .chain([runs])
+            .collect()
+    };
+    [head.collect()]
+        .into_iter()
+        .chain(groups.iter().map(row))
+        .collect()
+}
+
+fn escape(cell: &str) -> String {
+    cell.replace('\\', "\\\\").replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::{FlowRun, Host, Run, Settings, Validity};
+
+    fn summary() -> Summary {
+        let run = |scheme: &str, run, throughput_mbps: f64, reasons: &[&str]| Run {
+            scenario: "a|b".into(),
+            scheme: scheme.into(),
+            run,
+            throughput_mbps,
+            utilization: Some(0.5),
+            p95_owd_ms: Some(88.0),
+            convergence_s: (run == 0).then_some(3.0),
+            flows: vec![FlowRun::default(); 2],
+            validity: Validity {
+                reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+                ..Validity::default()
+            },
+            ..Run::default()
+        };
+        Summary {
+            runs: vec![
+                run("cubic", 0, 11.0, &[]),
+                run("cubic", 1, 12.0, &[]),
+                run("cubic", 2, 99.0, &["late"]),
+                run("bbr", 0, 7.0, &["late"]),
+            ],
+            host: Host::default(),
+            settings: Settings::default(),
+        }
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        for (value, shown) in [
+            (123.4, "123"),
+            (12.34, "12.3"),
+            (1.234, "1.23"),
+            (0.1234, "0.123"),
+            (0.0, "0"),
+            (-1e-9, "0"),
+            (99.96, "100"),
+            (f64::NAN, "–"),
+        ] {
+            assert_eq!(figure(value), shown);
+        }
+        assert_eq!([12.0, 0.25, 300.0].map(setting), ["12", "0.25", "300"]);
+    }
+
+    #[test]
+    fn invalid_runs_are_counted_and_kept_out() {
+        let text = text(&summary());
+        assert!(text.contains("11.5 [11.0, 12.0]"), "{text}");
+        assert!(text.contains("3.00 (1 of 2 runs)"), "{text}");
+        assert!(text.contains("2/3"), "{text}");
+        assert!(!text.contains("99"), "{text}");
+        let bbr = text
+            .lines()
+            .find(|line| line.contains("bbr"))
+            .expect("a row");
+        assert!(bbr.contains('–') && bbr.ends_with("0/1"), "{text}");
+    }
+
+    #[test]
+    fn markdown_rows_have_a_cell_a_column() {
+        let text = markdown(&summary());
+        let rows = text.lines().filter(|line| line.starts_with('|'));
+        let cells: Vec<usize> = rows.map(|row| row.matches('|').count()).collect();
+        assert_eq!(cells, [11; 4], "{text}");
+        assert!(text.starts_with("### a\\|b\n"), "{text}");
+    }
+}
