@@ -99,7 +99,7 @@ pub struct PolicyFacts {
 
 /// One scheme on one scenario, once.
 ///
-/// Throughput counts the payload that reached the far end of the link, retransmissions included; packets
+/// Throughput counts the payload that receivers got, each byte once; packets
 /// and their delays are those that carry payload in the forward direction, and one-way delay (`owd`) includes propagation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -171,7 +171,8 @@ pub struct FlowRun {
     pub decision_delay: Option<DecisionDelay>,
 }
 
-/// How long decisions took, from the end of the observation window until the window was applied, µs.
+/// How long decisions took, from the end of the observation window until the decision was published, µs. Of a run with several
+/// such flows, each figure is the largest of the flows'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecisionDelay {
     /// How many there were.
@@ -204,8 +205,8 @@ pub struct Validity {
     pub ring_drops: u64,
     /// Packets that the kernel did not take back from the emulator.
     pub refused: u64,
-    /// How long the emulator's threads were ready to run and had no processor, ms; none where the kernel does
-    /// not tell.
+    /// How long a thread was ready to run and had no processor, ms: the worst of emulator, senders and receivers;
+    /// none where the kernel does not tell.
     pub run_delay_ms: Option<f64>,
 }
 

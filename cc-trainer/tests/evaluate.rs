@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         ("flows_share_a_link", flows_share_a_link),
         ("ctrl_c_keeps_what_is_done", ctrl_c_keeps_what_is_done),
         ("nothing_survives_a_kill", nothing_survives_a_kill),
+        ("an_agent_that_dies_ends_it", an_agent_that_dies_ends_it),
         ("mistakes_are_explained", mistakes_are_explained),
     ])
 }
@@ -239,6 +240,27 @@ fn nothing_survives_a_kill() -> Outcome {
     eventually("its process is gone", || {
         (!Path::new("/proc").join(&agents[0]).exists()).then_some(())
     });
+    Outcome::Passed
+}
+
+fn an_agent_that_dies_ends_it() -> Outcome {
+    let Some(agent) = agent() else {
+        return no_agent();
+    };
+    let place = Place::new(SMALL);
+    let arguments = ["--schemes", "fixed:10", "--seconds", "600", "--runs", "1"];
+    let mut evaluation = place.spawn(&agent, &arguments);
+    let pid = evaluation.id();
+    eventually("the agent is there", || {
+        (agents_of(pid).len() == 1).then_some(())
+    });
+    let process = agent_processes(pid).remove(0);
+    let process = process.parse().expect("a number");
+    kill(Pid::from_raw(process), Signal::SIGKILL).expect("our child's child");
+    let output = evaluation.output();
+    let error = text(&output);
+    assert!(!output.status.success(), "{error}");
+    assert!(error.contains("`fixed:10` has ended (signal: 9"), "{error}");
     Outcome::Passed
 }
 

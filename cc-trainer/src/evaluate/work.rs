@@ -88,7 +88,6 @@ pub(super) fn work(
             }
             thread::sleep(PATIENCE);
             let mut step = || {
-                agents.check()?;
                 for (job, live) in told.try_iter() {
                     on_progress(Progress::Live(job, live))?;
                 }
@@ -121,7 +120,8 @@ pub(super) fn work(
                     all: plan.seconds() * all,
                 })
             };
-            let result = step();
+            // The runs that end are collected whatever else has failed.
+            let result = step().and_then(|()| Ok(agents.check()?));
             outcome = outcome.and(result);
         }
     })
