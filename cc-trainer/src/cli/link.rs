@@ -118,7 +118,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     // Nobody may be reading any more.
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "link: {}", view::summary(&scenario, &observation));
-    for disturbance in Limits::default().disturbances(&observation) {
+    for disturbance in Limits::of(&scenario).disturbances(&observation) {
         let _ = writeln!(err, "link: INVALID: {disturbance}");
     }
     Ok(status)

@@ -25,12 +25,10 @@ use crate::{
 
 /// Port of the first flow at the far end.
 const FIRST_PORT: u16 = 5001;
-/// How long senders and receivers may wait for a processor. Not as strict as the link's own: what they do is not timed,
-/// and buffers bridge their pauses. On an idle machine they wait for up to 4 % of the time, as the link comes first.
-const END_LIMITS: Limits = Limits {
-    lateness: Duration::ZERO,
-    waiting: 0.15,
-};
+/// How long senders and receivers may wait for a processor, as a share of a flow's time. Not as strict as the link's
+/// own threads: what they do is not timed, and buffers bridge their pauses. On an idle machine they wait for up to 4 %
+/// of the time, as the link comes first.
+const END_WAITING: f64 = 0.15;
 /// How often a run says how it is going.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 /// How often a run looks whether it is cancelled.
@@ -353,7 +351,12 @@ fn convergence(flows: &[FlowRun], series: &Series) -> Option<f64> {
 
 fn validity(setup: &Setup<'_>, observation: &Observation, ended: &[Ended]) -> Validity {
     let ways = [&observation.forward, &observation.reverse];
-    let mut disturbances = Limits::default().disturbances(observation);
+    let limits = Limits::of(setup.scenario);
+    let ends_limits = Limits {
+        waiting: END_WAITING,
+        ..limits
+    };
+    let mut disturbances = limits.disturbances(observation);
     let mut waits: Vec<Duration> = ways.iter().map(|way| way.contention.waited).collect();
     for (number, (flow, ended)) in setup.flows.iter().zip(ended).enumerate() {
         let ends = [
@@ -367,7 +370,7 @@ fn validity(setup: &Setup<'_>, observation: &Observation, ended: &[Ended]) -> Va
             waits.push(contention.waited);
             let thread = format!("the {end} of flow {number}");
             let elapsed = flow.stop - flow.start;
-            disturbances.extend(END_LIMITS.waiting(thread, contention, elapsed));
+            disturbances.extend(ends_limits.waiting(thread, contention, elapsed));
         }
     }
     let latest = |lateness: fn(&Lateness) -> Duration| {

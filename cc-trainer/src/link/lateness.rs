@@ -5,6 +5,7 @@ use std::{fs::File, io, os::unix::fs::FileExt, time::Duration};
 use hdrhistogram::Histogram;
 
 use super::Observation;
+use crate::scenario::{Direction, MTU, Scenario};
 
 /// How far from their due times the deliveries were written.
 #[derive(Clone, Debug)]
@@ -122,17 +123,45 @@ fn parse(text: &[u8]) -> Option<Contention> {
 /// How much disturbance a run may have had and still count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// 99.9th percentile of the lateness.
-    pub lateness: Duration,
+    /// 99.9th percentile of the lateness of what goes forward.
+    pub forward: Duration,
+    /// The same of what comes back.
+    pub reverse: Duration,
     /// Waiting for a processor as a share of the run's time, of a thread.
     pub waiting: f64,
 }
 
+/// What is too late on a link that sends a packet in half of it or less.
+const LATE: Duration = Duration::from_millis(2);
+/// Slower links have a coarser grain of their own: there, what is late by more packets than this is too late.
+const LATE_PACKETS: f64 = 2.0;
+
 impl Default for Limits {
+    /// For a link that sends a packet in a millisecond or less.
     fn default() -> Self {
         Self {
-            lateness: Duration::from_millis(2),
+            forward: LATE,
+            reverse: LATE,
             waiting: 0.02,
+        }
+    }
+}
+
+impl Limits {
+    /// For a scenario's link.
+    pub fn of(scenario: &Scenario) -> Self {
+        let lateness = |way: &Direction| {
+            let rate = way
+                .service
+                .mean_bits_per_second()
+                .filter(|&rate| rate > 0.0);
+            let packet = rate.map_or(0.0, |rate| f64::from(MTU) * 8.0 / rate);
+            LATE.max(Duration::try_from_secs_f64(LATE_PACKETS * packet).unwrap_or(LATE))
+        };
+        Self {
+            forward: lateness(&scenario.forward),
+            reverse: lateness(&scenario.reverse),
+            ..Self::default()
         }
     }
 }
@@ -190,16 +219,16 @@ impl Limits {
     /// What of an observation is beyond the limits.
     pub fn disturbances(&self, observation: &Observation) -> Vec<Disturbance> {
         let mut found = Vec::new();
-        for (way, observed) in [
-            ("forward", &observation.forward),
-            ("reverse", &observation.reverse),
+        for (way, observed, limit) in [
+            ("forward", &observation.forward, self.forward),
+            ("reverse", &observation.reverse, self.reverse),
         ] {
             let lateness = observed.lateness.quantile(0.999);
-            if lateness > self.lateness {
+            if lateness > limit {
                 found.push(Disturbance::Late {
                     way,
                     lateness,
-                    limit: self.lateness,
+                    limit,
                 });
             }
             if observed.ring_drops > 0 {
@@ -242,6 +271,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario;
 
     #[test]
     fn lateness_counts_early_as_punctual_but_its_mean_is_signed() {
@@ -286,9 +316,28 @@ mod tests {
         }
     }
 
+    fn link(mbps: &str) -> Scenario {
+        let text = format!("[[scenario]]\nname = \"x\"\nrate_mbps = {mbps}\ndelay_ms = 10\n");
+        let mut scenarios = scenario::parse(&text, "x.toml".as_ref()).expect("well-formed");
+        scenarios.remove(0)
+    }
+
+    #[test]
+    fn slow_links_may_be_late_by_two_packets() {
+        for (mbps, ms) in [("inf", 2), ("100", 2), ("12", 2), ("3", 8), ("0.12", 200)] {
+            let limits = Limits::of(&link(mbps));
+            let expected = Duration::from_millis(ms);
+            assert_eq!(
+                (limits.forward, limits.reverse),
+                (expected, expected),
+                "{mbps}"
+            );
+        }
+    }
+
     #[test]
     fn waiting_is_a_share_of_the_runs_time() {
-        let limits = Limits::default();
+        let limits = Limits::of(&link("12"));
         let second = Duration::from_secs(1);
         let waited = |ms| Contention {
             ran: second,
