@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::scenario::Scenario;
+use crate::scenario::{Direction, MTU, Scenario, Service};
 
 /// Part of a core that a run takes whatever it carries: timers, samples, an agent.
 const CORES_PER_RUN: f64 = 0.05;
@@ -53,8 +53,13 @@ pub struct Schedule {
 
 /// The part of a core that a run on this scenario takes, as an estimate. Infinite on a link without a rate.
 pub fn cost(scenario: &Scenario) -> f64 {
-    let rate = scenario.forward.service.mean_bits_per_second();
-    CORES_PER_RUN + CORES_PER_MBPS * rate.unwrap_or(f64::INFINITY) / 1e6
+    let Direction { service, queue, .. } = &scenario.forward;
+    let mut rate = service.mean_bits_per_second().unwrap_or(f64::INFINITY);
+    // All opportunities of a millisecond come at once: no more than what waits can use them.
+    if let (Service::Opportunities(_), Some(packets)) = (service, queue.packets) {
+        rate = rate.min(f64::from(packets) * f64::from(MTU) * 8e3);
+    }
+    CORES_PER_RUN + CORES_PER_MBPS * rate / 1e6
 }
 
 /// All runs of `schemes` schemes on `scenarios` scenarios, in the order in which they go.
@@ -146,6 +151,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::scenario;
 
     fn job(run: u32, scenario: usize) -> Job {
         Job {
@@ -171,6 +177,20 @@ mod tests {
             (1, 1, 1),
         ];
         assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn a_short_queue_makes_a_link_cheap_if_its_opportunities_come_together() {
+        let cost = |name| {
+            let scenarios = scenario::load(name).expect("built in");
+            super::cost(&scenarios[0])
+        };
+        assert_eq!(
+            cost("pantheon/policer-108-rtt20"),
+            cost("pantheon/policer-12-rtt20")
+        );
+        assert!(cost("pantheon/india-india") > 4.0 * cost("pantheon/bdp-1"));
+        assert_eq!(cost("fast/ceiling"), f64::INFINITY);
     }
 
     #[test]
