@@ -10,7 +10,7 @@ mod report;
 
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Exclusive, Flow, Offloads, Path, ProgramTime, Sink};
+use lab::{AfterEnd, Agent, Flow, Offloads, Path, ProgramTime, Sink};
 use report::{Report, median};
 
 const ROUNDS: usize = 9;
@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(reason) = lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = Exclusive::take();
+    let _exclusive = lab::exclusive();
     let mut report = Report::new("datapath");
     let path = Path::direct(Offloads::On);
     let name = lab::unique_name();

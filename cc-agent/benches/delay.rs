@@ -10,7 +10,7 @@ mod report;
 
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Bottleneck, Exclusive, Flow, Path, ProgramTime, Sink};
+use lab::{AfterEnd, Agent, Bottleneck, Flow, Path, ProgramTime, Sink};
 use report::{Report, median};
 
 const DELAYS_MS: [u32; 4] = [0, 25, 50, 200];
@@ -22,7 +22,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(reason) = lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = Exclusive::take();
+    let _exclusive = lab::exclusive();
     let mut report = Report::new("delay");
     let path = Path::through(Bottleneck {
         rate_mbit: 100,

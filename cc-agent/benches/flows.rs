@@ -7,7 +7,7 @@ mod report;
 
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Bottleneck, Crowd, Exclusive, Path, Sink};
+use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
 use report::Report;
 
 const FLOWS: usize = 1_000;
@@ -19,7 +19,7 @@ fn main() -> anyhow::Result<()> {
     if let Some(reason) = lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = Exclusive::take();
+    let _exclusive = lab::exclusive();
     let mut report = Report::new("flows");
     let path = Path::through(Bottleneck {
         rate_mbit: 400,

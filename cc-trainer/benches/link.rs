@@ -4,6 +4,8 @@
 //! percentile of the lateness, and the processor time of emulator, sender and receiver together. Then without a limit,
 //! in turns with a plain veth pair. And the path model alone, without a kernel.
 
+#[path = "../../cc-agent/tests/lab/harness.rs"]
+mod harness;
 #[path = "../../cc-agent/benches/report/mod.rs"]
 mod report;
 
@@ -39,6 +41,10 @@ const SETTLED: usize = 2;
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
 fn main() -> anyhow::Result<()> {
+    if let Some(reason) = harness::unmet_requirement() {
+        bail!("the emulated link cannot be measured here: {reason}");
+    }
+    let _exclusive = harness::Exclusive::take();
     let mut report = Report::new("link");
     report.show("model_ns_per_packet", model_ns_per_packet()?);
     for rate in RATES {

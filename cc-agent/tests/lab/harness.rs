@@ -1,55 +1,78 @@
-//! Runs trials on the live kernel, or says why it does not.
+//! Runs trials on the live kernel, or says why it does not. The trainer's tests take this file as well.
+#![allow(dead_code, reason = "each program uses its own part")]
 
 use std::{
     fs::{self, File},
-    path::Path,
     process::{Command, ExitCode, Stdio},
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
 
-use super::{cgroup, namespace};
+/// How a trial ended, unless it panicked.
+pub(crate) enum Outcome {
+    /// It holds.
+    Passed,
+    /// This host could not decide it, for this reason.
+    Undecided(String),
+}
 
-/// Runs the trials one after the other, behind the lock. Where the host lacks something, each is
-/// reported as ignored, and the reason is printed so that nobody takes silence for success.
-pub(crate) fn run(trials: &[(&'static str, fn())]) -> ExitCode {
+impl From<()> for Outcome {
+    fn from((): ()) -> Self {
+        Self::Passed
+    }
+}
+
+/// A name, and a check that panics when something does not hold.
+pub(crate) type Named<O> = (&'static str, fn() -> O);
+
+/// Runs the trials one after the other, behind the lock, after `sweep` has removed what dead programs left behind. Where
+/// the host has an `unmet` requirement, each is reported as ignored, and the reason is printed so that nobody takes
+/// silence for success.
+pub(crate) fn run<O: Into<Outcome> + 'static>(
+    trials: &[Named<O>],
+    unmet: Option<String>,
+    sweep: fn(),
+) -> ExitCode {
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
-    let unmet = unmet_requirement();
-    let _exclusive = (!arguments.list && unmet.is_none()).then(Exclusive::take);
+    let exclusive = (!arguments.list && unmet.is_none()).then(Exclusive::take);
+    if exclusive.is_some() {
+        sweep();
+    }
     let list = trials.iter().map(|&(name, trial)| {
         let unmet = unmet.clone();
         Trial::ignorable_test(name, move || {
             if let Some(reason) = unmet {
                 return Ok(Completion::ignored_with(reason));
             }
-            trial();
-            Ok(Completion::Completed)
+            Ok(match trial().into() {
+                Outcome::Passed => Completion::Completed,
+                Outcome::Undecided(reason) => {
+                    eprintln!("SKIPPED: {name}: {reason}");
+                    Completion::ignored_with(reason)
+                }
+            })
         })
     });
     let conclusion = libtest_mimic::run(&arguments, list.collect());
-    if let Some(reason) = unmet.filter(|_| !arguments.list) {
+    drop(exclusive);
+    if conclusion.num_ignored > 0 && !arguments.list {
+        let reason = unmet.unwrap_or_else(|| "the host could not decide them (see above)".into());
         eprintln!(
-            "SKIPPED: {} tests on the live kernel did not run: {reason}",
+            "SKIPPED: {} tests on the live kernel did not run to the end: {reason}",
             conclusion.num_ignored
         );
     }
     conclusion.exit_code()
 }
 
-/// What this host lacks for tests on the live kernel, if anything.
+/// What this host lacks for network namespaces and links between them, if anything.
 pub(crate) fn unmet_requirement() -> Option<String> {
     // SAFETY: has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        return Some("not root (BPF and network namespaces need it)".into());
-    }
-    if !cc_agent::kernel::datapath::has_object() {
-        return Some("built without the BPF object (`cargo xtask build` makes it)".into());
-    }
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() {
-        return Some("the kernel shows no BTF at /sys/kernel/btf/vmlinux".into());
+        return Some("not root (BPF, network namespaces and TUN devices need it)".into());
     }
     for program in ["ip", "tc"] {
         let found = Command::new(program)
@@ -75,7 +98,7 @@ pub(crate) struct Exclusive {
 }
 
 impl Exclusive {
-    /// Waits for it, and then sweeps away what dead programs left behind.
+    /// Waits for it.
     pub(crate) fn take() -> Self {
         let lock = fs::OpenOptions::new()
             .create(true)
@@ -83,8 +106,6 @@ impl Exclusive {
             .open("/run/cc-lab.lock")
             .expect("root may write to /run");
         lock.lock().expect("a lock on a regular file");
-        namespace::sweep();
-        cgroup::sweep();
         Self { _lock: lock }
     }
 }

@@ -12,12 +12,13 @@
 //! - [`Footprint`] lists what a datapath has in the kernel, to show that it is gone.
 //!
 //! Everything is taken down when it is dropped, in a panic too. What a killed program left behind is
-//! swept away by the next one ([`harness::run`]).
+//! swept away by the next one ([`exclusive`]).
 #![allow(dead_code, unused_imports, reason = "each program uses its own part")]
 
 mod agent;
 mod cgroup;
 mod crowd;
+mod eventually;
 mod footprint;
 mod harness;
 mod namespace;
@@ -30,8 +31,8 @@ mod tcp_info;
 pub(crate) use agent::Agent;
 pub(crate) use cgroup::Cgroup;
 pub(crate) use crowd::Crowd;
+pub(crate) use eventually::eventually;
 pub(crate) use footprint::Footprint;
-pub(crate) use harness::{Exclusive, run, unmet_requirement};
 pub(crate) use namespace::Namespace;
 pub(crate) use path::{Bottleneck, Offloads, Path};
 pub(crate) use program_time::ProgramTime;
@@ -40,29 +41,39 @@ pub(crate) use tcp::{AfterEnd, Flow, Sink};
 pub(crate) use tcp_info::TcpInfo;
 
 use std::{
+    path::Path as FilePath,
+    process::ExitCode,
     sync::atomic::{AtomicU32, Ordering},
-    thread,
-    time::{Duration, Instant},
 };
 
-/// How long [`eventually`] is patient. Far beyond what anything takes on a busy machine: reaching it
-/// means that the thing does not happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+use harness::Exclusive;
 
-/// Polls until `attempt` gives something.
-///
-/// # Panics
-///
-/// When it never does; `what` says what was waited for.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = attempt() {
-            return value;
+/// Runs the trials, where this host has what they need.
+pub(crate) fn run(trials: &[harness::Named<()>]) -> ExitCode {
+    harness::run(trials, unmet_requirement(), sweep)
+}
+
+/// What this host lacks for tests of the datapath, if anything.
+pub(crate) fn unmet_requirement() -> Option<String> {
+    harness::unmet_requirement().or_else(|| {
+        if !cc_agent::kernel::datapath::has_object() {
+            return Some("built without the BPF object (`cargo xtask build` makes it)".into());
         }
-        assert!(start.elapsed() < PATIENCE, "this never happened: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+        let missing = !FilePath::new("/sys/kernel/btf/vmlinux").exists();
+        missing.then(|| "the kernel shows no BTF at /sys/kernel/btf/vmlinux".into())
+    })
+}
+
+/// Waits for the right to use the live kernel, and sweeps away what dead programs left behind.
+pub(crate) fn exclusive() -> Exclusive {
+    let exclusive = Exclusive::take();
+    sweep();
+    exclusive
+}
+
+fn sweep() {
+    namespace::sweep();
+    cgroup::sweep();
 }
 
 /// A name for a congestion control that no other test uses.
@@ -89,7 +100,7 @@ fn belongs_to_the_dead(name: &str) -> bool {
     parts.next() == Some(PREFIX)
         && parts
             .next()
-            .is_some_and(|pid| !std::path::Path::new("/proc").join(pid).exists())
+            .is_some_and(|pid| !FilePath::new("/proc").join(pid).exists())
 }
 
 fn next_number() -> u32 {

@@ -142,7 +142,7 @@ impl Default for Limits {
         Self {
             forward: LATE,
             reverse: LATE,
-            waiting: 0.02,
+            waiting: 0.05,
         }
     }
 }
@@ -343,8 +343,8 @@ mod tests {
             ran: second,
             waited: Duration::from_millis(ms),
         };
-        assert_eq!(limits.waiting("t", waited(19), second), None);
-        assert!(limits.waiting("t", waited(21), second).is_some());
-        assert_eq!(limits.waiting("t", waited(21), Duration::ZERO), None);
+        assert_eq!(limits.waiting("t", waited(49), second), None);
+        assert!(limits.waiting("t", waited(51), second).is_some());
+        assert_eq!(limits.waiting("t", waited(51), Duration::ZERO), None);
     }
 }

@@ -1,35 +1,21 @@
-//! What the tests on the live kernel share.
-//!
-//! - [`harness`] decides whether this host can run such tests, runs them one at a time and keeps two test programs
-//!   from running them at once: they share one kernel and its processors.
-//! - [`eventually`] waits for what other threads and processes do.
-#![allow(dead_code, unused_imports, reason = "each program uses its own part")]
+//! What the tests on the live kernel share: the harness and the patience of the agent's own such tests.
 
+#[path = "../../../cc-agent/tests/lab/eventually.rs"]
+mod eventually;
+#[path = "../../../cc-agent/tests/lab/harness.rs"]
 mod harness;
 
-pub(crate) use harness::{Outcome, run, unmet_requirement};
+use std::{path::Path, process::ExitCode};
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+pub(crate) use eventually::eventually;
+pub(crate) use harness::Outcome;
 
-/// How long [`eventually`] is patient. Far beyond what anything takes on a busy machine: reaching it means that the
-/// thing does not happen at all.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Polls until `attempt` gives something.
-///
-/// # Panics
-///
-/// When it never does; `what` says what was waited for.
-pub(crate) fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(value) = attempt() {
-            return value;
-        }
-        assert!(start.elapsed() < PATIENCE, "this never happened: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+/// Runs the trials where this host has what emulated links need.
+pub(crate) fn run(trials: &[harness::Named<Outcome>]) -> ExitCode {
+    let no_tun = || {
+        let missing = !Path::new("/dev/net/tun").exists();
+        missing.then(|| "no TUN driver (`modprobe tun`)".to_owned())
+    };
+    // Nothing here has a name that could be left behind.
+    harness::run(trials, harness::unmet_requirement().or_else(no_tun), || {})
 }
