@@ -262,11 +262,16 @@ fn live_line(run: &Run, live: &Live) -> String {
     let delay = live
         .owd_ms
         .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
+    let flows: Vec<_> = live
+        .flows_mbps
+        .iter()
+        .map(|mbps| format!("{mbps:.2}"))
+        .collect();
     format!(
-        "{}  {:>4.0} s  {:.2} Mbit/s  {delay} ms  loss {:.2} %",
+        "{}  {:>4.0} s  {} Mbit/s  {delay} ms  loss {:.2} %",
         title(run),
         live.at.as_secs_f64(),
-        live.throughput_mbps,
+        flows.join(" + "),
         live.loss_rate * 100.0,
     )
 }

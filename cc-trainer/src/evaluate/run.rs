@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     link::{
-        Addresses, BIN, Classifier, FlowObservation, Lateness, Limits, Link, LinkError, Namespace,
-        Observation,
+        Addresses, BIN, Classifier, DirectionObservation, FlowObservation, Lateness, Limits, Link,
+        LinkError, Namespace, Observation,
     },
     scenario::Scenario,
     summary::{
@@ -65,13 +65,13 @@ pub struct FlowSetup<'a> {
     pub stop: Duration,
 }
 
-/// How a run is going: the second before `at`, all flows together.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How a run is going: the second before `at`.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Live {
     /// Scenario time.
     pub at: Duration,
-    /// Payload through the link, Mbit/s.
-    pub throughput_mbps: f64,
+    /// Payload of each flow through the link, Mbit/s, in the scenario's order.
+    pub flows_mbps: Vec<f64>,
     /// Mean one-way delay of data packets, ms; none when there were none.
     pub owd_ms: Option<f64>,
     /// Share of the arriving data packets that the link dropped.
@@ -196,14 +196,14 @@ fn watch(
     live: &mut impl FnMut(Live),
 ) {
     let mut next = LIVE_PERIOD;
-    let mut before = (Duration::ZERO, link.snapshot().forward.total());
+    let mut before = (Duration::ZERO, link.snapshot().forward);
     loop {
         let now = zero.elapsed();
         if now >= seconds || cancel.load(Ordering::Relaxed) {
             return;
         }
         if now >= next {
-            let after = (now, link.snapshot().forward.total());
+            let after = (now, link.snapshot().forward);
             live(between(&before, &after));
             before = after;
             next += LIVE_PERIOD;
@@ -213,19 +213,26 @@ fn watch(
 }
 
 fn between(
-    (from, before): &(Duration, FlowObservation),
-    (to, after): &(Duration, FlowObservation),
+    (from, before): &(Duration, DirectionObservation),
+    (to, after): &(Duration, DirectionObservation),
 ) -> Live {
+    // The last is what belongs to no flow.
+    let flows = before.flows.iter().zip(&after.flows);
+    let flows_mbps = flows
+        .take(after.flows.len().saturating_sub(1))
+        .map(|(before, after)| {
+            let payload = after.payload_delivered - before.payload_delivered;
+            mbps(payload, *to - *from)
+        })
+        .collect();
+    let (before, after) = (before.total(), after.total());
     let packets = after.data_delivered.packets - before.data_delivered.packets;
     let delay_ns = after.delay_sum_ns - before.delay_sum_ns;
     let arrived = after.data_arrived.packets - before.data_arrived.packets;
     let dropped = after.data_dropped.packets - before.data_dropped.packets;
     Live {
         at: *to,
-        throughput_mbps: mbps(
-            after.payload_delivered - before.payload_delivered,
-            *to - *from,
-        ),
+        flows_mbps,
         owd_ms: (packets > 0).then(|| delay_ns as f64 / packets as f64 / 1e6),
         loss_rate: ratio(dropped, arrived),
     }
