@@ -5,6 +5,7 @@
 //! [`Store`] keeps everything as soon as it is measured.
 
 mod agent;
+mod bystanders;
 mod plan;
 mod run;
 mod schedule;

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddrV4,
+    num::NonZero,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -9,6 +10,7 @@ use std::{
 
 use super::{
     agent::{Agent, Delays},
+    bystanders::Bystanders,
     traffic::{self, Received, Sample, Sent, Span, TrafficError},
 };
 use crate::{
@@ -29,6 +31,9 @@ const FIRST_PORT: u16 = 5001;
 /// own threads: what they do is not timed, and buffers bridge their pauses. On an idle machine they wait for up to 4 %
 /// of the time, as the link comes first.
 const END_WAITING: f64 = 0.15;
+/// How much of the host other programs may use, as a share of its processors. The link's threads take precedence and
+/// may stay punctual beside them, but senders and receivers do not.
+const OTHERS: f64 = 0.25;
 /// How often a run says how it is going.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 /// How often a run looks whether it is cancelled.
@@ -130,6 +135,8 @@ pub fn run(
     let (listeners, senders) = (listeners?, senders?);
 
     let zero = link.start();
+    // Where the kernel does not tell, other signs have to do.
+    let others_before = Bystanders::now().ok();
     let flows = thread::scope(|scope| {
         let threads: Vec<_> = setup
             .flows
@@ -173,11 +180,24 @@ pub fn run(
             })
             .collect::<Result<Vec<_>, TrafficError>>()
     })?;
+    let others = others_before.zip(Bystanders::now().ok());
+    let others = others.map(|(before, after)| after.since(before, zero.elapsed()));
     let observation = link.finish()?;
     if cancel.load(Ordering::Relaxed) {
         return Ok(None);
     }
-    Ok(Some(measure(setup, &observation, &flows)))
+    let (mut run, series) = measure(setup, &observation, &flows);
+    run.validity.reasons.extend(others.and_then(too_busy));
+    Ok(Some((run, series)))
+}
+
+/// What is wrong when other programs use this many processors, if anything.
+fn too_busy(others: f64) -> Option<String> {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get) as f64;
+    let limit = OTHERS * processors;
+    (others > limit).then(|| {
+        format!("other programs used {others:.1} of {processors} processors (limit {limit:.1})")
+    })
 }
 
 /// A flow's two ends, after it.

@@ -1,0 +1,88 @@
+//! What other programs take of the processors during a run.
+
+use std::{fs, io, time::Duration};
+
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    time::{TimeVal, TimeValLike},
+};
+
+/// Processor time of all programs and of this one, since they began.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bystanders {
+    all: Duration,
+    own: Duration,
+}
+
+impl Bystanders {
+    /// Up to now.
+    ///
+    /// # Errors
+    /// When `/proc/stat` cannot be read.
+    pub(super) fn now() -> io::Result<Self> {
+        let text = fs::read_to_string("/proc/stat")?;
+        // SAFETY: takes an integer, and this name is known.
+        let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+        let all = in_programs(&text).filter(|_| ticks > 0);
+        let all =
+            all.ok_or_else(|| io::Error::other("/proc/stat has no line of all processors"))?;
+        let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+        let microseconds = |time: TimeVal| time.num_microseconds().max(0) as u64;
+        let own = microseconds(usage.user_time()) + microseconds(usage.system_time());
+        Ok(Self {
+            all: Duration::from_secs_f64(all as f64 / ticks as f64),
+            own: Duration::from_micros(own),
+        })
+    }
+
+    /// How many processors others used since `earlier`, `elapsed` before.
+    pub(super) fn since(self, earlier: Self, elapsed: Duration) -> f64 {
+        let all = self.all.saturating_sub(earlier.all);
+        let others = all.saturating_sub(self.own.saturating_sub(earlier.own));
+        match elapsed.is_zero() {
+            true => 0.0,
+            false => others.as_secs_f64() / elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// Ticks that processors spent in programs and in the kernel on their behalf: user, nice and system (proc_stat(5)).
+/// Interrupts are left out, as those of the link are nobody else's.
+fn in_programs(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let mut fields = line.split_ascii_whitespace();
+    let mut field = || fields.next()?.parse::<u64>().ok();
+    Some(field()? + field()? + field()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_the_first_three_figures_of_all_processors() {
+        let stat = "cpu  10 20 30 400 5 6 7 8 9 0\ncpu0 1 2 3 4\n";
+        assert_eq!(in_programs(stat), Some(60));
+        assert_eq!(in_programs("cpu0 1 2 3 4\n"), None);
+        assert_eq!(in_programs("cpu  1 x 3\n"), None);
+    }
+
+    #[test]
+    fn what_this_program_uses_is_not_others() {
+        let at = |all, own| Bystanders {
+            all: Duration::from_secs(all),
+            own: Duration::from_secs(own),
+        };
+        let ten = Duration::from_secs(10);
+        assert_eq!(at(125, 12).since(at(100, 7), ten), 2.0);
+        assert_eq!(at(104, 12).since(at(100, 7), ten), 0.0);
+        assert_eq!(at(104, 12).since(at(100, 7), Duration::ZERO), 0.0);
+    }
+
+    #[test]
+    fn the_kernel_tells() {
+        let before = Bystanders::now().expect("Linux has /proc/stat");
+        let after = Bystanders::now().expect("Linux has /proc/stat");
+        assert!(after.all >= before.all && after.own >= before.own);
+    }
+}
