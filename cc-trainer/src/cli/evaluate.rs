@@ -18,7 +18,7 @@ use anyhow::{Context, bail};
 use cc_agent::policy::PolicySpec;
 use cc_trainer::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
-    scenario::{self, Scenario},
+    scenario,
     summary::{Run, table},
 };
 use clap::ValueEnum;
@@ -105,7 +105,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, Controls::HOST)?;
     let evaluation = Evaluation {
         schemes,
-        scenarios: scenarios(&args.scenarios)?,
+        scenarios: scenario::load(&args.scenarios)?,
         policy: args.policy.clone(),
         seconds: args.seconds,
         runs: args.runs,
@@ -121,17 +121,6 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(event));
     screen.end();
     conclude(&outcome?)
-}
-
-/// The same scenario may be in several of the sets named.
-fn scenarios(list: &str) -> anyhow::Result<Vec<Scenario>> {
-    let mut scenarios: Vec<Scenario> = Vec::new();
-    for scenario in scenario::load(list)? {
-        if !scenarios.contains(&scenario) {
-            scenarios.push(scenario);
-        }
-    }
-    Ok(scenarios)
 }
 
 fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {

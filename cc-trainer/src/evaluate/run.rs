@@ -460,13 +460,11 @@ fn worse(one: DecisionDelay, other: DecisionDelay) -> DecisionDelay {
 }
 
 fn p95_owd_ms(packets: &FlowObservation) -> Option<f64> {
-    let delays = &packets.delay;
-    (!delays.is_empty()).then(|| delays.value_at_quantile(0.95) as f64 / 1e3)
+    packets.delay_quantile(0.95).map(ms)
 }
 
 fn mean_owd_ms(packets: &FlowObservation) -> Option<f64> {
-    let count = packets.data_delivered.packets;
-    (count > 0).then(|| packets.delay_sum_ns as f64 / count as f64 / 1e6)
+    packets.mean_delay().map(ms)
 }
 
 fn mean_rtt_ms<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Option<f64> {
