@@ -89,6 +89,11 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.queries.is_empty()
     }
+
+    /// The slot of the flow that a query is of.
+    pub fn slot(&self, query: usize) -> Option<u32> {
+        self.tickets.get(query).map(|ticket| ticket.flow.slot)
+    }
 }
 
 /// A flow as the live view shows it.

@@ -65,6 +65,10 @@ fn main() -> ExitCode {
             flows_beyond_the_slots_run_on_the_fallback,
         ),
         ("pacing_is_cwnd_over_srtt", pacing_is_cwnd_over_srtt),
+        (
+            "a_paced_flow_sends_its_segments_singly",
+            a_paced_flow_sends_its_segments_singly,
+        ),
         ("a_name_is_given_once", a_name_is_given_once),
         (
             "nothing_is_left_in_the_kernel",
@@ -654,6 +658,28 @@ fn pacing_is_cwnd_over_srtt() {
     ratios.sort_by(f64::total_cmp);
     assert!((0.98..1.02).contains(&ratios[12]), "{ratios:?}");
     assert_eq!(flow.info().snd_cwnd, 50);
+}
+
+fn a_paced_flow_sends_its_segments_singly() {
+    let bench = Bench::new(ROOMY, |options| options.pacing_gain = Some(1.0));
+    let sender = &bench.path.sender;
+    // Its packets may be bundles of segments; but not because the RTT is as short as on an idle veth pair.
+    sender.set_offloads("s0", true);
+    sender.set_sysctl("net/ipv4/tcp_tso_rtt_log", "0");
+    bench.pump.decide(50);
+    let flow = bench.connect().sending();
+    bench
+        .pump
+        .wait_for_window("a window ran under the decision", |window| {
+            window.cwnd == 50
+        });
+    let count = || (sender.packets_sent("s0"), flow.info().segs_out);
+    let (packets, segments) = count();
+    flow.advance(1_000_000);
+    let (more_packets, more_segments) = count();
+    let ratio = f64::from(more_segments - segments) / (more_packets - packets) as f64;
+    // Of what the kernel bundles by itself at least two would go together; at a moment of a high rate two still do.
+    assert!((0.9..1.5).contains(&ratio), "{ratio}");
 }
 
 fn a_name_is_given_once() {

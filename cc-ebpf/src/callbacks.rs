@@ -141,6 +141,14 @@ callback!(
 );
 
 callback!(
+    /// The fewest segments that are sent together.
+    cc_min_tso_segs, "fentry/cc_min_tso_segs", |_arguments| {
+        // Before the agent has set anything, no flow is there to ask.
+        SETTINGS.get(0).map_or(2, Settings::min_burst)
+    }
+);
+
+callback!(
     /// An ACK, on Linux 6.10 and newer: `cong_control(sk, ack, flag, rs)`.
     cc_cong_control, "fentry/cc_cong_control", |arguments| {
         cong_control(&arguments, arguments.socket(), arguments.rate_sample(3));
@@ -222,16 +230,8 @@ fn open(arguments: &Arguments, socket: Socket, state: &mut SocketState, now_ns: 
     state.slot = slot;
     state.generation = generation;
     flow.begin_change();
-    flow.generation = generation;
-    flow.live = 1;
-    flow.opened.header = Header::of::<OpenedRecord>(slot, generation, now_ns);
+    flow.open(slot, generation, now_ns, state.base, decision_cell(slot));
     socket.identify(&mut flow.opened.identity);
-    flow.window.header = Header::of::<WindowRecord>(slot, generation, now_ns);
-    flow.window.acks = 0;
-    flow.window.restart(now_ns);
-    flow.window.index = 1;
-    flow.extractor.start(state.base);
-    flow.controller.start(decision_cell(slot));
     flow.end_change();
     count(Counter::FlowsOpened);
     if RECORDS.output::<OpenedRecord>(&flow.opened, 0).is_err() {
@@ -306,15 +306,8 @@ fn observe(
 
 #[inline(always)]
 fn emit_window(flow: &mut Flow, ack: &cc_ebpf::AckSample, window: &Cwnd) {
-    let (decision, taken_ns) = flow.controller.taken();
-    let record = &mut flow.window;
-    record.header.time_ns = ack.now_ns;
-    record.decision = decision;
-    record.decision_taken_ns = taken_ns;
-    record.cwnd = window.cwnd;
-    record.mode = flow.controller.mode() as u32;
-    record.mss = ack.mss;
-    if RECORDS.output::<WindowRecord>(&*record, 0).is_err() {
+    flow.complete_window(ack, window.cwnd);
+    if RECORDS.output::<WindowRecord>(&flow.window, 0).is_err() {
         count(Counter::RecordsDropped);
     }
 }

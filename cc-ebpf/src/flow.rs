@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::{Controller, Extractor, OpenedRecord, Totals, WindowRecord};
+use crate::{AckSample, Controller, Extractor, Header, OpenedRecord, Totals, WindowRecord};
 
 /// A flow's state. The agent maps these read-only: it finds flows that another agent left behind,
 /// and closes the window of a flow that has fallen silent.
@@ -29,6 +29,34 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Starts a flow in its slot: the first window begins at `now_ns`, features count from `base`, and `cell` is what the
+    /// slot's previous owner may have left in the cwnd map. Who it is remains to be filled in.
+    #[inline(always)]
+    pub fn open(&mut self, slot: u32, generation: u32, now_ns: u64, base: Totals, cell: u64) {
+        self.generation = generation;
+        self.live = 1;
+        self.opened.header = Header::of::<OpenedRecord>(slot, generation, now_ns);
+        self.window.header = Header::of::<WindowRecord>(slot, generation, now_ns);
+        self.window.acks = 0;
+        self.window.restart(now_ns);
+        self.window.index = 1;
+        self.extractor.start(base);
+        self.controller.start(cell);
+    }
+
+    /// Completes the window's record, to be emitted: an ACK that finds the window at `cwnd` segments has closed it.
+    #[inline(always)]
+    pub fn complete_window(&mut self, ack: &AckSample, cwnd: u32) {
+        let (decision, taken_ns) = self.controller.taken();
+        let record = &mut self.window;
+        record.header.time_ns = ack.now_ns;
+        record.decision = decision;
+        record.decision_taken_ns = taken_ns;
+        record.cwnd = cwnd;
+        record.mode = self.controller.mode() as u32;
+        record.mss = ack.mss;
+    }
+
     /// Marks the start of a change.
     #[inline(always)]
     pub fn begin_change(&mut self) {

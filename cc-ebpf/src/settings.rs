@@ -88,6 +88,15 @@ impl Settings {
         }
     }
 
+    /// The fewest segments that a flow's sends are bundled to (`min_tso_segs`, net/ipv4/tcp_output.c).
+    ///
+    /// A paced flow sends them singly: the second of a pair finds a queue of one packet, as behind a policer, full.
+    /// An unpaced one has the kernel's default, 2 (`sysctl_tcp_min_tso_segs`).
+    #[inline(always)]
+    pub fn min_burst(&self) -> u32 {
+        if self.pacing_gain_1024 != 0 { 1 } else { 2 }
+    }
+
     /// Whether flows keep their initial window until the first decision.
     #[inline(always)]
     pub fn constant_start(&self) -> bool {

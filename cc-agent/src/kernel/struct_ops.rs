@@ -24,13 +24,14 @@ use super::{
 const TCP_CONG_NON_RESTRICTED: u32 = 1;
 
 /// Members of `tcp_congestion_ops` and the programs that serve them.
-const CALLBACKS: [(&str, &str); 7] = [
+const CALLBACKS: [(&str, &str); 8] = [
     ("init", "cc_init"),
     ("release", "cc_release"),
     ("ssthresh", "cc_ssthresh"),
     ("undo_cwnd", "cc_undo_cwnd"),
     ("set_state", "cc_set_state"),
     ("cwnd_event", "cc_cwnd_event"),
+    ("min_tso_segs", "cc_min_tso_segs"),
     ("cong_control", "cc_cong_control"),
 ];
 /// Serves `cong_control` before Linux 6.10.

@@ -112,6 +112,22 @@ impl Namespace {
             .unwrap_or_else(|error| panic!("offloads of {device} in {}: {error}", self.name));
     }
 
+    /// Packets that a device has sent; a bundle of segments counts as one.
+    pub(crate) fn packets_sent(&self, device: &str) -> u64 {
+        /// Of a line of the table: after the name, eight columns of what was received, and the bytes sent.
+        const SENT: usize = 9;
+        // What /proc/net shows is the first thread's.
+        let table = self.within(|| fs::read_to_string("/proc/thread-self/net/dev"));
+        let table = table.expect("the kernel lists its devices");
+        let columns = table
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))
+            .unwrap_or_else(|| panic!("{} has no device {device}", self.name));
+        let sent = columns.split_whitespace().nth(SENT);
+        sent.and_then(|sent| sent.parse().ok())
+            .expect("a table of numbers")
+    }
+
     fn enter(&self) {
         setns(&self.handle, CloneFlags::CLONE_NEWNET).expect("root may change the namespace");
     }
