@@ -22,7 +22,7 @@ mod onnx;
 pub use file::{FileError, META_KEY, PolicyFile};
 pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
-pub use onnx::OnnxPolicy;
+pub use onnx::{Answer, OnnxPolicy};
 
 /// The embedded default policy, an ONNX file written by [`heuristic_file`].
 pub const DEFAULT_POLICY: &[u8] = include_bytes!("policy/default.onnx");

@@ -43,17 +43,52 @@ pub struct Lstm {
     pub bias: Vec<f32>,
 }
 
-/// The paper's network (section 4): ReLU trunk, reward appended, LSTM, policy and baseline heads.
+/// What every layer of the trunk is followed by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// max(0, x).
+    #[default]
+    Relu,
+    /// tanh x.
+    Tanh,
+}
+
+/// What the inputs go through before the network, element by element:
+/// `clip((ln(1 + curvature · max(0, x)) + slope · x − offset) · gain)`.
+///
+/// Each vector has a value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the input.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transform {
+    /// Inside the logarithm.
+    pub curvature: Vec<f32>,
+    /// Of the linear part.
+    pub slope: Vec<f32>,
+    /// Subtracted.
+    pub offset: Vec<f32>,
+    /// Multiplied by at last.
+    pub gain: Vec<f32>,
+    /// Results are kept within ± this.
+    pub limit: f32,
+}
+
+/// The paper's network (section 4) with its variants: inputs transformed or not, a trunk, the reward appended, an LSTM
+/// or none, policy and baseline heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActorCritic {
-    /// Layers with ReLU; the first takes the observation.
+    /// Of the observation.
+    pub observation: Option<Transform>,
+    /// Of the reward.
+    pub reward: Option<Transform>,
+    /// The first layer takes the observation.
     pub trunk: Vec<Dense>,
-    /// Takes the last trunk layer's output and the reward.
-    pub lstm: Lstm,
-    /// From h to one logit per action.
+    /// Follows each of them.
+    pub activation: Activation,
+    /// Takes the last trunk layer's output and the reward; without one, the heads do, and the state is handed through.
+    pub lstm: Option<Lstm>,
+    /// From h, or what stands for it, to one logit per action.
     pub policy: Dense,
-    /// From h to one value.
-    pub baseline: Dense,
+    /// From h, or what stands for it, to one value: layers with ReLU between.
+    pub baseline: Vec<Dense>,
 }
 
 impl ActorCritic {
@@ -88,10 +123,13 @@ impl ActorCritic {
             bias: draw(8 * hidden, hidden),
         };
         Self {
+            observation: None,
+            reward: None,
             trunk,
-            lstm,
+            activation: Activation::Relu,
+            lstm: Some(lstm),
             policy,
-            baseline,
+            baseline: vec![baseline],
         }
     }
 
@@ -101,16 +139,40 @@ impl ActorCritic {
     pub fn export(&self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
         let mut graph = GraphBuilder::default();
         let mut x = "observation".to_owned();
+        if let Some(transform) = &self.observation {
+            x = graph.transform(&x, transform);
+        }
+        let operator = match self.activation {
+            Activation::Relu => "Relu",
+            Activation::Tanh => "Tanh",
+        };
         for (i, layer) in self.trunk.iter().enumerate() {
             let sums = graph.dense(&format!("trunk{i}"), &x, layer);
-            x = graph.node("Relu", &[&sums], &format!("trunk{i}.relu"), vec![]);
+            x = graph.node(operator, &[&sums], &format!("trunk{i}.activation"), vec![]);
         }
         let axis = graph.ints("axis1", &[1]);
-        let reward = graph.node("Unsqueeze", &["reward", &axis], "reward.column", vec![]);
+        let mut reward = graph.node("Unsqueeze", &["reward", &axis], "reward.column", vec![]);
+        if let Some(transform) = &self.reward {
+            reward = graph.transform(&reward, transform);
+        }
         let joined = graph.node("Concat", &[&x, &reward], "joined", vec![int("axis", 1)]);
-        let h = graph.lstm(&joined, &self.lstm);
-        graph.dense_into("logits", &h, &self.policy, "logits");
-        let value = graph.dense("baseline", &h, &self.baseline);
+        let core = match &self.lstm {
+            Some(lstm) => graph.lstm(&joined, lstm),
+            None => {
+                for (state, output) in [("h", "h_out"), ("c", "c_out")] {
+                    graph.node_into("Identity", &[state], &[output], vec![]);
+                }
+                joined
+            }
+        };
+        graph.dense_into("logits", &core, &self.policy, "logits");
+        let mut value = core;
+        for (i, layer) in self.baseline.iter().enumerate() {
+            if i > 0 {
+                value = graph.node("Relu", &[&value], &format!("baseline{i}.input"), vec![]);
+            }
+            value = graph.dense(&format!("baseline{i}"), &value, layer);
+        }
         graph.node_into("Squeeze", &[&value, &axis], &["baseline"], vec![]);
         graph.finish(meta, description)
     }
@@ -184,6 +246,40 @@ impl GraphBuilder {
         let weights = self.floats(&format!("{name}.weights"), &dims, &layer.weights);
         let bias = self.floats(&format!("{name}.bias"), &dims[1..], &layer.bias);
         self.node_into("Gemm", &[x, &weights, &bias], &[output], vec![]);
+    }
+
+    /// A transform of `x`; gives its output's name back.
+    fn transform(&mut self, x: &str, transform: &Transform) -> String {
+        let name = |part: &str| format!("{x}.{part}");
+        let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+            graph.floats(&name(part), &[values.len()], values)
+        };
+        let is_zero = |values: &[f32]| values.iter().all(|&value| value == 0.0);
+        let mut terms = Vec::new();
+        if !is_zero(&transform.curvature) {
+            let curvature = vector(self, "curvature", &transform.curvature);
+            let one = self.floats(&name("one"), &[1], &[1.0]);
+            let positive = self.node("Relu", &[x], &name("positive"), vec![]);
+            let scaled = self.node("Mul", &[&positive, &curvature], &name("scaled"), vec![]);
+            let shifted = self.node("Add", &[&scaled, &one], &name("shifted"), vec![]);
+            terms.push(self.node("Log", &[&shifted], &name("logarithm"), vec![]));
+        }
+        if !is_zero(&transform.slope) {
+            let slope = vector(self, "slope", &transform.slope);
+            terms.push(self.node("Mul", &[x, &slope], &name("linear"), vec![]));
+        }
+        let sum = match terms.as_slice() {
+            [] => x.to_owned(),
+            [term] => term.clone(),
+            [first, second, ..] => self.node("Add", &[first, second], &name("sum"), vec![]),
+        };
+        let offset = vector(self, "offset", &transform.offset);
+        let gain = vector(self, "gain", &transform.gain);
+        let centred = self.node("Sub", &[&sum, &offset], &name("centred"), vec![]);
+        let unit = self.node("Mul", &[&centred, &gain], &name("unit"), vec![]);
+        let [low, high] = [("low", -transform.limit), ("high", transform.limit)]
+            .map(|(part, limit)| self.floats(&name(part), &[], &[limit]));
+        self.node("Clip", &[&unit, &low, &high], &name("clipped"), vec![])
     }
 
     /// One step of an LSTM on `x` from inputs `h` and `c` to outputs `h_out` and `c_out`; gives

@@ -509,10 +509,9 @@ mod tests {
             let mut file = default_policy();
             let expected: Vec<_> = observations.iter().map(|o| rule.logits(o)).collect();
             let mut queries: Vec<_> = observations.into_iter().map(query).collect();
-            let mut rows: Vec<_> = queries.iter_mut().collect();
-            let found = file.answers(&mut rows);
+            let found = file.evaluate(&mut queries);
             for (expected, found) in expected.iter().zip(&found) {
-                let found = found.as_ref().expect("finite");
+                let found = &found.as_ref().expect("finite").logits;
                 for (e, f) in expected.iter().zip(found) {
                     prop_assert!((e - f64::from(*f)).abs() < TOLERANCE, "{expected:?} {found:?}");
                 }

@@ -97,8 +97,25 @@ impl OnnxPolicy {
         Ok(())
     }
 
-    /// One batch: the logits of each row, or `None` where the row has no usable answer.
-    pub(super) fn answers(&mut self, rows: &mut [&mut Query]) -> Vec<Option<Vec<f32>>> {
+    /// Runs the network on every query and moves each query's state on, as [`Policy::decide`] does; `None` where there
+    /// is no usable answer.
+    pub fn evaluate(&mut self, queries: &mut [Query]) -> Vec<Option<Answer>> {
+        let mut answers = vec![None; queries.len()];
+        let (indices, mut rows): (Vec<usize>, Vec<&mut Query>) = queries
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, query)| self.engine.takes(query))
+            .unzip();
+        for (indices, rows) in indices.chunks(LARGEST).zip(rows.chunks_mut(LARGEST)) {
+            for (&i, answer) in indices.iter().zip(self.answers(rows)) {
+                answers[i] = answer;
+            }
+        }
+        answers
+    }
+
+    /// One batch: the answer to each row, or `None` where the row has no usable one.
+    fn answers(&mut self, rows: &mut [&mut Query]) -> Vec<Option<Answer>> {
         guarded(|| self.engine.run(rows)).unwrap_or_else(|reason| {
             if !self.failure_logged {
                 tracing::error!(reason, "the policy cannot be run; flows keep their windows");
@@ -110,23 +127,26 @@ impl OnnxPolicy {
     }
 }
 
+/// What the network says of one flow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// One per action.
+    pub logits: Vec<f32>,
+    /// The value that it expects.
+    pub baseline: f32,
+}
+
 impl Policy for OnnxPolicy {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
-        let mut choices = vec![Choice::Invalid; queries.len()];
-        let (indices, mut rows): (Vec<usize>, Vec<&mut Query>) = queries
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, query)| self.engine.takes(query))
-            .unzip();
-        for (indices, rows) in indices.chunks(LARGEST).zip(rows.chunks_mut(LARGEST)) {
-            for (&i, logits) in indices.iter().zip(self.answers(rows)) {
-                if let Some(logits) = logits {
-                    let (index, probability) = self.serving.choose(&logits, &mut self.rng);
-                    choices[i] = Choice::Action { index, probability };
-                }
+        let answers = self.evaluate(queries);
+        let choose = |answer: Option<Answer>| match answer {
+            Some(answer) => {
+                let (index, probability) = self.serving.choose(&answer.logits, &mut self.rng);
+                Choice::Action { index, probability }
             }
-        }
-        choices
+            None => Choice::Invalid,
+        };
+        answers.into_iter().map(choose).collect()
     }
 
     fn environment(&self) -> &Environment {
@@ -187,8 +207,8 @@ impl Engine {
     }
 
     /// Runs one batch of at most [`LARGEST`] rows that [`Self::takes`] lets through. Moves the
-    /// state of each row with a finite answer on, and returns that row's logits.
-    fn run(&mut self, rows: &mut [&mut Query]) -> TractResult<Vec<Option<Vec<f32>>>> {
+    /// state of each row with a finite answer on, and returns that answer.
+    fn run(&mut self, rows: &mut [&mut Query]) -> TractResult<Vec<Option<Answer>>> {
         let Self {
             observation, state, ..
         } = *self;
@@ -231,7 +251,10 @@ impl Engine {
                         h: h.to_vec(),
                         c: c.to_vec(),
                     };
-                    logits.to_vec()
+                    Answer {
+                        logits: logits.to_vec(),
+                        baseline: baseline[0],
+                    }
                 })
             })
             .collect())
@@ -386,10 +409,10 @@ mod tests {
     }
 
     fn logits(policy: &mut OnnxPolicy, queries: &mut [Query]) -> Vec<Vec<f32>> {
-        let mut rows: Vec<_> = queries.iter_mut().collect();
-        rows.chunks_mut(LARGEST)
-            .flat_map(|rows| policy.answers(rows))
-            .map(|row| row.expect("finite"))
+        policy
+            .evaluate(queries)
+            .into_iter()
+            .map(|answer| answer.expect("finite").logits)
             .collect()
     }
 
@@ -410,7 +433,8 @@ mod tests {
             x = dense(layer, &x).into_iter().map(|v| v.max(0.0)).collect();
         }
         x.push(f64::from(query.reward));
-        let (cell, size) = (&net.lstm, net.lstm.hidden);
+        let cell = net.lstm.as_ref().expect("it has one");
+        let size = cell.hidden;
         let (h, c) = std::mem::take(state);
         let gate = |row: usize| -> f64 {
             let dot = |w: &[f32], x: &[f64]| -> f64 {
