@@ -1,0 +1,75 @@
+//! How fast the simulator is: packets a second of one bulk flow, decisions a second of a policy that costs nothing, and
+//! the memory of a flow. One thread; the best of a few rounds, as other programs can only slow it down.
+
+#[path = "../../cc-agent/benches/report/mod.rs"]
+mod report;
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use anyhow::Context;
+use cc_trainer::{
+    environment::{
+        Environment, Turn,
+        network::{Config, Network, World},
+    },
+    scenario,
+    sim::{
+        Control, Simulation,
+        control::{Cubic, Reno},
+    },
+};
+use report::Report;
+
+const ROUNDS: usize = 5;
+/// Simulated time of a bulk flow, ns.
+const BULK: u64 = 60_000_000_000;
+/// Decisions of a round.
+const STEPS: u32 = 20_000;
+
+fn main() -> anyhow::Result<()> {
+    let mut report = Report::new("sim");
+    let (reno, _) = bulk(|| Control::Reno(Reno::new()))?;
+    let (cubic, bytes_per_flow) = bulk(|| Control::Cubic(Cubic::new()))?;
+    report.show("packets_per_s", cubic);
+    report.show("packets_per_s_reno", reno);
+    report.show("env_steps_per_s_calibrated", steps_per_s()?);
+    report.show("bytes_per_flow", bytes_per_flow);
+    report.write()
+}
+
+/// Data packets offered to a link of 100 Mbit/s in a second, and the bytes that the flow holds.
+fn bulk(control: impl Fn() -> Control) -> anyhow::Result<(f64, f64)> {
+    let link =
+        "[[scenario]]\nname = \"bulk\"\nrate_mbps = 100\ndelay_ms = 20\nqueue = { bdp = 1.0 }\n";
+    let scenarios = scenario::parse(link, Path::new("."))?;
+    let link = scenarios.first().context("one scenario")?;
+    let rounds = (0..ROUNDS).map(|_| {
+        let mut simulation = Simulation::new(link, vec![control()], 1);
+        let start = Instant::now();
+        simulation.run(BULK);
+        let packets = simulation.flow(0).bytes_sent as f64 / 1448.0;
+        let rate = packets / start.elapsed().as_secs_f64();
+        (rate, simulation.memory(0) as f64)
+    });
+    Ok(rounds.fold((0.0, 0.0), |best, round| {
+        (f64::max(best.0, round.0), f64::max(best.1, round.1))
+    }))
+}
+
+/// Decisions a second over the calibrated links, each with the observation that a policy would get.
+fn steps_per_s() -> anyhow::Result<f64> {
+    let world = Arc::new(World::new(Config::default())?);
+    let rounds = (0..ROUNDS as u64).map(|round| {
+        let mut network = Network::new(Arc::clone(&world), round);
+        let actions = network.spec().actions;
+        let mut turn = Turn::default();
+        let start = Instant::now();
+        for step in 0..STEPS as usize {
+            network.next(&mut turn);
+            // Any sequence that uses all of them.
+            network.act(step * 7 % actions);
+        }
+        f64::from(STEPS) / start.elapsed().as_secs_f64()
+    });
+    Ok(rounds.fold(0.0, f64::max))
+}

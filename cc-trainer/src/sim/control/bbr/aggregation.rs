@@ -1,0 +1,117 @@
+//! How much more than expected is acknowledged at once, on paths that hold ACKs back
+//! (`bbr_update_ack_aggregation`, net/ipv4/tcp_bbr.c): the window has to be that much larger to keep the pipe full.
+
+use super::{BW_SCALE, Bandwidth};
+use crate::path::Nanos;
+
+/// Rounds that each of the two maxima is of (`bbr_extra_acked_win_rtts`).
+const ROUNDS: u32 = 5;
+/// An epoch that acknowledged so many segments starts anew (`bbr_ack_epoch_acked_reset_thresh`).
+const MOST_ACKED: u64 = 1 << 20;
+/// The most that may be added, as the time of sending it, µs (`bbr_extra_acked_max_us`).
+const MOST_US: u64 = 100_000;
+
+/// Acknowledgements beyond the bandwidth.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Aggregation {
+    /// When the epoch began: the last time that no more than expected had been acknowledged.
+    epoch: Nanos,
+    /// Segments acknowledged in it.
+    acked: u64,
+    /// The maxima of the present and of the previous rounds.
+    extra: [u32; 2],
+    present: usize,
+    rounds: u32,
+}
+
+impl Aggregation {
+    pub(super) fn new(now: Nanos) -> Self {
+        Self {
+            epoch: now,
+            ..Self::default()
+        }
+    }
+
+    /// A new epoch.
+    pub(super) fn restart(&mut self, now: Nanos) {
+        self.epoch = now;
+        self.acked = 0;
+    }
+
+    /// Takes an ACK of `acked` segments; `most` bounds what may be called extra.
+    pub(super) fn update(
+        &mut self,
+        now: Nanos,
+        acked: u32,
+        bandwidth: Bandwidth,
+        most: u32,
+        round_began: bool,
+    ) {
+        if round_began {
+            self.rounds += 1;
+            if self.rounds >= ROUNDS {
+                self.rounds = 0;
+                self.present = 1 - self.present;
+                self.extra[self.present] = 0;
+            }
+        }
+        let elapsed_us = now.saturating_sub(self.epoch) / 1_000;
+        let mut expected = bandwidth.saturating_mul(elapsed_us) >> BW_SCALE;
+        if self.acked <= expected || self.acked + u64::from(acked) >= MOST_ACKED {
+            self.restart(now);
+            expected = 0;
+        }
+        self.acked += u64::from(acked);
+        let extra = (self.acked - expected).min(u64::from(most)) as u32;
+        let maximum = &mut self.extra[self.present];
+        *maximum = extra.max(*maximum);
+    }
+
+    /// Segments that the window should have in addition (`bbr_ack_aggregation_cwnd`).
+    pub(super) fn extra(&self, bandwidth: Bandwidth) -> u32 {
+        let most = (bandwidth * MOST_US) >> BW_SCALE;
+        self.extra[0].max(self.extra[1]).min(most as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+    /// A segment a millisecond.
+    const RATE: Bandwidth = (1 << BW_SCALE) / 1_000;
+
+    #[test]
+    fn acks_that_come_at_the_rate_leave_nothing_extra() {
+        let mut aggregation = Aggregation::new(0);
+        for ms in 1..1_000 {
+            aggregation.update(ms * MS, 1, RATE, 1_000, ms % 40 == 0);
+        }
+        assert!(aggregation.extra(RATE) <= 2, "{aggregation:?}");
+    }
+
+    #[test]
+    fn acks_that_come_together_do_and_are_forgotten() {
+        let mut aggregation = Aggregation::new(0);
+        for burst in 1..10 {
+            for _ in 0..25 {
+                aggregation.update(burst * 50 * MS, 2, RATE, 1_000, false);
+            }
+        }
+        let extra = aggregation.extra(RATE);
+        assert!((48..=52).contains(&extra), "{extra}");
+        assert_eq!(aggregation.extra(RATE / 10), 9, "no more than 100 ms");
+        for ms in 501..2_000 {
+            aggregation.update(ms * MS, 1, RATE, 1_000, ms % 40 == 0);
+        }
+        assert!(aggregation.extra(RATE) <= 2, "{aggregation:?}");
+    }
+
+    #[test]
+    fn the_window_bounds_it() {
+        let mut aggregation = Aggregation::new(0);
+        aggregation.update(MS, 80, RATE, 30, false);
+        assert_eq!(aggregation.extra(RATE), 30);
+    }
+}

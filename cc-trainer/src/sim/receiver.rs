@@ -1,0 +1,394 @@
+//! The receiving end: what it acknowledges, and when (net/ipv4/tcp_input.c). Its application reads what comes at once,
+//! with a rest after each read, as the receivers of `cc-trainer evaluate` do.
+
+mod arrived;
+mod buffer;
+
+use crate::path::Nanos;
+
+use arrived::Arrived;
+use buffer::Buffer;
+
+use super::NEVER;
+use super::rtt::RTO_MIN_US;
+use super::timer::{Ticks, jiffies};
+use super::wire::{Ack, Block, ToReceiver, ToSender, milliseconds};
+
+/// Least delay of an ACK, jiffies: 40 ms (`TCP_ATO_MIN`, `TCP_DELACK_MIN`).
+const ATO_MIN: u64 = 10;
+/// Longest delay of an ACK, jiffies: a tick less than the sender's least timeout (`tcp_delack_max`).
+const ATO_MAX: u64 = 49;
+/// ACKs that are not delayed at the start, after a long pause and after a duplicate (`TCP_MAX_QUICKACKS`).
+const QUICK_ACKS: u32 = 16;
+/// Segments that may come before an ACK is sent at once: the second one exceeds it (`rcv_mss`).
+const UNACKED: u32 = 1;
+/// ACKs for segments out of order that are sent at once before they are compressed (`TCP_FASTRETRANS_THRESH`).
+const DUPLICATES: u32 = 3;
+/// ACKs that one ACK may stand for (`tcp_comp_sack_nr`).
+const MAX_COMPRESSED: u32 = 44;
+/// Longest time that an ACK waits for others, ns (`tcp_comp_sack_delay_ns`).
+const COMPRESSION: Nanos = 1_000_000;
+/// How long the application rests after a read: a millisecond, and what waking it takes.
+const REST: Nanos = 1_100_000;
+
+/// A connection's receiving end.
+#[derive(Clone, Debug)]
+pub(super) struct Receiver {
+    arrived: Arrived,
+    buffer: Buffer,
+    /// Everything before this was acknowledged (`rcv_wup`).
+    acked: u32,
+    /// TSval to echo: of the segment that the next ACK is for first (`ts_recent`).
+    echo: u32,
+    /// Segments that came twice, to be told (RFC 2883).
+    duplicate: Option<Block>,
+
+    /// When the SYN was answered.
+    opened: Option<Nanos>,
+    /// RTT of the handshake, µs.
+    rtt_us: Option<u64>,
+
+    /// An ACK is due, at once or later (`ICSK_ACK_SCHED`).
+    scheduled: bool,
+    /// It is due at once (`ICSK_ACK_NOW`).
+    now: bool,
+    /// It is due when the application has read all (`ICSK_ACK_PUSHED`).
+    pushed: bool,
+    /// ACKs that will still be sent without delay.
+    quick: u32,
+    /// Delay of an ACK, jiffies; 0 before the first data (`icsk_ack.ato`).
+    ato: u64,
+    /// Tick of the newest data in order (`lrcvtime`).
+    last_data: u64,
+    /// Tick that the delayed ACK is meant for, and when its timer fires.
+    delayed: Option<(u64, Nanos)>,
+
+    /// ACKs of segments out of order since the last one in order, at most [`DUPLICATES`] (`dup_ack_counter`).
+    duplicates: u32,
+    duplicates_at: u32,
+    /// ACKs held back, and until when.
+    compressed: u32,
+    compressed_until: Nanos,
+
+    /// When the application read last, and everything before which segment.
+    last_read: Nanos,
+    read: u32,
+
+    /// What is to be sent.
+    pub(super) outbox: Vec<ToSender>,
+}
+
+impl Receiver {
+    /// Listens.
+    pub(super) fn new() -> Self {
+        Self {
+            arrived: Arrived::default(),
+            buffer: Buffer::new(),
+            acked: 0,
+            echo: 0,
+            duplicate: None,
+            opened: None,
+            rtt_us: None,
+            scheduled: false,
+            now: false,
+            pushed: false,
+            quick: 0,
+            ato: 0,
+            last_data: 0,
+            delayed: None,
+            duplicates: 0,
+            duplicates_at: 0,
+            compressed: 0,
+            compressed_until: NEVER,
+            last_read: 0,
+            read: 0,
+            outbox: Vec::with_capacity(4),
+        }
+    }
+
+    /// Segments received in order.
+    pub(super) fn in_order(&self) -> u32 {
+        self.arrived.next()
+    }
+
+    /// When [`on_timer`](Self::on_timer) is to be called.
+    #[inline]
+    pub(super) fn wake(&self) -> Nanos {
+        let delayed = self.delayed.map_or(NEVER, |(_, at)| at);
+        delayed.min(self.compressed_until).min(self.read_due())
+    }
+
+    /// A packet arrives.
+    #[inline]
+    pub(super) fn on_packet(&mut self, now: Nanos, packet: ToReceiver, ticks: Ticks) {
+        match packet {
+            ToReceiver::Syn { timestamp } => {
+                if self.arrived.next() == 0 {
+                    self.echo = timestamp;
+                    self.opened = Some(now);
+                    self.outbox.push(ToSender::SynAck { echo: timestamp });
+                }
+            }
+            ToReceiver::Bare => self.establish(now),
+            ToReceiver::Data {
+                segment,
+                timestamp,
+                echo,
+                push,
+            } => {
+                self.establish(now);
+                if segment <= self.acked {
+                    self.echo = self.echo.max(timestamp);
+                }
+                self.on_data(now, segment, echo, push, ticks);
+            }
+        }
+    }
+
+    /// A time of [`wake`](Self::wake) has come.
+    pub(super) fn on_timer(&mut self, now: Nanos) {
+        if self.read_due() <= now {
+            self.read(now);
+        }
+        if self.compressed_until <= now {
+            self.compressed_until = NEVER;
+            if self.compressed > 0 {
+                self.acknowledge(now);
+            }
+        }
+        if self.delayed.is_some_and(|(_, at)| at <= now) {
+            self.delayed = None;
+            if self.scheduled {
+                // The sender waited for it.
+                self.ato = (self.ato * 2).min(self.timeout());
+                self.acknowledge(now);
+            }
+        }
+    }
+
+    /// Bytes of memory held beside the structure's own.
+    pub(super) fn memory(&self) -> usize {
+        self.arrived.memory() + self.outbox.capacity() * size_of::<ToSender>()
+    }
+
+    fn establish(&mut self, now: Nanos) {
+        if self.rtt_us.is_none() {
+            self.rtt_us = self.opened.map(|opened| (now - opened) / 1_000);
+        }
+    }
+
+    /// Its own retransmission timeout, jiffies: from the handshake alone, as it sends no data.
+    fn timeout(&self) -> u64 {
+        let rtt = self.rtt_us.unwrap_or_default();
+        jiffies(rtt + (2 * rtt).max(RTO_MIN_US))
+    }
+
+    #[inline]
+    fn on_data(&mut self, now: Nanos, segment: u32, echo: u32, push: bool, ticks: Ticks) {
+        let next = self.arrived.next();
+        if segment < next {
+            // Retransmitted in vain (`tcp_rcv_spurious_retrans`).
+            self.duplicate = Some(Block {
+                from: segment,
+                to: segment + 1,
+            });
+            self.quick = self.quick.max(QUICK_ACKS);
+            self.ato = ATO_MIN;
+            self.schedule();
+        } else if segment == next {
+            self.catch_up(now);
+            let drained = self.read == next;
+            self.buffer.measure(milliseconds(now), echo, drained);
+            self.on_order(now, push, ticks);
+            let had_gap = self.arrived.has_gap();
+            self.arrived.advance();
+            // A gap is filled (RFC 5681, 4.2).
+            self.now |= had_gap && !self.arrived.has_gap();
+        } else {
+            let block = Block {
+                from: segment,
+                to: segment + 1,
+            };
+            if !self.arrived.add(segment) {
+                self.duplicate = Some(block);
+            }
+            if self.arrived.full() && self.compressed > 0 {
+                // Its oldest block is about to be forgotten (`tcp_sack_compress_send_ack`).
+                self.acknowledge(now);
+            }
+            self.grow_window();
+            self.buffer.make_room(self.arrived.span());
+            self.schedule();
+        }
+        self.check(now, ticks);
+        if segment == next {
+            self.deliver(now);
+        }
+    }
+
+    /// What `tcp_event_data_recv` learns from a segment in order.
+    #[inline]
+    fn on_order(&mut self, now: Nanos, push: bool, ticks: Ticks) {
+        self.schedule();
+        self.pushed |= push;
+        let tick = ticks.at(now);
+        if self.ato == 0 {
+            self.quick = self.quick.max(QUICK_ACKS);
+            self.ato = ATO_MIN;
+        } else {
+            let gap = tick - self.last_data;
+            if gap <= ATO_MIN / 2 {
+                self.ato = self.ato / 2 + ATO_MIN / 2;
+            } else if gap < self.ato {
+                self.ato = (self.ato / 2 + gap).min(self.timeout());
+            } else if gap > self.timeout() {
+                self.quick = self.quick.max(QUICK_ACKS);
+            }
+        }
+        self.last_data = tick;
+        self.grow_window();
+    }
+
+    /// A window that grows is told at once (`tcp_grow_window`).
+    #[inline]
+    fn grow_window(&mut self) {
+        let held = self.arrived.held() + self.arrived.next() - self.read;
+        if self.buffer.grow(held) {
+            self.quick |= 1;
+        }
+    }
+
+    fn schedule(&mut self) {
+        self.scheduled = true;
+    }
+
+    /// Sends the ACK that is due, or sets a timer for it (`__tcp_ack_snd_check`).
+    #[inline]
+    fn check(&mut self, now: Nanos, ticks: Ticks) {
+        let next = self.arrived.next();
+        if next - self.acked > UNACKED || self.quick > 0 || self.now {
+            return self.acknowledge(now);
+        }
+        if !self.arrived.has_gap() {
+            return self.delay(now, ticks);
+        }
+        if self.duplicates_at != next {
+            self.duplicates_at = next;
+            self.duplicates = 0;
+        }
+        if self.compressed >= MAX_COMPRESSED {
+            return self.acknowledge(now);
+        }
+        if self.duplicates < DUPLICATES {
+            self.duplicates += 1;
+            return self.acknowledge(now);
+        }
+        self.compressed += 1;
+        if self.compressed_until == NEVER {
+            let rtt_us = self.rtt_us.unwrap_or(u64::MAX).min(self.buffer.rtt_us());
+            let twentieth = rtt_us * 1_000 / 20;
+            self.compressed_until = now + twentieth.min(COMPRESSION);
+        }
+    }
+
+    /// `tcp_send_delayed_ack`.
+    fn delay(&mut self, now: Nanos, ticks: Ticks) {
+        let mut ato = self.ato;
+        if ato > ATO_MIN {
+            // Half a second, or a fifth after a push, or the RTT.
+            let mut longest = if self.pushed { ATO_MAX + 1 } else { 125 };
+            if let Some(rtt) = self.rtt_us {
+                longest = longest.min(jiffies(rtt).max(ATO_MIN));
+            }
+            ato = ato.min(longest);
+        }
+        ato = ato.min(ATO_MAX);
+        let tick = ticks.at(now);
+        let mut meant = tick + ato;
+        if let Some((earlier, at)) = self.delayed {
+            if earlier <= tick + ato / 4 {
+                return self.acknowledge(now);
+            }
+            if earlier <= meant {
+                self.delayed = Some((earlier, at));
+                return;
+            }
+            meant = meant.min(earlier);
+        }
+        self.delayed = Some((meant, ticks.expiry(now, meant - tick)));
+    }
+
+    fn acknowledge(&mut self, now: Nanos) {
+        let mut ack = Ack {
+            ack: self.arrived.next(),
+            timestamp: milliseconds(now),
+            echo: self.echo,
+            window: self.buffer.window(),
+            ..Ack::default()
+        };
+        if let Some(block) = self.duplicate.take() {
+            ack.duplicate = true;
+            ack.add(block);
+        }
+        for &block in self.arrived.recent() {
+            ack.add(block);
+        }
+        if self.quick > 0 && self.scheduled {
+            self.quick -= 1;
+            if self.quick == 0 {
+                self.ato = ATO_MIN;
+            }
+        }
+        self.acked = self.arrived.next();
+        self.scheduled = false;
+        self.now = false;
+        self.pushed = false;
+        self.delayed = None;
+        self.compressed = 0;
+        self.compressed_until = NEVER;
+        self.outbox.push(ToSender::Ack(ack));
+    }
+
+    /// The application has read what it did since it was last asked about. It reads what comes at once, and then
+    /// rests.
+    #[inline]
+    fn catch_up(&mut self, now: Nanos) {
+        if self.read < self.arrived.next() && self.last_read + REST <= now {
+            self.take(self.last_read + REST);
+        }
+    }
+
+    /// Data in order is there for the application.
+    #[inline]
+    fn deliver(&mut self, now: Nanos) {
+        if self.last_read + REST <= now {
+            self.read(now);
+        }
+    }
+
+    /// When the application reads, as far as that leads to an ACK.
+    #[inline]
+    fn read_due(&self) -> Nanos {
+        if self.pushed && self.scheduled && self.read < self.arrived.next() {
+            self.last_read + REST
+        } else {
+            NEVER
+        }
+    }
+
+    /// The application reads now (`__tcp_cleanup_rbuf`).
+    fn read(&mut self, now: Nanos) {
+        self.take(now);
+        if self.scheduled && self.pushed {
+            self.acknowledge(now);
+        }
+    }
+
+    /// The application takes all there is.
+    #[inline]
+    fn take(&mut self, now: Nanos) {
+        self.last_read = now;
+        self.read = self.arrived.next();
+        self.buffer.read(now, self.read);
+    }
+}

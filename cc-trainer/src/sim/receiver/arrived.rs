@@ -1,0 +1,214 @@
+//! Which segments have arrived, and which of that the next ACK tells.
+
+use std::collections::VecDeque;
+
+use crate::sim::wire::Block;
+
+/// Blocks that a receiver remembers to tell (`TCP_NUM_SACKS`).
+const REMEMBERED: usize = 4;
+
+/// Segments in order, and blocks of them beyond gaps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Arrived {
+    next: u32,
+    /// In order, with gaps between them.
+    blocks: VecDeque<Block>,
+    /// The blocks that arrivals touched last, the latest first (`selective_acks`).
+    recent: [Block; REMEMBERED],
+    count: usize,
+    /// Segments in `blocks`.
+    held: u32,
+}
+
+impl Arrived {
+    /// The first segment that is missing.
+    #[inline]
+    pub(super) fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// Whether anything arrived beyond it.
+    #[inline]
+    pub(super) fn has_gap(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Segments beyond gaps.
+    #[inline]
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Segments from the missing one to the last that came.
+    pub(super) fn span(&self) -> u32 {
+        self.blocks.back().map_or(0, |last| last.to - self.next)
+    }
+
+    /// The blocks to tell, the latest first.
+    #[inline]
+    pub(super) fn recent(&self) -> &[Block] {
+        &self.recent[..self.count]
+    }
+
+    /// Whether there are more blocks than an ACK tells reliably (`TCP_SACK_BLOCKS_EXPECTED`).
+    pub(super) fn full(&self) -> bool {
+        self.count > 2
+    }
+
+    /// The missing segment has arrived.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.next += 1;
+        if self.blocks.is_empty() {
+            return;
+        }
+        while let Some(first) = self.blocks.front()
+            && first.from <= self.next
+        {
+            self.next = self.next.max(first.to);
+            self.held -= first.to - first.from;
+            self.blocks.pop_front();
+        }
+        let mut kept = 0;
+        for index in 0..self.count {
+            if self.recent[index].from > self.next {
+                self.recent[kept] = self.recent[index];
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
+    /// A segment beyond the missing one has arrived; whether it is new.
+    pub(super) fn add(&mut self, segment: u32) -> bool {
+        let new = self.insert(segment);
+        self.held += u32::from(new);
+        self.remember(Block {
+            from: segment,
+            to: segment + 1,
+        });
+        new
+    }
+
+    /// Bytes of memory held beside the structure's own.
+    pub(super) fn memory(&self) -> usize {
+        self.blocks.capacity() * size_of::<Block>()
+    }
+
+    fn insert(&mut self, segment: u32) -> bool {
+        // Mostly it continues the last block.
+        let place = match self.blocks.back() {
+            Some(last) if last.to <= segment && last.from <= segment => self.blocks.len(),
+            _ => self.blocks.partition_point(|block| block.to <= segment),
+        };
+        if let Some(block) = self.blocks.get(place)
+            && block.from <= segment
+        {
+            return false;
+        }
+        let joins_before = place > 0 && self.blocks[place - 1].to == segment;
+        let joins_after = (self.blocks.get(place)).is_some_and(|block| block.from == segment + 1);
+        match (joins_before, joins_after) {
+            (true, true) => {
+                self.blocks[place - 1].to = self.blocks[place].to;
+                self.blocks.remove(place);
+            }
+            (true, false) => self.blocks[place - 1].to += 1,
+            (false, true) => self.blocks[place].from -= 1,
+            (false, false) => self.blocks.insert(
+                place,
+                Block {
+                    from: segment,
+                    to: segment + 1,
+                },
+            ),
+        }
+        true
+    }
+
+    /// `tcp_sack_new_ofo_skb`: extends the block that it touches and moves it to the front, or puts a new one there.
+    fn remember(&mut self, new: Block) {
+        let touches = |block: &Block| new.from <= block.to && block.from <= new.to;
+        let found = self.recent().iter().position(touches);
+        let place = match found {
+            Some(place) => {
+                let block = &mut self.recent[place];
+                block.from = block.from.min(new.from);
+                block.to = block.to.max(new.to);
+                place
+            }
+            None => {
+                self.count = REMEMBERED.min(self.count + 1);
+                self.recent[self.count - 1] = new;
+                self.count - 1
+            }
+        };
+        self.recent[..=place].rotate_right(1);
+        // What it closes up with is one block with it.
+        let mut index = 1;
+        while found.is_some() && index < self.count {
+            let (first, other) = (self.recent[0], self.recent[index]);
+            if other.from <= first.to && first.from <= other.to {
+                self.recent[0] = Block {
+                    from: first.from.min(other.from),
+                    to: first.to.max(other.to),
+                };
+                self.recent.copy_within(index + 1..self.count, index);
+                self.count -= 1;
+            } else {
+                index += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn block(from: u32, to: u32) -> Block {
+        Block { from, to }
+    }
+
+    #[test]
+    fn the_latest_block_is_told_first() {
+        let mut arrived = Arrived::default();
+        for segment in [2, 3, 6, 9, 4] {
+            arrived.add(segment);
+        }
+        assert_eq!(arrived.recent(), [block(2, 5), block(9, 10), block(6, 7)]);
+        arrived.add(5);
+        assert_eq!(arrived.recent(), [block(2, 7), block(9, 10)]);
+        arrived.advance();
+        assert_eq!((arrived.next(), arrived.has_gap()), (1, true));
+        arrived.advance();
+        assert_eq!(arrived.next(), 7);
+        assert_eq!(arrived.recent(), [block(9, 10)]);
+    }
+
+    proptest! {
+        /// Whatever arrives in whatever order, it is what a set of numbers says.
+        #[test]
+        fn it_knows_what_arrived(segments in proptest::collection::vec(0u32..60, 1..120)) {
+            let mut arrived = Arrived::default();
+            let mut model = BTreeSet::new();
+            for segment in segments {
+                let new = model.insert(segment);
+                match segment.cmp(&arrived.next()) {
+                    std::cmp::Ordering::Less => prop_assert!(!new),
+                    std::cmp::Ordering::Equal => arrived.advance(),
+                    std::cmp::Ordering::Greater => prop_assert_eq!(arrived.add(segment), new),
+                }
+                let next = (0..).find(|n| !model.contains(n)).expect("60 at most");
+                prop_assert_eq!(arrived.next(), next);
+                for told in arrived.recent() {
+                    prop_assert!(told.from > next && (told.from..told.to).all(|n| model.contains(&n)));
+                }
+                prop_assert_eq!(arrived.held() as usize, model.range(next..).count());
+                prop_assert_eq!(arrived.has_gap(), model.iter().any(|&n| n > next));
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The receive buffer: how far the receiver lets the sender go, which grows with what the application takes in a
+//! round trip (`tcp_rcv_space_adjust`, `tcp_grow_window`, net/ipv4/tcp_input.c). The sender seldom feels it; but as long as
+//! the window grows, every segment is acknowledged at once.
+
+use crate::path::Nanos;
+use crate::sim::wire::MSS;
+
+/// Memory that a segment takes, bytes (`skb->truesize` of a packet from a TUN device).
+const TRUESIZE: u64 = 2_304;
+/// Of a buffer, what may be data, in 256ths (`scaling_ratio`): 1448 of 2304.
+const RATIO: u64 = 160;
+/// The buffer at first and at most, bytes (`tcp_rmem`; the receivers of `cc-trainer evaluate` allow 64 MiB).
+const INITIAL: u64 = 131_072;
+const LARGEST: u64 = 64 << 20;
+/// The window before the first segment, bytes.
+const FIRST_WINDOW: u64 = 64_088;
+/// What a round trip may bring without the buffer growing at first, bytes (`TCP_INIT_CWND` segments).
+const FIRST_ROUND: u64 = 14_480;
+
+/// Receive buffer and window, bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Buffer {
+    /// `sk_rcvbuf`.
+    size: u64,
+    /// What of it may be data (`window_clamp`).
+    clamp: u64,
+    /// The window that is announced (`rcv_ssthresh`).
+    window: u64,
+    /// Most that the application took in a round trip (`rcvq_space.space`).
+    taken: u64,
+    /// Since when, and from which segment, the present round trip counts.
+    since: Nanos,
+    from: u32,
+    /// RTT by the sender's echoes, eighths of a µs; 0 before the first (`rcv_rtt_est.rtt_us`).
+    rtt: u64,
+    last_echo: u32,
+}
+
+impl Buffer {
+    pub(super) fn new() -> Self {
+        Self {
+            size: INITIAL,
+            clamp: usable(INITIAL),
+            window: FIRST_WINDOW,
+            taken: FIRST_ROUND,
+            since: 0,
+            from: 0,
+            rtt: 0,
+            last_echo: 0,
+        }
+    }
+
+    /// The window in full segments.
+    #[inline]
+    pub(super) fn window(&self) -> u32 {
+        (self.window / u64::from(MSS)) as u32
+    }
+
+    /// RTT, µs; 0 before the first sample.
+    #[inline]
+    pub(super) fn rtt_us(&self) -> u64 {
+        self.rtt / 8
+    }
+
+    /// A segment in order echoes the time of an ACK, both in ms (`tcp_rcv_rtt_measure_ts`). `drained`: the application
+    /// has read all before it.
+    #[inline]
+    pub(super) fn measure(&mut self, now_ms: u32, echo: u32, drained: bool) {
+        if echo == self.last_echo {
+            return;
+        }
+        self.last_echo = echo;
+        let sample = u64::from(now_ms.saturating_sub(echo)) * 1_000;
+        if sample == 0 {
+            return;
+        }
+        if self.rtt == 0 || sample * 8 < self.rtt {
+            self.rtt = sample * 8;
+        } else if drained {
+            self.rtt += sample - self.rtt / 8;
+        }
+    }
+
+    /// A segment came while `held` wait to be read or for others; whether the window grew.
+    #[inline]
+    pub(super) fn grow(&mut self, held: u32) -> bool {
+        let free = self.size.saturating_sub(u64::from(held) * TRUESIZE);
+        let limit = self.clamp.min(usable(free));
+        if limit <= self.window {
+            return false;
+        }
+        self.window = limit.min(self.window + 2 * u64::from(MSS));
+        true
+    }
+
+    /// The application has read all segments before `next` (`tcp_rcv_space_adjust`).
+    #[inline]
+    pub(super) fn read(&mut self, now: Nanos, next: u32) {
+        if self.rtt == 0 || (now - self.since) / 1_000 < self.rtt_us() {
+            return;
+        }
+        let taken = u64::from(next - self.from) * u64::from(MSS);
+        if taken > self.taken {
+            self.resize(taken, 0);
+        }
+        self.since = now;
+        self.from = next;
+    }
+
+    /// `span` segments lie from the first missing one to the last that came (`tcp_rcvbuf_grow`).
+    pub(super) fn make_room(&mut self, span: u32) {
+        self.resize(self.taken, span);
+    }
+
+    fn resize(&mut self, taken: u64, span: u32) {
+        // Twice, as it is known a round trip late, and as much more as the sender's rate may still double.
+        let mut window = 2 * taken;
+        window += 2 * (window * (taken - self.taken) / self.taken);
+        window += u64::from(span) * u64::from(MSS);
+        self.taken = taken;
+        let size = (window * 256 / RATIO).min(LARGEST);
+        if size > self.size {
+            self.size = size;
+            self.clamp = usable(size);
+        }
+    }
+}
+
+/// `tcp_win_from_space`.
+fn usable(space: u64) -> u64 {
+    space * RATIO / 256
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+
+    #[test]
+    fn the_window_grows_only_while_the_application_takes_more_each_round() {
+        let mut buffer = Buffer::new();
+        let grew = (0..100).filter(|_| buffer.grow(0)).count();
+        assert_eq!(grew, 7, "to what the first buffer may hold");
+        buffer.measure(100, 80, true);
+        assert_eq!(buffer.rtt_us(), 20_000);
+        let mut next = 0;
+        for (round, segments) in (1..).zip([10, 20, 40]) {
+            next += segments;
+            buffer.read(round * 20 * MS, next);
+        }
+        // What was seen of Linux: a window of 6 rounds when a round has doubled.
+        assert_eq!(buffer.clamp, 6 * 40 * u64::from(MSS));
+        buffer.read(80 * MS, next + 40);
+        assert_eq!(buffer.clamp, 6 * 40 * u64::from(MSS));
+    }
+
+    #[test]
+    fn what_waits_for_a_gap_to_be_filled_keeps_the_window_from_growing() {
+        let mut buffer = Buffer::new();
+        assert!(!buffer.grow(40));
+        assert!(buffer.grow(0));
+    }
+}

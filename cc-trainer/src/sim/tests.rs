@@ -1,0 +1,169 @@
+use super::*;
+use control::{Cubic, Reno};
+use proptest::prelude::*;
+
+const MS: Nanos = 1_000_000;
+
+fn reno() -> Control {
+    Control::Reno(Reno::new())
+}
+
+fn scenario(text: &str) -> Scenario {
+    let text = format!("[[scenario]]\nname = \"test\"\n{text}");
+    let mut all = scenario::parse(&text, std::path::Path::new(".")).expect("a good scenario");
+    all.remove(0)
+}
+
+fn ran(link: &str, seconds: u64) -> (FlowTotals, Observation) {
+    let mut simulation = Simulation::observed(&scenario(link), vec![reno()], 1);
+    assert!(!simulation.run(seconds * 1_000 * MS));
+    let observation = simulation.observation().expect("it was asked for");
+    (simulation.flow(0), observation)
+}
+
+#[test]
+fn a_bulk_flow_fills_the_link() {
+    let (flow, observation) = ran("rate_mbps = 12\ndelay_ms = 30\nqueue = { bdp = 1.0 }", 10);
+    let mbps = flow.payload_delivered as f64 * 8.0 / 10e6;
+    assert!((10.8..11.584).contains(&mbps), "{mbps}");
+    assert_eq!(flow.timeouts, 0);
+    assert_eq!(flow.min_rtt_us / 1_000, 60);
+    let sent = &observation.forward.flows[0];
+    let longest = sent.delay_quantile(1.0).expect("there were packets");
+    assert!((90..92).contains(&longest.as_millis()), "{longest:?}");
+}
+
+#[test]
+fn without_loss_nothing_is_retransmitted() {
+    let (flow, observation) = ran("rate_mbps = 5\ndelay_ms = 10", 5);
+    assert_eq!((flow.retransmissions, flow.lost, flow.timeouts), (0, 0, 0));
+    let link = &observation.forward.flows[0];
+    assert_eq!(flow.payload_delivered, link.payload_delivered);
+}
+
+#[test]
+fn every_second_segment_is_acknowledged_once_the_window_is_open() {
+    let (flow, _) = ran("rate_mbps = 12\ndelay_ms = 30\nqueue = { bdp = 0.5 }", 60);
+    let per_ack = flow.bytes_acked as f64 / 1448.0 / flow.acks as f64;
+    assert!((1.8..2.0).contains(&per_ack), "{per_ack}");
+}
+
+#[test]
+fn an_outage_ends_with_a_timeout_that_backs_off() {
+    let outage = "schedule = [\n{ at_s = 0, rate_mbps = 10 }, { at_s = 2, rate_mbps = 0 }, { at_s = 4, rate_mbps = 10 }]\n\
+                  delay_ms = 20\nqueue = { packets = 20 }";
+    let (flow, _) = ran(outage, 10);
+    assert!((2..=5).contains(&flow.timeouts), "{flow:?}");
+    assert!(flow.probes >= 1, "{flow:?}");
+    let mbps = flow.payload_delivered as f64 * 8.0 / 8e6;
+    assert!(mbps > 4.0, "it recovers: {mbps}");
+}
+
+#[test]
+fn a_delay_that_jumps_up_costs_little() {
+    let jump = "rate_mbps = 10\ndelay_ms = 20\ndelay_changes = [{ at_s = 3, delay_ms = 600 }]\nqueue = { packets = 30 }";
+    let (flow, _) = ran(jump, 10);
+    assert!(flow.timeouts >= 1, "{flow:?}");
+    assert!(
+        flow.cwnd > 30,
+        "originals arrived, so the timeout was undone: {flow:?}"
+    );
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_and_another_another() {
+    let link = scenario("rate_mbps = 20\ndelay_ms = 15\nloss = 0.01\nqueue = { packets = 40 }");
+    let run = |seed| {
+        let mut simulation = Simulation::new(&link, vec![reno()], seed);
+        simulation.run(5_000 * MS);
+        simulation.flow(0)
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+#[test]
+fn it_does_not_matter_in_how_many_steps_a_run_is_done() {
+    let link = scenario("rate_mbps = 20\ndelay_ms = 15\nloss = 0.01\nqueue = { packets = 40 }");
+    let mut whole = Simulation::new(&link, vec![reno()], 1);
+    whole.run(3_000 * MS);
+    let mut steps = Simulation::new(&link, vec![reno()], 1);
+    for step in 1..=3_000 {
+        steps.run(step * MS);
+    }
+    assert_eq!(whole.flow(0), steps.flow(0));
+}
+
+#[test]
+fn flows_start_and_stop_when_the_scenario_says() {
+    let link = scenario(
+        "rate_mbps = 10\ndelay_ms = 10\nqueue = { bdp = 2.0 }\n\
+         [[scenario.flow]]\nstop_s = 2\n[[scenario.flow]]\nstart_s = 1",
+    );
+    let controls = vec![reno(), Control::Cubic(Cubic::new())];
+    let mut simulation = Simulation::new(&link, controls, 1);
+    simulation.run(1_000 * MS);
+    assert_eq!(simulation.flow(1).bytes_sent, 0);
+    simulation.run(2_500 * MS);
+    let stopped = simulation.flow(0);
+    simulation.run(5_000 * MS);
+    assert_eq!(simulation.flow(0), stopped);
+    assert!(!stopped.established && simulation.flow(1).established);
+    let late = simulation.flow(1).payload_delivered as f64 * 8.0 / 4e6;
+    assert!(late > 7.0, "{late}");
+}
+
+#[test]
+fn a_blocked_sender_goes_on_where_it_was() {
+    let link = scenario("rate_mbps = 10\ndelay_ms = 10\nqueue = { bdp = 2.0 }");
+    let mut simulation = Simulation::new(&link, vec![reno()], 1);
+    simulation.run(1_000 * MS);
+    let before = simulation.flow(0);
+    simulation.block(0, 1_100 * MS);
+    simulation.run(1_099 * MS);
+    let blocked = simulation.flow(0);
+    assert_eq!(
+        (blocked.bytes_sent, blocked.acks),
+        (before.bytes_sent, before.acks)
+    );
+    simulation.run(1_101 * MS);
+    assert!(simulation.flow(0).acks > before.acks);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// On any link: what comes out at the end is what was sent once, in order; what was sent is on the way, was dropped
+    /// or has arrived; and every flow makes progress.
+    #[test]
+    fn nothing_is_lost_or_made_up(
+        mbps in 1u32..60,
+        delay_ms in 1u32..120,
+        loss in 0.0f64..0.08,
+        packets in 2u32..200,
+        jitter_ms in 0u32..5,
+        seed in any::<u64>(),
+        cubic in any::<bool>(),
+    ) {
+        let link = scenario(&format!(
+            "rate_mbps = {mbps}\ndelay_ms = {delay_ms}\nloss = {loss}\nqueue = {{ packets = {packets} }}\njitter_ms = {jitter_ms}",
+        ));
+        let control = if cubic { Control::Cubic(Cubic::new()) } else { reno() };
+        let mut simulation = Simulation::observed(&link, vec![control], seed);
+        for tenth in 1..=40 {
+            simulation.run(tenth * 100 * MS);
+            let flow = simulation.flow(0);
+            prop_assert!(flow.cwnd >= 1);
+            prop_assert!(flow.bytes_acked <= flow.payload_delivered);
+            prop_assert!(flow.payload_delivered <= flow.bytes_sent - flow.bytes_retransmitted);
+        }
+        let flow = simulation.flow(0);
+        let observation = simulation.observation().expect("it was asked for");
+        let way = &observation.forward.flows[0];
+        prop_assert_eq!(way.data_arrived.packets * 1448, flow.bytes_sent);
+        let ended = way.data_delivered.packets + way.data_dropped.packets;
+        prop_assert!(ended <= way.data_arrived.packets);
+        prop_assert!(flow.payload_delivered <= way.payload_delivered);
+        prop_assert!(flow.payload_delivered > 0, "{:?}", flow);
+    }
+}

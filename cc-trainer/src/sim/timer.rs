@@ -1,0 +1,83 @@
+//! Linux's timers: milliseconds that the tick and the timer wheel make longer.
+
+use crate::path::Nanos;
+
+/// Length of a tick, ns (`CONFIG_HZ=250`).
+const JIFFY: Nanos = 4_000_000;
+
+/// The kernel's clock of ticks. Timers count in them, and fire on one (kernel/time/timer.c).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ticks {
+    /// How long before time 0 the last tick was, ns.
+    phase: Nanos,
+}
+
+impl Ticks {
+    /// A clock whose ticks lie anywhere, as `random` has it.
+    pub(super) fn new(random: u64) -> Self {
+        Self {
+            phase: random % JIFFY,
+        }
+    }
+
+    /// Ticks so far (`jiffies`).
+    #[inline]
+    pub(super) fn at(self, now: Nanos) -> u64 {
+        (now + self.phase) / JIFFY
+    }
+
+    /// When a timer fires that is set at `now` for `jiffies` later. Never early, so that the tick under way does not
+    /// count; and far timers only on every 8th, 64th, … tick (`calc_wheel_index`).
+    #[inline]
+    pub(super) fn expiry(self, now: Nanos, jiffies: u64) -> Nanos {
+        let shift = match jiffies {
+            0..63 => 0,
+            63..504 => 3,
+            504..4_032 => 6,
+            4_032..32_256 => 9,
+            _ => 12,
+        };
+        let bucket = ((self.at(now) + jiffies) >> shift) + 1;
+        (bucket << shift) * JIFFY - self.phase
+    }
+}
+
+/// A time in ticks, rounded up (`usecs_to_jiffies`).
+#[inline]
+pub(super) fn jiffies(us: u64) -> u64 {
+    us.div_ceil(JIFFY / 1_000)
+}
+
+/// Ticks in µs (`jiffies_to_usecs`).
+#[inline]
+pub(super) fn micros(jiffies: u64) -> u64 {
+    jiffies * (JIFFY / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Nanos = 1_000_000;
+
+    #[test]
+    fn near_timers_fire_within_a_tick_and_never_early() {
+        for phase in [0, 1, 3_999_999] {
+            let ticks = Ticks::new(phase);
+            for now in (0..40 * MS).step_by(333_333) {
+                let late = ticks.expiry(now, 50) - now;
+                assert!((200 * MS..=204 * MS).contains(&late), "{late}");
+            }
+        }
+    }
+
+    #[test]
+    fn far_timers_fire_on_a_coarser_grid() {
+        let ticks = Ticks::new(0);
+        for now in (0..100 * MS).step_by(1_700_000) {
+            let at = ticks.expiry(now, 75);
+            assert!((300 * MS..=332 * MS).contains(&(at - now)));
+            assert_eq!(at % (32 * MS), 0);
+        }
+    }
+}
