@@ -22,11 +22,11 @@ use std::{
 
 use anyhow::{Context, bail};
 use cc_trainer::{
-    evaluate::{self, FlowSetup, Setup},
+    evaluate::{self, Agents, Control, FlowSetup, Scheme, Setup},
     link::Namespace,
     path::{Direction, Packet},
     scenario::{self, MTU, Scenario},
-    summary::Run,
+    summary::{Platform, Run},
 };
 use report::{Report, median};
 use socket2::SockRef;
@@ -99,12 +99,14 @@ struct Round {
 
 impl Round {
     fn of(scenario: &Scenario) -> anyhow::Result<Self> {
+        let cubic = Scheme {
+            name: "cubic".into(),
+            control: Control::Named,
+        };
         let setup = Setup {
             scenario,
             flows: vec![FlowSetup {
-                scheme: "cubic",
-                control: "cubic",
-                agent: None,
+                scheme: &cubic,
                 start: Duration::ZERO,
                 stop: SECONDS,
             }],
@@ -113,7 +115,8 @@ impl Round {
             slot: 0,
         };
         let before = processor_time()?;
-        let result = evaluate::run(&setup, &AtomicBool::new(false), |_| {})?;
+        let (agents, never) = (Agents::default(), AtomicBool::new(false));
+        let result = evaluate::run(Platform::Kernel, &setup, &agents, &never, |_| {})?;
         let (Run { validity, .. }, series) = result.context("nobody cancelled it")?;
         let settled = (SETTLED as f64 / series.bin_s) as usize;
         let bins = &series.flows[0].throughput_mbps[settled..];

@@ -1,6 +1,6 @@
-//! Evaluation: congestion controls over emulated links under the running kernel, measured.
+//! Evaluation: congestion controls over emulated links under the running kernel, or in the simulator, measured.
 //!
-//! [`Scheme`]s run on scenarios in the order of a [`Schedule`]; each [`run`] has a link of its own; agents serve the
+//! [`Scheme`]s run on scenarios in the order of a [`Schedule`]; each [`run()`] has a path of its own; agents serve the
 //! schemes that are policies. A run that the host disturbed is repeated, and what stays disturbed is marked. A
 //! [`Store`] keeps everything as soon as it is measured.
 
@@ -13,6 +13,9 @@ mod scheme;
 mod store;
 mod traffic;
 mod work;
+
+#[cfg(test)]
+mod tests;
 
 pub use agent::{Agent, AgentError, Agents, Delays};
 pub use run::{FlowSetup, Live, RunError, Setup, run};
@@ -33,7 +36,7 @@ use cc_agent::policy::PolicySpec;
 use crate::{
     report,
     scenario::Scenario,
-    summary::{self, Host, Run, RunFile, Summary},
+    summary::{self, Host, Platform, Run, RunFile, Summary},
 };
 use plan::Plan;
 use work::{Progress, work};
@@ -41,6 +44,8 @@ use work::{Progress, work};
 /// What to evaluate, and how.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
+    /// Where the schemes run.
+    pub on: Platform,
     /// The schemes under test.
     pub schemes: Vec<Scheme>,
     /// The scenarios.
@@ -59,7 +64,7 @@ pub struct Evaluation {
     pub dir: PathBuf,
     /// Remove the runs that `dir` holds, instead of keeping them.
     pub fresh: bool,
-    /// The agent's program; none is the one beside this program.
+    /// The agent's program, for the kernel; none is the one beside this program.
     pub agent: Option<PathBuf>,
     /// The command line, for the record.
     pub command: String,
@@ -162,7 +167,7 @@ pub enum EvaluateError {
         /// The scheme.
         scheme: String,
         /// Why.
-        source: RunError,
+        source: Box<RunError>,
     },
     /// The report could not be written.
     #[error(transparent)]
@@ -257,7 +262,7 @@ pub fn evaluate(
 
 fn start_agents(plan: &Plan<'_>, store: &Store) -> Result<Agents, EvaluateError> {
     let mut policies = plan.policies().peekable();
-    if policies.peek().is_none() {
+    if plan.on() == Platform::Sim || policies.peek().is_none() {
         return Ok(Agents::default());
     }
     let program = agent::find(plan.agent())?;

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::summary::{
-    FlowRun, Run, RunFile, ScenarioFacts, Summary,
+    FlowRun, Platform, Run, RunFile, ScenarioFacts, Summary,
     aggregate::{Group, P95_DELAY, THROUGHPUT, groups},
     statistics,
     table::{self, figure, setting},
@@ -28,6 +28,13 @@ use scatter::{Cloud, Point, Scatter};
 use svg::escape;
 
 const STYLE: &str = include_str!("report/style.css");
+/// How runs on the kernel are done.
+const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the same host, in real time. \
+    Packets leave it by a virtual clock, so a late wake-up moves single packets and never changes the rate. A run in \
+    which packets were too late, or lost outside of the link, is repeated; one that stays so is shown as invalid.";
+/// How simulated runs are done.
+const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a simulated link, in virtual \
+    time. Policies decide with a delay that is drawn from what the agent showed on the real kernel.";
 
 /// Why a report could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -171,11 +178,14 @@ impl Page<'_> {
             .collect();
         let invalid = runs.iter().filter(|run| !run.is_valid()).count();
         let mut html = format!(
-            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. Linux {}, {}.</p>\n<p>{}</p>\n",
+            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, {}.</p>\n<p>{}</p>\n",
             runs.len(),
             settings.runs,
             setting(settings.seconds),
-            escape(&host.kernel),
+            match settings.on {
+                Platform::Kernel => format!("Linux {}", escape(&host.kernel)),
+                Platform::Sim => "Simulated".to_owned(),
+            },
             escape(&settings.date),
             schemes.join(" &#160; ")
         );
@@ -317,9 +327,7 @@ impl Page<'_> {
         format!(
             "<section id=\"method\"><h2>Host and method</h2>\n<dl>\n{facts}</dl>\n\
              <ul>\n\
-             <li>Bulk flows of the kernel's own TCP cross a link that is emulated on the same host, in real time. \
-             Packets leave it by a virtual clock, so a late wake-up moves single packets and never changes the rate. \
-             A run in which packets were too late, or lost outside of the link, is repeated; one that stays so is shown as invalid.</li>\n\
+             <li>{}</li>\n\
              <li>Throughput counts payload that crossed the link, retransmissions included; the link's rate and utilisation \
              count IP packets. With 1500-byte packets payload is 96.5 % of that.</li>\n\
              <li>One-way delay is that of each data packet from its arrival at the link until it is delivered, propagation \
@@ -331,6 +339,10 @@ impl Page<'_> {
              {} % of the equal share for {} s. Jain's index is 1 when all flows get the same and 1/n when one of n gets all.</li>\n\
              <li>An emulated link has no other users than its scenario's flows, and a queue of one kind; results of real networks vary more.</li>\n\
              </ul>\n</section>\n",
+            match settings.on {
+                Platform::Kernel => ON_KERNEL,
+                Platform::Sim => IN_SIMULATOR,
+            },
             statistics::CONVERGENCE_WINDOW_S,
             100.0 * statistics::CONVERGENCE_TOLERANCE,
             statistics::CONVERGENCE_HOLD_S

@@ -4,6 +4,7 @@
 //! `Option` and `null` in JSON, and a record with another number that is not finite is refused when it is written.
 
 pub mod aggregate;
+pub mod compare;
 mod date;
 mod host;
 pub mod statistics;
@@ -45,9 +46,23 @@ pub struct Host {
     pub version: String,
 }
 
+/// Where schemes run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Platform {
+    /// Over emulated links under the running kernel's TCP, in real time.
+    #[default]
+    Kernel,
+    /// In the simulator.
+    Sim,
+}
+
 /// What was asked for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
+    /// Where the schemes ran; the kernel where a file does not say.
+    #[serde(default)]
+    pub on: Platform,
     /// The command line.
     pub command: String,
     /// When the evaluation began: UTC, as RFC 3339 has it.

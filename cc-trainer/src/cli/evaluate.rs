@@ -19,25 +19,27 @@ use cc_agent::policy::PolicySpec;
 use cc_trainer::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
     scenario,
-    summary::{Run, table},
+    summary::{Platform, Run, table},
 };
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::{SigSet, Signal};
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
-/// Every scheme runs on every scenario, several times in interleaved order; each run has its own link under the
-/// running kernel's TCP, between two network namespaces (so this needs root). A run that the host disturbed is
-/// repeated, and marked if that does not help. The directory of --out gets summary.json, table.md, report.html
+/// Every scheme runs on every scenario, several times in interleaved order. On the kernel each run has its own link under
+/// the running kernel's TCP, between two network namespaces (so this needs root), and takes as long as it says; a run that
+/// the host disturbed is repeated, and marked if that does not help. In the simulator (`--on sim`) the same runs take a
+/// moment and need nothing. The directory of --out gets summary.json, table.md, report.html
 /// with the pictures, and a file per run. An evaluation that was ended goes on when it is called again.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where the schemes run.
-    #[arg(long, value_enum, value_name = "WHERE", default_value = "kernel")]
-    on: On,
-    /// What to compare, separated by commas: congestion controls of the kernel (`cubic`, `bbr`, `reno`, …), `rlcc` (the
+    #[arg(long, value_name = "WHERE", default_value = "kernel", value_parser = platform())]
+    on: Platform,
+    /// What to compare, separated by commas: congestion controls of the kernel or of the simulator (`cubic`, `bbr`, `reno`;
+    /// the kernel's others; the simulator's `copa`), `rlcc` (the
     /// policy of --policy), `random`, `heuristic`, `fixed:N` (a window of N segments), or `NAME=FILE.onnx` (another
     /// policy under a name).
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno")]
@@ -64,10 +66,10 @@ pub(crate) struct Args {
     /// Remove the runs that the directory holds, and start anew.
     #[arg(long)]
     fresh: bool,
-    /// The agent's program, which serves policies [default: cc-agent beside this program].
+    /// The agent's program, which serves policies on the kernel [default: cc-agent beside this program].
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
-    /// Runs at the same time: `auto` (as many as leave packets punctual), or a number.
+    /// Runs at the same time: `auto` (as many as leave packets punctual; in the simulator one a core), or a number.
     #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
     jobs: Jobs,
     /// Print a line a second about each run that is going on.
@@ -83,27 +85,23 @@ Examples:
       a trained policy beside cubic
   cc-trainer evaluate --schemes old=old.onnx,new=new.onnx --scenarios fairness
       two policies
+  cc-trainer evaluate --on sim --schemes rlcc,cubic,bbr,copa --scenarios pantheon --out simulated
+      in the simulator, within a minute; `cc-trainer compare` sets that beside figures of the kernel
 
 Measures: throughput counts the payload that receivers got. One-way delay is that of every data packet through the link,
 propagation included. The exit status is not 0 when a scheme has no valid run on a scenario.";
 
-/// Where schemes can run.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum On {
-    /// Emulated links under the running kernel's TCP, in real time.
-    Kernel,
-}
-
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
-    let On::Kernel = args.on;
     // SAFETY: has no arguments and cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
+    if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
         bail!(
-            "evaluating on the kernel needs root, for network namespaces and TUN devices: run it with sudo"
+            "evaluating on the kernel needs root, for network namespaces and TUN devices: run it with sudo, or \
+             use --on sim"
         );
     }
-    let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, Controls::HOST)?;
+    let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, Controls::of(args.on))?;
     let evaluation = Evaluation {
+        on: args.on,
         schemes,
         scenarios: scenario::load(&args.scenarios)?,
         policy: args.policy.clone(),
@@ -272,6 +270,19 @@ fn title(run: &Run) -> String {
 fn command_line() -> String {
     let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// The library's type has no ties to clap.
+fn platform() -> impl TypedValueParser<Value = Platform> {
+    PossibleValuesParser::new([
+        PossibleValue::new("kernel")
+            .help("Emulated links under the running kernel's TCP, in real time"),
+        PossibleValue::new("sim").help("The simulator, far faster than real time"),
+    ])
+    .map(|name| match name.as_str() {
+        "sim" => Platform::Sim,
+        _ => Platform::Kernel,
+    })
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use super::{
     EvaluateError, Evaluation,
-    agent::Agents,
     run::{FlowSetup, Setup},
     schedule::{Job, interleaved},
     scheme::{Control, Controls, Scheme, SchemeError},
@@ -15,7 +14,7 @@ use super::{
 };
 use crate::{
     scenario::{Flow, Scenario},
-    summary::{PolicyFacts, Run, Settings, utc_now},
+    summary::{Platform, PolicyFacts, Run, Settings, utc_now},
 };
 
 /// An evaluation whose names are all resolved.
@@ -52,12 +51,10 @@ impl<'a> Plan<'a> {
                         seconds: evaluation.seconds,
                     });
                 }
-                add(&mut schemes, flow, &evaluation.policy).map_err(|source| {
-                    EvaluateError::Flow {
-                        scenario: scenario.name.clone(),
-                        flow: number,
-                        source: source.into(),
-                    }
+                add(&mut schemes, flow, evaluation).map_err(|source| EvaluateError::Flow {
+                    scenario: scenario.name.clone(),
+                    flow: number,
+                    source: source.into(),
                 })?;
             }
         }
@@ -99,6 +96,11 @@ impl<'a> Plan<'a> {
         &self.evaluation.scenarios[job.scenario]
     }
 
+    /// Where the schemes run.
+    pub(super) fn on(&self) -> Platform {
+        self.evaluation.on
+    }
+
     /// The agent's program, where it is given.
     pub(super) fn agent(&self) -> Option<&Path> {
         self.evaluation.agent.as_deref()
@@ -127,6 +129,7 @@ impl<'a> Plan<'a> {
             .map(|scheme| (&scheme.name, scheme))
             .collect();
         store::key(
+            self.evaluation.on,
             self.evaluation.seconds.as_secs_f64(),
             self.evaluation.seed,
             &self.digests[job.scenario],
@@ -135,19 +138,13 @@ impl<'a> Plan<'a> {
     }
 
     /// What a run needs. `slot` tells apart those that go at the same time.
-    pub(super) fn setup<'b>(&'b self, job: Job, agents: &'b Agents, slot: u16) -> Setup<'b> {
+    pub(super) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
         let seconds = self.evaluation.seconds;
         let scenario = self.scenario(job);
-        let flow = |flow: &Flow| {
-            let scheme = self.scheme(job, flow);
-            let agent = agents.get(&scheme.name);
-            FlowSetup {
-                scheme: &scheme.name,
-                control: agent.map_or(scheme.name.as_str(), |agent| agent.control()),
-                agent,
-                start: flow.start,
-                stop: flow.stop.map_or(seconds, |stop| stop.min(seconds)),
-            }
+        let flow = |flow: &Flow| FlowSetup {
+            scheme: self.scheme(job, flow),
+            start: flow.start,
+            stop: flow.stop.map_or(seconds, |stop| stop.min(seconds)),
         };
         Setup {
             scenario,
@@ -169,12 +166,12 @@ impl<'a> Plan<'a> {
 fn add(
     schemes: &mut BTreeMap<String, Scheme>,
     flow: &Flow,
-    policy: &PolicySpec,
+    evaluation: &Evaluation,
 ) -> Result<(), SchemeError> {
     let Some(word) = &flow.scheme else {
         return Ok(());
     };
-    let scheme = Scheme::parse(word, policy, Controls::HOST)?;
+    let scheme = Scheme::parse(word, &evaluation.policy, Controls::of(evaluation.on))?;
     match schemes.get(&scheme.name) {
         Some(known) if *known != scheme => Err(SchemeError::Twice { name: scheme.name }),
         _ => {
@@ -210,6 +207,7 @@ fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Sett
         })
     });
     Settings {
+        on: evaluation.on,
         command: evaluation.command.clone(),
         date: utc_now(),
         seconds: evaluation.seconds.as_secs_f64(),

@@ -1,4 +1,4 @@
-//! What sets a flow's window: one of the kernel's congestion controls, or a policy served by an agent.
+//! What sets a flow's window: a congestion control of the kernel or of the simulator, or a policy served by an agent.
 
 use std::{
     fs,
@@ -7,6 +7,8 @@ use std::{
 };
 
 use cc_agent::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError};
+
+use crate::{sim, summary::Platform};
 
 /// What the running kernel offers by name (Documentation/networking/ip-sysctl.rst).
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
@@ -29,8 +31,8 @@ pub struct Scheme {
 /// What sets the windows of a scheme's flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// A congestion control of the kernel.
-    Kernel,
+    /// The congestion control of the scheme's name, of the kernel or of the simulator.
+    Named,
     /// A policy.
     Policy {
         /// As `cc-agent run --policy` takes it.
@@ -40,11 +42,13 @@ pub enum Control {
     },
 }
 
-/// The kernel's congestion controls: how to list them, and how to ask for one that is not in the list.
+/// The congestion controls that are there by name: how to list them, and how to ask for one that is not in the list.
 #[derive(Clone, Copy, Debug)]
 pub struct Controls {
     available: fn() -> Vec<String>,
     load: fn(&str),
+    /// Whose they are, before the list, and what may help, behind it.
+    words: (&'static str, &'static str),
 }
 
 impl Controls {
@@ -52,7 +56,23 @@ impl Controls {
     pub const HOST: Self = Self {
         available,
         load: modprobe,
+        words: ("this kernel has", " (`modprobe tcp_NAME` may add more)"),
     };
+
+    /// Those of the simulator.
+    pub const SIMULATOR: Self = Self {
+        available: simulated,
+        load: |_| {},
+        words: ("the simulator has", ""),
+    };
+
+    /// Those of a platform.
+    pub fn of(platform: Platform) -> Self {
+        match platform {
+            Platform::Kernel => Self::HOST,
+            Platform::Sim => Self::SIMULATOR,
+        }
+    }
 
     fn have(self, name: &str) -> bool {
         let listed = || (self.available)().iter().any(|known| known == name);
@@ -61,15 +81,20 @@ impl Controls {
             listed()
         }
     }
+
+    fn listed(self) -> String {
+        let (whose, remedy) = self.words;
+        format!("{whose} {}{remedy}", (self.available)().join(", "))
+    }
 }
 
 impl Scheme {
-    /// Understands one scheme: a kernel's congestion control, `rlcc` (which is `policy`), `random`, `heuristic`,
+    /// Understands one scheme: one of `controls`, `rlcc` (which is `policy`), `random`, `heuristic`,
     /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read to the end.
     ///
     /// # Errors
     /// When there is no such scheme, or its policy file is refused.
-    pub fn parse(word: &str, policy: &PolicySpec, kernel: Controls) -> Result<Self, SchemeError> {
+    pub fn parse(word: &str, policy: &PolicySpec, controls: Controls) -> Result<Self, SchemeError> {
         let (name, spec) = match word.split_once('=') {
             Some((name, file)) => (name, Some(labelled(word, name, file)?)),
             None if word == LEARNED => (word, Some(policy.clone())),
@@ -80,11 +105,11 @@ impl Scheme {
         };
         let control = match spec {
             Some(spec) => Control::policy(spec)?,
-            None if is_control_name(word) && kernel.have(word) => Control::Kernel,
+            None if is_control_name(word) && controls.have(word) => Control::Named,
             None => {
                 return Err(SchemeError::Unknown {
                     found: word.to_owned(),
-                    available: (kernel.available)().join(", "),
+                    available: controls.listed(),
                 });
             }
         };
@@ -115,7 +140,7 @@ impl Control {
 pub fn parse(
     list: &str,
     policy: &PolicySpec,
-    kernel: Controls,
+    controls: Controls,
 ) -> Result<Vec<Scheme>, SchemeError> {
     let mut schemes: Vec<Scheme> = Vec::new();
     let words = list
@@ -123,7 +148,7 @@ pub fn parse(
         .map(str::trim)
         .filter(|word| !word.is_empty());
     for word in words {
-        let scheme = Scheme::parse(word, policy, kernel)?;
+        let scheme = Scheme::parse(word, policy, controls)?;
         if schemes.iter().any(|known| known.name == scheme.name) {
             return Err(SchemeError::Twice { name: scheme.name });
         }
@@ -150,15 +175,15 @@ pub enum SchemeError {
         /// Its name.
         name: String,
     },
-    /// Neither the kernel nor the agent has it.
+    /// Neither the platform nor the agent has it.
     #[error(
-        "no scheme is called `{found}`; this kernel has {available} (`modprobe tcp_NAME` may add more), and policies \
+        "no scheme is called `{found}`; {available}, and policies \
          are `rlcc` (of --policy), `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
     )]
     Unknown {
         /// What was asked for.
         found: String,
-        /// The kernel's own.
+        /// What there is instead.
         available: String,
     },
     /// A label that could not name a file.
@@ -215,6 +240,10 @@ pub(super) fn available() -> Vec<String> {
     list.split_whitespace().map(str::to_owned).collect()
 }
 
+fn simulated() -> Vec<String> {
+    sim::Control::NAMES.map(str::to_owned).to_vec()
+}
+
 fn modprobe(name: &str) {
     // Where there is no such module, no modprobe or no right to it, the list stays as it is, and that tells.
     let _ = Command::new("modprobe")
@@ -232,6 +261,7 @@ mod tests {
     const KERNEL: Controls = Controls {
         available: || vec!["reno".into(), "cubic".into()],
         load: |_| {},
+        words: ("this kernel has", ""),
     };
 
     fn parsed(list: &str) -> Result<Vec<Scheme>, String> {
@@ -244,12 +274,12 @@ mod tests {
         let found: Vec<_> = schemes
             .iter()
             .map(|scheme| match &scheme.control {
-                Control::Kernel => format!("{}: kernel", scheme.name),
+                Control::Named => format!("{}: by name", scheme.name),
                 Control::Policy { spec, .. } => format!("{}: {spec}", scheme.name),
             })
             .collect();
         let expected = [
-            "cubic: kernel",
+            "cubic: by name",
             "rlcc: fixed:7",
             "random: random",
             "fixed:10: fixed:10",
@@ -274,7 +304,7 @@ mod tests {
         );
         let sha256 = |scheme: &Scheme| match &scheme.control {
             Control::Policy { sha256, .. } => sha256.clone().expect("it is a file"),
-            Control::Kernel => panic!("it is a policy"),
+            Control::Named => panic!("it is a policy"),
         };
         assert_eq!(sha256(&mine), sha256(&learned));
         fs::write(file.path(), b"no policy").expect("it is ours");
@@ -313,6 +343,7 @@ mod tests {
                 false => vec!["reno".into()],
             },
             load: |name| LOADED.set(name == "vegas"),
+            words: ("this kernel has", ""),
         };
         assert!(Scheme::parse("vegas", &PolicySpec::Default, kernel).is_ok());
     }

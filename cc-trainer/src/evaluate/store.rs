@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::scheme::{Control, Scheme};
 use crate::{
     scenario::Scenario,
-    summary::{Run, RunFile, Summary, table},
+    summary::{Platform, Run, RunFile, Summary, table},
 };
 
 /// Where the runs are.
@@ -72,18 +72,24 @@ pub enum StoreError {
 
 /// Names all that shapes the runs of a scheme on a scenario: what is equal under equal keys may be kept.
 pub fn key<'a>(
+    on: Platform,
     seconds: f64,
     seed: u64,
     scenario: &str,
     schemes: impl IntoIterator<Item = &'a Scheme>,
 ) -> String {
+    // The kernel is what goes without saying.
+    let (place, owner) = match on {
+        Platform::Kernel => ("", "the kernel"),
+        Platform::Sim => (" in the simulator", "the simulator"),
+    };
     let mut parts = vec![
-        format!("{seconds} s"),
+        format!("{seconds} s{place}"),
         format!("seed {seed}"),
         format!("scenario {scenario}"),
     ];
     parts.extend(schemes.into_iter().map(|scheme| match &scheme.control {
-        Control::Kernel => format!("{} of the kernel", scheme.name),
+        Control::Named => format!("{} of {owner}", scheme.name),
         Control::Policy { spec, sha256 } => match sha256 {
             Some(sha256) => format!("{} as {}", scheme.name, &sha256[..DIGITS]),
             None => format!("{} as {spec}", scheme.name),
@@ -328,9 +334,17 @@ mod tests {
     #[test]
     fn a_key_names_the_policy_by_its_content() {
         let sha256 = "0123456789abcdef0123";
-        let one = key(30.0, 1, "ab", [&scheme("rlcc", Some(sha256))]);
+        let one = key(
+            Platform::Kernel,
+            30.0,
+            1,
+            "ab",
+            [&scheme("rlcc", Some(sha256))],
+        );
         assert_eq!(one, "30 s; seed 1; scenario ab; rlcc as 0123456789abcdef");
-        let other = key(30.0, 1, "ab", [&scheme("random", None)]);
+        let other = key(Platform::Kernel, 30.0, 1, "ab", [&scheme("random", None)]);
         assert_eq!(other, "30 s; seed 1; scenario ab; random as random");
+        let simulated = key(Platform::Sim, 30.0, 1, "ab", [&scheme("random", None)]);
+        assert_ne!(simulated, other);
     }
 }

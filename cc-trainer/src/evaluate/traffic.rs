@@ -15,10 +15,9 @@ use nix::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::run::{SAMPLE_PERIOD, Sample};
 use crate::link::Contention;
 
-/// How often the sender looks at its connection.
-pub(super) const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 /// How long a receiver lets data gather: to wake for every packet would take processor time from the link.
 const REST: Duration = Duration::from_millis(1);
 /// Bytes handed to the kernel, or taken from it, at a time.
@@ -33,17 +32,6 @@ pub(super) struct Span {
     pub(super) start: Duration,
     /// When it stops.
     pub(super) stop: Duration,
-}
-
-/// A look at a connection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
-    /// Scenario time.
-    pub(super) at: Duration,
-    /// Congestion window, segments.
-    pub(super) cwnd: u32,
-    /// Smoothed round-trip time.
-    pub(super) rtt: Duration,
 }
 
 /// What a sender saw.

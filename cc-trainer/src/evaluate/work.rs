@@ -18,12 +18,14 @@ use super::{
     run::{Live, RunError, run},
     schedule::{Job, Jobs, Schedule, cost},
 };
-use crate::summary::{Run, RunFile, Series};
+use crate::summary::{Platform, Run, RunFile, Series};
 
 /// How often a disturbed run is tried.
 const ATTEMPTS: u32 = 3;
 /// How often it is looked whether a run has ended.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// The same in the simulator.
+const BRIEF_PATIENCE: Duration = Duration::from_millis(2);
 
 /// What happens.
 pub(super) enum Progress {
@@ -52,6 +54,12 @@ pub(super) fn work(
     let mut all = left.len() as u32;
     let mut ended = 0;
     let jobs = left.into_iter().map(|job| (job, cost(plan.scenario(job))));
+    let (limit, patience) = match (plan.on(), limit) {
+        // Nothing has to be punctual, and runs are over soon.
+        (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), BRIEF_PATIENCE),
+        (Platform::Sim, count) => (count, BRIEF_PATIENCE),
+        (Platform::Kernel, limit) => (limit, PATIENCE),
+    };
     let mut schedule = Schedule::new(jobs, limit, cores);
     let mut attempts: HashMap<Job, u32> = HashMap::new();
     // Also set when something fails: then nothing goes on.
@@ -68,10 +76,10 @@ pub(super) fn work(
                 && let Some(job) = schedule.start()
             {
                 let slot = free_slot(&running);
-                let setup = plan.setup(job, agents, slot);
+                let setup = plan.setup(job, slot);
                 let (tell, stop) = (tell.clone(), &stop);
                 let work = move || {
-                    run(&setup, stop, |live| {
+                    run(plan.on(), &setup, agents, stop, |live| {
                         // Nobody listens any more when the evaluation has failed.
                         let _ = tell.send((job, live));
                     })
@@ -86,7 +94,7 @@ pub(super) fn work(
             if running.is_empty() {
                 return outcome;
             }
-            thread::sleep(PATIENCE);
+            thread::sleep(patience);
             let mut step = || {
                 for (job, live) in told.try_iter() {
                     on_progress(Progress::Live(job, live))?;
@@ -112,8 +120,10 @@ pub(super) fn work(
                         again,
                     })?;
                 }
+                // How far a simulated run has come is not known, and it will not take long.
                 let going = running
                     .iter()
+                    .filter(|_| plan.on() == Platform::Kernel)
                     .map(|run| run.begun.elapsed().min(plan.seconds()));
                 on_progress(Progress::Worked {
                     done: plan.seconds() * ended + going.sum::<Duration>(),
@@ -168,6 +178,6 @@ fn failed(plan: &Plan<'_>, job: Job, source: RunError) -> EvaluateError {
     EvaluateError::Run {
         scenario,
         scheme,
-        source,
+        source: source.into(),
     }
 }

@@ -17,7 +17,7 @@ pub struct Lateness {
 }
 
 impl Lateness {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             histogram: Histogram::new(3).expect("3 digits are allowed"),
             sum: 0,

@@ -103,7 +103,7 @@ pub struct Bin {
 }
 
 impl DirectionObservation {
-    pub(super) fn new(flows: usize) -> Self {
+    pub(crate) fn new(flows: usize) -> Self {
         Self {
             flows: vec![FlowObservation::new(); flows],
             bins: Vec::new(),
@@ -125,7 +125,7 @@ impl DirectionObservation {
         total
     }
 
-    pub(super) fn arrived(&mut self, flow: usize, bytes: u32, payload: u32) {
+    pub(crate) fn arrived(&mut self, flow: usize, bytes: u32, payload: u32) {
         let flow = &mut self.flows[flow];
         flow.arrived.count(bytes);
         if payload > 0 {
@@ -133,12 +133,12 @@ impl DirectionObservation {
         }
     }
 
-    pub(super) fn queued(&mut self, now: Nanos, backlog: u64) {
+    pub(crate) fn queued(&mut self, now: Nanos, backlog: u64) {
         let bin = self.bin(now);
         bin.max_queue_bytes = bin.max_queue_bytes.max(backlog);
     }
 
-    pub(super) fn dropped(
+    pub(crate) fn dropped(
         &mut self,
         now: Nanos,
         flow: usize,
@@ -154,7 +154,7 @@ impl DirectionObservation {
         }
     }
 
-    pub(super) fn delivered(
+    pub(crate) fn delivered(
         &mut self,
         now: Nanos,
         flow: usize,
@@ -185,7 +185,7 @@ impl DirectionObservation {
     }
 
     /// All but the bins.
-    pub(super) fn counters(&self) -> Self {
+    pub(crate) fn counters(&self) -> Self {
         Self {
             flows: self.flows.clone(),
             bins: Vec::new(),
@@ -195,7 +195,7 @@ impl DirectionObservation {
     }
 
     /// Fills the bins up to `end`, so that a quiet end shows as such.
-    pub(super) fn close(&mut self, end: Nanos) {
+    pub(crate) fn close(&mut self, end: Nanos) {
         self.bin(end);
     }
 

@@ -52,6 +52,7 @@ fn evaluation(scenarios: usize, runs: u32, seconds: f64, flows: usize) -> (Summa
             vec!["packets left 12 ms late (p99.9; the limit is 1 ms)".into()];
     }
     let settings = Settings {
+        on: Platform::default(),
         command: "cc-trainer evaluate --scenarios made-up".into(),
         date: "2026-01-02T03:04:05Z".into(),
         seconds,

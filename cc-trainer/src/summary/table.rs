@@ -9,44 +9,44 @@ use super::{
 /// intervals in brackets.
 pub fn text(summary: &Summary) -> String {
     by_scenario(summary, |scenario, rows| {
-        let columns = rows.first().map_or(0, Vec::len);
-        let width = |column: usize| {
-            let cells = rows.iter().map(|row| row[column].chars().count());
-            cells.max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        let lines = rows.iter().map(|row| {
-            let cells = row
-                .iter()
-                .zip(&widths)
-                .map(|(cell, width)| format!("{cell:<width$}"));
-            format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-        });
-        format!("{scenario}\n{}", lines.collect::<String>())
+        format!("{scenario}\n{}", aligned(rows))
     })
 }
 
 /// The same in Markdown.
 pub fn markdown(summary: &Summary) -> String {
     by_scenario(summary, |scenario, rows| {
-        let line = |row: &Vec<String>| {
-            format!(
-                "| {} |\n",
-                row.iter()
-                    .map(|cell| escape(cell))
-                    .collect::<Vec<_>>()
-                    .join(" | ")
-            )
-        };
-        let rule = |row: &Vec<String>| format!("|{}\n", " --- |".repeat(row.len()));
-        let head: String = rows
-            .iter()
-            .take(1)
-            .map(|row| line(row) + &rule(row))
-            .collect();
-        let body: String = rows.iter().skip(1).map(line).collect();
-        format!("### {}\n\n{head}{body}", escape(scenario))
+        format!("### {}\n\n{}", escape(scenario), piped(rows))
     })
+}
+
+/// Rows for a terminal, the columns aligned.
+pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"));
+        format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Rows in Markdown, the first as the head.
+pub(super) fn piped(rows: &[Vec<String>]) -> String {
+    let line = |row: &Vec<String>| {
+        let cells: Vec<_> = row.iter().map(|cell| escape(cell)).collect();
+        format!("| {} |\n", cells.join(" | "))
+    };
+    let rule = |row: &Vec<String>| format!("|{}\n", " --- |".repeat(row.len()));
+    let head = rows.iter().take(1).map(|row| line(row) + &rule(row));
+    head.chain(rows.iter().skip(1).map(line)).collect()
 }
 
 /// A number to three significant digits, as far as they are behind the point; a dash for one that is not finite.

@@ -1,0 +1,98 @@
+//! `cc-trainer train`: learns a policy.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context;
+use cc_trainer::{
+    model::DeviceKind,
+    train::{
+        self, Training,
+        config::{Config, Overrides},
+        progress::{self, Progress},
+        record::Finish,
+    },
+};
+use clap::ValueEnum;
+
+use super::interrupt;
+
+/// Learn a policy, and write it as policy.onnx.
+///
+/// Actors step many environments at a time against the newest policy; a learner improves it by V-trace from their
+/// rollouts (IMPALA). The directory of --out gets a checkpoint every minute, train.json with the settings and the curve,
+/// event files for TensorBoard, and in the end policy.onnx. Ctrl-C ends it with a checkpoint; the same command goes
+/// on from there, and with a larger --steps a finished run goes on, too.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What to learn, and how, in TOML. May be left away to continue the run in --out.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    /// Environment steps (decisions) to learn from, in all [default: the configuration's, or 1000000].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Where the learner computes; actors always use the processor [default: the configuration's, or cpu].
+    #[arg(long, value_enum, value_name = "DEVICE")]
+    device: Option<Device>,
+    /// Threads that act beside the learner; with 0, one thread acts and learns in turns, and the seed fixes the run bit for
+    /// bit [default: the configuration's, or as many as there are processors but one].
+    #[arg(long, value_name = "N")]
+    actors: Option<usize>,
+    /// Fixes initial parameters, environments and choices of actions [default: the configuration's, or 1].
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The run's directory. A run that it holds goes on.
+    #[arg(long, value_name = "DIR", default_value = "training")]
+    out: PathBuf,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cc-trainer train --config cc-trainer/training/cartpole.toml --out /tmp/cartpole
+      the algorithm's test: a pole on a cart, in a minute or so
+  cc-trainer train --out /tmp/cartpole --steps 2000000
+      the same run, further
+  tensorboard --logdir /tmp/cartpole
+      its curves
+
+A setting that a configuration does not name has its default; train.json shows them all.";
+
+/// Where a learner can compute.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Device {
+    /// The processor.
+    Cpu,
+    /// The first NVIDIA GPU.
+    Cuda,
+}
+
+pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+    let training = Training {
+        config: args.config.as_deref().map(Config::load).transpose()?,
+        overrides: Overrides {
+            steps: args.steps,
+            seed: args.seed,
+            device: args.device.map(|device| match device {
+                Device::Cpu => DeviceKind::Cpu,
+                Device::Cuda => DeviceKind::Cuda,
+            }),
+            actors: args.actors,
+        },
+        dir: args.out.clone(),
+        command: super::command_line(),
+    };
+    let stop = interrupt::on_interrupt()?;
+    let mut progress = Progress::new();
+    let record = train::train(&training, &stop, &mut |event| progress.show(event));
+    progress.end();
+    let record = record.context("training")?;
+
+    println!("{}", progress::line(&record.last));
+    let outcome = match record.finish {
+        Finish::Steps => "the steps are done; a larger --steps goes on from here",
+        Finish::Return => "the return asked for is reached",
+        Finish::Open => "ended early; the same command goes on from here",
+    };
+    println!("{outcome}: {}", args.out.display());
+    Ok(ExitCode::SUCCESS)
+}
