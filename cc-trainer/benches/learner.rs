@@ -1,0 +1,159 @@
+//! Frames a second that a learner gets through: forward, backward and the optimiser's step, at T = 80 and B = 32, for a
+//! network of the paper's kind with layers of 512 and one with layers of 64, on all of two cores; and on a GPU, where
+//! there is one.
+//!
+//! Not in it: V-trace, and the gathering of rollouts.
+
+#[path = "../../cc-agent/benches/report/mod.rs"]
+mod report;
+
+use std::{
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use cc_trainer::model::{self, Activation, Device, DeviceKind, Outputs, RmsProp, Sequences, Shape};
+use report::{Report, median};
+
+const STEPS: usize = 80;
+const LANES: usize = 32;
+const THREADS: usize = 2;
+
+/// Repetitions, the configurations in turns, so that a disturbance of the machine meets all alike.
+const REPETITIONS: usize = 9;
+
+/// How long one repetition of one configuration takes.
+const REPETITION: Duration = Duration::from_millis(600);
+
+fn main() -> anyhow::Result<()> {
+    let sizes = [("h512", 512), ("h64", 64)];
+    let mut learners = Vec::new();
+    for (name, width) in sizes {
+        learners.push((
+            name.to_owned(),
+            Learner::new(DeviceKind::Cpu, width)?,
+            Vec::new(),
+        ));
+    }
+    for (name, width) in sizes {
+        match Learner::new(DeviceKind::Cuda, width) {
+            Ok(learner) => learners.push((format!("{name}_cuda"), learner, Vec::new())),
+            Err(error) => eprintln!("no figures of {name} on a GPU: {error}"),
+        }
+    }
+    for _ in 0..REPETITIONS {
+        for (_, learner, rates) in &mut learners {
+            let (start, mut frames) = (Instant::now(), 0);
+            while start.elapsed() < REPETITION {
+                learner.update();
+                frames += STEPS * LANES;
+            }
+            rates.push(frames as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    let mut report = Report::new("learner");
+    for (name, _, rates) in &learners {
+        report.show(format!("frames_per_s_{name}"), median(rates));
+        let best = rates.iter().copied().fold(0.0, f64::max);
+        report.show(format!("best_frames_per_s_{name}"), best);
+    }
+    for (name, learner, _) in &mut learners {
+        if name.ends_with("_cuda") {
+            match utilisation(learner) {
+                Ok(part) => report.show(format!("utilisation_{name}"), part),
+                Err(error) => eprintln!("no utilisation of {name}: {error}"),
+            }
+        }
+    }
+    report.write()
+}
+
+/// The part of the time that kernels run on the GPU while it learns, as the driver counts it.
+fn utilisation(learner: &mut Learner) -> anyhow::Result<f64> {
+    // The driver looks back over a second at most.
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(2) {
+        learner.update();
+    }
+    let mut asked = Command::new("nvidia-smi")
+        .args([
+            "--id=0",
+            "--query-gpu=utilization.gpu",
+            "--format=csv,noheader,nounits",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("nvidia-smi")?;
+    while asked.try_wait()?.is_none() {
+        learner.update();
+    }
+    let answer = String::from_utf8(asked.wait_with_output()?.stdout)?;
+    let percent: f64 = answer
+        .trim()
+        .parse()
+        .with_context(|| format!("nvidia-smi says {answer:?}"))?;
+    Ok(percent / 100.0)
+}
+
+/// A network, something to feed it with, and derivatives to send back.
+struct Learner {
+    device: Box<dyn Device>,
+    observation: Vec<f32>,
+    reward: Vec<f32>,
+    keep: Vec<f32>,
+    state: Vec<f32>,
+    d_logits: Vec<f32>,
+    d_baseline: Vec<f32>,
+    output: Outputs,
+}
+
+impl Learner {
+    fn new(kind: DeviceKind, width: usize) -> anyhow::Result<Self> {
+        let shape = Shape {
+            observation: 220,
+            hidden: vec![width, width],
+            activation: Activation::Relu,
+            lstm: Some(width),
+            actions: 5,
+            privileged: 0,
+        };
+        let frames = STEPS * LANES;
+        // Neither zeros nor regular; what they are does not matter to the time.
+        let wave = |len: usize| (0..len).map(|i| (i as f32 * 0.7).sin()).collect();
+        Ok(Self {
+            device: model::device(kind, &shape, THREADS)?,
+            observation: wave(frames * shape.observation),
+            reward: wave(frames),
+            keep: (0..frames).map(|i| f32::from(i % 97 != 0)).collect(),
+            state: vec![0.0; LANES * shape.state()],
+            d_logits: wave(frames * shape.actions),
+            d_baseline: wave(frames),
+            output: Outputs::default(),
+        })
+    }
+
+    fn update(&mut self) {
+        let input = Sequences {
+            steps: STEPS,
+            lanes: LANES,
+            observation: &self.observation,
+            reward: &self.reward,
+            keep: &self.keep,
+            privileged: &[],
+            h: &self.state,
+            c: &self.state,
+        };
+        let optimiser = RmsProp {
+            learning_rate: 1e-5,
+            decay: 0.99,
+            epsilon: 0.01,
+            momentum: 0.0,
+            clip: 40.0,
+        };
+        let device = &mut self.device;
+        device.forward(&input, &mut self.output);
+        device.backward(&input, &self.d_logits, &self.d_baseline);
+        device.step(&optimiser);
+    }
+}

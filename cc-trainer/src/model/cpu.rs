@@ -1,0 +1,302 @@
+//! The network on processors: hand-written passes over matrix products. Lanes are divided among threads, each of which
+//! goes forward and backward through its own on its own; only the gradient's sum and the optimiser's step see all.
+
+mod backward;
+mod inference;
+mod lstm;
+mod matrix;
+mod optimiser;
+mod pass;
+mod real;
+#[cfg(test)]
+mod tests;
+mod vectorised;
+mod weights;
+
+use std::iter;
+
+use rayon::prelude::*;
+
+use self::{
+    backward::Backward,
+    matrix::Packed,
+    optimiser::{Update, sum_of_squares},
+    pass::Pass,
+    vectorised::vectorised,
+};
+pub use self::{inference::Inference, real::Real, weights::Weights};
+use super::{Device, Outputs, RmsProp, Sequences, Shape, initialise};
+
+/// A network on processors. The arithmetic depends on the number of threads, but on nothing else: the same calls give
+/// the same bits.
+#[derive(Debug)]
+pub struct Cpu<R: Real = f32> {
+    weights: Weights<R>,
+    /// The LSTM's recurrent weights for the way back.
+    recurrent_transposed: Option<Packed<R>>,
+    mean_square: Vec<R>,
+    /// Empty without momentum.
+    velocity: Vec<R>,
+    /// One a thread.
+    shards: Vec<Shard<R>>,
+    /// None for a single thread.
+    pool: Option<rayon::ThreadPool>,
+}
+
+/// The lanes of one thread.
+#[derive(Debug)]
+struct Shard<R> {
+    pass: Pass<R>,
+    backward: Backward<R>,
+}
+
+/// Parameters that a thread takes at a time where all arrays are gone through.
+const CHUNK: usize = 1 << 14;
+
+impl<R: Real> Cpu<R> {
+    /// A network with parameters from [`initialise`] with seed 0, to be computed on this many threads (at least one).
+    ///
+    /// # Errors
+    ///
+    /// When the threads cannot be started.
+    pub fn new(shape: &Shape, threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
+        let threads = threads.max(1);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|i| format!("learner-{i}"));
+        let parameters: Vec<R> = initialise(shape, 0).into_iter().map(R::from).collect();
+        let shard = || Shard {
+            pass: Pass::new(shape),
+            backward: Backward::new(shape),
+        };
+        let mut cpu = Self {
+            weights: Weights::new(shape, &parameters),
+            recurrent_transposed: shape.lstm.map(|units| Packed::new(4 * units, units)),
+            mean_square: vec![R::ZERO; parameters.len()],
+            velocity: Vec::new(),
+            shards: iter::repeat_with(shard).take(threads).collect(),
+            pool: (threads > 1).then(|| pool.build()).transpose()?,
+        };
+        cpu.pack();
+        Ok(cpu)
+    }
+
+    /// The network's sizes.
+    pub fn shape(&self) -> &Shape {
+        self.weights.shape()
+    }
+
+    /// The parameters, and what is derived from them to compute with.
+    pub fn weights(&self) -> &Weights<R> {
+        &self.weights
+    }
+
+    /// As [`Device::set_parameters`].
+    ///
+    /// # Panics
+    ///
+    /// When they are not as many as the layout has.
+    pub fn set_parameters(&mut self, parameters: &[R]) {
+        assert_eq!(
+            parameters.len(),
+            self.weights.parameters().len(),
+            "the shape's parameters"
+        );
+        self.weights.parameters_mut().copy_from_slice(parameters);
+        self.pack();
+    }
+
+    /// As [`Device::parameters`].
+    pub fn parameters(&self, into: &mut Vec<R>) {
+        into.clear();
+        into.extend_from_slice(self.weights.parameters());
+    }
+
+    /// As [`Device::moments`].
+    pub fn moments(&self, into: &mut Vec<R>) {
+        into.clear();
+        into.extend_from_slice(&self.mean_square);
+        into.extend_from_slice(&self.velocity);
+    }
+
+    /// As [`Device::set_moments`].
+    ///
+    /// # Panics
+    ///
+    /// When they are neither as many as the parameters nor twice as many.
+    pub fn set_moments(&mut self, moments: &[R]) {
+        let (mean_square, velocity) = moments.split_at(self.mean_square.len());
+        assert!(
+            velocity.is_empty() || velocity.len() == mean_square.len(),
+            "mean squares, then no velocities or as many"
+        );
+        self.mean_square.copy_from_slice(mean_square);
+        self.velocity = velocity.to_vec();
+    }
+
+    /// As [`Device::forward`].
+    ///
+    /// # Panics
+    ///
+    /// When an array's length is not what the shape, the steps and the lanes say.
+    pub fn forward(&mut self, input: &Sequences<'_, R>, output: &mut Outputs<R>) {
+        input.check(self.shape());
+        let (weights, lanes) = (&self.weights, input.lanes);
+        let active = self.shards.len().min(lanes);
+        let forward = |i: usize, shard: &mut Shard<R>| {
+            let lanes = lanes * i / active..lanes * (i + 1) / active;
+            shard.pass.policy(weights, input, lanes);
+            shard.pass.baseline(weights, input);
+        };
+        each(&self.pool, &mut self.shards[..active], forward);
+
+        output.resize(weights.shape(), input.steps, lanes);
+        for shard in &self.shards[..active] {
+            shard.pass.give(lanes, output);
+        }
+    }
+
+    /// As [`Device::backward`].
+    ///
+    /// # Panics
+    ///
+    /// When an array's length is not what the forward pass says.
+    pub fn backward(&mut self, input: &Sequences<'_, R>, d_logits: &[R], d_baseline: &[R]) {
+        let shape = self.weights.shape();
+        let frames = input.steps * input.lanes;
+        assert_eq!(d_logits.len(), frames * shape.actions, "[T, B, A]");
+        assert_eq!(d_baseline.len(), frames, "[T, B]");
+        let (weights, transposed) = (&self.weights, self.recurrent_transposed.as_ref());
+        let active = self.shards.len().min(input.lanes);
+        let backward = |_: usize, Shard { pass, backward }: &mut Shard<R>| {
+            backward.resize(pass.keep.len(), weights.parameters().len());
+            backward.take(input.lanes, pass.lanes.clone(), d_logits, d_baseline);
+            backward.run(weights, transposed, pass);
+        };
+        each(&self.pool, &mut self.shards[..active], backward);
+
+        let Some((first, rest)) = self.shards[..active].split_first_mut() else {
+            return;
+        };
+        let mut chunks: Vec<_> = first.backward.gradient.chunks_mut(CHUNK).collect();
+        let add = |i: usize, sum: &mut &mut [R]| {
+            for shard in rest.iter() {
+                let part = &shard.backward.gradient[i * CHUNK..][..sum.len()];
+                vectorised(
+                    #[inline(always)]
+                    || {
+                        for (sum, &x) in sum.iter_mut().zip(part) {
+                            *sum += x;
+                        }
+                    },
+                );
+            }
+        };
+        each(&self.pool, &mut chunks, add);
+    }
+
+    /// As [`Device::gradient`].
+    pub fn gradient(&self, into: &mut Vec<R>) {
+        into.clear();
+        into.extend_from_slice(&self.shards[0].backward.gradient);
+    }
+
+    /// As [`Device::step`].
+    pub fn step(&mut self, optimiser: &RmsProp) -> f32 {
+        let gradient = self.shards[0].backward.gradient.as_slice();
+        let mut squares: Vec<_> = gradient.chunks(CHUNK).map(|chunk| (chunk, 0.0)).collect();
+        each(&self.pool, &mut squares, |_, (chunk, sum)| {
+            *sum = sum_of_squares(chunk);
+        });
+        let norm = squares.iter().map(|(_, sum)| sum).sum::<f64>().sqrt() as f32;
+
+        let scale = if optimiser.clip > 0.0 && norm > optimiser.clip {
+            optimiser.clip / norm
+        } else {
+            1.0
+        };
+        let update = Update::new(optimiser, scale);
+        let velocity = if optimiser.momentum > 0.0 {
+            gradient.len()
+        } else {
+            0
+        };
+        self.velocity.resize(velocity, R::ZERO);
+        let velocities = self.velocity.chunks_mut(CHUNK).map(Some);
+        let mut chunks: Vec<_> = gradient
+            .chunks(CHUNK)
+            .zip(self.weights.parameters_mut().chunks_mut(CHUNK))
+            .zip(self.mean_square.chunks_mut(CHUNK))
+            .zip(velocities.chain(iter::repeat_with(|| None)))
+            .collect();
+        each(
+            &self.pool,
+            &mut chunks,
+            |_, (((gradient, parameters), mean_square), velocity)| {
+                update.apply(gradient, parameters, mean_square, velocity.as_deref_mut());
+            },
+        );
+        self.pack();
+        norm
+    }
+
+    /// Brings what is derived from the parameters up to them.
+    fn pack(&mut self) {
+        self.weights.pack();
+        let lstm = &self.weights.layout().lstm;
+        if let (Some(packed), Some(lstm)) = (&mut self.recurrent_transposed, lstm) {
+            packed.fill(self.weights.matrix(&lstm.recurrent).transposed());
+        }
+    }
+}
+
+impl Device for Cpu<f32> {
+    fn shape(&self) -> &Shape {
+        self.shape()
+    }
+
+    fn set_parameters(&mut self, parameters: &[f32]) {
+        self.set_parameters(parameters);
+    }
+
+    fn parameters(&self, into: &mut Vec<f32>) {
+        self.parameters(into);
+    }
+
+    fn moments(&self, into: &mut Vec<f32>) {
+        self.moments(into);
+    }
+
+    fn set_moments(&mut self, moments: &[f32]) {
+        self.set_moments(moments);
+    }
+
+    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
+        self.forward(input, output);
+    }
+
+    fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
+        self.backward(input, d_logits, d_baseline);
+    }
+
+    fn gradient(&self, into: &mut Vec<f32>) {
+        self.gradient(into);
+    }
+
+    fn step(&mut self, optimiser: &RmsProp) -> f32 {
+        self.step(optimiser)
+    }
+}
+
+/// Calls a function for each of the items, divided among the pool's threads.
+fn each<T: Send>(
+    pool: &Option<rayon::ThreadPool>,
+    items: &mut [T],
+    function: impl Fn(usize, &mut T) + Sync,
+) {
+    let call = |(i, item)| function(i, item);
+    match pool {
+        Some(pool) => pool.install(|| items.par_iter_mut().enumerate().for_each(call)),
+        None => items.iter_mut().enumerate().for_each(call),
+    }
+}

@@ -1,0 +1,209 @@
+//! The backward pass of some lanes, on one thread.
+
+use std::ops::Range;
+
+use super::{
+    matrix::{Matrix, Packed, View, ViewMut, Write, multiply, sum_rows},
+    pass::{Pass, copy},
+    real::Real,
+    vectorised::vectorised,
+    weights::Weights,
+};
+use crate::model::{Activation, Array, Layer, Shape};
+
+/// The derivatives of the loss by what a [`Pass`] computed, and by the parameters.
+#[derive(Debug)]
+pub(super) struct Backward<R> {
+    /// `[T·B, A]`, to be set before [`run`](Self::run).
+    pub(super) logits: Matrix<R>,
+    /// `[T·B, 1]`, likewise.
+    pub(super) baseline: Matrix<R>,
+    /// `[T·B, 64]`.
+    critic: Option<Matrix<R>>,
+    /// `[T·B, S]`.
+    h: Option<Matrix<R>>,
+    trunk: Vec<Matrix<R>>,
+    /// In [`Layout`](crate::model::Layout)'s order.
+    pub(super) gradient: Vec<R>,
+}
+
+impl<R: Real> Backward<R> {
+    pub(super) fn new(shape: &Shape) -> Self {
+        Self {
+            logits: Matrix::new(shape.actions),
+            baseline: Matrix::new(1),
+            critic: (shape.privileged > 0).then(|| Matrix::new(crate::model::CRITIC_WIDTH)),
+            h: shape.lstm.map(Matrix::new),
+            trunk: shape
+                .hidden
+                .iter()
+                .map(|&width| Matrix::new(width))
+                .collect(),
+            gradient: Vec::new(),
+        }
+    }
+
+    pub(super) fn resize(&mut self, rows: usize, parameters: usize) {
+        let heads = [&mut self.logits, &mut self.baseline];
+        let middle = self.critic.iter_mut().chain(&mut self.h);
+        for matrix in heads.into_iter().chain(middle).chain(&mut self.trunk) {
+            matrix.resize(rows);
+        }
+        self.gradient.resize(parameters, R::ZERO);
+    }
+
+    /// Takes in some lanes of the derivatives by the outputs.
+    pub(super) fn take(
+        &mut self,
+        all: usize,
+        lanes: Range<usize>,
+        d_logits: &[R],
+        d_baseline: &[R],
+    ) {
+        let actions = self.logits.cols();
+        copy(
+            d_logits,
+            all,
+            lanes.clone(),
+            actions,
+            self.logits.rows_mut(),
+        );
+        copy(d_baseline, all, lanes, 1, self.baseline.rows_mut());
+    }
+
+    /// Computes the gradient. Overwrites the pass's gates.
+    pub(super) fn run(
+        &mut self,
+        weights: &Weights<R>,
+        recurrent_transposed: Option<&Packed<R>>,
+        pass: &mut Pass<R>,
+    ) {
+        let layout = weights.layout();
+        let top = self.trunk.len() - 1;
+
+        // The heads, down to the features.
+        let features = pass.features().view();
+        let below = self.h.as_mut().unwrap_or(&mut self.trunk[top]);
+        let gradient = &mut self.gradient;
+        of_layer(&layout.policy, features, &self.logits, gradient);
+        down(
+            weights,
+            &layout.policy.weights,
+            &self.logits,
+            below,
+            Write::Replace,
+        );
+        match (&mut self.critic, &pass.critic, layout.critic.as_slice()) {
+            (Some(derivative), Some(hidden), [first, second]) => {
+                of_layer(second, hidden.view(), &self.baseline, gradient);
+                down(
+                    weights,
+                    &second.weights,
+                    &self.baseline,
+                    derivative,
+                    Write::Replace,
+                );
+                bend(derivative, hidden, Activation::Relu);
+                of_layer(first, features, derivative, gradient);
+                down(weights, &first.weights, derivative, below, Write::Add);
+            }
+            (.., critic) => {
+                of_layer(&critic[0], features, &self.baseline, gradient);
+                down(
+                    weights,
+                    &critic[0].weights,
+                    &self.baseline,
+                    below,
+                    Write::Add,
+                );
+            }
+        }
+
+        // The LSTM, from its last step to its first.
+        if let (Some(dh), Some((lstm, _)), Some(arrays), Some(recurrent)) =
+            (&self.h, &mut pass.lstm, &layout.lstm, recurrent_transposed)
+        {
+            lstm.backward(recurrent, &pass.keep, dh);
+            let gates = &lstm.gates;
+            of_matrix(&arrays.input, pass.trunk[top].view(), gates, gradient);
+            of_matrix(&arrays.recurrent, lstm.h_before.view(), gates, gradient);
+            sum_rows(gates, arrays.bias.of_mut(gradient));
+            let below = &mut self.trunk[top];
+            down(weights, &arrays.input, gates, below, Write::Replace);
+        }
+
+        // The trunk, from its last layer to its first.
+        for (i, layer) in layout.trunk.iter().enumerate().rev() {
+            let (lower, upper) = self.trunk.split_at_mut(i);
+            let derivative = &mut upper[0];
+            bend(derivative, &pass.trunk[i], weights.shape().activation);
+            let input = match i.checked_sub(1) {
+                Some(before) => pass.trunk[before].view(),
+                None => pass.observation.view(),
+            };
+            of_layer(layer, input, derivative, gradient);
+            if let Some(below) = lower.last_mut() {
+                down(weights, &layer.weights, derivative, below, Write::Replace);
+            }
+        }
+    }
+}
+
+/// The gradient of a layer's parameters, from the derivatives by its sums.
+fn of_layer<R: Real>(
+    layer: &Layer,
+    input: View<'_, R>,
+    derivative: &Matrix<R>,
+    gradient: &mut [R],
+) {
+    of_matrix(&layer.weights, input, derivative, gradient);
+    sum_rows(derivative, layer.bias.of_mut(gradient));
+}
+
+/// Those of its weights alone: xᵀ d, once over all steps and lanes.
+fn of_matrix<R: Real>(
+    array: &Array,
+    input: View<'_, R>,
+    derivative: &Matrix<R>,
+    gradient: &mut [R],
+) {
+    let into = ViewMut::of(array.of_mut(gradient), array.rows, array.cols);
+    let input = input.columns(array.rows).transposed();
+    multiply(input, derivative.view(), into, Write::Replace);
+}
+
+/// The derivatives by the input of a product with weights, as many of its columns as `below` has.
+fn down<R: Real>(
+    weights: &Weights<R>,
+    array: &Array,
+    derivative: &Matrix<R>,
+    below: &mut Matrix<R>,
+    write: Write,
+) {
+    let into = below.view_mut();
+    let transposed = weights.matrix(array).transposed().columns(into.width());
+    multiply(derivative.view(), transposed, into, write);
+}
+
+/// From derivatives by a layer's outputs y to those by its sums.
+fn bend<R: Real>(derivative: &mut Matrix<R>, y: &Matrix<R>, activation: Activation) {
+    vectorised(
+        #[inline(always)]
+        || {
+            for (row, y) in derivative.rows_mut().zip(y.rows()) {
+                match activation {
+                    Activation::Relu => {
+                        for (d, &y) in row.iter_mut().zip(y) {
+                            *d = if y > R::ZERO { *d } else { R::ZERO };
+                        }
+                    }
+                    Activation::Tanh => {
+                        for (d, &y) in row.iter_mut().zip(y) {
+                            *d *= R::ONE - y * y;
+                        }
+                    }
+                }
+            }
+        },
+    );
+}

@@ -1,0 +1,447 @@
+//! Gradients against finite differences and against another implementation; f32 against f64; threads against one.
+
+mod tape;
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::*;
+use crate::model::{Activation, Array, CRITIC_WIDTH, Layer, Layout};
+use tape::{Tape, Var};
+
+/// Steps and lanes: lanes that two threads cannot share evenly, and that make blocks of 4, 2 and 1 rows.
+const STEPS: usize = 5;
+const LANES: usize = 7;
+
+/// Networks of every kind, small.
+fn shapes() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for activation in [Activation::Relu, Activation::Tanh] {
+        for lstm in [Some(9), None] {
+            for privileged in [0, 3] {
+                shapes.push(Shape {
+                    observation: 6,
+                    hidden: vec![8, 5],
+                    activation,
+                    lstm,
+                    actions: 3,
+                    privileged,
+                });
+            }
+        }
+    }
+    shapes
+}
+
+/// What a network is fed with, and the derivatives sent back.
+struct Case<R> {
+    parameters: Vec<R>,
+    observation: Vec<R>,
+    reward: Vec<R>,
+    keep: Vec<R>,
+    privileged: Vec<R>,
+    h: Vec<R>,
+    c: Vec<R>,
+    d_logits: Vec<R>,
+    d_baseline: Vec<R>,
+}
+
+impl<R: Real> Case<R> {
+    /// Episodes begin at about a fifth of the steps.
+    fn new(shape: &Shape, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut uniform = |len: usize| -> Vec<R> {
+            (0..len)
+                .map(|_| R::from(rng.random_range(-1.0..1.0_f32)))
+                .collect()
+        };
+        let frames = STEPS * LANES;
+        Self {
+            parameters: uniform(Layout::of(shape).len()),
+            observation: uniform(frames * shape.observation),
+            reward: uniform(frames),
+            keep: uniform(frames)
+                .into_iter()
+                .map(|x| if x.into() < -0.6 { R::ZERO } else { R::ONE })
+                .collect(),
+            privileged: uniform(frames * shape.privileged),
+            h: uniform(LANES * shape.state()),
+            c: uniform(LANES * shape.state()),
+            d_logits: uniform(frames * shape.actions),
+            d_baseline: uniform(frames),
+        }
+    }
+
+    fn input(&self) -> Sequences<'_, R> {
+        Sequences {
+            steps: STEPS,
+            lanes: LANES,
+            observation: &self.observation,
+            reward: &self.reward,
+            keep: &self.keep,
+            privileged: &self.privileged,
+            h: &self.h,
+            c: &self.c,
+        }
+    }
+
+    fn cpu(&self, shape: &Shape, threads: usize) -> Cpu<R> {
+        let mut cpu = Cpu::new(shape, threads).expect("threads can be started");
+        cpu.set_parameters(&self.parameters);
+        cpu
+    }
+
+    /// Outputs and gradient.
+    fn run(&self, cpu: &mut Cpu<R>) -> (Outputs<R>, Vec<R>) {
+        let (mut output, mut gradient) = (Outputs::default(), Vec::new());
+        cpu.forward(&self.input(), &mut output);
+        cpu.backward(&self.input(), &self.d_logits, &self.d_baseline);
+        cpu.gradient(&mut gradient);
+        (output, gradient)
+    }
+}
+
+/// The linear functional of the outputs whose derivatives a case sends back.
+fn loss(case: &Case<f64>, output: &Outputs<f64>) -> f64 {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    dot(&case.d_logits, &output.logits) + dot(&case.d_baseline, &output.baseline)
+}
+
+#[test]
+fn the_gradient_of_every_array_is_that_of_finite_differences() {
+    const STEP: f64 = 1e-6;
+    for (seed, shape) in (1..).zip(shapes()) {
+        let case = Case::<f64>::new(&shape, seed);
+        let mut cpu = case.cpu(&shape, 2);
+        let (_, gradient) = case.run(&mut cpu);
+        let mut output = Outputs::default();
+        for array in Layout::of(&shape).arrays() {
+            let found = array.of(&gradient);
+            let largest = found.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+            assert!(largest > 1e-3, "{shape:?}: {}: no gradient", array.name);
+            // Some elements of a large array, all of a small one.
+            for i in (0..found.len()).step_by(found.len().div_ceil(24)) {
+                let mut at = |offset: f64| {
+                    let mut parameters = case.parameters.clone();
+                    parameters[array.offset + i] += offset;
+                    cpu.set_parameters(&parameters);
+                    cpu.forward(&case.input(), &mut output);
+                    loss(&case, &output)
+                };
+                let difference = (at(STEP) - at(-STEP)) / (2.0 * STEP);
+                let error = (difference - found[i]).abs();
+                assert!(
+                    error < 1e-7 * largest.max(1.0),
+                    "{shape:?}: {}[{i}]: {} by hand, {difference} by differences",
+                    array.name,
+                    found[i]
+                );
+            }
+        }
+    }
+}
+
+/// The network written out scalar by scalar from its definition. Gives logits `[T][B][A]` and baselines `[T][B]`.
+fn written_out(
+    tape: &Tape,
+    shape: &Shape,
+    parameters: &[Var],
+    case: &Case<f64>,
+) -> (Vec<Vec<Var>>, Vec<Var>) {
+    let layout = Layout::of(shape);
+    let constants =
+        |values: &[f64]| -> Vec<Var> { values.iter().map(|&x| tape.constant(x)).collect() };
+    let product = |x: &[Var], array: &Array, column: usize| {
+        let weights = array.of(parameters);
+        tape.sum((0..array.rows).map(|k| tape.mul(x[k], weights[k * array.cols + column])))
+    };
+    let dense = |x: &[Var], layer: &Layer| -> Vec<Var> {
+        let bias = layer.bias.of(parameters);
+        (0..layer.bias.cols)
+            .map(|j| tape.add(product(x, &layer.weights, j), bias[j]))
+            .collect()
+    };
+    let (mut logits, mut baselines) = (Vec::new(), Vec::new());
+    let units = shape.state();
+    let mut state: Vec<(Vec<Var>, Vec<Var>)> = (0..LANES)
+        .map(|lane| {
+            let range = lane * units..(lane + 1) * units;
+            (constants(&case.h[range.clone()]), constants(&case.c[range]))
+        })
+        .collect();
+    for frame in 0..STEPS * LANES {
+        let row = |all: &[f64], width: usize| constants(&all[frame * width..][..width]);
+        let mut x = row(&case.observation, shape.observation);
+        for layer in &layout.trunk {
+            x = dense(&x, layer);
+            x = x
+                .into_iter()
+                .map(|x| match shape.activation {
+                    Activation::Relu => tape.relu(x),
+                    Activation::Tanh => tape.tanh(x),
+                })
+                .collect();
+        }
+        x.extend(row(&case.reward, 1));
+        if let Some(lstm) = &layout.lstm {
+            let (h, c) = &mut state[frame % LANES];
+            let keep = case.keep[frame];
+            for x in h.iter_mut().chain(c.iter_mut()) {
+                *x = tape.scale(*x, keep);
+            }
+            let bias = lstm.bias.of(parameters);
+            let gates: Vec<Var> = (0..4 * units)
+                .map(|j| {
+                    let sum = tape.add(product(&x, &lstm.input, j), product(h, &lstm.recurrent, j));
+                    let sum = tape.add(sum, bias[j]);
+                    if j / units == 2 {
+                        tape.tanh(sum)
+                    } else {
+                        tape.sigmoid(sum)
+                    }
+                })
+                .collect();
+            for j in 0..units {
+                let [i, f, g, o] = [0, 1, 2, 3].map(|gate| gates[gate * units + j]);
+                c[j] = tape.add(tape.mul(f, c[j]), tape.mul(i, g));
+                h[j] = tape.mul(o, tape.tanh(c[j]));
+            }
+            x = h.clone();
+        }
+        logits.push(dense(&x, &layout.policy));
+        x.extend(row(&case.privileged, shape.privileged));
+        for (i, layer) in layout.critic.iter().enumerate() {
+            x = dense(&x, layer);
+            if i + 1 < layout.critic.len() {
+                assert_eq!(x.len(), CRITIC_WIDTH);
+                x = x.into_iter().map(|x| tape.relu(x)).collect();
+            }
+        }
+        baselines.push(x[0]);
+    }
+    (logits, baselines)
+}
+
+/// IMPALA's loss at fixed advantages and targets (Espeholt et al. 2018, section 4.2):
+/// -Σ A log π(a) + ½ Σ ½ (v - V)² - 0.01 Σ H(π).
+const BASELINE_COST: f64 = 0.5;
+const ENTROPY_COST: f64 = 0.01;
+
+#[test]
+fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
+    for (seed, shape) in (1..).zip(shapes()) {
+        let mut case = Case::<f64>::new(&shape, seed);
+        let mut rng = StdRng::seed_from_u64(seed);
+        let frames = STEPS * LANES;
+        let actions: Vec<usize> = (0..frames)
+            .map(|_| rng.random_range(0..shape.actions))
+            .collect();
+        let mut uniform =
+            || -> Vec<f64> { (0..frames).map(|_| rng.random_range(-1.0..1.0)).collect() };
+        let (advantages, targets) = (uniform(), uniform());
+
+        let tape = Tape::default();
+        let parameters: Vec<Var> = case.parameters.iter().map(|&x| tape.constant(x)).collect();
+        let (logits, baselines) = written_out(&tape, &shape, &parameters, &case);
+        let loss = tape.sum((0..frames).map(|n| {
+            let total = tape.ln(tape.sum(logits[n].iter().map(|&x| tape.exp(x))));
+            let log_p = |a: usize| tape.add(logits[n][a], tape.scale(total, -1.0));
+            let policy = tape.scale(log_p(actions[n]), -advantages[n]);
+            let error = tape.add(baselines[n], tape.constant(-targets[n]));
+            let baseline = tape.scale(tape.mul(error, error), 0.5 * BASELINE_COST);
+            let negentropy =
+                tape.sum((0..shape.actions).map(|a| tape.mul(tape.exp(log_p(a)), log_p(a))));
+            tape.sum([policy, baseline, tape.scale(negentropy, ENTROPY_COST)])
+        }));
+        let expected = tape.derivatives(loss, &parameters);
+
+        // The derivatives by the outputs, as a learner forms them.
+        let mut cpu = case.cpu(&shape, 2);
+        let mut output = Outputs::default();
+        cpu.forward(&case.input(), &mut output);
+        for n in 0..frames {
+            let logits = &output.logits[n * shape.actions..][..shape.actions];
+            let total = logits.iter().map(|x| x.exp()).sum::<f64>();
+            let p: Vec<f64> = logits.iter().map(|x| x.exp() / total).collect();
+            let entropy = -p.iter().map(|p| p * p.ln()).sum::<f64>();
+            for (a, p) in p.iter().enumerate() {
+                let chosen = f64::from(a == actions[n]);
+                case.d_logits[n * shape.actions + a] =
+                    -advantages[n] * (chosen - p) + ENTROPY_COST * p * (p.ln() + entropy);
+            }
+            case.d_baseline[n] = BASELINE_COST * (output.baseline[n] - targets[n]);
+        }
+        let (output, gradient) = case.run(&mut cpu);
+
+        let close = |found: f64, expected: f64, what: &str| {
+            let error = (found - expected).abs();
+            assert!(error < 1e-11, "{shape:?}: {what}: {found} for {expected}");
+        };
+        for n in 0..frames {
+            close(output.baseline[n], tape.value(baselines[n]), "baseline");
+            for (a, &logit) in logits[n].iter().enumerate() {
+                let found = output.logits[n * shape.actions + a];
+                close(found, tape.value(logit), "logit");
+            }
+        }
+        for array in Layout::of(&shape).arrays() {
+            for (&found, &expected) in array.of(&gradient).iter().zip(array.of(&expected)) {
+                close(found, expected, &array.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn f32_is_close_to_f64() {
+    for (seed, shape) in (1..).zip(shapes()) {
+        let (single, double) = (
+            Case::<f32>::new(&shape, seed),
+            Case::<f64>::new(&shape, seed),
+        );
+        let (output, gradient) = single.run(&mut single.cpu(&shape, 1));
+        let (exact_output, exact_gradient) = double.run(&mut double.cpu(&shape, 1));
+        let close = |found: &[f32], exact: &[f64]| {
+            assert_eq!(found.len(), exact.len());
+            let scale = exact.iter().fold(1.0, |max: f64, x| max.max(x.abs()));
+            for (&found, exact) in found.iter().zip(exact) {
+                let error = (f64::from(found) - exact).abs();
+                assert!(error < 3e-6 * scale, "{shape:?}: {found} for {exact}");
+            }
+        };
+        close(&output.logits, &exact_output.logits);
+        close(&output.baseline, &exact_output.baseline);
+        close(&output.h, &exact_output.h);
+        close(&output.c, &exact_output.c);
+        close(&gradient, &exact_gradient);
+    }
+}
+
+#[test]
+fn threads_change_nothing_but_the_rounding() {
+    for (seed, shape) in (1..).zip(shapes()) {
+        let case = Case::<f64>::new(&shape, seed);
+        let (output, gradient) = case.run(&mut case.cpu(&shape, 1));
+        // More threads than lanes, too.
+        for threads in [2, 3, 16] {
+            let mut cpu = case.cpu(&shape, threads);
+            let (other_output, other_gradient) = case.run(&mut cpu);
+            // A second time, in memory that was used before: the same bits.
+            assert_eq!(
+                case.run(&mut cpu),
+                (other_output.clone(), other_gradient.clone())
+            );
+            let pairs = output.logits.iter().zip(&other_output.logits);
+            let pairs = pairs.chain(output.baseline.iter().zip(&other_output.baseline));
+            let pairs = pairs.chain(output.h.iter().zip(&other_output.h));
+            let pairs = pairs.chain(output.c.iter().zip(&other_output.c));
+            for (a, b) in pairs.chain(gradient.iter().zip(&other_gradient)) {
+                assert!(
+                    (a - b).abs() < 1e-11,
+                    "{shape:?} on {threads} threads: {a} and {b}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_sequence_is_its_parts_in_turn() {
+    for (seed, shape) in (1..).zip(shapes()) {
+        let case = Case::<f64>::new(&shape, seed);
+        let cpu = &mut case.cpu(&shape, 1);
+        let mut whole = Outputs::default();
+        cpu.forward(&case.input(), &mut whole);
+
+        let mut inference = Inference::new(&shape);
+        let (mut h, mut c, mut logits) = (case.h.clone(), case.c.clone(), Vec::new());
+        let mut output = Outputs::default();
+        for step in 0..STEPS {
+            let frames = step * LANES..(step + 1) * LANES;
+            let width = shape.observation;
+            let input = Sequences {
+                steps: 1,
+                lanes: LANES,
+                observation: &case.observation[frames.start * width..frames.end * width],
+                reward: &case.reward[frames.clone()],
+                keep: &case.keep[frames],
+                privileged: &[],
+                h: &h,
+                c: &c,
+            };
+            inference.forward(cpu.weights(), &input, &mut output);
+            logits.append(&mut output.logits);
+            (h, c) = (output.h.clone(), output.c.clone());
+        }
+        assert!(output.baseline.is_empty());
+        for (found, expected) in [(logits, whole.logits), (h, whole.h), (c, whole.c)] {
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.into_iter().zip(expected) {
+                assert!(
+                    (found - expected).abs() < 1e-12,
+                    "{shape:?}: {found} for {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_are_those_of_rmsprop_computed_by_hand() {
+    let shape = &shapes()[0];
+    let case = Case::<f64>::new(shape, 1);
+    // (momentum, norm to clip to)
+    for (momentum, clip) in [(0.0_f32, 0.0_f32), (0.5, 0.0), (0.25, 1.0), (0.0, 1e6)] {
+        let optimiser = RmsProp {
+            learning_rate: 0.125,
+            decay: 0.75,
+            epsilon: 0.0625,
+            momentum,
+            clip,
+        };
+        let mut cpu = case.cpu(shape, 2);
+        let mut expected = case.parameters.clone();
+        let mut mean_square = vec![0.0; expected.len()];
+        let mut velocity = vec![0.0; expected.len()];
+        for _ in 0..3 {
+            let (_, gradient) = case.run(&mut cpu);
+            let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+            assert!((f64::from(cpu.step(&optimiser)) - norm).abs() < 1e-5 * norm);
+            let clip = f64::from(clip);
+            let scale = if clip > 0.0 && norm > clip {
+                clip / norm
+            } else {
+                1.0
+            };
+            for (i, g) in gradient.iter().map(|g| g * scale).enumerate() {
+                mean_square[i] = 0.75 * mean_square[i] + 0.25 * g * g;
+                velocity[i] =
+                    f64::from(momentum) * velocity[i] + g / (f64::sqrt(mean_square[i]) + 0.0625);
+                expected[i] -= 0.125 * velocity[i];
+            }
+            let mut found = Vec::new();
+            cpu.parameters(&mut found);
+            for (found, expected) in found.iter().zip(&expected) {
+                // The factor that clips is an f32.
+                assert!((found - expected).abs() < 1e-6, "{found} for {expected}");
+            }
+        }
+        let mut moments = Vec::new();
+        cpu.moments(&mut moments);
+        let arrays = if momentum > 0.0 { 2 } else { 1 };
+        assert_eq!(moments.len(), arrays * expected.len());
+
+        // Continued elsewhere, with parameters and moments carried over: the same.
+        let mut other = case.cpu(shape, 2);
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        cpu.parameters(&mut here);
+        other.set_parameters(&here);
+        other.set_moments(&moments);
+        for cpu in [&mut cpu, &mut other] {
+            case.run(cpu);
+            cpu.step(&optimiser);
+        }
+        cpu.parameters(&mut here);
+        other.parameters(&mut there);
+        assert_eq!(here, there);
+    }
+}

@@ -1,0 +1,266 @@
+//! An NVIDIA GPU, by the driver, NVRTC and cuBLAS.
+
+use std::{
+    collections::HashMap,
+    ffi::{CStr, CString, c_int},
+    fmt::Display,
+    panic,
+    sync::Arc,
+};
+
+use cudarc::{
+    cublas::{self, CudaBlas},
+    driver::{
+        CudaContext, CudaFunction, CudaSlice, CudaStream, DevicePtr, LaunchConfig, PushKernelArg,
+        result::DriverError,
+    },
+    nvrtc::{self, Ptx},
+};
+
+use super::{
+    Unavailable,
+    call::{Argument, BLOCK, Call, KERNELS},
+    machine::Machine,
+    matrix::{Matrix, Sgemm},
+};
+
+/// The source of all kernels.
+pub(super) const SOURCE: &str = include_str!("kernels.cu");
+
+/// A GPU with the kernels loaded. All that it does is put in one stream.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    // Before what they live in.
+    memory: CudaSlice<f32>,
+    kernels: HashMap<&'static str, CudaFunction>,
+    blas: CudaBlas,
+    stream: Arc<CudaStream>,
+}
+
+/// Whether there is a GPU to compute on, and all that it takes.
+///
+/// # Errors
+///
+/// What is missing.
+pub fn available() -> Result<(), Unavailable> {
+    // SAFETY: only looks for the libraries; loading them runs nothing but their own set-up.
+    let (driver, compiler, blas) = unsafe {
+        (
+            cudarc::driver::sys::is_culib_present(),
+            nvrtc::sys::is_culib_present(),
+            cublas::sys::is_culib_present(),
+        )
+    };
+    if !driver {
+        return Err(Unavailable::NoDriver);
+    }
+    match CudaContext::device_count().map_err(Unavailable::driver)? {
+        0 => {
+            return Err(Unavailable::NoGpu {
+                ordinal: 0,
+                gpus: 0,
+            });
+        }
+        _ if !compiler => return Err(Unavailable::NoCompiler),
+        _ if !blas => return Err(Unavailable::NoBlas),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Compiles the kernels for an architecture such as `sm_90`, to machine code: what is compiled so far a driver older
+/// than the compiler can load as well.
+pub(super) fn compile(architecture: &str) -> Result<Vec<u8>, Unavailable> {
+    // SAFETY: only looks for the library.
+    if !unsafe { nvrtc::sys::is_culib_present() } {
+        return Err(Unavailable::NoCompiler);
+    }
+    let failed = |reason: String| Unavailable::Kernels {
+        architecture: architecture.to_owned(),
+        reason,
+    };
+    let source = CString::new(SOURCE).map_err(|error| failed(error.to_string()))?;
+    let name = c"kernels.cu";
+    let program = nvrtc::result::create_program(&source, Some(name))
+        .map_err(|error| failed(error.to_string()))?;
+    let option = format!("--gpu-architecture={architecture}");
+    // SAFETY: a program that is destroyed only after its last use, and a buffer as long as it says.
+    unsafe {
+        let compiled = nvrtc::result::compile_program(program, &[option]);
+        let code = compiled.and_then(|()| {
+            let mut len = 0;
+            nvrtc::sys::nvrtcGetCUBINSize(program, &mut len).result()?;
+            let mut code = vec![0_u8; len];
+            nvrtc::sys::nvrtcGetCUBIN(program, code.as_mut_ptr().cast()).result()?;
+            Ok(code)
+        });
+        let code = code.map_err(|error| {
+            let log = nvrtc::result::get_program_log(program).unwrap_or_default();
+            let log = if log.is_empty() {
+                String::new()
+            } else {
+                CStr::from_ptr(log.as_ptr()).to_string_lossy().into_owned()
+            };
+            failed(format!("{error}: {log}"))
+        });
+        // Nothing follows from a program that cannot be destroyed.
+        let _ = nvrtc::result::destroy_program(program);
+        code
+    }
+}
+
+impl Gpu {
+    /// One of the GPUs that the driver counts, from 0.
+    pub(super) fn new(ordinal: usize) -> Result<Self, Unavailable> {
+        available()?;
+        let gpus = CudaContext::device_count().map_err(Unavailable::driver)?;
+        if ordinal >= gpus.max(0) as usize {
+            let gpus = gpus.max(0) as usize;
+            return Err(Unavailable::NoGpu { ordinal, gpus });
+        }
+        // A function that a library lacks is no error to cudarc but a panic.
+        panic::catch_unwind(|| Self::open(ordinal)).unwrap_or_else(|payload| {
+            let text = payload.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));
+            Err(Unavailable::Failed(text.unwrap_or_default()))
+        })
+    }
+
+    fn open(ordinal: usize) -> Result<Self, Unavailable> {
+        let context = CudaContext::new(ordinal).map_err(Unavailable::driver)?;
+        // SAFETY: the events would order streams; there is but one.
+        unsafe { context.disable_event_tracking() };
+        let stream = context.new_stream().map_err(Unavailable::driver)?;
+
+        let (major, minor) = context.compute_capability().map_err(Unavailable::driver)?;
+        let code = compile(&format!("sm_{major}{minor}"))?;
+        let module = context
+            .load_module(Ptx::from_binary(code))
+            .map_err(Unavailable::driver)?;
+        let kernels = KERNELS
+            .into_iter()
+            .map(|name| Ok((name, module.load_function(name)?)))
+            .collect::<Result<_, DriverError>>()
+            .map_err(Unavailable::driver)?;
+
+        let failed = |error: cublas::result::CublasError| Unavailable::Failed(error.to_string());
+        let blas = CudaBlas::new(Arc::clone(&stream)).map_err(failed)?;
+        let plain = cublas::sys::cublasMath_t::CUBLAS_DEFAULT_MATH;
+        // SAFETY: a live handle.
+        unsafe { cublas::sys::cublasSetMathMode(*blas.handle(), plain) }
+            .result()
+            .map_err(failed)?;
+        Ok(Self {
+            memory: stream.alloc_zeros(1).map_err(Unavailable::driver)?,
+            kernels,
+            blas,
+            stream,
+        })
+    }
+
+    /// The address of an index.
+    fn address(&self, matrix: Matrix) -> u64 {
+        assert!(matrix.range().end <= self.memory.len(), "{matrix:?}");
+        let (start, _) = self.memory.device_ptr(&self.stream);
+        start + (matrix.at * size_of::<f32>()) as u64
+    }
+}
+
+impl Machine for Gpu {
+    fn grow(&mut self, len: usize) {
+        if len <= self.memory.len() {
+            return;
+        }
+        let bytes = len * size_of::<f32>();
+        let what = format!("taking {} MiB of its memory", bytes >> 20);
+        let mut memory = done(&what, self.stream.alloc_zeros(len));
+        done(
+            "copying",
+            self.stream.memcpy_dtod(&self.memory, &mut memory),
+        );
+        self.memory = memory;
+    }
+
+    fn write(&mut self, at: usize, from: &[f32]) {
+        if !from.is_empty() {
+            let mut into = self.memory.slice_mut(at..at + from.len());
+            done("copying to it", self.stream.memcpy_htod(from, &mut into));
+        }
+    }
+
+    fn read(&self, at: usize, into: &mut [f32]) {
+        if !into.is_empty() {
+            let from = self.memory.slice(at..at + into.len());
+            done("copying from it", self.stream.memcpy_dtoh(&from, into));
+            done("waiting for it", self.stream.synchronize());
+        }
+    }
+
+    fn multiply(&mut self, product: &Sgemm) {
+        use cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
+        let operation = |transpose| if transpose { CUBLAS_OP_T } else { CUBLAS_OP_N };
+        let [a, b, c] = [product.a, product.b, product.c].map(|matrix| self.address(matrix));
+        done("binding", self.stream.context().bind_to_thread());
+        // SAFETY: matrices inside of the memory, which lives; α and β are on the host, as is cuBLAS's default.
+        let result = unsafe {
+            cublas::result::sgemm(
+                *self.blas.handle(),
+                operation(product.transpose_a),
+                operation(product.transpose_b),
+                int(product.m),
+                int(product.n),
+                int(product.k),
+                &1.0,
+                a as *const f32,
+                int(product.a.stride),
+                b as *const f32,
+                int(product.b.stride),
+                &product.beta,
+                c as *mut f32,
+                int(product.c.stride),
+            )
+        };
+        done("sgemm", result);
+    }
+
+    fn call(&mut self, call: &Call) {
+        enum Value {
+            Address(u64),
+            Integer(i32),
+            Real(f32),
+        }
+        let values: Vec<Value> = call
+            .arguments()
+            .into_iter()
+            .map(|argument| match argument {
+                Argument::Array(matrix) => Value::Address(self.address(matrix)),
+                Argument::Integer(number) => Value::Integer(number),
+                Argument::Real(number) => Value::Real(number),
+            })
+            .collect();
+        let mut launch = self.stream.launch_builder(&self.kernels[call.kernel()]);
+        for value in &values {
+            match value {
+                Value::Address(address) => launch.arg(address),
+                Value::Integer(number) => launch.arg(number),
+                Value::Real(number) => launch.arg(number),
+            };
+        }
+        let grid = LaunchConfig {
+            grid_dim: (int(call.blocks()) as u32, 1, 1),
+            block_dim: (BLOCK as u32, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        // SAFETY: the arguments that the kernel has (its test compares their kinds), of arrays inside of the memory.
+        done(call.kernel(), unsafe { launch.launch(grid) });
+    }
+}
+
+/// The result of a call that does not fail on a sound device.
+fn done<T, E: Display>(what: &str, result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| panic!("the GPU failed at {what}: {error}"))
+}
+
+fn int(number: usize) -> c_int {
+    c_int::try_from(number).expect("fewer than 2^31 rows, columns and blocks")
+}

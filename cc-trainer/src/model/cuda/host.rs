@@ -1,0 +1,189 @@
+//! The kernels on a processor: `kernels.cu` compiled as C++, each kernel run thread after thread, beside a matrix product
+//! by BLAS's definition. So the device's arithmetic is tested where there is no GPU.
+
+use std::{
+    collections::HashMap,
+    env,
+    ffi::{CStr, CString, c_char, c_uint, c_void},
+    os::unix::ffi::OsStrExt,
+    process::Command,
+    sync::OnceLock,
+};
+
+use super::{
+    call::{Argument, BLOCK, Call, KERNELS},
+    machine::Machine,
+    matrix::{Matrix, Sgemm},
+};
+
+/// The kernels, and around them what CUDA has and C++ has not.
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/model/cuda/host.cpp");
+
+type Run = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
+
+/// A processor in place of a GPU. What no one has written to its memory is not a number.
+pub(super) struct Host {
+    kernels: &'static HashMap<&'static str, Kernel>,
+    memory: Vec<f32>,
+}
+
+struct Kernel {
+    run: Run,
+    /// p for a pointer, i for an integer, f for a float.
+    signature: String,
+}
+
+impl Host {
+    /// None, with a word about it, where there is no C++ compiler.
+    pub(super) fn new() -> Option<Self> {
+        static KERNELS: OnceLock<Option<HashMap<&'static str, Kernel>>> = OnceLock::new();
+        let kernels = KERNELS.get_or_init(compile).as_ref();
+        if kernels.is_none() {
+            eprintln!(
+                "SKIPPED: no C++ compiler (`c++`, or what CXX names) to run the kernels here"
+            );
+        }
+        kernels.map(|kernels| Self {
+            kernels,
+            memory: Vec::new(),
+        })
+    }
+
+    fn check(&self, matrix: Matrix) {
+        assert!(matrix.range().end <= self.memory.len(), "{matrix:?}");
+    }
+}
+
+impl Machine for Host {
+    fn grow(&mut self, len: usize) {
+        let len = len.max(self.memory.len());
+        self.memory.resize(len, f32::NAN);
+    }
+
+    fn write(&mut self, at: usize, from: &[f32]) {
+        self.memory[at..at + from.len()].copy_from_slice(from);
+    }
+
+    fn read(&self, at: usize, into: &mut [f32]) {
+        into.copy_from_slice(&self.memory[at..at + into.len()]);
+    }
+
+    /// As the reference BLAS defines it: element (i, j) of a column-major matrix with leading dimension l is at i + j l.
+    fn multiply(&mut self, product: &Sgemm) {
+        let Sgemm { a, b, c, .. } = *product;
+        [a, b, c].into_iter().for_each(|matrix| self.check(matrix));
+        let at = |matrix: Matrix, transposed: bool, i: usize, j: usize| {
+            let (i, j) = if transposed { (j, i) } else { (i, j) };
+            matrix.at + i + j * matrix.stride
+        };
+        for j in 0..product.n {
+            for i in 0..product.m {
+                let term = |p| {
+                    let a = self.memory[at(a, product.transpose_a, i, p)];
+                    let b = self.memory[at(b, product.transpose_b, p, j)];
+                    f64::from(a) * f64::from(b)
+                };
+                let sum = (0..product.k).map(term).sum::<f64>() as f32;
+                let c = at(c, false, i, j);
+                // β = 0 overwrites, even what is not a number.
+                self.memory[c] = match product.beta {
+                    0.0 => sum,
+                    beta => sum + beta * self.memory[c],
+                };
+            }
+        }
+    }
+
+    fn call(&mut self, call: &Call) {
+        let kernel = &self.kernels[call.kernel()];
+        let arguments = call.arguments();
+        let letters = arguments.iter().map(|argument| match argument {
+            Argument::Array(_) => 'p',
+            Argument::Integer(_) => 'i',
+            Argument::Real(_) => 'f',
+        });
+        assert_eq!(letters.collect::<String>(), kernel.signature, "{call:?}");
+
+        let memory = self.memory.as_mut_ptr();
+        let mut values: Vec<[u8; 8]> = arguments
+            .iter()
+            .map(|argument| match *argument {
+                Argument::Array(matrix) => {
+                    self.check(matrix);
+                    (memory as usize + matrix.at * size_of::<f32>()).to_ne_bytes()
+                }
+                Argument::Integer(number) => first_bytes(number.to_ne_bytes()),
+                Argument::Real(number) => first_bytes(number.to_ne_bytes()),
+            })
+            .collect();
+        let mut pointers: Vec<*mut c_void> = values
+            .iter_mut()
+            .map(|value| value.as_mut_ptr().cast())
+            .collect();
+        let (blocks, width) = (call.blocks() as c_uint, BLOCK as c_uint);
+        // SAFETY: the arguments are of the number and kinds that the kernel has, and its arrays lie in the memory.
+        unsafe { (kernel.run)(blocks, width, pointers.as_mut_ptr()) };
+    }
+}
+
+fn first_bytes(bytes: [u8; 4]) -> [u8; 8] {
+    let mut all = [0; 8];
+    all[..4].copy_from_slice(&bytes);
+    all
+}
+
+/// The kernels, or none where nothing compiles them.
+fn compile() -> Option<HashMap<&'static str, Kernel>> {
+    let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    Command::new(&compiler).arg("--version").output().ok()?;
+
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let library = dir.path().join("kernels.so");
+    let each = KERNELS.map(|name| format!("KERNEL({name}) ")).concat();
+    let compiled = Command::new(&compiler)
+        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC"])
+        .args([&format!("-DKERNELS={each}"), SOURCE])
+        .arg("-o")
+        .arg(&library)
+        .output()
+        .expect("a C++ compiler");
+    let messages = String::from_utf8_lossy(&compiled.stderr);
+    assert!(compiled.status.success(), "{messages}");
+
+    let path = CString::new(library.as_os_str().as_bytes()).expect("a path");
+    // SAFETY: a library of the functions above, which does nothing on being loaded. It is never unloaded.
+    let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!library.is_null(), "{}", path.to_string_lossy());
+    let find = |name: String| {
+        let name = CString::new(name).expect("a name");
+        // SAFETY: an open library and a string.
+        let function = unsafe { libc::dlsym(library, name.as_ptr()) };
+        assert!(!function.is_null(), "{}", name.to_string_lossy());
+        function
+    };
+    let kernel = |name: &str| {
+        type Signature = unsafe extern "C" fn() -> *const c_char;
+        let (run, signature) = (
+            find(format!("run_{name}")),
+            find(format!("signature_{name}")),
+        );
+        // SAFETY: the functions' types as defined above, and a static string.
+        let (run, signature) = unsafe {
+            let signature: Signature = std::mem::transmute(signature);
+            (
+                std::mem::transmute::<*mut c_void, Run>(run),
+                CStr::from_ptr(signature()),
+            )
+        };
+        Kernel {
+            run,
+            signature: signature.to_string_lossy().into_owned(),
+        }
+    };
+    Some(
+        KERNELS
+            .into_iter()
+            .map(|name| (name, kernel(name)))
+            .collect(),
+    )
+}

@@ -1,0 +1,296 @@
+//! The passes by the kernels as C++, against the processors' in f64; and that NVRTC takes the kernels.
+
+use super::{host::Host, network::Network};
+use crate::model::{Activation, Cpu, Layout, Outputs, RmsProp, Sequences, Shape};
+
+/// Arrays of a batch, from a seed.
+struct Batch {
+    steps: usize,
+    lanes: usize,
+    observation: Vec<f32>,
+    reward: Vec<f32>,
+    keep: Vec<f32>,
+    privileged: Vec<f32>,
+    h: Vec<f32>,
+    c: Vec<f32>,
+    d_logits: Vec<f32>,
+    d_baseline: Vec<f32>,
+}
+
+/// Uniform on ±1 (the finaliser of SplitMix64).
+fn noise(seed: u64, len: usize) -> Vec<f32> {
+    let number = |i: u64| {
+        let mut mixed = ((seed << 32) | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1_u32 << 23) as f32 - 1.0
+    };
+    (0..len as u64).map(number).collect()
+}
+
+fn wide<const N: usize>(arrays: [&[f32]; N]) -> [Vec<f64>; N] {
+    arrays.map(|array| array.iter().copied().map(f64::from).collect())
+}
+
+impl Batch {
+    fn new(shape: &Shape, steps: usize, lanes: usize, seed: u64) -> Self {
+        let frames = steps * lanes;
+        let state = lanes * shape.state();
+        let draw = |array, len| noise(seed * 16 + array, len);
+        Self {
+            steps,
+            lanes,
+            observation: draw(0, frames * shape.observation),
+            reward: draw(1, frames),
+            keep: draw(2, frames)
+                .into_iter()
+                .map(|x| f32::from(u8::from(x > -0.6)))
+                .collect(),
+            privileged: draw(3, frames * shape.privileged),
+            h: draw(4, state),
+            c: draw(5, state),
+            d_logits: draw(6, frames * shape.actions),
+            d_baseline: draw(7, frames),
+        }
+    }
+
+    fn input(&self) -> Sequences<'_> {
+        Sequences {
+            steps: self.steps,
+            lanes: self.lanes,
+            observation: &self.observation,
+            reward: &self.reward,
+            keep: &self.keep,
+            privileged: &self.privileged,
+            h: &self.h,
+            c: &self.c,
+        }
+    }
+
+    /// What a network in f64 makes of it: its outputs; its gradient it keeps.
+    fn reference(&self, cpu: &mut Cpu<f64>) -> Outputs<f64> {
+        let [
+            observation,
+            reward,
+            keep,
+            privileged,
+            h,
+            c,
+            d_logits,
+            d_baseline,
+        ] = wide([
+            &self.observation,
+            &self.reward,
+            &self.keep,
+            &self.privileged,
+            &self.h,
+            &self.c,
+            &self.d_logits,
+            &self.d_baseline,
+        ]);
+        let input = Sequences {
+            steps: self.steps,
+            lanes: self.lanes,
+            observation: &observation,
+            reward: &reward,
+            keep: &keep,
+            privileged: &privileged,
+            h: &h,
+            c: &c,
+        };
+        let mut outputs = Outputs::default();
+        cpu.forward(&input, &mut outputs);
+        cpu.backward(&input, &d_logits, &d_baseline);
+        outputs
+    }
+}
+
+/// That numbers are those of the reference, to a fraction of its largest.
+fn assert_close(what: &str, found: &[f32], reference: &[f64]) {
+    assert_eq!(found.len(), reference.len(), "{what}");
+    let largest = reference.iter().fold(0.0_f64, |max, x| max.max(x.abs()));
+    for (i, (&found, &reference)) in found.iter().zip(reference).enumerate() {
+        let difference = (f64::from(found) - reference).abs();
+        // Not `>`, which a number that is none would pass.
+        assert!(
+            difference <= 1e-5 * largest,
+            "{what}[{i}]: {found} for {reference}, of at most {largest}"
+        );
+    }
+}
+
+fn shapes() -> [Shape; 4] {
+    let small = Shape {
+        observation: 7,
+        hidden: vec![19, 13],
+        activation: Activation::Relu,
+        lstm: Some(11),
+        actions: 5,
+        privileged: 0,
+    };
+    [
+        small.clone(),
+        Shape {
+            activation: Activation::Tanh,
+            privileged: 3,
+            ..small.clone()
+        },
+        Shape {
+            lstm: None,
+            hidden: vec![17],
+            ..small.clone()
+        },
+        Shape {
+            lstm: None,
+            privileged: 2,
+            ..small
+        },
+    ]
+}
+
+fn moments(network: &Network<Host>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
+    let (mut found, mut expected) = (Vec::new(), Vec::new());
+    network.moments(&mut found);
+    cpu.moments(&mut expected);
+    (found, expected)
+}
+
+#[test]
+fn outputs_gradients_and_steps_are_those_of_processors() {
+    for shape in shapes() {
+        let Some(host) = Host::new() else { return };
+        let mut network = Network::new(host, &shape);
+        assert_eq!(*network.shape(), shape);
+        let mut cpu = Cpu::<f64>::new(&shape, 1).expect("one thread");
+        // Larger, smaller and larger again than the memory; each after steps of another kind.
+        let batches = [
+            (4, 3, 0.0),
+            (9, 31, 0.9),
+            (5, 2, 0.9),
+            (9, 31, 0.0),
+            (1, 1, 0.5),
+        ];
+        for (seed, (steps, lanes, momentum)) in (1..).zip(batches) {
+            let batch = Batch::new(&shape, steps, lanes, seed);
+            let reference = batch.reference(&mut cpu);
+
+            let mut outputs = Outputs::default();
+            network.forward(&batch.input(), &mut outputs);
+            assert_close("logits", &outputs.logits, &reference.logits);
+            assert_close("baseline", &outputs.baseline, &reference.baseline);
+            assert_close("h", &outputs.h, &reference.h);
+            assert_close("c", &outputs.c, &reference.c);
+
+            network.backward(&batch.input(), &batch.d_logits, &batch.d_baseline);
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            network.gradient(&mut found);
+            cpu.gradient(&mut expected);
+            for array in Layout::of(&shape).arrays() {
+                assert_close(&array.name, array.of(&found), array.of(&expected));
+            }
+
+            let optimiser = RmsProp {
+                learning_rate: 0.01,
+                decay: 0.9,
+                epsilon: 0.01,
+                momentum,
+                clip: if seed % 2 == 0 { 0.0 } else { 1.5 },
+            };
+            let (norm, reference) = (network.step(&optimiser), cpu.step(&optimiser));
+            assert_close("norm", &[norm], &[f64::from(reference)]);
+            network.parameters(&mut found);
+            cpu.parameters(&mut expected);
+            assert_close("parameters", &found, &expected);
+            let (found, expected) = moments(&network, &cpu);
+            assert_close("moments", &found, &expected);
+
+            // Differences would add up otherwise.
+            let exact: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
+            network.set_moments(&exact);
+            let mut parameters = Vec::new();
+            network.parameters(&mut parameters);
+            let [parameters, exact] = wide([&parameters, &exact]);
+            cpu.set_parameters(&parameters);
+            cpu.set_moments(&exact);
+        }
+    }
+}
+
+#[test]
+fn the_norm_is_that_of_all_of_many_parameters() {
+    let shape = Shape {
+        observation: 300,
+        hidden: vec![150],
+        activation: Activation::Tanh,
+        lstm: None,
+        actions: 5,
+        privileged: 0,
+    };
+    let Some(host) = Host::new() else { return };
+    let mut network = Network::new(host, &shape);
+    let batch = Batch::new(&shape, 1, 2, 1);
+    network.forward(&batch.input(), &mut Outputs::default());
+    network.backward(&batch.input(), &batch.d_logits, &batch.d_baseline);
+    let mut gradient = Vec::new();
+    network.gradient(&mut gradient);
+    let squares = gradient.iter().map(|&g| f64::from(g) * f64::from(g));
+    let optimiser = RmsProp {
+        learning_rate: 0.0,
+        decay: 0.9,
+        epsilon: 0.01,
+        momentum: 0.0,
+        clip: 0.0,
+    };
+    let norm = network.step(&optimiser);
+    assert_close("norm", &[norm], &[squares.sum::<f64>().sqrt()]);
+}
+
+#[test]
+fn no_frames_have_no_gradient() {
+    let [shape, ..] = shapes();
+    let Some(host) = Host::new() else { return };
+    let mut network = Network::new(host, &shape);
+    let mut outputs = Outputs::default();
+    let some = Batch::new(&shape, 2, 2, 1);
+    network.forward(&some.input(), &mut outputs);
+    network.backward(&some.input(), &some.d_logits, &some.d_baseline);
+    let none = Batch::new(&shape, 0, 2, 1);
+    network.forward(&none.input(), &mut outputs);
+    assert_eq!(outputs.logits.len(), 0);
+    network.backward(&none.input(), &[], &[]);
+    let mut gradient = Vec::new();
+    network.gradient(&mut gradient);
+    assert!(gradient.iter().all(|&g| g == 0.0));
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn nvrtc_compiles_the_kernels() {
+    use super::{
+        Unavailable,
+        call::KERNELS,
+        gpu::{SOURCE, compile},
+    };
+
+    for architecture in ["sm_80", "sm_90"] {
+        match compile(architecture) {
+            Ok(code) => {
+                assert!(code.starts_with(b"\x7fELF"), "machine code");
+                for name in KERNELS {
+                    let found = code.windows(name.len()).any(|part| part == name.as_bytes());
+                    assert!(found, "{name}");
+                }
+            }
+            Err(error @ Unavailable::NoCompiler) => {
+                eprintln!("SKIPPED: {error}");
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let Err(error) = compile("sm_1") else {
+        panic!("no such architecture");
+    };
+    assert!(error.to_string().contains("sm_1"), "{error}");
+    assert_eq!(SOURCE.matches("__global__").count(), KERNELS.len());
+}

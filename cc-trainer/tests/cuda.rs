@@ -1,0 +1,218 @@
+//! The network on a GPU: its gradients and steps are those of processors. Where there is no GPU, or the program is
+//! built without the feature `cuda`, the tests are reported as ignored, with the reason.
+
+use std::process::ExitCode;
+
+use cc_trainer::model::{
+    self, Activation, Cpu, Device, DeviceKind, Layout, Outputs, RmsProp, Sequences, Shape,
+};
+use libtest_mimic::{Arguments, Completion, Trial};
+
+fn main() -> ExitCode {
+    // One GPU, and not the memory of all tests at once.
+    let arguments = Arguments {
+        test_threads: Some(1),
+        ..Arguments::from_args()
+    };
+    let tests: [(_, fn()); 3] = [
+        (
+            "gradients_are_those_of_processors",
+            gradients_are_those_of_processors,
+        ),
+        (
+            "steps_are_those_of_processors",
+            steps_are_those_of_processors,
+        ),
+        (
+            "the_same_calls_give_the_same_bits",
+            the_same_calls_give_the_same_bits,
+        ),
+    ];
+    let trials = tests.map(|(name, test)| {
+        Trial::ignorable_test(name, move || {
+            let [shape, ..] = shapes();
+            match model::device(DeviceKind::Cuda, &shape, 1) {
+                Ok(_) => {
+                    test();
+                    Ok(Completion::Completed)
+                }
+                Err(error) => {
+                    eprintln!("SKIPPED: {name}: {error}");
+                    Ok(Completion::ignored_with(error.to_string()))
+                }
+            }
+        })
+    });
+    libtest_mimic::run(&arguments, trials.into()).exit_code()
+}
+
+fn gradients_are_those_of_processors() {
+    for shape in shapes() {
+        let mut gpu = gpu(&shape);
+        let mut cpu = Cpu::<f32>::new(&shape, 1).expect("one thread");
+        let parameters = model::initialise(&shape, 3);
+        Device::set_parameters(&mut cpu, &parameters);
+        gpu.set_parameters(&parameters);
+        for (steps, lanes) in [(5, 3), (80, 32), (1, 1)] {
+            let batch = Batch::new(&shape, steps, lanes);
+            let [expected, found] =
+                [&mut cpu as &mut dyn Device, &mut *gpu].map(|device| batch.run(device));
+            assert_close("logits", &found.0.logits, &expected.0.logits);
+            assert_close("baseline", &found.0.baseline, &expected.0.baseline);
+            assert_close("h", &found.0.h, &expected.0.h);
+            assert_close("c", &found.0.c, &expected.0.c);
+            for array in Layout::of(&shape).arrays() {
+                assert_close(&array.name, array.of(&found.1), array.of(&expected.1));
+            }
+        }
+    }
+}
+
+fn steps_are_those_of_processors() {
+    for shape in shapes() {
+        let batch = Batch::new(&shape, 4, 5);
+        let mut gpu = gpu(&shape);
+        let mut cpu = Cpu::<f32>::new(&shape, 1).expect("one thread");
+        for (momentum, clip) in [(0.0, 0.0), (0.9, 0.5), (0.9, 0.0), (0.0, 0.5)] {
+            let [expected, found] = [&mut cpu as &mut dyn Device, &mut *gpu].map(|device| {
+                batch.run(device);
+                let norm = device.step(&optimiser(momentum, clip));
+                let (mut parameters, mut moments) = (Vec::new(), Vec::new());
+                device.parameters(&mut parameters);
+                device.moments(&mut moments);
+                (norm, parameters, moments)
+            });
+            assert_close("norm", &[found.0], &[expected.0]);
+            assert_close("parameters", &found.1, &expected.1);
+            assert_close("moments", &found.2, &expected.2);
+            gpu.set_parameters(&expected.1);
+            gpu.set_moments(&expected.2);
+        }
+    }
+}
+
+fn the_same_calls_give_the_same_bits() {
+    for shape in shapes() {
+        let batch = Batch::new(&shape, 20, 9);
+        let [first, second] = [(); 2].map(|()| {
+            let mut gpu = gpu(&shape);
+            for _ in 0..3 {
+                batch.run(&mut *gpu);
+                gpu.step(&optimiser(0.9, 0.5));
+            }
+            let mut parameters = Vec::new();
+            gpu.parameters(&mut parameters);
+            parameters.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        assert!(first == second, "{shape:?}");
+    }
+}
+
+/// The paper's network; one with everything odd; one without LSTM.
+fn shapes() -> [Shape; 3] {
+    let paper = Shape {
+        observation: 220,
+        hidden: vec![512, 512],
+        activation: Activation::Relu,
+        lstm: Some(512),
+        actions: 5,
+        privileged: 0,
+    };
+    let odd = Shape {
+        observation: 37,
+        hidden: vec![65, 43],
+        activation: Activation::Tanh,
+        lstm: Some(31),
+        actions: 7,
+        privileged: 6,
+    };
+    let without = Shape {
+        lstm: None,
+        ..odd.clone()
+    };
+    [paper, odd, without]
+}
+
+fn gpu(shape: &Shape) -> Box<dyn Device> {
+    model::device(DeviceKind::Cuda, shape, 1).expect("there was one a moment ago")
+}
+
+fn optimiser(momentum: f32, clip: f32) -> RmsProp {
+    RmsProp {
+        learning_rate: 1e-3,
+        decay: 0.9,
+        epsilon: 0.01,
+        momentum,
+        clip,
+    }
+}
+
+/// That numbers are those expected, to 1e-4 of the largest.
+fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len(), "{what}");
+    let largest = expected.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        // Not `>`, which a number that is none would pass.
+        assert!(
+            (found - expected).abs() <= 1e-4 * largest,
+            "{what}[{i}]: {found} for {expected}, of at most {largest}"
+        );
+    }
+}
+
+/// Something to compute on.
+struct Batch {
+    steps: usize,
+    lanes: usize,
+    observation: Vec<f32>,
+    reward: Vec<f32>,
+    keep: Vec<f32>,
+    privileged: Vec<f32>,
+    state: [Vec<f32>; 2],
+    d_logits: Vec<f32>,
+    d_baseline: Vec<f32>,
+}
+
+impl Batch {
+    fn new(shape: &Shape, steps: usize, lanes: usize) -> Self {
+        let frames = steps * lanes;
+        // Without a period that the arrays' sizes could share.
+        let wave = |len: usize, pace: f64| -> Vec<f32> {
+            let phase = |i| pace * (i as f64) + 0.01 * (i as f64).sqrt();
+            (0..len).map(|i| phase(i).sin() as f32).collect()
+        };
+        Self {
+            steps,
+            lanes,
+            observation: wave(frames * shape.observation, 0.7),
+            reward: wave(frames, 1.3),
+            keep: (0..frames)
+                .map(|i| f32::from(u8::from(i % 29 != 3)))
+                .collect(),
+            privileged: wave(frames * shape.privileged, 0.9),
+            state: [0.8, 1.1].map(|pace| wave(lanes * shape.state(), pace)),
+            d_logits: wave(frames * shape.actions, 1.9),
+            d_baseline: wave(frames, 1.7),
+        }
+    }
+
+    /// A pass forward and back.
+    fn run(&self, device: &mut dyn Device) -> (Outputs, Vec<f32>) {
+        let [h, c] = &self.state;
+        let input = Sequences {
+            steps: self.steps,
+            lanes: self.lanes,
+            observation: &self.observation,
+            reward: &self.reward,
+            keep: &self.keep,
+            privileged: &self.privileged,
+            h,
+            c,
+        };
+        let (mut outputs, mut gradient) = (Outputs::default(), Vec::new());
+        device.forward(&input, &mut outputs);
+        device.backward(&input, &self.d_logits, &self.d_baseline);
+        device.gradient(&mut gradient);
+        (outputs, gradient)
+    }
+}
