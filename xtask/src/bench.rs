@@ -19,7 +19,7 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 5] = [
+const BENCHES: [Bench; 7] = [
     Bench {
         name: "datapath",
         package: "cc-agent",
@@ -36,6 +36,11 @@ const BENCHES: [Bench; 5] = [
         kernel: true,
     },
     Bench {
+        name: "learner",
+        package: "cc-trainer",
+        kernel: false,
+    },
+    Bench {
         name: "link",
         package: "cc-trainer",
         kernel: true,
@@ -43,6 +48,11 @@ const BENCHES: [Bench; 5] = [
     Bench {
         name: "policy",
         package: "cc-agent",
+        kernel: false,
+    },
+    Bench {
+        name: "sim",
+        package: "cc-trainer",
         kernel: false,
     },
 ];
@@ -55,9 +65,13 @@ const BENCHES: [Bench; 5] = [
 ///
 /// flows: how soon 1,000 flows are answered, and what becomes of flows without a slot (needs root).
 ///
+/// learner: frames a second through forward pass, backward pass and optimiser, for a large and a small network.
+///
 /// link: what the emulated link carries, how punctually and at what price, beside a veth pair (needs root).
 ///
 /// policy: decisions a second on one core, by the policy's size and the batch's.
+///
+/// sim: simulated packets and decisions a second on one core, and the memory of a flow.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The benchmark to run; all when left out.

@@ -38,6 +38,8 @@ pub(crate) fn programs() -> Result<Programs> {
     cargo
         .args(["build", "--release", "--bins"])
         .args(["--package", "cc-agent", "--package", "cc-trainer"])
+        // One program, with a GPU and without: CUDA's libraries are looked for only when it is to learn on one.
+        .args(["--features", "cc-trainer/cuda"])
         .env(object::VARIABLE, &object);
     process::run(&mut cargo).context("cannot build the agent and the trainer")?;
     let dir = workspace::target_dir().join("release");

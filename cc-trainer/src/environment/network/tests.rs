@@ -1,0 +1,227 @@
+use super::*;
+
+fn config(text: &str) -> Config {
+    toml::from_str(text).expect("a valid configuration")
+}
+
+fn network(text: &str, seed: u64) -> Network {
+    let world = World::new(config(text)).expect("a valid world");
+    Network::new(Arc::new(world), seed)
+}
+
+/// So many turns under a fixed rule.
+fn play(network: &mut Network, turns: usize, rule: impl Fn(&Turn) -> usize) -> Vec<Turn> {
+    let mut all = Vec::new();
+    for _ in 0..turns {
+        let mut turn = Turn::default();
+        network.next(&mut turn);
+        network.act(rule(&turn));
+        all.push(turn);
+    }
+    all
+}
+
+const ONE: &str = "
+    episode_s = 3
+    delay = { kind = \"none\" }
+    [[links]]
+    [links.random]
+    rate_mbps = [12, 12]
+    delay_ms = [20, 20]
+    queue_bdp = [2, 2]
+";
+
+#[test]
+fn turns_have_the_lengths_of_the_spec_and_come_every_window() {
+    let mut network = network("episode_s = 3", 1);
+    let spec = network.spec();
+    assert_eq!((spec.seats, spec.observation, spec.actions), (1, 220, 5));
+    assert_eq!(spec.tasks, 6);
+    let turns = play(&mut network, 100, |_| 0);
+    for turn in &turns {
+        assert_eq!(turn.observation.len(), spec.observation);
+        assert_eq!(turn.privileged.len(), spec.privileged);
+        assert!(turn.task < spec.tasks && turn.seat < spec.seats);
+        let finite = |values: &[f32]| values.iter().all(|value| value.is_finite());
+        assert!(finite(&turn.observation) && finite(&[turn.reward, turn.observed_reward]));
+        assert!(
+            turn.privileged.iter().all(|v| v.abs() < 8.0),
+            "{:?}",
+            turn.privileged
+        );
+    }
+    let first = turns.iter().filter(|turn| turn.first.is_some()).count();
+    assert!((3..=10).contains(&first), "{first} episodes");
+    assert_eq!(
+        (turns[0].first, turns[0].reward),
+        (Some(End::Truncated), 0.0)
+    );
+}
+
+#[test]
+fn a_seed_repeats_a_run() {
+    let text = "
+        episode_s = 2
+        [[links]]
+        scenarios = \"calibrated,dynamic\"
+        [[links]]
+        weight = 2
+        random = { service = \"cellular\" }
+    ";
+    let run = |seed| {
+        play(&mut network(text, seed), 60, |turn| {
+            turn.observation.len() % 5
+        })
+    };
+    assert!(run(3) == run(3));
+    assert!(run(3) != run(4));
+}
+
+/// By the formula, from what the link can carry.
+#[test]
+fn power_is_best_where_the_window_fills_the_link_and_not_the_queue() {
+    // 12 Mbit/s × 40 ms are 40 packets.
+    let mean = |cwnd: u32| {
+        let actions = format!("0,/1.2,*1.2,+{cwnd}");
+        let text = format!(
+            "{ONE}\n[policy]\nactions = \"{actions}\"\ncwnd = {{ min = 2, max = {cwnd} }}\n"
+        );
+        // The bound of the window makes +cwnd a fixed one.
+        let turns = play(&mut network(&text, 1), 100, |_| 3);
+        let rewards = turns.iter().filter(|turn| turn.first.is_none());
+        let rewards: Vec<_> = rewards.map(|turn| f64::from(turn.reward)).skip(2).collect();
+        rewards.iter().sum::<f64>() / rewards.len() as f64
+    };
+    let (little, right, much) = (mean(10), mean(40), mean(80));
+    // ln(1448/1500) at the best; a fifth of the rate, in bursts of ten packets; a delay of 60 ms on 20 of propagation.
+    assert!((-0.15..0.02).contains(&right), "{right}");
+    assert!((-2.0..-1.5).contains(&little), "{little}");
+    assert!((-1.2..-0.9).contains(&much), "{much}");
+}
+
+#[test]
+fn the_agents_own_reward_can_be_the_objective() {
+    let text = format!("{ONE}\n[objective]\nkind = \"environment\"\nscale = 0.5\n");
+    let turns = play(&mut network(&text, 1), 20, |_| 0);
+    for turn in turns.iter().filter(|turn| turn.first.is_none()) {
+        assert!((turn.reward - 0.5 * turn.observed_reward).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn changing_the_window_costs_what_is_asked() {
+    let with = |switch: f64| {
+        let text = format!("{ONE}\n[objective]\nkind = \"power\"\nswitch = {switch}\n");
+        play(&mut network(&text, 1), 3, |_| 1)[1].reward
+    };
+    // Half the window.
+    let difference = with(0.0) - with(1.0);
+    assert!((0.5..0.9).contains(&difference), "{difference}");
+}
+
+#[test]
+fn several_flows_have_seats_of_their_own() {
+    let text = "
+        episode_s = 4
+        [[links]]
+        random = { rate_mbps = [20, 20], delay_ms = [10, 20] }
+        [links.flows]
+        learned = [1, 3]
+        stagger_s = 1
+        extra_delay_ms = 10
+        background_share = 0.5
+        schemes = [\"reno\"]
+        [objective]
+        kind = \"power\"
+        shared = true
+    ";
+    let mut network = network(text, 5);
+    assert_eq!(network.spec().seats, 3);
+    let turns = play(&mut network, 400, |_| 0);
+    for seat in 0..3 {
+        let own: Vec<_> = turns.iter().filter(|turn| turn.seat == seat).collect();
+        assert!(own.len() > 30, "seat {seat} has {} turns", own.len());
+        assert!(own[0].first.is_some() && own[1].first.is_none());
+    }
+}
+
+#[test]
+fn families_draw_what_they_say() {
+    let kinds = [
+        "constant", "poisson", "cellular", "steps", "ramps", "outages",
+    ];
+    for kind in kinds {
+        let text = format!(
+            "episode_s = 5
+            [[links]]
+            [links.random]
+            service = \"{kind}\"
+            rate_mbps = [4, 16]
+            delay_ms = [5, 50]
+            queue_bdp = [0.5, 2]
+            loss = {{ share = 0.5, range = [0.001, 0.01] }}
+            jitter_ms = {{ share = 0.5, range = [0.5, 2] }}
+            delay_factor = {{ share = 0.5, range = [0.5, 2] }}
+            policer = {{ share = 0.3, range = [0.5, 0.9] }}
+            ack_aggregation_ms = {{ share = 0.3, range = [2, 20] }}
+            ack_every_ms = {{ share = 0.3, range = [20, 100] }}"
+        );
+        let world = World::new(config(&text)).expect("a valid world");
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let (mut lossy, mut least, mut most) = (0, f64::MAX, 0.0_f64);
+        for _ in 0..60 {
+            let scenario = world.links.draw(5.0, &mut random).scenario;
+            let truth = Truth::new(&scenario, 5_000_000_000);
+            least = least.min(truth.mean_bits_per_second);
+            most = most.max(truth.mean_bits_per_second);
+            lossy += u32::from(scenario.forward.loss != crate::scenario::Loss::None);
+            let delay = scenario.forward.delay.base.as_secs_f64();
+            assert!((0.005..0.0501).contains(&delay));
+            assert!(scenario.forward.queue.bytes >= Some(1500));
+        }
+        assert!(least > 0.5e6 && most < 65e6, "{kind}: {least} to {most}");
+        assert!(most > 1.8 * least, "{kind}");
+        assert!((15..45).contains(&lossy), "{kind}: {lossy} of 60");
+        // And they can be played.
+        let turns = play(&mut network(&text, 2), 40, |_| 0);
+        assert!(turns.iter().any(|turn| turn.first.is_none()), "{kind}");
+    }
+}
+
+#[test]
+fn bad_configurations_say_what_and_where() {
+    for (text, expected) in [
+        ("links = []", "links is empty"),
+        ("[[links]]", "links[0]: give either"),
+        (
+            "[[links]]\nscenarios = \"calibrate\"",
+            "links: no set of scenarios is called `calibrate`",
+        ),
+        (
+            "[[links]]\nscenarios = \"fast/ceiling\"",
+            "the scenario `ceiling` has no rate",
+        ),
+        (
+            "[[links]]\nrandom = { rate_mbps = [50, 2] }",
+            "links[0].random.rate_mbps is 2; expected 50 to 1000",
+        ),
+        (
+            "[[links]]\nrandom = { loss = { share = 2, range = [0.1, 0.2] } }",
+            "links[0].random.loss.share is 2; expected 0 to 1",
+        ),
+        (
+            "[[links]]\nrandom = {}\nflows = { schemes = [\"vegas\"] }",
+            "links[0].flows.schemes names the scheme `vegas`; the simulator has bbr, copa, cubic, reno",
+        ),
+        ("[[links]]\nweight = 0\nrandom = {}", "links[0].weight is 0"),
+        ("episode_s = 0", "episode_s is 0"),
+        ("policy = { window_ms = 0 }", "policy.window_ms is 0"),
+        (
+            "delay = { kind = \"fixed\", ms = -1 }",
+            "delay: ms of the decision delay is -1",
+        ),
+    ] {
+        let error = World::new(config(text)).expect_err(text).to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}

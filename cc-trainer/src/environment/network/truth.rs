@@ -1,0 +1,180 @@
+//! What is known of an episode's link in training and never on a live host: for the objective, and for the critic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::path::Nanos;
+use crate::scenario::{Loss, MTU, Scenario, Service};
+use crate::sim::Simulation;
+
+/// An episode's link.
+#[derive(Clone, Debug)]
+pub(super) struct Truth {
+    scenario: Arc<Scenario>,
+    /// Of the way of the data.
+    pub(super) mean_bits_per_second: f64,
+    /// Whether the flows are learned.
+    learned: Vec<bool>,
+    end: Nanos,
+}
+
+/// Length of what the critic sees beside the observation.
+pub(super) const PRIVILEGED: usize = 12;
+
+/// The rate now is that of so long, ns: of a trace, less would be single packets.
+const NOW_NS: u64 = 200_000_000;
+
+impl Truth {
+    pub(super) fn new(scenario: &Arc<Scenario>, end: Nanos) -> Self {
+        let service = &scenario.forward.service;
+        let mean = match service {
+            // What comes in the episode; the mean of a rate that does not repeat gives its last point too much.
+            Service::Rate(rate) if rate.points.len() > 1 => {
+                let end = Duration::from_nanos(end);
+                service
+                    .capacity_bits(Duration::ZERO, end)
+                    .map(|bits| bits / end.as_secs_f64())
+            }
+            _ => service.mean_bits_per_second(),
+        };
+        Self {
+            mean_bits_per_second: mean.unwrap_or(0.0).max(1.0),
+            learned: scenario
+                .flows
+                .iter()
+                .map(|flow| flow.scheme.is_none())
+                .collect(),
+            scenario: Arc::clone(scenario),
+            end,
+        }
+    }
+
+    pub(super) fn is_learned(&self, flow: usize) -> bool {
+        self.learned[flow]
+    }
+
+    pub(super) fn is_active(&self, flow: usize, now: Nanos) -> bool {
+        let flow = &self.scenario.flows[flow];
+        nanos(flow.start) <= now && flow.stop.is_none_or(|stop| now < nanos(stop))
+    }
+
+    /// How many flows are there.
+    pub(super) fn active(&self, now: Nanos) -> usize {
+        (0..self.learned.len())
+            .filter(|&flow| self.is_active(flow, now))
+            .count()
+    }
+
+    /// One-way delay of a data packet on the empty link, s: propagation and the time that the link takes for it.
+    pub(super) fn base_delay_s(&self, flow: usize, now: Nanos) -> f64 {
+        let extra = self.scenario.flows[flow].extra_delay;
+        let propagation = delay_at(&self.scenario.forward.delay, now) + extra;
+        propagation.as_secs_f64() + f64::from(MTU) * 8.0 / self.mean_bits_per_second
+    }
+
+    /// Base RTT, s.
+    pub(super) fn base_rtt_s(&self, flow: usize, now: Nanos) -> f64 {
+        let extra = self.scenario.flows[flow].extra_delay;
+        let back = delay_at(&self.scenario.reverse.delay, now) + extra;
+        self.base_delay_s(flow, now) + back.as_secs_f64()
+    }
+
+    /// What the critic of a flow sees, each about as large as 1.
+    pub(super) fn privileged(
+        &self,
+        simulation: &Simulation,
+        flow: usize,
+        cwnd: u32,
+        into: &mut Vec<f32>,
+    ) {
+        let now = simulation.now();
+        let forward = &self.scenario.forward;
+        let mean = self.mean_bits_per_second;
+        let rate = self.rate_now(now);
+        let rtt = self.base_rtt_s(flow, now);
+        let product = mean * rtt / 8.0;
+        let limit = [
+            forward.queue.bytes.map(|bytes| bytes as f64),
+            forward
+                .queue
+                .packets
+                .map(|packets| f64::from(packets) * f64::from(MTU)),
+        ];
+        let limit = limit.into_iter().flatten().fold(20.0 * product, f64::min);
+        let (_, backlog) = simulation.backlog();
+        let active = self.active(now).max(1) as f64;
+        let learned = (0..self.learned.len())
+            .filter(|&other| self.learned[other] && self.is_active(other, now))
+            .count() as f64;
+        let window = f64::from(cwnd) * f64::from(MTU) / (product / active);
+        let ack_period_ms = match &self.scenario.reverse.service {
+            Service::Opportunities(trace) => {
+                f64::from(trace.period_ms()) / trace.times().len() as f64
+            }
+            _ => self
+                .scenario
+                .reverse
+                .aggregation
+                .map_or(0.0, |period| period.as_secs_f64() * 1e3),
+        };
+        let values = [
+            ((rate / 1e6).max(0.01).ln() - 2.0) / 2.0,
+            ((mean / 1e6).max(0.01).ln() - 2.0) / 2.0,
+            (rtt * 1e3).max(0.1).ln() - 4.0,
+            (1.0 + limit / product).ln(),
+            50.0 * mean_loss(forward.loss),
+            active.ln(),
+            learned / active,
+            self.end.saturating_sub(now) as f64 / self.end as f64,
+            // How long what waits takes, in base RTTs.
+            (1.0 + backlog as f64 * 8.0 / rate.max(mean * 0.05) / rtt).ln(),
+            window.max(1e-3).ln().clamp(-3.0, 3.0),
+            (1.0 + ack_period_ms).ln() / 3.0,
+            forward.policer.map_or(0.0, |policer| {
+                1.0 - (policer.bits_per_second / mean).min(1.0)
+            }),
+        ];
+        let values: [f64; PRIVILEGED] = values;
+        into.clear();
+        into.extend(values.map(|value| value as f32));
+    }
+
+    fn rate_now(&self, now: Nanos) -> f64 {
+        let from = now.saturating_sub(NOW_NS / 2);
+        let to = from + NOW_NS;
+        let bits = self
+            .scenario
+            .forward
+            .service
+            .capacity_bits(Duration::from_nanos(from), Duration::from_nanos(to));
+        bits.unwrap_or(0.0) / (NOW_NS as f64 / 1e9)
+    }
+}
+
+fn delay_at(delay: &crate::scenario::Delay, now: Nanos) -> Duration {
+    let changes = delay.changes.iter();
+    changes
+        .take_while(|change| nanos(change.at) <= now)
+        .last()
+        .map_or(delay.base, |change| change.delay)
+}
+
+fn mean_loss(loss: Loss) -> f64 {
+    match loss {
+        Loss::None => 0.0,
+        Loss::Bernoulli(probability) => probability,
+        Loss::GilbertElliott {
+            to_bad,
+            to_good,
+            good,
+            bad,
+        } => {
+            let share = to_bad / (to_bad + to_good).max(f64::MIN_POSITIVE);
+            good * (1.0 - share) + bad * share
+        }
+    }
+}
+
+fn nanos(time: Duration) -> Nanos {
+    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
+}

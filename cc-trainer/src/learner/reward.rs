@@ -1,0 +1,187 @@
+//! What the learner makes of rewards before it learns from them.
+
+use serde::{Deserialize, Serialize};
+
+use super::Settings;
+
+/// Below this, a variance counts as none.
+const VARIANCE_FLOOR: f64 = 1e-8;
+
+/// What large rewards are cut down to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clipping {
+    /// They stay.
+    #[default]
+    None,
+    /// To [−1, 1].
+    AbsOne,
+    /// 5·tanh(r/5), and three tenths of that where it is negative.
+    SoftAsymmetric,
+}
+
+impl Clipping {
+    /// The reward that is left.
+    pub fn apply(self, reward: f32) -> f32 {
+        match self {
+            Self::None => reward,
+            Self::AbsOne => reward.clamp(-1.0, 1.0),
+            Self::SoftAsymmetric => {
+                let soft = 5.0 * (reward / 5.0).tanh();
+                if soft < 0.0 { 0.3 * soft } else { soft }
+            }
+        }
+    }
+}
+
+/// What rewards are measured against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalisation {
+    /// Nothing.
+    #[default]
+    None,
+    /// The horizon: times 1 − γ, by which values have the size of rewards and not of sums of many.
+    Horizon,
+    /// Mean and deviation of all of them.
+    Global,
+    /// Mean and deviation of those of the same task.
+    PerTask,
+}
+
+/// Running statistics of rewards, a set a task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rewards {
+    tasks: Vec<Moments>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Moments {
+    count: u64,
+    mean: f64,
+    square: f64,
+}
+
+impl Rewards {
+    /// Nothing is known yet about so many tasks.
+    pub fn new(tasks: usize) -> Self {
+        Self {
+            tasks: vec![Moments::default(); tasks],
+        }
+    }
+
+    /// Takes a batch's rewards into account, and then scales them so: (r − μ)/σ·√(1 − γ²), by which discounted sums of
+    /// independent rewards have a deviation of 1. Mean and square are plain at first, and forget exponentially later.
+    pub(super) fn normalise(&mut self, rewards: &mut [f32], tasks: &[usize], settings: &Settings) {
+        if settings.reward_normalisation == Normalisation::Horizon {
+            for reward in rewards.iter_mut() {
+                *reward *= 1.0 - settings.discount;
+            }
+        }
+        let of = |task: usize| match settings.reward_normalisation {
+            Normalisation::None | Normalisation::Horizon => None,
+            Normalisation::Global => Some(0),
+            Normalisation::PerTask => Some(task),
+        };
+        let mut sums = vec![Moments::default(); self.tasks.len()];
+        for (&reward, &task) in rewards.iter().zip(tasks) {
+            let Some(task) = of(task) else { return };
+            let sum = &mut sums[task];
+            sum.count += 1;
+            sum.mean += f64::from(reward);
+            sum.square += f64::from(reward).powi(2);
+        }
+        for (moments, sum) in self.tasks.iter_mut().zip(&sums) {
+            moments.learn(sum, settings.reward_memory);
+        }
+        let scale = (1.0 - f64::from(settings.discount).powi(2)).sqrt();
+        for (reward, &task) in rewards.iter_mut().zip(tasks) {
+            let Some(task) = of(task) else { return };
+            let moments = &self.tasks[task];
+            *reward = ((f64::from(*reward) - moments.mean) / moments.deviation() * scale) as f32;
+        }
+    }
+}
+
+impl Moments {
+    /// Takes sums of new values in, each with a weight of at least `memory`.
+    fn learn(&mut self, sum: &Self, memory: f64) {
+        if sum.count == 0 {
+            return;
+        }
+        let count = sum.count as f64;
+        self.count += sum.count;
+        let plain = count / self.count as f64;
+        let forgetting = 1.0 - (1.0 - memory).powf(count);
+        let weight = plain.max(forgetting);
+        self.mean += weight * (sum.mean / count - self.mean);
+        self.square += weight * (sum.square / count - self.square);
+    }
+
+    fn deviation(&self) -> f64 {
+        (self.square - self.mean * self.mean)
+            .max(VARIANCE_FLOOR)
+            .sqrt()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(reward_normalisation: Normalisation) -> Settings {
+        Settings {
+            reward_normalisation,
+            ..Settings::default()
+        }
+    }
+
+    #[test]
+    fn clippings_are_their_formulas() {
+        assert_eq!(Clipping::None.apply(-7.0), -7.0);
+        assert_eq!(Clipping::AbsOne.apply(-7.0), -1.0);
+        assert_eq!(Clipping::AbsOne.apply(0.5), 0.5);
+        assert!((Clipping::SoftAsymmetric.apply(5.0) - 3.807_97).abs() < 1e-4);
+        assert!((Clipping::SoftAsymmetric.apply(-5.0) + 1.142_39).abs() < 1e-4);
+    }
+
+    #[test]
+    fn each_task_is_measured_by_itself() {
+        let mut rewards = Rewards::new(2);
+        let mut batch = vec![1.0, 100.0, 3.0, 300.0];
+        rewards.normalise(&mut batch, &[0, 1, 0, 1], &settings(Normalisation::PerTask));
+        // Both tasks: a deviation below, and one above, the mean; times √(1 − 0.99²).
+        let unit = (1.0 - 0.99f32 * 0.99).sqrt();
+        for (found, expected) in batch.iter().zip([-unit, -unit, unit, unit]) {
+            assert!((found - expected).abs() < 1e-5, "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn without_normalisation_nothing_changes() {
+        let mut rewards = Rewards::new(1);
+        let mut batch = vec![1.0, -2.0];
+        rewards.normalise(&mut batch, &[0, 0], &settings(Normalisation::None));
+        assert_eq!(batch, [1.0, -2.0]);
+        assert_eq!(rewards, Rewards::new(1));
+    }
+
+    #[test]
+    fn statistics_are_plain_at_first_and_forget_later() {
+        let mut rewards = Rewards::new(1);
+        let settings = settings(Normalisation::Global);
+        for chunk in [[1.0, 2.0], [3.0, 6.0]] {
+            rewards.normalise(&mut chunk.clone(), &[0, 0], &settings);
+        }
+        assert!((rewards.tasks[0].mean - 3.0).abs() < 1e-12);
+        assert!((rewards.tasks[0].square - 12.5).abs() < 1e-12);
+        // After 10^5 zeros a thousand fives weigh 1 − (1 − 1e-4)^1000, not 1/101.
+        let mut rewards = Rewards::new(1);
+        rewards.normalise(&mut vec![0.0; 100_000], &vec![0; 100_000], &settings);
+        rewards.normalise(&mut vec![5.0; 1000], &vec![0; 1000], &settings);
+        let weight = 1.0 - (1.0 - 1e-4f64).powi(1000);
+        assert!((rewards.tasks[0].mean - 5.0 * weight).abs() < 1e-9);
+    }
+}

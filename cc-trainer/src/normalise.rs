@@ -1,0 +1,295 @@
+//! Inputs of about unit size: what a policy's network sees in place of what the environment says.
+//!
+//! Each input goes through `clip((ln(1 + curvature · max(0, x)) + slope · x − mean) / deviation)`. Quantities that range
+//! over orders of magnitude have a curvature, such that a unit inside the logarithm is about the smallest amount that
+//! means anything (a millisecond, a packet); others have a slope of 1. Mean and deviation are fitted once, on the first
+//! frames, and then stay: a network must not see its inputs move. The transform is exported with the policy.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::{Environment, Spec, Turn};
+
+/// Normalised values are kept within ± this.
+const LIMIT: f32 = 10.0;
+
+/// The smallest deviation divided by: of an input that hardly ever moves, a move is not blown up without bound.
+const LEAST_DEVIATION: f64 = 0.05;
+
+/// The transform of an environment's observation and of the reward that its policy sees.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Normalizer {
+    /// Of each input of the observation, in order.
+    pub observation: Vec<Input>,
+    /// Of the observed reward.
+    pub reward: Input,
+}
+
+/// The transform of one input.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Input {
+    /// Inside the logarithm; 0 leaves it out.
+    pub curvature: f32,
+    /// Of the linear part.
+    pub slope: f32,
+    /// Subtracted.
+    pub mean: f32,
+    /// 1/deviation; 0 for an input that never changed.
+    pub gain: f32,
+}
+
+impl Normalizer {
+    /// The limits of a normalised value are ± this.
+    pub const LIMIT: f32 = LIMIT;
+
+    /// Leaves observations of this length, and rewards, as they are but for their limits.
+    pub fn identity(observation: usize) -> Self {
+        Self {
+            observation: vec![Input::LINEAR; observation],
+            reward: Input::LINEAR,
+        }
+    }
+
+    /// Transforms an observation in place.
+    pub fn apply(&self, observation: &mut [f32]) {
+        for (value, input) in observation.iter_mut().zip(&self.observation) {
+            *value = input.apply(*value);
+        }
+    }
+}
+
+impl Input {
+    /// x.
+    pub const LINEAR: Self = Self {
+        curvature: 0.0,
+        slope: 1.0,
+        mean: 0.0,
+        gain: 1.0,
+    };
+
+    /// ln(1 + curvature · x), where that is more than 0.
+    pub const fn logarithmic(curvature: f32) -> Self {
+        Self {
+            curvature,
+            slope: 0.0,
+            ..Self::LINEAR
+        }
+    }
+
+    /// The value of an input in its place.
+    pub fn apply(&self, x: f32) -> f32 {
+        if self.gain == 0.0 {
+            return 0.0;
+        }
+        ((self.bend(x) - self.mean) * self.gain).clamp(-LIMIT, LIMIT)
+    }
+
+    fn bend(&self, x: f32) -> f32 {
+        let linear = if self.slope == 0.0 {
+            0.0
+        } else {
+            self.slope * x
+        };
+        if self.curvature == 0.0 {
+            return linear;
+        }
+        (1.0 + self.curvature * x.max(0.0)).ln() + linear
+    }
+
+    fn fitted(&self, moments: &Moments, frames: u64) -> Self {
+        let deviation = (moments.squares / frames.max(1) as f64).sqrt();
+        // What rounding leaves of a constant is none.
+        let constant = deviation <= 1e-6 * moments.mean.abs().max(1e-3);
+        let gain = if constant {
+            0.0
+        } else {
+            1.0 / deviation.max(LEAST_DEVIATION)
+        };
+        Self {
+            mean: moments.mean as f32,
+            gain: gain as f32,
+            ..*self
+        }
+    }
+}
+
+/// Gathers the means and deviations of a [`Normalizer`] from frames, one at a time (B. P. Welford 1962).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    shape: Normalizer,
+    frames: u64,
+    observation: Vec<Moments>,
+    reward: Moments,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Moments {
+    mean: f64,
+    /// Σ (value − mean)².
+    squares: f64,
+}
+
+impl Fit {
+    /// A fit that has seen nothing, of inputs of these shapes; their means and gains do not count.
+    pub fn new(shapes: Vec<Input>) -> Self {
+        Self {
+            frames: 0,
+            observation: vec![Moments::default(); shapes.len()],
+            reward: Moments::default(),
+            shape: Normalizer {
+                observation: shapes,
+                reward: Input::LINEAR,
+            },
+        }
+    }
+
+    /// Adds a frame.
+    pub fn add(&mut self, observation: &[f32], reward: f32) {
+        self.frames += 1;
+        let frames = self.frames as f64;
+        for ((moments, input), &value) in self
+            .observation
+            .iter_mut()
+            .zip(&self.shape.observation)
+            .zip(observation)
+        {
+            moments.add(f64::from(input.bend(value)), frames);
+        }
+        self.reward
+            .add(f64::from(self.shape.reward.bend(reward)), frames);
+    }
+
+    /// Frames so far.
+    pub fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// The normaliser of the frames so far; without any, everything is 0.
+    pub fn normalizer(&self) -> Normalizer {
+        let inputs = self.shape.observation.iter().zip(&self.observation);
+        Normalizer {
+            observation: inputs
+                .map(|(input, moments)| input.fitted(moments, self.frames))
+                .collect(),
+            reward: self.shape.reward.fitted(&self.reward, self.frames),
+        }
+    }
+}
+
+impl Moments {
+    fn add(&mut self, value: f64, frames: f64) {
+        let before = value - self.mean;
+        self.mean += before / frames;
+        self.squares += before * (value - self.mean);
+    }
+}
+
+/// An environment seen through a normaliser.
+pub struct Normalised<E> {
+    environment: E,
+    normalizer: Arc<Normalizer>,
+}
+
+impl<E: Environment> Normalised<E> {
+    /// The environment with what its policy sees transformed. Its rewards, and what only the critic sees, stay.
+    pub fn new(environment: E, normalizer: Arc<Normalizer>) -> Self {
+        Self {
+            environment,
+            normalizer,
+        }
+    }
+}
+
+impl<E: Environment> Environment for Normalised<E> {
+    fn spec(&self) -> Spec {
+        self.environment.spec()
+    }
+
+    fn next(&mut self, turn: &mut Turn) {
+        self.environment.next(turn);
+        self.normalizer.apply(&mut turn.observation);
+        turn.observed_reward = self.normalizer.reward.apply(turn.observed_reward);
+    }
+
+    fn act(&mut self, action: usize) {
+        self.environment.act(action);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two passes in f64.
+    fn moments(values: &[f64]) -> (f64, f64) {
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let square = |v: &f64| (v - mean).powi(2);
+        (mean, (values.iter().map(square).sum::<f64>() / n).sqrt())
+    }
+
+    proptest! {
+        #[test]
+        fn fitted_inputs_have_mean_0_and_deviation_1(
+            values in prop::collection::vec(0.0_f32..2000.0, 3..200),
+            curvature in prop_oneof![Just(0.0_f32), 0.1_f32..100.0],
+        ) {
+            let input = if curvature == 0.0 { Input::LINEAR } else { Input::logarithmic(curvature) };
+            let mut fit = Fit::new(vec![input]);
+            for &value in &values {
+                fit.add(&[value], -value);
+            }
+            prop_assert_eq!(fit.frames(), values.len() as u64);
+            let normalizer = fit.normalizer();
+            let bent: Vec<_> = values.iter().map(|&v| f64::from(input.bend(v))).collect();
+            let (mean, deviation) = moments(&bent);
+            prop_assume!(deviation > LEAST_DEVIATION);
+            let found = normalizer.observation[0];
+            prop_assert!((f64::from(found.mean) - mean).abs() < 1e-4 * mean.abs().max(1.0));
+            prop_assert!((f64::from(found.gain) * deviation - 1.0).abs() < 1e-3);
+            for &value in &values {
+                let mut observation = [value];
+                normalizer.apply(&mut observation);
+                let expected = ((f64::from(input.bend(value)) - mean) / deviation).clamp(-10.0, 10.0);
+                prop_assert!((f64::from(observation[0]) - expected).abs() < 1e-2);
+            }
+        }
+    }
+
+    #[test]
+    fn what_never_changes_is_0_and_what_hardly_does_is_bounded() {
+        let mut fit = Fit::new(vec![Input::logarithmic(0.7), Input::LINEAR]);
+        for i in 0..10_000 {
+            fit.add(&[14.48, if i == 77 { 1.0 } else { 0.0 }], 0.0);
+        }
+        let normalizer = fit.normalizer();
+        let mut observation = [99.0, 1.0];
+        normalizer.apply(&mut observation);
+        assert_eq!(observation[0], 0.0);
+        assert!((0.5..=LIMIT).contains(&observation[1]), "{observation:?}");
+        assert_eq!(normalizer.reward.apply(5.0), 0.0);
+    }
+
+    #[test]
+    fn negative_values_do_not_reach_the_logarithm() {
+        assert_eq!(Input::logarithmic(1.0).apply(-5.0), 0.0);
+        assert_eq!(Input::LINEAR.apply(-5.0), -5.0);
+        assert_eq!(Input::LINEAR.apply(-5e9), -LIMIT);
+    }
+
+    #[test]
+    fn a_checkpoint_gives_it_back() {
+        let mut fit = Fit::new(vec![Input::logarithmic(0.7); 3]);
+        fit.add(&[1.0, 2.0, 3.0], 0.25);
+        fit.add(&[2.0, 2.5, 7.0], 0.5);
+        let normalizer = fit.normalizer();
+        let json = serde_json::to_string(&normalizer).expect("plain data");
+        let back: Normalizer = serde_json::from_str(&json).expect("its own format");
+        assert_eq!(back, normalizer);
+    }
+}

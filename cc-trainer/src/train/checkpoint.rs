@@ -1,0 +1,181 @@
+//! A run's state in one file, to continue from.
+//!
+//! `RLCK`, the format's version, the header's length; the header as JSON; parameters and moments as little-endian f32; SHA-256
+//! of all that. Written beside its place and then moved there, so that there is always a whole one.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{record::Record, statistics::Statistics};
+use crate::{learner::reward::Rewards, normalise::Normalizer};
+
+const MAGIC: &[u8; 4] = b"RLCK";
+const VERSION: u32 = 1;
+/// Magic, version, and the header's length.
+const PREFIX: usize = 16;
+/// Length of a digest.
+const DIGEST: usize = 32;
+
+/// What a run continues from. Environments and the actors' random numbers are not in it: episodes under way are lost,
+/// and new ones begin, from seeds that this run has not used yet.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoint {
+    pub(super) header: Header,
+    pub(super) parameters: Vec<f32>,
+    pub(super) moments: Vec<f32>,
+}
+
+/// All that is no array.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Header {
+    pub(super) record: Record,
+    pub(super) statistics: Statistics,
+    pub(super) rewards: Rewards,
+    pub(super) normalizer: Option<Normalizer>,
+    /// Lengths of the arrays.
+    parameters: usize,
+    moments: usize,
+}
+
+/// Why a checkpoint cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CheckpointError {
+    /// A system call failed.
+    #[error("{what} {}: {source}", path.display())]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The file is not a checkpoint of this version.
+    #[error("{}: {reason}; choose another directory with --out, or remove the file to start anew", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+impl Header {
+    pub(super) fn new(
+        record: Record,
+        statistics: Statistics,
+        rewards: Rewards,
+        normalizer: Option<Normalizer>,
+    ) -> Self {
+        Self {
+            record,
+            statistics,
+            rewards,
+            normalizer,
+            parameters: 0,
+            moments: 0,
+        }
+    }
+}
+
+impl Checkpoint {
+    pub(super) fn save(&self, path: &Path) -> Result<(), CheckpointError> {
+        replace(path, &self.encode())
+    }
+
+    /// Reads one, if there is any.
+    pub(super) fn load(path: &Path) -> Result<Option<Self>, CheckpointError> {
+        let data = match fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read.map_err(|source| CheckpointError::System {
+                what: "reading",
+                path: path.to_owned(),
+                source,
+            })?,
+        };
+        Self::decode(&data)
+            .map(Some)
+            .map_err(|reason| CheckpointError::Unreadable {
+                path: path.to_owned(),
+                reason,
+            })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let header = Header {
+            parameters: self.parameters.len(),
+            moments: self.moments.len(),
+            ..self.header.clone()
+        };
+        let header = serde_json::to_vec(&header)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+        let mut data = Vec::with_capacity(
+            PREFIX + header.len() + 4 * (self.parameters.len() + self.moments.len()) + DIGEST,
+        );
+        data.extend_from_slice(MAGIC);
+        data.extend_from_slice(&VERSION.to_le_bytes());
+        data.extend_from_slice(&(header.len() as u64).to_le_bytes());
+        data.extend_from_slice(&header);
+        for value in self.parameters.iter().chain(&self.moments) {
+            data.extend_from_slice(&value.to_le_bytes());
+        }
+        let digest = Sha256::digest(&data);
+        data.extend_from_slice(&digest);
+        data
+    }
+
+    fn decode(data: &[u8]) -> Result<Self, String> {
+        let (body, digest) = data
+            .split_at_checked(data.len().saturating_sub(DIGEST))
+            .filter(|(body, _)| body.len() >= PREFIX && body.starts_with(MAGIC))
+            .ok_or("not a checkpoint")?;
+        let version = u32::from_le_bytes([body[4], body[5], body[6], body[7]]);
+        if version != VERSION {
+            return Err(format!(
+                "a checkpoint of format {version}, and this version reads {VERSION}"
+            ));
+        }
+        if Sha256::digest(body).as_slice() != digest {
+            return Err("a damaged checkpoint: its checksum is another".to_owned());
+        }
+        let mut length = [0; 8];
+        length.copy_from_slice(&body[8..PREFIX]);
+        let (json, arrays) = usize::try_from(u64::from_le_bytes(length))
+            .ok()
+            .and_then(|length| body[PREFIX..].split_at_checked(length))
+            .ok_or("a checkpoint without its header")?;
+        let header: Header = serde_json::from_slice(json)
+            .map_err(|error| format!("a checkpoint of another version: {error}"))?;
+        let mut values = arrays
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
+        let parameters: Vec<_> = values.by_ref().take(header.parameters).collect();
+        let moments: Vec<_> = values.collect();
+        if (parameters.len(), moments.len()) != (header.parameters, header.moments) {
+            return Err("a checkpoint whose arrays have other lengths".to_owned());
+        }
+        Ok(Self {
+            header,
+            parameters,
+            moments,
+        })
+    }
+}
+
+/// Writes a file beside its place and moves it there.
+pub(super) fn replace(path: &Path, data: &[u8]) -> Result<(), CheckpointError> {
+    let new = path.with_added_extension("new");
+    let system = |what, path: &Path| {
+        let path = path.to_owned();
+        move |source| CheckpointError::System { what, path, source }
+    };
+    fs::write(&new, data).map_err(system("writing", &new))?;
+    fs::rename(&new, path).map_err(system("replacing", path))
+}

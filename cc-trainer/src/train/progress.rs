@@ -1,0 +1,209 @@
+//! What a person sees while a run goes on: a live view on a terminal, a line now and then otherwise.
+
+use std::{
+    fmt::Write as _,
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::{Event, Point, record::Record};
+
+/// Between two lines where there is no terminal.
+const LINES: Duration = Duration::from_secs(10);
+/// Tasks that the live view has room for.
+const TASKS: usize = 24;
+
+/// Shows the events of a run on standard error.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    said: Option<Instant>,
+}
+
+impl Progress {
+    /// A live view if standard error is a terminal.
+    pub fn new() -> Self {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let style = ProgressStyle::with_template("{bar:40} {percent} %, {eta} left\n{msg}");
+        Self {
+            bar: ProgressBar::with_draw_target(Some(0), target)
+                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
+            said: None,
+        }
+    }
+
+    /// Shows an event.
+    pub fn show(&mut self, event: Event<'_>) {
+        match event {
+            Event::Begun { record, steps } => {
+                self.bar.set_length(record.config.steps);
+                self.bar.set_position(steps);
+                // Or the steps of earlier parts would count for this one's speed.
+                self.bar.reset_eta();
+                self.say(&title(record, steps));
+            }
+            Event::Progress(point) if self.bar.is_hidden() => {
+                if self.said.is_none_or(|said| said.elapsed() >= LINES) {
+                    self.said = Some(Instant::now());
+                    eprintln!("{}", line(point));
+                }
+            }
+            Event::Progress(point) => {
+                self.bar.set_position(point.steps);
+                self.bar.set_message(view(point));
+            }
+        }
+    }
+
+    /// Clears the live view.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    fn say(&self, line: &str) {
+        match self.bar.is_hidden() {
+            true => eprintln!("{line}"),
+            false => self.bar.println(line),
+        }
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A point on one line.
+pub fn line(point: &Point) -> String {
+    format!(
+        "{} steps, {:.0} s: return {}, entropy {:.3}, lag {:.1}, dropped {}, {} steps/s",
+        count(point.steps as f64),
+        point.seconds,
+        or_dash(point.episode_return),
+        point.entropy,
+        point.policy_lag,
+        count(point.dropped as f64),
+        count(point.steps_per_second),
+    )
+}
+
+fn title(record: &Record, steps: u64) -> String {
+    let config = &record.config;
+    let goes_on = match steps {
+        0 => "begins".to_owned(),
+        _ => format!("goes on after {} steps", count(steps as f64)),
+    };
+    format!(
+        "training {goes_on}: {} parameters, {} actors of {} environments, seed {}, to {} steps",
+        count(record.parameters as f64),
+        config.actors().max(1),
+        config.actor.environments,
+        config.seed,
+        count(config.steps as f64),
+    )
+}
+
+/// A point on several lines.
+fn view(point: &Point) -> String {
+    let actions: Vec<_> = point
+        .actions
+        .iter()
+        .map(|share| format!("{:.0}", share * 100.0))
+        .collect();
+    let mut view = format!(
+        "steps    {} at {}/s, {} updates, policy lag {:.1}, dropped {}\n\
+         busy     learner {:.0} %, actors {:.0} %\n\
+         policy   entropy {:.3} nats, actions {} %, divergence {:.4}\n\
+         loss     policy {:.4}, baseline {:.4}, gradient {:.3}, step size {:.2e}\n\
+         return   {} over {} steps, {} episodes",
+        count(point.steps as f64),
+        count(point.steps_per_second),
+        count(point.updates as f64),
+        point.policy_lag,
+        count(point.dropped as f64),
+        point.learner_utilization * 100.0,
+        point.actor_utilization * 100.0,
+        point.entropy,
+        actions.join(" "),
+        point.divergence,
+        point.policy_loss,
+        point.baseline_loss,
+        point.gradient_norm,
+        point.learning_rate,
+        or_dash(point.episode_return),
+        or_dash(point.episode_steps),
+        count(point.episodes as f64),
+    );
+    if point.tasks.len() > 1 {
+        for task in point.tasks.iter().take(TASKS) {
+            // Writing to a string does not fail.
+            let _ = write!(view, "\n  {:8.2}  {}", task.episode_return, task.name);
+        }
+        if point.tasks.len() > TASKS {
+            let _ = write!(view, "\n  and {} more", point.tasks.len() - TASKS);
+        }
+    }
+    view
+}
+
+/// A number with three digits or so, and k or M.
+fn count(number: f64) -> String {
+    match number {
+        ..1e4 => format!("{number:.0}"),
+        ..1e6 => format!("{:.1}k", number / 1e3),
+        _ => format!("{:.2}M", number / 1e6),
+    }
+}
+
+fn or_dash(number: Option<f64>) -> String {
+    number.map_or_else(|| "-".to_owned(), |number| format!("{number:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::train::TaskPoint;
+
+    #[test]
+    fn a_line_says_how_it_goes() {
+        let point = Point {
+            steps: 1_250_000,
+            seconds: 61.4,
+            episode_return: Some(187.333),
+            entropy: 0.5,
+            policy_lag: 1.25,
+            steps_per_second: 85_300.0,
+            ..Point::default()
+        };
+        assert_eq!(
+            line(&point),
+            "1.25M steps, 61 s: return 187.33, entropy 0.500, lag 1.2, dropped 0, 85.3k steps/s"
+        );
+        assert!(line(&Point::default()).contains("return -,"));
+    }
+
+    #[test]
+    fn the_view_has_a_line_a_task() {
+        let tasks = ["slow", "fast"].map(|name| TaskPoint {
+            name: name.to_owned(),
+            episodes: 1,
+            episode_return: 2.0,
+        });
+        let view = view(&Point {
+            tasks: tasks.to_vec(),
+            actions: vec![0.25, 0.75],
+            ..Point::default()
+        });
+        assert!(view.contains("actions 25 75 %"));
+        assert!(
+            view.ends_with("\n      2.00  slow\n      2.00  fast"),
+            "{view}"
+        );
+    }
+}
