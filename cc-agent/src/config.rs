@@ -19,7 +19,7 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 pub struct RunOptions {
     /// Policy that decides: `default` (embedded), a FILE.onnx, `fixed:N` (a window of N segments),
-    /// `random` (any action), or `heuristic` (the default's rule in plain code).
+    /// `random` (any action), or `heuristic` (a rule set by hand).
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "text")]
     pub policy: Option<PolicySpec>,

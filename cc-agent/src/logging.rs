@@ -19,6 +19,8 @@ pub fn start(plain: bool) -> Guard {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
+        // Or it panics where it cannot tell standard error that standard error is closed.
+        .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
     // A second start, in a test, keeps the first.
     let _ = match &kept {

@@ -1,6 +1,9 @@
 //! The agent's binary; see [`cc_agent::cli`].
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::Parser;
 
@@ -8,7 +11,8 @@ fn main() -> ExitCode {
     match cc_agent::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("error: {}", in_a_line(&error));
+            // Nobody may be reading any more.
+            let _ = writeln!(io::stderr(), "error: {}", in_a_line(&error));
             ExitCode::FAILURE
         }
     }

@@ -1,8 +1,8 @@
 //! Policies: from a flow's observation to what happens to its window.
 //!
-//! [`OnnxPolicy`] runs a network from a file, [`Heuristic`] the same rule as the built-in default
-//! file in plain Rust; [`Fixed`] and [`Random`] are for measurements and tests. A [`PolicySpec`]
-//! names any of them on a command line.
+//! [`OnnxPolicy`] runs a network from a file, or the trained one that is built in
+//! ([`DEFAULT_POLICY`]); [`Heuristic`] follows a rule that was set by hand; [`Fixed`] and [`Random`]
+//! are for measurements and tests. A [`PolicySpec`] names any of them on a command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,10 +24,11 @@ pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
 pub use onnx::{Answer, OnnxPolicy};
 
-/// The embedded default policy, an ONNX file written by [`heuristic_file`].
+/// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`, whose metadata say
+/// which.
 pub const DEFAULT_POLICY: &[u8] = include_bytes!("policy/default.onnx");
 
-/// The bytes of the embedded default policy, made anew from the rule of [`Heuristic`].
+/// The rule of [`Heuristic`] as a policy file; the same bytes every time.
 pub fn heuristic_file() -> Vec<u8> {
     heuristic::export()
 }
@@ -196,7 +197,7 @@ impl Policy for Random {
 /// `heuristic` or `random`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PolicySpec {
-    /// The embedded ONNX file.
+    /// [`DEFAULT_POLICY`].
     #[default]
     Default,
     /// [`Fixed`], with its window in packets.
@@ -402,6 +403,41 @@ mod tests {
         let cold = Serving::Softmax { temperature: 0.0 };
         let error = load(PolicySpec::Default, Environment::default(), cold);
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
+    }
+
+    #[test]
+    fn the_default_policy_is_trained_and_says_how() {
+        let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
+        let meta = file.meta();
+        assert_eq!(meta.kind, PolicyKind::Trained);
+        assert!(!meta.name.is_empty() && !file.summary().description.is_empty());
+        for key in [
+            "trainer",
+            "algorithm",
+            "config",
+            "date",
+            "steps",
+            "seed",
+            "tasks",
+        ] {
+            let value = meta.provenance.get(key);
+            assert!(
+                value.is_some_and(|value| !value.is_empty()),
+                "{key}: {meta:?}"
+            );
+        }
+        let steps = meta.provenance["steps"].parse::<u64>();
+        assert!(steps.is_ok_and(|steps| steps > 0), "{meta:?}");
+
+        // Other settings than the file's own do not reach it.
+        let other = Environment {
+            window_ms: 50,
+            ..Environment::default()
+        };
+        let policy = PolicySpec::Default.load(&other, Serving::Greedy, 0);
+        let policy = policy.expect("it loads");
+        assert_eq!(policy.environment(), &meta.environment);
+        assert_eq!(policy.file(), Some(file.summary()));
     }
 
     #[test]

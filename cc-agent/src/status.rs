@@ -260,7 +260,7 @@ pub(crate) mod samples {
             name: "rlcc".into(),
             version: "0.1.0".into(),
             pid: 4321,
-            policy: "default: a heuristic, 220 inputs, 5 actions".into(),
+            policy: "default: impala, trained".into(),
             uptime_s: 0.5,
             slots: 16_384,
             live_flows: 0,

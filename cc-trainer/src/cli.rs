@@ -1,14 +1,22 @@
 //! The commands.
 
+mod blocking;
 mod compare;
 mod evaluate;
 mod heuristic;
 mod interrupt;
 mod link;
+mod study;
 mod train;
 
-use std::{env, process::ExitCode};
+use std::{
+    env,
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
 
 /// Makes the policies that cc-agent serves, and finds out what they are worth.
@@ -21,22 +29,44 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Blocking(blocking::Args),
     Compare(compare::Args),
+    Study(study::Args),
     Train(train::Args),
     Evaluate(evaluate::Args),
     Link(link::Args),
     Heuristic(heuristic::Args),
 }
 
-/// Does what the command line says.
-pub(crate) fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command {
+/// Does what the command line says, and tells of a failure.
+pub(crate) fn run(cli: Cli) -> ExitCode {
+    let outcome = match cli.command {
+        Command::Blocking(args) => blocking::command(&args),
         Command::Compare(args) => compare::command(&args),
+        Command::Study(args) => study::command(&args),
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
         Command::Link(args) => link::command(&args),
         Command::Heuristic(args) => heuristic::command(&args),
+    };
+    outcome.unwrap_or_else(|error| {
+        // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
+        note(format_args!("error: {error:#}"));
+        ExitCode::FAILURE
+    })
+}
+
+/// Writes to standard output. A reader that has seen enough, such as head, is no failure.
+fn print(text: impl Display) -> anyhow::Result<()> {
+    match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => outcome.context("writing to standard output"),
     }
+}
+
+/// Writes a line to standard error; that nobody reads it is no reason to stop.
+fn note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// The command line, for records.

@@ -6,8 +6,10 @@
 //!
 //! Policies learn in an [`environment`]: an [`actor`] lets the [`model`] act in many of them and gathers [`rollout`]s, a
 //! [`learner`] improves it by [`vtrace`], [`train`] runs them all, and [`export`] writes what cc-agent serves.
+//! A [`study`] compares ways to learn, [`blocking`] measures what it costs to wait for decisions.
 
 pub mod actor;
+pub mod blocking;
 pub mod environment;
 pub mod evaluate;
 pub mod export;
@@ -20,6 +22,7 @@ pub mod report;
 pub mod rollout;
 pub mod scenario;
 pub mod sim;
+pub mod study;
 pub mod summary;
 pub mod train;
 pub mod vtrace;

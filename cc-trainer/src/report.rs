@@ -2,6 +2,7 @@
 //! judge them.
 
 mod axis;
+pub mod chart;
 mod course;
 mod overview;
 mod palette;

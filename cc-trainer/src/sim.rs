@@ -1,4 +1,4 @@
-//! A scenario in virtual time: discrete events, packet by packet, thousands of times faster than the real thing.
+//! A scenario in virtual time: discrete events, packet by packet, hundreds to thousands of times faster than the real thing.
 //!
 //! The path is [`crate::path`], the very code of the emulated link. Senders and receivers behave as Linux's do:
 //! [`sender`] on ACKs, losses and timers, [`receiver`] on data. Hosts take some time for their work

@@ -212,6 +212,7 @@ impl Run {
                 let parameters = model::initialise(&shape, config.seed);
                 let record = Record {
                     version: String::new(),
+                    config_sha256: String::new(),
                     config: config.clone(),
                     parameters: parameters.len() as u64,
                     shape,
@@ -239,6 +240,7 @@ impl Run {
         } = header;
         record.version = env!("CARGO_PKG_VERSION").to_owned();
         record.finish = Finish::Open;
+        record.config_sha256 = config.sha256();
         record.config = config;
         record.parts.push(Part {
             date: utc_now(),
@@ -506,13 +508,14 @@ impl Run {
         Ok(())
     }
 
-    /// What the policy's file tells about how it came to be; the rest is in the record.
+    /// What the policy's file tells about how it came to be. The record, which has the same digest, tells the rest.
     fn provenance(&self) -> BTreeMap<String, String> {
         let record = &self.record;
         BTreeMap::from(
             [
                 ("trainer", format!("cc-trainer {}", record.version)),
                 ("algorithm", "IMPALA with V-trace".to_owned()),
+                ("config", format!("sha256 {}", record.config_sha256)),
                 ("date", utc_now()),
                 ("steps", self.statistics.steps.to_string()),
                 ("updates", self.statistics.updates.to_string()),

@@ -14,7 +14,6 @@ use crate::{object, process, process::say, setup, workspace};
 /// A benchmark: a bench target that prints its own table and writes its figures to the file that `BENCH_JSON` names.
 struct Bench {
     name: &'static str,
-    package: &'static str,
     /// Whether it measures the live kernel.
     kernel: bool,
 }
@@ -22,37 +21,30 @@ struct Bench {
 const BENCHES: [Bench; 7] = [
     Bench {
         name: "datapath",
-        package: "cc-agent",
         kernel: true,
     },
     Bench {
         name: "delay",
-        package: "cc-agent",
         kernel: true,
     },
     Bench {
         name: "flows",
-        package: "cc-agent",
         kernel: true,
     },
     Bench {
         name: "learner",
-        package: "cc-trainer",
         kernel: false,
     },
     Bench {
         name: "link",
-        package: "cc-trainer",
         kernel: true,
     },
     Bench {
         name: "policy",
-        package: "cc-agent",
         kernel: false,
     },
     Bench {
         name: "sim",
-        package: "cc-trainer",
         kernel: false,
     },
 ];
@@ -65,7 +57,8 @@ const BENCHES: [Bench; 7] = [
 ///
 /// flows: how soon 1,000 flows are answered, and what becomes of flows without a slot (needs root).
 ///
-/// learner: frames a second through forward pass, backward pass and optimiser, for a large and a small network.
+/// learner: frames a second through forward pass, backward pass and optimiser, for a large and a small network, and on a
+/// GPU where there is one.
 ///
 /// link: what the emulated link carries, how punctually and at what price, beside a veth pair (needs root).
 ///
@@ -117,7 +110,10 @@ impl Bench {
         }
         let mut cargo = workspace::cargo();
         cargo
-            .args(["bench", "--package", self.package, "--bench", self.name])
+            // Always both packages and all their features, so that all benchmarks share their dependencies; CUDA's
+            // libraries are looked for only when they are asked for figures.
+            .args(["bench", "--package", "cc-agent", "--package", "cc-trainer"])
+            .args(["--features", "cc-trainer/cuda", "--bench", self.name])
             .env(object::VARIABLE, object)
             .env("BENCH_JSON", &file);
         process::run(&mut cargo).with_context(|| format!("the benchmark {} failed", self.name))?;

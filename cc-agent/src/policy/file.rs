@@ -557,11 +557,11 @@ mod tests {
     };
 
     use super::*;
-    use crate::policy::DEFAULT_POLICY;
+    use crate::policy::heuristic_file;
 
-    /// The error for the default policy's file after a change.
+    /// The error for the heuristic's file after a change.
     fn refusal(change: impl FnOnce(&mut ModelProto)) -> String {
-        let mut proto = ModelProto::decode(DEFAULT_POLICY).expect("the default policy decodes");
+        let mut proto = ModelProto::decode(&heuristic_file()[..]).expect("it decodes");
         change(&mut proto);
         PolicyFile::parse(&proto.encode_to_vec())
             .expect_err("refused")
@@ -569,10 +569,7 @@ mod tests {
     }
 
     fn graph(proto: &mut ModelProto) -> &mut GraphProto {
-        proto
-            .graph
-            .as_mut()
-            .expect("the default policy has a graph")
+        proto.graph.as_mut().expect("the file has a graph")
     }
 
     fn external() -> TensorProto {
@@ -584,8 +581,9 @@ mod tests {
     }
 
     #[test]
-    fn the_default_policy_is_summarised() {
-        let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
+    fn a_file_is_summarised() {
+        let bytes = heuristic_file();
+        let file = PolicyFile::parse(&bytes).expect("accepted");
         let text = file.summary().to_string();
         for line in [
             "name          delay-target",
@@ -601,7 +599,7 @@ mod tests {
         let json = serde_json::to_value(file.summary()).expect("serialises");
         assert_eq!(json["observation"], 220);
         assert_eq!(json["environment"]["window_ms"], 100);
-        assert_eq!(json["bytes"], DEFAULT_POLICY.len());
+        assert_eq!(json["bytes"], bytes.len());
         assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
         // 220 inputs, 30 signals, 31 strengths, 5 logits, with biases, and the zero of the baseline.
         let [signals, strengths] = file.meta().hidden[..] else {
@@ -615,7 +613,8 @@ mod tests {
     fn damage_to_the_encoding_is_refused() {
         let error = |bytes: &[u8]| PolicyFile::parse(bytes).expect_err("refused").to_string();
         assert!(error(&[]).starts_with("the file holds no ONNX graph"));
-        let truncated = error(&DEFAULT_POLICY[..DEFAULT_POLICY.len() / 2]);
+        let whole = heuristic_file();
+        let truncated = error(&whole[..whole.len() / 2]);
         assert!(
             truncated.starts_with("not an ONNX file, or a truncated one"),
             "{truncated}"
@@ -846,7 +845,7 @@ mod tests {
 
     #[test]
     fn a_state_may_be_handed_through_under_its_own_name() {
-        let mut proto = ModelProto::decode(DEFAULT_POLICY).expect("decodes");
+        let mut proto = ModelProto::decode(&heuristic_file()[..]).expect("decodes");
         let graph = graph(&mut proto);
         graph.node.retain(|node| node.op_type != "Identity");
         graph.output[2].name = "h".to_owned();
@@ -919,8 +918,9 @@ mod tests {
         }
 
         #[test]
-        fn no_truncation_is_accepted(length in 0..DEFAULT_POLICY.len()) {
-            prop_assert!(PolicyFile::parse(&DEFAULT_POLICY[..length]).is_err());
+        fn no_truncation_is_accepted(at: prop::sample::Index) {
+            let whole = heuristic_file();
+            prop_assert!(PolicyFile::parse(&whole[..at.index(whole.len())]).is_err());
         }
     }
 }

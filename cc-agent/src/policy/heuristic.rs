@@ -1,5 +1,5 @@
-//! A rule set by hand that keeps a flow's queueing delay near a target; the default policy until a
-//! trained one takes its place.
+//! A rule set by hand that keeps a flow's queueing delay near a target: what a trained policy has to
+//! beat, and a network whose every answer can be told beforehand.
 //!
 //! **Delay picks the action.** Each action has the queueing delay at which it is best, its centre.
 //! Its logit falls with the distance of the window's mean delay from it, so the nearest centre wins:
@@ -393,15 +393,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{DEFAULT_POLICY, OnnxPolicy, Serving, State};
+    use crate::policy::{OnnxPolicy, Serving, State};
 
     fn rule() -> Heuristic {
         Heuristic::new(Environment::default()).expect("fits the default environment")
     }
 
-    fn default_policy() -> OnnxPolicy {
-        OnnxPolicy::from_bytes(DEFAULT_POLICY, Serving::Greedy, 0)
-            .expect("the default policy loads")
+    fn network() -> OnnxPolicy {
+        OnnxPolicy::from_bytes(&export(), Serving::Greedy, 0).expect("what the rule exports loads")
     }
 
     fn query(observation: Vec<f32>) -> Query {
@@ -414,22 +413,9 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_file_is_what_the_rule_exports() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/policy/default.onnx");
-        if std::env::var_os("UPDATE_DEFAULT_POLICY").is_some() {
-            std::fs::write(path, export()).expect("the file can be written");
-        }
-        let committed = std::fs::read(path).expect("the file can be read");
-        assert!(
-            committed == export(),
-            "default.onnx is not what the rule exports; run this test with UPDATE_DEFAULT_POLICY=1"
-        );
-    }
-
-    #[test]
     fn the_file_is_labelled_honestly() {
-        let policy = default_policy();
-        let summary = policy.summary();
+        let network = network();
+        let summary = network.summary();
         assert_eq!(summary.meta.kind, PolicyKind::Heuristic);
         assert!(
             summary.description.contains("not trained"),
@@ -504,12 +490,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn file_and_rule_agree(observations in prop::collection::vec(any_observation(), 1..12)) {
+        fn network_and_rule_agree(observations in prop::collection::vec(any_observation(), 1..12)) {
             let rule = rule();
-            let mut file = default_policy();
+            let mut network = network();
             let expected: Vec<_> = observations.iter().map(|o| rule.logits(o)).collect();
             let mut queries: Vec<_> = observations.into_iter().map(query).collect();
-            let found = file.evaluate(&mut queries);
+            let found = network.evaluate(&mut queries);
             for (expected, found) in expected.iter().zip(&found) {
                 let found = &found.as_ref().expect("finite").logits;
                 for (e, f) in expected.iter().zip(found) {
@@ -518,7 +504,7 @@ mod tests {
             }
             // The same decision, unless two actions are as good as each other.
             let by_rule = rule.clone().decide(&mut queries);
-            for (i, (a, b)) in by_rule.into_iter().zip(file.decide(&mut queries)).enumerate() {
+            for (i, (a, b)) in by_rule.into_iter().zip(network.decide(&mut queries)).enumerate() {
                 let (Choice::Action { index: a, .. }, Choice::Action { index: b, .. }) = (a, b) else {
                     panic!("{a:?}, {b:?}");
                 };

@@ -370,7 +370,7 @@ mod tests {
     use super::*;
     use crate::policy::export::{ActorCritic, Dense, GraphBuilder};
     use crate::policy::file::OPERATORS;
-    use crate::policy::{DEFAULT_POLICY, PolicyKind, PolicyMeta};
+    use crate::policy::{PolicyKind, PolicyMeta, heuristic_file};
 
     fn meta(history: usize, hidden: &[usize], state: usize) -> PolicyMeta {
         PolicyMeta {
@@ -709,7 +709,7 @@ mod tests {
 
         #[test]
         fn no_flipped_bits_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..4)) {
-            for mut bytes in [tiny_file(), DEFAULT_POLICY.to_vec()] {
+            for mut bytes in [tiny_file(), heuristic_file()] {
                 for (at, bit) in &flips {
                     let at = at.index(bytes.len());
                     bytes[at] ^= 1u8 << bit;

@@ -281,7 +281,7 @@ mod tests {
         snapshot.agent.windows_skipped = 4;
         let screen = text(80, 24, &snapshot, &[]);
         for part in [
-            "rlcc  up 0:00:10  default: a heuristic",
+            "rlcc  up 0:00:10  default: impala, trained",
             "flows 3 of 16384  decisions 27.0/s  CPU 4.00 %",
             "delay p50 0.31 ms, p99 1.25 ms, max 7.50 ms  late 0  skipped 4  missed 0",
             "rate 6.00 Mbit/s",

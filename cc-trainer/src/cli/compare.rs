@@ -56,15 +56,15 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
             args.second.display()
         );
     }
-    match args.markdown {
-        true => print!("{}", comparison.markdown()),
-        false => print!("{}", comparison.text()),
-    }
+    super::print(match args.markdown {
+        true => comparison.markdown(),
+        false => comparison.text(),
+    })?;
     if !comparison.unmatched.is_empty() {
-        eprintln!(
+        super::note(format_args!(
             "{} of a scheme on a scenario are in one of the two only, and left out",
             comparison.unmatched.len()
-        );
+        ));
     }
     let required = args.require.unwrap_or(0);
     let falls_short = |scheme: &&SchemeComparison| scheme.agreeing(&tolerance) < required;

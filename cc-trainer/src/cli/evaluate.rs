@@ -1,20 +1,8 @@
 //! `cc-trainer evaluate`: what congestion controls are worth.
 
-use std::{
-    env,
-    io::IsTerminal,
-    path::PathBuf,
-    process::ExitCode,
-    str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
-};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use cc_agent::policy::PolicySpec;
 use cc_trainer::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
@@ -23,7 +11,8 @@ use cc_trainer::{
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use nix::sys::signal::{SigSet, Signal};
+
+use super::interrupt;
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
@@ -112,9 +101,9 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         dir: args.out.clone(),
         fresh: args.fresh,
         agent: args.agent.clone(),
-        command: command_line(),
+        command: super::command_line(),
     };
-    let cancel = on_interrupt()?;
+    let cancel = interrupt::on_interrupt()?;
     let mut screen = Screen::new(args.live);
     let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(event));
     screen.end();
@@ -122,9 +111,12 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {
-    print!("{}", table::text(&outcome.summary));
-    println!("\nsummary: {}", outcome.summary_path.display());
-    println!("report:  {}", outcome.report_path.display());
+    super::print(format_args!(
+        "{}\nsummary: {}\nreport:  {}\n",
+        table::text(&outcome.summary),
+        outcome.summary_path.display(),
+        outcome.report_path.display()
+    ))?;
     if outcome.cancelled {
         bail!("ended early; the same command goes on from here");
     }
@@ -141,26 +133,6 @@ fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Becomes true at the first Ctrl-C or SIGTERM; a second one ends the process at once (agents and links end with it).
-fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
-    let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-    // Before any other thread is there: all inherit it, and no system call of theirs is interrupted.
-    signals.thread_block().context("blocking signals")?;
-    let cancel = Arc::new(AtomicBool::new(false));
-    let cancelled = cancel.clone();
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            while signals.wait().is_ok() {
-                if cancelled.swap(true, Ordering::Relaxed) {
-                    std::process::exit(130);
-                }
-            }
-        })
-        .context("starting a thread")?;
-    Ok(cancel)
 }
 
 /// What a person sees meanwhile: on a terminal a bar with the time left, and a line per run that has ended.
@@ -218,7 +190,7 @@ impl Screen {
 
     fn say(&self, line: &str) {
         match self.bar.is_hidden() {
-            true => eprintln!("{line}"),
+            true => super::note(line),
             false => self.bar.println(line),
         }
     }
@@ -265,11 +237,6 @@ fn live_line(run: &Run, live: &Live) -> String {
 
 fn title(run: &Run) -> String {
     format!("{} {} #{}", run.scenario, run.scheme, run.run + 1)
-}
-
-fn command_line() -> String {
-    let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
-    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The library's type has no ties to clap.

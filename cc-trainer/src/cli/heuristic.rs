@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode};
 use anyhow::Context;
 
 /// Write the policy that is set by hand: a network that follows a queueing-delay target through the ordinary
-/// observation. It is the agent's default until a trained one takes its place, and a place to start from.
+/// observation. `--policy heuristic` serves the same rule; what is trained has to do better.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Where the ONNX file goes; one that exists is replaced.
@@ -16,6 +16,6 @@ pub(crate) struct Args {
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     fs::write(&args.out, cc_agent::policy::heuristic_file())
         .with_context(|| format!("writing {}", args.out.display()))?;
-    println!("wrote {}", args.out.display());
+    super::print(format_args!("wrote {}\n", args.out.display()))?;
     Ok(ExitCode::SUCCESS)
 }

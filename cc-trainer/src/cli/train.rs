@@ -87,12 +87,15 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     progress.end();
     let record = record.context("training")?;
 
-    println!("{}", progress::line(&record.last));
     let outcome = match record.finish {
         Finish::Steps => "the steps are done; a larger --steps goes on from here",
         Finish::Return => "the return asked for is reached",
         Finish::Open => "ended early; the same command goes on from here",
     };
-    println!("{outcome}: {}", args.out.display());
+    super::print(format_args!(
+        "{}\n{outcome}: {}\n",
+        progress::line(&record.last),
+        args.out.display()
+    ))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -102,6 +102,47 @@ fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
     assert_eq!(cwnd[20..], [Some(10.0); 10]);
 }
 
+/// Two links with a queue of five BDPs: 12 Mbit/s at 20 ms, and 40 Mbit/s at 60 ms.
+const DEEP: &str = "
+[[scenario]]
+name = \"short\"
+rate_mbps = 12
+delay_ms = 10
+queue = { bdp = 5 }
+
+[[scenario]]
+name = \"long\"
+rate_mbps = 40
+delay_ms = 30
+queue = { bdp = 5 }
+";
+
+#[test]
+fn the_default_policy_fills_a_link_and_not_its_queue() {
+    let dir = scratch();
+    let evaluation = Evaluation {
+        seconds: Duration::from_secs(15),
+        runs: 1,
+        ..evaluation(DEEP, "rlcc,cubic,random", &dir)
+    };
+    let runs = done(&evaluation).summary.runs;
+    for (scenario, delay_ms) in [("short", 10.0), ("long", 30.0)] {
+        let of = |scheme: &str| {
+            let mut runs = runs.iter().filter(|run| run.scenario == scenario);
+            runs.find(|run| run.scheme == scheme).expect("it ran")
+        };
+        let (rlcc, cubic, random) = (of("rlcc"), of("cubic"), of("random"));
+        let share = rlcc.utilization.expect("the link has a rate");
+        assert!(share > 0.8, "{rlcc:?}");
+        // The link drains a BDP in one RTT.
+        let queueing = |run: &Run| run.mean_owd_ms.expect("packets were delivered") - delay_ms;
+        assert!(queueing(rlcc) < 2.0 * delay_ms, "{rlcc:?}");
+        assert!(2.0 * queueing(rlcc) < queueing(cubic), "{rlcc:?} {cubic:?}");
+        let power = |run: &Run| run.throughput_mbps / run.p95_owd_ms.unwrap_or(f64::INFINITY);
+        assert!(power(rlcc) > 1.5 * power(random), "{rlcc:?} {random:?}");
+    }
+}
+
 #[test]
 fn the_same_runs_are_kept_and_others_are_the_same() {
     let dir = scratch();

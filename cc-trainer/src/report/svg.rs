@@ -1,5 +1,5 @@
 //! Writes SVG that stands inside a page: its colours are the page's, so that a picture is light or dark as the
-//! page is.
+//! page is. One that is a file of its own brings them along.
 
 use std::fmt::{Display, Write as _};
 
@@ -26,6 +26,24 @@ impl Svg {
             escape(title)
         );
         Self { body }
+    }
+
+    /// A picture as a file of its own, with the style that pages have.
+    pub(super) fn file(class: &str, width: f64, height: f64, title: &str, style: &str) -> Self {
+        let Self { body } = Self::new(class, width, height, title);
+        let body = body.replacen(
+            "<svg",
+            &format!(
+                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\"",
+                Px(width),
+                Px(height)
+            ),
+            1,
+        );
+        let ground = "<rect class=\"ground\" width=\"100%\" height=\"100%\"/>";
+        Self {
+            body: format!("{body}<style>\n{style}</style>{ground}"),
+        }
     }
 
     pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
@@ -182,5 +200,15 @@ mod tests {
             svg.contains("&lt;t&gt;") && svg.contains("a&amp;b"),
             "{svg}"
         );
+    }
+
+    #[test]
+    fn a_file_stands_alone() {
+        let svg = Svg::file("plot", 30.0, 20.0, "t", ".a > .b {}\n").finish();
+        let head =
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"30\" height=\"20\" class=\"plot\" ";
+        assert!(svg.starts_with(head), "{svg}");
+        assert!(svg.contains("<style>\n.a > .b {}\n</style>"), "{svg}");
+        assert_eq!(svg.matches("<svg").count(), 1);
     }
 }

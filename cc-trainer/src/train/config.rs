@@ -9,6 +9,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 use super::environments::Environments;
 use crate::{
@@ -220,6 +221,12 @@ impl Config {
         let mut differences = Vec::new();
         compare("", &self.shaping(), &other.shaping(), &mut differences);
         differences
+    }
+
+    /// SHA-256 of all settings, in hexadecimal: equal where two runs were told the same.
+    pub fn sha256(&self) -> String {
+        let text = serde_json::to_string(self).unwrap_or_default();
+        format!("{:x}", Sha256::digest(text))
     }
 
     /// The network for an environment.

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Name of trained policies.
-const POLICY: &str = "trained";
+const POLICY: &str = "impala";
 /// What their files say to people.
 const DESCRIPTION: &str = "Congestion-control policy, learnt by cc-trainer in simulated networks";
 

@@ -2,7 +2,7 @@
 
 use std::{
     fmt::Write as _,
-    io::IsTerminal,
+    io::{IsTerminal, Write as _},
     time::{Duration, Instant},
 };
 
@@ -50,7 +50,7 @@ impl Progress {
             Event::Progress(point) if self.bar.is_hidden() => {
                 if self.said.is_none_or(|said| said.elapsed() >= LINES) {
                     self.said = Some(Instant::now());
-                    eprintln!("{}", line(point));
+                    self.say(&line(point));
                 }
             }
             Event::Progress(point) => {
@@ -67,7 +67,8 @@ impl Progress {
 
     fn say(&self, line: &str) {
         match self.bar.is_hidden() {
-            true => eprintln!("{line}"),
+            // That nobody reads it is no reason to stop.
+            true => drop(writeln!(std::io::stderr(), "{line}")),
             false => self.bar.println(line),
         }
     }

@@ -10,6 +10,9 @@ use crate::{model::Shape, summary::Host};
 pub struct Record {
     /// Version of cc-trainer.
     pub version: String,
+    /// [`Config::sha256`] of the settings; the policy's file has it, too.
+    #[serde(default)]
+    pub config_sha256: String,
     /// Every setting, defaults and command line included.
     pub config: Config,
     /// The network.

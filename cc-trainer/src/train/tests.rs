@@ -314,7 +314,10 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     let file = PolicyFile::parse(&bytes).expect("a policy file");
     assert_eq!(file.meta().kind, PolicyKind::Trained);
     assert_eq!(file.meta().hidden, [8]);
-    assert_eq!(file.meta().provenance["steps"], "100");
+    let provenance = &file.meta().provenance;
+    assert_eq!(provenance["steps"], "100");
+    assert_eq!(record.config_sha256.len(), 64);
+    assert!(provenance["config"].ends_with(&record.config_sha256));
 
     // The normaliser stays as it was fitted.
     let normalizer = saved(dir.path()).header.normalizer.expect("one is needed");

@@ -1,0 +1,316 @@
+//! What a study found: the curves of its variants, as figures and as a picture.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde::Serialize;
+
+use super::{Run, Study, StudyError, Variant};
+use crate::{
+    report::chart::{Chart, Curve, Panel, Spread},
+    summary::{Host, table::figure, utc_now},
+    train::Point,
+};
+
+/// Points of a curve.
+const POINTS: u32 = 100;
+/// The part of a run, at its end, whose mean is what it came to.
+const END: f64 = 0.1;
+/// So much of a run before that part begins the one that it is compared with.
+const BEFORE: f64 = 0.25;
+
+/// What a study found: `study.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Results {
+    /// Version of cc-trainer.
+    pub version: String,
+    /// UTC, as RFC 3339 has it.
+    pub date: String,
+    /// The command line.
+    pub command: String,
+    /// On what.
+    pub host: Host,
+    /// As [`Study::title`].
+    pub title: String,
+    /// What the curves show: the mean reward of a decision, over the last 100 episodes, over [`Study::reward_unit`].
+    pub reward: String,
+    /// As [`Study::reward_unit`].
+    pub reward_unit: f64,
+    /// As [`Study::floor`].
+    pub floor: Option<f64>,
+    /// What all variants have in common.
+    pub base: toml::Table,
+    /// In the study's order; those without a run are left out.
+    pub variants: Vec<VariantResults>,
+}
+
+/// What a variant came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct VariantResults {
+    /// The variant.
+    #[serde(flatten)]
+    pub variant: Variant,
+    /// Parameters of its network.
+    pub parameters: u64,
+    /// Steps and returns, as far as all of its runs got.
+    pub curve: Vec<Spread>,
+    /// Over the last tenth of its runs' steps.
+    pub end: Option<Spread>,
+    /// The mean then less the mean over the tenth that lies a quarter of the steps before: what it learnt late.
+    pub late_gain: Option<f64>,
+    /// A run for each seed.
+    pub runs: Vec<RunResults>,
+}
+
+/// What a run came to.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunResults {
+    /// Its seed.
+    pub seed: u64,
+    /// Steps that it learnt from.
+    pub steps: u64,
+    /// Time that it took, s.
+    pub seconds: f64,
+    /// As [`VariantResults::end`].
+    pub end: Option<f64>,
+}
+
+impl Results {
+    /// Gathers the curves.
+    pub fn new(study: &Study, runs: &[Run], command: &str) -> Self {
+        let of = |(place, variant)| -> Option<VariantResults> {
+            let runs: Vec<&Run> = runs.iter().filter(|run| run.variant == place).collect();
+            variant_results(study, variant, &runs)
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            date: utc_now(),
+            command: command.to_owned(),
+            host: Host::probe(),
+            title: study.title.clone(),
+            reward: study.reward.clone(),
+            reward_unit: study.reward_unit,
+            floor: study.floor,
+            base: study.base.clone(),
+            variants: study.variants.iter().enumerate().filter_map(of).collect(),
+        }
+    }
+
+    /// Writes `study.json` and `study.svg` into a directory, and tells their paths.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<[PathBuf; 2], StudyError> {
+        let json = serde_json::to_string(&rounded(self))
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+        let files = [
+            ("study.json", json + "\n"),
+            ("study.svg", self.chart().svg()),
+        ];
+        let [json, svg] = files.map(|(name, text)| {
+            let path = dir.join(name);
+            let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, text));
+            match written {
+                Ok(()) => Ok(path),
+                Err(source) => Err(StudyError::Write { path, source }),
+            }
+        });
+        Ok([json?, svg?])
+    }
+
+    /// The picture.
+    pub fn chart(&self) -> Chart {
+        let mut panels: Vec<Panel> = Vec::new();
+        for results in &self.variants {
+            let Variant {
+                name, panel, curve, ..
+            } = &results.variant;
+            let curve = Curve {
+                name: curve.as_ref().unwrap_or(name).clone(),
+                points: results.curve.clone(),
+            };
+            match panels.iter_mut().find(|known| known.title == *panel) {
+                Some(known) => known.curves.push(curve),
+                None => panels.push(Panel {
+                    title: panel.clone(),
+                    curves: vec![curve],
+                }),
+            }
+        }
+        let seeds = self.variants.iter().map(|one| one.runs.len()).max();
+        Chart {
+            title: format!(
+                "{}: mean and range of {} runs",
+                self.title,
+                seeds.unwrap_or(0)
+            ),
+            x: "steps (decisions)".to_owned(),
+            y: self.reward.clone(),
+            floor: self.floor,
+            panels,
+        }
+    }
+
+    /// A row a variant, in Markdown.
+    pub fn table(&self) -> String {
+        let mut table = String::from(
+            "| variant | parameters | steps | at the end | of its runs | gained late | s a run |\n\
+             |---|---|---|---|---|---|---|\n",
+        );
+        for results in &self.variants {
+            let runs = &results.runs;
+            let steps = runs.iter().map(|run| run.steps).min().unwrap_or(0);
+            let seconds = runs.iter().map(|run| run.seconds).sum::<f64>() / runs.len() as f64;
+            let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
+            let range = results.end.map_or("–".to_owned(), |end| {
+                format!("{} to {}", figure(end.least), figure(end.greatest))
+            });
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                table,
+                "| {} | {} | {steps} | {} | {range} | {} | {seconds:.0} |",
+                results.variant.name,
+                results.parameters,
+                show(results.end.map(|end| end.mean)),
+                show(results.late_gain),
+            );
+        }
+        table
+    }
+}
+
+fn variant_results(study: &Study, variant: &Variant, runs: &[&Run]) -> Option<VariantResults> {
+    let curves: Vec<Vec<(f64, f64)>> = runs
+        .iter()
+        .map(|run| course(&run.record.curve, study.reward_unit))
+        .collect();
+    let steps = runs.iter().map(|run| run.record.last.steps).min()?;
+    let spread = |x: f64| {
+        let values: Option<Vec<f64>> = curves.iter().map(|curve| at(curve, x)).collect();
+        Spread::of(x, &values?)
+    };
+    let part = |from: f64| -> Option<Vec<f64>> {
+        let part = from * steps as f64..=(from + END) * steps as f64;
+        curves
+            .iter()
+            .map(|curve| mean_within(curve, &part))
+            .collect()
+    };
+    let end = part(1.0 - END);
+    let mean = |values: Option<&Vec<f64>>| Some(Spread::of(0.0, values?)?.mean);
+    let before = part(1.0 - END - BEFORE);
+    let gained = |end: f64| Some(end - mean(before.as_ref())?);
+    Some(VariantResults {
+        variant: variant.clone(),
+        parameters: runs.first()?.record.parameters,
+        curve: (1..=POINTS)
+            .filter_map(|i| spread(steps as f64 * f64::from(i) / f64::from(POINTS)))
+            .collect(),
+        end: end
+            .as_ref()
+            .and_then(|values| Spread::of(steps as f64, values)),
+        late_gain: mean(end.as_ref()).and_then(gained),
+        runs: runs
+            .iter()
+            .enumerate()
+            .map(|(place, run)| RunResults {
+                seed: run.seed,
+                steps: run.record.last.steps,
+                seconds: run.record.last.seconds,
+                end: end.as_ref().map(|values| values[place]),
+            })
+            .collect(),
+    })
+}
+
+/// Steps, and the mean reward of a decision over the last episodes.
+fn course(points: &[Point], unit: f64) -> Vec<(f64, f64)> {
+    let of = |point: &Point| {
+        let mean = point.episode_return? / point.episode_steps.filter(|steps| *steps > 0.0)?;
+        Some((point.steps as f64, mean / unit))
+    };
+    points.iter().filter_map(of).collect()
+}
+
+/// A curve's height, between its points on a straight line; none beyond its ends.
+fn at(curve: &[(f64, f64)], x: f64) -> Option<f64> {
+    let next = curve.partition_point(|point| point.0 < x);
+    let (after, before) = (curve.get(next)?, next.checked_sub(1).map(|i| curve[i]));
+    match before {
+        Some(before) => {
+            let share = (x - before.0) / (after.0 - before.0);
+            Some(before.1 + share * (after.1 - before.1))
+        }
+        None => (after.0 == x).then_some(after.1),
+    }
+}
+
+fn mean_within(curve: &[(f64, f64)], part: &std::ops::RangeInclusive<f64>) -> Option<f64> {
+    let within = curve.iter().filter(|point| part.contains(&point.0));
+    let values: Vec<f64> = within.map(|point| point.1).collect();
+    Some(Spread::of(0.0, &values)?.mean)
+}
+
+/// With four digits behind the point: more would be noise, and many.
+fn rounded(results: &Results) -> serde_json::Value {
+    let mut value = serde_json::to_value(results).unwrap_or_default();
+    fn round(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(number) if number.is_f64() => {
+                let rounded = number.as_f64().map(|value| (value * 1e4).round() / 1e4);
+                *value = rounded.into();
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(round),
+            serde_json::Value::Object(values) => values.values_mut().for_each(round),
+            _ => {}
+        }
+    }
+    if let Some(variants) = value.get_mut("variants") {
+        round(variants);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_is_straight_between_its_points_and_nothing_beyond() {
+        let curve = [(10.0, 1.0), (20.0, 3.0), (40.0, 3.0)];
+        for (x, height) in [
+            (9.0, None),
+            (10.0, Some(1.0)),
+            (15.0, Some(2.0)),
+            (40.0, Some(3.0)),
+            (41.0, None),
+        ] {
+            assert_eq!(at(&curve, x), height, "{x}");
+        }
+        assert_eq!(at(&[], 1.0), None);
+        assert_eq!(mean_within(&curve, &(15.0..=50.0)), Some(3.0));
+        assert_eq!(mean_within(&curve, &(50.0..=60.0)), None);
+    }
+
+    #[test]
+    fn a_course_is_the_reward_of_a_decision() {
+        let point = |steps, episode_return, episode_steps| Point {
+            steps,
+            episode_return,
+            episode_steps,
+            ..Point::default()
+        };
+        let points = [
+            point(5, None, None),
+            point(9, Some(-30.0), Some(100.0)),
+            point(12, Some(-30.0), Some(0.0)),
+        ];
+        let course = course(&points, 0.1);
+        assert_eq!((course.len(), course[0].0), (1, 9.0));
+        assert!((course[0].1 + 3.0).abs() < 1e-9);
+    }
+}

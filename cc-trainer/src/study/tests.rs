@@ -1,0 +1,181 @@
+//! Whole studies, small ones.
+
+use std::sync::Mutex;
+
+use super::{results::Results, *};
+
+const SMALL: &str = "
+    title = \"Poles\"
+    seeds = [3, 5]
+    reward_unit = 0.5
+    [base]
+    steps = 600
+    [base.environment]
+    kind = \"cartpole\"
+    [base.model]
+    hidden = [8]
+    lstm = 0
+    [base.learner]
+    batch = 4
+    unroll = 10
+    [base.actor]
+    environments = 3
+    [[variant]]
+    name = \"plain\"
+    panel = \"without\"
+    [[variant]]
+    name = \"lstm\"
+    panel = \"with\"
+    curve = \"memory\"
+    set = { model.lstm = 6, learner.discount = 0.9 }
+";
+
+fn study(text: &str) -> Result<Study, StudyError> {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let path = dir.path().join("study.toml");
+    fs::write(&path, text).expect("a scratch file");
+    Study::load(&path)
+}
+
+fn options(dir: &Path) -> Options {
+    Options {
+        dir: dir.to_owned(),
+        jobs: 2,
+        steps: None,
+        command: "a test".to_owned(),
+    }
+}
+
+fn begun(study: &Study, options: &Options) -> (Vec<Run>, Vec<String>) {
+    let names = Mutex::new(Vec::new());
+    let ended = Mutex::new(Vec::new());
+    let runs = run(study, options, &AtomicBool::new(false), &|event| {
+        if let Event::Ended { name, done, .. } = event {
+            names.lock().expect("no panic").push(name.to_owned());
+            ended.lock().expect("no panic").push(done);
+        }
+    });
+    assert_eq!(ended.into_inner().expect("no panic"), [1, 2, 3, 4]);
+    let mut names = names.into_inner().expect("no panic");
+    names.sort();
+    (runs.expect("good runs"), names)
+}
+
+#[test]
+fn every_variant_is_trained_with_every_seed_and_kept() {
+    let study = study(SMALL).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let options = options(dir.path());
+    let (runs, names) = begun(&study, &options);
+    assert_eq!(names, ["lstm-3", "lstm-5", "plain-3", "plain-5"]);
+    let what: Vec<_> = runs
+        .iter()
+        .map(|run| {
+            let config = &run.record.config;
+            assert_eq!((config.actors, config.seed), (Some(0), run.seed));
+            (run.variant, config.model.lstm, config.learner.discount)
+        })
+        .collect();
+    assert_eq!(what, [(0, 0, 0.99), (0, 0, 0.99), (1, 6, 0.9), (1, 6, 0.9)]);
+
+    // Runs that are there are not touched; those that are gone come again, the same.
+    fs::remove_dir_all(dir.path().join("lstm-5")).expect("a run's directory");
+    let (again, _) = begun(&study, &options);
+    let parts = |runs: &[Run]| runs.iter().map(|run| run.record.parts.clone()).collect();
+    let (first, second): (Vec<_>, Vec<_>) = (parts(&runs), parts(&again));
+    assert_eq!(first[..3], second[..3]);
+    assert_eq!(
+        runs[3].record.last.policy_loss,
+        again[3].record.last.policy_loss
+    );
+
+    let results = Results::new(&study, &again, "a test");
+    assert_eq!(results.variants[1].runs.len(), 2);
+    let end = results.variants[0].end.expect("episodes have ended");
+    // A standing pole earns 1 a step.
+    assert!((end.mean - 2.0).abs() < 1e-6, "{end:?}");
+    let files = results.write(dir.path()).expect("a directory");
+    let [json, svg] = files.map(|path| fs::read_to_string(path).expect("was written"));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["variants"][1]["set"]["model"]["lstm"], 6);
+    assert!(
+        json["variants"][0]["curve"]
+            .as_array()
+            .is_some_and(|curve| curve.len() > 50)
+    );
+    assert!(
+        svg.contains(">memory</text>") && svg.contains(">without</text>"),
+        "{svg}"
+    );
+    assert_eq!(results.table().lines().count(), 4);
+}
+
+#[test]
+fn more_steps_go_on_from_what_is_there() {
+    let study = study(SMALL).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let mut options = options(dir.path());
+    options.steps = Some(200);
+    begun(&study, &options);
+    options.steps = Some(320);
+    let (runs, _) = begun(&study, &options);
+    for run in runs {
+        assert_eq!((run.record.last.steps, run.record.parts.len()), (320, 2));
+        assert_eq!(run.record.parts[1].from_step, 200);
+    }
+}
+
+#[test]
+fn a_study_that_is_stopped_begins_nothing() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let stop = AtomicBool::new(true);
+    let study = study(SMALL).expect("a study");
+    let runs = run(&study, &options(dir.path()), &stop, &|_| {}).expect("no failure");
+    assert!(runs.is_empty());
+    let results = Results::new(&study, &runs, "");
+    assert!(results.variants.is_empty());
+    results.write(dir.path()).expect("a picture of nothing");
+}
+
+#[test]
+fn a_failed_run_is_named() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    fs::write(dir.path().join("plain-3"), "in the way").expect("a scratch file");
+    let study = study(SMALL).expect("a study");
+    let options = options(dir.path());
+    let error = run(&study, &options, &AtomicBool::new(false), &|_| {})
+        .expect_err("no directory can be there")
+        .to_string();
+    assert!(error.starts_with("plain-3: "), "{error}");
+}
+
+#[test]
+fn what_is_wrong_with_a_study_is_named() {
+    for (from, to, message) in [
+        ("[3, 5]", "[]", "seeds is empty"),
+        ("[3, 5]", "[3, 3]", "seeds has 3 twice"),
+        ("\"lstm\"", "\"plain\"", "variant has \"plain\" twice"),
+        (
+            "\"lstm\"",
+            "\"../x\"",
+            "`../x` cannot be the name of a variant",
+        ),
+        ("reward_unit = 0.5", "reward_unit = 0", "reward_unit is 0"),
+        (
+            "model.lstm",
+            "model.lstms",
+            "variant `lstm`: unknown field `lstms`",
+        ),
+        (
+            "discount = 0.9",
+            "discount = 9",
+            "variant `lstm`: learner.discount is 9, and has to be from 0 to 1",
+        ),
+        ("title", "titel", "unknown field `titel`"),
+    ] {
+        let error = study(&SMALL.replacen(from, to, 1))
+            .expect_err(to)
+            .to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
