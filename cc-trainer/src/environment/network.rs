@@ -62,6 +62,7 @@ impl Default for Config {
                 scenarios: Some("calibrated".to_owned()),
                 random: None,
                 flows: None,
+                shift_s: 0.0,
             }],
             objective: Objective::default(),
             episode_s: 30.0,
@@ -246,7 +247,8 @@ impl Network {
             .collect();
         let controls = controls(&scenario, settings, &mut self.random);
         let simulation = Simulation::new(&scenario, controls, self.random.random());
-        let end = Duration::from_secs_f64(config.episode_s).as_nanos() as Nanos;
+        let end = link.begins + Duration::from_secs_f64(config.episode_s);
+        let end = end.as_nanos() as Nanos;
         Episode {
             served: Served::new(
                 simulation,

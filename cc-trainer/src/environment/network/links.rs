@@ -26,6 +26,10 @@ pub struct Entry {
     pub random: Option<Random>,
     /// The flows on it. Without this, a scenario has its own, and a random link has one.
     pub flows: Option<Flows>,
+    /// The episode begins up to so many seconds into the scenario, drawn each time: a schedule or a trace that always
+    /// began alike would be learned by heart, down to the first packets.
+    #[serde(default)]
+    pub shift_s: f64,
 }
 
 /// Two numbers, the least and the most.
@@ -112,6 +116,8 @@ pub struct Flows {
 pub(super) struct Link {
     pub(super) scenario: Arc<Scenario>,
     pub(super) task: usize,
+    /// When the episode begins.
+    pub(super) begins: Duration,
 }
 
 /// All entries, their scenarios read.
@@ -128,6 +134,7 @@ struct Loaded {
     first_task: usize,
     source: Source,
     flows: Option<Flows>,
+    shift_s: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -153,6 +160,7 @@ impl Links {
         for (index, entry) in entries.iter().enumerate() {
             let place = |field: &str| format!("links[{index}].{field}");
             check(entry.weight, [f64::MIN_POSITIVE, 1e6], || place("weight"))?;
+            check(entry.shift_s, [0.0, 1e5], || place("shift_s"))?;
             if let Some(flows) = &entry.flows {
                 flows.check(|field| place(&format!("flows.{field}")))?;
             }
@@ -181,6 +189,7 @@ impl Links {
                 first_task,
                 source,
                 flows: entry.flows.clone(),
+                shift_s: entry.shift_s,
             });
         }
         if links.entries.is_empty() {
@@ -223,17 +232,22 @@ impl Links {
             }
             Source::Random(family) => (Arc::new(family.draw(seconds, random)), 0),
         };
-        let scenario = match &entry.flows {
-            None => scenario,
-            Some(flows) => Arc::new(Scenario {
-                flows: flows.draw(seconds, random),
-                ..Arc::unwrap_or_clone(scenario)
-            }),
-        };
-        Link {
+        let mut link = Link {
             scenario,
             task: entry.first_task + offset,
+            begins: Duration::from_secs_f64(random.random::<f64>() * entry.shift_s),
+        };
+        if entry.flows.is_some() || !link.begins.is_zero() {
+            let scenario = Arc::make_mut(&mut link.scenario);
+            if let Some(flows) = &entry.flows {
+                scenario.flows = flows.draw(seconds, random);
+            }
+            for flow in &mut scenario.flows {
+                flow.start += link.begins;
+                flow.stop = flow.stop.map(|stop| stop + link.begins);
+            }
         }
+        link
     }
 }
 

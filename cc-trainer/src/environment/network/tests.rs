@@ -225,3 +225,28 @@ fn bad_configurations_say_what_and_where() {
         assert!(error.starts_with(expected), "{error}");
     }
 }
+
+#[test]
+fn an_episode_may_begin_anywhere_in_a_trace() {
+    let openings = |shift_s: f64| {
+        let text = format!(
+            "episode_s = 3
+             delay = {{ kind = \"none\" }}
+             links = [{{ scenarios = \"calibrated/mexico-california\", shift_s = {shift_s} }}]"
+        );
+        let turns = play(&mut network(&text, 1), 80, |_| 0);
+        let firsts = turns.iter().filter(|turn| turn.first.is_some());
+        firsts
+            .map(|turn| turn.observation.clone())
+            .collect::<Vec<_>>()
+    };
+    let alike = |openings: &[Vec<f32>]| {
+        assert!(openings.len() >= 3, "{} episodes", openings.len());
+        let same = openings.iter().filter(|other| **other == openings[0]);
+        same.count()
+    };
+    let fixed = openings(0.0);
+    let shifted = openings(40.0);
+    assert!(alike(&fixed) > 1, "hosts' small delays alone change little");
+    assert_eq!(alike(&shifted), 1);
+}
