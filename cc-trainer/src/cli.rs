@@ -51,9 +51,20 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     };
     outcome.unwrap_or_else(|error| {
         // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
-        note(format_args!("error: {error:#}"));
+        note(format_args!("error: {}", told(&error)));
         ExitCode::FAILURE
     })
+}
+
+/// An error and what led to it. Many of our errors tell their cause themselves; it is not told twice.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Writes to standard output. A reader that has seen enough, such as head, is no failure.
@@ -73,4 +84,25 @@ fn note(line: impl Display) {
 fn command_line() -> String {
     let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("reading x.toml: {source}")]
+    struct Unread {
+        source: io::Error,
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = io::Error::other("no such file");
+        let error = anyhow::Error::new(Unread { source }).context("nothing to train");
+        assert_eq!(
+            told(&error),
+            "nothing to train: reading x.toml: no such file"
+        );
+    }
 }
