@@ -5,7 +5,7 @@
 
 use std::{
     fmt::Write as _,
-    fs, io,
+    io,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
@@ -13,7 +13,7 @@ use std::{
 
 use cc_agent::{
     environment::Environment,
-    policy::{Choice, Policy, PolicyError, PolicySpec, Serving},
+    policy::{PolicyError, PolicySpec, Serving},
 };
 use cc_ebpf::Startup;
 use serde::Serialize;
@@ -212,7 +212,9 @@ impl Blocking {
             if stop.load(Ordering::Relaxed) {
                 return Err(BlockingError::Stopped);
             }
-            serve(&mut served, &mut *policy, self.time(sent.len()));
+            served.serve(self.time(sent.len()), |_, query| {
+                policy.decide(std::slice::from_mut(query)).pop()
+            });
             sent.push(total(&served, |flow| flow.bytes_sent));
         }
         Ok(Course {
@@ -304,14 +306,6 @@ impl Blocking {
     }
 }
 
-/// Lets the policy decide until then.
-fn serve(served: &mut Served, policy: &mut dyn Policy, until: Nanos) {
-    while let Some(mut asked) = served.next(until) {
-        let choice = policy.decide(std::slice::from_mut(&mut asked.query)).pop();
-        served.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
-    }
-}
-
 impl Results {
     /// Writes `blocking.json` and `blocking.svg` into a directory, and tells their paths.
     ///
@@ -319,21 +313,8 @@ impl Results {
     ///
     /// When a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<[PathBuf; 2], BlockingError> {
-        let json = serde_json::to_string(self)
-            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-        let files = [
-            ("blocking.json", json + "\n"),
-            ("blocking.svg", self.chart().svg()),
-        ];
-        let [json, svg] = files.map(|(name, text)| {
-            let path = dir.join(name);
-            let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, text));
-            match written {
-                Ok(()) => Ok(path),
-                Err(source) => Err(BlockingError::Write { path, source }),
-            }
-        });
-        Ok([json?, svg?])
+        let written = self.chart().write(dir, "blocking", self);
+        written.map_err(|(path, source)| BlockingError::Write { path, source })
     }
 
     /// Bytes sent over time.
@@ -471,7 +452,7 @@ mod tests {
             "each seed has its chance"
         );
         let files = results.write(dir.path()).expect("a directory");
-        let [json, svg] = files.map(|path| fs::read_to_string(path).expect("was written"));
+        let [json, svg] = files.map(|path| std::fs::read_to_string(path).expect("was written"));
         assert!(json.contains("\"blocking\"") && json.contains("\"asynchronous\""));
         assert!(svg.contains("50 ms") && svg.contains("goes on meanwhile"));
     }

@@ -1,6 +1,11 @@
 //! Curves with bands over a common axis, in panels side by side: a picture as a file of its own, light or dark as its
 //! reader's screen is.
 
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
 use serde::Serialize;
 
 use super::{
@@ -79,6 +84,31 @@ impl Spread {
 }
 
 impl Chart {
+    /// Writes it and the figures behind it into a directory, as `NAME.json` and `NAME.svg`; tells their paths.
+    ///
+    /// # Errors
+    ///
+    /// Which file could not be written, and why.
+    pub fn write(
+        &self,
+        dir: &Path,
+        name: &str,
+        figures: &impl Serialize,
+    ) -> Result<[PathBuf; 2], (PathBuf, io::Error)> {
+        let json = serde_json::to_string(figures)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+        let files = [("json", json + "\n"), ("svg", self.svg())];
+        let [json, svg] = files.map(|(extension, text)| {
+            let path = dir.join(format!("{name}.{extension}"));
+            let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, text));
+            match written {
+                Ok(()) => Ok(path),
+                Err(source) => Err((path, source)),
+            }
+        });
+        Ok([json?, svg?])
+    }
+
     /// The file.
     pub fn svg(&self) -> String {
         let width = LEFT + self.panels.len() as f64 * (PANEL + NAMES);

@@ -112,6 +112,19 @@ impl Served {
         }
     }
 
+    /// Runs until the time given, and lets `decide` choose for each flow that asks, moving the query's state on; one that
+    /// it has no choice for keeps its window.
+    pub fn serve(
+        &mut self,
+        until: Nanos,
+        mut decide: impl FnMut(usize, &mut Query) -> Option<Choice>,
+    ) {
+        while let Some(mut asked) = self.next(until) {
+            let choice = decide(asked.flow, &mut asked.query);
+            self.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
+        }
+    }
+
     /// Runs until a flow waits for a decision, or until the time given. A flow asked before and not answered keeps
     /// its window.
     pub fn next(&mut self, until: Nanos) -> Option<Asked> {

@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    fs,
     path::{Path, PathBuf},
 };
 
@@ -105,21 +104,8 @@ impl Results {
     ///
     /// When a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<[PathBuf; 2], StudyError> {
-        let json = serde_json::to_string(&rounded(self))
-            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-        let files = [
-            ("study.json", json + "\n"),
-            ("study.svg", self.chart().svg()),
-        ];
-        let [json, svg] = files.map(|(name, text)| {
-            let path = dir.join(name);
-            let written = fs::create_dir_all(dir).and_then(|()| fs::write(&path, text));
-            match written {
-                Ok(()) => Ok(path),
-                Err(source) => Err(StudyError::Write { path, source }),
-            }
-        });
-        Ok([json?, svg?])
+        let written = self.chart().write(dir, "study", &rounded(self));
+        written.map_err(|(path, source)| StudyError::Write { path, source })
     }
 
     /// The picture.

@@ -7,7 +7,7 @@ use std::{
 
 use cc_agent::{
     environment::Environment,
-    policy::{Choice, Policy, Serving},
+    policy::{Policy, Serving},
 };
 use cc_ebpf::Startup;
 
@@ -63,13 +63,11 @@ pub(super) fn run(
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        while let Some(mut asked) = served.next(nanos(at)) {
-            // Only flows that have one ask.
-            let policy = of_flow[asked.flow].and_then(|policy| policies.get_mut(policy));
-            let query = std::slice::from_mut(&mut asked.query);
-            let choice = policy.and_then(|policy| policy.decide(query).pop());
-            served.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
-        }
+        served.serve(nanos(at), |flow, query| {
+            // Only flows that have a policy ask.
+            let policy = policies.get_mut(of_flow[flow]?)?;
+            policy.decide(std::slice::from_mut(query)).pop()
+        });
         for (number, end) in ends.iter_mut().enumerate() {
             look(&served, setup, number, at, end);
         }
