@@ -7,6 +7,7 @@ pub mod aggregate;
 pub mod compare;
 mod date;
 mod host;
+pub mod power;
 pub mod statistics;
 pub mod table;
 

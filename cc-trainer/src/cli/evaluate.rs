@@ -78,7 +78,7 @@ Examples:
       in the simulator, within a minute; `cc-trainer compare` sets that beside figures of the kernel
 
 Measures: throughput counts the payload that receivers got. One-way delay is that of every data packet through the link,
-propagation included. The exit status is not 0 when a scheme has no valid run on a scenario.";
+propagation included. Power is throughput over the 95th percentile of that. The exit status is not 0 when a scheme has no valid run on a scenario.";
 
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     // SAFETY: has no arguments and cannot fail.

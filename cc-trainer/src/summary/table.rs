@@ -3,10 +3,11 @@
 use super::{
     Summary,
     aggregate::{Estimate, Group, MEASURES, MEASURES_OF_SHARING, Measure, groups},
+    power,
 };
 
 /// A table for a terminal: a block a scenario, columns aligned. Means over the valid runs, with their 95 % bootstrap
-/// intervals in brackets.
+/// intervals in brackets. Of several scenarios, with their geometric means at the end.
 pub fn text(summary: &Summary) -> String {
     by_scenario(summary, |scenario, rows| {
         format!("{scenario}\n{}", aligned(rows))
@@ -117,10 +118,28 @@ pub fn heading(measure: &Measure) -> String {
 
 fn by_scenario(summary: &Summary, block: impl Fn(&str, &[Vec<String>]) -> String) -> String {
     let groups = groups(summary);
-    let blocks = groups
-        .chunk_by(|a, b| a.scenario == b.scenario)
-        .map(|groups| block(groups[0].scenario, &rows(groups)));
-    blocks.collect::<Vec<_>>().join("\n")
+    let scenarios = groups.chunk_by(|a, b| a.scenario == b.scenario);
+    let mut blocks: Vec<String> = scenarios
+        .map(|groups| block(groups[0].scenario, &rows(groups)))
+        .collect();
+    let powers = power::of(&groups);
+    if let Some(first) = powers.first().filter(|first| first.scenarios > 1) {
+        let title = format!("geometric mean of {} scenarios", first.scenarios);
+        blocks.push(block(&title, &overall(&powers)));
+    }
+    blocks.join("\n")
+}
+
+fn overall(powers: &[power::Power<'_>]) -> Vec<Vec<String>> {
+    let head = ["scheme", "power, Mbit/s per s", "of the best other's"];
+    let row = |power: &power::Power<'_>| {
+        let ratio = power.against_best_other.map_or("–".to_owned(), figure);
+        vec![power.scheme.to_owned(), figure(power.power), ratio]
+    };
+    [head.map(str::to_owned).to_vec()]
+        .into_iter()
+        .chain(powers.iter().map(row))
+        .collect()
 }
 
 fn rows(groups: &[Group<'_>]) -> Vec<Vec<String>> {
@@ -209,6 +228,20 @@ mod tests {
             .find(|line| line.contains("bbr"))
             .expect("a row");
         assert!(bbr.contains('–') && bbr.ends_with("0/1"), "{text}");
+    }
+
+    #[test]
+    fn several_scenarios_have_a_mean() {
+        assert!(!text(&summary()).contains("geometric"));
+        let mut two = summary();
+        two.runs.truncate(1);
+        two.runs.extend(two.runs.clone());
+        two.runs[1].scenario = "c".into();
+        two.runs[1].throughput_mbps = 4.0 * 11.0;
+        let text = text(&two);
+        // 2 · 11 Mbit/s over 88 ms.
+        assert!(text.contains("geometric mean of 2 scenarios"), "{text}");
+        assert!(text.ends_with("cubic   250                  –\n"), "{text}");
     }
 
     #[test]
