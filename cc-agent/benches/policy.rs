@@ -69,12 +69,13 @@ fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy
         environment: Environment::default(),
         hidden: hidden.to_vec(),
         state,
+        serving: Default::default(),
         provenance: BTreeMap::new(),
     };
     let file = ActorCritic::random(&meta, 1).export(&meta, "Random weights, for measurement only.");
     Ok(OnnxPolicy::from_bytes(
         &file,
-        Serving::Softmax { temperature: 1.0 },
+        Some(Serving::Softmax { temperature: 1.0 }),
         1,
     )?)
 }

@@ -24,10 +24,11 @@ pub struct RunOptions {
     #[serde(deserialize_with = "text")]
     pub policy: Option<PolicySpec>,
 
-    /// How a policy file's action is chosen: `greedy`, `softmax`, or `softmax:T` at temperature T.
+    /// How a policy file's action is chosen: `greedy`, `softmax`, or `softmax:T` at temperature T [default: as the
+    /// file asks].
     #[arg(long, value_name = "HOW")]
     #[serde(deserialize_with = "text")]
-    pub serving: Option<ServingOption>,
+    pub serving: Option<Serving>,
 
     /// Seed of every random choice.
     #[arg(long, value_name = "N")]
@@ -260,10 +261,9 @@ impl RunOptions {
         }
 
         let spec = self.policy.clone().unwrap_or_default();
-        let serving = self.serving.clone().map(|option| option.0);
         let asked = self.environment();
         let policy = spec
-            .load(&asked, serving.unwrap_or_default(), self.seed.unwrap_or(0))
+            .load(&asked, self.serving, self.seed.unwrap_or(0))
             .map_err(|source| ConfigError::Policy {
                 policy: spec.clone(),
                 source,
@@ -388,30 +388,6 @@ fn out_of_range(
         option,
         found: found.to_string(),
         expected: expected.into(),
-    }
-}
-
-/// [`Serving`] as an option.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ServingOption(pub Serving);
-
-impl FromStr for ServingOption {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let serving = match text.split_once(':') {
-            None if text == "greedy" => Some(Serving::Greedy),
-            None if text == "softmax" => Some(Serving::Softmax { temperature: 1.0 }),
-            Some(("softmax", temperature)) => temperature
-                .parse()
-                .ok()
-                .filter(|t: &f32| t.is_finite() && *t > 0.0)
-                .map(|temperature| Serving::Softmax { temperature }),
-            _ => None,
-        };
-        serving.map(Self).ok_or_else(|| {
-            format!("`{text}`: expected `greedy`, `softmax`, or `softmax:T` with T above 0")
-        })
     }
 }
 

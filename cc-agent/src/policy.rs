@@ -10,6 +10,7 @@ use std::str::FromStr;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use serde::{Deserialize, Serialize};
 
 use crate::environment::{Environment, EnvironmentError};
 
@@ -90,8 +91,9 @@ pub enum Choice {
     Invalid,
 }
 
-/// How an action is chosen from a network's logits.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// How an action is chosen from a network's logits: `greedy`, `softmax` or `softmax:T`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Serving {
     /// The action of the largest logit; of equal ones the first.
     #[default]
@@ -101,6 +103,49 @@ pub enum Serving {
         /// Above 0; 1 is the distribution that was trained.
         temperature: f32,
     },
+}
+
+impl FromStr for Serving {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let serving = match text.split_once(':') {
+            None if text == "greedy" => Some(Self::Greedy),
+            None if text == "softmax" => Some(Self::Softmax { temperature: 1.0 }),
+            Some(("softmax", temperature)) => temperature
+                .parse()
+                .ok()
+                .filter(|t: &f32| t.is_finite() && *t > 0.0)
+                .map(|temperature| Self::Softmax { temperature }),
+            _ => None,
+        };
+        serving.ok_or_else(|| {
+            format!("`{text}`: expected `greedy`, `softmax`, or `softmax:T` with T above 0")
+        })
+    }
+}
+
+impl TryFrom<String> for Serving {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Greedy => f.write_str("greedy"),
+            Self::Softmax { temperature } => write!(f, "softmax:{temperature}"),
+        }
+    }
+}
+
+impl From<Serving> for String {
+    fn from(serving: Serving) -> Self {
+        serving.to_string()
+    }
 }
 
 impl Serving {
@@ -213,7 +258,7 @@ pub enum PolicySpec {
 impl PolicySpec {
     /// Makes the policy. A file brings its own environment; the others work in `environment`.
     ///
-    /// `serving` is how files are served, and `seed` determines every random choice.
+    /// `serving` is how files are served, if not as they ask for themselves, and `seed` determines every random choice.
     ///
     /// # Errors
     ///
@@ -221,10 +266,10 @@ impl PolicySpec {
     pub fn load(
         &self,
         environment: &Environment,
-        serving: Serving,
+        serving: Option<Serving>,
         seed: u64,
     ) -> Result<Box<dyn Policy>, PolicyError> {
-        if let Serving::Softmax { temperature } = serving
+        if let Some(Serving::Softmax { temperature }) = serving
             && !(temperature.is_finite() && temperature > 0.0)
         {
             return Err(PolicyError::Temperature { temperature });
@@ -383,7 +428,7 @@ mod tests {
                 .unwrap_or_default()
         };
         let missing = PolicySpec::Onnx(PathBuf::from("no/such/policy.onnx"));
-        let error = load(missing, Environment::default(), Serving::Greedy);
+        let error = load(missing, Environment::default(), None);
         assert!(
             error.contains("no/such/policy.onnx: No such file"),
             "{error}"
@@ -392,15 +437,15 @@ mod tests {
             history: 1,
             ..Environment::default()
         };
-        let error = load(PolicySpec::Heuristic, short, Serving::Greedy);
+        let error = load(PolicySpec::Heuristic, short, None);
         assert!(error.contains("history"), "{error}");
         let broken = Environment {
             window_ms: 0,
             ..Environment::default()
         };
-        let error = load(PolicySpec::Random, broken, Serving::Greedy);
+        let error = load(PolicySpec::Random, broken, None);
         assert!(error.starts_with("environment: window_ms is 0"), "{error}");
-        let cold = Serving::Softmax { temperature: 0.0 };
+        let cold = Some(Serving::Softmax { temperature: 0.0 });
         let error = load(PolicySpec::Default, Environment::default(), cold);
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
@@ -434,7 +479,7 @@ mod tests {
             window_ms: 50,
             ..Environment::default()
         };
-        let policy = PolicySpec::Default.load(&other, Serving::Greedy, 0);
+        let policy = PolicySpec::Default.load(&other, None, 0);
         let policy = policy.expect("it loads");
         assert_eq!(policy.environment(), &meta.environment);
         assert_eq!(policy.file(), Some(file.summary()));

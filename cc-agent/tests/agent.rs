@@ -673,6 +673,7 @@ fn untrained() -> (ActorCritic, PolicyMeta) {
         environment: Environment::default(),
         hidden: vec![8],
         state: 4,
+        serving: Default::default(),
         provenance: BTreeMap::new(),
     };
     (ActorCritic::random(&meta, 1), meta)

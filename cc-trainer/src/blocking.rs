@@ -40,8 +40,8 @@ pub struct Blocking {
     pub scenario: Scenario,
     /// What decides.
     pub policy: PolicySpec,
-    /// How a policy file is served.
-    pub serving: Serving,
+    /// How a policy file is served, if not as it asks for itself.
+    pub serving: Option<Serving>,
     /// Length of a run.
     pub length: Duration,
     /// Of decisions, ms. The first one is what the others are compared with.
@@ -395,7 +395,7 @@ mod tests {
                 .expect("a valid scenario")
                 .remove(0),
             policy,
-            serving: Serving::Greedy,
+            serving: None,
             length: Duration::from_millis(4_800),
             delays_ms: vec![0.0, 50.0, 90.0],
             runs: 2,

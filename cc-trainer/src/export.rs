@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cc_agent::environment::Environment;
 use cc_agent::policy::export::{Activation as Follows, ActorCritic, Dense, Lstm, Transform};
-use cc_agent::policy::{PolicyKind, PolicyMeta};
+use cc_agent::policy::{PolicyKind, PolicyMeta, Serving};
 
 use crate::model::{Activation, Array, Layer, Layout, LstmArrays, Shape};
 use crate::normalise::{Input, Normalizer};
@@ -44,6 +44,7 @@ pub fn meta(
     name: &str,
     shape: &Shape,
     environment: &Environment,
+    serving: Serving,
     provenance: BTreeMap<String, String>,
 ) -> PolicyMeta {
     PolicyMeta {
@@ -53,6 +54,7 @@ pub fn meta(
         hidden: shape.hidden.clone(),
         // A policy without memory hands a state of width 1 through.
         state: shape.lstm.unwrap_or(1),
+        serving,
         provenance,
     }
 }
@@ -185,7 +187,7 @@ fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{Answer, OnnxPolicy, PolicyFile, Query, Serving, State};
+    use cc_agent::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
     use proptest::prelude::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -237,9 +239,9 @@ mod tests {
         let mut random = StdRng::seed_from_u64(seed);
         let parameters = initialise(shape, seed);
         let normalizer = normalizer(shape.observation, &mut random);
-        let meta = meta("test", shape, environment, BTreeMap::new());
+        let meta = meta("test", shape, environment, Serving::Greedy, BTreeMap::new());
         let bytes = policy_file(shape, &parameters, &normalizer, &meta, "").expect("the sizes fit");
-        let mut served = OnnxPolicy::from_bytes(&bytes, Serving::Greedy, 0).expect("accepted");
+        let mut served = OnnxPolicy::from_bytes(&bytes, None, 0).expect("accepted");
 
         let mut network = Cpu::<f32>::new(shape, 1).expect("threads");
         network.set_parameters(&parameters);
@@ -349,7 +351,13 @@ mod tests {
         let environment = environment(2);
         let shape = shape(&environment, &[8], None);
         let provenance = BTreeMap::from([("steps".to_owned(), "1000".to_owned())]);
-        let meta = meta("small", &shape, &environment, provenance);
+        let meta = meta(
+            "small",
+            &shape,
+            &environment,
+            Serving::Softmax { temperature: 0.5 },
+            provenance,
+        );
         let normalizer = Normalizer::identity(shape.observation);
         let parameters = initialise(&shape, 0);
         let bytes =
@@ -367,7 +375,13 @@ mod tests {
     fn what_does_not_fit_is_refused_by_name() {
         let environment = environment(2);
         let shape = shape(&environment, &[8], Some(4));
-        let meta = meta("small", &shape, &environment, BTreeMap::new());
+        let meta = meta(
+            "small",
+            &shape,
+            &environment,
+            Serving::Greedy,
+            BTreeMap::new(),
+        );
         let normalizer = Normalizer::identity(shape.observation);
         let mut parameters = initialise(&shape, 0);
         let export = |parameters: &[f32], normalizer: &Normalizer, meta: &PolicyMeta| {

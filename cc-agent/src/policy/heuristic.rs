@@ -33,8 +33,11 @@ use std::collections::BTreeMap;
 use cc_ebpf::{FEATURES, Feature};
 
 use super::export::{Dense, GraphBuilder};
-use super::meta::{PolicyKind, PolicyMeta};
 use super::{Choice, Policy, Query};
+use super::{
+    Serving,
+    meta::{PolicyKind, PolicyMeta},
+};
 use crate::action::ActionSpace;
 use crate::environment::Environment;
 
@@ -313,6 +316,7 @@ pub(super) fn export() -> Vec<u8> {
         kind: PolicyKind::Heuristic,
         hidden: vec![signals.len(), strengths.len()],
         state: 1,
+        serving: Serving::Greedy,
         provenance: BTreeMap::from([(
             "origin".to_owned(),
             "weights set by hand; see cc-agent/src/policy/heuristic.rs".to_owned(),
@@ -393,14 +397,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::policy::{OnnxPolicy, Serving, State};
+    use crate::policy::{OnnxPolicy, State};
 
     fn rule() -> Heuristic {
         Heuristic::new(Environment::default()).expect("fits the default environment")
     }
 
     fn network() -> OnnxPolicy {
-        OnnxPolicy::from_bytes(&export(), Serving::Greedy, 0).expect("what the rule exports loads")
+        OnnxPolicy::from_bytes(&export(), None, 0).expect("what the rule exports loads")
     }
 
     fn query(observation: Vec<f32>) -> Query {

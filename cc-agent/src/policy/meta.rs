@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::Serving;
 use crate::environment::{Environment, EnvironmentError};
 
 /// The largest recurrent state and hidden layer that a policy may have.
@@ -25,6 +26,9 @@ pub struct PolicyMeta {
     pub hidden: Vec<usize>,
     /// The width H of each of its two recurrent state vectors, h and c; at least 1.
     pub state: usize,
+    /// How its actions are chosen, unless who runs it asks for something else; greedy where a file does not say.
+    #[serde(default)]
+    pub serving: Serving,
     /// Anything that tells how it came to be: trainer version, steps, seed, scenarios.
     pub provenance: BTreeMap<String, String>,
 }
@@ -147,6 +151,7 @@ impl fmt::Display for Summary {
             environment,
             hidden,
             state,
+            serving,
             provenance,
         } = &self.meta;
         let hidden = hidden
@@ -179,6 +184,7 @@ impl fmt::Display for Summary {
         writeln!(f, "actions       {actions}")?;
         writeln!(f, "cwnd          {} to {} packets", cwnd.min, cwnd.max)?;
         writeln!(f, "pacing        {pacing}")?;
+        writeln!(f, "serving       {serving}")?;
         writeln!(
             f,
             "scales        {} ms, {} bytes",
@@ -237,6 +243,7 @@ mod tests {
             environment: Environment::default(),
             hidden: vec![64, 64],
             state: 64,
+            serving: Default::default(),
             provenance: BTreeMap::from([("seed".to_owned(), "7".to_owned())]),
         }
     }

@@ -31,12 +31,12 @@ pub struct OnnxPolicy {
 }
 
 impl OnnxPolicy {
-    /// Loads a file.
+    /// Loads a file; `serving` is how it is served, if not as it asks for itself.
     ///
     /// # Errors
     ///
     /// As [`Self::from_bytes`], and where the file cannot be read.
-    pub fn from_file(path: &Path, serving: Serving, seed: u64) -> Result<Self, FileError> {
+    pub fn from_file(path: &Path, serving: Option<Serving>, seed: u64) -> Result<Self, FileError> {
         Self::new(PolicyFile::read(path)?, serving, seed)
     }
 
@@ -46,7 +46,11 @@ impl OnnxPolicy {
     ///
     /// Those of [`PolicyFile::parse`], and where the engine cannot run the graph, or runs it to
     /// other outputs than the file declares.
-    pub fn from_bytes(bytes: &[u8], serving: Serving, seed: u64) -> Result<Self, FileError> {
+    pub fn from_bytes(
+        bytes: &[u8],
+        serving: Option<Serving>,
+        seed: u64,
+    ) -> Result<Self, FileError> {
         Self::new(PolicyFile::parse(bytes)?, serving, seed)
     }
 
@@ -55,13 +59,13 @@ impl OnnxPolicy {
         &self.summary
     }
 
-    fn new(file: PolicyFile, serving: Serving, seed: u64) -> Result<Self, FileError> {
+    fn new(file: PolicyFile, serving: Option<Serving>, seed: u64) -> Result<Self, FileError> {
         let engine =
             guarded(|| Engine::new(&file)).map_err(|reason| FileError::Engine { reason })?;
         let mut policy = Self {
             engine,
             summary: file.summary().clone(),
-            serving,
+            serving: serving.unwrap_or(file.summary().meta.serving),
             rng: StdRng::seed_from_u64(seed),
             failure_logged: false,
         };
@@ -382,6 +386,7 @@ mod tests {
             },
             hidden: hidden.to_vec(),
             state,
+            serving: Default::default(),
             provenance: BTreeMap::new(),
         }
     }
@@ -393,7 +398,7 @@ mod tests {
     }
 
     fn policy(meta: &PolicyMeta, net: &ActorCritic) -> OnnxPolicy {
-        OnnxPolicy::from_bytes(&net.export(meta, ""), Serving::Greedy, 0).expect("a valid policy")
+        OnnxPolicy::from_bytes(&net.export(meta, ""), None, 0).expect("a valid policy")
     }
 
     fn random_queries(n: usize, length: usize, seed: u64) -> Vec<Query> {
@@ -537,7 +542,7 @@ mod tests {
         graph.node("Add", &["h", &one], "h_out", vec![]);
         graph.node("Add", &["c", &one], "c_out", vec![]);
         let bytes = graph.finish(&meta, "");
-        let mut policy = OnnxPolicy::from_bytes(&bytes, Serving::Greedy, 0).expect("valid");
+        let mut policy = OnnxPolicy::from_bytes(&bytes, None, 0).expect("valid");
         for n in [1, 3, 8, 40] {
             let mut queries = random_queries(n, 112, 9);
             let rewards: Vec<f32> = queries.iter().map(|query| query.reward).collect();
@@ -621,7 +626,7 @@ mod tests {
         let (meta, net) = small_net();
         let bytes = net.export(&meta, "");
         let decide = |seed| {
-            OnnxPolicy::from_bytes(&bytes, Serving::Softmax { temperature: 1.0 }, seed)
+            OnnxPolicy::from_bytes(&bytes, Some(Serving::Softmax { temperature: 1.0 }), seed)
                 .expect("a valid policy")
                 .decide(&mut random_queries(100, 112, 4))
         };
@@ -635,6 +640,20 @@ mod tests {
             let total: f32 = logits.iter().map(|l| l.exp()).sum();
             assert!((probability - logits[index].exp() / total).abs() < 1e-5);
         }
+    }
+
+    #[test]
+    fn a_file_is_served_as_it_asks_unless_told_otherwise() {
+        let (mut meta, net) = small_net();
+        meta.serving = Serving::Softmax { temperature: 0.5 };
+        let bytes = net.export(&meta, "");
+        let decide = |serving| {
+            OnnxPolicy::from_bytes(&bytes, serving, 1)
+                .expect("a valid policy")
+                .decide(&mut random_queries(100, 112, 4))
+        };
+        assert_eq!(decide(None), decide(Some(meta.serving)));
+        assert_ne!(decide(None), decide(Some(Serving::Greedy)));
     }
 
     #[test]
@@ -663,7 +682,7 @@ mod tests {
             0,
         )
         .policy;
-        let error = OnnxPolicy::from_bytes(&net.export(&meta, ""), Serving::Greedy, 0).err();
+        let error = OnnxPolicy::from_bytes(&net.export(&meta, ""), None, 0).err();
         let error = error.expect("refused").to_string();
         assert!(
             error.contains("output `logits` is computed as N,2,F32"),
@@ -673,7 +692,7 @@ mod tests {
         let (_, mut net) = small_net();
         net.trunk[1].inputs = 20;
         net.trunk[1].weights.truncate(20 * 16);
-        let error = OnnxPolicy::from_bytes(&net.export(&meta, ""), Serving::Greedy, 0).err();
+        let error = OnnxPolicy::from_bytes(&net.export(&meta, ""), None, 0).err();
         let error = error.expect("refused").to_string();
         assert!(error.starts_with("the engine cannot run it: "), "{error}");
     }
@@ -692,7 +711,7 @@ mod tests {
 
     /// Loads and, where that succeeds, decides: neither may panic or take long.
     fn exercise(bytes: &[u8]) {
-        if let Ok(mut policy) = OnnxPolicy::from_bytes(bytes, Serving::Greedy, 0) {
+        if let Ok(mut policy) = OnnxPolicy::from_bytes(bytes, None, 0) {
             let length = policy.environment().observation_len();
             let choices = policy.decide(&mut random_queries(9, length, 0));
             assert_eq!(choices.len(), 9);

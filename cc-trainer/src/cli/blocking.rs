@@ -66,10 +66,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let blocking = Blocking {
         scenario,
         policy: args.policy.clone(),
-        serving: match args.sample {
-            true => Serving::Softmax { temperature: 1.0 },
-            false => Serving::Greedy,
-        },
+        serving: args.sample.then_some(Serving::Softmax { temperature: 1.0 }),
         length: args.seconds,
         delays_ms: args.delays.clone(),
         runs: args.runs,

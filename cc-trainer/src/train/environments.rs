@@ -110,7 +110,8 @@ impl Source {
         let (Self::Network(world), Some(normalizer)) = (self, normalizer) else {
             return None;
         };
-        let meta = export::meta(POLICY, shape, &world.config().policy, provenance);
+        let config = world.config();
+        let meta = export::meta(POLICY, shape, &config.policy, config.serving, provenance);
         Some(export::policy_file(
             shape,
             parameters,

@@ -5,10 +5,7 @@ use std::{
     time::Duration,
 };
 
-use cc_agent::{
-    environment::Environment,
-    policy::{Policy, Serving},
-};
+use cc_agent::{environment::Environment, policy::Policy};
 use cc_ebpf::Startup;
 
 use super::{
@@ -112,7 +109,7 @@ impl Policies {
             let place = match place {
                 Some(place) => place,
                 None => {
-                    let policy = spec.load(&Environment::default(), Serving::Greedy, setup.seed);
+                    let policy = spec.load(&Environment::default(), None, setup.seed);
                     policies.push(policy.map_err(|source| RunError::Policy {
                         scheme: name.to_owned(),
                         source: source.into(),
