@@ -41,6 +41,9 @@ const NEVER: Nanos = Nanos::MAX;
 /// [`EARLY`] it makes round trips some 100 µs longer than the path, as they are over the emulated link. Without it,
 /// sender and links of one grid of times fall into a step that nothing real keeps.
 const HOST_TIME: u64 = 120_000;
+/// How long receiving applications rest after a read: those of `cc-trainer evaluate` for a millisecond, and what waking
+/// them takes.
+pub const RECEIVER_REST: Duration = Duration::from_micros(1_100);
 /// From one packet to the next that a host sends for one event, ns.
 const PACKET_TIME: usize = 5_000;
 /// The path delivers a packet this much before its time, ns, as the emulated link does at times: its threads
@@ -143,7 +146,7 @@ impl Simulation {
         let ticks = Ticks::new(scramble(seed));
         let flow = |(flow, control): (&scenario::Flow, Control)| Flow {
             sender: Sender::new(control, ticks),
-            receiver: Receiver::new(),
+            receiver: Receiver::new(nanoseconds(RECEIVER_REST)),
             start: nanoseconds(flow.start),
             stop: flow.stop.map_or(NEVER, nanoseconds),
             blocked_until: 0,
@@ -162,6 +165,16 @@ impl Simulation {
             host: Noise(scramble(!seed) | 1),
             observation: None,
         }
+    }
+
+    /// The same with receiving applications that rest for another time than [`RECEIVER_REST`] after a read. On a fast link
+    /// that decides how much an ACK is for.
+    #[must_use]
+    pub fn with_receiver_rest(mut self, rest: Duration) -> Self {
+        for flow in &mut self.flows {
+            flow.receiver.rest = nanoseconds(rest);
+        }
+        self
     }
 
     /// The same, which also observes the path as the emulated link does.

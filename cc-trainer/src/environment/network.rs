@@ -23,7 +23,7 @@ use crate::path::Nanos;
 use crate::scenario::{Scenario, ScenarioError};
 use crate::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
 use crate::sim::serve::{Asked, Delay, Mode, Served};
-use crate::sim::{Control, Simulation};
+use crate::sim::{Control, RECEIVER_REST, Simulation};
 use links::Links;
 use objective::{Latest, Meter, Situation};
 use truth::{PRIVILEGED, Truth};
@@ -46,6 +46,8 @@ pub struct Config {
     pub objective: Objective,
     /// Length of an episode, s.
     pub episode_s: f64,
+    /// How long a link's receiving applications rest after a read, ms: within this range, evenly by its logarithm.
+    pub receiver_rest_ms: Range,
     /// From a window to its decision.
     pub delay: Delay,
     /// Whether senders wait for their decisions.
@@ -69,6 +71,7 @@ impl Default for Config {
             }],
             objective: Objective::default(),
             episode_s: 30.0,
+            receiver_rest_ms: [1e3 * RECEIVER_REST.as_secs_f64(); 2],
             delay: Delay::default(),
             mode: Mode::default(),
             constant_start: false,
@@ -154,6 +157,9 @@ impl World {
                 most: 86_400.0,
             });
         }
+        links::ordered(config.receiver_rest_ms, 1e-3, 100.0, || {
+            "receiver_rest_ms".to_owned()
+        })?;
         let links = Links::new(&config.links)?;
         let startup = match config.constant_start {
             true => Startup::Constant,
@@ -249,7 +255,9 @@ impl Network {
             .map(|flow| flow.scheme.is_none().then(|| seats.pop()).flatten())
             .collect();
         let controls = controls(&scenario, settings, &mut self.random);
-        let simulation = Simulation::new(&scenario, controls, self.random.random());
+        let rest_ms = links::logarithmic(config.receiver_rest_ms, &mut self.random);
+        let simulation = Simulation::new(&scenario, controls, self.random.random())
+            .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
         let end = end.as_nanos() as Nanos;
         Episode {

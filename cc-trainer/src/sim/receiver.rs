@@ -1,5 +1,6 @@
 //! The receiving end: what it acknowledges, and when (net/ipv4/tcp_input.c). Its application reads what comes at once,
-//! with a rest after each read, as the receivers of `cc-trainer evaluate` do.
+//! with a rest after each read. On a fast link that is when it acknowledges:
+//! once the window has stopped growing, what waits to be read keeps it from being announced again.
 
 mod arrived;
 mod buffer;
@@ -28,8 +29,6 @@ const DUPLICATES: u32 = 3;
 const MAX_COMPRESSED: u32 = 44;
 /// Longest time that an ACK waits for others, ns (`tcp_comp_sack_delay_ns`).
 const COMPRESSION: Nanos = 1_000_000;
-/// How long the application rests after a read: a millisecond, and what waking it takes.
-const REST: Nanos = 1_100_000;
 
 /// A connection's receiving end.
 #[derive(Clone, Debug)]
@@ -70,7 +69,9 @@ pub(super) struct Receiver {
     compressed: u32,
     compressed_until: Nanos,
 
-    /// When the application read last, and everything before which segment.
+    /// How long the application rests after a read.
+    pub(super) rest: Nanos,
+    /// When it read last, and everything before which segment.
     last_read: Nanos,
     read: u32,
 
@@ -80,7 +81,7 @@ pub(super) struct Receiver {
 
 impl Receiver {
     /// Listens.
-    pub(super) fn new() -> Self {
+    pub(super) fn new(rest: Nanos) -> Self {
         Self {
             arrived: Arrived::default(),
             buffer: Buffer::new(),
@@ -100,6 +101,7 @@ impl Receiver {
             duplicates_at: 0,
             compressed: 0,
             compressed_until: NEVER,
+            rest,
             last_read: 0,
             read: 0,
             outbox: Vec::with_capacity(4),
@@ -216,7 +218,7 @@ impl Receiver {
                 // Its oldest block is about to be forgotten (`tcp_sack_compress_send_ack`).
                 self.acknowledge(now);
             }
-            self.grow_window();
+            self.grow_window(self.held());
             self.buffer.make_room(self.arrived.span());
             self.schedule();
         }
@@ -246,16 +248,28 @@ impl Receiver {
             }
         }
         self.last_data = tick;
-        self.grow_window();
+        // It waits to be read itself.
+        self.grow_window(self.held() + 1);
     }
 
-    /// A window that grows is told at once (`tcp_grow_window`).
+    /// `held` segments wait to be read or for others. A window that grows is told at once (`tcp_grow_window`).
     #[inline]
-    fn grow_window(&mut self) {
-        let held = self.arrived.held() + self.arrived.next() - self.read;
+    fn grow_window(&mut self, held: u32) {
         if self.buffer.grow(held) {
             self.quick |= 1;
         }
+    }
+
+    /// Segments that wait to be read or for others.
+    #[inline]
+    fn held(&self) -> u32 {
+        self.arrived.held() + self.arrived.next() - self.read
+    }
+
+    /// More than one segment is not acknowledged.
+    #[inline]
+    fn owes(&self) -> bool {
+        self.arrived.next() - self.acked > UNACKED
     }
 
     fn schedule(&mut self) {
@@ -266,7 +280,8 @@ impl Receiver {
     #[inline]
     fn check(&mut self, now: Nanos, ticks: Ticks) {
         let next = self.arrived.next();
-        if next - self.acked > UNACKED || self.quick > 0 || self.now {
+        let tells = self.owes() && self.buffer.advances(self.held());
+        if tells || self.quick > 0 || self.now {
             return self.acknowledge(now);
         }
         if !self.arrived.has_gap() {
@@ -319,11 +334,12 @@ impl Receiver {
     }
 
     fn acknowledge(&mut self, now: Nanos) {
+        let next = self.arrived.next();
         let mut ack = Ack {
-            ack: self.arrived.next(),
+            ack: next,
             timestamp: milliseconds(now),
             echo: self.echo,
-            window: self.buffer.window(),
+            window: self.buffer.announce(self.held(), next - self.acked),
             ..Ack::default()
         };
         if let Some(block) = self.duplicate.take() {
@@ -339,7 +355,7 @@ impl Receiver {
                 self.ato = ATO_MIN;
             }
         }
-        self.acked = self.arrived.next();
+        self.acked = next;
         self.scheduled = false;
         self.now = false;
         self.pushed = false;
@@ -353,15 +369,15 @@ impl Receiver {
     /// rests.
     #[inline]
     fn catch_up(&mut self, now: Nanos) {
-        if self.read < self.arrived.next() && self.last_read + REST <= now {
-            self.take(self.last_read + REST);
+        if self.read < self.arrived.next() && self.last_read + self.rest <= now {
+            self.take(self.last_read + self.rest);
         }
     }
 
     /// Data in order is there for the application.
     #[inline]
     fn deliver(&mut self, now: Nanos) {
-        if self.last_read + REST <= now {
+        if self.last_read + self.rest <= now {
             self.read(now);
         }
     }
@@ -369,8 +385,8 @@ impl Receiver {
     /// When the application reads, as far as that leads to an ACK.
     #[inline]
     fn read_due(&self) -> Nanos {
-        if self.pushed && self.scheduled && self.read < self.arrived.next() {
-            self.last_read + REST
+        if self.scheduled && (self.pushed || self.owes()) && self.read < self.arrived.next() {
+            self.last_read + self.rest
         } else {
             NEVER
         }
@@ -379,7 +395,7 @@ impl Receiver {
     /// The application reads now (`__tcp_cleanup_rbuf`).
     fn read(&mut self, now: Nanos) {
         self.take(now);
-        if self.scheduled && self.pushed {
+        if self.scheduled && (self.pushed || self.owes()) {
             self.acknowledge(now);
         }
     }

@@ -95,6 +95,30 @@ fn it_does_not_matter_in_how_many_steps_a_run_is_done() {
 }
 
 #[test]
+fn a_busy_receiver_acknowledges_more_at_a_time() {
+    let link = scenario("rate_mbps = 96\ndelay_ms = 10\nqueue = { bdp = 1.0 }");
+    let segments_per_ack = |rest: Duration| {
+        let simulation = Simulation::new(&link, vec![reno()], 1);
+        let mut simulation = simulation.with_receiver_rest(rest);
+        // By then the window has grown as far as it does.
+        simulation.run(5_000 * MS);
+        let before = simulation.flow(0);
+        simulation.run(8_000 * MS);
+        let flow = simulation.flow(0);
+        (flow.delivered - before.delivered) as f64 / (flow.acks - before.acks) as f64
+    };
+    // 8 packets a millisecond.
+    let (prompt, usual, busy) = (
+        segments_per_ack(Duration::from_micros(50)),
+        segments_per_ack(RECEIVER_REST),
+        segments_per_ack(Duration::from_millis(3)),
+    );
+    assert!((1.5..2.1).contains(&prompt), "{prompt}");
+    assert!((4.0..10.0).contains(&usual), "{usual}");
+    assert!(busy > 1.2 * usual, "{busy} and {usual}");
+}
+
+#[test]
 fn flows_start_and_stop_when_the_scenario_says() {
     let link = scenario(
         "rate_mbps = 10\ndelay_ms = 10\nqueue = { bdp = 2.0 }\n\

@@ -254,8 +254,7 @@ impl Links {
 impl Random {
     fn check(&self, place: impl Fn(&str) -> String) -> Result<(), ConfigError> {
         let logarithmic = |name: &str, range: Range, least: f64, most: f64| {
-            check(range[0], [least, most], || place(name))?;
-            check(range[1], [range[0], most], || place(name))
+            ordered(range, least, most, || place(name))
         };
         logarithmic("rate_mbps", self.rate_mbps, 0.01, MAX_MBPS)?;
         logarithmic("delay_ms", self.delay_ms, 0.01, 10_000.0)?;
@@ -544,6 +543,17 @@ fn check_scheme(scheme: &str, place: impl Fn() -> String) -> Result<(), ConfigEr
     })
 }
 
+/// A range within limits, the smaller end first.
+pub(super) fn ordered(
+    range: Range,
+    least: f64,
+    most: f64,
+    place: impl Fn() -> String,
+) -> Result<(), ConfigError> {
+    check(range[0], [least, most], &place)?;
+    check(range[1], [range[0], most], &place)
+}
+
 fn check(value: f64, range: Range, place: impl Fn() -> String) -> Result<(), ConfigError> {
     if value >= range[0] && value <= range[1] {
         return Ok(());
@@ -561,7 +571,8 @@ fn draw(sometimes: Option<Sometimes>, random: &mut Xoshiro256PlusPlus) -> Option
     (random.random::<f64>() < share).then(|| logarithmic(range, random))
 }
 
-fn logarithmic([least, most]: Range, random: &mut Xoshiro256PlusPlus) -> f64 {
+/// Drawn from a range evenly by its logarithm.
+pub(super) fn logarithmic([least, most]: Range, random: &mut Xoshiro256PlusPlus) -> f64 {
     let (least, most) = (least.ln(), most.ln());
     (least + (most - least) * random.random::<f64>()).exp()
 }

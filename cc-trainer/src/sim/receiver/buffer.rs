@@ -12,6 +12,8 @@ const RATIO: u64 = 160;
 /// The buffer at first and at most, bytes (`tcp_rmem`; the receivers of `cc-trainer evaluate` allow 64 MiB).
 const INITIAL: u64 = 131_072;
 const LARGEST: u64 = 64 << 20;
+/// Windows are announced in multiples of this, bytes (`rcv_wscale`, 11 with the largest buffer above).
+const SCALE: u64 = 2_048;
 /// The window before the first segment, bytes.
 const FIRST_WINDOW: u64 = 64_088;
 /// What a round trip may bring without the buffer growing at first, bytes (`TCP_INIT_CWND` segments).
@@ -24,8 +26,10 @@ pub(super) struct Buffer {
     size: u64,
     /// What of it may be data (`window_clamp`).
     clamp: u64,
-    /// The window that is announced (`rcv_ssthresh`).
+    /// The window that is announced at most (`rcv_ssthresh`).
     window: u64,
+    /// The one that the newest ACK announced (`rcv_wnd`).
+    announced: u64,
     /// Most that the application took in a round trip (`rcvq_space.space`).
     taken: u64,
     /// Since when, and from which segment, the present round trip counts.
@@ -42,6 +46,7 @@ impl Buffer {
             size: INITIAL,
             clamp: usable(INITIAL),
             window: FIRST_WINDOW,
+            announced: FIRST_WINDOW,
             taken: FIRST_ROUND,
             since: 0,
             from: 0,
@@ -50,10 +55,29 @@ impl Buffer {
         }
     }
 
-    /// The window in full segments.
+    /// Announces a window, and says how many full segments it has. `held` segments wait to be read or for others, `acked`
+    /// more are acknowledged than by the ACK before. What was announced is not taken back (`tcp_select_window`).
     #[inline]
-    pub(super) fn window(&self) -> u32 {
-        (self.window / u64::from(MSS)) as u32
+    pub(super) fn announce(&mut self, held: u32, acked: u32) -> u32 {
+        let left = self
+            .announced
+            .saturating_sub(u64::from(acked) * u64::from(MSS));
+        self.announced = self.room(held).max(left.next_multiple_of(SCALE));
+        (self.announced / u64::from(MSS)) as u32
+    }
+
+    /// Whether the right edge of the window would move as far as what an ACK now would be for: if not, the ACK waits for
+    /// the application to read (`__tcp_ack_snd_check`).
+    #[inline]
+    pub(super) fn advances(&self, held: u32) -> bool {
+        self.room(held) >= self.announced
+    }
+
+    /// `__tcp_select_window`.
+    #[inline]
+    fn room(&self, held: u32) -> u64 {
+        let free = self.size.saturating_sub(u64::from(held) * TRUESIZE);
+        usable(free).min(self.window).next_multiple_of(SCALE)
     }
 
     /// RTT, µs; 0 before the first sample.
