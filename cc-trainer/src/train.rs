@@ -499,6 +499,7 @@ impl Run {
             &self.record.shape,
             &checkpoint.parameters,
             self.normalizer.as_deref(),
+            self.record.config.serving,
             self.provenance(),
         );
         if let Some(policy) = policy {

@@ -48,8 +48,10 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
+  cc-trainer train --config cc-trainer/training/calibrated.toml --out calibrated
+      a policy for the paper's six links, within a minute
   cc-trainer train --config cc-trainer/training/cartpole.toml --out /tmp/cartpole
-      the algorithm's test: a pole on a cart, in a minute or so
+      the algorithm's test: a pole on a cart, in some seconds
   cc-trainer train --out /tmp/cartpole --steps 2000000
       the same run, further
   tensorboard --logdir /tmp/cartpole

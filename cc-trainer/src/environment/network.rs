@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cc_agent::environment::{Environment as Interface, EnvironmentError};
-use cc_agent::policy::{Choice, Serving, State};
+use cc_agent::policy::{Choice, State};
 use cc_ebpf::{Settings, Startup};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
@@ -38,8 +38,6 @@ pub use objective::{Objective, Power};
 pub struct Config {
     /// Observation, actions and windows of the policy; its file will carry them.
     pub policy: Interface,
-    /// How its file asks to be served.
-    pub serving: Serving,
     /// The links.
     pub links: Vec<Entry>,
     /// The reward.
@@ -61,7 +59,6 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             policy: Interface::default(),
-            serving: Serving::default(),
             links: vec![Entry {
                 weight: 1.0,
                 scenarios: Some("calibrated".to_owned()),

@@ -7,6 +7,7 @@ use std::{
     thread,
 };
 
+use cc_agent::policy::Serving;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -44,6 +45,9 @@ pub struct Config {
     /// Seconds between two checkpoints.
     #[serde(default = "default_checkpoint_seconds")]
     pub checkpoint_seconds: f64,
+    /// How the policy's file asks to be served.
+    #[serde(default)]
+    pub serving: Serving,
     /// What to learn.
     pub environment: Environments,
     /// The network.
@@ -259,7 +263,7 @@ impl Config {
         self.learner.decay_steps.unwrap_or(self.steps)
     }
 
-    /// All but what a run may change when it goes on: how long, how fast, and where.
+    /// All but what a run may change when it goes on: how long, how fast, where, and how its policy is served.
     fn shaping(&self) -> Value {
         // Through text, where a single-precision 0.99 is 0.99.
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -272,6 +276,7 @@ impl Config {
                 "threads",
                 "until_return",
                 "checkpoint_seconds",
+                "serving",
                 "actor",
             ] {
                 settings.remove(free);

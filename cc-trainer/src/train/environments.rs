@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use cc_agent::policy::Serving;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -105,13 +106,13 @@ impl Source {
         shape: &Shape,
         parameters: &[f32],
         normalizer: Option<&Normalizer>,
+        serving: Serving,
         provenance: BTreeMap<String, String>,
     ) -> Option<Result<Vec<u8>, ExportError>> {
         let (Self::Network(world), Some(normalizer)) = (self, normalizer) else {
             return None;
         };
-        let config = world.config();
-        let meta = export::meta(POLICY, shape, &config.policy, config.serving, provenance);
+        let meta = export::meta(POLICY, shape, &world.config().policy, serving, provenance);
         Some(export::policy_file(
             shape,
             parameters,
