@@ -152,7 +152,7 @@ fn veth_mbps() -> anyhow::Result<f64> {
             ip(&format!("address add {address}/24 dev wire"))?;
             // As the emulated link has no other packets either.
             ip(&format!(
-                "link set wire up mtu {MTU} gso_max_segs 1 gso_ipv4_max_size {MTU}"
+                "link set wire up mtu {MTU} gso_max_segs 1 gso_max_size {MTU}"
             ))
         })??;
     }

@@ -4,7 +4,11 @@
 #[path = "../../cc-agent/benches/report/mod.rs"]
 mod report;
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use cc_trainer::{
@@ -14,7 +18,7 @@ use cc_trainer::{
     },
     scenario,
     sim::{
-        Control, Simulation,
+        Control, RECEIVER_REST, Simulation,
         control::{Cubic, Reno},
     },
 };
@@ -23,28 +27,33 @@ use report::Report;
 const ROUNDS: usize = 5;
 /// Simulated time of a bulk flow, ns.
 const BULK: u64 = 60_000_000_000;
+/// The rest of a receiver that acknowledges every second packet.
+const PROMPT: Duration = Duration::from_micros(50);
 /// Decisions of a round.
 const STEPS: u32 = 20_000;
 
 fn main() -> anyhow::Result<()> {
     let mut report = Report::new("sim");
-    let (reno, _) = bulk(|| Control::Reno(Reno::new()))?;
-    let (cubic, bytes_per_flow) = bulk(|| Control::Cubic(Cubic::new()))?;
-    report.show("packets_per_s", cubic);
-    report.show("packets_per_s_reno", reno);
+    let cubic = || Control::Cubic(Cubic::new());
+    let (rate, bytes_per_flow) = bulk(cubic, RECEIVER_REST)?;
+    report.show("packets_per_s", rate);
+    let (rate, _) = bulk(|| Control::Reno(Reno::new()), RECEIVER_REST)?;
+    report.show("packets_per_s_reno", rate);
+    let (rate, _) = bulk(cubic, PROMPT)?;
+    report.show("packets_per_s_prompt_receiver", rate);
     report.show("env_steps_per_s_calibrated", steps_per_s()?);
     report.show("bytes_per_flow", bytes_per_flow);
     report.write()
 }
 
 /// Data packets offered to a link of 100 Mbit/s in a second, and the bytes that the flow holds.
-fn bulk(control: impl Fn() -> Control) -> anyhow::Result<(f64, f64)> {
+fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f64)> {
     let link =
         "[[scenario]]\nname = \"bulk\"\nrate_mbps = 100\ndelay_ms = 20\nqueue = { bdp = 1.0 }\n";
     let scenarios = scenario::parse(link, Path::new("."))?;
     let link = scenarios.first().context("one scenario")?;
     let rounds = (0..ROUNDS).map(|_| {
-        let mut simulation = Simulation::new(link, vec![control()], 1);
+        let mut simulation = Simulation::new(link, vec![control()], 1).with_receiver_rest(rest);
         let start = Instant::now();
         simulation.run(BULK);
         let packets = simulation.flow(0).bytes_sent as f64 / 1448.0;
