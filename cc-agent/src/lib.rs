@@ -19,6 +19,8 @@ pub mod kernel;
 pub mod logging;
 pub mod observation;
 pub mod policy;
+#[cfg(feature = "kernel")]
+pub mod record;
 pub mod recording;
 pub mod reward;
 #[cfg(feature = "kernel")]
