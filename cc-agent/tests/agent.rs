@@ -91,6 +91,10 @@ fn main() -> ExitCode {
             "a_candidate_that_fails_is_withdrawn_by_itself",
             a_candidate_that_fails_is_withdrawn_by_itself,
         ),
+        (
+            "a_candidate_whose_flows_wait_longer_is_withdrawn",
+            a_candidate_whose_flows_wait_longer_is_withdrawn,
+        ),
         ("many_flows_are_answered", many_flows_are_answered),
         (
             "flows_beyond_the_slots_transfer_too",
@@ -877,6 +881,46 @@ fn a_candidate_that_fails_is_withdrawn_by_itself() {
     for flow in &flows {
         wait_for_decision(&agent, flow, 7);
     }
+}
+
+fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
+    const EACH: u64 = 3;
+    let files = Files::new();
+    let file = files.with("greedy.onnx", &constant_policy(300, |_| {}));
+    let name = unique_name();
+    let share = [
+        "--canary",
+        "50",
+        "--canary-flows",
+        &EACH.to_string(),
+        "--candidate",
+        &file,
+    ];
+    let agent = Agent::start(
+        BINARY,
+        &name,
+        &[&["--policy", "fixed:10"], &share[..]].concat(),
+    );
+    // Each flow with a queue of its own: one that is shared delays both sides alike.
+    let mut flows: Vec<(Flow, Bench)> = Vec::new();
+    let status = eventually("it was withdrawn", || {
+        let status = agent.status();
+        if status.trial.is_none() {
+            return Some(status);
+        }
+        let windows = decided_windows(&status);
+        let enough = |cwnd| windows.get(&cwnd).copied().unwrap_or(0) as u64 >= EACH;
+        if !(enough(10) && enough(300)) && flows.len() < 40 {
+            let bench = Bench::new(ROOMY);
+            flows.push((bench.connect_by(&name).sending(), bench));
+        }
+        None
+    });
+    let news = status.news.expect("it says why");
+    assert!(news.contains("withdrawn: queueing delay"), "{news}");
+    let flow = &flows[0].0;
+    wait_for_decision(&agent, flow, 10);
+    assert_eq!(agent.status().live_flows, flows.len());
 }
 
 fn many_flows_are_answered() {
