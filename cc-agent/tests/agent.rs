@@ -730,12 +730,13 @@ fn an_answer_that_is_no_number_changes_nothing() {
 
 /// A policy file that sets every window to `cwnd`.
 fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Environment)) -> Vec<u8> {
-    let (network, mut meta) = untrained();
+    let (_, mut meta) = untrained();
     meta.name = format!("always-{cwnd}");
     // Whatever it chooses is brought within these bounds.
     meta.environment.cwnd.min = cwnd;
     meta.environment.cwnd.max = cwnd;
     change(&mut meta.environment);
+    let network = ActorCritic::random(&meta, 1);
     network.export(&meta, "")
 }
 

@@ -67,7 +67,7 @@ impl Episode {
     pub(super) fn begin(book: &mut Book, identity: &Identity, initial_cwnd_bytes: u64) -> Self {
         let (local, remote) = identity.endpoints();
         Self {
-            name: book.episodes.next(),
+            name: book.episodes.next_name(),
             sequence: 0,
             initial_cwnd_bytes,
             local: book.addresses.write(local),

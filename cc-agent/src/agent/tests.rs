@@ -534,10 +534,9 @@ mod recording {
         let mut compared = 0;
         for slot in 0..3 {
             let mut replay = Replay::new();
-            let mut next = 0;
-            for row in recorded.iter().filter(|row| row.window.header.slot == slot) {
-                assert_eq!(row.sequence, next);
-                next += 1;
+            let of_slot = recorded.iter().filter(|row| row.window.header.slot == slot);
+            for (row, sequence) in of_slot.zip(0..) {
+                assert_eq!(row.sequence, sequence);
                 let observation = replay.next(&environment, row);
                 let question = asked
                     .iter()

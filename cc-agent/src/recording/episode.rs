@@ -21,7 +21,7 @@ impl Episodes {
     }
 
     /// The name of the next episode.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_name(&mut self) -> u64 {
         let digest = self
             .run
             .clone()
@@ -43,7 +43,7 @@ mod tests {
         let mut names = std::collections::BTreeSet::new();
         for (boot_id, started_ns) in [("a", 1), ("a", 2), ("b", 1)] {
             let mut episodes = Episodes::new(boot_id, started_ns);
-            names.extend((0..1_000).map(|_| episodes.next()));
+            names.extend((0..1_000).map(|_| episodes.next_name()));
         }
         assert_eq!(names.len(), 3_000);
     }

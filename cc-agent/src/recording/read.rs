@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
             return Err(RecordingError::Column {
                 path: path.into(),
                 column: field.name().clone(),
-                found: found.map_or("missing".into(), |found| describe(found)),
+                found: found.map_or("missing".into(), describe),
                 expected: describe(field),
             });
         }
