@@ -15,10 +15,10 @@ use std::{
 
 use parquet::{
     arrow::{ArrowSchemaConverter, ArrowWriter, add_encoded_arrow_schema_to_metadata},
-    basic::{Compression, ZstdLevel},
+    basic::{Compression, Encoding, ZstdLevel},
     errors::ParquetError,
     file::{
-        metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataWriter},
+        metadata::{FileMetaData, KeyValue, ParquetMetaData, ParquetMetaDataWriter},
         properties::{EnabledStatistics, WriterProperties, WriterVersion},
     },
     schema::types::SchemaDescPtr,
@@ -26,7 +26,7 @@ use parquet::{
 
 use crate::recording::{
     FileHeader, RecordingError, Row, read,
-    schema::{schema, to_batch},
+    schema::{TEXTS, schema, to_batch},
 };
 
 /// What the name of a complete file ends in.
@@ -76,16 +76,7 @@ impl FileWriter {
             .map_err(|source| RecordingError::io(&open, source))?;
         file.try_lock().map_err(|error| io(error.into()))?;
         let values = header.to_key_values().map_err(|source| io(source.into()))?;
-        let mut properties = WriterProperties::builder()
-            .set_writer_version(WriterVersion::PARQUET_2_0)
-            .set_compression(Compression::ZSTD(ZstdLevel::default()))
-            .set_statistics_enabled(EnabledStatistics::Chunk)
-            .set_offset_index_disabled(true)
-            // A row group is what its caller writes at once.
-            .set_max_row_group_row_count(None)
-            .set_created_by(concat!("cc-agent ", env!("CARGO_PKG_VERSION")).into())
-            .set_key_value_metadata(Some(values))
-            .build();
+        let mut properties = properties(values);
         let wrong = |source| RecordingError::write(path, source);
         let descriptor = ArrowSchemaConverter::new()
             .convert(&schema())
@@ -265,6 +256,31 @@ pub(super) fn recover_file(path: &Path) -> Result<Option<Recovered>, RecordingEr
         path: Some(path.into()),
         rows,
     }))
+}
+
+/// How files are encoded.
+fn properties(values: Vec<KeyValue>) -> WriterProperties {
+    // Numbers as they are: neighbours are alike, as rows are in the order of their flows, and zstd makes less of them
+    // than of dictionaries, in half the time.
+    let mut builder = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_2_0)
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_encoding(Encoding::PLAIN)
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_offset_index_disabled(true)
+        // A row group is what its caller writes at once.
+        .set_max_row_group_row_count(None)
+        .set_created_by(concat!("cc-agent ", env!("CARGO_PKG_VERSION")).into())
+        .set_key_value_metadata(Some(values));
+    for name in TEXTS {
+        builder = builder.set_column_dictionary_enabled(name.into(), true);
+    }
+    // What readers skip row groups by.
+    for name in ["flow", "sequence", "time"] {
+        builder = builder.set_column_statistics_enabled(name.into(), EnabledStatistics::Chunk);
+    }
+    builder.build()
 }
 
 /// Gives a complete open file its name.

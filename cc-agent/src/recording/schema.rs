@@ -230,6 +230,9 @@ pub(super) struct Wrong {
     pub(super) reason: String,
 }
 
+/// The columns of text: few values each.
+pub(super) const TEXTS: [&str; 5] = ["mode", "actions", "policy", "local", "remote"];
+
 const UTC: &str = "UTC";
 
 fn timestamp() -> DataType {

@@ -89,7 +89,7 @@ fn files_are_completed_at_their_size_and_the_oldest_go() {
         // Every group fills a file, and three files are too many.
         file_bytes: 1,
         group_age: Duration::ZERO,
-        total_bytes: 200_000,
+        total_bytes: 100_000,
         ..limits(&directory)
     };
     let stranger = directory.path().join("0000000000-notes.parquet");
@@ -110,7 +110,7 @@ fn files_are_completed_at_their_size_and_the_oldest_go() {
         .iter()
         .map(|f| fs::metadata(f).expect("it is there").len())
         .sum();
-    assert!(bytes <= 200_000, "{bytes}");
+    assert!(bytes <= 100_000, "{bytes}");
     assert!(files.len() < 12, "{files:?}");
     let left: Vec<_> = files.iter().flat_map(|path| sequences(path)).collect();
     let newest: Vec<_> = (12 - left.len() as u32..12).collect();
