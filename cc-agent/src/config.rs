@@ -8,10 +8,14 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     action::ActionSpace,
+    deploy::{Canary, DeployError, Loaded, Loader},
     environment::Environment,
     kernel,
-    policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
+    policy::{PolicySpec, Serving},
+    record::RecordOptions,
+    recording::{AddressKey, Addresses, Limits},
     status::default_socket,
+    trial::GuardRails,
 };
 
 /// Options of `cc-agent run`, each also a key of the file (with `_` for `-`); the command line wins.
@@ -33,6 +37,19 @@ pub struct RunOptions {
     /// Seed of every random choice.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// Share of the new flows that the policy --candidate decides for, in percent: 0 to 100.
+    #[arg(long, value_name = "PERCENT")]
+    pub canary: Option<f64>,
+
+    /// Policy on trial beside the current one, see --canary; withdrawn by itself when its flows fare worse.
+    #[arg(long, value_name = "POLICY")]
+    #[serde(deserialize_with = "text")]
+    pub candidate: Option<PolicySpec>,
+
+    /// Flows that each side of a trial needs before it may be concluded that the candidate is worse [default: 20].
+    #[arg(long, value_name = "N")]
+    pub canary_flows: Option<u64>,
 
     /// Name under which the congestion control is registered [default: rlcc].
     #[arg(long, value_name = "NAME")]
@@ -88,6 +105,32 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE")]
     pub per_ack_file: Option<PathBuf>,
 
+    /// Record every flow's windows and decisions as Parquet into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
+
+    /// What recordings tell of addresses: `absent`, `hashed:KEYFILE` (equal ones are told from others by a hash under
+    /// a key of 16 bytes or more), or `plain` [default: absent].
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "text")]
+    pub record_addresses: Option<AddressesOption>,
+
+    /// Complete a recorded file at this size, in MB [default: 64].
+    #[arg(long, value_name = "MB")]
+    pub record_file_mb: Option<u64>,
+
+    /// Complete a recorded file at this age, in s [default: 3600].
+    #[arg(long, value_name = "SECS")]
+    pub record_file_s: Option<u64>,
+
+    /// Rows are on the disk after this time at the latest, in s; what a crash loses [default: 30].
+    #[arg(long, value_name = "SECS")]
+    pub record_delay_s: Option<u64>,
+
+    /// Remove the oldest recordings in the directory beyond this, in MB [default: 10000].
+    #[arg(long, value_name = "MB")]
+    pub record_limit_mb: Option<u64>,
+
     /// Add this to the time of every inference, in ms: to study late decisions.
     #[arg(long, value_name = "MS")]
     pub added_delay_ms: Option<u64>,
@@ -122,9 +165,15 @@ pub struct Settings {
     /// How the datapath is to run.
     pub datapath: kernel::Options,
     /// The policy, ready to decide.
-    pub policy: Box<dyn Policy>,
-    /// The policy in a line.
-    pub policy_text: String,
+    pub policy: Loaded,
+    /// How the next policies are loaded.
+    pub loader: Loader,
+    /// What candidates must not breach.
+    pub rails: GuardRails,
+    /// A candidate to begin with.
+    pub canary: Option<Canary>,
+    /// What to record.
+    pub record: Option<RecordOptions>,
     /// Added to every inference.
     pub added_delay: Duration,
     /// Niceness of the agent.
@@ -161,13 +210,8 @@ pub enum ConfigError {
         source: Box<toml::de::Error>,
     },
     /// The policy cannot be used.
-    #[error("policy {policy}: {source}")]
-    Policy {
-        /// The policy.
-        policy: PolicySpec,
-        /// Why.
-        source: PolicyError,
-    },
+    #[error(transparent)]
+    Policy(#[from] DeployError),
     /// An option contradicts the policy file.
     #[error(
         "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the option out, or use another policy"
@@ -216,6 +260,9 @@ impl RunOptions {
             policy: self.policy.or(other.policy),
             serving: self.serving.or(other.serving),
             seed: self.seed.or(other.seed),
+            canary: self.canary.or(other.canary),
+            candidate: self.candidate.or(other.candidate),
+            canary_flows: self.canary_flows.or(other.canary_flows),
             name: self.name.or(other.name),
             window_ms: self.window_ms.or(other.window_ms),
             actions: self.actions.or(other.actions),
@@ -228,6 +275,12 @@ impl RunOptions {
             slots: self.slots.or(other.slots),
             per_ack: self.per_ack.or(other.per_ack),
             per_ack_file: self.per_ack_file.or(other.per_ack_file),
+            record: self.record.or(other.record),
+            record_addresses: self.record_addresses.or(other.record_addresses),
+            record_file_mb: self.record_file_mb.or(other.record_file_mb),
+            record_file_s: self.record_file_s.or(other.record_file_s),
+            record_delay_s: self.record_delay_s.or(other.record_delay_s),
+            record_limit_mb: self.record_limit_mb.or(other.record_limit_mb),
             added_delay_ms: self.added_delay_ms.or(other.added_delay_ms),
             nice: self.nice.or(other.nice),
             cgroup: self.cgroup.or(other.cgroup),
@@ -261,14 +314,13 @@ impl RunOptions {
         }
 
         let spec = self.policy.clone().unwrap_or_default();
-        let asked = self.environment();
-        let policy = spec
-            .load(&asked, self.serving, self.seed.unwrap_or(0))
-            .map_err(|source| ConfigError::Policy {
-                policy: spec.clone(),
-                source,
-            })?;
-        let environment = policy.environment().clone();
+        let loader = Loader {
+            environment: self.environment(),
+            serving: self.serving,
+            seed: self.seed.unwrap_or(0),
+        };
+        let policy = loader.load(&spec)?;
+        let environment = policy.policy.environment().clone();
         self.check_against(&spec, &environment)?;
         let cwnd_max = self
             .cwnd_max
@@ -283,6 +335,8 @@ impl RunOptions {
             );
             return Err(out_of_range("--policy", &spec, expected));
         }
+        let rails = self.rails()?;
+        let canary = self.canary(&loader, rails, &environment)?;
         let ack_filter = self
             .per_ack
             .clone()
@@ -304,8 +358,11 @@ impl RunOptions {
                 cgroup: self.cgroup.clone(),
                 name: name.clone(),
             },
-            policy_text: describe(&spec, policy.file()),
+            record: self.recording()?,
             policy,
+            loader,
+            rails,
+            canary,
             added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
             niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
@@ -315,6 +372,72 @@ impl RunOptions {
             duration: self.duration.map(Duration::from_secs_f64),
             plain: self.plain.unwrap_or(false),
         })
+    }
+
+    /// What candidates must not breach.
+    fn rails(&self) -> Result<GuardRails, ConfigError> {
+        let mut rails = GuardRails::default();
+        if let Some(flows) = self.canary_flows {
+            within("--canary-flows", flows, 2, 1_000_000)?;
+            rails.flows = flows;
+        }
+        Ok(rails)
+    }
+
+    /// A candidate to begin with.
+    fn canary(
+        &self,
+        loader: &Loader,
+        rails: GuardRails,
+        running: &Environment,
+    ) -> Result<Option<Canary>, ConfigError> {
+        let (percent, spec) = match (self.canary, &self.candidate) {
+            (None, None) => return Ok(None),
+            (Some(percent), Some(spec)) => (percent, spec),
+            (Some(percent), None) => {
+                return Err(out_of_range("--canary", percent, "also --candidate POLICY"));
+            }
+            (None, Some(spec)) => {
+                return Err(out_of_range("--candidate", spec, "also --canary PERCENT"));
+            }
+        };
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(out_of_range("--canary", percent, "0 to 100 percent"));
+        }
+        Ok(Some(Canary {
+            candidate: loader.load_beside(spec, running)?,
+            percent,
+            rails,
+        }))
+    }
+
+    /// What to record.
+    fn recording(&self) -> Result<Option<RecordOptions>, ConfigError> {
+        const MB: u64 = 1_000_000;
+        let file_mb = self.record_file_mb.unwrap_or(64);
+        within("--record-file-mb", file_mb, 1, 100_000)?;
+        let file_s = self.record_file_s.unwrap_or(3_600);
+        within("--record-file-s", file_s, 1, 1_000_000)?;
+        let delay_s = self.record_delay_s.unwrap_or(30);
+        within("--record-delay-s", delay_s, 1, 3_600)?;
+        let limit_mb = self.record_limit_mb.unwrap_or(10_000);
+        // Room for the file being written beside a complete one.
+        within("--record-limit-mb", limit_mb, 2 * file_mb, 1_000_000_000)?;
+        let addresses = match self.record_addresses.clone().unwrap_or_default() {
+            AddressesOption::Absent => Addresses::Absent,
+            AddressesOption::Plain => Addresses::Plain,
+            AddressesOption::Hashed(path) => Addresses::Hashed(read_key(&path)?),
+        };
+        Ok(self.record.clone().map(|directory| RecordOptions {
+            limits: Limits {
+                directory,
+                file_bytes: file_mb * MB,
+                file_age: Duration::from_secs(file_s),
+                group_age: Duration::from_secs(delay_s),
+                total_bytes: limit_mb * MB,
+            },
+            addresses,
+        }))
     }
 
     /// The environment that policies without a file of their own work in.
@@ -364,11 +487,16 @@ impl RunOptions {
     }
 }
 
-fn describe(spec: &PolicySpec, file: Option<&Summary>) -> String {
-    match file {
-        Some(summary) => format!("{spec}: {}, {}", summary.meta.name, summary.meta.kind),
-        None => spec.to_string(),
-    }
+fn read_key(path: &PathBuf) -> Result<AddressKey, ConfigError> {
+    let text = fs::read(path).map_err(|source| ConfigError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    AddressKey::new(text.trim_ascii_end()).ok_or_else(|| {
+        let expected = format!("a file of at least {} bytes", AddressKey::SHORTEST);
+        let found = format!("hashed:{}", path.display());
+        out_of_range("--record-addresses", found, expected)
+    })
 }
 
 fn within(option: &'static str, found: u64, least: u64, most: u64) -> Result<(), ConfigError> {
@@ -429,6 +557,33 @@ impl FromStr for AckFilterOption {
     }
 }
 
+/// [`Addresses`] as an option, the key still in its file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AddressesOption {
+    /// `absent`.
+    #[default]
+    Absent,
+    /// `hashed:KEYFILE`.
+    Hashed(PathBuf),
+    /// `plain`.
+    Plain,
+}
+
+impl FromStr for AddressesOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "absent" => Ok(Self::Absent),
+            None if text == "plain" => Ok(Self::Plain),
+            Some(("hashed", file)) if !file.is_empty() => Ok(Self::Hashed(file.into())),
+            _ => Err(format!(
+                "`{text}`: expected `absent`, `hashed:KEYFILE`, or `plain`"
+            )),
+        }
+    }
+}
+
 /// A value that the file writes as the command line does.
 fn text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
@@ -456,7 +611,9 @@ mod tests {
         assert_eq!(settings.datapath.window_ns, 100_000_000);
         assert_eq!(settings.datapath.ack_filter, AckFilter::Off);
         assert_eq!(settings.per_ack_file, None);
-        assert!(settings.policy_text.starts_with("default: "));
+        assert!(settings.record.is_none());
+        assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
+        assert!(settings.policy.text.starts_with("default: "));
     }
 
     #[test]
@@ -468,7 +625,7 @@ mod tests {
         };
         let settings = line.or(file).resolve().expect("valid");
         assert_eq!(settings.datapath.slots, 99);
-        assert_eq!(settings.policy_text, "fixed:7");
+        assert_eq!(settings.policy.text, "fixed:7");
     }
 
     #[test]
@@ -478,7 +635,8 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\nsocket = 's'\n\
-             duration = 2.5\nplain = true\n",
+             duration = 2.5\nplain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\nrecord = 'r'\nrecord_addresses = 'plain'\n\
+             record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
         .expect("valid");
         assert_eq!(
@@ -502,6 +660,19 @@ mod tests {
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
         assert!(settings.default && settings.plain);
+        let canary = settings.canary.expect("a candidate");
+        assert_eq!((canary.percent, canary.rails.flows), (12.5, 4));
+        assert_eq!(canary.candidate.text, "fixed:9");
+        let record = settings.record.expect("a recording");
+        assert!(matches!(record.addresses, Addresses::Plain));
+        let limits = Limits {
+            directory: "r".into(),
+            file_bytes: 3_000_000,
+            file_age: Duration::from_secs(4),
+            group_age: Duration::from_secs(5),
+            total_bytes: 6_000_000,
+        };
+        assert_eq!(record.limits, limits);
     }
 
     #[test]
@@ -526,6 +697,30 @@ mod tests {
             ("nice = 20", "--nice 20: expected -20 to 19"),
             ("startup = 'fast'", "`fast`: expected"),
             ("duration = -1.0", "--duration -1"),
+            ("record_addresses = 'some'", "`some`: expected `absent`"),
+            ("record_addresses = 'hashed:/no/such'", "/no/such: "),
+            (
+                "record_addresses = 'hashed:/dev/null'",
+                "--record-addresses hashed:/dev/null: expected a file of at least 16",
+            ),
+            (
+                "record_limit_mb = 100",
+                "--record-limit-mb 100: expected 128",
+            ),
+            ("canary = 10.0", "--canary 10: expected also --candidate"),
+            (
+                "candidate = 'random'",
+                "--candidate random: expected also --canary",
+            ),
+            (
+                "candidate = 'random'\ncanary = 101.0",
+                "--canary 101: expected 0 to 100",
+            ),
+            (
+                "policy = 'random'\nwindow_ms = 50\ncandidate = 'default'\ncanary = 1.0",
+                "policy default was made for window_ms 100, but the running agent has 50",
+            ),
+            ("record_file_mb = 0", "--record-file-mb 0: expected"),
         ] {
             let error = resolve(toml).err().expect(toml);
             assert!(error.contains(expected), "{toml}: {error}");
