@@ -6,12 +6,15 @@ pub mod btf;
 pub mod clock;
 pub mod datapath;
 pub mod host;
+mod object;
+pub mod observer;
 pub mod priority;
 mod shared;
 mod struct_ops;
 pub mod sysctl;
 
 pub use datapath::{Datapath, Options};
+pub use observer::Observer;
 
 use std::io;
 
@@ -42,6 +45,14 @@ pub enum Error {
         structure: String,
         /// Path of the member in it.
         member: String,
+    },
+    /// The kernel's TCP cannot be traced.
+    #[error(
+        "flows of other congestion controls cannot be observed here: {reason}; `cc-agent run` is not affected"
+    )]
+    NotTraceable {
+        /// What is missing.
+        reason: String,
     },
     /// Another congestion control has the name.
     #[error(

@@ -38,6 +38,7 @@ macro_rules! kernel_layout {
 
 kernel_layout! {
     family: "sock_common", "skc_family";
+    state: "sock_common", "skc_state";
     local_port: "sock_common", "skc_num";
     remote_port: "sock_common", "skc_dport";
     local_addr: "sock_common", "skc_rcv_saddr";
@@ -47,12 +48,18 @@ kernel_layout! {
     cgroup: "sock", "sk_cgrp_data.cgroup";
     cgroup_kn: "cgroup", "kn";
     kn_id: "kernfs_node", "id";
+    cgroup_css: "cgroup", "self";
+    css_parent: "cgroup_subsys_state", "parent";
+    css_cgroup: "cgroup_subsys_state", "cgroup";
     pacing_rate: "sock", "sk_pacing_rate";
     max_pacing_rate: "sock", "sk_max_pacing_rate";
     pacing_status: "sock", "sk_pacing_status";
+    ca_ops: "inet_connection_sock", "icsk_ca_ops";
+    ca_name: "tcp_congestion_ops", "name";
     ca_priv: "inet_connection_sock", "icsk_ca_priv";
     ca_state_bit: "inet_connection_sock", "icsk_ca_state";
     retransmits: "inet_connection_sock", "icsk_retransmits";
+    clock_cache: "tcp_sock", "tcp_clock_cache";
     header_len: "tcp_sock", "tcp_header_len";
     segs_in: "tcp_sock", "segs_in";
     segs_out: "tcp_sock", "segs_out";

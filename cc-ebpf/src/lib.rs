@@ -25,6 +25,7 @@ mod filter;
 mod flow;
 mod kernel;
 mod record;
+mod selection;
 mod settings;
 mod window;
 
@@ -39,5 +40,6 @@ pub use kernel::{ABSENT, KernelLayout};
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };
+pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 pub use window::{Statistics, WindowRecord};

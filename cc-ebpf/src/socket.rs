@@ -2,7 +2,9 @@
 //! struct_ops may write.
 
 use aya_ebpf::cty::c_void;
-use cc_ebpf::{ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Identity, SocketState, Totals};
+use cc_ebpf::{
+    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Identity, Selection, SocketState, Totals,
+};
 
 use crate::maps::KERNEL;
 
@@ -15,6 +17,11 @@ macro_rules! offset {
 }
 
 const AF_INET6: u16 = 10;
+// enum in include/net/tcp_states.h.
+const TCP_SYN_SENT: u8 = 2;
+const TCP_SYN_RECV: u8 = 3;
+/// Levels of cgroups that are climbed, so that the verifier sees an end.
+const DEEPEST_CGROUP: usize = 32;
 const SK_PACING_NONE: u32 = 0;
 const SK_PACING_NEEDED: u32 = 1;
 
@@ -80,6 +87,13 @@ impl Socket {
         }
     }
 
+    /// When the kernel began to process the segment at hand, `CLOCK_MONOTONIC` ns (`tcp_mstamp_refresh`): the same for
+    /// whoever looks at the same ACK.
+    #[inline(always)]
+    pub(crate) fn now_ns(self) -> u64 {
+        self.read(offset!(clock_cache))
+    }
+
     /// Lifetime totals; `counted_rtos` stands in where the kernel does not count timeouts.
     #[inline(always)]
     pub(crate) fn totals(self, counted_rtos: u32) -> Totals {
@@ -100,9 +114,9 @@ impl Socket {
     }
 
     #[inline(always)]
-    pub(crate) fn ack_sample(self, sample: RateSample, now_ns: u64, totals: Totals) -> AckSample {
+    pub(crate) fn ack_sample(self, sample: RateSample, totals: Totals) -> AckSample {
         let mut ack = AckSample {
-            now_ns,
+            now_ns: self.now_ns(),
             rtt_us: sample.rtt_us(),
             srtt_us: self.read::<u32>(offset!(srtt_us)) >> 3,
             rttvar_us: self.read::<u32>(offset!(mdev_us)) >> 2,
@@ -115,7 +129,7 @@ impl Socket {
             interval_us: 0,
             retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
             cwnd_limited: self.is_cwnd_limited(),
-            ca_state: CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f)),
+            ca_state: self.ca_state(),
             totals,
         };
         if let Some((delivered, interval_us)) = sample.delivery() {
@@ -123,6 +137,52 @@ impl Socket {
             ack.interval_us = interval_us;
         }
         ack
+    }
+
+    /// Congestion-avoidance state.
+    #[inline(always)]
+    pub(crate) fn ca_state(self) -> CaState {
+        CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f))
+    }
+
+    /// Names the socket while it lives: its address in the kernel.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Names its congestion control: the address of its `tcp_congestion_ops`.
+    #[inline(always)]
+    pub(crate) fn congestion_ops(self) -> u64 {
+        self.read(offset!(ca_ops))
+    }
+
+    /// Whether its handshake is over.
+    #[inline(always)]
+    pub(crate) fn is_synchronised(self) -> bool {
+        let state: u8 = self.read(offset!(state));
+        !matches!(state, TCP_SYN_SENT | TCP_SYN_RECV)
+    }
+
+    /// Whether its cgroup, or one above it, is one of these; no is no, also where the kernel cannot tell.
+    #[inline(always)]
+    pub(crate) fn is_within(self, selection: &Selection) -> bool {
+        let mut cgroup = self.cgroup();
+        for _ in 0..DEEPEST_CGROUP {
+            if cgroup.is_null() {
+                return false;
+            }
+            if selection.takes_cgroup(cgroup_id(cgroup)) {
+                return true;
+            }
+            let parent: *const u8 =
+                read_at(cgroup, offset!(cgroup_css).wrapping_add(offset!(css_parent)));
+            if parent.is_null() {
+                return false;
+            }
+            cgroup = read_at(parent, offset!(css_cgroup));
+        }
+        false
     }
 
     #[inline(always)]
@@ -143,7 +203,9 @@ impl Socket {
         identity.reserved = 0;
         identity.mss = self.read(offset!(mss_cache));
         identity.initial_cwnd = self.cwnd();
-        identity.cgroup_id = self.cgroup_id();
+        let cgroup = self.cgroup();
+        identity.cgroup_id = if cgroup.is_null() { 0 } else { cgroup_id(cgroup) };
+        identity.congestion_control = self.congestion_control();
         if family == AF_INET6 && offset!(local_addr6) != ABSENT {
             identity.local_addr = self.address6(offset!(local_addr6));
             identity.remote_addr = self.address6(offset!(remote_addr6));
@@ -201,21 +263,30 @@ impl Socket {
         in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
     }
 
+    /// Its cgroup v2, or null.
     #[inline(always)]
-    fn cgroup_id(self) -> u64 {
+    fn cgroup(self) -> *const u8 {
         let offset = offset!(cgroup);
         if offset == ABSENT {
-            return 0;
+            return core::ptr::null();
         }
-        let cgroup: *const u8 = self.read(offset);
-        if cgroup.is_null() {
-            return 0;
+        self.read(offset)
+    }
+
+    /// Name of its congestion control, NUL-padded, word by word.
+    #[inline(always)]
+    fn congestion_control(self) -> [u32; 4] {
+        let ops: *const u8 = self.read(offset!(ca_ops));
+        if ops.is_null() {
+            return [0; 4];
         }
-        let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
-        if node.is_null() {
-            return 0;
-        }
-        read_at(node, offset!(kn_id))
+        let name = offset!(ca_name);
+        [
+            read_at(ops, name),
+            read_at(ops, name + 4),
+            read_at(ops, name + 8),
+            read_at(ops, name + 12),
+        ]
     }
 
     /// The bit field at bit `at`, which must lie in one byte.
@@ -271,6 +342,16 @@ impl RateSample {
         let interval_us = positive(read_at(self.0, offset!(rs_interval_us)));
         (delivered > 0 && interval_us > 0).then_some((delivered as u32, interval_us))
     }
+}
+
+/// Id of a cgroup, which is not null.
+#[inline(always)]
+fn cgroup_id(cgroup: *const u8) -> u64 {
+    let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
+    if node.is_null() {
+        return 0;
+    }
+    read_at(node, offset!(kn_id))
 }
 
 #[inline(always)]

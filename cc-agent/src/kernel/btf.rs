@@ -77,6 +77,12 @@ impl Kernel {
         })
     }
 
+    /// Whether it has a function of that name as one of its own, which can be traced.
+    pub(super) fn has_function(&self, name: &str) -> bool {
+        let types = self.btf.resolve_types_by_name(name).unwrap_or_default();
+        types.iter().any(|found| matches!(found, Type::Func(_)))
+    }
+
     /// Offset of a member by its path: bytes, or bits for a bit field. Anonymous structures are
     /// seen through, the first element stands for an array.
     pub(super) fn offset(&self, structure: &str, path: &str) -> Option<u32> {
