@@ -567,13 +567,7 @@ fn view(slot: u32, entry: &FlowEntry) -> FlowView {
         let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
         let sum = |feature: Feature| window.features.sum[feature as usize] as f64;
         let lost = sum(Feature::Lost);
-        view.mode = match Mode::from_raw(window.mode) {
-            Mode::Startup => "startup",
-            Mode::Decided => "decided",
-            Mode::AfterTimeout => "after-timeout",
-            Mode::Fallback => "fallback",
-        }
-        .into();
+        view.mode = Mode::from_raw(window.mode).name().into();
         view.cwnd = window.cwnd;
         view.rate_mbps = mean(Feature::Throughput) * 8.0 / 1e3;
         view.srtt_ms = mean(Feature::SmoothedRtt) / 1e3;

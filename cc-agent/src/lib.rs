@@ -2,7 +2,7 @@
 //! observations, runs a policy on them, and publishes the windows that it decides.
 //!
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`] and [`reward`].
+//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`], [`recording`] and [`reward`].
 
 #[cfg(feature = "kernel")]
 pub mod acks;
@@ -19,6 +19,7 @@ pub mod kernel;
 pub mod logging;
 pub mod observation;
 pub mod policy;
+pub mod recording;
 pub mod reward;
 #[cfg(feature = "kernel")]
 pub mod serve;

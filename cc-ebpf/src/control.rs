@@ -34,6 +34,24 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Every mode, in the order of their numbers.
+    pub const ALL: [Mode; 4] = [
+        Self::Startup,
+        Self::Decided,
+        Self::AfterTimeout,
+        Self::Fallback,
+    ];
+
+    /// Its name in reports and recordings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Startup => "startup",
+            Self::Decided => "decided",
+            Self::AfterTimeout => "after-timeout",
+            Self::Fallback => "fallback",
+        }
+    }
+
     /// The mode with this number; unknown numbers count as the fallback.
     #[inline(always)]
     pub fn from_raw(raw: u32) -> Self {
