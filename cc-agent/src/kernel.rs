@@ -3,6 +3,7 @@
 
 mod bpf;
 pub mod btf;
+mod cgroup;
 pub mod clock;
 pub mod datapath;
 pub mod host;
@@ -13,6 +14,7 @@ mod shared;
 mod struct_ops;
 pub mod sysctl;
 
+pub use cgroup::cgroup_id;
 pub use datapath::{Datapath, Options};
 pub use observer::Observer;
 

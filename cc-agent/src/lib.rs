@@ -23,6 +23,7 @@ pub mod recording;
 pub mod reward;
 #[cfg(feature = "kernel")]
 pub mod serve;
+mod silence;
 #[cfg(feature = "kernel")]
 pub mod status;
 #[cfg(feature = "kernel")]
