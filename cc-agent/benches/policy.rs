@@ -87,6 +87,7 @@ fn seconds_a_call(policy: &mut OnnxPolicy, batch: usize) -> anyhow::Result<f64> 
         reward: 0.1,
         cwnd: 10,
         state: State::default(),
+        probabilities: Vec::new(),
     };
     let mut queries = vec![query; batch];
     let choices = policy.decide(&mut queries);

@@ -6,7 +6,7 @@
 //! A flow has at most one query out. Windows that end meanwhile replace each other, so that a late
 //! policy answers each flow's newest window; the replaced ones are counted as skipped.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
 use hdrhistogram::Histogram;
@@ -16,9 +16,14 @@ use crate::{
     environment::Environment,
     observation::{History, observe},
     policy::{Choice, Query, State},
+    recording::{Addresses, Decided, Episodes, FileHeader, Recorded},
     reward::Terms,
     silence::Silences,
 };
+
+pub(crate) mod rows;
+
+use rows::{Book, Episode};
 
 /// What happened to windows and flows on the agent's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -154,6 +159,8 @@ struct FlowEntry {
     action: String,
     delays: Delays,
     seen_ns: u64,
+    /// Its rows, where the agent records.
+    episode: Option<Episode>,
 }
 
 /// The delays of a flow's decisions.
@@ -195,6 +202,13 @@ pub struct Agent {
     silences: Silences,
     counts: Counts,
     delays: Histogram<u64>,
+    recording: Option<Recording>,
+}
+
+#[derive(Debug)]
+struct Recording {
+    header: Arc<FileHeader>,
+    book: Book,
 }
 
 impl Agent {
@@ -211,7 +225,38 @@ impl Agent {
             silences: Silences::new(window_ns),
             counts: Counts::default(),
             delays: empty_delays(),
+            recording: None,
         }
+    }
+
+    /// Makes rows from now on, of every flow that comes; [`Self::take_rows`] hands them out.
+    pub fn record(&mut self, header: Arc<FileHeader>, episodes: Episodes, addresses: Addresses) {
+        let book = Book::new(episodes, addresses);
+        self.recording = Some(Recording { header, book });
+    }
+
+    /// The rows about which everything is known, since this was last asked.
+    pub fn take_rows(&mut self) -> Vec<Recorded> {
+        let recording = self.recording.as_mut();
+        recording.map_or_else(Vec::new, |recording| recording.book.take())
+    }
+
+    /// Makes no more rows: those held back are handed out by [`Self::take_rows`] as they are.
+    pub fn stop_recording(&mut self) {
+        let Some(Recording { book, .. }) = &mut self.recording else {
+            return;
+        };
+        for entry in self.flows.iter_mut().flatten() {
+            if let Some(episode) = entry.episode.take() {
+                episode.finish(book, false);
+            }
+        }
+    }
+
+    /// Rows dropped as the policy had not answered their flow for too long.
+    pub fn rows_dropped(&self) -> u64 {
+        let recording = self.recording.as_ref();
+        recording.map_or(0, |recording| recording.book.dropped())
     }
 
     /// Takes over a live flow that a former agent served.
@@ -325,6 +370,7 @@ impl Agent {
                 reward: reward as f32,
                 cwnd: base_cwnd(entry, &window),
                 state: std::mem::take(&mut entry.state),
+                probabilities: Vec::new(),
             });
             batch.tickets.push(Ticket {
                 flow: id,
@@ -358,8 +404,8 @@ impl Agent {
                 self.waiting.push_back(ticket.flow);
             }
             let environment = &self.environment;
-            let (action, cwnd) = match *choice {
-                Choice::Action { index, .. } => {
+            let (action, probability, cwnd) = match *choice {
+                Choice::Action { index, probability } => {
                     entry.action = environment
                         .actions
                         .actions()
@@ -368,15 +414,16 @@ impl Agent {
                     let cwnd = environment
                         .actions
                         .apply(index, query.cwnd, environment.cwnd);
-                    (index, cwnd)
+                    (Some(index), Some(probability), cwnd)
                 }
                 Choice::Cwnd(cwnd) => {
                     entry.action = format!("={cwnd}");
-                    (0, cwnd)
+                    (None, None, cwnd)
                 }
                 Choice::Invalid => {
                     self.counts.answers_invalid += 1;
                     entry.action = "invalid".into();
+                    settle(&mut self.recording, entry, ticket.window, None);
                     continue;
                 }
             };
@@ -389,10 +436,21 @@ impl Agent {
                 },
             );
             entry.published = Some(cwnd);
-            entry
-                .history
-                .push(environment, action, u64::from(cwnd) * u64::from(ticket.mss));
+            entry.history.push(
+                environment,
+                action.unwrap_or(0),
+                u64::from(cwnd) * u64::from(ticket.mss),
+            );
             let delay_ns = now_ns.saturating_sub(ticket.end_ns);
+            let decision = Decided {
+                action: action.map(|index| index as u8),
+                probability,
+                probabilities: (!query.probabilities.is_empty()).then_some(query.probabilities),
+                base_cwnd: query.cwnd,
+                cwnd,
+                delay_ns: Some(delay_ns),
+            };
+            settle(&mut self.recording, entry, ticket.window, Some(decision));
             entry.delays.add(delay_ns);
             self.counts.decisions += 1;
             self.counts.decisions_late += u64::from(delay_ns > LATE_NS);
@@ -437,6 +495,14 @@ impl Agent {
             return;
         };
         self.counts.flows += 1;
+        let book = self.recording.as_mut().map(|recording| &mut recording.book);
+        let episode = book.map(|book| {
+            // The record of its predecessor's end was lost.
+            if let Some(episode) = place.take().and_then(|entry| entry.episode) {
+                episode.finish(book, true);
+            }
+            Episode::begin(book, &identity, initial)
+        });
         *place = Some(Box::new(FlowEntry {
             generation: id.generation,
             identity,
@@ -450,6 +516,7 @@ impl Agent {
             action: String::new(),
             delays: Delays::new(),
             seen_ns: 0,
+            episode,
         }));
     }
 
@@ -457,7 +524,10 @@ impl Agent {
         if self.entry(id).is_some()
             && let Some(place) = self.flows.get_mut(id.slot as usize)
         {
-            *place = None;
+            let episode = place.take().and_then(|entry| entry.episode);
+            if let (Some(episode), Some(recording)) = (episode, &mut self.recording) {
+                episode.finish(&mut recording.book, true);
+            }
         }
     }
 
@@ -478,11 +548,30 @@ impl Agent {
         self.counts.windows_missed += u64::from(window.index - entry.newest - 1);
         entry.newest = window.index;
         entry.last = Some(*window);
-        if entry.pending.replace(*window).is_some() {
+        let replaced = entry.pending.replace(*window);
+        if let Some(replaced) = &replaced {
+            settle(&mut self.recording, entry, replaced.index, None);
+        }
+        if let (Some(recording), Some(episode)) = (&mut self.recording, &mut entry.episode) {
+            episode.on_window(&mut recording.book, &recording.header, window);
+        }
+        if replaced.is_some() {
             self.counts.windows_skipped += 1;
         } else if !entry.asked {
             self.waiting.push_back(id);
         }
+    }
+}
+
+/// Says in a flow's rows what was decided on a window.
+fn settle(
+    recording: &mut Option<Recording>,
+    entry: &mut FlowEntry,
+    window: u32,
+    decision: Option<Decided>,
+) {
+    if let (Some(recording), Some(episode)) = (recording, &mut entry.episode) {
+        episode.settle(&mut recording.book, &recording.header, window, decision);
     }
 }
 

@@ -11,6 +11,8 @@ use crate::{
     environment::Environment,
     kernel,
     policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
+    record::RecordOptions,
+    recording::{AddressKey, Addresses, Limits},
     status::default_socket,
 };
 
@@ -87,6 +89,32 @@ pub struct RunOptions {
     #[arg(long, value_name = "FILE")]
     pub per_ack_file: Option<PathBuf>,
 
+    /// Record every flow's windows and decisions as Parquet into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub record: Option<PathBuf>,
+
+    /// What recordings tell of addresses: `absent`, `hashed:KEYFILE` (equal ones are told from others by a hash under
+    /// a key of 16 bytes or more), or `plain` [default: absent].
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "text")]
+    pub record_addresses: Option<AddressesOption>,
+
+    /// Complete a recorded file at this size, in MB [default: 64].
+    #[arg(long, value_name = "MB")]
+    pub record_file_mb: Option<u64>,
+
+    /// Complete a recorded file at this age, in s [default: 3600].
+    #[arg(long, value_name = "SECS")]
+    pub record_file_s: Option<u64>,
+
+    /// Rows are on the disk after this time at the latest, in s; what a crash loses [default: 30].
+    #[arg(long, value_name = "SECS")]
+    pub record_delay_s: Option<u64>,
+
+    /// Remove the oldest recordings in the directory beyond this, in MB [default: 10000].
+    #[arg(long, value_name = "MB")]
+    pub record_limit_mb: Option<u64>,
+
     /// Add this to the time of every inference, in ms: to study late decisions.
     #[arg(long, value_name = "MS")]
     pub added_delay_ms: Option<u64>,
@@ -124,6 +152,10 @@ pub struct Settings {
     pub policy: Box<dyn Policy>,
     /// The policy in a line.
     pub policy_text: String,
+    /// The policy in recordings: SHA-256 of its file, or its name.
+    pub policy_name: String,
+    /// What to record.
+    pub record: Option<RecordOptions>,
     /// Added to every inference.
     pub added_delay: Duration,
     /// Niceness of the agent.
@@ -227,6 +259,12 @@ impl RunOptions {
             slots: self.slots.or(other.slots),
             per_ack: self.per_ack.or(other.per_ack),
             per_ack_file: self.per_ack_file.or(other.per_ack_file),
+            record: self.record.or(other.record),
+            record_addresses: self.record_addresses.or(other.record_addresses),
+            record_file_mb: self.record_file_mb.or(other.record_file_mb),
+            record_file_s: self.record_file_s.or(other.record_file_s),
+            record_delay_s: self.record_delay_s.or(other.record_delay_s),
+            record_limit_mb: self.record_limit_mb.or(other.record_limit_mb),
             added_delay_ms: self.added_delay_ms.or(other.added_delay_ms),
             nice: self.nice.or(other.nice),
             cgroup: self.cgroup.or(other.cgroup),
@@ -305,6 +343,8 @@ impl RunOptions {
                 name: name.clone(),
             },
             policy_text: describe(&spec, policy.file()),
+            policy_name: identify(&spec, policy.file()),
+            record: self.recording()?,
             policy,
             added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
             niceness,
@@ -315,6 +355,35 @@ impl RunOptions {
             duration: self.duration.map(Duration::from_secs_f64),
             plain: self.plain.unwrap_or(false),
         })
+    }
+
+    /// What to record.
+    fn recording(&self) -> Result<Option<RecordOptions>, ConfigError> {
+        const MB: u64 = 1_000_000;
+        let file_mb = self.record_file_mb.unwrap_or(64);
+        within("--record-file-mb", file_mb, 1, 100_000)?;
+        let file_s = self.record_file_s.unwrap_or(3_600);
+        within("--record-file-s", file_s, 1, 1_000_000)?;
+        let delay_s = self.record_delay_s.unwrap_or(30);
+        within("--record-delay-s", delay_s, 1, 3_600)?;
+        let limit_mb = self.record_limit_mb.unwrap_or(10_000);
+        // Room for the file being written beside a complete one.
+        within("--record-limit-mb", limit_mb, 2 * file_mb, 1_000_000_000)?;
+        let addresses = match self.record_addresses.clone().unwrap_or_default() {
+            AddressesOption::Absent => Addresses::Absent,
+            AddressesOption::Plain => Addresses::Plain,
+            AddressesOption::Hashed(path) => Addresses::Hashed(read_key(&path)?),
+        };
+        Ok(self.record.clone().map(|directory| RecordOptions {
+            limits: Limits {
+                directory,
+                file_bytes: file_mb * MB,
+                file_age: Duration::from_secs(file_s),
+                group_age: Duration::from_secs(delay_s),
+                total_bytes: limit_mb * MB,
+            },
+            addresses,
+        }))
     }
 
     /// The environment that policies without a file of their own work in.
@@ -369,6 +438,23 @@ fn describe(spec: &PolicySpec, file: Option<&Summary>) -> String {
         Some(summary) => format!("{spec}: {}, {}", summary.meta.name, summary.meta.kind),
         None => spec.to_string(),
     }
+}
+
+/// What a policy is called in recordings.
+fn identify(spec: &PolicySpec, file: Option<&Summary>) -> String {
+    file.map_or_else(|| spec.to_string(), |summary| summary.sha256.clone())
+}
+
+fn read_key(path: &PathBuf) -> Result<AddressKey, ConfigError> {
+    let text = fs::read(path).map_err(|source| ConfigError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    AddressKey::new(text.trim_ascii_end()).ok_or_else(|| {
+        let expected = format!("a file of at least {} bytes", AddressKey::SHORTEST);
+        let found = format!("hashed:{}", path.display());
+        out_of_range("--record-addresses", found, expected)
+    })
 }
 
 fn within(option: &'static str, found: u64, least: u64, most: u64) -> Result<(), ConfigError> {
@@ -453,6 +539,33 @@ impl FromStr for AckFilterOption {
     }
 }
 
+/// [`Addresses`] as an option, the key still in its file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AddressesOption {
+    /// `absent`.
+    #[default]
+    Absent,
+    /// `hashed:KEYFILE`.
+    Hashed(PathBuf),
+    /// `plain`.
+    Plain,
+}
+
+impl FromStr for AddressesOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            None if text == "absent" => Ok(Self::Absent),
+            None if text == "plain" => Ok(Self::Plain),
+            Some(("hashed", file)) if !file.is_empty() => Ok(Self::Hashed(file.into())),
+            _ => Err(format!(
+                "`{text}`: expected `absent`, `hashed:KEYFILE`, or `plain`"
+            )),
+        }
+    }
+}
+
 /// A value that the file writes as the command line does.
 fn text<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
@@ -480,6 +593,8 @@ mod tests {
         assert_eq!(settings.datapath.window_ns, 100_000_000);
         assert_eq!(settings.datapath.ack_filter, AckFilter::Off);
         assert_eq!(settings.per_ack_file, None);
+        assert!(settings.record.is_none());
+        assert_eq!(settings.policy_name.len(), 64, "a SHA-256");
         assert!(settings.policy_text.starts_with("default: "));
     }
 
@@ -502,7 +617,8 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\nsocket = 's'\n\
-             duration = 2.5\nplain = true\n",
+             duration = 2.5\nplain = true\nrecord = 'r'\nrecord_addresses = 'plain'\n\
+             record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
         .expect("valid");
         assert_eq!(
@@ -526,6 +642,16 @@ mod tests {
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
         assert!(settings.default && settings.plain);
+        let record = settings.record.expect("a recording");
+        assert!(matches!(record.addresses, Addresses::Plain));
+        let limits = Limits {
+            directory: "r".into(),
+            file_bytes: 3_000_000,
+            file_age: Duration::from_secs(4),
+            group_age: Duration::from_secs(5),
+            total_bytes: 6_000_000,
+        };
+        assert_eq!(record.limits, limits);
     }
 
     #[test]
@@ -550,6 +676,17 @@ mod tests {
             ("nice = 20", "--nice 20: expected -20 to 19"),
             ("startup = 'fast'", "`fast`: expected"),
             ("duration = -1.0", "--duration -1"),
+            ("record_addresses = 'some'", "`some`: expected `absent`"),
+            ("record_addresses = 'hashed:/no/such'", "/no/such: "),
+            (
+                "record_addresses = 'hashed:/dev/null'",
+                "--record-addresses hashed:/dev/null: expected a file of at least 16",
+            ),
+            (
+                "record_limit_mb = 100",
+                "--record-limit-mb 100: expected 128",
+            ),
+            ("record_file_mb = 0", "--record-file-mb 0: expected"),
         ] {
             let error = resolve(toml).err().expect(toml);
             assert!(error.contains(expected), "{toml}: {error}");

@@ -2,7 +2,7 @@
 //! observations, runs a policy on them, and publishes the windows that it decides.
 //!
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`], [`recording`] and [`reward`].
+//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`observed`], [`policy`], [`recording`] and [`reward`].
 
 #[cfg(feature = "kernel")]
 pub mod acks;
@@ -18,7 +18,12 @@ pub mod kernel;
 #[cfg(feature = "kernel")]
 pub mod logging;
 pub mod observation;
+#[cfg(feature = "kernel")]
+pub mod observe;
+pub mod observed;
 pub mod policy;
+#[cfg(feature = "kernel")]
+pub mod record;
 pub mod recording;
 pub mod reward;
 #[cfg(feature = "kernel")]

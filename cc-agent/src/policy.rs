@@ -60,6 +60,9 @@ pub struct Query {
     pub cwnd: u32,
     /// The policy's memory of this flow.
     pub state: State,
+    /// Left empty by who asks. A policy that knows them fills in the probabilities with which each action was to be
+    /// chosen here.
+    pub probabilities: Vec<f32>,
 }
 
 /// A policy's memory of one flow: the recurrent state.
@@ -131,6 +134,25 @@ impl Serving {
         // Rounding may leave a remainder at the very end of the last weight.
         (best, (1.0 / total) as f32)
     }
+
+    /// The probability of every action. `logits` are finite and at least one.
+    fn probabilities(self, logits: &[f32]) -> Vec<f32> {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let Self::Softmax { temperature } = self else {
+            let best = logits.iter().position(|&logit| logit == max);
+            return one_hot(best.unwrap_or(0), logits.len());
+        };
+        let weight = |logit: f32| (f64::from(logit - max) / f64::from(temperature)).exp();
+        let total: f64 = logits.iter().map(|&l| weight(l)).sum();
+        logits.iter().map(|&l| (weight(l) / total) as f32).collect()
+    }
+}
+
+/// Probability 1 for one of `actions`.
+fn one_hot(index: usize, actions: usize) -> Vec<f32> {
+    (0..actions)
+        .map(|i| f32::from(u8::from(i == index)))
+        .collect()
 }
 
 /// Sets every flow's window to the same value.
@@ -178,12 +200,14 @@ impl Policy for Random {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let actions = self.environment.actions.len();
         let probability = 1.0 / actions as f32;
-        let mut choose = || self.rng.random_range(0..actions);
         queries
-            .iter()
-            .map(|_| Choice::Action {
-                index: choose(),
-                probability,
+            .iter_mut()
+            .map(|query| {
+                query.probabilities = vec![probability; actions];
+                Choice::Action {
+                    index: self.rng.random_range(0..actions),
+                    probability,
+                }
             })
             .collect()
     }
@@ -329,6 +353,7 @@ mod tests {
             reward: 0.0,
             cwnd: 10,
             state: State::default(),
+            probabilities: Vec::new(),
         };
         vec![query; n]
     }
@@ -472,6 +497,10 @@ mod tests {
             (1, 1.0)
         );
         assert_eq!(Serving::Greedy.choose(&[f32::MIN], &mut rng), (0, 1.0));
+        assert_eq!(
+            Serving::Greedy.probabilities(&[-1.0, 3.0, 3.0]),
+            [0.0, 1.0, 0.0]
+        );
     }
 
     #[test]
@@ -481,8 +510,9 @@ mod tests {
         for (temperature, expected) in [(1.0, [0.2, 0.1, 0.6, 0.1]), (1e-3, [0.0, 0.0, 1.0, 0.0])] {
             let mut counts = [0.0; 4];
             for _ in 0..10_000 {
-                let (index, probability) =
-                    Serving::Softmax { temperature }.choose(&logits, &mut rng);
+                let serving = Serving::Softmax { temperature };
+                let (index, probability) = serving.choose(&logits, &mut rng);
+                assert_eq!(serving.probabilities(&logits)[index], probability);
                 assert!(
                     (probability - expected[index]).abs() < 1e-5,
                     "{index}: {probability}"

@@ -8,17 +8,21 @@
 //! `….parquet.open`, which readers ignore; [`recover`] completes what a killed agent left behind.
 
 mod addresses;
+mod episode;
 mod file;
 mod header;
 mod read;
+mod recorder;
 mod replay;
 mod row;
 mod schema;
 
 pub use addresses::{AddressKey, Addresses, Form as AddressForm};
+pub use episode::Episodes;
 pub use file::{FileWriter, Recovered, recover};
 pub use header::{FileHeader, SCHEMA_VERSION};
 pub use read::{RecordingError, Rows, files, read};
+pub use recorder::{Limits, Recorded, Recorder, RecordingStatus};
 pub use replay::Replay;
 pub use row::{Decided, NO_MODE, Row};
 pub use schema::{feature_name, schema};

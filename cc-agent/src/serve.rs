@@ -31,6 +31,8 @@ use crate::{
     config::Settings,
     kernel::{self, Datapath, clock, priority, sysctl::DefaultCongestionControl},
     policy::{Choice, Policy},
+    record::Run,
+    recording::{Recorder, RecordingStatus},
     status::{Percentiles, Server, Snapshot},
     view,
 };
@@ -88,6 +90,7 @@ struct Service {
     agent: Agent,
     inference: Inference,
     acks: Option<AckWriter>,
+    recorder: Option<Recorder>,
     snapshots: watch::Sender<Arc<Snapshot>>,
     started: Instant,
     heartbeat: Duration,
@@ -101,7 +104,15 @@ impl Service {
         default: Option<DefaultCongestionControl>,
     ) -> Result<Self, anyhow::Error> {
         let environment = settings.policy.environment().clone();
-        let mut agent = Agent::new(environment, datapath.slots());
+        let mut agent = Agent::new(environment.clone(), datapath.slots());
+        let mut recorder = None;
+        if let Some(options) = settings.record {
+            let run = Run::begin(options.addresses.clone());
+            recorder = Some(run.record(options.limits)?);
+            let metadata = settings.policy.file().map(|file| file.meta.clone());
+            let header = run.header(environment, &settings.policy_name, metadata);
+            agent.record(Arc::new(header), run.episodes(), options.addresses);
+        }
         for flow in datapath.live_flows() {
             agent.adopt(&flow);
         }
@@ -128,12 +139,14 @@ impl Service {
                 inference: Percentiles::default(),
                 mean_batch: 0.0,
                 cpu_s: 0.0,
+                recording: None,
                 flows: Vec::new(),
             })),
             _default: default,
             datapath,
             agent,
             acks,
+            recorder,
             started: Instant::now(),
             heartbeat: (limit / 10).clamp(Duration::from_millis(2), Duration::from_millis(100)),
             log,
@@ -156,6 +169,8 @@ impl Service {
             if self.agent.has_waiting() && self.inference.is_idle() {
                 self.inference.ask(self.agent.take_batch(BATCH));
             }
+            // After the policy has been asked: what follows costs no flow any time.
+            self.record();
             let silence = self.agent.silence_due_ns().map(|due_ns| {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 tokio::time::Instant::now() + Duration::from_nanos(left)
@@ -210,6 +225,12 @@ impl Service {
             }
         }
         records.len()
+    }
+
+    fn record(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(self.agent.take_rows());
+        }
     }
 
     fn take_acks(&mut self) {
@@ -267,12 +288,24 @@ impl Service {
             inference: percentiles(&self.inference.times),
             mean_batch: self.inference.mean_batch(),
             cpu_s: clock::cpu_s(),
+            recording: self.recorder.as_ref().map(|recorder| RecordingStatus {
+                rows_lost_unanswered: self.agent.rows_dropped(),
+                ..recorder.status()
+            }),
             flows: self.agent.views(FLOWS_SHOWN),
             name: fixed.name.clone(),
             version: fixed.version.clone(),
             policy: fixed.policy.clone(),
             ..**fixed
         })
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // The recorder, dropped next, waits until all is written.
+        self.agent.stop_recording();
+        self.record();
     }
 }
 

@@ -6,6 +6,7 @@
 mod socket;
 mod text;
 
+pub use crate::recording::RecordingStatus;
 pub use socket::{Server, StatusError, default_socket, fetch};
 pub(crate) use text::{clock, digits};
 
@@ -47,6 +48,9 @@ pub struct Snapshot {
     pub mean_batch: f64,
     /// Processor time that the agent has used, s.
     pub cpu_s: f64,
+    /// How the recording is going, where there is one.
+    #[serde(default)]
+    pub recording: Option<RecordingStatus>,
     /// The flows, at most as many as a screen has use for.
     pub flows: Vec<FlowView>,
 }
@@ -139,6 +143,8 @@ impl Snapshot {
     pub fn counters(&self) -> Vec<Count> {
         let agent = agent_counts(&self.agent);
         let mut counters: Vec<Count> = agent.into_iter().map(Count::from).collect();
+        let recording = self.recording.iter().flat_map(recording_counts);
+        counters.extend(recording.map(Count::from));
         counters.extend(self.datapath.iter().map(|(name, &value)| {
             let known = Counter::ALL.iter().find(|counter| counter.name() == name);
             Count {
@@ -228,6 +234,29 @@ fn agent_counts(counts: &Counts) -> [(&'static str, u64, Option<&'static str>); 
     ]
 }
 
+/// A recording's counts, as [`agent_counts`] has the agent's.
+fn recording_counts(status: &RecordingStatus) -> [(&'static str, u64, Option<&'static str>); 5] {
+    [
+        ("rows_recorded", status.rows, None),
+        (
+            "rows_lost_behind",
+            status.rows_lost_behind,
+            Some("Rows lost because the disk was behind."),
+        ),
+        (
+            "rows_lost_unwritten",
+            status.rows_lost_unwritten,
+            Some("Rows lost because they could not be written."),
+        ),
+        (
+            "rows_lost_unanswered",
+            status.rows_lost_unanswered,
+            Some("Rows lost because the policy did not answer their flow for too long."),
+        ),
+        ("recordings_removed", status.files_removed, None),
+    ]
+}
+
 /// What a counter above zero means, if that is trouble of ours; timeouts are the path's.
 fn datapath_trouble(counter: Counter) -> Option<&'static str> {
     match counter {
@@ -274,6 +303,7 @@ pub(crate) mod samples {
             inference: Percentiles::default(),
             mean_batch: 0.0,
             cpu_s: 0.0,
+            recording: None,
             flows: Vec::new(),
         }
     }

@@ -5,9 +5,18 @@
 
 mod lab;
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, process::ExitCode};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::MetadataExt,
+    process::{Child, ChildStderr, Command, ExitCode, Stdio},
+};
 
-use cc_agent::kernel::observer::Options;
+use cc_agent::{
+    kernel::observer::Options,
+    recording::{NO_MODE, Row, files, read},
+};
 use cc_ebpf::{
     AckFilter, AckRecord, Counter, Feature, Header, Mode, OpenedRecord, Prefix, WindowRecord,
 };
@@ -15,6 +24,11 @@ use lab::{
     AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, Watcher,
     assert_window_is, eventually, options, unique_name, watching,
 };
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
 
 fn main() -> ExitCode {
     lab::run(&[
@@ -56,6 +70,15 @@ fn main() -> ExitCode {
             "nothing_is_left_in_the_kernel",
             nothing_is_left_in_the_kernel,
         ),
+        (
+            "the_command_records_what_was_done",
+            the_command_records_what_was_done,
+        ),
+        (
+            "a_killed_observer_leaves_nothing",
+            a_killed_observer_leaves_nothing,
+        ),
+        ("bad_input_is_refused", bad_input_is_refused),
     ])
 }
 
@@ -515,7 +538,7 @@ fn nothing_is_left_in_the_kernel() {
     bench.watcher.wait_for("flows were seen", |seen| {
         (seen.opened.len() >= 20).then_some(())
     });
-    let footprint = Footprint::of(&cc_agent::kernel::observer::footprint_name());
+    let footprint = Footprint::of(&format!("observe{}", std::process::id()));
     assert!(footprint.programs() >= 3, "{footprint:?}");
     assert!(footprint.maps() >= 7, "{footprint:?}");
 
@@ -531,4 +554,156 @@ fn nothing_is_left_in_the_kernel() {
     assert_eq!(crowd.failed(), 0);
     drop((flow, crowd));
     drop((sink, path));
+}
+
+/// `cc-agent observe`. Killed when it is dropped.
+struct Observing {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Observing {
+    /// Starts it and waits until it is attached.
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = observe(arguments).spawn().expect("our own binary");
+        let log = BufReader::new(child.stderr.take().expect("it is piped"));
+        let mut command = Self { child, log };
+        let mut text = String::new();
+        while !text.contains("observing up to") {
+            let read = command.log.read_line(&mut text).expect("text");
+            assert!(read > 0, "it ended: {text}");
+        }
+        command
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal, and returns what it logged until its end.
+    fn end(mut self, signal: Signal) -> String {
+        kill(Pid::from_raw(self.pid() as i32), signal).expect("our child");
+        let mut text = String::new();
+        self.log.read_to_string(&mut text).expect("text");
+        let status = self.child.wait().expect("our child");
+        assert!(signal == Signal::SIGKILL || status.success(), "{text}");
+        text
+    }
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn observe(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cc-agent"));
+    command
+        .arg("observe")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn the_command_records_what_was_done() {
+    let controls = available(&["bbr", "cubic", "reno"]);
+    let path = Path::through(TIGHT);
+    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    let directory = TempDir::new().expect("a directory for the test");
+    let place = directory.path().to_str().expect("ASCII");
+    let port = sink.port().to_string();
+    let command = Observing::start(&["--record", place, "--port", &port]);
+
+    let to = sink.at(path.receiver4());
+    let flows: Vec<Flow> = controls
+        .iter()
+        .map(|name| Flow::connect(&path.sender, to, name))
+        .collect();
+    let mut sent = 0;
+    for _ in 0..20 {
+        for flow in &flows {
+            flow.send(100_000);
+        }
+        sent += 100_000;
+    }
+    for flow in &flows {
+        flow.finish();
+    }
+    drop(flows);
+    let log = command.end(Signal::SIGINT);
+    assert!(log.contains("detached"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+
+    let mut policies = Vec::new();
+    for file in files(directory.path()).expect("a recording") {
+        let (header, rows) = read(&file).expect("a complete file");
+        let rows: Vec<Row> = rows.collect::<Result<_, _>>().expect("complete rows");
+        policies.push(header.policy);
+        let environment = header.environment;
+        assert!(rows.len() >= 10, "{} rows", rows.len());
+        for (position, row) in rows.iter().enumerate() {
+            assert_eq!((row.flow, row.sequence), (rows[0].flow, position as u32));
+            assert_eq!(row.window.index as usize, position + 1);
+            assert_eq!(row.window.mode, NO_MODE);
+            assert_eq!(row.end, position + 1 == rows.len());
+            let Some(next) = rows.get(position + 1) else {
+                assert_eq!(row.decision, None);
+                continue;
+            };
+            let decision = row.decision.as_ref().expect("a window follows");
+            let (before, after) = (row.window.cwnd, next.window.cwnd);
+            let nearest = environment.actions.nearest(before, after, environment.cwnd);
+            assert_eq!((decision.base_cwnd, decision.cwnd), (before, after));
+            assert_eq!(decision.action, Some(nearest as u8));
+            assert_eq!(decision.probability, None);
+            assert_eq!(decision.delay_ns, None);
+        }
+        let acked = rows
+            .iter()
+            .map(|row| row.window.features.sum[Feature::Acked as usize])
+            .sum::<u64>();
+        // In whole segments, and without what came after the last window.
+        assert!((sent / 2..2 * sent).contains(&acked), "{acked} of {sent}");
+    }
+    policies.sort();
+    let expected: Vec<String> = controls.iter().map(|name| format!("observed:{name}")).collect();
+    assert_eq!(policies, expected);
+}
+
+fn a_killed_observer_leaves_nothing() {
+    let path = Path::through(ROOMY);
+    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    let port = sink.port().to_string();
+    let command = Observing::start(&["--port", &port]);
+    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno").sending();
+    flow.advance(200_000);
+    let footprint = Footprint::of(&format!("observe{}", command.pid()));
+    assert!(footprint.programs() >= 3, "{footprint:?}");
+    command.end(Signal::SIGKILL);
+    footprint.assert_vanishes();
+    flow.advance(200_000);
+}
+
+fn bad_input_is_refused() {
+    for (arguments, expected) in [
+        (&["--flows", "0"][..], "--slots 0: expected 1 to"),
+        (&["--remote", "10.0.0.1/8"], "bits beyond the length of 8"),
+        (&["--cgroup", "/proc"], "/proc: it is no directory of a cgroup v2"),
+        (&["--port", "1,2,3,4,5,6,7,8,9"], "at most 8"),
+        (&["--record", "/proc/nowhere"], "/proc/nowhere"),
+        (&["--record", "/tmp", "--record-limit-mb", "1"], "--record-limit-mb 1"),
+        (&["--window-ms", "50"], "--window-ms 50 does not fit the policy default"),
+        (&["--policy", "/no/such.onnx"], "/no/such.onnx"),
+        (&["--duration", "-1"], "--duration"),
+    ] {
+        let output = observe(arguments).output().expect("our own binary");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
 }

@@ -261,6 +261,7 @@ mod tests {
                     reward: random.random_range(-3.0..3.0),
                     cwnd: 10,
                     state: state.clone(),
+                    probabilities: Vec::new(),
                 })
                 .collect();
             let mut observation = Vec::new();

@@ -342,3 +342,215 @@ mod arbitrary {
         }
     }
 }
+
+mod recording {
+    //! The rows of flows.
+
+    use super::*;
+    use crate::recording::{AddressForm, Replay, Row};
+
+    fn header() -> Arc<FileHeader> {
+        Arc::new(FileHeader {
+            environment: Environment::default(),
+            policy: "random".into(),
+            policy_metadata: None,
+            agent_version: String::new(),
+            kernel: String::new(),
+            host: [].into(),
+            started_ns: 0,
+            utc_offset_ns: 0,
+            addresses: AddressForm::Absent,
+        })
+    }
+
+    fn recording() -> Agent {
+        let mut agent = agent();
+        agent.record(header(), Episodes::new("boot", 0), Addresses::Absent);
+        agent
+    }
+
+    fn rows(agent: &mut Agent) -> Vec<Row> {
+        agent
+            .take_rows()
+            .into_iter()
+            .map(|recorded| recorded.row)
+            .collect()
+    }
+
+    /// Numbers of the rows' windows, and which have a decision.
+    fn windows(rows: &[Row]) -> Vec<(u32, bool)> {
+        rows.iter()
+            .map(|row| (row.window.index, row.decision.is_some()))
+            .collect()
+    }
+
+    #[test]
+    fn a_row_is_held_until_its_decision_and_successor_are_known() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        assert_eq!(rows(&mut agent), []);
+        let batch = agent.take_batch(1);
+        answer(&mut agent, batch, DOUBLE, 203 * MS);
+        assert_eq!(rows(&mut agent), [], "it may be the flow's last");
+        feed_window(&mut agent, 0, 2, 20);
+        let first = rows(&mut agent);
+        assert_eq!(windows(&first), [(1, true)]);
+        let decided = Decided {
+            action: Some(4),
+            probability: Some(1.0),
+            probabilities: None,
+            base_cwnd: 10,
+            cwnd: 20,
+            delay_ns: Some(3 * MS),
+        };
+        assert_eq!(first[0].decision, Some(decided));
+        assert_eq!((first[0].sequence, first[0].end), (0, false));
+        assert_eq!(first[0].initial_cwnd_bytes, 14_480);
+        feed(&mut agent, &closed(0, 1));
+        let last = rows(&mut agent);
+        assert_eq!(windows(&last), [(2, false)]);
+        assert_eq!((last[0].sequence, last[0].end), (1, true));
+        assert_eq!(last[0].flow, first[0].flow);
+    }
+
+    #[test]
+    fn skipped_and_unanswered_windows_have_rows_too() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        let first = agent.take_batch(1);
+        for index in 2..=4 {
+            feed_window(&mut agent, 0, index, 10);
+        }
+        assert_eq!(rows(&mut agent), [], "the first still waits");
+        answer(&mut agent, first, DOUBLE, 0);
+        assert_eq!(
+            windows(&rows(&mut agent)),
+            [(1, true), (2, false), (3, false)]
+        );
+        let second = agent.take_batch(1);
+        answer(&mut agent, second, Choice::Invalid, 0);
+        feed_window(&mut agent, 0, 5, 10);
+        assert_eq!(windows(&rows(&mut agent)), [(4, false)]);
+        agent.stop_recording();
+        let last = rows(&mut agent);
+        assert_eq!(windows(&last), [(5, false)]);
+        assert!(!last[0].end, "the recording stopped, the flow did not");
+        feed(&mut agent, &closed(0, 1));
+        assert_eq!(rows(&mut agent), []);
+    }
+
+    #[test]
+    fn the_slots_next_flow_is_another_episode() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        // The record of its end was lost.
+        feed(&mut agent, &opened(0, 2, 0));
+        let first = rows(&mut agent);
+        assert!(first[0].end);
+        feed(&mut agent, &Record::Window(window_record(0, 2, 1, 10)));
+        feed(&mut agent, &closed(0, 2));
+        let second = rows(&mut agent);
+        assert_eq!(second[0].sequence, 0);
+        assert_ne!(second[0].flow, first[0].flow);
+    }
+
+    #[test]
+    fn a_policy_that_hangs_fills_no_memory() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        for index in 1..=1_000 {
+            feed_window(&mut agent, 0, index, 10);
+            if index == 1 {
+                agent.take_batch(1);
+            }
+        }
+        assert_eq!(rows(&mut agent), []);
+        feed(&mut agent, &closed(0, 1));
+        let rows = rows(&mut agent);
+        assert!(rows.len() < 100, "{}", rows.len());
+        assert_eq!(rows.len() as u64 + agent.rows_dropped(), 1_000);
+        let last = rows.last().expect("the newest is kept");
+        assert_eq!((last.window.index, last.sequence), (1_000, 999));
+    }
+
+    /// Bit for bit what the policy was asked, through windows skipped, answers missing and other flows in between.
+    #[test]
+    fn rows_rebuild_the_observations() {
+        let mut agent = recording();
+        for slot in 0..3 {
+            feed(&mut agent, &opened(slot, 1, 0));
+        }
+        let mut asked: Vec<(u32, u32, Vec<f32>)> = Vec::new();
+        let mut recorded = Vec::new();
+        let mut late: Option<Batch> = None;
+        for index in 1..=200_u32 {
+            for slot in 0..3 {
+                let mut window = window_record(slot, 1, index, 10 + index % 7);
+                for i in 0..index % 5 {
+                    let feature = |f: usize| 977 * (index + i) % 100_003 + slot + f as u32;
+                    window.add(&std::array::from_fn(feature));
+                }
+                window.mode = if index < 3 {
+                    Mode::Startup
+                } else {
+                    Mode::Decided
+                } as u32;
+                feed(&mut agent, &Record::Window(window));
+            }
+            if let Some(batch) = late.take() {
+                answer(&mut agent, batch, DOUBLE, 0);
+            }
+            let batch = agent.take_batch(2 + index as usize % 2);
+            for (query, ticket) in batch.queries.iter().zip(&batch.tickets) {
+                asked.push((ticket.flow.slot, ticket.window, query.observation.clone()));
+            }
+            match index % 6 {
+                0 => late = Some(batch),
+                1 => drop(answer(&mut agent, batch, Choice::Invalid, 0)),
+                2 => drop(answer(&mut agent, batch, Choice::Cwnd(33), 0)),
+                i => {
+                    let choice = Choice::Action {
+                        index: i as usize - 1,
+                        probability: 0.5,
+                    };
+                    answer(&mut agent, batch, choice, 0);
+                }
+            }
+            recorded.extend(rows(&mut agent));
+        }
+        agent.stop_recording();
+        recorded.extend(rows(&mut agent));
+
+        assert_eq!(recorded.len(), 3 * 200);
+        let environment = Environment::default();
+        let mut compared = 0;
+        for slot in 0..3 {
+            let mut replay = Replay::new();
+            let mut next = 0;
+            for row in recorded.iter().filter(|row| row.window.header.slot == slot) {
+                assert_eq!(row.sequence, next);
+                next += 1;
+                let observation = replay.next(&environment, row);
+                let question = asked
+                    .iter()
+                    .find(|(asked, window, _)| (*asked, *window) == (slot, row.window.index));
+                if let Some((_, _, expected)) = question {
+                    let bits =
+                        |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(
+                        bits(&observation),
+                        bits(expected),
+                        "{slot} {}",
+                        row.window.index
+                    );
+                    compared += 1;
+                }
+            }
+        }
+        assert_eq!(compared, asked.len());
+        assert!(compared > 300, "{compared}");
+    }
+}

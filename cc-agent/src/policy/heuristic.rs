@@ -165,7 +165,7 @@ impl Policy for Heuristic {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let length = self.environment.observation_len();
         queries
-            .iter()
+            .iter_mut()
             .map(|query| {
                 let finite = query.observation.iter().all(|value| value.is_finite());
                 if query.observation.len() != length || !finite {
@@ -174,6 +174,7 @@ impl Policy for Heuristic {
                 let logits = self.logits(&query.observation);
                 let first_best =
                     (1..5).fold(0, |best, a| if logits[a] > logits[best] { a } else { best });
+                query.probabilities = super::one_hot(first_best, logits.len());
                 Choice::Action {
                     index: first_best,
                     probability: 1.0,
@@ -409,6 +410,7 @@ mod tests {
             reward: 0.0,
             cwnd: 10,
             state: State::default(),
+            probabilities: Vec::new(),
         }
     }
 

@@ -78,6 +78,7 @@ impl OnnxPolicy {
             reward: 0.0,
             cwnd: self.summary.meta.environment.cwnd.min,
             state: State::default(),
+            probabilities: Vec::new(),
         };
         let mut finite = true;
         for rows in [1, 3, MIDDLE + 1] {
@@ -139,14 +140,15 @@ pub struct Answer {
 impl Policy for OnnxPolicy {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let answers = self.evaluate(queries);
-        let choose = |answer: Option<Answer>| match answer {
+        let choose = |(query, answer): (&mut Query, Option<Answer>)| match answer {
             Some(answer) => {
+                query.probabilities = self.serving.probabilities(&answer.logits);
                 let (index, probability) = self.serving.choose(&answer.logits, &mut self.rng);
                 Choice::Action { index, probability }
             }
             None => Choice::Invalid,
         };
-        answers.into_iter().map(choose).collect()
+        queries.iter_mut().zip(answers).map(choose).collect()
     }
 
     fn environment(&self) -> &Environment {
@@ -404,6 +406,7 @@ mod tests {
                 reward: rng.random_range(-3.0..3.0),
                 cwnd: 10,
                 state: State::default(),
+                probabilities: Vec::new(),
             })
             .collect()
     }

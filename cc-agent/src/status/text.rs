@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Percentiles, Snapshot};
+use crate::recording::RecordingStatus;
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -38,6 +39,9 @@ impl fmt::Display for Snapshot {
         if self.inference.count > 0 {
             write!(f, "; {} flows in a batch", digits(self.mean_batch))?;
         }
+        if let Some(recording) = &self.recording {
+            write!(f, "\nrecording   {recording}")?;
+        }
         let mut counters = self.counters();
         counters.retain(|count| count.value > 0);
         if counters.is_empty() {
@@ -61,6 +65,24 @@ impl fmt::Display for Snapshot {
             }
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for RecordingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} rows, {} files completed, {} MB there, addresses {}",
+            self.directory.display(),
+            self.rows,
+            self.files,
+            digits(self.bytes as f64 / 1e6),
+            self.addresses,
+        )?;
+        match &self.trouble {
+            Some(trouble) => write!(f, "; {trouble}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -123,6 +145,16 @@ mod tests {
         let mut snapshot = busy(3);
         snapshot.adopted_flows = 2;
         snapshot.agent.decisions_late = 17;
+        snapshot.recording = Some(RecordingStatus {
+            directory: "/var/lib/rlcc".into(),
+            addresses: "hashed".into(),
+            rows: 4_000,
+            rows_lost_behind: 5,
+            files: 2,
+            bytes: 1_234_567,
+            trouble: Some("no space".into()),
+            ..RecordingStatus::default()
+        });
         let text = snapshot.to_string();
         for part in [
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
@@ -130,13 +162,15 @@ mod tests {
             "270, 27.0 a second",
             "p50 0.31 ms, p99 1.25 ms, max 7.50 ms",
             "inference   none yet",
-            "decisions_late   17  Decisions later than 20 ms",
+            "recording   /var/lib/rlcc: 4000 rows, 2 files completed, 1.23 MB there, addresses hashed; no space",
+            "rows_lost_behind     5  Rows lost because the disk was behind.",
+            "decisions_late      17  Decisions later than 20 ms",
         ] {
             assert!(text.contains(part), "{part:?} in\n{text}");
         }
         // Counters at zero and the meanings of ordinary ones would only hide what matters.
         assert!(
-            !text.contains("slots_leaked") && text.contains("windows         300\n"),
+            !text.contains("slots_leaked") && text.contains("windows            300\n"),
             "{text}"
         );
     }

@@ -139,6 +139,7 @@ impl Served {
                 let query = Query {
                     observation: std::mem::take(&mut query.observation),
                     state: std::mem::take(&mut query.state),
+                    probabilities: std::mem::take(&mut query.probabilities),
                     ..*query
                 };
                 self.asked = Some((flow, batch));

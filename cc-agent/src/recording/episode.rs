@@ -1,0 +1,50 @@
+//! Names of episodes: what a recording calls a flow.
+
+use sha2::{Digest, Sha256};
+
+/// Names the episodes of one agent's run, differently from those of every other run on any host.
+#[derive(Clone, Debug)]
+pub struct Episodes {
+    run: Sha256,
+    next: u64,
+}
+
+impl Episodes {
+    /// Of the run that an agent began at `started_ns` (UTC) on the host's boot `boot_id`
+    /// (`/proc/sys/kernel/random/boot_id`).
+    pub fn new(boot_id: &str, started_ns: i64) -> Self {
+        let run = Sha256::new()
+            .chain_update(boot_id)
+            .chain_update(started_ns.to_le_bytes())
+            .chain_update(std::process::id().to_le_bytes());
+        Self { run, next: 0 }
+    }
+
+    /// The name of the next episode.
+    pub fn next(&mut self) -> u64 {
+        let digest = self
+            .run
+            .clone()
+            .chain_update(self.next.to_le_bytes())
+            .finalize();
+        self.next += 1;
+        let mut name = [0; 8];
+        name.copy_from_slice(&digest[..8]);
+        u64::from_le_bytes(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_differ_within_a_run_and_between_runs() {
+        let mut names = std::collections::BTreeSet::new();
+        for (boot_id, started_ns) in [("a", 1), ("a", 2), ("b", 1)] {
+            let mut episodes = Episodes::new(boot_id, started_ns);
+            names.extend((0..1_000).map(|_| episodes.next()));
+        }
+        assert_eq!(names.len(), 3_000);
+    }
+}

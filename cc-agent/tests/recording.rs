@@ -1,0 +1,295 @@
+//! What the agent's binary records on the running kernel, read back whole.
+
+mod lab;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path as FilePath, PathBuf},
+    process::ExitCode,
+};
+
+use cc_agent::{
+    recording::{FileHeader, Replay, Row, files, read, recover},
+    status::{RecordingStatus, Snapshot},
+};
+use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink, eventually, unique_name};
+use nix::{
+    mount::{MntFlags, MsFlags, mount, umount2},
+    sys::signal::Signal,
+};
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    lab::run(&[
+        (
+            "two_hundred_flows_are_recorded_whole",
+            two_hundred_flows_are_recorded_whole,
+        ),
+        (
+            "a_killed_agents_recording_is_whole_up_to_its_last_group",
+            a_killed_agents_recording_is_whole_up_to_its_last_group,
+        ),
+        (
+            "a_full_disk_costs_rows_and_nothing_else",
+            a_full_disk_costs_rows_and_nothing_else,
+        ),
+    ])
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
+const FLOWS: usize = 200;
+
+/// A path that many flows share, and the name of the congestion control to come.
+struct Bench {
+    // The sink goes before the path does.
+    sink: Sink,
+    path: Path,
+    name: String,
+}
+
+impl Bench {
+    fn new() -> Self {
+        // Room for all initial windows and a slow start: a flow that loses them is opened late, by the first ACK.
+        let path = Path::through(Bottleneck {
+            rate_mbit: 100,
+            queue_bytes: 6_000_000,
+        });
+        Self {
+            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
+            path,
+            name: unique_name(),
+        }
+    }
+
+    fn agent(&self, directory: &FilePath, arguments: &[&str]) -> Agent {
+        let directory = directory
+            .to_str()
+            .expect("a scratch directory's name is ASCII");
+        let mut all = vec!["--record", directory, "--serving", "softmax"];
+        all.extend(arguments);
+        Agent::start(BINARY, &self.name, &all)
+    }
+
+    fn crowd(&self, flows: usize) -> Crowd {
+        let address = self.sink.at(self.path.receiver4());
+        Crowd::connect(&self.path.sender, address, &self.name, flows)
+    }
+}
+
+fn recording(status: &Snapshot) -> &RecordingStatus {
+    status.recording.as_ref().expect("it records")
+}
+
+fn wait_for(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    eventually(what, || Some(agent.status()).filter(&accept))
+}
+
+/// All rows of a directory by flow, each flow's in the order of their sequence numbers.
+fn flows(directory: &FilePath) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
+    let mut flows: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
+    let mut header = None;
+    for file in files(directory).expect("recordings") {
+        let (found, rows) = read(&file).expect("a complete file");
+        for row in rows {
+            let row = row.expect("a sound row");
+            flows.entry(row.flow).or_default().push(row);
+        }
+        header = Some(found);
+    }
+    for rows in flows.values_mut() {
+        rows.sort_by_key(|row| row.sequence);
+    }
+    (header.expect("at least one file"), flows)
+}
+
+/// None missing and none twice, from the first on.
+fn assert_gapless(rows: &[Row]) {
+    let found: Vec<_> = rows.iter().map(|row| row.sequence).collect();
+    assert_eq!(found, (0..rows.len() as u32).collect::<Vec<_>>());
+    assert!(
+        rows.windows(2)
+            .all(|pair| pair[0].window.index < pair[1].window.index)
+    );
+    assert!(
+        rows.windows(2).all(|pair| !pair[0].end),
+        "an end in the middle"
+    );
+}
+
+fn two_hundred_flows_are_recorded_whole() {
+    let bench = Bench::new();
+    let directory = TempDir::new().expect("a scratch directory");
+    // Files and groups small enough that there are many.
+    let mut agent = bench.agent(
+        directory.path(),
+        &["--record-delay-s", "1", "--record-file-s", "2"],
+    );
+    let crowd = bench.crowd(FLOWS);
+    wait_for(&agent, "each flow had thirty decisions", |status| {
+        status.agent.decisions >= 30 * FLOWS as u64
+    });
+    drop(crowd);
+    let status = wait_for(&agent, "all flows were closed and on the disk", |status| {
+        status.live_flows == 0 && recording(status).rows == status.agent.windows
+    });
+    let (ended, log) = agent.end(Signal::SIGTERM);
+    assert!(ended.success(), "{log}");
+
+    let (header, flows) = flows(directory.path());
+    assert_eq!(flows.len(), FLOWS);
+    assert_eq!(header.policy.len(), 64, "the hash of the policy's file");
+    assert_eq!(header.addresses.name(), "absent");
+    assert!(!header.kernel.is_empty() && header.host.contains_key("net.ipv4.tcp_sack"));
+    let (mut rows, mut decisions, mut explored) = (0, 0, BTreeSet::new());
+    for flow in flows.values() {
+        assert_gapless(flow);
+        assert!(
+            flow.last().is_some_and(|row| row.end),
+            "its end was recorded"
+        );
+        let mut replay = Replay::new();
+        for row in flow {
+            let observation = replay.next(&header.environment, row);
+            assert!(observation.iter().all(|value| value.is_finite()));
+            assert!(row.local.is_none() && row.remote.is_none());
+            rows += 1;
+            let Some(decision) = &row.decision else {
+                continue;
+            };
+            decisions += 1;
+            let action = decision.action.expect("the policy chooses actions");
+            let probabilities = decision.probabilities.as_ref().expect("and tells how");
+            assert_eq!(
+                decision.probability,
+                Some(probabilities[usize::from(action)])
+            );
+            let bounds = header.environment.cwnd;
+            let space = &header.environment.actions;
+            let cwnd = space.apply(usize::from(action), decision.base_cwnd, bounds);
+            assert_eq!(decision.cwnd, cwnd);
+            explored.insert(action);
+        }
+    }
+    assert_eq!(rows, status.agent.windows);
+    assert_eq!(decisions, status.agent.decisions);
+    assert!(explored.len() > 1, "softmax explores: {explored:?}");
+    let recording = recording(&status);
+    let lost = recording.rows_lost_behind + recording.rows_lost_unwritten;
+    assert_eq!(lost + recording.rows_lost_unanswered, 0);
+}
+
+fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
+    let bench = Bench::new();
+    let directory = TempDir::new().expect("a scratch directory");
+    let mut agent = bench.agent(directory.path(), &["--record-delay-s", "1"]);
+    let crowd = bench.crowd(20);
+    let status = wait_for(&agent, "some groups were on the disk", |status| {
+        recording(status).rows > 20 * 20
+    });
+    assert!(files(directory.path()).is_err(), "no file is complete yet");
+    assert_eq!(
+        recover(directory.path()).expect("readable"),
+        [],
+        "nobody takes it away"
+    );
+    agent.end(Signal::SIGKILL);
+
+    // Its successor completes the file, and adopts the flows.
+    let mut next = bench.agent(directory.path(), &[]);
+    let (_, before) = flows(directory.path());
+    let rows: usize = before.values().map(Vec::len).sum();
+    assert!(rows as u64 >= recording(&status).rows, "{rows} of {status}");
+    assert_eq!(before.len(), 20);
+    before.values().for_each(|rows| assert_gapless(rows));
+    wait_for(&next, "the flows were decided on again", |status| {
+        status.agent.decisions >= 5 * 20
+    });
+    drop(crowd);
+    next.end(Signal::SIGTERM);
+    let (_, after) = flows(directory.path());
+    assert_eq!(after.len(), 40, "other episodes of the same flows");
+    after.values().for_each(|rows| assert_gapless(rows));
+    let open = fs::read_dir(directory.path()).expect("it exists").count();
+    assert_eq!(open, files(directory.path()).expect("recordings").len());
+}
+
+fn a_full_disk_costs_rows_and_nothing_else() {
+    let bench = Bench::new();
+    let disk = Tmpfs::mount("900k");
+    let arguments = ["--record-delay-s", "1", "--record-addresses", "plain"];
+    let mut agent = bench.agent(&disk.path, &arguments);
+    let crowd = bench.crowd(FLOWS);
+    let full = wait_for(&agent, "rows were lost on the full disk", |status| {
+        recording(status).rows_lost_unwritten > 0
+    });
+    assert!(recording(&full).trouble.is_some());
+    let later = wait_for(&agent, "decisions went on", |status| {
+        status.agent.decisions >= full.agent.decisions + 10 * FLOWS as u64
+    });
+    assert_eq!(later.agent.answers_invalid + later.agent.windows_missed, 0);
+    assert_eq!(later.live_flows, FLOWS);
+    disk.resize("64m");
+    wait_for(&agent, "there was room again", |status| {
+        let now = recording(status);
+        now.trouble.is_none() && now.rows > recording(&later).rows
+    });
+    drop(crowd);
+    wait_for(&agent, "all flows were closed", |status| {
+        status.live_flows == 0
+    });
+    let (ended, log) = agent.end(Signal::SIGTERM);
+    assert!(ended.success(), "{log}");
+    assert!(
+        log.contains("cannot be written") || log.contains("No space"),
+        "{log}"
+    );
+
+    let mut seen = BTreeSet::new();
+    let (_, flows) = flows(&disk.path);
+    for row in flows.values().flatten() {
+        assert!(seen.insert((row.flow, row.sequence)), "twice");
+        assert!(
+            row.local
+                .as_ref()
+                .is_some_and(|address| address.contains(':'))
+        );
+    }
+    let open = fs::read_dir(&disk.path).expect("it exists").count();
+    assert_eq!(open, files(&disk.path).expect("recordings").len());
+}
+
+/// A small file system in memory, unmounted when it is dropped.
+struct Tmpfs {
+    path: PathBuf,
+    _place: TempDir,
+}
+
+impl Tmpfs {
+    fn mount(size: &str) -> Self {
+        let place = TempDir::new().expect("a scratch directory");
+        let path = place.path().to_path_buf();
+        let disk = Self {
+            path,
+            _place: place,
+        };
+        disk.set(size, MsFlags::empty());
+        disk
+    }
+
+    fn resize(&self, size: &str) {
+        self.set(size, MsFlags::MS_REMOUNT);
+    }
+
+    fn set(&self, size: &str, flags: MsFlags) {
+        let options = format!("size={size}");
+        let tmpfs = Some("tmpfs");
+        mount(tmpfs, &self.path, tmpfs, flags, Some(options.as_str())).expect("root may mount");
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
+    }
+}
