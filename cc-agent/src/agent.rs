@@ -303,7 +303,8 @@ impl Agent {
                     }
                 }
                 self.on_window(now_ns, id, window);
-                self.silences.expect(id, window.index + 1, window.header.time_ns);
+                self.silences
+                    .expect(id, window.index + 1, window.header.time_ns);
             }
             Record::Closed(_) => self.close(id),
             Record::Ack(_) => {}

@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// The kernel's TCP cannot be traced.
     #[error(
-        "flows of other congestion controls cannot be observed here: {reason}; `cc-agent run` is not affected"
+        "flows of other congestion controls cannot be observed here: {reason}; root, or CAP_BPF and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
     )]
     NotTraceable {
         /// What is missing.

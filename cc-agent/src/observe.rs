@@ -18,7 +18,10 @@ use tracing::{info, warn};
 use crate::{
     action::ActionSpace,
     config::{AddressesOption, RunOptions, Settings},
-    kernel::{self, Observer, clock, observer},
+    kernel::{
+        self, Observer, clock,
+        observer::{self, Source},
+    },
     observed::{Observed, Share},
     policy::PolicySpec,
     record::Run,
@@ -49,7 +52,7 @@ pub struct ObserveOptions {
 
     /// Flows that can be observed at once; the surplus is left alone [default: 16384].
     #[arg(long, value_name = "N")]
-    flows: Option<u32>,
+    slots: Option<u32>,
 
     /// Record every flow's windows as Parquet into this directory; without it, only log lines say what there is.
     #[arg(long, value_name = "DIR")]
@@ -115,7 +118,7 @@ impl ObserveOptions {
             policy: self.policy.clone(),
             window_ms: self.window_ms,
             actions: self.actions.clone(),
-            slots: self.flows,
+            slots: self.slots,
             record: self.record.clone(),
             record_addresses: self.record_addresses.clone(),
             record_file_mb: self.record_file_mb,
@@ -145,6 +148,7 @@ impl Service {
             min_rtt_window_ns: settings.datapath.min_rtt_window_ns,
             ack_filter: AckFilter::Off,
             selection,
+            source: None,
         };
         let mut observed = Observed::new(environment.clone(), options.slots as usize);
         let mut recorder = None;
@@ -155,12 +159,13 @@ impl Service {
             observed.record(header, run.episodes(), options.addresses);
         }
         let observer = Observer::attach(&options)?;
-        let hooks: Vec<&str> = observer.hooks().collect();
-        info!(
-            "observing up to {} flows, at {}",
-            options.slots,
-            hooks.join(", ")
-        );
+        let how = match observer.source() {
+            Source::RateSample => "each ACK with its rate sample",
+            Source::Segments => {
+                "by the tracepoint of segments alone: each ACK when the next comes, and not always exactly"
+            }
+        };
+        info!("observing up to {} flows, {how}", options.slots);
         Ok(Self {
             observer,
             observed,
@@ -274,7 +279,7 @@ impl Service {
             self.observer.missed(),
         ];
         let texts = [
-            "flows found no slot and were not observed: raise --flows, or select fewer",
+            "flows found no slot and were not observed: raise --slots, or select fewer",
             "records were lost, as the agent was behind",
             "ACKs were missed, as the kernel was interrupted while it looked at another",
         ];

@@ -221,7 +221,10 @@ impl Observed {
             }
             let initial = u64::from(identity.initial_cwnd) * u64::from(identity.mss);
             let header = recording.header_of(&congestion_control);
-            (header, Episode::begin(&mut recording.book, identity, initial))
+            (
+                header,
+                Episode::begin(&mut recording.book, identity, initial),
+            )
         });
         *place = Some(Box::new(Entry {
             generation: id.generation,

@@ -2,7 +2,7 @@
 
 use aya_ebpf::{EbpfContext, cty::c_void, helpers::bpf_skc_to_tcp_sock};
 
-use crate::socket::{RateSample, Socket};
+use crate::socket::{RateSample, Segment, Socket};
 
 /// The arguments of a callback, traced function or tracepoint, eight bytes each.
 pub(crate) struct Arguments(*mut c_void);
@@ -41,6 +41,12 @@ impl Arguments {
         let socket = unsafe { bpf_skc_to_tcp_sock(*self.0.cast::<*mut c_void>()) };
         // SAFETY: what the helper returns is a `tcp_sock`, locked like the argument.
         (!socket.is_null()).then(|| unsafe { Socket::new(socket.cast()) })
+    }
+
+    #[inline(always)]
+    pub(crate) fn segment(&self, index: usize) -> Segment {
+        // SAFETY: `index` is the position of the segment in this program's arguments.
+        unsafe { Segment::new(*self.0.cast::<*const c_void>().add(index)) }
     }
 
     #[inline(always)]

@@ -1,7 +1,9 @@
 //! The `tcp_congestion_ops` callbacks.
 
 use aya_log_ebpf::warn;
-use cc_ebpf::{AckSample, CaState, Counter, Cwnd, Events, Flow, Settings, SocketState, pacing_rate, reno};
+use cc_ebpf::{
+    AckSample, CaState, Counter, Cwnd, Events, Flow, Settings, SocketState, pacing_rate, reno,
+};
 
 use crate::{
     arguments::{Arguments, entry_point},
@@ -127,7 +129,9 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     let mut state = socket.state();
     if state.stage == SocketState::READY {
         state.stage = SocketState::OPENED;
-        if !open(socket, &mut state) && count(Counter::FlowsWithoutSlot).is_power_of_two() {
+        if !open(socket, &mut state, socket.now_ns(), socket.cwnd())
+            && count(Counter::FlowsWithoutSlot).is_power_of_two()
+        {
             warn!(
                 arguments,
                 "no free slot: a flow runs on the fallback for life"

@@ -27,9 +27,10 @@ pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
     (flow.generation == state.generation).then_some(flow)
 }
 
-/// Takes a slot for a new flow and announces it; false when no slot is free.
+/// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the window at `cwnd` segments, and announces
+/// it; false when no slot is free.
 #[inline(always)]
-pub(crate) fn open(socket: Socket, state: &mut SocketState) -> bool {
+pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u32) -> bool {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
         return false;
     };
@@ -41,14 +42,9 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState) -> bool {
     state.slot = slot;
     state.generation = generation;
     flow.begin_change();
-    flow.open(
-        slot,
-        generation,
-        socket.now_ns(),
-        state.base,
-        decision_cell(slot),
-    );
+    flow.open(slot, generation, now_ns, state.base, decision_cell(slot));
     socket.identify(&mut flow.opened.identity);
+    flow.opened.identity.initial_cwnd = cwnd;
     flow.end_change();
     count(Counter::FlowsOpened);
     if RECORDS.output::<OpenedRecord>(&flow.opened, 0).is_err() {

@@ -24,6 +24,7 @@ mod feature;
 mod filter;
 mod flow;
 mod kernel;
+mod probe;
 mod record;
 mod selection;
 mod settings;
@@ -37,6 +38,7 @@ pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit
 pub use filter::WindowedMin;
 pub use flow::{Flow, SocketState};
 pub use kernel::{ABSENT, KernelLayout};
+pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };

@@ -68,13 +68,20 @@ impl Selection {
     #[inline(always)]
     pub fn takes(&self, identity: &Identity) -> bool {
         let (local, remote) = identity.addresses6();
-        any(self.congestion_controls_len, &self.congestion_controls, |name| {
-            let ours = &identity.congestion_control;
-            name[0] == ours[0] && name[1] == ours[1] && name[2] == ours[2] && name[3] == ours[3]
-        }) && any(self.ports_len, &self.ports, |&port| {
+        any(
+            self.congestion_controls_len,
+            &self.congestion_controls,
+            |name| {
+                let ours = &identity.congestion_control;
+                name[0] == ours[0] && name[1] == ours[1] && name[2] == ours[2] && name[3] == ours[3]
+            },
+        ) && any(self.ports_len, &self.ports, |&port| {
             port == identity.local_port || port == identity.remote_port
-        }) && any(self.local_len, &self.local, |network| network.contains(&local))
-            && any(self.remote_len, &self.remote, |network| network.contains(&remote))
+        }) && any(self.local_len, &self.local, |network| {
+            network.contains(&local)
+        }) && any(self.remote_len, &self.remote, |network| {
+            network.contains(&remote)
+        })
     }
 
     /// Whether the list of cgroups has an entry.
@@ -166,7 +173,10 @@ mod tests {
         selection.ports[1] = 0;
         other = flow();
         other.local_port = 0;
-        assert!(!selection.takes(&other), "entries beyond the length say nothing");
+        assert!(
+            !selection.takes(&other),
+            "entries beyond the length say nothing"
+        );
     }
 
     #[test]
@@ -182,8 +192,16 @@ mod tests {
 
         let mut six = flow();
         six.family = INET6;
-        six.remote_addr = [u32::from_ne_bytes([0x20, 0x01, 0x0d, 0xb8]), 0, 0, 1u32.to_be()];
-        assert!(!selection.takes(&six), "an IPv6 address is not in IPv4's network");
+        six.remote_addr = [
+            u32::from_ne_bytes([0x20, 0x01, 0x0d, 0xb8]),
+            0,
+            0,
+            1u32.to_be(),
+        ];
+        assert!(
+            !selection.takes(&six),
+            "an IPv6 address is not in IPv4's network"
+        );
         // A socket of both families has an IPv4 peer as a mapped address.
         six.remote_addr = [0, 0, 0xffff_u32.to_be(), flow().remote_addr[0]];
         assert!(selection.takes(&six));

@@ -3,7 +3,8 @@
 
 use aya_ebpf::cty::c_void;
 use cc_ebpf::{
-    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Identity, Selection, SocketState, Totals,
+    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Glimpse, Identity, Selection, SocketState,
+    Totals,
 };
 
 use crate::maps::KERNEL;
@@ -87,11 +88,11 @@ impl Socket {
         }
     }
 
-    /// When the kernel began to process the segment at hand, `CLOCK_MONOTONIC` ns (`tcp_mstamp_refresh`): the same for
-    /// whoever looks at the same ACK.
+    /// When the kernel began to process the segment at hand, `CLOCK_MONOTONIC` in ns, to the µs (`tcp_mstamp_refresh`):
+    /// the same for whoever looks at the same ACK.
     #[inline(always)]
     pub(crate) fn now_ns(self) -> u64 {
-        self.read(offset!(clock_cache))
+        self.read::<u64>(offset!(tcp_mstamp)) * 1_000
     }
 
     /// Lifetime totals; `counted_rtos` stands in where the kernel does not count timeouts.
@@ -175,14 +176,61 @@ impl Socket {
             if selection.takes_cgroup(cgroup_id(cgroup)) {
                 return true;
             }
-            let parent: *const u8 =
-                read_at(cgroup, offset!(cgroup_css).wrapping_add(offset!(css_parent)));
+            let parent: *const u8 = read_at(
+                cgroup,
+                offset!(cgroup_css).wrapping_add(offset!(css_parent)),
+            );
             if parent.is_null() {
                 return false;
             }
             cgroup = read_at(parent, offset!(css_cgroup));
         }
         false
+    }
+
+    /// Fills in what the socket looks like at `at_ns`, as a segment arrives. In place, as it is large for a stack.
+    #[inline(always)]
+    pub(crate) fn glimpse(self, glimpse: &mut Glimpse, at_ns: u64, counted_rtos: u32) {
+        glimpse.at_ns = at_ns;
+        glimpse.first_tx_us = self.read(offset!(first_tx_mstamp));
+        glimpse.delivered_us = self.read(offset!(delivered_mstamp));
+        glimpse.rack_sent_us = self.read(offset!(rack_mstamp));
+        glimpse.totals = self.totals(counted_rtos);
+        glimpse.cwnd = self.cwnd();
+        glimpse.delivered = self.read(offset!(delivered));
+        glimpse.data_segs_out = self.read(offset!(data_segs_out));
+        glimpse.packets_out = self.read(offset!(packets_out));
+        glimpse.sacked_out = self.read(offset!(sacked_out));
+        glimpse.lost_out = self.read(offset!(lost_out));
+        glimpse.retrans_out = self.read(offset!(retrans_out));
+        glimpse.snd_una = self.read(offset!(snd_una));
+        glimpse.retransmits = u32::from(self.read::<u8>(offset!(retransmits)));
+        glimpse.rate_delivered = self.read(offset!(rate_delivered));
+        glimpse.rate_interval_us = self.read(offset!(rate_interval_us));
+        glimpse.rack_rtt_us = self.read(offset!(rack_rtt_us));
+        glimpse.srtt_us = self.read(offset!(srtt_us));
+        glimpse.mdev_us = self.read(offset!(mdev_us));
+        glimpse.mss = self.read(offset!(mss_cache));
+        glimpse.header_len = u32::from(self.read::<u16>(offset!(header_len)));
+        glimpse.ca_state = self.bits(offset!(ca_state_bit), 0x1f);
+        glimpse.echoed_ms = if self.bits(offset!(saw_tstamp_bit), 1) != 0 {
+            self.read(offset!(rcv_tsecr))
+        } else {
+            0
+        };
+    }
+
+    /// Whether the kernel will call the congestion control for this segment: it acknowledges what is under way, be it
+    /// again (`tcp_ack`, net/ipv4/tcp_input.c). One with payload that acknowledges nothing new is taken not to reach
+    /// `tcp_ack`, as in `tcp_rcv_established` where it is in order.
+    #[inline(always)]
+    pub(crate) fn is_acked_by(self, segment: Segment) -> bool {
+        let una: u32 = self.read(offset!(snd_una));
+        let next: u32 = self.read(offset!(snd_nxt));
+        let under_way = self.read::<u32>(offset!(packets_out)) > 0;
+        let ack = segment.ack_seq();
+        let is_valid = ack.wrapping_sub(una) <= next.wrapping_sub(una);
+        under_way && is_valid && (ack != una || !segment.has_payload())
     }
 
     #[inline(always)]
@@ -204,7 +252,11 @@ impl Socket {
         identity.mss = self.read(offset!(mss_cache));
         identity.initial_cwnd = self.cwnd();
         let cgroup = self.cgroup();
-        identity.cgroup_id = if cgroup.is_null() { 0 } else { cgroup_id(cgroup) };
+        identity.cgroup_id = if cgroup.is_null() {
+            0
+        } else {
+            cgroup_id(cgroup)
+        };
         identity.congestion_control = self.congestion_control();
         if family == AF_INET6 && offset!(local_addr6) != ABSENT {
             identity.local_addr = self.address6(offset!(local_addr6));
@@ -304,6 +356,36 @@ impl Socket {
     fn write<T: Copy>(self, offset: u32, value: T) {
         // SAFETY: the verifier admits only members that struct_ops may write.
         unsafe { self.0.add(offset as usize).cast::<T>().write(value) }
+    }
+}
+
+/// A segment that arrived: an `sk_buff` with TCP's control block.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment(*const u8);
+
+impl Segment {
+    /// # Safety
+    /// `skb` must be a segment that the kernel passed to a tracepoint of TCP.
+    #[inline(always)]
+    pub(crate) unsafe fn new(skb: *const c_void) -> Self {
+        Self(skb.cast())
+    }
+
+    /// The first byte that it does not acknowledge.
+    #[inline(always)]
+    fn ack_seq(self) -> u32 {
+        self.control(offset!(cb_ack_seq))
+    }
+
+    #[inline(always)]
+    fn has_payload(self) -> bool {
+        self.control(offset!(cb_end_seq)) != self.control(offset!(cb_seq))
+    }
+
+    /// A member of `tcp_skb_cb`, which lies in the segment's `cb`.
+    #[inline(always)]
+    fn control(self, offset: u32) -> u32 {
+        read_at(self.0, offset!(skb_cb).wrapping_add(offset))
     }
 }
 

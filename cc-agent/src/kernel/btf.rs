@@ -83,6 +83,12 @@ impl Kernel {
         types.iter().any(|found| matches!(found, Type::Func(_)))
     }
 
+    /// Whether it has a typedef of that name.
+    pub(super) fn has_typedef(&self, name: &str) -> bool {
+        let types = self.btf.resolve_types_by_name(name).unwrap_or_default();
+        types.iter().any(|found| matches!(found, Type::Typedef(_)))
+    }
+
     /// Offset of a member by its path: bytes, or bits for a bit field. Anonymous structures are
     /// seen through, the first element stands for an array.
     pub(super) fn offset(&self, structure: &str, path: &str) -> Option<u32> {

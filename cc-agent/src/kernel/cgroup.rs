@@ -13,7 +13,12 @@ const CGROUP2_MAGIC: i64 = 0x6367_7270;
 ///
 /// It cannot be looked at, or is no directory of cgroup v2.
 pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
-    let wrong = || Error::system(format!("looking for a cgroup v2 at {}", directory.display()));
+    let wrong = || {
+        Error::system(format!(
+            "looking for a cgroup v2 at {}",
+            directory.display()
+        ))
+    };
     let metadata = fs::metadata(directory).map_err(wrong())?;
     let path = std::ffi::CString::new(directory.as_os_str().as_bytes())
         .map_err(|error| wrong()(error.into()))?;
@@ -39,8 +44,16 @@ mod tests {
     #[test]
     fn what_is_no_cgroup_is_refused() {
         let error = cgroup_id(Path::new("/proc")).expect_err("another file system");
-        assert!(error.to_string().contains("/proc: it is no directory of a cgroup"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("/proc: it is no directory of a cgroup"),
+            "{error}"
+        );
         let error = cgroup_id(Path::new("/nonexistent")).expect_err("nothing");
-        assert!(error.to_string().contains("/nonexistent: No such file"), "{error}");
+        assert!(
+            error.to_string().contains("/nonexistent: No such file"),
+            "{error}"
+        );
     }
 }

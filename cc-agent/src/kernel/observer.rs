@@ -5,9 +5,7 @@ use std::{fs, os::fd::AsRawFd};
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
-    programs::{
-        BtfTracePoint, FEntry, FExit, ProgramError, ProgramInfo,
-    },
+    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, ProgramInfo},
 };
 use cc_ebpf::{ABSENT, AckFilter, Flow, LAYOUT_VERSION, Selection, Settings};
 
@@ -23,38 +21,43 @@ use super::{
 /// Sockets that can be told apart, selected or not; what is kept of one is some 100 bytes, taken as needed.
 const SOCKETS: u32 = 1 << 18;
 
-/// Where an ACK is seen: the program and the function that it traces, in the order of preference.
-const ACK_HOOKS: [Hook; 2] = [
+/// Where an ACK is seen, in the order of preference.
+const ACK_HOOKS: [Hook; 3] = [
     Hook {
         program: "cc_observe_ack",
-        function: "tcp_rate_gen",
+        target: "tcp_rate_gen",
         kind: Kind::Exit,
     },
     Hook {
         program: "cc_observe_cc",
-        function: "tcp_cong_control",
+        target: "tcp_cong_control",
         kind: Kind::Entry,
+    },
+    Hook {
+        program: "cc_observe_seg",
+        target: "tcp_probe",
+        kind: Kind::Tracepoint,
     },
 ];
 
-/// Where a connection begins. Without it a flow begins with its second ACK.
+/// Where a connection begins.
 const INIT_HOOK: Hook = Hook {
     program: "cc_observe_init",
-    function: "tcp_init_congestion_control",
-    kind: Kind::Exit,
+    target: "inet_sock_set_state",
+    kind: Kind::Tracepoint,
 };
 
 /// Where a connection ends.
 const END_HOOK: Hook = Hook {
     program: "cc_observe_end",
-    function: "tcp_destroy_sock",
+    target: "tcp_destroy_sock",
     kind: Kind::Tracepoint,
 };
 
 /// Where a timeout is seen, on kernels that do not count them.
 const LOSS_HOOK: Hook = Hook {
     program: "cc_observe_loss",
-    function: "tcp_cong_state_set",
+    target: "tcp_cong_state_set",
     kind: Kind::Tracepoint,
 };
 
@@ -71,12 +74,24 @@ pub struct Options {
     pub ack_filter: AckFilter,
     /// Which flows.
     pub selection: Selection,
+    /// How ACKs are to be seen; the best way that there is by default.
+    pub source: Option<Source>,
+}
+
+/// How ACKs are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// With the rate sample that the congestion control is given: features are exact.
+    RateSample,
+    /// By the socket before each segment ([`cc_ebpf::Glimpse`]): one ACK late, in state ESTABLISHED only, and not
+    /// exact around losses and where the application has little to send.
+    Segments,
 }
 
 /// The attached observer. Dropping it detaches it, and nothing of it is left in the kernel.
 pub struct Observer {
     programs: Ebpf,
-    hooks: Vec<&'static Hook>,
+    source: Source,
     flows: Shared<Flow>,
     records: Ring,
     acks: Ring,
@@ -96,13 +111,6 @@ impl Observer {
         let kernel = btf::Kernel::running()?;
         let layout = kernel.layout()?;
         let types = Btf::from_sys_fs().map_err(Error::aya("reading the kernel's BTF"))?;
-        let ack = ACK_HOOKS.iter().find(|hook| kernel.has_function(hook.function));
-        let ack = ack.ok_or_else(|| Error::NotTraceable {
-            reason: "this kernel's BTF lists neither tcp_rate_gen nor tcp_cong_control, as the compiler has inlined \
-                     both"
-                .into(),
-        })?;
-
         let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
             .map_max_entries(DECISIONS, 1)
@@ -111,18 +119,6 @@ impl Observer {
             .map_max_entries(OBSERVED, SOCKETS)
             .load(OBJECT)
             .map_err(Error::aya("creating the BPF maps"))?;
-        // Ends first and ACKs last, so that nothing is seen of which the end could be missed.
-        let mut hooks = vec![&END_HOOK];
-        if layout.total_rto == ABSENT {
-            hooks.push(&LOSS_HOOK);
-        }
-        if kernel.has_function(INIT_HOOK.function) {
-            hooks.push(&INIT_HOOK);
-        }
-        hooks.push(ack);
-        for hook in &hooks {
-            hook.load(&mut programs, hook.function, &types)?;
-        }
         let mut maps = Maps::of(&mut programs);
         maps.free_slots(options.slots)?;
         let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS)?, 1)?;
@@ -135,17 +131,56 @@ impl Observer {
             acks: Ring::take(&mut maps, ACKS)?,
             counters: Counters::take(&mut maps)?,
             programs,
-            hooks,
+            source: Source::RateSample,
         };
-        for hook in &observer.hooks {
-            hook.attach(&mut observer.programs)?;
+        // Ends first and ACKs last, so that nothing is seen of which the end could be missed.
+        let mut hooks = vec![&END_HOOK, &INIT_HOOK];
+        if layout.total_rto == ABSENT {
+            hooks.push(&LOSS_HOOK);
         }
+        for hook in hooks {
+            hook.attach(&mut observer.programs, &types)?;
+        }
+        observer.source = observer.attach_to_acks(options.source, &kernel, &types)?;
         Ok(observer)
     }
 
-    /// The kernel function or tracepoint at which each of the programs runs.
-    pub fn hooks(&self) -> impl Iterator<Item = &'static str> {
-        self.hooks.iter().map(|hook| hook.function)
+    /// Attaches the first of [`ACK_HOOKS`] that this kernel has and permits.
+    fn attach_to_acks(
+        &mut self,
+        wanted: Option<Source>,
+        kernel: &btf::Kernel,
+        types: &Btf,
+    ) -> Result<Source, Error> {
+        let mut refusals = Vec::new();
+        for hook in &ACK_HOOKS {
+            let source = hook.source();
+            if wanted.is_some_and(|wanted| wanted != source) {
+                continue;
+            }
+            if !hook.exists(kernel) {
+                refusals.push(format!("this kernel has no {} to trace", hook.target));
+                continue;
+            }
+            match hook.attach(&mut self.programs, types) {
+                Ok(()) => return Ok(source),
+                Err(error @ Error::Verifier { .. }) if source == Source::Segments => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    tracing::debug!("{error}");
+                    refusals.extend(error.to_string().lines().next().map(str::to_owned));
+                }
+            }
+        }
+        Err(Error::NotTraceable {
+            reason: refusals.join("; "),
+        })
+    }
+
+    /// How ACKs are seen.
+    pub fn source(&self) -> Source {
+        self.source
     }
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
@@ -166,7 +201,10 @@ impl Observer {
     /// Events that no program saw, because another was interrupted on the same CPU: the kernel lets a traced program
     /// run once at a time there. What such an ACK brought is in the next one's features.
     pub fn missed(&self) -> u64 {
-        let infos = self.programs.programs().filter_map(|(_, program)| program.info().ok());
+        let infos = self
+            .programs
+            .programs()
+            .filter_map(|(_, program)| program.info().ok());
         infos.map(|info| missed(&info)).sum()
     }
 
@@ -181,6 +219,20 @@ impl Observer {
     }
 }
 
+/// How ACKs can be seen by what the kernel's types say, or what is missing for that. Whether a host permits it shows when
+/// it is tried.
+pub(super) fn possible_source(kernel: &btf::Kernel) -> Result<Source, String> {
+    let missing = [END_HOOK, INIT_HOOK]
+        .into_iter()
+        .find(|hook| !hook.exists(kernel));
+    if let Some(hook) = missing {
+        return Err(format!("this kernel has no tracepoint {}", hook.target));
+    }
+    let hook = ACK_HOOKS.iter().find(|hook| hook.exists(kernel));
+    hook.map(Hook::source)
+        .ok_or_else(|| "this kernel has neither tcp_rate_gen nor tcp_probe to trace".into())
+}
+
 impl Options {
     fn settings(&self) -> Settings {
         let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
@@ -191,20 +243,18 @@ impl Options {
             min_rtt_window_ns: self.min_rtt_window_ns,
             ack_filter,
             ack_filter_argument,
-            name: padded(&footprint_name()),
+            name: name(),
             ..bytemuck::Zeroable::zeroed()
         }
     }
 }
 
-/// What the settings of this process's observer are called, where a datapath's have the name of its congestion control.
-pub fn footprint_name() -> String {
-    format!("observe{}", std::process::id())
-}
-
+/// What this process's observer calls its settings, where a datapath's have the name of its congestion control;
 /// NUL-padded.
-fn padded(name: &str) -> [u8; 16] {
+fn name() -> [u8; 16] {
+    let name = format!("observe{}", std::process::id());
     let mut padded = [0; 16];
+    // At most 7 digits (PID_MAX_LIMIT, include/linux/threads.h).
     padded[..name.len()].copy_from_slice(name.as_bytes());
     padded
 }
@@ -213,11 +263,12 @@ fn padded(name: &str) -> [u8; 16] {
 #[derive(Debug)]
 struct Hook {
     program: &'static str,
-    function: &'static str,
+    /// A function or a tracepoint.
+    target: &'static str,
     kind: Kind,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Entry,
     Exit,
@@ -225,26 +276,28 @@ enum Kind {
 }
 
 impl Hook {
-    /// Has the kernel verify the program, for `function`.
-    fn load(&self, programs: &mut Ebpf, function: &str, types: &Btf) -> Result<(), Error> {
-        let program = programs
-            .program_mut(self.program)
-            .ok_or_else(|| no_program(self.program))?;
-        let wrong = Error::aya("reading the BPF object");
-        let loaded = match self.kind {
-            Kind::Entry => <&mut FEntry>::try_from(program).map(|p| p.load(function, types)),
-            Kind::Exit => <&mut FExit>::try_from(program).map(|p| p.load(function, types)),
-            Kind::Tracepoint => {
-                <&mut BtfTracePoint>::try_from(program).map(|p| p.load(function, types))
-            }
-        };
-        loaded.map_err(wrong)?.map_err(|error| self.refused(error))
+    fn source(&self) -> Source {
+        match self.kind {
+            Kind::Entry | Kind::Exit => Source::RateSample,
+            Kind::Tracepoint => Source::Segments,
+        }
     }
 
-    fn attach(&self, programs: &mut Ebpf) -> Result<(), Error> {
-        let program = programs
-            .program_mut(self.program)
-            .ok_or_else(|| no_program(self.program))?;
+    /// Whether the kernel has the target, and BPF programs can be attached to such.
+    fn exists(&self, kernel: &btf::Kernel) -> bool {
+        match self.kind {
+            // What attaches them to functions (kernel/bpf/trampoline.c) where ftrace has patched these.
+            Kind::Entry | Kind::Exit => {
+                kernel.has_function("register_ftrace_direct") && kernel.has_function(self.target)
+            }
+            Kind::Tracepoint => kernel.has_typedef(&format!("btf_trace_{}", self.target)),
+        }
+    }
+
+    /// Has the kernel verify the program, and attaches it.
+    fn attach(&self, programs: &mut Ebpf, types: &Btf) -> Result<(), Error> {
+        self.load(programs, self.target, types)?;
+        let program = self.program(programs)?;
         let wrong = Error::aya("reading the BPF object");
         let attached = match self.kind {
             Kind::Entry => <&mut FEntry>::try_from(program).map(|p| p.attach().map(drop)),
@@ -253,11 +306,23 @@ impl Hook {
                 <&mut BtfTracePoint>::try_from(program).map(|p| p.attach().map(drop))
             }
         };
-        attached.map_err(wrong)?.map_err(|error| self.refused(error))
+        attached
+            .map_err(wrong)?
+            .map_err(Error::aya(format!("tracing {}", self.target)))
     }
 
-    fn refused(&self, error: ProgramError) -> Error {
-        match error {
+    /// Has the kernel verify the program, for `target`.
+    fn load(&self, programs: &mut Ebpf, target: &str, types: &Btf) -> Result<(), Error> {
+        let program = self.program(programs)?;
+        let wrong = Error::aya("reading the BPF object");
+        let loaded = match self.kind {
+            Kind::Entry => <&mut FEntry>::try_from(program).map(|p| p.load(target, types)),
+            Kind::Exit => <&mut FExit>::try_from(program).map(|p| p.load(target, types)),
+            Kind::Tracepoint => {
+                <&mut BtfTracePoint>::try_from(program).map(|p| p.load(target, types))
+            }
+        };
+        loaded.map_err(wrong)?.map_err(|error| match error {
             ProgramError::LoadError {
                 io_error,
                 verifier_log,
@@ -266,20 +331,16 @@ impl Hook {
                 source: io_error,
                 log: verifier_log.to_string(),
             },
-            ProgramError::SyscallError(error)
-                if !matches!(error.io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES)) =>
-            {
-                Error::NotTraceable {
-                    reason: format!(
-                        "the kernel does not let a BPF program trace {} ({}); it must be built with \
-                         CONFIG_FUNCTION_TRACER and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, as distribution kernels \
-                         are",
-                        self.function, error.io_error
-                    ),
-                }
+            ProgramError::LoadError { io_error, .. } => {
+                Error::system(format!("tracing {target}"))(io_error)
             }
-            error => Error::aya(format!("tracing {}", self.function))(error),
-        }
+            error => Error::aya(format!("tracing {target}"))(error),
+        })
+    }
+
+    fn program<'a>(&self, programs: &'a mut Ebpf) -> Result<&'a mut Program, Error> {
+        let program = programs.program_mut(self.program);
+        program.ok_or_else(|| no_program(self.program))
     }
 }
 
@@ -287,9 +348,14 @@ impl Hook {
 fn missed(program: &ProgramInfo) -> u64 {
     let count = || {
         let fd = program.fd().ok()?;
-        let path = format!("/proc/self/fdinfo/{}", std::os::fd::AsFd::as_fd(&fd).as_raw_fd());
+        let path = format!(
+            "/proc/self/fdinfo/{}",
+            std::os::fd::AsFd::as_fd(&fd).as_raw_fd()
+        );
         let text = fs::read_to_string(path).ok()?;
-        let line = text.lines().find_map(|line| line.strip_prefix("recursion_misses:"));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("recursion_misses:"));
         line?.trim().parse().ok()
     };
     count().unwrap_or(0)
@@ -320,22 +386,33 @@ mod tests {
         let kernel = btf::Kernel::running().expect("it is there");
         let layout = kernel.layout().expect("it has every member");
         let types = Btf::from_sys_fs().expect("it is there");
-        let [rate_gen, cong_control] = &ACK_HOOKS;
+        let [rate_gen, cong_control, segments] = &ACK_HOOKS;
         let all = [
-            (rate_gen, rate_gen.function),
-            (cong_control, rate_gen.function),
-            (&INIT_HOOK, INIT_HOOK.function),
-            (&END_HOOK, END_HOOK.function),
-            (&LOSS_HOOK, LOSS_HOOK.function),
+            (rate_gen, rate_gen.target),
+            (cong_control, rate_gen.target),
+            (segments, segments.target),
+            (&INIT_HOOK, INIT_HOOK.target),
+            (&END_HOOK, END_HOOK.target),
+            (&LOSS_HOOK, LOSS_HOOK.target),
         ];
-        for (hook, function) in all {
+        for (hook, target) in all {
             let mut programs = EbpfLoader::new()
                 .override_global("KERNEL", as_words(&layout), true)
                 .map_max_entries(FLOWS, 1)
                 .load(OBJECT)
                 .expect("the object of this build");
-            if let Err(error) = hook.load(&mut programs, function, &types) {
-                panic!("{} for {function}: {error}", hook.program);
+            match hook.load(&mut programs, target, &types) {
+                Ok(()) => {}
+                Err(Error::System { source, .. })
+                    if hook.kind != Kind::Tracepoint
+                        && source.raw_os_error() == Some(libc::EPERM) =>
+                {
+                    eprintln!(
+                        "SKIPPED: {}: this host forbids to trace functions",
+                        hook.program
+                    );
+                }
+                Err(error) => panic!("{} for {target}: {error}", hook.program),
             }
         }
     }

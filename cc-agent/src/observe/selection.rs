@@ -40,7 +40,10 @@ pub struct SelectionOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum SelectionError {
     /// A list is too long.
-    #[error("{option}: {found} entries are too many, at most {} can be told apart", Selection::MOST)]
+    #[error(
+        "{option}: {found} entries are too many, at most {} can be told apart",
+        Selection::MOST
+    )]
     TooMany {
         /// The option.
         option: &'static str,
@@ -133,7 +136,9 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            format!("`{text}`: expected an address or a network, as in `10.0.0.0/8` or `2001:db8::/32`")
+            format!(
+                "`{text}`: expected an address or a network, as in `10.0.0.0/8` or `2001:db8::/32`"
+            )
         };
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -188,7 +193,8 @@ mod tests {
 
     fn parse(arguments: &[&str]) -> Result<SelectionOptions, String> {
         let line = Line::try_parse_from(["observe"].iter().chain(arguments));
-        line.map(|line| line.selection).map_err(|error| error.to_string())
+        line.map(|line| line.selection)
+            .map_err(|error| error.to_string())
     }
 
     fn takes(arguments: &[&str], flow: &Identity) -> bool {
@@ -209,7 +215,10 @@ mod tests {
             remote_port: remote.port(),
             local_addr: words(local),
             remote_addr: words(remote),
-            congestion_control: congestion_control.parse::<CongestionControl>().expect("a name").0,
+            congestion_control: congestion_control
+                .parse::<CongestionControl>()
+                .expect("a name")
+                .0,
             ..Identity::default()
         }
     }
@@ -221,15 +230,27 @@ mod tests {
         for (arguments, takes_cubic, takes_bbr) in [
             (&[] as &[&str], true, true),
             (&["--congestion-control", "cubic,bbr"], true, true),
-            (&["--congestion-control", "bbr", "--port", "80,443"], false, true),
+            (
+                &["--congestion-control", "bbr", "--port", "80,443"],
+                false,
+                true,
+            ),
             (&["--port", "443"], true, false),
             (&["--port", "40000"], true, true),
             (&["--remote", "192.0.2.0/24"], true, false),
             (&["--remote", "192.0.2.7,2001:db8::7"], true, true),
             (&["--remote", "0.0.0.0/0"], true, false),
             (&["--remote", "::/0"], true, true),
-            (&["--local", "10.0.0.0/8", "--remote", "2001:db8::/32"], false, false),
-            (&["--local", "fd00::/8", "--remote", "2001:db8::/32"], false, true),
+            (
+                &["--local", "10.0.0.0/8", "--remote", "2001:db8::/32"],
+                false,
+                false,
+            ),
+            (
+                &["--local", "fd00::/8", "--remote", "2001:db8::/32"],
+                false,
+                true,
+            ),
         ] {
             assert_eq!(takes(arguments, &cubic), takes_cubic, "{arguments:?}");
             assert_eq!(takes(arguments, &bbr), takes_bbr, "{arguments:?}");
@@ -242,17 +263,29 @@ mod tests {
             (["--remote", "10.0.0.1/8"], "bits beyond the length of 8"),
             (["--remote", "10.0.0.0/33"], "at most 32"),
             (["--remote", "::/129"], "at most 128"),
-            (["--remote", "example.org"], "`example.org`: expected an address"),
+            (
+                ["--remote", "example.org"],
+                "`example.org`: expected an address",
+            ),
             (["--local", "10.0.0.0/x"], "`10.0.0.0/x`: expected"),
-            (["--congestion-control", "a_name_of_sixteen"], "1 to 15 characters"),
+            (
+                ["--congestion-control", "a_name_of_sixteen"],
+                "1 to 15 characters",
+            ),
             (["--port", "70000"], "70000"),
         ] {
             let error = parse(&arguments).expect_err(expected);
             assert!(error.contains(expected), "{arguments:?}: {error}");
         }
         for (arguments, expected) in [
-            (["--port", "1,2,3,4,5,6,7,8,9"], "--port: 9 entries are too many, at most 8"),
-            (["--cgroup", "/proc"], "/proc: it is no directory of a cgroup v2"),
+            (
+                ["--port", "1,2,3,4,5,6,7,8,9"],
+                "--port: 9 entries are too many, at most 8",
+            ),
+            (
+                ["--cgroup", "/proc"],
+                "/proc: it is no directory of a cgroup v2",
+            ),
         ] {
             let options = parse(&arguments).expect("a valid line");
             let error = options.resolve().expect_err(expected).to_string();

@@ -143,12 +143,18 @@ fn a_file_for_each_congestion_control() {
     }
     let recorded = observed.take_rows();
     let policies: Vec<&str> = recorded.iter().map(|r| &*r.header.policy).collect();
-    assert_eq!(policies, ["observed:cubic", "observed:bbr", "observed:cubic"]);
+    assert_eq!(
+        policies,
+        ["observed:cubic", "observed:bbr", "observed:cubic"]
+    );
     assert!(Arc::ptr_eq(&recorded[0].header, &recorded[2].header));
     assert_ne!(recorded[0].row.flow, recorded[2].row.flow);
 
     let shares = observed.shares();
-    let names: Vec<_> = shares.iter().map(|s| (&*s.congestion_control, s.flows)).collect();
+    let names: Vec<_> = shares
+        .iter()
+        .map(|s| (&*s.congestion_control, s.flows))
+        .collect();
     assert_eq!(names, [("bbr", 1), ("cubic", 2)]);
     assert_eq!(shares[1].rate_mbps, 2.0 * 14_480.0 * 8.0 / 1e3);
     assert_eq!(shares[1].srtt_ms, 14.48);

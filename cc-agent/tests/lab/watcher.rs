@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use cc_agent::kernel::{Observer, observer::Options};
+use cc_agent::kernel::{
+    Observer,
+    observer::{Options, Source},
+};
 use cc_ebpf::{
     AckFilter, AckRecord, ClosedRecord, Counter, OpenedRecord, Record, Selection, WindowRecord,
 };
@@ -28,6 +31,7 @@ pub(crate) fn watching(port: u16) -> Options {
         min_rtt_window_ns: 10_000_000_000,
         ack_filter: AckFilter::All,
         selection,
+        source: None,
     }
 }
 
@@ -82,6 +86,11 @@ impl Watcher {
     /// Waits until `find` finds something in what was seen.
     pub(crate) fn wait_for<T>(&self, what: &str, mut find: impl FnMut(&Seen) -> Option<T>) -> T {
         eventually(what, || self.seen(&mut find))
+    }
+
+    /// How it sees ACKs.
+    pub(crate) fn source(&self) -> Source {
+        lock(&self.shared.observer).source()
     }
 
     /// A counter of the observer.
