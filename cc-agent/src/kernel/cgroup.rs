@@ -4,9 +4,6 @@ use std::{fs, io, os::unix::ffi::OsStrExt, os::unix::fs::MetadataExt, path::Path
 
 use super::Error;
 
-/// `CGROUP2_SUPER_MAGIC` (include/uapi/linux/magic.h).
-const CGROUP2_MAGIC: i64 = 0x6367_7270;
-
 /// The id of the cgroup v2 whose directory this is, as [`cc_ebpf::Identity::cgroup_id`] has it: its inode.
 ///
 /// # Errors
@@ -28,7 +25,7 @@ pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
     if unsafe { libc::statfs(path.as_ptr(), &raw mut system) } != 0 {
         return Err(wrong()(io::Error::last_os_error()));
     }
-    if i64::from(system.f_type) != CGROUP2_MAGIC || !metadata.is_dir() {
+    if system.f_type != libc::CGROUP2_SUPER_MAGIC || !metadata.is_dir() {
         return Err(wrong()(io::Error::new(
             io::ErrorKind::InvalidInput,
             "it is no directory of a cgroup v2 file system; `mount -t cgroup2` shows where one is",
