@@ -200,7 +200,8 @@ fn with_losses_they_are_the_same_too() {
 }
 
 impl Both {
-    /// To the bit, the times included.
+    /// To the bit, the times included; but of segments alone the time of an ACK that acknowledges nothing is that of its
+    /// arrival, a moment before the kernel's own stamp.
     fn assert_equal(&self) {
         // Of segments alone the last ACK is not known, nor what comes when the application has closed its side.
         let unseen = match self.source {
@@ -209,18 +210,31 @@ impl Both {
         };
         let seen = self.observed.len();
         assert!((self.own.len() - unseen..=self.own.len()).contains(&seen));
+        let exact = self.source == Source::RateSample;
         for (position, (observed, own)) in self.observed.iter().zip(&self.own).enumerate() {
+            let stamped = exact || own.features[Feature::Acked as usize] > 0;
+            let in_common = |ack: &AckRecord| {
+                let time = stamped.then_some(ack.header.time_ns);
+                (time, ack.window, ack.cwnd, ack.features)
+            };
             assert_eq!(in_common(observed), in_common(own), "ACK {position}");
         }
         let seen = self.observed_windows.len();
         assert!((self.own_windows.len() - 1..=self.own_windows.len()).contains(&seen));
         for (observed, own) in self.observed_windows.iter().zip(&self.own_windows) {
+            let (start_ns, time_ns) = if exact {
+                (own.start_ns, own.header.time_ns)
+            } else {
+                (observed.start_ns, observed.header.time_ns)
+            };
             let expected = WindowRecord {
                 header: Header {
                     slot: observed.header.slot,
                     generation: observed.header.generation,
+                    time_ns,
                     ..own.header
                 },
+                start_ns,
                 // Nobody has decided what was only observed.
                 decision: 0,
                 decision_taken_ns: 0,
@@ -264,11 +278,6 @@ impl Both {
             assert!(observed <= own && 100 * observed >= 99 * own, "{feature:?}");
         }
     }
-}
-
-/// Of an ACK's record, what does not name the flow.
-fn in_common(ack: &AckRecord) -> (u64, u32, u32, cc_ebpf::Features) {
-    (ack.header.time_ns, ack.window, ack.cwnd, ack.features)
 }
 
 /// What our own datapath and the observer made of the same flow.
