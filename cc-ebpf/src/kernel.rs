@@ -117,4 +117,31 @@ impl KernelLayout {
         "skc_v6_daddr",
         "sk_cgrp_data.cgroup",
     ];
+
+    /// Members that are needed to observe other congestion controls, and for nothing else.
+    pub const OBSERVER: &[&str] = &[
+        "skc_state",
+        "self",
+        "parent",
+        "cgroup",
+        "snd_una",
+        "snd_nxt",
+        "first_tx_mstamp",
+        "delivered_mstamp",
+        "rate_delivered",
+        "rate_interval_us",
+        "rack.mstamp",
+        "rack.rtt_us",
+        "rx_opt.saw_tstamp",
+        "rx_opt.rcv_tsecr",
+        "cb",
+        "seq",
+        "end_seq",
+        "ack_seq",
+    ];
+
+    /// Whether the datapath can do without the member.
+    pub fn may_lack(member: &str) -> bool {
+        Self::OPTIONAL.contains(&member) || Self::OBSERVER.contains(&member)
+    }
 }

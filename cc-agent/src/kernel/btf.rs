@@ -69,7 +69,7 @@ impl Kernel {
     pub fn layout(&self) -> Result<KernelLayout, Error> {
         KernelLayout::resolve(|structure, member| match self.offset(structure, member) {
             Some(offset) => Ok(offset),
-            None if KernelLayout::OPTIONAL.contains(&member) => Ok(ABSENT),
+            None if KernelLayout::may_lack(member) => Ok(ABSENT),
             None => Err(Error::MissingMember {
                 structure: structure.into(),
                 member: member.into(),

@@ -7,7 +7,7 @@ use aya::{
     Btf, Ebpf, EbpfLoader,
     programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, ProgramInfo},
 };
-use cc_ebpf::{ABSENT, AckFilter, Flow, LAYOUT_VERSION, Selection, Settings};
+use cc_ebpf::{ABSENT, AckFilter, Flow, KernelLayout, LAYOUT_VERSION, Selection, Settings};
 
 use super::{
     Error, btf,
@@ -110,6 +110,16 @@ impl Observer {
         }
         let kernel = btf::Kernel::running()?;
         let layout = kernel.layout()?;
+        let mut members = KernelLayout::MEMBERS.iter().zip(as_words(&layout));
+        let missing = members.find(|((_, member), offset)| {
+            **offset == ABSENT && KernelLayout::OBSERVER.contains(member)
+        });
+        if let Some(((structure, member), _)) = missing {
+            return Err(Error::MissingMember {
+                structure: (*structure).into(),
+                member: (*member).into(),
+            });
+        }
         let types = Btf::from_sys_fs().map_err(Error::aya("reading the kernel's BTF"))?;
         let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)

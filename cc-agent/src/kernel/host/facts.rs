@@ -71,7 +71,7 @@ impl KernelTypes {
     /// What these types say.
     pub fn of(kernel: &Kernel) -> Self {
         let is_missing = |&&(structure, member): &&(&str, &str)| {
-            !KernelLayout::OPTIONAL.contains(&member) && kernel.offset(structure, member).is_none()
+            !KernelLayout::may_lack(member) && kernel.offset(structure, member).is_none()
         };
         let missing = KernelLayout::MEMBERS.iter().filter(is_missing);
         Self {
