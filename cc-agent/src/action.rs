@@ -49,6 +49,16 @@ impl ActionSpace {
             .apply(cwnd)
             .clamp(bounds.min, bounds.max.max(bounds.min))
     }
+
+    /// The action that comes nearest to what took a window of `from` packets to one of `to`: the one whose window,
+    /// within `bounds`, is the smallest factor away; the first of several.
+    pub fn nearest(&self, from: u32, to: u32, bounds: CwndBounds) -> usize {
+        let log = |packets: u32| f64::from(packets.max(1)).ln();
+        let distance = |index: usize| (log(self.apply(index, from, bounds)) - log(to)).abs();
+        (0..self.len())
+            .min_by(|&a, &b| distance(a).total_cmp(&distance(b)))
+            .unwrap_or(0)
+    }
 }
 
 impl Default for ActionSpace {
@@ -364,6 +374,25 @@ mod tests {
         ]
     }
 
+    #[test]
+    fn the_nearest_is_the_fewest_times_away() {
+        let space = ActionSpace::default();
+        let bounds = CwndBounds { min: 2, max: 2_000 };
+        let nearest = |from, to| space.actions()[space.nearest(from, to, bounds)].to_string();
+        assert_eq!(nearest(100, 100), "0");
+        assert_eq!(nearest(100, 103), "0");
+        assert_eq!(nearest(100, 107), "+10");
+        // Cubic's reduction lies between two actions: 70 is 1.4 times 50, 90 is 1.29 times 70.
+        assert_eq!(nearest(100, 70), "-10");
+        assert_eq!(nearest(100, 60), "/2");
+        assert_eq!(nearest(100, 200), "*2");
+        assert_eq!(nearest(100, 5_000), "*2");
+        assert_eq!(nearest(100, 0), "/2");
+        // Beyond the bounds an action is what it would set there.
+        assert_eq!(nearest(4_000, 3_900), "0");
+        assert_eq!(nearest(3_000, 1_500), "/2");
+    }
+
     fn any_space() -> impl Strategy<Value = ActionSpace> {
         prop::collection::vec(any_action(), 0..MAX_ACTIONS).prop_map(|mut actions| {
             actions.insert(0, Action::Hold);
@@ -386,6 +415,17 @@ mod tests {
         ) {
             let after = space.apply(index, cwnd, CwndBounds { min, max });
             prop_assert!((min..=max).contains(&after));
+        }
+
+        /// What an action led to is told by its own name, or by an earlier action's that leads to the same window.
+        #[test]
+        fn an_action_is_nearest_to_itself(space in any_space(), index in 0..MAX_ACTIONS, from in 1..100_000u32) {
+            let bounds = CwndBounds { min: 2, max: 2_000 };
+            let to = space.apply(index, from, bounds);
+            let nearest = space.nearest(from, to, bounds);
+            prop_assert!(nearest < space.len());
+            prop_assert_eq!(space.apply(nearest, from, bounds), to);
+            prop_assert!(nearest <= index || index >= space.len());
         }
 
         #[test]

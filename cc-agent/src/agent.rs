@@ -18,16 +18,13 @@ use crate::{
     policy::{Choice, Query, State},
     recording::{Addresses, Decided, Episodes, FileHeader, Recorded},
     reward::Terms,
+    silence::Silences,
     trial::{Breach, Flows, GuardRails, Share, Side, SideReport, Tally, breach},
 };
 
-mod rows;
+pub(crate) mod rows;
 
 use rows::{Book, Episode};
-
-/// How long after a window's end the agent waits for an ACK to close it, before it closes the
-/// window of the silent flow itself, ns.
-const SILENCE_NS: u64 = 5_000_000;
 
 /// What happened to windows and flows on the agent's side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,13 +226,6 @@ impl Delays {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct SilenceDue {
-    at_ns: u64,
-    flow: FlowId,
-    window: u32,
-}
-
 /// The agent's state.
 pub struct Agent {
     current: Served,
@@ -247,7 +237,7 @@ pub struct Agent {
     /// By [`Side`].
     waiting: [VecDeque<FlowId>; 2],
     asked_last: Side,
-    silences: VecDeque<SilenceDue>,
+    silences: Silences,
     counts: Counts,
     delays: Histogram<u64>,
     book: Option<Book>,
@@ -267,8 +257,9 @@ impl Agent {
     pub fn new(environment: Environment, slots: usize) -> Self {
         let mut flows = Vec::new();
         flows.resize_with(slots, || None);
+        let window_ns = u64::from(environment.window_ms) * 1_000_000;
         Self {
-            window_ns: u64::from(environment.window_ms) * 1_000_000,
+            window_ns,
             current: Served {
                 environment,
                 header: None,
@@ -278,7 +269,7 @@ impl Agent {
             flows,
             waiting: Default::default(),
             asked_last: Side::Current,
-            silences: VecDeque::new(),
+            silences: Silences::new(window_ns),
             counts: Counts::default(),
             delays: empty_delays(),
             book: None,
@@ -385,7 +376,7 @@ impl Agent {
         if let Some(entry) = self.entry(id) {
             entry.newest = window.index.saturating_sub(1);
         }
-        self.expect_silence(id, window.index, window.start_ns);
+        self.silences.expect(id, window.index, window.start_ns);
     }
 
     /// Takes a record that arrived at `now_ns`. `find` reads a slot's state, for flows whose opened
@@ -404,7 +395,7 @@ impl Agent {
         match record {
             Record::Opened(opened) => {
                 self.open(id, opened.identity);
-                self.expect_silence(id, 1, opened.header.time_ns);
+                self.silences.expect(id, 1, opened.header.time_ns);
             }
             Record::Window(window) => {
                 if self.entry(id).is_none() {
@@ -418,7 +409,8 @@ impl Agent {
                     }
                 }
                 self.on_window(now_ns, id, window);
-                self.expect_silence(id, window.index + 1, window.header.time_ns);
+                self.silences
+                    .expect(id, window.index + 1, window.header.time_ns);
             }
             Record::Closed(_) => self.close(id),
             Record::Ack(_) => {}
@@ -428,56 +420,32 @@ impl Agent {
     /// A flow whose window should have been closed by now: its state is to be read and handed to
     /// [`Self::on_silence`].
     pub fn next_silence(&mut self, now_ns: u64) -> Option<FlowId> {
-        while let Some(&due) = self.silences.front() {
-            if due.at_ns > now_ns {
-                return None;
-            }
-            self.silences.pop_front();
-            if self.entry(due.flow).is_some_and(|e| e.newest < due.window) {
-                return Some(due.flow);
-            }
-        }
-        None
+        let flows = &self.flows;
+        self.silences.next(now_ns, |id| {
+            let entry = flows.get(id.slot as usize)?.as_deref()?;
+            (entry.generation == id.generation).then_some(entry.newest)
+        })
     }
 
-    /// Closes the window of a silent flow. The datapath will do it too, at the next ACK; as nothing
-    /// can have been added in between, that record repeats this one and is ignored.
+    /// Closes the window of a silent flow, if it is over.
     pub fn on_silence(&mut self, now_ns: u64, flow: &Flow) {
         let id = FlowId {
             slot: flow.opened.header.slot,
             generation: flow.generation,
         };
-        let window = &flow.window;
-        let over = now_ns > window.start_ns + self.window_ns;
-        if flow.live != 1 || window.acks == 0 || !over {
-            return;
-        }
         let Some(newest) = self.entry(id).map(|entry| entry.newest) else {
             return;
         };
-        if window.index <= newest {
-            return;
+        let window = self.silences.close(now_ns, flow);
+        if let Some(window) = window.filter(|window| window.index > newest) {
+            self.counts.windows_closed_silent += 1;
+            self.on_window(now_ns, id, &window);
         }
-        self.counts.windows_closed_silent += 1;
-        let mut window = *window;
-        let (decision, taken_ns) = flow.controller.taken();
-        window.decision = decision;
-        window.decision_taken_ns = taken_ns;
-        window.mode = flow.controller.mode() as u32;
-        window.header.time_ns = now_ns;
-        if window.mss == 0 {
-            window.mss = flow.opened.identity.mss;
-        }
-        let mss = u64::from(window.mss.max(1));
-        // The window itself is in the socket; its mean over the ACKs is the best reading from here.
-        let mean = window.features.mean(Feature::Cwnd as usize, window.acks);
-        window.cwnd = (mean as u64 / mss) as u32;
-        self.on_window(now_ns, id, &window);
     }
 
     /// When the next silence is due, ns.
     pub fn silence_due_ns(&self) -> Option<u64> {
-        self.silences.front().map(|due| due.at_ns)
+        self.silences.due_ns()
     }
 
     /// Whether anybody waits for a decision.
@@ -795,15 +763,6 @@ impl Agent {
         } else if !entry.asked {
             self.waiting[entry.side as usize].push_back(id);
         }
-    }
-
-    /// Windows all have the same length, so what becomes due is in the order in which it began.
-    fn expect_silence(&mut self, flow: FlowId, window: u32, start_ns: u64) {
-        self.silences.push_back(SilenceDue {
-            at_ns: start_ns + self.window_ns + SILENCE_NS,
-            flow,
-            window,
-        });
     }
 }
 

@@ -14,6 +14,7 @@ use crate::{
     config::RunOptions,
     kernel::host,
     logging,
+    observe::ObserveOptions,
     policy::PolicyFile,
     serve,
     status::{self, default_socket, fetch},
@@ -35,6 +36,8 @@ pub struct Cli {
 enum Command {
     /// Register the congestion control and serve its flows until Ctrl-C.
     Run(RunArgs),
+    /// Watch the flows of other congestion controls, and record them like our own, without changing anything.
+    Observe(Box<ObserveOptions>),
     /// Say whether this host supports it: each need, and the remedy. Exits 0 when it does.
     Check(Format),
     /// Print what a running agent does.
@@ -114,6 +117,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Run(arguments) => run(arguments),
+            Command::Observe(options) => observe(*options),
             Command::Check(format) => check(&format),
             Command::Status(running) => show(&running),
             Command::Top(running) => top(&running),
@@ -141,6 +145,16 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
         .build()
         .context("starting the I/O runtime")?
         .block_on(serve::serve(settings))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn observe(options: ObserveOptions) -> anyhow::Result<ExitCode> {
+    let _logs = logging::start(true);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("starting the I/O runtime")?
+        .block_on(options.observe())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,15 +3,20 @@
 
 mod bpf;
 pub mod btf;
+mod cgroup;
 pub mod clock;
 pub mod datapath;
 pub mod host;
+mod object;
+pub mod observer;
 pub mod priority;
 mod shared;
 mod struct_ops;
 pub mod sysctl;
 
+pub use cgroup::cgroup_id;
 pub use datapath::{Datapath, Options};
+pub use observer::Observer;
 
 use std::io;
 
@@ -42,6 +47,14 @@ pub enum Error {
         structure: String,
         /// Path of the member in it.
         member: String,
+    },
+    /// The kernel's TCP cannot be traced.
+    #[error(
+        "flows of other congestion controls cannot be observed here: {reason}; root, or CAP_BPF and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
+    )]
+    NotTraceable {
+        /// What is missing.
+        reason: String,
     },
     /// Another congestion control has the name.
     #[error(

@@ -2,7 +2,7 @@
 //! observations, runs a policy on them, and publishes the windows that it decides.
 //!
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`], [`recording`],
+//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`observed`], [`policy`], [`recording`],
 //! [`reward`] and [`trial`].
 
 #[cfg(feature = "kernel")]
@@ -21,6 +21,9 @@ pub mod kernel;
 #[cfg(feature = "kernel")]
 pub mod logging;
 pub mod observation;
+#[cfg(feature = "kernel")]
+pub mod observe;
+pub mod observed;
 pub mod policy;
 #[cfg(feature = "kernel")]
 pub mod record;
@@ -28,6 +31,7 @@ pub mod recording;
 pub mod reward;
 #[cfg(feature = "kernel")]
 pub mod serve;
+mod silence;
 #[cfg(feature = "kernel")]
 pub mod status;
 pub mod trial;

@@ -12,12 +12,12 @@ use std::{
 
 use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
 use cc_ebpf::{
-    AckFilter, AckRecord, ClosedRecord, Counter, Decision, FEATURES, Feature, Identity, Mode,
+    AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode,
     OpenedRecord, Startup, WindowRecord,
 };
 use lab::{
-    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, eventually,
-    options, unique_name,
+    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo,
+    assert_window_is, eventually, options, unique_name,
 };
 
 fn main() -> ExitCode {
@@ -235,52 +235,6 @@ fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
         "10 s have not passed"
     );
     windows
-}
-
-/// An independent computation of a window from its ACKs: in 128 bits, feature by feature.
-fn assert_window_is(window: &WindowRecord, acks: &[AckRecord]) {
-    let index = window.index;
-    assert_eq!(window.acks as usize, acks.len(), "ACKs of window {index}");
-    for pair in acks.windows(2) {
-        assert!(pair[0].header.time_ns <= pair[1].header.time_ns);
-    }
-    for ack in acks {
-        let time = ack.header.time_ns;
-        assert!(
-            (window.start_ns..window.header.time_ns).contains(&time),
-            "window {index}"
-        );
-    }
-    for feature in 0..FEATURES {
-        let values: Vec<u128> = acks
-            .iter()
-            .map(|ack| ack.features[feature].into())
-            .collect();
-        let reference = values[0];
-        let sum: u128 = values.iter().sum();
-        let squares: u128 = values.iter().map(|v| v.abs_diff(reference).pow(2)).sum();
-        let statistics = &window.features;
-        let found = [
-            u128::from(statistics.sum[feature]),
-            u128::from(statistics.squares[feature]),
-            u128::from(statistics.min[feature]),
-            u128::from(statistics.max[feature]),
-            u128::from(statistics.reference[feature]),
-        ];
-        let expected = [
-            sum,
-            squares.min(u64::MAX.into()),
-            values.iter().copied().min().unwrap_or_default(),
-            values.iter().copied().max().unwrap_or_default(),
-            reference,
-        ];
-        assert_eq!(
-            found,
-            expected,
-            "{:?} of window {index}",
-            Feature::ALL[feature]
-        );
-    }
 }
 
 /// At close the totals are compared with TCP_INFO, which can only be read before. So the flow is

@@ -38,6 +38,7 @@ macro_rules! kernel_layout {
 
 kernel_layout! {
     family: "sock_common", "skc_family";
+    state: "sock_common", "skc_state";
     local_port: "sock_common", "skc_num";
     remote_port: "sock_common", "skc_dport";
     local_addr: "sock_common", "skc_rcv_saddr";
@@ -47,12 +48,18 @@ kernel_layout! {
     cgroup: "sock", "sk_cgrp_data.cgroup";
     cgroup_kn: "cgroup", "kn";
     kn_id: "kernfs_node", "id";
+    cgroup_css: "cgroup", "self";
+    css_parent: "cgroup_subsys_state", "parent";
+    css_cgroup: "cgroup_subsys_state", "cgroup";
     pacing_rate: "sock", "sk_pacing_rate";
     max_pacing_rate: "sock", "sk_max_pacing_rate";
     pacing_status: "sock", "sk_pacing_status";
+    ca_ops: "inet_connection_sock", "icsk_ca_ops";
+    ca_name: "tcp_congestion_ops", "name";
     ca_priv: "inet_connection_sock", "icsk_ca_priv";
     ca_state_bit: "inet_connection_sock", "icsk_ca_state";
     retransmits: "inet_connection_sock", "icsk_retransmits";
+    tcp_mstamp: "tcp_sock", "tcp_mstamp";
     header_len: "tcp_sock", "tcp_header_len";
     segs_in: "tcp_sock", "segs_in";
     segs_out: "tcp_sock", "segs_out";
@@ -81,6 +88,20 @@ kernel_layout! {
     snd_cwnd_clamp: "tcp_sock", "snd_cwnd_clamp";
     snd_ssthresh: "tcp_sock", "snd_ssthresh";
     prior_cwnd: "tcp_sock", "prior_cwnd";
+    snd_una: "tcp_sock", "snd_una";
+    snd_nxt: "tcp_sock", "snd_nxt";
+    first_tx_mstamp: "tcp_sock", "first_tx_mstamp";
+    delivered_mstamp: "tcp_sock", "delivered_mstamp";
+    rate_delivered: "tcp_sock", "rate_delivered";
+    rate_interval_us: "tcp_sock", "rate_interval_us";
+    rack_mstamp: "tcp_sock", "rack.mstamp";
+    rack_rtt_us: "tcp_sock", "rack.rtt_us";
+    saw_tstamp_bit: "tcp_sock", "rx_opt.saw_tstamp";
+    rcv_tsecr: "tcp_sock", "rx_opt.rcv_tsecr";
+    skb_cb: "sk_buff", "cb";
+    cb_seq: "tcp_skb_cb", "seq";
+    cb_end_seq: "tcp_skb_cb", "end_seq";
+    cb_ack_seq: "tcp_skb_cb", "ack_seq";
     rs_delivered: "rate_sample", "delivered";
     rs_interval_us: "rate_sample", "interval_us";
     rs_rtt_us: "rate_sample", "rtt_us";
@@ -96,4 +117,31 @@ impl KernelLayout {
         "skc_v6_daddr",
         "sk_cgrp_data.cgroup",
     ];
+
+    /// Members that are needed to observe other congestion controls, and for nothing else.
+    pub const OBSERVER: &[&str] = &[
+        "skc_state",
+        "self",
+        "parent",
+        "cgroup",
+        "snd_una",
+        "snd_nxt",
+        "first_tx_mstamp",
+        "delivered_mstamp",
+        "rate_delivered",
+        "rate_interval_us",
+        "rack.mstamp",
+        "rack.rtt_us",
+        "rx_opt.saw_tstamp",
+        "rx_opt.rcv_tsecr",
+        "cb",
+        "seq",
+        "end_seq",
+        "ack_seq",
+    ];
+
+    /// Whether the datapath can do without the member.
+    pub fn may_lack(member: &str) -> bool {
+        Self::OPTIONAL.contains(&member) || Self::OBSERVER.contains(&member)
+    }
 }

@@ -24,7 +24,9 @@ mod feature;
 mod filter;
 mod flow;
 mod kernel;
+mod probe;
 mod record;
+mod selection;
 mod settings;
 mod window;
 
@@ -36,8 +38,10 @@ pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit
 pub use filter::WindowedMin;
 pub use flow::{Flow, SocketState};
 pub use kernel::{ABSENT, KernelLayout};
+pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };
+pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 pub use window::{Statistics, WindowRecord};

@@ -1,11 +1,13 @@
 //! The maps, which the agent finds by these names, and the kernel's layout.
 
 use aya_ebpf::{
-    bindings::BPF_F_MMAPABLE,
+    bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     macros::map,
-    maps::{Array, PerCpuArray, Queue, RingBuf},
+    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
-use cc_ebpf::{Counter, Flow, Heartbeat, KernelLayout, Settings};
+use cc_ebpf::{Counter, Flow, Heartbeat, KernelLayout, Selection, Settings};
+
+use crate::observer::Observed;
 
 /// Flow slots, unless the agent sizes the maps otherwise.
 const SLOTS: u32 = 16_384;
@@ -42,6 +44,15 @@ pub(crate) static ACKS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
 #[map(name = "CC_COUNTERS")]
 pub(crate) static COUNTERS: PerCpuArray<u64> =
     PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
+
+/// Which flows of other congestion controls are observed.
+#[map(name = "CC_SELECTION")]
+pub(crate) static SELECTION: Array<Selection> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+
+/// Sockets that were looked at, by their address; sized by the agent that observes.
+#[map(name = "CC_OBSERVED")]
+pub(crate) static OBSERVED: HashMap<u64, Observed> =
+    HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// Filled in by the loader, frozen with `.rodata`.
 #[unsafe(no_mangle)]

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::{Features, Totals, WindowRecord};
 
 /// Version of every record's layout; the agent refuses others.
-pub const RECORD_VERSION: u16 = 1;
+pub const RECORD_VERSION: u16 = 2;
 
 /// The start of every record.
 #[repr(C)]
@@ -49,6 +49,8 @@ pub struct Identity {
     pub initial_cwnd: u32,
     /// Id of the cgroup v2 that the socket belongs to, as `stat` shows for its directory; 0 unknown.
     pub cgroup_id: u64,
+    /// Name of its congestion control, NUL-padded, as it lies in the kernel.
+    pub congestion_control: [u32; 4],
 }
 
 impl Identity {
@@ -67,9 +69,32 @@ impl Identity {
             SocketAddr::new(address(self.remote_addr), self.remote_port),
         )
     }
+
+    /// Name of its congestion control; empty where that is unknown.
+    pub fn congestion_control(&self) -> &str {
+        let bytes: &[u8; 16] = bytemuck::cast_ref(&self.congestion_control);
+        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(16);
+        core::str::from_utf8(&bytes[..length]).unwrap_or("")
+    }
+
+    /// Local and remote address as IPv6 has them, words in network order: an IPv4 address is mapped (RFC 4291,
+    /// section 2.5.5.2).
+    #[inline(always)]
+    pub fn addresses6(&self) -> ([u32; 4], [u32; 4]) {
+        if self.family == AF_INET6 {
+            (self.local_addr, self.remote_addr)
+        } else {
+            (mapped(self.local_addr[0]), mapped(self.remote_addr[0]))
+        }
+    }
 }
 
 const AF_INET6: u16 = 10;
+
+#[inline(always)]
+fn mapped(address: u32) -> [u32; 4] {
+    [0, 0, 0xffff_u32.to_be(), address]
+}
 
 /// A flow got a slot.
 #[repr(C)]
@@ -265,7 +290,7 @@ mod tests {
     fn sizes_are_part_of_the_layout() {
         // Changing one of these means a new RECORD_VERSION.
         assert_eq!(size_of::<Header>(), 24);
-        assert_eq!(size_of::<OpenedRecord>(), 80);
+        assert_eq!(size_of::<OpenedRecord>(), 96);
         assert_eq!(size_of::<WindowRecord>(), 632);
         assert_eq!(size_of::<ClosedRecord>(), 96);
         assert_eq!(size_of::<AckRecord>(), 112);

@@ -4,7 +4,7 @@ use bytemuck::{Pod, Zeroable};
 
 /// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
 /// only when their layouts are the same.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 /// Settings of the datapath; the agent may change them while flows run.
 #[repr(C)]

@@ -2,7 +2,10 @@
 //! struct_ops may write.
 
 use aya_ebpf::cty::c_void;
-use cc_ebpf::{ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Identity, SocketState, Totals};
+use cc_ebpf::{
+    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Glimpse, Identity, Selection, SocketState,
+    Totals,
+};
 
 use crate::maps::KERNEL;
 
@@ -15,6 +18,11 @@ macro_rules! offset {
 }
 
 const AF_INET6: u16 = 10;
+// enum in include/net/tcp_states.h.
+const TCP_SYN_SENT: u8 = 2;
+const TCP_SYN_RECV: u8 = 3;
+/// Levels of cgroups that are climbed, so that the verifier sees an end.
+const DEEPEST_CGROUP: usize = 32;
 const SK_PACING_NONE: u32 = 0;
 const SK_PACING_NEEDED: u32 = 1;
 
@@ -80,6 +88,13 @@ impl Socket {
         }
     }
 
+    /// When the kernel began to process the segment at hand, `CLOCK_MONOTONIC` in ns, to the µs (`tcp_mstamp_refresh`):
+    /// the same for whoever looks at the same ACK.
+    #[inline(always)]
+    pub(crate) fn now_ns(self) -> u64 {
+        self.read::<u64>(offset!(tcp_mstamp)) * 1_000
+    }
+
     /// Lifetime totals; `counted_rtos` stands in where the kernel does not count timeouts.
     #[inline(always)]
     pub(crate) fn totals(self, counted_rtos: u32) -> Totals {
@@ -100,9 +115,9 @@ impl Socket {
     }
 
     #[inline(always)]
-    pub(crate) fn ack_sample(self, sample: RateSample, now_ns: u64, totals: Totals) -> AckSample {
+    pub(crate) fn ack_sample(self, sample: RateSample, totals: Totals) -> AckSample {
         let mut ack = AckSample {
-            now_ns,
+            now_ns: self.now_ns(),
             rtt_us: sample.rtt_us(),
             srtt_us: self.read::<u32>(offset!(srtt_us)) >> 3,
             rttvar_us: self.read::<u32>(offset!(mdev_us)) >> 2,
@@ -115,7 +130,7 @@ impl Socket {
             interval_us: 0,
             retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
             cwnd_limited: self.is_cwnd_limited(),
-            ca_state: CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f)),
+            ca_state: self.ca_state(),
             totals,
         };
         if let Some((delivered, interval_us)) = sample.delivery() {
@@ -123,6 +138,99 @@ impl Socket {
             ack.interval_us = interval_us;
         }
         ack
+    }
+
+    /// Congestion-avoidance state.
+    #[inline(always)]
+    pub(crate) fn ca_state(self) -> CaState {
+        CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f))
+    }
+
+    /// Names the socket while it lives: its address in the kernel.
+    #[inline(always)]
+    pub(crate) fn address(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Names its congestion control: the address of its `tcp_congestion_ops`.
+    #[inline(always)]
+    pub(crate) fn congestion_ops(self) -> u64 {
+        self.read(offset!(ca_ops))
+    }
+
+    /// Whether its handshake is over.
+    #[inline(always)]
+    pub(crate) fn is_synchronised(self) -> bool {
+        let state: u8 = self.read(offset!(state));
+        !matches!(state, TCP_SYN_SENT | TCP_SYN_RECV)
+    }
+
+    /// Whether its cgroup, or one above it, is one of these; no is no, also where the kernel cannot tell.
+    #[inline(always)]
+    pub(crate) fn is_within(self, selection: &Selection) -> bool {
+        let mut cgroup = self.cgroup();
+        for _ in 0..DEEPEST_CGROUP {
+            if cgroup.is_null() {
+                return false;
+            }
+            if selection.takes_cgroup(cgroup_id(cgroup)) {
+                return true;
+            }
+            let parent: *const u8 = read_at(
+                cgroup,
+                offset!(cgroup_css).wrapping_add(offset!(css_parent)),
+            );
+            if parent.is_null() {
+                return false;
+            }
+            cgroup = read_at(parent, offset!(css_cgroup));
+        }
+        false
+    }
+
+    /// Fills in what the socket looks like at `at_ns`, as a segment arrives. In place, as it is large for a stack.
+    #[inline(always)]
+    pub(crate) fn glimpse(self, glimpse: &mut Glimpse, at_ns: u64, counted_rtos: u32) {
+        glimpse.at_ns = at_ns;
+        glimpse.first_tx_us = self.read(offset!(first_tx_mstamp));
+        glimpse.delivered_us = self.read(offset!(delivered_mstamp));
+        glimpse.rack_sent_us = self.read(offset!(rack_mstamp));
+        glimpse.totals = self.totals(counted_rtos);
+        glimpse.cwnd = self.cwnd();
+        glimpse.delivered = self.read(offset!(delivered));
+        glimpse.data_segs_out = self.read(offset!(data_segs_out));
+        glimpse.packets_out = self.read(offset!(packets_out));
+        glimpse.sacked_out = self.read(offset!(sacked_out));
+        glimpse.lost_out = self.read(offset!(lost_out));
+        glimpse.retrans_out = self.read(offset!(retrans_out));
+        glimpse.snd_una = self.read(offset!(snd_una));
+        glimpse.retransmits = u32::from(self.read::<u8>(offset!(retransmits)));
+        glimpse.rate_delivered = self.read(offset!(rate_delivered));
+        glimpse.rate_interval_us = self.read(offset!(rate_interval_us));
+        glimpse.rack_rtt_us = self.read(offset!(rack_rtt_us));
+        glimpse.srtt_us = self.read(offset!(srtt_us));
+        glimpse.mdev_us = self.read(offset!(mdev_us));
+        glimpse.mss = self.read(offset!(mss_cache));
+        glimpse.header_len = u32::from(self.read::<u16>(offset!(header_len)));
+        glimpse.ca_state = self.bits(offset!(ca_state_bit), 0x1f);
+        glimpse.echoed_ms = if self.bits(offset!(saw_tstamp_bit), 1) != 0 {
+            self.read(offset!(rcv_tsecr))
+        } else {
+            0
+        };
+    }
+
+    /// Whether the kernel will call the congestion control for this segment: it acknowledges what is under way, be it
+    /// again (`tcp_ack`, net/ipv4/tcp_input.c). One with payload that acknowledges nothing new is taken not to reach
+    /// `tcp_ack`, as in `tcp_rcv_established` where it is in order.
+    #[inline(always)]
+    pub(crate) fn is_acked_by(self, segment: Segment) -> bool {
+        let una: u32 = self.read(offset!(snd_una));
+        let next: u32 = self.read(offset!(snd_nxt));
+        let under_way = self.read::<u32>(offset!(packets_out)) > 0;
+        let ack = segment.ack_seq();
+        let is_valid = ack.wrapping_sub(una) <= next.wrapping_sub(una);
+        under_way && is_valid && (ack != una || !segment.has_payload())
     }
 
     #[inline(always)]
@@ -143,7 +251,13 @@ impl Socket {
         identity.reserved = 0;
         identity.mss = self.read(offset!(mss_cache));
         identity.initial_cwnd = self.cwnd();
-        identity.cgroup_id = self.cgroup_id();
+        let cgroup = self.cgroup();
+        identity.cgroup_id = if cgroup.is_null() {
+            0
+        } else {
+            cgroup_id(cgroup)
+        };
+        identity.congestion_control = self.congestion_control();
         if family == AF_INET6 && offset!(local_addr6) != ABSENT {
             identity.local_addr = self.address6(offset!(local_addr6));
             identity.remote_addr = self.address6(offset!(remote_addr6));
@@ -201,21 +315,30 @@ impl Socket {
         in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
     }
 
+    /// Its cgroup v2, or null.
     #[inline(always)]
-    fn cgroup_id(self) -> u64 {
+    fn cgroup(self) -> *const u8 {
         let offset = offset!(cgroup);
         if offset == ABSENT {
-            return 0;
+            return core::ptr::null();
         }
-        let cgroup: *const u8 = self.read(offset);
-        if cgroup.is_null() {
-            return 0;
+        self.read(offset)
+    }
+
+    /// Name of its congestion control, NUL-padded, word by word.
+    #[inline(always)]
+    fn congestion_control(self) -> [u32; 4] {
+        let ops: *const u8 = self.read(offset!(ca_ops));
+        if ops.is_null() {
+            return [0; 4];
         }
-        let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
-        if node.is_null() {
-            return 0;
-        }
-        read_at(node, offset!(kn_id))
+        let name = offset!(ca_name);
+        [
+            read_at(ops, name),
+            read_at(ops, name + 4),
+            read_at(ops, name + 8),
+            read_at(ops, name + 12),
+        ]
     }
 
     /// The bit field at bit `at`, which must lie in one byte.
@@ -233,6 +356,36 @@ impl Socket {
     fn write<T: Copy>(self, offset: u32, value: T) {
         // SAFETY: the verifier admits only members that struct_ops may write.
         unsafe { self.0.add(offset as usize).cast::<T>().write(value) }
+    }
+}
+
+/// A segment that arrived: an `sk_buff` with TCP's control block.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment(*const u8);
+
+impl Segment {
+    /// # Safety
+    /// `skb` must be a segment that the kernel passed to a tracepoint of TCP.
+    #[inline(always)]
+    pub(crate) unsafe fn new(skb: *const c_void) -> Self {
+        Self(skb.cast())
+    }
+
+    /// The first byte that it does not acknowledge.
+    #[inline(always)]
+    fn ack_seq(self) -> u32 {
+        self.control(offset!(cb_ack_seq))
+    }
+
+    #[inline(always)]
+    fn has_payload(self) -> bool {
+        self.control(offset!(cb_end_seq)) != self.control(offset!(cb_seq))
+    }
+
+    /// A member of `tcp_skb_cb`, which lies in the segment's `cb`.
+    #[inline(always)]
+    fn control(self, offset: u32) -> u32 {
+        read_at(self.0, offset!(skb_cb).wrapping_add(offset))
     }
 }
 
@@ -271,6 +424,16 @@ impl RateSample {
         let interval_us = positive(read_at(self.0, offset!(rs_interval_us)));
         (delivered > 0 && interval_us > 0).then_some((delivered as u32, interval_us))
     }
+}
+
+/// Id of a cgroup, which is not null.
+#[inline(always)]
+fn cgroup_id(cgroup: *const u8) -> u64 {
+    let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
+    if node.is_null() {
+        return 0;
+    }
+    read_at(node, offset!(kn_id))
 }
 
 #[inline(always)]

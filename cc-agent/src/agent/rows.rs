@@ -15,7 +15,7 @@ const HELD: usize = 64;
 
 /// What rows are made with, and those that may go.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(crate) struct Book {
     episodes: Episodes,
     addresses: Addresses,
     ready: Vec<Recorded>,
@@ -23,7 +23,7 @@ pub(super) struct Book {
 }
 
 impl Book {
-    pub(super) fn new(episodes: Episodes, addresses: Addresses) -> Self {
+    pub(crate) fn new(episodes: Episodes, addresses: Addresses) -> Self {
         Self {
             episodes,
             addresses,
@@ -33,19 +33,19 @@ impl Book {
     }
 
     /// The rows that may go, in the order in which they became ready.
-    pub(super) fn take(&mut self) -> Vec<Recorded> {
+    pub(crate) fn take(&mut self) -> Vec<Recorded> {
         std::mem::take(&mut self.ready)
     }
 
     /// Rows that were dropped as their flow's policy had not answered for too long.
-    pub(super) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
 /// One episode of a flow.
 #[derive(Debug)]
-pub(super) struct Episode {
+pub(crate) struct Episode {
     name: u64,
     sequence: u32,
     initial_cwnd_bytes: u64,
@@ -64,7 +64,7 @@ struct Held {
 
 impl Episode {
     /// Begins with a history of `initial_cwnd_bytes`.
-    pub(super) fn begin(book: &mut Book, identity: &Identity, initial_cwnd_bytes: u64) -> Self {
+    pub(crate) fn begin(book: &mut Book, identity: &Identity, initial_cwnd_bytes: u64) -> Self {
         let (local, remote) = identity.endpoints();
         Self {
             name: book.episodes.next_name(),
@@ -78,7 +78,7 @@ impl Episode {
     }
 
     /// A window has ended, on which something may still be decided.
-    pub(super) fn on_window(
+    pub(crate) fn on_window(
         &mut self,
         book: &mut Book,
         header: &Arc<FileHeader>,
@@ -115,7 +115,7 @@ impl Episode {
     }
 
     /// What was decided on the window of this number under this header; nothing, when nothing will be.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &mut self,
         book: &mut Book,
         header: Option<&Arc<FileHeader>>,
@@ -134,7 +134,7 @@ impl Episode {
     }
 
     /// The episode is over: because the flow `closed`, or because nobody goes on recording it.
-    pub(super) fn finish(mut self, book: &mut Book, closed: bool) {
+    pub(crate) fn finish(mut self, book: &mut Book, closed: bool) {
         if let Some(last) = self.held.back_mut() {
             last.recorded.row.end = closed;
         }

@@ -69,12 +69,24 @@ impl Kernel {
     pub fn layout(&self) -> Result<KernelLayout, Error> {
         KernelLayout::resolve(|structure, member| match self.offset(structure, member) {
             Some(offset) => Ok(offset),
-            None if KernelLayout::OPTIONAL.contains(&member) => Ok(ABSENT),
+            None if KernelLayout::may_lack(member) => Ok(ABSENT),
             None => Err(Error::MissingMember {
                 structure: structure.into(),
                 member: member.into(),
             }),
         })
+    }
+
+    /// Whether it has a function of that name as one of its own, which can be traced.
+    pub(super) fn has_function(&self, name: &str) -> bool {
+        let types = self.btf.resolve_types_by_name(name).unwrap_or_default();
+        types.iter().any(|found| matches!(found, Type::Func(_)))
+    }
+
+    /// Whether it has a typedef of that name.
+    pub(super) fn has_typedef(&self, name: &str) -> bool {
+        let types = self.btf.resolve_types_by_name(name).unwrap_or_default();
+        types.iter().any(|found| matches!(found, Type::Typedef(_)))
     }
 
     /// Offset of a member by its path: bytes, or bits for a bit field. Anonymous structures are

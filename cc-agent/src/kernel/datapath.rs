@@ -3,39 +3,28 @@
 use std::{
     collections::HashMap,
     fs,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
+    os::fd::{AsRawFd, RawFd},
     path::{Path, PathBuf},
 };
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Map, MapData, PerCpuArray, Queue, RingBuf, loaded_maps},
+    maps::{Map, MapData, loaded_maps},
     programs::{CgroupAttachMode, SockOps, loaded_programs},
 };
-use bytes::{Bytes, BytesMut};
-use tokio::io::{Interest, unix::AsyncFd};
+use cc_ebpf::{AckFilter, Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 
-use cc_ebpf::{
-    AckFilter, Counter, Decision, Flow, Heartbeat, KernelLayout, LAYOUT_VERSION, Settings, Startup,
-};
-
+pub use super::object::{Ring, has_object};
 use super::{
     Error, btf,
+    object::{
+        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, HEARTBEAT, Maps, OBJECT, RECORDS,
+        SETTINGS, as_words, no_program,
+    },
     shared::Shared,
     struct_ops::{CONG_CONTROL_PROGRAMS, StructOps},
 };
 
-/// The BPF object, or nothing where the build had none.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/cc-ebpf.o"));
-
-const SETTINGS: &str = "CC_SETTINGS";
-const HEARTBEAT: &str = "CC_HEARTBEAT";
-const DECISIONS: &str = "CC_DECISIONS";
-const FLOWS: &str = "CC_FLOWS";
-const FREE_SLOTS: &str = "CC_FREE_SLOTS";
-const RECORDS: &str = "CC_RECORDS";
-const ACKS: &str = "CC_ACKS";
-const COUNTERS: &str = "CC_COUNTERS";
 /// The maps that live flows share with their agent; the rest belongs to one load of the programs.
 const SHARED: [&str; 8] = [
     SETTINGS, HEARTBEAT, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, ACKS, COUNTERS,
@@ -111,7 +100,7 @@ pub struct Datapath {
     flows: Shared<Flow>,
     records: Ring,
     acks: Ring,
-    counters: PerCpuArray<MapData, u64>,
+    counters: Counters,
     adopted: usize,
 }
 
@@ -156,11 +145,7 @@ impl Datapath {
                 .load()
                 .map_err(Error::aya("loading the cgroup's program"))?;
         }
-        let names: Vec<String> = ebpf.maps().map(|(name, _)| name.to_owned()).collect();
-        let mut maps: HashMap<String, Map> = names
-            .into_iter()
-            .filter_map(|name| ebpf.take_map(&name).map(|map| (name, map)))
-            .collect();
+        let mut maps = Maps::of(&mut ebpf);
 
         let (slots, adopted) = match orphans {
             Some(orphans) => {
@@ -168,16 +153,16 @@ impl Datapath {
                 (orphans.slots, orphans.live)
             }
             None => {
-                fill_free_slots(&mut maps, options.slots)?;
+                maps.free_slots(options.slots)?;
                 (options.slots, 0)
             }
         };
-        let settings: Shared<Settings> = Shared::map(fd_of(&maps, SETTINGS)?, 1)?;
+        let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS)?, 1)?;
         settings.write(0, options.settings(slots));
 
         let mut fds: HashMap<String, RawFd> = HashMap::new();
-        for (name, map) in &maps {
-            fds.insert(name.clone(), map_fd(map).as_raw_fd());
+        for (name, fd) in maps.descriptors() {
+            fds.insert(name.to_owned(), fd.as_raw_fd());
         }
         if let Some(logs) = logger.as_ref() {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
@@ -191,12 +176,12 @@ impl Datapath {
         }
         Ok(Self {
             _cgroup: options.cgroup.is_some().then_some(ebpf),
-            heartbeat: Shared::map(fd_of(&maps, HEARTBEAT)?, 1)?,
-            decisions: Shared::map(fd_of(&maps, DECISIONS)?, slots)?,
-            flows: Shared::map(fd_of(&maps, FLOWS)?, slots)?,
-            records: Ring(take(&mut maps, RECORDS)?),
-            acks: Ring(take(&mut maps, ACKS)?),
-            counters: take(&mut maps, COUNTERS)?,
+            heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
+            decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
+            flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            records: Ring::take(&mut maps, RECORDS)?,
+            acks: Ring::take(&mut maps, ACKS)?,
+            counters: Counters::take(&mut maps)?,
             adopted,
             logger,
             _registration: registration,
@@ -237,18 +222,9 @@ impl Datapath {
             .collect()
     }
 
-    /// The datapath's counters, summed over the CPUs, in the order of [`Counter::ALL`].
+    /// The datapath's counters, summed over the CPUs, in the order of [`cc_ebpf::Counter::ALL`].
     pub fn counters(&self) -> Result<Vec<u64>, Error> {
-        Counter::ALL
-            .iter()
-            .map(|&counter| {
-                let per_cpu = self
-                    .counters
-                    .get(&(counter as u32), 0)
-                    .map_err(Error::aya("reading the datapath's counters"))?;
-                Ok(per_cpu.iter().sum())
-            })
-            .collect()
+        self.counters.read()
     }
 
     /// Opened, window and closed records. Its descriptor becomes readable when there are some.
@@ -269,36 +245,6 @@ impl Datapath {
     }
 }
 
-/// A ring buffer of records.
-pub struct Ring(RingBuf<MapData>);
-
-impl Ring {
-    /// Takes up to `most` records out, each a slice of one shared buffer.
-    pub fn drain(&mut self, most: usize) -> Vec<Bytes> {
-        let mut buffer = BytesMut::new();
-        let mut records = Vec::new();
-        while records.len() < most {
-            let Some(item) = self.0.next() else { break };
-            buffer.extend_from_slice(&item);
-            records.push(buffer.split().freeze());
-        }
-        records
-    }
-
-    /// What becomes readable when records arrive. Needs a tokio runtime.
-    pub fn readiness(&self) -> Result<AsyncFd<OwnedFd>, Error> {
-        let what = "watching a ring buffer";
-        let fd = self
-            .0
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(Error::system(what))?;
-        // SAFETY: an owned descriptor is open, and the same, for as long as it lives.
-        unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
-            .map_err(|error| Error::system(what)(error.into()))
-    }
-}
-
 /// Whether a congestion control of this name is registered.
 pub fn registered(name: &str) -> bool {
     fs::read_to_string(AVAILABLE)
@@ -316,14 +262,9 @@ pub fn check_name(name: &str) -> Result<(), Error> {
     }
 }
 
-/// Whether this build carries the BPF object.
-pub fn has_object() -> bool {
-    !OBJECT.is_empty()
-}
-
 /// Maps that outlived their agent, because flows still use the programs that use them.
 struct Orphans {
-    maps: HashMap<String, Map>,
+    maps: Maps,
     slots: u32,
     live: usize,
     pid: u64,
@@ -370,15 +311,15 @@ fn orphans(name: &str) -> Option<Orphans> {
 }
 
 fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Option<Orphans> {
-    let mut maps = HashMap::new();
+    let mut maps = Maps::default();
     for (map_name, id) in named {
         let map = Map::from_map_data(MapData::from_id(id).ok()?).ok()?;
         maps.insert(map_name, map);
     }
-    if SHARED.iter().any(|needed| !maps.contains_key(*needed)) {
+    if SHARED.iter().any(|needed| !maps.contains(needed)) {
         return None;
     }
-    let settings: Shared<Settings> = Shared::map(fd_of(&maps, SETTINGS).ok()?, 1).ok()?;
+    let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS).ok()?, 1).ok()?;
     let settings = settings.read(0)?;
     let theirs = settings.name.split(|&byte| byte == 0).next()?;
     if theirs != name.as_bytes() {
@@ -392,28 +333,17 @@ fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Optio
         );
         return None;
     }
-    let flows: Shared<Flow> = Shared::map(fd_of(&maps, FLOWS).ok()?, settings.slots).ok()?;
+    let flows: Shared<Flow> = Shared::map(maps.fd_of(FLOWS).ok()?, settings.slots).ok()?;
     let live = (0..flows.entries())
         .filter(|&slot| flows.read(slot).is_some_and(|flow| flow.live == 1))
         .count();
-    let heartbeat: Shared<Heartbeat> = Shared::map(fd_of(&maps, HEARTBEAT).ok()?, 1).ok()?;
+    let heartbeat: Shared<Heartbeat> = Shared::map(maps.fd_of(HEARTBEAT).ok()?, 1).ok()?;
     Some(Orphans {
         pid: heartbeat.read(0)?.pid,
         maps,
         slots: settings.slots,
         live,
     })
-}
-
-fn fill_free_slots(maps: &mut HashMap<String, Map>, slots: u32) -> Result<(), Error> {
-    let map = maps.get_mut(FREE_SLOTS).ok_or_else(|| no_map(FREE_SLOTS))?;
-    let mut free: Queue<&mut MapData, u32> =
-        Queue::try_from(map).map_err(Error::aya("opening the free list"))?;
-    for slot in 0..slots {
-        free.push(slot, 0)
-            .map_err(Error::aya("filling the free list"))?;
-    }
-    Ok(())
 }
 
 fn open_cgroup(path: &Path) -> Result<fs::File, Error> {
@@ -425,48 +355,12 @@ fn open_cgroup(path: &Path) -> Result<fs::File, Error> {
 }
 
 fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {
-    let program = ebpf.program_mut("cc_choose").ok_or_else(|| Error::Aya {
-        what: "reading the BPF object".into(),
-        reason: "it has no program cc_choose".into(),
-    })?;
+    let program = ebpf
+        .program_mut("cc_choose")
+        .ok_or_else(|| no_program("cc_choose"))?;
     program
         .try_into()
         .map_err(Error::aya("reading the BPF object"))
-}
-
-fn take<M: TryFrom<Map>>(maps: &mut HashMap<String, Map>, name: &str) -> Result<M, Error>
-where
-    M::Error: std::error::Error + 'static,
-{
-    let map = maps.remove(name).ok_or_else(|| no_map(name))?;
-    M::try_from(map).map_err(Error::aya(format!("opening the BPF map {name}")))
-}
-
-fn fd_of<'a>(maps: &'a HashMap<String, Map>, name: &str) -> Result<BorrowedFd<'a>, Error> {
-    maps.get(name).map(map_fd).ok_or_else(|| no_map(name))
-}
-
-fn map_fd(map: &Map) -> BorrowedFd<'_> {
-    match map {
-        Map::Array(data)
-        | Map::PerCpuArray(data)
-        | Map::Queue(data)
-        | Map::RingBuf(data)
-        | Map::Unsupported(data) => data.fd().as_fd(),
-        // The object declares no map of another type.
-        other => unreachable!("an unexpected map type in the BPF object: {other:?}"),
-    }
-}
-
-fn no_map(name: &str) -> Error {
-    Error::Aya {
-        what: "reading the BPF object".into(),
-        reason: format!("it has no map {name}"),
-    }
-}
-
-fn as_words(layout: &KernelLayout) -> &[u32] {
-    bytemuck::cast_slice(std::slice::from_ref(layout))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use serde::Serialize;
 
-use super::btf;
+use super::{btf, observer::Source};
 
 /// The oldest kernel whose TCP the datapath knows.
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
@@ -56,6 +56,7 @@ pub fn judge(facts: &Facts) -> Report {
         name(facts),
         cgroups(facts),
         pacing(facts),
+        observing(facts),
     ];
     Report {
         supported: needs
@@ -305,6 +306,23 @@ fn pacing(facts: &Facts) -> Need {
     }
 }
 
+fn observing(facts: &Facts) -> Need {
+    let source = of_types(facts, |types| match &types.observable {
+        Ok(Source::RateSample) => Ok(()),
+        Ok(Source::Segments) => Err("by tracepoints alone: features are not always exact".into()),
+        Err(missing) => Err(missing.clone()),
+    });
+    Need {
+        name: "tracing of TCP, for observe".into(),
+        ok: source.as_ref().map(Result::is_ok),
+        optional: true,
+        found: found(source, "tcp_rate_gen or tcp_cong_control can be traced, if the host permits it"),
+        remedy: "use a kernel with CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y (x86-64, or \
+                 arm64 since Linux 6.4)"
+            .into(),
+    }
+}
+
 /// What the kernel's types say, or nothing where they cannot be read.
 fn of_types(
     facts: &Facts,
@@ -434,11 +452,12 @@ mod tests {
         facts.qdisc = Some("pfifo_fast".into());
         facts.cgroups = None;
         facts.name_taken = true;
+        types(&mut facts).observable = Ok(Source::Segments);
         let report = judge(&facts);
         assert!(report.supported(), "{report}");
         assert_eq!(
             report.to_string().matches("(optional)").count(),
-            4,
+            5,
             "{report}"
         );
     }
@@ -463,7 +482,7 @@ mod tests {
             .needs
             .into_iter()
             .filter(|need| need.ok.is_none());
-        assert_eq!(unknown.count(), 3);
+        assert_eq!(unknown.count(), 4);
     }
 
     #[test]
@@ -516,6 +535,7 @@ mod tests {
             types: Ok(KernelTypes {
                 congestion_ops: Ok(()),
                 links: true,
+                observable: Ok(Source::RateSample),
                 missing: Vec::new(),
             }),
             capabilities: Some(ROOT),

@@ -17,6 +17,7 @@ use super::{
     Error,
     bpf::{self, Refused},
     btf::CongestionOps,
+    object::no_program,
 };
 
 /// Unprivileged sockets may choose the congestion control (`TCP_CONG_NON_RESTRICTED`,
@@ -156,10 +157,7 @@ fn load(object: &Object, name: &str, type_id: u32, member: u32) -> Result<OwnedF
         .programs
         .get(name)
         .and_then(|program| object.functions.get(&program.function_key()))
-        .ok_or_else(|| Error::Aya {
-            what: "reading the BPF object".into(),
-            reason: format!("it has no program {name}"),
-        })?;
+        .ok_or_else(|| no_program(name))?;
     bpf::load_struct_ops_program(name, &function.instructions, type_id, member).map_err(
         |Refused { source, log }| match source.raw_os_error() {
             Some(libc::EPERM) => Error::system(format!("loading the BPF program {name}"))(source),

@@ -8,8 +8,9 @@
 //! - [`Flow`], [`Crowd`] and [`Sink`] send and receive; [`TcpInfo`] is what the kernel itself says
 //!   about a connection.
 //! - [`Agent`] is the agent's own binary, [`Cgroup`] a place for sockets that it may be told to serve.
-//! - [`Pump`] is an agent in miniature for a datapath in this process.
-//! - [`Footprint`] lists what a datapath has in the kernel, to show that it is gone.
+//! - [`Pump`] is an agent in miniature for a datapath in this process, [`Watcher`] one that only observes;
+//!   [`assert_window_is`] computes a window anew from its ACKs.
+//! - [`Footprint`] lists what a datapath or an observer has in the kernel, to show that it is gone.
 //!
 //! Everything is taken down when it is dropped, in a panic too. What a killed program left behind is
 //! swept away by the next one ([`exclusive`]).
@@ -19,6 +20,7 @@ mod agent;
 mod cgroup;
 mod crowd;
 mod eventually;
+mod exact;
 mod footprint;
 mod harness;
 mod namespace;
@@ -27,11 +29,13 @@ mod program_time;
 mod pump;
 mod tcp;
 mod tcp_info;
+mod watcher;
 
 pub(crate) use agent::Agent;
 pub(crate) use cgroup::Cgroup;
 pub(crate) use crowd::Crowd;
 pub(crate) use eventually::eventually;
+pub(crate) use exact::assert_window_is;
 pub(crate) use footprint::Footprint;
 pub(crate) use namespace::Namespace;
 pub(crate) use path::{Bottleneck, Offloads, Path};
@@ -39,6 +43,7 @@ pub(crate) use program_time::ProgramTime;
 pub(crate) use pump::{Pump, options};
 pub(crate) use tcp::{AfterEnd, Flow, Sink};
 pub(crate) use tcp_info::TcpInfo;
+pub(crate) use watcher::{Watcher, watching};
 
 use std::{
     path::Path as FilePath,

@@ -193,6 +193,11 @@ impl Sink {
         }
     }
 
+    /// Where it listens.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Where it listens, given the host's address.
     pub(crate) fn at(&self, host: IpAddr) -> SocketAddr {
         SocketAddr::new(host, self.port)

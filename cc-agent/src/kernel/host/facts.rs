@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use aya::{maps::MapType, sys::is_map_supported};
 use cc_ebpf::KernelLayout;
 
-use crate::kernel::{btf::Kernel, datapath};
+use crate::kernel::{btf::Kernel, datapath, observer};
 
 /// The name that agents serve unless told otherwise.
 pub(super) const NAME: &str = "rlcc";
@@ -40,6 +40,8 @@ pub struct KernelTypes {
     pub congestion_ops: Result<(), String>,
     /// Whether a struct_ops can be registered by a link.
     pub links: bool,
+    /// How ACKs of any congestion control can be observed, or what is missing for that.
+    pub observable: Result<observer::Source, String>,
     /// Members that the datapath reads and this kernel lacks, as `structure.member`.
     pub missing: Vec<String>,
 }
@@ -69,7 +71,7 @@ impl KernelTypes {
     /// What these types say.
     pub fn of(kernel: &Kernel) -> Self {
         let is_missing = |&&(structure, member): &&(&str, &str)| {
-            !KernelLayout::OPTIONAL.contains(&member) && kernel.offset(structure, member).is_none()
+            !KernelLayout::may_lack(member) && kernel.offset(structure, member).is_none()
         };
         let missing = KernelLayout::MEMBERS.iter().filter(is_missing);
         Self {
@@ -79,6 +81,7 @@ impl KernelTypes {
                 .map_err(|error| error.to_string()),
             // The kernel's own type for them (kernel/bpf/bpf_struct_ops.c), since Linux 6.4.
             links: kernel.offset("bpf_struct_ops_link", "link").is_some(),
+            observable: observer::possible_source(kernel),
             missing: missing
                 .map(|(structure, member)| format!("{structure}.{member}"))
                 .collect(),

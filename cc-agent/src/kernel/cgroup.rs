@@ -1,0 +1,56 @@
+//! cgroups by their directories.
+
+use std::{fs, io, os::unix::ffi::OsStrExt, os::unix::fs::MetadataExt, path::Path};
+
+use super::Error;
+
+/// The id of the cgroup v2 whose directory this is, as [`cc_ebpf::Identity::cgroup_id`] has it: its inode.
+///
+/// # Errors
+///
+/// It cannot be looked at, or is no directory of cgroup v2.
+pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
+    let wrong = || {
+        Error::system(format!(
+            "looking for a cgroup v2 at {}",
+            directory.display()
+        ))
+    };
+    let metadata = fs::metadata(directory).map_err(wrong())?;
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())
+        .map_err(|error| wrong()(error.into()))?;
+    // SAFETY: all-zero bytes are a valid statfs.
+    let mut system: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path ends with a NUL, and the place for the result is as large as it must be.
+    if unsafe { libc::statfs(path.as_ptr(), &raw mut system) } != 0 {
+        return Err(wrong()(io::Error::last_os_error()));
+    }
+    if system.f_type != libc::CGROUP2_SUPER_MAGIC || !metadata.is_dir() {
+        return Err(wrong()(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is no directory of a cgroup v2 file system; `mount -t cgroup2` shows where one is",
+        )));
+    }
+    Ok(metadata.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_cgroup_is_refused() {
+        let error = cgroup_id(Path::new("/proc")).expect_err("another file system");
+        assert!(
+            error
+                .to_string()
+                .contains("/proc: it is no directory of a cgroup"),
+            "{error}"
+        );
+        let error = cgroup_id(Path::new("/nonexistent")).expect_err("nothing");
+        assert!(
+            error.to_string().contains("/nonexistent: No such file"),
+            "{error}"
+        );
+    }
+}

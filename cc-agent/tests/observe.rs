@@ -1,0 +1,818 @@
+//! Observing flows of other congestion controls on the running kernel, between network namespaces.
+//!
+//! What is asserted never depends on how fast the machine is: exact integers, the order of events, and things that
+//! happen eventually or never.
+
+mod lab;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read},
+    os::unix::fs::MetadataExt,
+    process::{Child, ChildStderr, Command, ExitCode, Stdio},
+};
+
+use cc_agent::{
+    kernel::observer::{Options, Source},
+    recording::{NO_MODE, Row, files, read},
+};
+use cc_ebpf::{
+    AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Mode, OpenedRecord, Prefix,
+    WindowRecord,
+};
+use lab::{
+    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, Watcher,
+    assert_window_is, eventually, options, unique_name, watching,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tempfile::TempDir;
+
+fn main() -> ExitCode {
+    lab::run(&[
+        (
+            "features_are_those_of_our_own_datapath",
+            features_are_those_of_our_own_datapath,
+        ),
+        (
+            "with_losses_they_are_the_same_too",
+            with_losses_they_are_the_same_too,
+        ),
+        (
+            "flows_of_any_congestion_control",
+            flows_of_any_congestion_control,
+        ),
+        ("reno_steps_are_renos", reno_steps_are_renos),
+        (
+            "attaching_and_detaching_change_nothing",
+            attaching_and_detaching_change_nothing,
+        ),
+        ("a_flow_that_was_there_before", a_flow_that_was_there_before),
+        (
+            "another_congestion_control_is_another_flow",
+            another_congestion_control_is_another_flow,
+        ),
+        (
+            "only_what_is_selected_is_observed",
+            only_what_is_selected_is_observed,
+        ),
+        (
+            "cgroups_hold_what_is_below_them",
+            cgroups_hold_what_is_below_them,
+        ),
+        (
+            "flows_beyond_the_slots_are_left_alone",
+            flows_beyond_the_slots_are_left_alone,
+        ),
+        (
+            "nothing_is_left_in_the_kernel",
+            nothing_is_left_in_the_kernel,
+        ),
+        (
+            "the_command_records_what_was_done",
+            the_command_records_what_was_done,
+        ),
+        (
+            "a_killed_observer_leaves_nothing",
+            a_killed_observer_leaves_nothing,
+        ),
+        ("bad_input_is_refused", bad_input_is_refused),
+    ])
+}
+
+/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+const RATE_MBIT: u32 = 20;
+
+/// A queue that the flows of these tests do not fill.
+const ROOMY: Bottleneck = Bottleneck {
+    rate_mbit: RATE_MBIT,
+    queue_bytes: 3_000_000,
+};
+
+/// A queue of some twenty packets: a window of forty loses some.
+const TIGHT: Bottleneck = Bottleneck {
+    rate_mbit: RATE_MBIT,
+    queue_bytes: 30_000,
+};
+
+/// A path, a sink behind it, and an observer of what goes to that sink.
+struct Bench {
+    // Flows and the sink go before the path does.
+    sink: Sink,
+    path: Path,
+    watcher: Watcher,
+}
+
+impl Bench {
+    fn new(bottleneck: Bottleneck, change: impl FnOnce(&mut Options)) -> Self {
+        let path = Path::through(bottleneck);
+        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+        let mut options = watching(sink.port());
+        change(&mut options);
+        Self {
+            sink,
+            path,
+            watcher: Watcher::attach(&options),
+        }
+    }
+
+    fn connect(&self, congestion_control: &str) -> Flow {
+        let to = self.sink.at(self.path.receiver4());
+        Flow::connect(&self.path.sender, to, congestion_control)
+    }
+
+    /// Waits for the flow's opened record.
+    fn opened(&self, flow: &Flow) -> OpenedRecord {
+        self.watcher.wait_for("the flow was seen", |seen| {
+            let mut opened = seen.opened.iter();
+            opened
+                .find(|o| o.identity.local_port == flow.port())
+                .copied()
+        })
+    }
+
+    /// The windows and ACKs of a flow, once it is closed.
+    fn all_of(&self, opened: &OpenedRecord) -> (Vec<WindowRecord>, Vec<AckRecord>) {
+        self.watcher.wait_for("the flow's end was seen", |seen| {
+            let mut closed = seen.closed.iter();
+            closed
+                .find(|c| is_same_flow(&c.header, &opened.header))
+                .map(|_| ())
+        });
+        self.watcher.assert_nothing_lost();
+        self.watcher.seen(|seen| {
+            let windows = seen.windows.iter();
+            let acks = seen.acks.iter();
+            (
+                windows
+                    .filter(|w| is_same_flow(&w.header, &opened.header))
+                    .copied()
+                    .collect(),
+                acks.filter(|a| is_same_flow(&a.header, &opened.header))
+                    .copied()
+                    .collect(),
+            )
+        })
+    }
+}
+
+fn is_same_flow(a: &Header, b: &Header) -> bool {
+    (a.slot, a.generation) == (b.slot, b.generation)
+}
+
+fn total(acks: &[AckRecord], feature: Feature) -> u64 {
+    let values = acks.iter().map(|ack| ack.features[feature as usize]);
+    values.map(u64::from).sum()
+}
+
+/// What the kernel here has of these; says which are missing.
+fn available(wanted: &[&'static str]) -> Vec<&'static str> {
+    let (there, missing): (Vec<_>, Vec<_>) = wanted
+        .iter()
+        .partition(|name| cc_agent::kernel::datapath::registered(name));
+    for name in missing {
+        eprintln!("SKIPPED: {name}: this kernel has no such congestion control");
+    }
+    there
+}
+
+fn features_are_those_of_our_own_datapath() {
+    let both = observed_and_controlled(ROOMY, 15, |_| Some(40));
+    assert_eq!(total(&both.own, Feature::Lost), 0);
+    both.assert_equal();
+}
+
+fn with_losses_they_are_the_same_too() {
+    // Windows that fill the queue to overflowing and windows that let it drain.
+    let both = observed_and_controlled(TIGHT, 30, |window| {
+        Some(if window.index % 4 < 2 { 60 } else { 8 })
+    });
+    for feature in [Feature::Lost, Feature::Retransmitted, Feature::RtxCount] {
+        assert!(total(&both.own, feature) > 0, "{feature:?}");
+    }
+    match both.source {
+        Source::RateSample => both.assert_equal(),
+        Source::Segments => both.assert_mostly_equal(),
+    }
+}
+
+impl Both {
+    /// To the bit, the times included; but of segments alone the time of an ACK that acknowledges nothing is that of its
+    /// arrival, a moment before the kernel's own stamp.
+    fn assert_equal(&self) {
+        // Of segments alone the last ACK is not known, nor what comes when the application has closed its side.
+        let unseen = match self.source {
+            Source::RateSample => 0,
+            Source::Segments => 4,
+        };
+        let seen = self.observed.len();
+        assert!((self.own.len() - unseen..=self.own.len()).contains(&seen));
+        let exact = self.source == Source::RateSample;
+        for (position, (observed, own)) in self.observed.iter().zip(&self.own).enumerate() {
+            let stamped = exact || own.features[Feature::Acked as usize] > 0;
+            let in_common = |ack: &AckRecord| {
+                let time = stamped.then_some(ack.header.time_ns);
+                (time, ack.window, ack.cwnd, ack.features)
+            };
+            assert_eq!(in_common(observed), in_common(own), "ACK {position}");
+        }
+        let seen = self.observed_windows.len();
+        assert!((self.own_windows.len() - 1..=self.own_windows.len()).contains(&seen));
+        for (observed, own) in self.observed_windows.iter().zip(&self.own_windows) {
+            let (start_ns, time_ns) = if exact {
+                (own.start_ns, own.header.time_ns)
+            } else {
+                (observed.start_ns, observed.header.time_ns)
+            };
+            let expected = WindowRecord {
+                header: Header {
+                    slot: observed.header.slot,
+                    generation: observed.header.generation,
+                    time_ns,
+                    ..own.header
+                },
+                start_ns,
+                // Nobody has decided what was only observed.
+                decision: 0,
+                decision_taken_ns: 0,
+                mode: Mode::Startup as u32,
+                ..*own
+            };
+            assert_eq!(*observed, expected);
+        }
+    }
+
+    /// Around losses the socket does not tell everything ([`cc_ebpf::Glimpse::ack_before`]): nearly all ACKs have
+    /// nearly all features equal, and the sums of what is counted are.
+    fn assert_mostly_equal(&self) {
+        let own: BTreeMap<u64, &AckRecord> = self
+            .own
+            .iter()
+            .map(|ack| (ack.header.time_ns, ack))
+            .collect();
+        let mut known = 0;
+        let mut equal = [0; FEATURES];
+        for ack in &self.observed {
+            let Some(own) = own.get(&ack.header.time_ns) else {
+                continue;
+            };
+            known += 1;
+            for (index, equal) in equal.iter_mut().enumerate() {
+                *equal += usize::from(ack.features[index] == own.features[index]);
+            }
+        }
+        eprintln!(
+            "of {} ACKs {} were observed, {known} of them at the same time; features equal in {equal:?}",
+            self.own.len(),
+            self.observed.len()
+        );
+        assert!(20 * known >= 19 * self.own.len());
+        for (feature, equal) in Feature::ALL.into_iter().zip(equal) {
+            assert!(20 * equal >= 19 * known, "{feature:?}: {equal} of {known}");
+        }
+        for feature in [Feature::Sent, Feature::Retransmitted, Feature::Acked] {
+            let (observed, own) = (total(&self.observed, feature), total(&self.own, feature));
+            assert!(observed <= own && 100 * observed >= 99 * own, "{feature:?}");
+        }
+    }
+}
+
+/// What our own datapath and the observer made of the same flow.
+struct Both {
+    source: Source,
+    observed_windows: Vec<WindowRecord>,
+    own_windows: Vec<WindowRecord>,
+    observed: Vec<AckRecord>,
+    own: Vec<AckRecord>,
+}
+
+/// Runs a flow that our own datapath controls and the observer observes, for so many windows.
+fn observed_and_controlled(
+    bottleneck: Bottleneck,
+    windows: usize,
+    decide: fn(&WindowRecord) -> Option<u32>,
+) -> Both {
+    let bench = Bench::new(bottleneck, |_| {});
+    let name = unique_name();
+    let mut options = options(&name);
+    options.ack_filter = AckFilter::All;
+    let pump = Pump::attach(&options);
+    pump.decide_by(decide);
+
+    let flow = bench.connect(&name);
+    while pump.log(|log| log.windows.len()) < windows {
+        flow.send(50_000);
+    }
+    let opened = bench.opened(&flow);
+    at_rest(&flow);
+    flow.finish();
+    drop(flow);
+    let (observed_windows, observed) = bench.all_of(&opened);
+    let closed = bench.watcher.seen(|seen| seen.closed[0]);
+    pump.wait_for("the flow was closed", |log| log.closed.first().copied());
+    pump.assert_nothing_lost();
+
+    pump.log(|log| {
+        assert_eq!(opened.identity, log.opened[0].identity);
+        assert_eq!(opened.identity.congestion_control(), name);
+        assert_eq!(opened.header.time_ns, log.opened[0].header.time_ns);
+        let own = log.closed[0];
+        assert_eq!(closed.totals, own.totals);
+        assert_eq!(closed.cwnd, own.cwnd);
+        Both {
+            source: bench.watcher.source(),
+            observed_windows,
+            own_windows: log.windows.clone(),
+            observed,
+            own: log.acks.clone(),
+        }
+    })
+}
+
+fn flows_of_any_congestion_control() {
+    for name in available(&["cubic", "bbr", "reno"]) {
+        let bench = Bench::new(TIGHT, |_| {});
+        let flow = bench.connect(name);
+        let mut sent = 0;
+        while bench.watcher.seen(|seen| seen.windows.len()) < 10 {
+            flow.send(50_000);
+            sent += 50_000;
+        }
+        let opened = bench.opened(&flow);
+        assert_eq!(opened.identity.congestion_control(), name);
+        let rest = at_rest(&flow);
+        // By its ACK the one before is seen, at the latest.
+        flow.send(1);
+        at_rest(&flow);
+        let info = flow.finish();
+        assert_eq!(flow.congestion_control(), name, "it was left as it was");
+        assert_eq!(bench.sink.received_from(flow.port()), sent + 1);
+        drop(flow);
+
+        let (windows, acks) = bench.all_of(&opened);
+        let mut by_window: BTreeMap<u32, Vec<AckRecord>> = BTreeMap::new();
+        for ack in &acks {
+            by_window.entry(ack.window).or_default().push(*ack);
+        }
+        for (position, window) in windows.iter().enumerate() {
+            assert_eq!(window.index as usize, position + 1);
+            assert_window_is(window, &by_window[&window.index]);
+        }
+        let unseen = match bench.watcher.source() {
+            Source::RateSample => 0,
+            Source::Segments => 1,
+        };
+        assert_eq!(
+            total(&acks, Feature::Sent),
+            info.bytes_sent - unseen,
+            "{name}"
+        );
+        assert_eq!(total(&acks, Feature::Retransmitted), info.bytes_retrans);
+        let mut newest = acks.iter().rev().take(4);
+        assert!(newest.any(|ack| ack.features[Feature::SmoothedRtt as usize] == rest.rtt));
+        let cwnds = acks.iter().map(|ack| ack.cwnd);
+        assert!(
+            cwnds.clone().max() > cwnds.min(),
+            "{name} changed its window, and each ACK shows what it found"
+        );
+        let closed = bench.watcher.seen(|seen| seen.closed[0]);
+        assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
+        assert_eq!(closed.bytes_acked, info.bytes_acked);
+        assert_eq!(closed.delivered, info.delivered);
+        assert_eq!(closed.cwnd, info.snd_cwnd);
+    }
+}
+
+/// The kernel's own Reno explains each window from the one before, as if nobody had looked: in slow start without
+/// losses an ACK adds what it acknowledged, or nothing where the window was not full (`tcp_reno_cong_avoid`).
+fn reno_steps_are_renos() {
+    for name in available(&["reno"]) {
+        let bench = Bench::new(ROOMY, |_| {});
+        let flow = bench.connect(name);
+        flow.send(1_500_000);
+        let opened = bench.opened(&flow);
+        at_rest(&flow);
+        let info = flow.finish();
+        drop(flow);
+        assert_eq!(info.bytes_sent, 1_500_000);
+        assert_eq!((info.bytes_retrans, info.total_retrans), (0, 0));
+        let (_, acks) = bench.all_of(&opened);
+        assert_eq!(acks[0].cwnd, 10, "the initial window");
+        let mut grown = 0;
+        for pair in acks.windows(2) {
+            let mss = opened.identity.mss;
+            let acked = pair[0].features[Feature::Acked as usize] / mss;
+            let step = pair[1].cwnd - pair[0].cwnd;
+            assert!(step == acked || step == 0, "{step} after {acked}");
+            grown += u32::from(step > 0);
+        }
+        assert!(grown > 100, "{grown} of {} ACKs", acks.len());
+    }
+}
+
+fn attaching_and_detaching_change_nothing() {
+    for name in available(&["cubic", "bbr"]) {
+        let path = Path::through(TIGHT);
+        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+        let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), name);
+        flow.send(1_000_000);
+        let before = at_rest(&flow);
+        let watcher = Watcher::attach(&watching(sink.port()));
+        assert_eq!(at_rest(&flow), before, "{name}: attached");
+        drop(watcher);
+        assert_eq!(at_rest(&flow), before, "{name}: detached");
+
+        // Connections that come and go meanwhile, and the flow itself, still work.
+        let watcher = Watcher::attach(&watching(sink.port()));
+        flow.send(300_000);
+        drop(watcher);
+        flow.send(300_000);
+        flow.finish();
+        assert_eq!(sink.received_from(flow.port()), 1_600_000, "{name}");
+    }
+}
+
+/// What the kernel says of a flow that has nothing under way, without what passes with time alone.
+fn at_rest(flow: &Flow) -> TcpInfo {
+    let timeless = |info: TcpInfo| TcpInfo {
+        last_data_sent: 0,
+        last_ack_sent: 0,
+        last_data_recv: 0,
+        last_ack_recv: 0,
+        ..info
+    };
+    let mut last = timeless(flow.info());
+    eventually("the flow came to rest", || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let info = timeless(flow.info());
+        let rests = info == last && info.unacked == 0 && info.notsent_bytes == 0;
+        last = info;
+        rests.then_some(info)
+    })
+}
+
+fn a_flow_that_was_there_before() {
+    let path = Path::through(ROOMY);
+    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno");
+    flow.send(200_000);
+    let before = at_rest(&flow);
+    let bench = Bench {
+        watcher: Watcher::attach(&watching(sink.port())),
+        sink,
+        path,
+    };
+    let mut sent = 0;
+    while bench.watcher.seen(|seen| seen.windows.len()) < 3 {
+        flow.send(50_000);
+        sent += 50_000;
+    }
+    let opened = bench.opened(&flow);
+    at_rest(&flow);
+    let info = flow.finish();
+    assert_eq!(info.bytes_sent, before.bytes_sent + sent);
+    drop(flow);
+    let (windows, acks) = bench.all_of(&opened);
+    assert_eq!(windows[0].index, 1);
+    // What was sent up to its first ACK that we saw belongs to nobody; what followed is all there.
+    let counted = total(&acks, Feature::Sent);
+    assert!((sent / 2..sent).contains(&counted), "{counted} of {sent}");
+}
+
+fn another_congestion_control_is_another_flow() {
+    let bench = Bench::new(ROOMY, |_| {});
+    let flow = bench.connect("reno");
+    flow.send(100_000);
+    let first = bench.opened(&flow);
+    let socket = flow.socket();
+    for name in available(&["cubic"]) {
+        at_rest(&flow);
+        socket
+            .set_tcp_congestion(name.as_bytes())
+            .expect("the kernel has it");
+        flow.send(100_000);
+        let (_, acks) = bench.all_of(&first);
+        assert_eq!(total(&acks, Feature::Sent), 100_000);
+        let second = bench.watcher.wait_for("the flow was seen anew", |seen| {
+            let mut opened = seen.opened.iter();
+            opened
+                .find(|o| o.identity.congestion_control() == name)
+                .copied()
+        });
+        assert_eq!(second.identity.local_port, first.identity.local_port);
+        flow.finish();
+    }
+    assert_eq!(first.identity.congestion_control(), "reno");
+}
+
+fn only_what_is_selected_is_observed() {
+    let controls = available(&["cubic", "reno"]);
+    let [selected, other] = controls[..] else {
+        return;
+    };
+    type Change<'a> = &'a dyn Fn(&mut Options);
+    let name = {
+        let mut bytes = [0; 16];
+        bytes[..selected.len()].copy_from_slice(selected.as_bytes());
+        bytemuck::cast::<[u8; 16], [u32; 4]>(bytes)
+    };
+    let by_name: Change<'_> = &|options| {
+        options.selection.congestion_controls_len = 1;
+        options.selection.congestion_controls[0] = name;
+    };
+    let by_network: Change<'_> = &|options| {
+        options.selection.remote_len = 1;
+        options.selection.remote[0] = Prefix {
+            address: [u32::from_ne_bytes([0xfd, 0x77, 0, 2]), 0, 0, 0],
+            mask: [u32::MAX, 0, 0, 0],
+        };
+    };
+    for change in [by_name, by_network] {
+        let bench = Bench::new(ROOMY, change);
+        let to6 = bench.sink.at(bench.path.receiver6());
+        // In the one and out of the other: the network is of IPv6.
+        let flows = [
+            Flow::connect(&bench.path.sender, to6, selected),
+            bench.connect(other),
+        ];
+        for flow in &flows {
+            flow.send(200_000);
+            at_rest(flow);
+            flow.finish();
+        }
+        let wanted = flows[0].port();
+        drop(flows);
+        bench
+            .watcher
+            .wait_for("the selected flow was seen", |seen| {
+                (seen.closed.len() == 1).then_some(())
+            });
+        bench.watcher.seen(|seen| {
+            let ports = seen.opened.iter().map(|o| o.identity.local_port);
+            assert_eq!(ports.collect::<Vec<_>>(), [wanted]);
+        });
+        assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 0);
+    }
+}
+
+fn cgroups_hold_what_is_below_them() {
+    let cgroup = match Cgroup::new() {
+        Ok(cgroup) => cgroup,
+        Err(reason) => {
+            eprintln!("SKIPPED: {reason}");
+            return;
+        }
+    };
+    let id = |directory| {
+        let metadata = fs::metadata(directory).expect("it is there");
+        metadata.ino()
+    };
+    let directory = cgroup.directory();
+    let parent = directory.parent().expect("the root is above it");
+    for (selected, seen_inside, seen_outside) in [(directory, true, false), (parent, true, true)] {
+        let bench = Bench::new(ROOMY, |options| {
+            options.selection.cgroups_len = 1;
+            options.selection.cgroups[0] = id(selected);
+        });
+        let inside = cgroup.within(|| bench.connect("reno"));
+        let outside = bench.connect("reno");
+        let mut ports = Vec::new();
+        for (flow, seen) in [(&inside, seen_inside), (&outside, seen_outside)] {
+            flow.send(100_000);
+            at_rest(flow);
+            flow.finish();
+            if seen {
+                ports.push(flow.port());
+            }
+        }
+        drop((inside, outside));
+        bench.watcher.wait_for("the selected flows ended", |seen| {
+            (seen.closed.len() == ports.len()).then_some(())
+        });
+        bench.watcher.seen(|seen| {
+            let opened = seen.opened.iter().map(|o| o.identity.local_port);
+            assert_eq!(opened.collect::<Vec<_>>(), ports);
+            let first = seen.opened[0].identity.cgroup_id;
+            assert_eq!(first, id(directory), "a flow names its own cgroup");
+        });
+    }
+}
+
+fn flows_beyond_the_slots_are_left_alone() {
+    const SLOTS: u32 = 4;
+    let bench = Bench::new(ROOMY, |options| options.slots = SLOTS);
+    for _ in 0..2 {
+        let before = bench.watcher.counter(Counter::FlowsClosed);
+        let flows: Vec<Flow> = (0..7).map(|_| bench.connect("reno")).collect();
+        for flow in &flows {
+            flow.send(60_000);
+        }
+        for flow in &flows {
+            at_rest(flow);
+            flow.finish();
+            assert_eq!(bench.sink.received_from(flow.port()), 60_000);
+        }
+        drop(flows);
+        eventually("all slots were given back", || {
+            let closed = bench.watcher.counter(Counter::FlowsClosed);
+            (closed - before == u64::from(SLOTS)).then_some(())
+        });
+    }
+    assert_eq!(bench.watcher.counter(Counter::FlowsOpened), 8);
+    assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 6);
+    bench.watcher.assert_nothing_lost();
+}
+
+fn nothing_is_left_in_the_kernel() {
+    let bench = Bench::new(ROOMY, |_| {});
+    let flow = bench.connect("reno").sending();
+    let to = bench.sink.at(bench.path.receiver4());
+    let crowd = Crowd::connect(&bench.path.sender, to, "reno", 20);
+    bench.watcher.wait_for("flows were seen", |seen| {
+        (seen.opened.len() >= 20).then_some(())
+    });
+    let footprint = Footprint::of(&format!("observe{}", std::process::id()));
+    assert!(footprint.programs() >= 3, "{footprint:?}");
+    assert!(footprint.maps() >= 7, "{footprint:?}");
+
+    let Bench {
+        sink,
+        path,
+        watcher,
+    } = bench;
+    drop(watcher);
+    // The flows outlive the observer, and hold nothing of it.
+    footprint.assert_vanishes();
+    flow.advance(200_000);
+    assert_eq!(crowd.failed(), 0);
+    drop((flow, crowd));
+    drop((sink, path));
+}
+
+/// `cc-agent observe`. Killed when it is dropped.
+struct Observing {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Observing {
+    /// Starts it and waits until it is attached.
+    fn start(arguments: &[&str]) -> Self {
+        let mut child = observe(arguments).spawn().expect("our own binary");
+        let log = BufReader::new(child.stderr.take().expect("it is piped"));
+        let mut command = Self { child, log };
+        let mut text = String::new();
+        while !text.contains("observing up to") {
+            let read = command.log.read_line(&mut text).expect("text");
+            assert!(read > 0, "it ended: {text}");
+        }
+        command
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal, and returns what it logged until its end.
+    fn end(mut self, signal: Signal) -> String {
+        kill(Pid::from_raw(self.pid() as i32), signal).expect("our child");
+        let mut text = String::new();
+        self.log.read_to_string(&mut text).expect("text");
+        let status = self.child.wait().expect("our child");
+        assert!(signal == Signal::SIGKILL || status.success(), "{text}");
+        text
+    }
+}
+
+impl Drop for Observing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn observe(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cc-agent"));
+    command
+        .arg("observe")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    command
+}
+
+fn the_command_records_what_was_done() {
+    let controls = available(&["bbr", "cubic", "reno"]);
+    let path = Path::through(TIGHT);
+    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    let directory = TempDir::new().expect("a directory for the test");
+    let place = directory.path().to_str().expect("ASCII");
+    let port = sink.port().to_string();
+    let command = Observing::start(&["--record", place, "--port", &port]);
+
+    let to = sink.at(path.receiver4());
+    let flows: Vec<Flow> = controls
+        .iter()
+        .map(|name| Flow::connect(&path.sender, to, name))
+        .collect();
+    let mut sent = 0;
+    for _ in 0..20 {
+        for flow in &flows {
+            flow.send(100_000);
+        }
+        sent += 100_000;
+    }
+    for flow in &flows {
+        at_rest(flow);
+        flow.finish();
+    }
+    drop(flows);
+    let log = command.end(Signal::SIGINT);
+    assert!(log.contains("detached"), "{log}");
+    assert!(!log.contains("WARN"), "{log}");
+
+    let mut policies = Vec::new();
+    for file in files(directory.path()).expect("a recording") {
+        let (header, rows) = read(&file).expect("a complete file");
+        let rows: Vec<Row> = rows.collect::<Result<_, _>>().expect("complete rows");
+        policies.push(header.policy);
+        let environment = header.environment;
+        assert!(rows.len() >= 10, "{} rows", rows.len());
+        for (position, row) in rows.iter().enumerate() {
+            assert_eq!((row.flow, row.sequence), (rows[0].flow, position as u32));
+            assert_eq!(row.window.index as usize, position + 1);
+            assert_eq!(row.window.mode, NO_MODE);
+            assert_eq!(row.end, position + 1 == rows.len());
+            let Some(next) = rows.get(position + 1) else {
+                assert_eq!(row.decision, None);
+                continue;
+            };
+            let decision = row.decision.as_ref().expect("a window follows");
+            let (before, after) = (row.window.cwnd, next.window.cwnd);
+            let nearest = environment.actions.nearest(before, after, environment.cwnd);
+            assert_eq!((decision.base_cwnd, decision.cwnd), (before, after));
+            assert_eq!(decision.action, Some(nearest as u8));
+            assert_eq!(decision.probability, None);
+            assert_eq!(decision.delay_ns, None);
+        }
+        let acked = rows
+            .iter()
+            .map(|row| row.window.features.sum[Feature::Acked as usize])
+            .sum::<u64>();
+        // In whole segments, and without what came after the last window.
+        assert!((sent / 2..2 * sent).contains(&acked), "{acked} of {sent}");
+    }
+    policies.sort();
+    let expected: Vec<String> = controls
+        .iter()
+        .map(|name| format!("observed:{name}"))
+        .collect();
+    assert_eq!(policies, expected);
+}
+
+fn a_killed_observer_leaves_nothing() {
+    let path = Path::through(ROOMY);
+    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    let port = sink.port().to_string();
+    let command = Observing::start(&["--port", &port]);
+    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno").sending();
+    flow.advance(200_000);
+    let footprint = Footprint::of(&format!("observe{}", command.pid()));
+    assert!(footprint.programs() >= 3, "{footprint:?}");
+    command.end(Signal::SIGKILL);
+    footprint.assert_vanishes();
+    flow.advance(200_000);
+}
+
+fn bad_input_is_refused() {
+    for (arguments, expected) in [
+        (&["--slots", "0"][..], "--slots 0: expected 1 to"),
+        (&["--remote", "10.0.0.1/8"], "bits beyond the length of 8"),
+        (
+            &["--cgroup", "/proc"],
+            "/proc: it is no directory of a cgroup v2",
+        ),
+        (&["--port", "1,2,3,4,5,6,7,8,9"], "at most 8"),
+        (&["--record", "/proc/nowhere"], "/proc/nowhere"),
+        (
+            &["--record", "/tmp", "--record-limit-mb", "1"],
+            "--record-limit-mb 1",
+        ),
+        (
+            &["--window-ms", "50"],
+            "--window-ms 50 does not fit the policy default",
+        ),
+        (&["--policy", "/no/such.onnx"], "/no/such.onnx"),
+        (&["--duration=-1"], "--duration -1"),
+    ] {
+        let output = observe(arguments).output().expect("our own binary");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(expected), "{arguments:?}: {text}");
+        assert!(!text.contains("panicked"), "{text}");
+    }
+}

@@ -1,0 +1,315 @@
+//! An ACK's sample without its rate sample: put together from what the socket looked like before the ACK and what it
+//! looks like before the next segment.
+//!
+//! For those who see segments arrive (`tcp_probe`, include/trace/events/tcp.h) but are not called with the
+//! `rate_sample`. What the kernel keeps of that in the socket is exact without losses and while the application has
+//! enough to send; [`Glimpse::ack_before`] says where it is not.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::{AckSample, CaState, Totals};
+
+/// What a socket looks like as a segment arrives, before it is processed. Members are those of `tcp_sock` unless another
+/// place is named.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Glimpse {
+    /// Time, ns.
+    pub at_ns: u64,
+    /// When the most recently sent segment of the last delivered ones was sent, µs (`first_tx_mstamp`).
+    pub first_tx_us: u64,
+    /// When segments were last delivered, µs (`delivered_mstamp`).
+    pub delivered_us: u64,
+    /// When the segment was sent by which RACK judges the others, µs (`rack.mstamp`).
+    pub rack_sent_us: u64,
+    /// Lifetime totals.
+    pub totals: Totals,
+    /// Window in segments.
+    pub cwnd: u32,
+    /// Segments delivered.
+    pub delivered: u32,
+    /// Segments with payload sent, retransmissions included.
+    pub data_segs_out: u32,
+    /// Segments sent and not acknowledged cumulatively.
+    pub packets_out: u32,
+    /// Of these, acknowledged selectively.
+    pub sacked_out: u32,
+    /// Of these, marked lost.
+    pub lost_out: u32,
+    /// Retransmissions under way.
+    pub retrans_out: u32,
+    /// The oldest byte not acknowledged.
+    pub snd_una: u32,
+    /// Consecutive timeouts (`icsk_retransmits`).
+    pub retransmits: u32,
+    /// The newest rate sample, unless the application had too little to send for it: segments.
+    pub rate_delivered: u32,
+    /// And its length, µs.
+    pub rate_interval_us: u32,
+    /// RTT of the segment delivered last, µs (`rack.rtt_us`).
+    pub rack_rtt_us: u32,
+    /// Smoothed RTT, µs, eight times.
+    pub srtt_us: u32,
+    /// Mean deviation of the RTT, µs, four times.
+    pub mdev_us: u32,
+    /// Sender's maximum segment size, bytes.
+    pub mss: u32,
+    /// Length of the TCP header, bytes.
+    pub header_len: u32,
+    /// [`CaState`] as a number.
+    pub ca_state: u32,
+    /// The newest time stamp that came back, ms (`rx_opt.rcv_tsecr`); 0 without time stamps.
+    pub echoed_ms: u32,
+}
+
+impl Glimpse {
+    /// The sample of the one ACK that was processed between `before` and this.
+    ///
+    /// It is what `cong_control` was given, but for
+    /// - a delivery rate in which the application had too little to send: it is missing, unless it beat the last one,
+    /// - the RTT of an ACK that covers retransmissions and new SACKs: that of the time stamp stands for it,
+    /// - what a timer did since: it counts as if this ACK had done it.
+    #[inline(always)]
+    pub fn ack_before(&self, before: &Self) -> AckSample {
+        let acked = self.delivered.wrapping_sub(before.delivered);
+        let resent = self
+            .totals
+            .segs_retrans
+            .wrapping_sub(before.totals.segs_retrans);
+        let sent = self.data_segs_out.wrapping_sub(before.data_segs_out);
+        // What went out after the ACK is not in flight yet.
+        let packets_out = self.packets_out.wrapping_sub(sent.wrapping_sub(resent));
+        let retrans_out = self.retrans_out.wrapping_sub(resent);
+        let at_us = self.delivery_us();
+        let mut ack = AckSample {
+            now_ns: if acked > 0 {
+                at_us * 1_000
+            } else {
+                before.at_ns
+            },
+            rtt_us: 0,
+            srtt_us: self.srtt_us >> 3,
+            rttvar_us: self.mdev_us >> 2,
+            mss: self.mss,
+            header_len: self.header_len,
+            in_flight: packets_out
+                .wrapping_sub(self.sacked_out)
+                .wrapping_sub(self.lost_out)
+                .wrapping_add(retrans_out),
+            acked,
+            lost: self.totals.lost.wrapping_sub(before.totals.lost),
+            delivered: 0,
+            interval_us: 0,
+            // An ACK of new data ends the count of timeouts.
+            retransmits: if self.snd_una == before.snd_una {
+                before.retransmits
+            } else {
+                0
+            },
+            cwnd_limited: false,
+            ca_state: CaState::from_raw(self.ca_state),
+            totals: Totals {
+                // Losses are found by the ACK; everything else grows when segments come and go.
+                lost: self.totals.lost,
+                ..before.totals
+            },
+        };
+        if acked > 0 {
+            // An ACK of a retransmission measures nothing (Karn's rule), except by the time stamp that it echoes.
+            ack.rtt_us = if retrans_out == before.retrans_out {
+                self.delivered_rtt_us()
+            } else {
+                self.echoed_rtt_us(at_us)
+            };
+        }
+        if self.rate_delivered != before.rate_delivered
+            || self.rate_interval_us != before.rate_interval_us
+        {
+            ack.delivered = self.rate_delivered;
+            ack.interval_us = self.rate_interval_us;
+        }
+        ack
+    }
+
+    /// Whether a segment has been sent since into an empty pipe, which begins both measurements anew
+    /// (`tcp_rate_skb_sent`, net/ipv4/tcp_rate.c).
+    #[inline(always)]
+    fn is_restarted(&self) -> bool {
+        self.first_tx_us == self.delivered_us
+    }
+
+    /// When segments were last delivered, µs.
+    #[inline(always)]
+    fn delivery_us(&self) -> u64 {
+        if self.is_restarted() {
+            self.rack_sent_us + u64::from(self.rack_rtt_us)
+        } else {
+            self.delivered_us
+        }
+    }
+
+    /// RTT of the most recently sent segment that was delivered last, µs.
+    #[inline(always)]
+    fn delivered_rtt_us(&self) -> u32 {
+        if self.is_restarted() {
+            self.rack_rtt_us
+        } else {
+            self.delivered_us.wrapping_sub(self.first_tx_us) as u32
+        }
+    }
+
+    /// RTT by the echoed time stamp, µs, at least 1 ms; 0 without (`tcp_rtt_tsopt_us`, net/ipv4/tcp_input.c).
+    #[inline(always)]
+    fn echoed_rtt_us(&self, at_us: u64) -> u32 {
+        if self.echoed_ms == 0 {
+            return 0;
+        }
+        let ms = ((at_us / 1_000) as u32).wrapping_sub(self.echoed_ms);
+        if ms == 0 {
+            1_000
+        } else if ms > 1_000_000 {
+            0
+        } else {
+            ms * 1_000
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SENT_US: u64 = 5_000_000;
+
+    fn before() -> Glimpse {
+        Glimpse {
+            at_ns: 5_040_000_100,
+            first_tx_us: SENT_US - 1_000,
+            delivered_us: SENT_US + 39_000,
+            rack_sent_us: SENT_US - 1_000,
+            totals: Totals {
+                bytes_sent: 30_000,
+                segs_in: 10,
+                lost: 3,
+                segs_retrans: 2,
+                ..Totals::default()
+            },
+            cwnd: 20,
+            delivered: 8,
+            data_segs_out: 28,
+            packets_out: 20,
+            rate_delivered: 10,
+            rate_interval_us: 40_000,
+            retransmits: 1,
+            rack_rtt_us: 40_000,
+            srtt_us: 8 * 40_000,
+            mss: 1_448,
+            ..Glimpse::default()
+        }
+    }
+
+    /// Two segments are acknowledged and three go out.
+    fn after() -> Glimpse {
+        let before = before();
+        Glimpse {
+            at_ns: 5_041_000_000,
+            first_tx_us: SENT_US,
+            delivered_us: SENT_US + 40_000,
+            rack_sent_us: SENT_US,
+            totals: Totals {
+                bytes_sent: 30_000 + 3 * 1_448,
+                segs_in: 11,
+                ..before.totals
+            },
+            delivered: 10,
+            data_segs_out: 31,
+            packets_out: 21,
+            snd_una: 2_896,
+            rate_delivered: 11,
+            srtt_us: 8 * 40_000 + 8,
+            ..before
+        }
+    }
+
+    #[test]
+    fn an_ack_is_what_changed_before_anything_went_out() {
+        let ack = after().ack_before(&before());
+        assert_eq!(ack.now_ns, (SENT_US + 40_000) * 1_000);
+        assert_eq!((ack.rtt_us, ack.srtt_us), (40_000, 40_001));
+        assert_eq!((ack.acked, ack.lost, ack.in_flight), (2, 0, 18));
+        assert_eq!((ack.delivered, ack.interval_us), (11, 40_000));
+        assert_eq!(ack.retransmits, 0);
+        assert_eq!(ack.totals, before().totals);
+    }
+
+    #[test]
+    fn what_goes_into_an_empty_pipe_hides_nothing() {
+        let all = Glimpse {
+            first_tx_us: SENT_US + 90_000,
+            delivered_us: SENT_US + 90_000,
+            packets_out: 3,
+            delivered: 28,
+            ..after()
+        };
+        let ack = all.ack_before(&before());
+        assert_eq!(ack.now_ns, (SENT_US + 40_000) * 1_000);
+        assert_eq!((ack.rtt_us, ack.acked, ack.in_flight), (40_000, 20, 0));
+    }
+
+    #[test]
+    fn one_that_acknowledges_nothing_measures_nothing() {
+        let same = Glimpse {
+            at_ns: 5_041_000_000,
+            lost_out: 1,
+            totals: Totals {
+                lost: 4,
+                ..before().totals
+            },
+            ..before()
+        };
+        let ack = same.ack_before(&before());
+        assert_eq!((ack.acked, ack.lost, ack.rtt_us), (0, 1, 0));
+        assert_eq!((ack.now_ns, ack.interval_us), (before().at_ns, 0));
+        assert_eq!((ack.in_flight, ack.retransmits), (19, 1));
+        assert_eq!(ack.totals.lost, 4);
+    }
+
+    #[test]
+    fn retransmissions_are_measured_by_time_stamps_alone() {
+        let waiting = Glimpse {
+            retrans_out: 1,
+            lost_out: 1,
+            ..before()
+        };
+        let mut filled = Glimpse {
+            echoed_ms: 5_010,
+            ..after()
+        };
+        let ack = filled.ack_before(&waiting);
+        assert_eq!((ack.rtt_us, ack.in_flight), (30_000, 18));
+        filled.echoed_ms = 5_040;
+        assert_eq!(
+            filled.ack_before(&waiting).rtt_us,
+            1_000,
+            "no less than its unit"
+        );
+        filled.echoed_ms = 0;
+        assert_eq!(filled.ack_before(&waiting).rtt_us, 0);
+
+        // One goes out after the ACK, in place of one of the three: the ACK itself covered none.
+        let resent = Glimpse {
+            retrans_out: 1,
+            lost_out: 1,
+            packets_out: 20,
+            totals: Totals {
+                segs_retrans: 3,
+                lost: 4,
+                ..after().totals
+            },
+            ..after()
+        };
+        let ack = resent.ack_before(&before());
+        assert_eq!((ack.rtt_us, ack.in_flight, ack.lost), (40_000, 17, 1));
+        assert_eq!(ack.totals.segs_retrans, 2);
+    }
+}

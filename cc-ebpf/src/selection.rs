@@ -1,0 +1,226 @@
+//! Which flows of other congestion controls are observed.
+
+use bytemuck::{Pod, Zeroable};
+
+use crate::Identity;
+
+/// A network: the addresses that agree with `address` in the bits of `mask`. Words in network order, IPv4 mapped into
+/// IPv6 ([`Identity::addresses6`]).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Prefix {
+    /// The network's address; bits outside the mask are 0.
+    pub address: [u32; 4],
+    /// The bits that count.
+    pub mask: [u32; 4],
+}
+
+impl Prefix {
+    /// Whether an address lies in the network.
+    #[inline(always)]
+    pub fn contains(&self, address: &[u32; 4]) -> bool {
+        let mut word = 0;
+        let mut same = true;
+        while word < 4 {
+            same &= address[word] & self.mask[word] == self.address[word];
+            word += 1;
+        }
+        same
+    }
+}
+
+/// The most entries of a list.
+const MOST: usize = 8;
+
+/// What a flow must be to be observed. An empty list asks for nothing; of a list that is not empty one entry must fit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+pub struct Selection {
+    /// Number of congestion controls.
+    pub congestion_controls_len: u32,
+    /// Number of ports.
+    pub ports_len: u32,
+    /// Number of local networks.
+    pub local_len: u32,
+    /// Number of remote networks.
+    pub remote_len: u32,
+    /// Number of cgroups.
+    pub cgroups_len: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
+    /// Names of congestion controls, NUL-padded, as [`Identity::congestion_control`] has them.
+    pub congestion_controls: [[u32; 4]; MOST],
+    /// Networks of the local address.
+    pub local: [Prefix; MOST],
+    /// Networks of the remote address.
+    pub remote: [Prefix; MOST],
+    /// Ids of cgroups; a flow may belong to one below them.
+    pub cgroups: [u64; MOST],
+    /// Ports, local or remote.
+    pub ports: [u16; MOST],
+}
+
+impl Selection {
+    /// The most entries of a list.
+    pub const MOST: usize = MOST;
+
+    /// Whether the flow fits every list but that of cgroups, which needs the kernel's tree.
+    #[inline(always)]
+    pub fn takes(&self, identity: &Identity) -> bool {
+        let (local, remote) = identity.addresses6();
+        any(
+            self.congestion_controls_len,
+            &self.congestion_controls,
+            |name| {
+                let ours = &identity.congestion_control;
+                name[0] == ours[0] && name[1] == ours[1] && name[2] == ours[2] && name[3] == ours[3]
+            },
+        ) && any(self.ports_len, &self.ports, |&port| {
+            port == identity.local_port || port == identity.remote_port
+        }) && any(self.local_len, &self.local, |network| {
+            network.contains(&local)
+        }) && any(self.remote_len, &self.remote, |network| {
+            network.contains(&remote)
+        })
+    }
+
+    /// Whether the list of cgroups has an entry.
+    #[inline(always)]
+    pub fn asks_cgroup(&self) -> bool {
+        self.cgroups_len > 0
+    }
+
+    /// Whether the list of cgroups has this one, or is empty.
+    #[inline(always)]
+    pub fn takes_cgroup(&self, id: u64) -> bool {
+        any(self.cgroups_len, &self.cgroups, |&cgroup| cgroup == id)
+    }
+}
+
+/// Whether an entry fits, or there is none.
+#[inline(always)]
+fn any<T>(length: u32, entries: &[T; MOST], fits: impl Fn(&T) -> bool) -> bool {
+    if length == 0 {
+        return true;
+    }
+    for (index, entry) in entries.iter().enumerate() {
+        if index < length as usize && fits(entry) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INET: u16 = 2;
+    const INET6: u16 = 10;
+
+    fn flow() -> Identity {
+        Identity {
+            family: INET,
+            local_port: 40_000,
+            remote_port: 443,
+            local_addr: [u32::from_ne_bytes([10, 1, 2, 3]), 0, 0, 0],
+            remote_addr: [u32::from_ne_bytes([192, 0, 2, 7]), 0, 0, 0],
+            congestion_control: name(b"cubic"),
+            ..Identity::default()
+        }
+    }
+
+    fn name(text: &[u8]) -> [u32; 4] {
+        let mut bytes = [0; 16];
+        bytes[..text.len()].copy_from_slice(text);
+        bytemuck::cast(bytes)
+    }
+
+    /// An IPv4 network.
+    fn network(address: [u8; 4], length: u32) -> Prefix {
+        let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0).to_be();
+        Prefix {
+            address: [0, 0, 0xffff_u32.to_be(), u32::from_ne_bytes(address) & mask],
+            mask: [u32::MAX, u32::MAX, u32::MAX, mask],
+        }
+    }
+
+    #[test]
+    fn nothing_asked_takes_everything() {
+        let all = Selection::zeroed();
+        assert!(all.takes(&flow()) && all.takes(&Identity::default()));
+        assert!(!all.asks_cgroup() && all.takes_cgroup(7));
+    }
+
+    #[test]
+    fn one_entry_of_each_list_must_fit() {
+        let mut selection = Selection::zeroed();
+        selection.congestion_controls_len = 2;
+        selection.congestion_controls[0] = name(b"bbr");
+        selection.congestion_controls[1] = name(b"cubic");
+        assert!(selection.takes(&flow()));
+        let mut other = flow();
+        other.congestion_control = name(b"cubi");
+        assert!(!selection.takes(&other), "the whole name counts");
+
+        selection.ports_len = 1;
+        selection.ports[0] = 80;
+        assert!(!selection.takes(&flow()));
+        selection.ports[0] = 443;
+        assert!(selection.takes(&flow()), "the remote port");
+        selection.ports[0] = 40_000;
+        assert!(selection.takes(&flow()), "the local port");
+        selection.ports[1] = 0;
+        other = flow();
+        other.local_port = 0;
+        assert!(
+            !selection.takes(&other),
+            "entries beyond the length say nothing"
+        );
+    }
+
+    #[test]
+    fn networks_of_both_families() {
+        let mut selection = Selection::zeroed();
+        selection.remote_len = 1;
+        selection.remote[0] = network([192, 0, 2, 0], 24);
+        assert!(selection.takes(&flow()));
+        selection.remote[0] = network([192, 0, 3, 0], 24);
+        assert!(!selection.takes(&flow()));
+        selection.remote[0] = network([0, 0, 0, 0], 0);
+        assert!(selection.takes(&flow()), "all of IPv4");
+
+        let mut six = flow();
+        six.family = INET6;
+        six.remote_addr = [
+            u32::from_ne_bytes([0x20, 0x01, 0x0d, 0xb8]),
+            0,
+            0,
+            1u32.to_be(),
+        ];
+        assert!(
+            !selection.takes(&six),
+            "an IPv6 address is not in IPv4's network"
+        );
+        // A socket of both families has an IPv4 peer as a mapped address.
+        six.remote_addr = [0, 0, 0xffff_u32.to_be(), flow().remote_addr[0]];
+        assert!(selection.takes(&six));
+        selection.remote[0] = Prefix::default();
+        assert!(selection.takes(&six), "all of IPv6");
+
+        selection.local_len = 1;
+        selection.local[0] = network([10, 1, 0, 0], 16);
+        assert!(selection.takes(&flow()));
+        selection.local[0] = network([10, 2, 0, 0], 16);
+        assert!(!selection.takes(&flow()));
+    }
+
+    #[test]
+    fn cgroups_by_their_id() {
+        let mut selection = Selection::zeroed();
+        selection.cgroups_len = 1;
+        selection.cgroups[0] = 99;
+        assert!(selection.asks_cgroup());
+        assert!(selection.takes_cgroup(99) && !selection.takes_cgroup(0));
+    }
+}
