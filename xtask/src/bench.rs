@@ -18,7 +18,7 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 7] = [
+const BENCHES: [Bench; 8] = [
     Bench {
         name: "datapath",
         kernel: true,
@@ -47,6 +47,10 @@ const BENCHES: [Bench; 7] = [
         name: "sim",
         kernel: false,
     },
+    Bench {
+        name: "timeline",
+        kernel: false,
+    },
 ];
 
 /// Run the benchmarks, or the one named.
@@ -65,6 +69,9 @@ const BENCHES: [Bench; 7] = [
 /// policy: decisions a second on one core, by the policy's size and the batch's.
 ///
 /// sim: simulated packets and decisions a second on one core, and the memory of a flow.
+///
+/// timeline: rows a second from recordings to the timeline on two cores, and peak memory, for one and ten million rows (some
+/// 40 GB of temporary files; TIMELINE_ROWS asks for fewer).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The benchmark to run; all when left out.
