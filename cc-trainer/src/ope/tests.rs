@@ -217,6 +217,28 @@ fn a_model_lowers_the_variance_of_weights() {
 
 #[test]
 fn intervals_contain_the_truth_as_often_as_they_say() {
+    for n in [200, 300, 500] {
+        let process = Process::new(3, 1.0);
+        let mut contained = [0; Method::ALL.len()];
+        let (mut recorded, mut differences, mut spreads) = (0, [0; 7], [0.0; 7]);
+        let mut squares = [0.0; 7];
+        for repetition in 0..200 {
+            let data = process.flows(n, 5_000 + repetition, true);
+            let evaluation = evaluate(&data, &settings(200)).expect("valid");
+            let term = &evaluation.terms[0];
+            let own = process.value(&process.behaviour, 0);
+            recorded += usize::from(term.recorded.contains(own));
+            for (i, estimate) in term.estimates.iter().enumerate() {
+                let truth = process.truth(estimate.method, 0);
+                contained[i] += usize::from(estimate.candidate.contains(truth));
+                spreads[i] += (estimate.candidate.high - estimate.candidate.low) / 3.92 / 200.0;
+                squares[i] += (estimate.candidate.value - truth).powi(2) / 200.0;
+                let gain = process.value(&process.candidate, 0) - own;
+                differences[i] += usize::from(estimate.difference.contains(gain));
+            }
+        }
+        println!("XX {n} {contained:?} {recorded} {differences:?}\nXX {spreads:?}\nXX {:?}", squares.map(f64::sqrt));
+    }
     const REPETITIONS: u64 = 200;
     let process = Process::new(3, 1.0);
     let mut contained = [0; Method::ALL.len()];
@@ -245,6 +267,42 @@ fn intervals_contain_the_truth_as_often_as_they_say() {
     {
         assert!((178..=199).contains(count), "{what}: {count} of 200");
     }
+}
+
+#[test]
+fn influence_is_what_leaving_a_flow_out_does() {
+    let process = Process::new(3, 1.0);
+    let data = process.flows(80, 5, true);
+    let settings = settings(20);
+    let sizes = Sizes::of(&data, &settings).expect("valid");
+    let firsts: Vec<&Step> = data.iter().map(|flow| &flow.steps[0]).collect();
+    let direct = |own: Vec<usize>| -> f64 {
+        let model = FittedQ::fit(&data, own, &sizes, &settings);
+        let value = |step: &&Step| {
+            let mut q = vec![0.0; ACTIONS * TERMS];
+            model.predict(HORIZON, &step.features, &mut q);
+            let value = fitted_q::expected(step, &q, TERMS).next();
+            value.expect("the first term")
+        };
+        firsts.iter().map(value).sum::<f64>() / firsts.len() as f64
+    };
+    let all: Vec<usize> = (0..data.len()).collect();
+    let mut source = Source::new(HORIZON, &sizes);
+    for step in &firsts {
+        source.add_value(step, 1.0 / firsts.len() as f64);
+    }
+    let mut influence = vec![0.0; data.len() * TERMS];
+    FittedQ::fit(&data, all.clone(), &sizes, &settings).influence(&[source], &mut influence);
+    let whole = direct(all.clone());
+    let (mut missed, mut changed) = (0.0, 0.0);
+    for flow in 0..data.len() {
+        let others = all.iter().copied().filter(|&other| other != flow).collect();
+        let change = direct(others) - whole;
+        missed += (change + influence[flow * TERMS]).powi(2);
+        changed += change * change;
+    }
+    // To first order in one flow of eighty.
+    assert!(missed < 0.02 * changed, "{missed} of {changed}");
 }
 
 #[test]
