@@ -18,6 +18,7 @@ use crate::{
     policy::{Choice, Query, State},
     recording::{Addresses, Decided, Episodes, FileHeader, Recorded},
     reward::Terms,
+    trial::{Breach, Flows, GuardRails, Share, Side, SideReport, Tally, breach},
 };
 
 mod rows;
@@ -49,7 +50,7 @@ pub struct Counts {
     pub decisions_late: u64,
     /// Answers that were not finite: the flow kept its window.
     pub answers_invalid: u64,
-    /// Answers for flows that had closed meanwhile.
+    /// Answers for flows that had closed meanwhile, and those of a policy that another had replaced meanwhile.
     pub answers_orphaned: u64,
 }
 
@@ -71,6 +72,9 @@ pub struct FlowId {
 /// Queries that wait for the policy, and for which flows and windows they are.
 #[derive(Debug, Default)]
 pub struct Batch {
+    side: Side,
+    /// Which policies there were when it was made.
+    epoch: u32,
     tickets: Vec<Ticket>,
     /// The queries, for [`crate::policy::Policy::decide`].
     pub queries: Vec<Query>,
@@ -95,10 +99,35 @@ impl Batch {
         self.queries.is_empty()
     }
 
+    /// Which policy is to answer.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
     /// The slot of the flow that a query is of.
     pub fn slot(&self, query: usize) -> Option<u32> {
         self.tickets.get(query).map(|ticket| ticket.flow.slot)
     }
+}
+
+/// A policy, as far as the agent's core knows it.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// What its observations, actions and rewards are made of.
+    pub environment: Environment,
+    /// What the files of its rows say; none where nothing is recorded.
+    pub header: Option<Arc<FileHeader>>,
+}
+
+/// How a trial stands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TrialReport {
+    /// Share of the new flows that the candidate has, percent.
+    pub percent: f64,
+    /// The current policy's flows.
+    pub current: SideReport,
+    /// The candidate's flows.
+    pub candidate: SideReport,
 }
 
 /// A flow as the live view shows it.
@@ -164,6 +193,10 @@ struct FlowEntry {
     seen_ns: u64,
     /// Its rows, where the agent records.
     episode: Option<Episode>,
+    /// Which policy decides for it.
+    side: Side,
+    /// What its windows add up to, when it takes part in a trial.
+    tally: Option<Tally>,
 }
 
 /// The delays of a flow's decisions.
@@ -205,20 +238,28 @@ struct SilenceDue {
 
 /// The agent's state.
 pub struct Agent {
-    environment: Environment,
+    current: Served,
+    trial: Option<Trial>,
+    /// Counts the changes of policies: what was asked before one is not answered after it.
+    epoch: u32,
     window_ns: u64,
     flows: Vec<Option<Box<FlowEntry>>>,
-    waiting: VecDeque<FlowId>,
+    /// By [`Side`].
+    waiting: [VecDeque<FlowId>; 2],
+    asked_last: Side,
     silences: VecDeque<SilenceDue>,
     counts: Counts,
     delays: Histogram<u64>,
-    recording: Option<Recording>,
+    book: Option<Book>,
 }
 
 #[derive(Debug)]
-struct Recording {
-    header: Arc<FileHeader>,
-    book: Book,
+struct Trial {
+    candidate: Served,
+    share: Share,
+    rails: GuardRails,
+    /// The flows that have closed, by [`Side`].
+    closed: [Flows; 2],
 }
 
 impl Agent {
@@ -228,31 +269,41 @@ impl Agent {
         flows.resize_with(slots, || None);
         Self {
             window_ns: u64::from(environment.window_ms) * 1_000_000,
-            environment,
+            current: Served {
+                environment,
+                header: None,
+            },
+            trial: None,
+            epoch: 0,
             flows,
-            waiting: VecDeque::new(),
+            waiting: Default::default(),
+            asked_last: Side::Current,
             silences: VecDeque::new(),
             counts: Counts::default(),
             delays: empty_delays(),
-            recording: None,
+            book: None,
         }
     }
 
-    /// Makes rows from now on, of every flow that comes; [`Self::take_rows`] hands them out.
-    pub fn record(&mut self, header: Arc<FileHeader>, episodes: Episodes, addresses: Addresses) {
-        let book = Book::new(episodes, addresses);
-        self.recording = Some(Recording { header, book });
+    /// Makes rows from now on, of every flow that comes to a policy with a header; [`Self::take_rows`] hands them
+    /// out.
+    pub fn record(&mut self, episodes: Episodes, addresses: Addresses) {
+        self.book = Some(Book::new(episodes, addresses));
+    }
+
+    /// What the current policy's observations, actions and rewards are made of.
+    pub fn environment(&self) -> &Environment {
+        &self.current.environment
     }
 
     /// The rows about which everything is known, since this was last asked.
     pub fn take_rows(&mut self) -> Vec<Recorded> {
-        let recording = self.recording.as_mut();
-        recording.map_or_else(Vec::new, |recording| recording.book.take())
+        self.book.as_mut().map_or_else(Vec::new, Book::take)
     }
 
     /// Makes no more rows: those held back are handed out by [`Self::take_rows`] as they are.
     pub fn stop_recording(&mut self) {
-        let Some(Recording { book, .. }) = &mut self.recording else {
+        let Some(book) = &mut self.book else {
             return;
         };
         for entry in self.flows.iter_mut().flatten() {
@@ -264,8 +315,63 @@ impl Agent {
 
     /// Rows dropped as the policy had not answered their flow for too long.
     pub fn rows_dropped(&self) -> u64 {
-        let recording = self.recording.as_ref();
-        recording.map_or(0, |recording| recording.book.dropped())
+        self.book.as_ref().map_or(0, Book::dropped)
+    }
+
+    /// Serves another policy from now on, in windows of the same length. Flows go on with their windows, and with
+    /// their hidden state where it has the new policy's size; with another environment their history begins anew.
+    pub fn replace(&mut self, policy: Served) {
+        let former = std::mem::replace(&mut self.current, policy);
+        self.hand_over(Side::Current, &former);
+    }
+
+    /// Lets a candidate decide for its share of the flows that come from now on, in windows of the same length. A
+    /// trial that was on ends first, its candidate withdrawn.
+    pub fn begin_trial(&mut self, candidate: Served, share: Share, rails: GuardRails) {
+        self.withdraw();
+        self.trial = Some(Trial {
+            candidate,
+            share,
+            rails,
+            closed: Default::default(),
+        });
+    }
+
+    /// Ends the trial: the current policy takes the candidate's flows over. False without a trial.
+    pub fn withdraw(&mut self) -> bool {
+        let Some(trial) = self.trial.take() else {
+            return false;
+        };
+        self.hand_over(Side::Candidate, &trial.candidate);
+        true
+    }
+
+    /// Ends the trial: the candidate becomes the current policy. False without a trial.
+    pub fn promote(&mut self) -> bool {
+        let Some(trial) = self.trial.take() else {
+            return false;
+        };
+        let former = std::mem::replace(&mut self.current, trial.candidate);
+        self.hand_over(Side::Current, &former);
+        true
+    }
+
+    /// How the trial stands, if there is one.
+    pub fn trial(&self) -> Option<TrialReport> {
+        let trial = self.trial.as_ref()?;
+        let [current, candidate] = self.results(trial).map(|flows| flows.report());
+        Some(TrialReport {
+            percent: trial.share.percent(),
+            current,
+            candidate,
+        })
+    }
+
+    /// The guard rail that the candidate breaches, if it does.
+    pub fn breach(&self) -> Option<Breach> {
+        let trial = self.trial.as_ref()?;
+        let [current, candidate] = self.results(trial);
+        breach(&current, &candidate, &trial.rails)
     }
 
     /// Takes over a live flow that a former agent served.
@@ -376,14 +482,27 @@ impl Agent {
 
     /// Whether anybody waits for a decision.
     pub fn has_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
-    /// The queries of up to `most` flows that wait, the longest waiting first.
+    /// The queries of up to `most` flows that wait for one policy, the longest waiting first.
     pub fn take_batch(&mut self, most: usize) -> Batch {
-        let mut batch = Batch::default();
+        let side = match self.waiting.each_ref().map(VecDeque::is_empty) {
+            [false, false] => match self.asked_last {
+                Side::Current => Side::Candidate,
+                Side::Candidate => Side::Current,
+            },
+            [true, false] => Side::Candidate,
+            _ => Side::Current,
+        };
+        self.asked_last = side;
+        let mut batch = Batch {
+            side,
+            epoch: self.epoch,
+            ..Batch::default()
+        };
         while batch.len() < most {
-            let Some(id) = self.waiting.pop_front() else {
+            let Some(id) = self.waiting[side as usize].pop_front() else {
                 break;
             };
             let Some(Some(entry)) = self.flows.get_mut(id.slot as usize) else {
@@ -396,10 +515,10 @@ impl Agent {
                 continue;
             };
             entry.asked = true;
-            let reward =
-                Terms::of(&window, &self.environment.reward).reward(&self.environment.reward);
+            let environment = &served(&self.current, &self.trial, side).environment;
+            let reward = Terms::of(&window, &environment.reward).reward(&environment.reward);
             batch.queries.push(Query {
-                observation: observe(&self.environment, &window, &entry.history),
+                observation: observe(environment, &window, &entry.history),
                 reward: reward as f32,
                 cwnd: base_cwnd(entry, &window),
                 state: std::mem::take(&mut entry.state),
@@ -412,6 +531,10 @@ impl Agent {
                 mss: window.mss,
             });
         }
+        // All that waited for this policy have gone meanwhile.
+        if batch.is_empty() && most > 0 && self.has_waiting() {
+            return self.take_batch(most);
+        }
         batch
     }
 
@@ -423,6 +546,16 @@ impl Agent {
         choices: &[Choice],
         mut publish: impl FnMut(u32, Decision),
     ) {
+        let Batch { side, epoch, .. } = batch;
+        let policy = served(&self.current, &self.trial, side);
+        let environment = &policy.environment;
+        let settle = |entry: &mut FlowEntry, book: &mut Option<Book>, window, decision| {
+            if let (Some(book), Some(episode)) = (book, &mut entry.episode) {
+                episode.settle(book, policy.header.as_ref(), window, decision);
+            }
+        };
+        // Of flows that take part in a trial: usable answers, and others.
+        let (mut usable, mut unusable) = (0, 0);
         for ((ticket, query), choice) in batch.tickets.into_iter().zip(batch.queries).zip(choices) {
             let Some(Some(entry)) = self.flows.get_mut(ticket.flow.slot as usize) else {
                 continue;
@@ -434,9 +567,17 @@ impl Agent {
             entry.asked = false;
             entry.state = query.state;
             if entry.pending.is_some() {
-                self.waiting.push_back(ticket.flow);
+                self.waiting[entry.side as usize].push_back(ticket.flow);
             }
-            let environment = &self.environment;
+            if epoch != self.epoch {
+                self.counts.answers_orphaned += 1;
+                settle(entry, &mut self.book, ticket.window, None);
+                continue;
+            }
+            if entry.tally.is_some() {
+                usable += u64::from(*choice != Choice::Invalid);
+                unusable += u64::from(*choice == Choice::Invalid);
+            }
             let (action, probability, cwnd) = match *choice {
                 Choice::Action { index, probability } => {
                     entry.action = environment
@@ -456,7 +597,7 @@ impl Agent {
                 Choice::Invalid => {
                     self.counts.answers_invalid += 1;
                     entry.action = "invalid".into();
-                    settle(&mut self.recording, entry, ticket.window, None);
+                    settle(entry, &mut self.book, ticket.window, None);
                     continue;
                 }
             };
@@ -483,11 +624,14 @@ impl Agent {
                 cwnd,
                 delay_ns: Some(delay_ns),
             };
-            settle(&mut self.recording, entry, ticket.window, Some(decision));
+            settle(entry, &mut self.book, ticket.window, Some(decision));
             entry.delays.add(delay_ns);
             self.counts.decisions += 1;
             self.counts.decisions_late += u64::from(delay_ns > LATE_NS);
             self.delays.saturating_record(delay_ns / 1_000);
+        }
+        if let Some(trial) = &mut self.trial {
+            trial.closed[side as usize].answered(usable, unusable);
         }
     }
 
@@ -523,19 +667,23 @@ impl Agent {
 
     fn open(&mut self, id: FlowId, identity: Identity) {
         let initial = u64::from(identity.initial_cwnd) * u64::from(identity.mss);
-        let history = History::new(&self.environment, initial);
+        let (side, tally) = match &self.trial {
+            Some(trial) => (
+                trial.share.side(&identity, id.generation),
+                Some(Tally::default()),
+            ),
+            None => (Side::Current, None),
+        };
+        let environment = &served(&self.current, &self.trial, side).environment;
+        let history = History::new(environment, initial);
+        // The record of its predecessor's end may have been lost.
+        self.vacate(id.slot);
         let Some(place) = self.flows.get_mut(id.slot as usize) else {
             return;
         };
         self.counts.flows += 1;
-        let book = self.recording.as_mut().map(|recording| &mut recording.book);
-        let episode = book.map(|book| {
-            // The record of its predecessor's end was lost.
-            if let Some(episode) = place.take().and_then(|entry| entry.episode) {
-                episode.finish(book, true);
-            }
-            Episode::begin(book, &identity, initial)
-        });
+        let book = self.book.as_mut();
+        let episode = book.map(|book| Episode::begin(book, &identity, initial));
         *place = Some(Box::new(FlowEntry {
             generation: id.generation,
             identity,
@@ -550,18 +698,66 @@ impl Agent {
             delays: Delays::new(),
             seen_ns: 0,
             episode,
+            side,
+            tally,
         }));
     }
 
     fn close(&mut self, id: FlowId) {
-        if self.entry(id).is_some()
-            && let Some(place) = self.flows.get_mut(id.slot as usize)
-        {
-            let episode = place.take().and_then(|entry| entry.episode);
-            if let (Some(episode), Some(recording)) = (episode, &mut self.recording) {
-                episode.finish(&mut recording.book, true);
+        if self.entry(id).is_some() {
+            self.vacate(id.slot);
+        }
+    }
+
+    /// The flow in a slot, if there is one, has closed.
+    fn vacate(&mut self, slot: u32) {
+        let Some(entry) = self.flows.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
+        if let (Some(episode), Some(book)) = (entry.episode, &mut self.book) {
+            episode.finish(book, true);
+        }
+        if let (Some(tally), Some(trial)) = (&entry.tally, &mut self.trial) {
+            trial.closed[entry.side as usize].add(tally, &trial.rails);
+        }
+    }
+
+    /// A policy that was another until now decides for the flows of a side that had `former`; all flows are the
+    /// current policy's from now on.
+    fn hand_over(&mut self, side: Side, former: &Served) {
+        self.epoch = self.epoch.wrapping_add(1);
+        let [current, candidate] = &mut self.waiting;
+        current.append(candidate);
+        let environment = &self.current.environment;
+        for entry in self.flows.iter_mut().flatten() {
+            let handed_over = entry.side == side;
+            entry.side = Side::Current;
+            entry.tally = None;
+            if !handed_over || *environment == former.environment {
+                continue;
+            }
+            // The window that waits was seen under the former environment.
+            self.counts.windows_skipped += u64::from(entry.pending.take().is_some());
+            let bytes = window_bytes(entry);
+            entry.history = History::new(environment, bytes);
+            if let Some(book) = &mut self.book {
+                let next = Episode::begin(book, &entry.identity, bytes);
+                if let Some(episode) = entry.episode.replace(next) {
+                    episode.finish(book, false);
+                }
             }
         }
+    }
+
+    /// The trial's flows, closed and live, by [`Side`].
+    fn results(&self, trial: &Trial) -> [Flows; 2] {
+        let mut results = trial.closed;
+        for entry in self.flows.iter().flatten() {
+            if let Some(tally) = &entry.tally {
+                results[entry.side as usize].add(tally, &trial.rails);
+            }
+        }
+        results
     }
 
     fn on_window(&mut self, now_ns: u64, id: FlowId, window: &WindowRecord) {
@@ -582,16 +778,22 @@ impl Agent {
         entry.newest = window.index;
         entry.last = Some(*window);
         let replaced = entry.pending.replace(*window);
-        if let Some(replaced) = &replaced {
-            settle(&mut self.recording, entry, replaced.index, None);
+        if let Some(tally) = &mut entry.tally {
+            tally.add(window);
         }
-        if let (Some(recording), Some(episode)) = (&mut self.recording, &mut entry.episode) {
-            episode.on_window(&mut recording.book, &recording.header, window);
+        let policy = served(&self.current, &self.trial, entry.side);
+        if let (Some(book), Some(episode), Some(header)) =
+            (&mut self.book, &mut entry.episode, &policy.header)
+        {
+            if let Some(replaced) = &replaced {
+                episode.settle(book, Some(header), replaced.index, None);
+            }
+            episode.on_window(book, header, window);
         }
         if replaced.is_some() {
             self.counts.windows_skipped += 1;
         } else if !entry.asked {
-            self.waiting.push_back(id);
+            self.waiting[entry.side as usize].push_back(id);
         }
     }
 
@@ -605,15 +807,20 @@ impl Agent {
     }
 }
 
-/// Says in a flow's rows what was decided on a window.
-fn settle(
-    recording: &mut Option<Recording>,
-    entry: &mut FlowEntry,
-    window: u32,
-    decision: Option<Decided>,
-) {
-    if let (Some(recording), Some(episode)) = (recording, &mut entry.episode) {
-        episode.settle(&mut recording.book, &recording.header, window, decision);
+/// The policy that decides for a side.
+fn served<'a>(current: &'a Served, trial: &'a Option<Trial>, side: Side) -> &'a Served {
+    match (side, trial) {
+        (Side::Candidate, Some(trial)) => &trial.candidate,
+        _ => current,
+    }
+}
+
+/// The window in force, in bytes.
+fn window_bytes(entry: &FlowEntry) -> u64 {
+    let identity = &entry.identity;
+    match &entry.last {
+        Some(window) => u64::from(base_cwnd(entry, window)) * u64::from(window.mss),
+        None => u64::from(identity.initial_cwnd) * u64::from(identity.mss),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
 };
@@ -16,7 +16,7 @@ use crate::{
     logging,
     policy::PolicyFile,
     serve,
-    status::{default_socket, fetch},
+    status::{self, default_socket, fetch},
     view,
 };
 
@@ -41,6 +41,22 @@ enum Command {
     Status(Running),
     /// Watch a running agent.
     Top(Running),
+    /// Have a running agent serve another policy file from now on; its flows go on as they are.
+    ///
+    /// With --canary the file gets a share of the new flows first: `promote` and `withdraw` end that trial.
+    Reload {
+        /// The policy.
+        file: PathBuf,
+        /// Only for this share of the new flows, in percent, beside the current policy.
+        #[arg(long, value_name = "PERCENT")]
+        canary: Option<f64>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Have a running agent serve the candidate of its trial to all flows.
+    Promote(Place),
+    /// Have a running agent end the trial of its candidate.
+    Withdraw(Place),
     /// Say what a policy file is: its observation, actions, sizes and provenance.
     Inspect {
         /// The policy.
@@ -68,17 +84,24 @@ struct Format {
 
 #[derive(Args, Debug)]
 struct Running {
+    #[command(flatten)]
+    place: Place,
+    #[command(flatten)]
+    format: Format,
+}
+
+/// Which agent.
+#[derive(Args, Debug)]
+struct Place {
     /// Name of its congestion control.
     #[arg(long, default_value = "rlcc")]
     name: String,
     /// Its socket, where it is not the usual one.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    #[command(flatten)]
-    format: Format,
 }
 
-impl Running {
+impl Place {
     fn socket(&self) -> PathBuf {
         self.socket
             .clone()
@@ -92,8 +115,15 @@ impl Cli {
         match self.command {
             Command::Run(arguments) => run(arguments),
             Command::Check(format) => check(&format),
-            Command::Status(running) => status(&running),
+            Command::Status(running) => show(&running),
             Command::Top(running) => top(&running),
+            Command::Reload {
+                file,
+                canary,
+                place,
+            } => reload(&file, canary, &place),
+            Command::Promote(place) => tell(&place, status::Command::Promote),
+            Command::Withdraw(place) => tell(&place, status::Command::Withdraw),
             Command::Inspect { file, format } => inspect(&file, &format),
         }
     }
@@ -124,19 +154,37 @@ fn check(format: &Format) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn status(running: &Running) -> anyhow::Result<ExitCode> {
-    print(&running.format, &fetch(&running.socket())?)?;
+fn show(running: &Running) -> anyhow::Result<ExitCode> {
+    print(&running.format, &fetch(&running.place.socket())?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn top(running: &Running) -> anyhow::Result<ExitCode> {
-    let socket = running.socket();
+    let socket = running.place.socket();
     fetch(&socket)?;
     view::run(|| fetch(&socket).ok().map(Arc::new), || false)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn inspect(file: &std::path::Path, format: &Format) -> anyhow::Result<ExitCode> {
+fn reload(file: &Path, canary: Option<f64>, place: &Place) -> anyhow::Result<ExitCode> {
+    // The agent may have another working directory.
+    let file = file
+        .canonicalize()
+        .with_context(|| format!("{}", file.display()))?;
+    let command = match canary {
+        Some(percent) => status::Command::Try { file, percent },
+        None => status::Command::Reload { file },
+    };
+    tell(place, command)
+}
+
+fn tell(place: &Place, command: status::Command) -> anyhow::Result<ExitCode> {
+    let outcome = status::command(&place.socket(), command)?;
+    write(&outcome)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspect(file: &Path, format: &Format) -> anyhow::Result<ExitCode> {
     let policy = PolicyFile::read(file)?;
     print(format, policy.summary())?;
     Ok(ExitCode::SUCCESS)
@@ -151,7 +199,11 @@ fn print<T: serde::Serialize + std::fmt::Display>(
     } else {
         value.to_string()
     };
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
+    write(text.trim_end())
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    match writeln!(io::stdout(), "{text}") {
         // A reader that has seen enough, such as head.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("writing to standard output"),

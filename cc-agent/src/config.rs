@@ -8,12 +8,14 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     action::ActionSpace,
+    deploy::{Canary, DeployError, Loaded, Loader},
     environment::Environment,
     kernel,
-    policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
+    policy::{PolicySpec, Serving},
     record::RecordOptions,
     recording::{AddressKey, Addresses, Limits},
     status::default_socket,
+    trial::GuardRails,
 };
 
 /// Options of `cc-agent run`, each also a key of the file (with `_` for `-`); the command line wins.
@@ -34,6 +36,19 @@ pub struct RunOptions {
     /// Seed of every random choice.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
+
+    /// Share of the new flows that the policy --candidate decides for, in percent: 0 to 100.
+    #[arg(long, value_name = "PERCENT")]
+    pub canary: Option<f64>,
+
+    /// Policy on trial beside the current one, see --canary; withdrawn by itself when its flows fare worse.
+    #[arg(long, value_name = "POLICY")]
+    #[serde(deserialize_with = "text")]
+    pub candidate: Option<PolicySpec>,
+
+    /// Flows that each side of a trial needs before it may be concluded that the candidate is worse [default: 20].
+    #[arg(long, value_name = "N")]
+    pub canary_flows: Option<u64>,
 
     /// Name under which the congestion control is registered [default: rlcc].
     #[arg(long, value_name = "NAME")]
@@ -149,11 +164,13 @@ pub struct Settings {
     /// How the datapath is to run.
     pub datapath: kernel::Options,
     /// The policy, ready to decide.
-    pub policy: Box<dyn Policy>,
-    /// The policy in a line.
-    pub policy_text: String,
-    /// The policy in recordings: SHA-256 of its file, or its name.
-    pub policy_name: String,
+    pub policy: Loaded,
+    /// How the next policies are loaded.
+    pub loader: Loader,
+    /// What candidates must not breach.
+    pub rails: GuardRails,
+    /// A candidate to begin with.
+    pub canary: Option<Canary>,
     /// What to record.
     pub record: Option<RecordOptions>,
     /// Added to every inference.
@@ -192,13 +209,8 @@ pub enum ConfigError {
         source: Box<toml::de::Error>,
     },
     /// The policy cannot be used.
-    #[error("policy {policy}: {source}")]
-    Policy {
-        /// The policy.
-        policy: PolicySpec,
-        /// Why.
-        source: PolicyError,
-    },
+    #[error(transparent)]
+    Policy(#[from] DeployError),
     /// An option contradicts the policy file.
     #[error(
         "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the option out, or use another policy"
@@ -247,6 +259,9 @@ impl RunOptions {
             policy: self.policy.or(other.policy),
             serving: self.serving.or(other.serving),
             seed: self.seed.or(other.seed),
+            canary: self.canary.or(other.canary),
+            candidate: self.candidate.or(other.candidate),
+            canary_flows: self.canary_flows.or(other.canary_flows),
             name: self.name.or(other.name),
             window_ms: self.window_ms.or(other.window_ms),
             actions: self.actions.or(other.actions),
@@ -298,15 +313,17 @@ impl RunOptions {
         }
 
         let spec = self.policy.clone().unwrap_or_default();
-        let serving = self.serving.clone().map(|option| option.0);
-        let asked = self.environment();
-        let policy = spec
-            .load(&asked, serving.unwrap_or_default(), self.seed.unwrap_or(0))
-            .map_err(|source| ConfigError::Policy {
-                policy: spec.clone(),
-                source,
-            })?;
-        let environment = policy.environment().clone();
+        let loader = Loader {
+            environment: self.environment(),
+            serving: self
+                .serving
+                .clone()
+                .map(|option| option.0)
+                .unwrap_or_default(),
+            seed: self.seed.unwrap_or(0),
+        };
+        let policy = loader.load(&spec)?;
+        let environment = policy.policy.environment().clone();
         self.check_against(&spec, &environment)?;
         let cwnd_max = self
             .cwnd_max
@@ -321,6 +338,8 @@ impl RunOptions {
             );
             return Err(out_of_range("--policy", &spec, expected));
         }
+        let rails = self.rails()?;
+        let canary = self.canary(&loader, rails, &environment)?;
         let ack_filter = self
             .per_ack
             .clone()
@@ -342,10 +361,11 @@ impl RunOptions {
                 cgroup: self.cgroup.clone(),
                 name: name.clone(),
             },
-            policy_text: describe(&spec, policy.file()),
-            policy_name: identify(&spec, policy.file()),
             record: self.recording()?,
             policy,
+            loader,
+            rails,
+            canary,
             added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
             niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
@@ -355,6 +375,43 @@ impl RunOptions {
             duration: self.duration.map(Duration::from_secs_f64),
             plain: self.plain.unwrap_or(false),
         })
+    }
+
+    /// What candidates must not breach.
+    fn rails(&self) -> Result<GuardRails, ConfigError> {
+        let mut rails = GuardRails::default();
+        if let Some(flows) = self.canary_flows {
+            within("--canary-flows", flows, 2, 1_000_000)?;
+            rails.flows = flows;
+        }
+        Ok(rails)
+    }
+
+    /// A candidate to begin with.
+    fn canary(
+        &self,
+        loader: &Loader,
+        rails: GuardRails,
+        running: &Environment,
+    ) -> Result<Option<Canary>, ConfigError> {
+        let (percent, spec) = match (self.canary, &self.candidate) {
+            (None, None) => return Ok(None),
+            (Some(percent), Some(spec)) => (percent, spec),
+            (Some(percent), None) => {
+                return Err(out_of_range("--canary", percent, "also --candidate POLICY"));
+            }
+            (None, Some(spec)) => {
+                return Err(out_of_range("--candidate", spec, "also --canary PERCENT"));
+            }
+        };
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(out_of_range("--canary", percent, "0 to 100 percent"));
+        }
+        Ok(Some(Canary {
+            candidate: loader.load_beside(spec, running)?,
+            percent,
+            rails,
+        }))
     }
 
     /// What to record.
@@ -431,18 +488,6 @@ impl RunOptions {
             None => Ok(()),
         }
     }
-}
-
-fn describe(spec: &PolicySpec, file: Option<&Summary>) -> String {
-    match file {
-        Some(summary) => format!("{spec}: {}, {}", summary.meta.name, summary.meta.kind),
-        None => spec.to_string(),
-    }
-}
-
-/// What a policy is called in recordings.
-fn identify(spec: &PolicySpec, file: Option<&Summary>) -> String {
-    file.map_or_else(|| spec.to_string(), |summary| summary.sha256.clone())
 }
 
 fn read_key(path: &PathBuf) -> Result<AddressKey, ConfigError> {
@@ -594,8 +639,8 @@ mod tests {
         assert_eq!(settings.datapath.ack_filter, AckFilter::Off);
         assert_eq!(settings.per_ack_file, None);
         assert!(settings.record.is_none());
-        assert_eq!(settings.policy_name.len(), 64, "a SHA-256");
-        assert!(settings.policy_text.starts_with("default: "));
+        assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
+        assert!(settings.policy.text.starts_with("default: "));
     }
 
     #[test]
@@ -607,7 +652,7 @@ mod tests {
         };
         let settings = line.or(file).resolve().expect("valid");
         assert_eq!(settings.datapath.slots, 99);
-        assert_eq!(settings.policy_text, "fixed:7");
+        assert_eq!(settings.policy.text, "fixed:7");
     }
 
     #[test]
@@ -617,7 +662,7 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\nsocket = 's'\n\
-             duration = 2.5\nplain = true\nrecord = 'r'\nrecord_addresses = 'plain'\n\
+             duration = 2.5\nplain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\nrecord = 'r'\nrecord_addresses = 'plain'\n\
              record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
         .expect("valid");
@@ -642,6 +687,9 @@ mod tests {
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
         assert!(settings.default && settings.plain);
+        let canary = settings.canary.expect("a candidate");
+        assert_eq!((canary.percent, canary.rails.flows), (12.5, 4));
+        assert_eq!(canary.candidate.text, "fixed:9");
         let record = settings.record.expect("a recording");
         assert!(matches!(record.addresses, Addresses::Plain));
         let limits = Limits {
@@ -685,6 +733,19 @@ mod tests {
             (
                 "record_limit_mb = 100",
                 "--record-limit-mb 100: expected 128",
+            ),
+            ("canary = 10.0", "--canary 10: expected also --candidate"),
+            (
+                "candidate = 'random'",
+                "--candidate random: expected also --canary",
+            ),
+            (
+                "candidate = 'random'\ncanary = 101.0",
+                "--canary 101: expected 0 to 100",
+            ),
+            (
+                "policy = 'random'\nwindow_ms = 50\ncandidate = 'default'\ncanary = 1.0",
+                "policy default was made for window_ms 100, but the running agent has 50",
             ),
             ("record_file_mb = 0", "--record-file-mb 0: expected"),
         ] {

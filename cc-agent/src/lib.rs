@@ -2,7 +2,8 @@
 //! observations, runs a policy on them, and publishes the windows that it decides.
 //!
 //! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`], [`recording`] and [`reward`].
+//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`policy`], [`recording`],
+//! [`reward`] and [`trial`].
 
 #[cfg(feature = "kernel")]
 pub mod acks;
@@ -12,6 +13,8 @@ pub mod agent;
 pub mod cli;
 #[cfg(feature = "kernel")]
 pub mod config;
+#[cfg(feature = "kernel")]
+pub mod deploy;
 pub mod environment;
 #[cfg(feature = "kernel")]
 pub mod kernel;
@@ -27,5 +30,6 @@ pub mod reward;
 pub mod serve;
 #[cfg(feature = "kernel")]
 pub mod status;
+pub mod trial;
 #[cfg(feature = "kernel")]
 pub mod view;

@@ -1,7 +1,7 @@
 //! The running agent: records in, inference on a thread of its own, decisions out.
 //!
 //! One thread does all I/O: it drains the ring buffer, keeps the [`Agent`], publishes decisions and
-//! beats the heartbeat. A second runs the policy. They exchange batches over channels, so that a slow
+//! beats the heartbeat. A second runs the policies. They exchange batches over channels, so that a slow
 //! policy delays only its own answers.
 
 use std::{
@@ -19,8 +19,9 @@ use std::{
 use cc_ebpf::{Counter, Record};
 use hdrhistogram::Histogram;
 use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::{Notify, mpsc, watch},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{Notify, mpsc, oneshot, watch},
+    task,
     time::{MissedTickBehavior, interval, sleep_until},
 };
 use tracing::{info, warn};
@@ -29,11 +30,13 @@ use crate::{
     acks::AckWriter,
     agent::{Agent, Batch},
     config::Settings,
+    deploy::{DeployError, Loaded, Loader},
     kernel::{self, Datapath, clock, priority, sysctl::DefaultCongestionControl},
-    policy::{Choice, Policy},
+    policy::{Choice, Policy, PolicySpec},
     record::Run,
     recording::{Recorder, RecordingStatus},
-    status::{Percentiles, Server, Snapshot},
+    status::{Command, Outcome, Percentiles, Server, Snapshot, Told, Trial},
+    trial::{GuardRails, Share, Side},
     view,
 };
 
@@ -45,10 +48,15 @@ const DRAIN: usize = 4_096;
 const FLOWS_SHOWN: usize = 500;
 const VIEW_PERIOD: Duration = Duration::from_millis(200);
 const LOG_PERIOD: Duration = Duration::from_secs(5);
+/// Commands that wait, at most.
+const COMMANDS: usize = 16;
+/// Niceness of the thread that loads policies: nobody waits for it but who gave the command.
+const LOADER_NICENESS: i32 = 10;
 
 /// Serves until a signal, the duration's end, or `q` in the live view.
 pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let mut shutdown = Shutdown::new()?;
+    let mut hangup = signal(SignalKind::hangup())?;
     let duration = settings.duration;
     let show = !settings.plain && std::io::stdout().is_terminal();
     let datapath = Datapath::attach(&settings.datapath)?;
@@ -63,16 +71,21 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let server = Server::bind(&settings.socket)?;
     info!(
         "registered {name}; policy {}; {} slots; {} flows adopted",
-        settings.policy_text,
+        settings.policy.text,
         datapath.slots(),
         datapath.adopted()
     );
-    let mut service = Service::new(settings, datapath, default)?;
+    // Who looks at a live view is gone when the terminal is; a service is told to reload.
+    let ends_at_hangup = show || std::io::stdin().is_terminal() || std::io::stderr().is_terminal();
+    let (commands, told) = mpsc::channel(COMMANDS);
+    let mut service = Service::new(settings, datapath, default, told)?;
     let latest = service.snapshots.subscribe();
     let view = show.then(|| Screen::start(latest.clone(), shutdown.stop.clone()));
-    let answering = tokio::spawn(server.serve(latest));
+    let answering = tokio::spawn(server.serve(latest, commands));
     shutdown.after(duration);
-    let outcome = service.run(&mut shutdown).await;
+    let outcome = service
+        .run(&mut shutdown, &mut hangup, ends_at_hangup)
+        .await;
     answering.abort();
     if let Some(view) = view {
         view.stop();
@@ -91,10 +104,33 @@ struct Service {
     inference: Inference,
     acks: Option<AckWriter>,
     recorder: Option<Recorder>,
+    run: Option<Run>,
+    policies: Policies,
+    commands: mpsc::Receiver<Told>,
+    loads: (mpsc::UnboundedSender<Load>, mpsc::UnboundedReceiver<Load>),
     snapshots: watch::Sender<Arc<Snapshot>>,
     started: Instant,
     heartbeat: Duration,
     log: bool,
+}
+
+/// What the agent serves, for people.
+struct Policies {
+    loader: Loader,
+    rails: GuardRails,
+    spec: PolicySpec,
+    text: String,
+    candidate: Option<(PolicySpec, String)>,
+    /// What became of the last command or trial.
+    news: Option<String>,
+}
+
+/// A policy that was to be loaded.
+struct Load {
+    outcome: Result<Loaded, DeployError>,
+    /// Its share of the new flows, in percent; none for all flows.
+    percent: Option<f64>,
+    tell: Option<oneshot::Sender<Outcome>>,
 }
 
 impl Service {
@@ -102,17 +138,19 @@ impl Service {
         settings: Settings,
         datapath: Datapath,
         default: Option<DefaultCongestionControl>,
+        commands: mpsc::Receiver<Told>,
     ) -> Result<Self, anyhow::Error> {
-        let environment = settings.policy.environment().clone();
-        let mut agent = Agent::new(environment.clone(), datapath.slots());
-        let mut recorder = None;
+        let policy = settings.policy;
+        let environment = policy.policy.environment().clone();
+        let mut agent = Agent::new(environment, datapath.slots());
+        let (mut recorder, mut run) = (None, None);
         if let Some(options) = settings.record {
-            let run = Run::begin(options.addresses.clone());
-            recorder = Some(run.record(options.limits)?);
-            let metadata = settings.policy.file().map(|file| file.meta.clone());
-            let header = run.header(environment, &settings.policy_name, metadata);
-            agent.record(Arc::new(header), run.episodes(), options.addresses);
+            let begun = Run::begin(options.addresses.clone());
+            recorder = Some(begun.record(options.limits)?);
+            agent.record(begun.episodes(), options.addresses);
+            run = Some(begun);
         }
+        agent.replace(policy.served(run.as_ref()));
         for flow in datapath.live_flows() {
             agent.adopt(&flow);
         }
@@ -122,13 +160,24 @@ impl Service {
             None => None,
         };
         let log = settings.plain || !std::io::stdout().is_terminal();
-        let service = Self {
-            inference: Inference::start(settings.policy, settings.added_delay, limit),
+        let mut service = Self {
+            inference: Inference::start(policy.policy, settings.added_delay, limit),
+            policies: Policies {
+                loader: settings.loader,
+                rails: settings.rails,
+                spec: policy.spec,
+                text: policy.text.clone(),
+                candidate: None,
+                news: None,
+            },
+            run,
+            commands,
+            loads: mpsc::unbounded_channel(),
             snapshots: watch::Sender::new(Arc::new(Snapshot {
                 name: settings.datapath.name,
                 version: env!("CARGO_PKG_VERSION").into(),
                 pid: std::process::id(),
-                policy: settings.policy_text,
+                policy: policy.text,
                 uptime_s: 0.0,
                 slots: datapath.slots(),
                 live_flows: 0,
@@ -139,6 +188,8 @@ impl Service {
                 inference: Percentiles::default(),
                 mean_batch: 0.0,
                 cpu_s: 0.0,
+                trial: None,
+                news: None,
                 recording: None,
                 flows: Vec::new(),
             })),
@@ -151,13 +202,21 @@ impl Service {
             heartbeat: (limit / 10).clamp(Duration::from_millis(2), Duration::from_millis(100)),
             log,
         };
+        if let Some(canary) = settings.canary {
+            info!("{}", service.try_out(canary.candidate, canary.percent));
+        }
         service.datapath.beat(clock::now_ns());
         let first = service.snapshot()?;
         service.snapshots.send_replace(Arc::new(first));
         Ok(service)
     }
 
-    async fn run(&mut self, shutdown: &mut Shutdown) -> Result<(), anyhow::Error> {
+    async fn run(
+        &mut self,
+        shutdown: &mut Shutdown,
+        hangup: &mut Signal,
+        ends_at_hangup: bool,
+    ) -> Result<(), anyhow::Error> {
         let readable = self.datapath.records().readiness()?;
         let mut heartbeat = ticker(self.heartbeat);
         let mut snapshot = ticker(VIEW_PERIOD);
@@ -178,6 +237,12 @@ impl Service {
             tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(()),
+                _ = hangup.recv() => {
+                    if ends_at_hangup {
+                        return Ok(());
+                    }
+                    self.load_again();
+                }
                 answer = self.inference.answers.recv() => match answer {
                     Some(answer) => self.publish(answer),
                     None => anyhow::bail!("the policy's thread has stopped; see the messages above"),
@@ -196,7 +261,12 @@ impl Service {
                     self.take_acks();
                     self.datapath.flush_messages();
                 }
+                Some((command, tell)) = self.commands.recv() => {
+                    self.obey(command, tell);
+                }
+                Some(load) = self.loads.1.recv() => self.loaded(load),
                 _ = snapshot.tick() => {
+                    self.watch_candidate();
                     let snapshot = self.snapshot()?;
                     self.snapshots.send_replace(Arc::new(snapshot));
                 }
@@ -225,6 +295,131 @@ impl Service {
             }
         }
         records.len()
+    }
+
+    fn obey(&mut self, command: Command, tell: oneshot::Sender<Outcome>) {
+        let outcome = match command {
+            Command::Reload { file } => return self.load(PolicySpec::Onnx(file), None, Some(tell)),
+            Command::Try { file, percent } if (0.0..=100.0).contains(&percent) => {
+                return self.load(PolicySpec::Onnx(file), Some(percent), Some(tell));
+            }
+            Command::Try { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
+            Command::Promote => self.promote(),
+            Command::Withdraw => self.withdraw("as it was told"),
+        };
+        self.announce(outcome, Some(tell));
+    }
+
+    /// Reads the current policy's file again.
+    fn load_again(&mut self) {
+        match self.policies.spec.clone() {
+            spec @ PolicySpec::Onnx(_) => self.load(spec, None, None),
+            spec => {
+                let outcome = Err(format!(
+                    "policy {spec} is in no file that could be read again"
+                ));
+                self.announce(outcome, None);
+            }
+        }
+    }
+
+    /// Loads a policy, on another thread: a large one takes longer than a flow may wait.
+    fn load(
+        &mut self,
+        spec: PolicySpec,
+        percent: Option<f64>,
+        tell: Option<oneshot::Sender<Outcome>>,
+    ) {
+        let loader = self.policies.loader.clone();
+        let running = self.agent.environment().clone();
+        let loads = self.loads.0.clone();
+        task::spawn_blocking(move || {
+            // Best effort, as it is at the start.
+            let _ = priority::set_niceness(LOADER_NICENESS);
+            let outcome = loader.load_beside(&spec, &running);
+            let _ = loads.send(Load {
+                outcome,
+                percent,
+                tell,
+            });
+        });
+    }
+
+    fn loaded(&mut self, load: Load) {
+        let outcome = match (load.outcome, load.percent) {
+            (Err(error), _) => Err(format!("{error}; the policy stays {}", self.policies.text)),
+            (Ok(_), None) if self.policies.candidate.is_some() => {
+                Err("a candidate is on trial: promote or withdraw it first".into())
+            }
+            (Ok(loaded), None) => Ok(self.replace(loaded)),
+            (Ok(loaded), Some(percent)) => Ok(self.try_out(loaded, percent)),
+        };
+        self.announce(outcome, load.tell);
+    }
+
+    fn replace(&mut self, loaded: Loaded) -> String {
+        self.agent.replace(loaded.served(self.run.as_ref()));
+        self.inference
+            .order(Order::Install(Side::Current, loaded.policy));
+        self.policies.spec = loaded.spec;
+        self.policies.text = loaded.text;
+        format!("policy {} decides from now on", self.policies.text)
+    }
+
+    fn try_out(&mut self, loaded: Loaded, percent: f64) -> String {
+        let candidate = loaded.served(self.run.as_ref());
+        let share = Share::new(percent, clock::now_ns());
+        self.agent
+            .begin_trial(candidate, share, self.policies.rails);
+        self.inference
+            .order(Order::Install(Side::Candidate, loaded.policy));
+        let told = format!("candidate {} has {percent} % of the new flows", loaded.text);
+        self.policies.candidate = Some((loaded.spec, loaded.text));
+        told
+    }
+
+    fn promote(&mut self) -> Outcome {
+        let Some((spec, text)) = self.policies.candidate.take() else {
+            return Err("there is no candidate to promote".into());
+        };
+        self.agent.promote();
+        self.inference.order(Order::Promote);
+        self.policies.spec = spec;
+        self.policies.text = text;
+        Ok(format!("candidate {} was promoted", self.policies.text))
+    }
+
+    fn withdraw(&mut self, why: &str) -> Outcome {
+        let Some((_, text)) = self.policies.candidate.take() else {
+            return Err("there is no candidate to withdraw".into());
+        };
+        self.agent.withdraw();
+        self.inference.order(Order::Withdraw);
+        Ok(format!("candidate {text} was withdrawn: {why}"))
+    }
+
+    /// Takes the candidate's flows back when it breaches a guard rail.
+    fn watch_candidate(&mut self) {
+        if let Some(breach) = self.agent.breach() {
+            let outcome = self.withdraw(&breach.to_string());
+            self.announce(outcome, None);
+        }
+    }
+
+    /// Tells what became of a command or a trial: who gave it, the log, and the status.
+    fn announce(&mut self, outcome: Outcome, tell: Option<oneshot::Sender<Outcome>>) {
+        match &outcome {
+            Ok(text) => info!("{text}"),
+            Err(text) => warn!("{text}"),
+        }
+        self.policies.news = Some(outcome.clone().unwrap_or_else(|text| text));
+        if let Ok(snapshot) = self.snapshot() {
+            self.snapshots.send_replace(Arc::new(snapshot));
+        }
+        if let Some(tell) = tell {
+            // Who asked may have gone.
+            let _ = tell.send(outcome);
+        }
     }
 
     fn record(&mut self) {
@@ -295,8 +490,24 @@ impl Service {
             flows: self.agent.views(FLOWS_SHOWN),
             name: fixed.name.clone(),
             version: fixed.version.clone(),
-            policy: fixed.policy.clone(),
+            policy: self.policies.text.clone(),
+            trial: self.trial(),
+            news: self.policies.news.clone(),
             ..**fixed
+        })
+    }
+}
+
+impl Service {
+    fn trial(&self) -> Option<Trial> {
+        let report = self.agent.trial()?;
+        let (_, candidate) = self.policies.candidate.clone()?;
+        Some(Trial {
+            candidate,
+            percent: report.percent,
+            flows_needed: self.policies.rails.flows,
+            current_flows: report.current,
+            candidate_flows: report.candidate,
         })
     }
 }
@@ -309,15 +520,25 @@ impl Drop for Service {
     }
 }
 
-/// The policy's thread, as the I/O thread sees it.
+/// The policies' thread, as the I/O thread sees it.
 struct Inference {
-    questions: blocking::Sender<Batch>,
+    orders: blocking::Sender<Order>,
     answers: mpsc::UnboundedReceiver<Answer>,
     asked: Option<Instant>,
     limit: Duration,
     /// Of a batch, µs.
     times: Histogram<u64>,
     decided: u64,
+}
+
+/// What the policies' thread is to do next.
+enum Order {
+    Decide(Batch),
+    Install(Side, Box<dyn Policy>),
+    /// The candidate becomes the current policy.
+    Promote,
+    /// There is no candidate any more.
+    Withdraw,
 }
 
 struct Answer {
@@ -327,34 +548,56 @@ struct Answer {
 }
 
 impl Inference {
-    fn start(mut policy: Box<dyn Policy>, added: Duration, limit: Duration) -> Self {
-        let (questions, asked) = blocking::channel::<Batch>();
+    fn start(mut current: Box<dyn Policy>, added: Duration, limit: Duration) -> Self {
+        let (orders, queue) = blocking::channel::<Order>();
         let (answer, answers) = mpsc::unbounded_channel();
         thread::Builder::new()
             .name("policy".into())
             .spawn(move || {
-                for mut batch in asked {
+                let mut candidate: Option<Box<dyn Policy>> = None;
+                for order in queue {
+                    let mut batch = match order {
+                        Order::Decide(batch) => batch,
+                        Order::Install(Side::Current, policy) => {
+                            current = policy;
+                            continue;
+                        }
+                        Order::Install(Side::Candidate, policy) => {
+                            candidate = Some(policy);
+                            continue;
+                        }
+                        Order::Promote => {
+                            current = candidate.take().unwrap_or(current);
+                            continue;
+                        }
+                        Order::Withdraw => {
+                            candidate = None;
+                            continue;
+                        }
+                    };
                     let start = Instant::now();
+                    let policy = match (batch.side(), &mut candidate) {
+                        (Side::Candidate, Some(candidate)) => candidate,
+                        _ => &mut current,
+                    };
                     let choices = policy.decide(&mut batch.queries);
                     if !added.is_zero() {
                         thread::sleep(added);
                     }
                     let took = start.elapsed();
-                    if answer
-                        .send(Answer {
-                            batch,
-                            choices,
-                            took,
-                        })
-                        .is_err()
-                    {
+                    let answered = Answer {
+                        batch,
+                        choices,
+                        took,
+                    };
+                    if answer.send(answered).is_err() {
                         return;
                     }
                 }
             })
             .expect("a thread can be started");
         Self {
-            questions,
+            orders,
             answers,
             asked: None,
             limit: limit + added,
@@ -374,9 +617,13 @@ impl Inference {
     fn ask(&mut self, batch: Batch) {
         if !batch.is_empty() {
             self.asked = Some(Instant::now());
-            // A thread that has stopped shows when its answers end.
-            let _ = self.questions.send(batch);
+            self.order(Order::Decide(batch));
         }
+    }
+
+    fn order(&self, order: Order) {
+        // A thread that has stopped shows when its answers end.
+        let _ = self.orders.send(order);
     }
 
     fn answered(&mut self, flows: usize, took: Duration) {
@@ -392,9 +639,8 @@ impl Inference {
 
 /// What ends the agent.
 struct Shutdown {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-    hangup: tokio::signal::unix::Signal,
+    interrupt: Signal,
+    terminate: Signal,
     until: Option<tokio::time::Instant>,
     stop: Arc<Notify>,
 }
@@ -404,7 +650,6 @@ impl Shutdown {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
             until: None,
             stop: Arc::new(Notify::new()),
         })
@@ -426,7 +671,6 @@ impl Shutdown {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
-            _ = self.hangup.recv() => {}
             () = self.stop.notified() => {}
             () = time_is_up => {}
         }

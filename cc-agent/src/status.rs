@@ -7,7 +7,7 @@ mod socket;
 mod text;
 
 pub use crate::recording::RecordingStatus;
-pub use socket::{Server, StatusError, default_socket, fetch};
+pub use socket::{Command, Outcome, Server, StatusError, Told, command, default_socket, fetch};
 pub(crate) use text::{clock, digits};
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -15,7 +15,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use cc_ebpf::Counter;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::{Counts, FlowView};
+use crate::{
+    agent::{Counts, FlowView},
+    trial::SideReport,
+};
 
 /// The state of a running agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,11 +51,32 @@ pub struct Snapshot {
     pub mean_batch: f64,
     /// Processor time that the agent has used, s.
     pub cpu_s: f64,
+    /// How the trial of a candidate policy stands, where there is one.
+    #[serde(default)]
+    pub trial: Option<Trial>,
+    /// What became of the last trial, and of the last policy that was to be loaded.
+    #[serde(default)]
+    pub news: Option<String>,
     /// How the recording is going, where there is one.
     #[serde(default)]
     pub recording: Option<RecordingStatus>,
     /// The flows, at most as many as a screen has use for.
     pub flows: Vec<FlowView>,
+}
+
+/// A candidate policy beside the current one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The candidate, in a line.
+    pub candidate: String,
+    /// Its share of the new flows, percent.
+    pub percent: f64,
+    /// Flows that each side needs before the guard rails hold.
+    pub flows_needed: u64,
+    /// How the current policy's flows fare.
+    pub current_flows: SideReport,
+    /// How the candidate's flows fare.
+    pub candidate_flows: SideReport,
 }
 
 /// A distribution of durations in ms.
@@ -303,6 +327,8 @@ pub(crate) mod samples {
             inference: Percentiles::default(),
             mean_batch: 0.0,
             cpu_s: 0.0,
+            trial: None,
+            news: None,
             recording: None,
             flows: Vec::new(),
         }

@@ -79,6 +79,22 @@ fn main() -> ExitCode {
             "an_answer_that_is_no_number_changes_nothing",
             an_answer_that_is_no_number_changes_nothing,
         ),
+        (
+            "a_policy_is_reloaded_under_its_flows",
+            a_policy_is_reloaded_under_its_flows,
+        ),
+        (
+            "a_candidate_has_its_share_until_it_is_promoted",
+            a_candidate_has_its_share_until_it_is_promoted,
+        ),
+        (
+            "a_candidate_that_fails_is_withdrawn_by_itself",
+            a_candidate_that_fails_is_withdrawn_by_itself,
+        ),
+        (
+            "a_candidate_whose_flows_wait_longer_is_withdrawn",
+            a_candidate_whose_flows_wait_longer_is_withdrawn,
+        ),
         ("many_flows_are_answered", many_flows_are_answered),
         (
             "flows_beyond_the_slots_transfer_too",
@@ -378,7 +394,6 @@ fn an_end_leaves_nothing() {
     };
     signalled(Signal::SIGTERM);
     signalled(Signal::SIGINT);
-    signalled(Signal::SIGHUP);
 
     let mut agent = Agent::spawn(BINARY, &bench.name, &["--duration", "1"]);
     let (status, log) = agent.wait();
@@ -711,6 +726,201 @@ fn an_answer_that_is_no_number_changes_nothing() {
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
     flow.advance(300_000);
     assert_eq!(flow.info().snd_cwnd, 30);
+}
+
+/// A policy file that sets every window to `cwnd`.
+fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Environment)) -> Vec<u8> {
+    let (network, mut meta) = untrained();
+    meta.name = format!("always-{cwnd}");
+    // Whatever it chooses is brought within these bounds.
+    meta.environment.cwnd.min = cwnd;
+    meta.environment.cwnd.max = cwnd;
+    change(&mut meta.environment);
+    network.export(&meta, "")
+}
+
+/// Gives a running agent a command, and returns whether it was done and what was said.
+fn tell(agent: &Agent, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--socket").arg(agent.socket());
+    let output = command.output().expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+fn a_policy_is_reloaded_under_its_flows() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let file = files.with("policy.onnx", &constant_policy(30, |_| {}));
+    let agent = bench.agent(&["--policy", "fixed:20"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+
+    let (done, said) = tell(&agent, &["reload", &file]);
+    assert!(done && said.contains("always-30"), "{said}");
+    wait_for_decision(&agent, &flow, 30);
+    files.with("policy.onnx", &constant_policy(40, |_| {}));
+    agent.signal(Signal::SIGHUP);
+    wait_for_decision(&agent, &flow, 40);
+
+    let broken = files.with("broken.onnx", b"no policy");
+    let short = files.with("short.onnx", &constant_policy(50, |e| e.window_ms = 50));
+    for (file, parts) in [
+        (broken.as_str(), ["broken.onnx", "the policy stays"]),
+        (short.as_str(), ["window_ms 50", "the policy stays"]),
+        (
+            "/nowhere/at/all.onnx",
+            ["/nowhere/at/all.onnx", "No such file"],
+        ),
+    ] {
+        let (done, said) = tell(&agent, &["reload", file]);
+        assert!(
+            !done && parts.iter().all(|part| said.contains(part)),
+            "{said}"
+        );
+    }
+    let (done, said) = tell(&agent, &["promote"]);
+    assert!(!done && said.contains("no candidate"), "{said}");
+    let next = bench.connect().sending();
+    wait_for_decision(&agent, &next, 40);
+    let status = agent.status();
+    assert!(status.policy.contains("always-40"), "{}", status.policy);
+    assert_eq!(
+        (status.agent.flows, status.live_flows),
+        (2, 2),
+        "nobody was disturbed"
+    );
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+}
+
+/// How many flows have each window by decision.
+fn decided_windows(status: &Snapshot) -> BTreeMap<u32, usize> {
+    let mut windows = BTreeMap::new();
+    for flow in status.flows.iter().filter(|flow| flow.mode == "decided") {
+        *windows.entry(flow.cwnd).or_default() += 1;
+    }
+    windows
+}
+
+fn a_candidate_has_its_share_until_it_is_promoted() {
+    const FLOWS: usize = 24;
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let file = files.with("candidate.onnx", &constant_policy(9, |e| e.history = 3));
+    let agent = bench.agent(&["--policy", "fixed:7"]);
+    let old = bench.connect().sending();
+    wait_for_decision(&agent, &old, 7);
+    let (done, said) = tell(&agent, &["reload", &file, "--canary", "50"]);
+    assert!(done && said.contains("50 %"), "{said}");
+    let (done, said) = tell(&agent, &["reload", &file]);
+    assert!(
+        !done && said.contains("promote or withdraw it first"),
+        "{said}"
+    );
+
+    let flows: Vec<_> = (0..FLOWS).map(|_| bench.connect().sending()).collect();
+    let status = wait_for_status(&agent, "every flow was decided on", |status| {
+        decided_windows(status).values().sum::<usize>() == FLOWS + 1
+    });
+    let windows = decided_windows(&status);
+    assert_eq!(
+        windows.keys().copied().collect::<Vec<_>>(),
+        [7, 9],
+        "both sides have flows"
+    );
+    let trial = wait_for_status(&agent, "flows of both sides counted", |status| {
+        let trial = status.trial.as_ref();
+        trial.is_some_and(|trial| {
+            trial.current_flows.flows + trial.candidate_flows.flows == FLOWS as u64
+        })
+    });
+    let trial = trial.trial.expect("it is on");
+    assert_eq!(trial.candidate_flows.flows as usize, windows[&9]);
+    assert_eq!(
+        trial.current_flows.flows as usize,
+        windows[&7] - 1,
+        "the old flow does not count"
+    );
+
+    let (done, said) = tell(&agent, &["promote"]);
+    assert!(done && said.contains("always-9"), "{said}");
+    wait_for_decision(&agent, &old, 9);
+    let status = wait_for_status(&agent, "all flows were the candidate's", |status| {
+        decided_windows(status) == BTreeMap::from([(9, FLOWS + 1)])
+    });
+    assert!(status.trial.is_none() && status.policy.contains("always-9"));
+    assert_eq!(status.live_flows, flows.len() + 1);
+}
+
+fn a_candidate_that_fails_is_withdrawn_by_itself() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let (mut network, meta) = untrained();
+    network.policy.bias.fill(f32::NAN);
+    let file = files.with("nan.onnx", &network.export(&meta, "no number"));
+    let arguments = [
+        "--policy",
+        "fixed:7",
+        "--canary",
+        "50",
+        "--candidate",
+        &file,
+    ];
+    let agent = bench.agent(&arguments);
+    let flows: Vec<_> = (0..16).map(|_| bench.connect().sending()).collect();
+    let status = wait_for_status(&agent, "it was withdrawn", |status| status.trial.is_none());
+    let news = status.news.expect("it says why");
+    assert!(
+        news.contains("withdrawn") && news.contains("not finite"),
+        "{news}"
+    );
+    assert!(agent.log().contains(&news), "{}", agent.log());
+    for flow in &flows {
+        wait_for_decision(&agent, flow, 7);
+    }
+}
+
+fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
+    const EACH: u64 = 3;
+    let files = Files::new();
+    let file = files.with("greedy.onnx", &constant_policy(300, |_| {}));
+    let name = unique_name();
+    let share = [
+        "--canary",
+        "50",
+        "--canary-flows",
+        &EACH.to_string(),
+        "--candidate",
+        &file,
+    ];
+    let agent = Agent::start(
+        BINARY,
+        &name,
+        &[&["--policy", "fixed:10"], &share[..]].concat(),
+    );
+    // Each flow with a queue of its own: one that is shared delays both sides alike.
+    let mut flows: Vec<(Flow, Bench)> = Vec::new();
+    let status = eventually("it was withdrawn", || {
+        let status = agent.status();
+        if status.trial.is_none() {
+            return Some(status);
+        }
+        let windows = decided_windows(&status);
+        let enough = |cwnd| windows.get(&cwnd).copied().unwrap_or(0) as u64 >= EACH;
+        if !(enough(10) && enough(300)) && flows.len() < 40 {
+            let bench = Bench::new(ROOMY);
+            flows.push((bench.connect_by(&name).sending(), bench));
+        }
+        None
+    });
+    let news = status.news.expect("it says why");
+    assert!(news.contains("withdrawn: queueing delay"), "{news}");
+    let flow = &flows[0].0;
+    wait_for_decision(&agent, flow, 10);
+    assert_eq!(agent.status().live_flows, flows.len());
 }
 
 fn many_flows_are_answered() {

@@ -44,6 +44,10 @@ const BENCHES: [Bench; 8] = [
         kernel: false,
     },
     Bench {
+        name: "recording",
+        kernel: true,
+    },
+    Bench {
         name: "sim",
         kernel: false,
     },
@@ -67,6 +71,9 @@ const BENCHES: [Bench; 8] = [
 /// link: what the emulated link carries, how punctually and at what price, beside a veth pair (needs root).
 ///
 /// policy: decisions a second on one core, by the policy's size and the batch's.
+///
+/// recording: processor time and decision delay of an agent that records beside one that does not, and bytes a decision
+/// (needs root).
 ///
 /// sim: simulated packets and decisions a second on one core, and the memory of a flow.
 ///

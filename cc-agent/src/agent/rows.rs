@@ -118,13 +118,13 @@ impl Episode {
     pub(super) fn settle(
         &mut self,
         book: &mut Book,
-        header: &Arc<FileHeader>,
+        header: Option<&Arc<FileHeader>>,
         window: u32,
         decision: Option<Decided>,
     ) {
         let of = |held: &&mut Held| held.recorded.row.window.index == window;
         if let Some(held) = self.held.iter_mut().find(of) {
-            if decision.is_some() {
+            if let (Some(header), Some(_)) = (header, &decision) {
                 held.recorded.header = header.clone();
             }
             held.recorded.row.decision = decision;

@@ -349,10 +349,10 @@ mod recording {
     use super::*;
     use crate::recording::{AddressForm, Replay, Row};
 
-    fn header() -> Arc<FileHeader> {
-        Arc::new(FileHeader {
-            environment: Environment::default(),
-            policy: "random".into(),
+    fn policy(name: &str, environment: Environment) -> Served {
+        let header = FileHeader {
+            environment: environment.clone(),
+            policy: name.into(),
             policy_metadata: None,
             agent_version: String::new(),
             kernel: String::new(),
@@ -360,12 +360,17 @@ mod recording {
             started_ns: 0,
             utc_offset_ns: 0,
             addresses: AddressForm::Absent,
-        })
+        };
+        Served {
+            environment,
+            header: Some(Arc::new(header)),
+        }
     }
 
     fn recording() -> Agent {
         let mut agent = agent();
-        agent.record(header(), Episodes::new("boot", 0), Addresses::Absent);
+        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.replace(policy("random", Environment::default()));
         agent
     }
 
@@ -552,5 +557,279 @@ mod recording {
         }
         assert_eq!(compared, asked.len());
         assert!(compared > 300, "{compared}");
+    }
+}
+
+mod trials {
+    //! Policies that come and go while flows run.
+
+    use super::*;
+    use crate::recording::AddressForm;
+
+    /// A policy with this action space, for this name's files.
+    fn policy(name: &str, actions: &str) -> Served {
+        let environment = Environment {
+            actions: actions.parse().expect("an action space"),
+            ..Environment::default()
+        };
+        let header = FileHeader {
+            environment: environment.clone(),
+            policy: name.into(),
+            policy_metadata: None,
+            agent_version: String::new(),
+            kernel: String::new(),
+            host: [].into(),
+            started_ns: 0,
+            utc_offset_ns: 0,
+            addresses: AddressForm::Absent,
+        };
+        Served {
+            environment,
+            header: Some(Arc::new(header)),
+        }
+    }
+
+    const PAPERS: &str = "0,/2,-10,+10,*2";
+
+    fn recording(actions: &str) -> Agent {
+        let mut agent = Agent::new(Environment::default(), 64);
+        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.replace(policy("current", actions));
+        agent
+    }
+
+    /// Opens flows in the first slots, each between other ports.
+    fn open(agent: &mut Agent, slots: std::ops::Range<u32>) {
+        for slot in slots {
+            let Record::Opened(mut record) = opened(slot, 1, 0) else {
+                unreachable!("it is one")
+            };
+            record.identity.remote_port = 1_000 + slot as u16;
+            feed(agent, &Record::Opened(record));
+        }
+    }
+
+    /// The policy of each row's file, with the row's window and whether it has a decision.
+    fn rows(agent: &mut Agent) -> Vec<(String, u32, bool)> {
+        let rows = agent.take_rows().into_iter();
+        rows.map(|Recorded { header, row }| {
+            (
+                header.policy.clone(),
+                row.window.index,
+                row.decision.is_some(),
+            )
+        })
+        .collect()
+    }
+
+    fn row(policy: &str, window: u32, decided: bool) -> (String, u32, bool) {
+        (policy.into(), window, decided)
+    }
+
+    #[test]
+    fn a_policy_with_the_same_environment_goes_on_with_the_episode() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let mut batch = agent.take_batch(1);
+        batch.queries[0].state.h = vec![0.5];
+        answer(&mut agent, batch, DOUBLE, 0);
+        agent.replace(policy("next", PAPERS));
+        feed_window(&mut agent, 0, 2, 20);
+        let batch = agent.take_batch(1);
+        assert_eq!(batch.queries[0].state.h, [0.5], "the hidden state stays");
+        assert_eq!(
+            batch.queries[0].observation[214..],
+            [0.0, 0.0, 0.0, 0.0, 1.0, 28.96]
+        );
+        answer(&mut agent, batch, DOUBLE, 0);
+        feed(&mut agent, &closed(0, 1));
+        let recorded = agent.take_rows();
+        let found: Vec<_> = recorded
+            .iter()
+            .map(|r| {
+                (
+                    r.header.policy.as_str(),
+                    r.row.sequence,
+                    r.row.flow == recorded[0].row.flow,
+                )
+            })
+            .collect();
+        assert_eq!(found, [("current", 0, true), ("next", 1, true)]);
+    }
+
+    #[test]
+    fn a_policy_with_another_environment_begins_an_episode() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let batch = agent.take_batch(1);
+        answer(&mut agent, batch, DOUBLE, 0);
+        let mut window = window_record(0, 1, 2, 20);
+        window.mode = Mode::Decided as u32;
+        feed(&mut agent, &Record::Window(window));
+        agent.replace(policy("next", "0,*4"));
+        assert!(
+            agent.take_batch(1).is_empty(),
+            "what waits was seen under the former environment"
+        );
+        feed_window(&mut agent, 0, 3, 20);
+        let batch = agent.take_batch(1);
+        assert_eq!(batch.queries[0].observation.len(), 160);
+        // No decision yet, from the window in force: 20 segments of 1448 bytes.
+        assert_eq!(batch.queries[0].observation[157..], [1.0, 0.0, 28.96]);
+        let choice = Choice::Action {
+            index: 1,
+            probability: 1.0,
+        };
+        assert_eq!(answer(&mut agent, batch, choice, 0)[0].1.cwnd, 80);
+        agent.stop_recording();
+        let recorded = agent.take_rows();
+        let found: Vec<_> = recorded
+            .iter()
+            .map(|r| {
+                (
+                    r.header.policy.as_str(),
+                    r.row.window.index,
+                    r.row.sequence,
+                    r.row.end,
+                )
+            })
+            .collect();
+        let expected = [
+            ("current", 1, 0, false),
+            ("current", 2, 1, false),
+            ("next", 3, 0, false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(recorded[2].row.initial_cwnd_bytes, 28_960);
+        assert_ne!(recorded[2].row.flow, recorded[0].row.flow);
+    }
+
+    #[test]
+    fn an_answer_of_a_policy_that_was_replaced_is_none() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let batch = agent.take_batch(1);
+        agent.replace(policy("next", PAPERS));
+        assert!(answer(&mut agent, batch, DOUBLE, 0).is_empty());
+        assert_eq!(agent.counts().answers_orphaned, 1);
+        feed_window(&mut agent, 0, 2, 10);
+        let batch = agent.take_batch(1);
+        assert_eq!(answer(&mut agent, batch, DOUBLE, 0).len(), 1);
+        feed(&mut agent, &closed(0, 1));
+        let expected = [row("current", 1, false), row("next", 2, true)];
+        assert_eq!(rows(&mut agent), expected);
+    }
+
+    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows each side had.
+    fn round(
+        agent: &mut Agent,
+        index: u32,
+        flows: u32,
+        delay_us: impl Fn(Side) -> u32,
+    ) -> [usize; 2] {
+        for slot in 0..flows {
+            let mut window = window_record(slot, 1, index, 10);
+            let side = agent.flows[slot as usize].as_ref().map(|entry| entry.side);
+            window.acks = 0;
+            let mut features = [0; FEATURES];
+            features[Feature::Delay as usize] = delay_us(side.unwrap_or_default()) + slot * 10;
+            features[Feature::Acked as usize] = 1_000;
+            window.add(&features);
+            feed(agent, &Record::Window(window));
+        }
+        let mut sides = [0; 2];
+        while agent.has_waiting() {
+            let batch = agent.take_batch(7);
+            sides[batch.side() as usize] += batch.len();
+            answer(agent, batch, Choice::Cwnd(20), 0);
+        }
+        sides
+    }
+
+    fn on_trial() -> (Agent, [usize; 2]) {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..8);
+        let rails = GuardRails {
+            flows: 8,
+            ..GuardRails::default()
+        };
+        agent.begin_trial(policy("candidate", "0,*4"), Share::new(50.0, 1), rails);
+        open(&mut agent, 8..64);
+        let sides = round(&mut agent, 1, 64, |_| 1_000);
+        assert!(sides[0] > 24 && sides[1] > 15, "{sides:?}");
+        (agent, sides)
+    }
+
+    #[test]
+    fn a_candidate_has_its_share_of_the_new_flows_and_both_are_reported() {
+        let (mut agent, sides) = on_trial();
+        for index in 2..=25 {
+            round(&mut agent, index, 64, |_| 1_000);
+        }
+        let trial = agent.trial().expect("it is on");
+        assert_eq!(trial.percent, 50.0);
+        // Those that came before the trial do not count.
+        assert_eq!(trial.current.flows as usize, sides[0] - 8);
+        assert_eq!(trial.candidate.flows as usize, sides[1]);
+        assert_eq!(trial.candidate.decisions as usize, 25 * sides[1]);
+        assert_eq!(agent.breach(), None);
+        let count = |rows: &[(String, u32, bool)], name: &str| {
+            rows.iter().filter(|(policy, ..)| policy == name).count()
+        };
+        agent.stop_recording();
+        let rows = rows(&mut agent);
+        assert_eq!(count(&rows, "candidate"), 25 * sides[1]);
+        assert_eq!(count(&rows, "current"), 25 * sides[0]);
+    }
+
+    #[test]
+    fn flows_that_closed_count_and_the_worse_candidate_is_found() {
+        let (mut agent, _) = on_trial();
+        let worse = |side| match side {
+            Side::Current => 1_000,
+            Side::Candidate => 40_000,
+        };
+        for index in 2..=21 {
+            round(&mut agent, index, 64, worse);
+        }
+        for slot in 0..64 {
+            feed(&mut agent, &closed(slot, 1));
+        }
+        let breach = agent.breach().expect("it is worse").to_string();
+        assert!(breach.starts_with("queueing delay 3"), "{breach}");
+        assert!(agent.withdraw());
+        assert!(agent.trial().is_none() && agent.breach().is_none());
+        assert!(!agent.withdraw() && !agent.promote());
+    }
+
+    #[test]
+    fn after_a_trial_all_flows_are_the_winners() {
+        for promoted in [false, true] {
+            let (mut agent, sides) = on_trial();
+            let before = agent.counts().flows;
+            assert!(if promoted {
+                agent.promote()
+            } else {
+                agent.withdraw()
+            });
+            assert_eq!(round(&mut agent, 2, 64, |_| 1_000), [64, 0]);
+            agent.stop_recording();
+            let rows = rows(&mut agent);
+            let (winner, loser, losers) = match promoted {
+                false => ("current", "candidate", sides[1]),
+                true => ("candidate", "current", sides[0]),
+            };
+            let of = |name: &str, index| {
+                let found = rows
+                    .iter()
+                    .filter(|(policy, window, _)| policy == name && *window == index);
+                found.count()
+            };
+            assert_eq!((of(winner, 2), of(loser, 2), of(loser, 1)), (64, 0, losers));
+            assert_eq!(agent.counts().flows, before, "the same flows");
+        }
     }
 }

@@ -130,6 +130,7 @@ impl Recorder {
             number: 0,
             limits,
             files: Vec::new(),
+            incomplete: Vec::new(),
             shared: shared.clone(),
         };
         let thread = thread::Builder::new()
@@ -202,6 +203,8 @@ struct Worker {
     number: u32,
     limits: Limits,
     files: Vec<Open>,
+    /// Files that could not be completed yet, for want of room for their footers.
+    incomplete: Vec<PathBuf>,
     shared: Arc<Shared>,
 }
 
@@ -313,6 +316,10 @@ impl Worker {
                 if status.trouble.take().is_some() {
                     info!("rows are being recorded again");
                 }
+                drop(status);
+                for path in std::mem::take(&mut self.incomplete) {
+                    self.rescue(&path);
+                }
             }
             Err(error) => {
                 self.lament(&error, rows.len() as u64);
@@ -353,7 +360,10 @@ impl Worker {
                 self.shared.status().files += u64::from(recovered.path.is_some());
             }
             Ok(None) => {}
-            Err(error) => self.lament(&error, 0),
+            Err(error) => {
+                self.lament(&error, 0);
+                self.incomplete.push(path.to_owned());
+            }
         }
     }
 

@@ -1,8 +1,9 @@
-//! Snapshots over a Unix socket: who connects gets one line of JSON.
+//! Snapshots and commands over a Unix socket: who connects says what it wants in a line of JSON, or nothing, and gets a
+//! line of JSON.
 
 use std::{
     fs, io,
-    io::Read,
+    io::{Read, Write},
     os::{
         fd::OwnedFd,
         unix::{
@@ -16,18 +17,30 @@ use std::{
 };
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::{io::AsyncWriteExt, sync::watch, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::timeout,
+};
 
 use super::Snapshot;
 
 /// Where sockets are, unless told otherwise.
 const DIRECTORY: &str = "/run/cc-agent";
 
+/// How long a client may take to say what it wants; one that says nothing wants the status.
+const REQUEST_PATIENCE: Duration = Duration::from_millis(200);
+/// The longest request, bytes.
+const LONGEST_REQUEST: u64 = 1 << 14;
 /// How long a client may take to read its answer.
 const SERVER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a client waits for its answer: longer than those before it can hold the server up.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a command may take: a large policy is read and tried out first.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
 /// Clients answered at the same time; others wait in the socket's backlog.
 const CLIENTS: usize = 32;
 /// The longest answer that a client takes, bytes.
@@ -36,6 +49,48 @@ const LONGEST_ANSWER: usize = 16 << 20;
 /// Where the agent that serves the congestion control `name` has its socket.
 pub fn default_socket(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(name).with_added_extension("sock")
+}
+
+/// What a running agent is told to do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Command {
+    /// Serve this policy file instead of the current policy.
+    Reload {
+        /// The file, as the agent finds it.
+        file: PathBuf,
+    },
+    /// Give a share of the new flows to this policy file.
+    Try {
+        /// The file, as the agent finds it.
+        file: PathBuf,
+        /// Percent of the new flows.
+        percent: f64,
+    },
+    /// Make the candidate the current policy.
+    Promote,
+    /// Take the candidate's flows back.
+    Withdraw,
+}
+
+/// What became of a command: what was done, or why it was not.
+pub type Outcome = Result<String, String>;
+
+/// A command, and where its outcome goes.
+pub type Told = (Command, oneshot::Sender<Outcome>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Request {
+    Status,
+    Command(Command),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Reply {
+    Done(String),
+    Refused(String),
 }
 
 /// Why there is no status socket, or no answer from one.
@@ -59,6 +114,9 @@ pub enum StatusError {
         /// What is wrong with the answer.
         reason: String,
     },
+    /// The agent did not do what it was told.
+    #[error("{0}")]
+    Refused(String),
     /// A running agent has the socket.
     #[error("{} is in use by {owner}; stop it, or choose another socket with --socket", path.display())]
     InUse {
@@ -135,11 +193,16 @@ impl Server {
         })
     }
 
-    /// Answers each connection with the latest snapshot, until dropped.
+    /// Answers each connection until dropped: with the latest snapshot, or with what became of its command, which
+    /// goes to `commands`.
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
-    pub async fn serve(self, latest: watch::Receiver<Arc<Snapshot>>) -> io::Result<()> {
+    pub async fn serve(
+        self,
+        latest: watch::Receiver<Arc<Snapshot>>,
+        commands: mpsc::Sender<Told>,
+    ) -> io::Result<()> {
         // The file goes when this future does.
         let Self {
             listener,
@@ -153,7 +216,7 @@ impl Server {
             if clients.len() >= CLIENTS {
                 clients.join_next().await;
             }
-            let mut stream = match listener.accept().await {
+            let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Out of file descriptors, most likely: that may pass.
@@ -172,7 +235,14 @@ impl Server {
                     bytes
                 }
             };
+            let commands = commands.clone();
             clients.spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let answer = match request(&mut stream).await {
+                    Ok(Request::Status) => answer,
+                    Ok(Request::Command(command)) => reply(perform(command, &commands).await),
+                    Err(reason) => reply(Err(reason)),
+                };
                 // A client that is too slow or gone is its own trouble.
                 let _ = timeout(SERVER_PATIENCE, stream.write_all(&answer)).await;
             });
@@ -186,6 +256,53 @@ impl Server {
 /// When nobody listens there, or does not answer with a snapshot in time.
 pub fn fetch(path: &Path) -> Result<Snapshot, StatusError> {
     fetch_within(path, CLIENT_PATIENCE)
+}
+
+/// Tells the agent that listens at `path` to do something, and waits until it is done. Returns its words.
+///
+/// # Errors
+/// When nobody listens there, does not answer in time, or refuses: then the agent goes on as before.
+pub fn command(path: &Path, command: Command) -> Result<String, StatusError> {
+    let answer = ask(path, &Request::Command(command), COMMAND_PATIENCE)?;
+    match serde_json::from_slice(&answer) {
+        Ok(Reply::Done(text)) => Ok(text),
+        Ok(Reply::Refused(reason)) => Err(StatusError::Refused(reason)),
+        Err(error) => Err(StatusError::NotAStatus {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// What a client wants.
+async fn request(stream: &mut BufReader<tokio::net::UnixStream>) -> Result<Request, String> {
+    let mut line = Vec::new();
+    let mut limited = stream.take(LONGEST_REQUEST);
+    let read = limited.read_until(b'\n', &mut line);
+    match timeout(REQUEST_PATIENCE, read).await {
+        Ok(Ok(0)) | Err(_) => Ok(Request::Status),
+        Ok(Ok(_)) => serde_json::from_slice(&line)
+            .map_err(|error| format!("this agent understands no such request: {error}")),
+        Ok(Err(error)) => Err(error.to_string()),
+    }
+}
+
+/// Has a command done.
+async fn perform(command: Command, commands: &mpsc::Sender<Told>) -> Outcome {
+    let (tell, told) = oneshot::channel();
+    let busy = || "the agent is ending, or busy with other commands".to_owned();
+    commands.try_send((command, tell)).map_err(|_| busy())?;
+    told.await.unwrap_or_else(|_| Err(busy()))
+}
+
+fn reply(outcome: Outcome) -> Bytes {
+    let reply = match outcome {
+        Ok(text) => Reply::Done(text),
+        Err(reason) => Reply::Refused(reason),
+    };
+    let mut line = serde_json::to_vec(&reply).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
 }
 
 /// The file of a listening socket, removed on drop.
@@ -236,8 +353,22 @@ fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
 }
 
 fn fetch_within(path: &Path, patience: Duration) -> Result<Snapshot, StatusError> {
+    let answer = ask(path, &Request::Status, patience)?;
+    serde_json::from_slice(&answer).map_err(|error| StatusError::NotAStatus {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+/// Asks the agent at `path`, and returns its line.
+fn ask(path: &Path, request: &Request, patience: Duration) -> Result<Vec<u8>, StatusError> {
     let deadline = Instant::now() + patience;
     let mut stream = connect(path, patience)?;
+    let mut line = serde_json::to_vec(request)
+        .map_err(|error| failed("asking the agent at", path)(error.into()))?;
+    line.push(b'\n');
+    // One that does not listen may answer all the same.
+    let _ = stream.write_all(&line);
     let mut answer = Vec::new();
     let mut chunk = vec![0; 1 << 16];
     while !answer.ends_with(b"\n") {
@@ -261,10 +392,7 @@ fn fetch_within(path: &Path, patience: Duration) -> Result<Snapshot, StatusError
             });
         }
     }
-    serde_json::from_slice(&answer).map_err(|error| StatusError::NotAStatus {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })
+    Ok(answer)
 }
 
 fn connect(path: &Path, patience: Duration) -> Result<UnixStream, StatusError> {
@@ -330,8 +458,6 @@ fn hint(source: &io::Error) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use tempfile::TempDir;
 
     use super::{super::samples::*, *};
@@ -345,7 +471,11 @@ mod tests {
     async fn a_client_gets_the_latest_snapshot() {
         let place = Place::new();
         let (publish, latest) = watch::channel(Arc::new(idle()));
-        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
+        );
         assert_eq!(place.fetch().await.expect("answers"), idle());
         publish.send_replace(Arc::new(busy(200)));
         assert_eq!(place.fetch().await.expect("answers"), busy(200));
@@ -365,13 +495,75 @@ mod tests {
         // Beyond what a socket buffers, so that the server has to wait for its clients.
         large.policy = "x".repeat(4 << 20);
         let (_publish, latest) = watch::channel(Arc::new(large));
-        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
+        );
         let silent: Vec<_> = (0..CLIENTS + 8)
             .map(|_| UnixStream::connect(&place.path).expect("connects"))
             .collect();
         let answer = place.fetch().await.expect("answers");
         assert_eq!(answer.policy.len(), 4 << 20);
         drop(silent);
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn commands_are_done_or_refused() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        let (commands, mut told) = mpsc::channel(1);
+        let server = Server::bind(&place.path)
+            .expect("binds")
+            .serve(latest, commands);
+        let server = tokio::spawn(server);
+        let tell = |order: Command| {
+            let path = place.path.clone();
+            tokio::task::spawn_blocking(move || command(&path, order))
+        };
+        let reload = Command::Reload {
+            file: "/a/b.onnx".into(),
+        };
+        let client = tell(reload.clone());
+        let (found, outcome) = told.recv().await.expect("it arrives");
+        assert_eq!(found, reload);
+        outcome.send(Ok("done so".into())).expect("it waits");
+        assert_eq!(client.await.expect("no panic").expect("done"), "done so");
+        let client = tell(Command::Promote);
+        let (_, outcome) = told.recv().await.expect("it arrives");
+        outcome
+            .send(Err("there is no trial".into()))
+            .expect("it waits");
+        let error = client.await.expect("no panic").expect_err("refused");
+        assert_eq!(error.to_string(), "there is no trial");
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn one_that_says_nothing_gets_the_status_and_nonsense_is_refused() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        let server = Server::bind(&place.path).expect("binds");
+        let server = tokio::spawn(server.serve(latest, nobody_obeys()));
+        let say = |words: &'static str| {
+            let path = place.path.clone();
+            let client = move || {
+                let mut stream = UnixStream::connect(path).expect("connects");
+                stream.write_all(words.as_bytes()).expect("writes");
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).expect("reads");
+                answer
+            };
+            tokio::task::spawn_blocking(client)
+        };
+        let silent = say("").await.expect("no panic");
+        assert!(silent.contains("\"uptime_s\""), "{silent}");
+        let nonsense = say("{\"jump\": 1}\n").await.expect("no panic");
+        assert!(
+            nonsense.contains("refused") && nonsense.contains("jump"),
+            "{nonsense}"
+        );
         server.abort();
     }
 
@@ -404,7 +596,11 @@ mod tests {
     async fn a_running_agent_keeps_its_socket() {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(busy(1)));
-        let server = tokio::spawn(Server::bind(&place.path).expect("binds").serve(latest));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
+        );
         let path = place.path.clone();
         let second = tokio::task::spawn_blocking(move || Server::bind(&path).map(drop));
         let error = second
@@ -483,6 +679,11 @@ mod tests {
         assert!(matches!(error, StatusError::Silent(_)), "{error}");
     }
 
+    /// Where commands go that nobody gives.
+    fn nobody_obeys() -> mpsc::Sender<Told> {
+        mpsc::channel(1).0
+    }
+
     /// A place for a socket, in a directory that does not exist yet.
     struct Place {
         path: PathBuf,
@@ -512,6 +713,8 @@ mod tests {
         let listener = UnixListener::bind(&place.path).expect("binds");
         let speaker = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("accepts");
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request);
             // The client hangs up on answers that are too long.
             let _ = stream.write_all(&answer);
         });

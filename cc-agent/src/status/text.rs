@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Percentiles, Snapshot};
+use super::{Percentiles, Snapshot, Trial};
 use crate::recording::RecordingStatus;
 
 impl fmt::Display for Snapshot {
@@ -39,6 +39,12 @@ impl fmt::Display for Snapshot {
         if self.inference.count > 0 {
             write!(f, "; {} flows in a batch", digits(self.mean_batch))?;
         }
+        if let Some(trial) = &self.trial {
+            write!(f, "\n{trial}")?;
+        }
+        if let Some(news) = &self.news {
+            write!(f, "\nnews        {news}")?;
+        }
         if let Some(recording) = &self.recording {
             write!(f, "\nrecording   {recording}")?;
         }
@@ -63,6 +69,38 @@ impl fmt::Display for Snapshot {
             if let Some(meaning) = count.trouble {
                 write!(f, "  {meaning}")?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "candidate   {} has {} % of the new flows",
+            self.candidate, self.percent
+        )?;
+        let needed = self.flows_needed;
+        if self.current_flows.flows.min(self.candidate_flows.flows) < needed {
+            write!(
+                f,
+                "; nothing is concluded before {needed} flows on each side"
+            )?;
+        }
+        for (side, flows) in [
+            ("current", &self.current_flows),
+            ("candidate", &self.candidate_flows),
+        ] {
+            write!(
+                f,
+                "\n  {side:9} {} flows: {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
+                flows.flows,
+                digits(flows.throughput_mbps),
+                digits(flows.delay_ms),
+                digits(100.0 * flows.loss),
+                digits(flows.timeouts_per_minute),
+            )?;
         }
         Ok(())
     }
@@ -125,6 +163,7 @@ pub(crate) fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::samples::*, *};
+    use crate::trial::SideReport;
 
     #[test]
     fn numbers_keep_three_digits() {
@@ -155,8 +194,28 @@ mod tests {
             trouble: Some("no space".into()),
             ..RecordingStatus::default()
         });
+        snapshot.trial = Some(Trial {
+            candidate: "new.onnx".into(),
+            percent: 10.0,
+            flows_needed: 20,
+            current_flows: SideReport {
+                flows: 90,
+                loss: 0.001,
+                ..SideReport::default()
+            },
+            candidate_flows: SideReport {
+                flows: 9,
+                delay_ms: 12.345,
+                ..SideReport::default()
+            },
+        });
+        snapshot.news = Some("old.onnx was withdrawn".into());
         let text = snapshot.to_string();
         for part in [
+            "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
+            "current   90 flows: 0.00 Mbit/s, delay 0.00 ms, loss 0.10 %",
+            "candidate 9 flows: 0.00 Mbit/s, delay 12.3 ms",
+            "news        old.onnx was withdrawn",
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
             "3 live, 16384 slots, 2 taken over",
             "270, 27.0 a second",

@@ -1,0 +1,121 @@
+//! What recording costs: processor time and decision delay of an agent that records, beside one that does not, and the
+//! bytes of a decision. Both run at the same time, each on a path of its own, and change places every round.
+
+#[path = "../tests/lab/mod.rs"]
+mod lab;
+mod report;
+
+use std::{thread, time::Duration};
+
+use cc_agent::{
+    recording::{files, read},
+    status::Snapshot,
+};
+use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
+use nix::sys::signal::Signal;
+use report::{Report, median};
+use tempfile::TempDir;
+
+const FLOWS: usize = 200;
+const ROUNDS: usize = 6;
+const SECONDS: u64 = 20;
+
+fn main() -> anyhow::Result<()> {
+    if let Some(reason) = lab::unmet_requirement() {
+        anyhow::bail!("this benchmark needs the live kernel: {reason}");
+    }
+    let _exclusive = lab::exclusive();
+    let mut report = Report::new("recording");
+    let bottleneck = Bottleneck {
+        rate_mbit: 50,
+        queue_bytes: 3_000_000,
+    };
+    let paths = [Path::through(bottleneck), Path::through(bottleneck)];
+    let (mut cpu, mut p50, mut p99) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut bytes, mut rows, mut decisions) = (0, 0, 0);
+    for round in 0..ROUNDS {
+        let directory = TempDir::new()?;
+        let place = directory.path().display().to_string();
+        let [plain, recording] = [round % 2, 1 - round % 2].map(|i| &paths[i]);
+        let plain = Served::start(plain, &["--serving", "softmax"]);
+        let recording = Served::start(
+            recording,
+            &[
+                "--serving",
+                "softmax",
+                "--record",
+                &place,
+                "--record-delay-s",
+                "10",
+            ],
+        );
+        thread::sleep(Duration::from_secs(SECONDS));
+        let [plain, recording] = [plain, recording].map(Served::end);
+        let cost = |status: &Snapshot| 1e6 * status.cpu_s / status.agent.windows as f64;
+        println!(
+            "round {round}: {:.2} and {:.2} us a window, p99 {:.2} and {:.2} ms",
+            cost(&plain),
+            cost(&recording),
+            plain.decision_delay.p99_ms,
+            recording.decision_delay.p99_ms,
+        );
+        cpu.push(cost(&recording) / cost(&plain));
+        p50.push(recording.decision_delay.p50_ms / plain.decision_delay.p50_ms);
+        p99.push(recording.decision_delay.p99_ms / plain.decision_delay.p99_ms);
+        for file in files(directory.path())? {
+            bytes += std::fs::metadata(&file)?.len();
+            for row in read(&file)?.1 {
+                rows += 1;
+                decisions += u64::from(row?.decision.is_some());
+            }
+        }
+    }
+    report.show("cpu_ratio", median(&cpu));
+    report.show(
+        "cpu_ratio_min",
+        cpu.iter().copied().fold(f64::MAX, f64::min),
+    );
+    report.show("cpu_ratio_max", cpu.iter().copied().fold(0.0, f64::max));
+    report.show("decision_delay_p50_ratio", median(&p50));
+    report.show("decision_delay_p99_ratio", median(&p99));
+    report.show("rows", rows as f64);
+    report.show("bytes_per_row", bytes as f64 / rows as f64);
+    report.show("bytes_per_decision", bytes as f64 / decisions as f64);
+    report.write()
+}
+
+/// An agent with its crowd.
+struct Served {
+    agent: Agent,
+    crowd: Crowd,
+    _sink: Sink,
+}
+
+impl Served {
+    fn start(path: &Path, arguments: &[&str]) -> Self {
+        let name = lab::unique_name();
+        let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, arguments);
+        let sink = Sink::listen(&path.receiver, AfterEnd::Close);
+        let crowd = Crowd::connect(&path.sender, sink.at(path.receiver4()), &name, FLOWS);
+        Self {
+            agent,
+            crowd,
+            _sink: sink,
+        }
+    }
+
+    /// What it says after all, its recording complete.
+    fn end(mut self) -> Snapshot {
+        drop(self.crowd);
+        let recorded = |status: &Snapshot| {
+            let recording = status.recording.as_ref();
+            recording.is_none_or(|recording| recording.rows == status.agent.windows)
+        };
+        // Its thread's time counts too: until the last row is on the disk.
+        let status = lab::eventually("all was recorded", || {
+            Some(self.agent.status()).filter(|s| s.live_flows == 0 && recorded(s))
+        });
+        self.agent.end(Signal::SIGTERM);
+        status
+    }
+}
