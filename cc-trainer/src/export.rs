@@ -245,9 +245,9 @@ fn inputs(transform: &Transform) -> Vec<Input> {
         {
             return Some(Bend::Logit);
         }
-        let ramps = bends.ramps.iter().filter(|ramp| ramp.width[i] != 0.0);
+        let mut ramps = bends.ramps.iter().filter(|ramp| ramp.width[i] != 0.0);
         let mut knots: Vec<f32> = ramps.clone().map(|ramp| ramp.from[i]).collect();
-        let last = ramps.last()?;
+        let last = ramps.next_back()?;
         knots.push(last.from[i] + last.width[i]);
         Some(Bend::Ramps { knots })
     };

@@ -37,7 +37,8 @@ pub struct Flow {
     pub id: u64,
     /// Its decisions, in order.
     pub steps: Vec<Step>,
-    /// Nothing can be earned after the last step. Otherwise it is not known what came after it.
+    /// Nothing can be earned after the last step. Otherwise it is not known what came after it; whether it is known must not depend
+    /// on what it was, or ends are counted too often.
     pub ended: bool,
 }
 

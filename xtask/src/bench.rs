@@ -18,7 +18,7 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 9] = [
     Bench {
         name: "datapath",
         kernel: true,

@@ -325,8 +325,11 @@ impl ActorCritic {
     }
 }
 
+/// A constant's dimensions and values.
+type Constant = (Vec<usize>, Vec<f32>);
+
 /// A transform of `x`, by the names of its constants; none where there is none.
-fn transform(found: &dyn Fn(&str) -> Option<(Vec<usize>, Vec<f32>)>, x: &str) -> Option<Transform> {
+fn transform(found: &dyn Fn(&str) -> Option<Constant>, x: &str) -> Option<Transform> {
     let values = |part: &str| Some(found(&format!("{x}.{part}"))?.1);
     let gain = values("gain")?;
     let or_zeros = |part: &str| values(part).unwrap_or_else(|| vec![0.0; gain.len()]);

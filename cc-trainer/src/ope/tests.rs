@@ -135,7 +135,8 @@ impl Process {
                         rewards: self.rewards[s][action].iter().map(noise).collect(),
                     });
                     state = draw(&self.next[s][action], &mut random);
-                    flow.ended = state.is_none();
+                    // Whether a flow is cut must not depend on what follows, so at the horizon nobody looks.
+                    flow.ended = state.is_none() && flow.steps.len() < HORIZON;
                 }
                 flow
             })
@@ -217,28 +218,6 @@ fn a_model_lowers_the_variance_of_weights() {
 
 #[test]
 fn intervals_contain_the_truth_as_often_as_they_say() {
-    for n in [200, 300, 500] {
-        let process = Process::new(3, 1.0);
-        let mut contained = [0; Method::ALL.len()];
-        let (mut recorded, mut differences, mut spreads) = (0, [0; 7], [0.0; 7]);
-        let mut squares = [0.0; 7];
-        for repetition in 0..200 {
-            let data = process.flows(n, 5_000 + repetition, true);
-            let evaluation = evaluate(&data, &settings(200)).expect("valid");
-            let term = &evaluation.terms[0];
-            let own = process.value(&process.behaviour, 0);
-            recorded += usize::from(term.recorded.contains(own));
-            for (i, estimate) in term.estimates.iter().enumerate() {
-                let truth = process.truth(estimate.method, 0);
-                contained[i] += usize::from(estimate.candidate.contains(truth));
-                spreads[i] += (estimate.candidate.high - estimate.candidate.low) / 3.92 / 200.0;
-                squares[i] += (estimate.candidate.value - truth).powi(2) / 200.0;
-                let gain = process.value(&process.candidate, 0) - own;
-                differences[i] += usize::from(estimate.difference.contains(gain));
-            }
-        }
-        println!("XX {n} {contained:?} {recorded} {differences:?}\nXX {spreads:?}\nXX {:?}", squares.map(f64::sqrt));
-    }
     const REPETITIONS: u64 = 200;
     let process = Process::new(3, 1.0);
     let mut contained = [0; Method::ALL.len()];
