@@ -170,12 +170,12 @@ impl Partitions {
             });
         }
         for flow in order.chunk_by(|a, b| a.0 == b.0) {
-            let policy = packed(flow[0].2).0.policy as usize;
             let rows = flow.iter().map(|&(_, _, at)| {
                 let (packed, probabilities) = packed(at);
-                (packed.row(probabilities), packed.time_ns)
+                let policy = self.policies[packed.policy as usize].clone();
+                (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.environment, &self.policies[policy], rows) {
+            for trajectory in assemble(&self.environment, rows) {
                 each(trajectory)?;
             }
         }

@@ -258,6 +258,33 @@ fn missing_rows_cut_a_trajectory_until_all_is_known_again() {
 }
 
 #[test]
+fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let whole = directory.path().join("whole.parquet");
+    record(&whole, &environment(), 0, 1, 4, true, &uniform);
+    let rows = rows_of(&whole);
+    let parts = [
+        ("a.parquet", "first", &rows[..20]),
+        ("b.parquet", "second", &rows[20..]),
+    ];
+    let paths = parts.map(|(name, policy, rows)| {
+        let path = directory.path().join(name);
+        let mut writer =
+            FileWriter::create(&path, header(&environment(), policy)).expect("a new file");
+        writer.write(rows).expect("there is space");
+        writer.finish().expect("there is space")
+    });
+    let of = |paths: &[PathBuf]| trajectories(paths, 1 << 30).expect("sound");
+    let whole = of(&[whole]).remove(0);
+    let parts = of(&paths);
+    let names: Vec<&str> = parts.iter().map(|part| &*part.policy).collect();
+    assert_eq!(names, ["first", "second"]);
+    let steps: Vec<Step> = parts.iter().flat_map(|part| part.steps.clone()).collect();
+    assert_eq!(steps, whole.steps);
+    assert_eq!((parts[0].ended, parts[1].ended), (false, true));
+}
+
+#[test]
 fn the_timeline_says_what_followed() {
     let directory = TempDir::new().expect("a scratch directory");
     let path = directory.path().join("a.parquet");

@@ -91,13 +91,12 @@ impl Trajectory {
     }
 }
 
-/// The trajectories of a flow, from its rows in order, each with the time of its end, ns since 1970. There is more than one
-/// where rows are missing. After a gap, and where the first row is, nobody knows what the observation's past decisions were:
+/// The trajectories of a flow, from its rows in order, each with the time of its end, ns since 1970, and who decided. There is
+/// more than one where the policy was replaced, and where rows are missing. After a gap, and where the first row is, nobody knows what the observation's past decisions were:
 /// the decisions until it is all known again are left out.
 pub(super) fn assemble(
     environment: &Environment,
-    policy: &Arc<str>,
-    rows: impl Iterator<Item = (Row, i64)>,
+    rows: impl Iterator<Item = (Row, i64, Arc<str>)>,
 ) -> Vec<Trajectory> {
     let mut all = Vec::new();
     let mut current: Option<Trajectory> = None;
@@ -106,7 +105,7 @@ pub(super) fn assemble(
     // Decisions whose observations would hold others that are not known.
     let mut unknown = 0;
     let mut decided_at = 0;
-    for (row, time_ns) in rows {
+    for (row, time_ns, policy) in rows {
         if row.sequence != expected {
             unknown = environment.history;
             if let Some(mut cut) = current.take() {
@@ -119,16 +118,19 @@ pub(super) fn assemble(
         }
         expected = row.sequence.wrapping_add(1);
         let observation = replay.next(environment, &row);
-        let trajectory = current.get_or_insert_with(|| Trajectory {
-            flow: row.flow,
-            policy: policy.clone(),
-            steps: Vec::new(),
-            ended: false,
-        });
-        if let Some(last) = trajectory.steps.last_mut() {
+        if let Some(last) = current.as_mut().and_then(|own| own.steps.last_mut()) {
             let seconds = (time_ns - decided_at) as f64 / 1e9;
             last.outcome.get_or_insert_default().add(&row, seconds);
         }
+        if current.as_ref().is_some_and(|own| own.policy != policy) {
+            all.extend(current.take());
+        }
+        let trajectory = current.get_or_insert_with(|| Trajectory {
+            flow: row.flow,
+            policy,
+            steps: Vec::new(),
+            ended: false,
+        });
         trajectory.ended = row.end;
         let Some(decision) = row.decision else {
             continue;
