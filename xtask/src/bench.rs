@@ -77,8 +77,8 @@ const BENCHES: [Bench; 9] = [
 ///
 /// sim: simulated packets and decisions a second on one core, and the memory of a flow.
 ///
-/// timeline: rows a second from recordings to the timeline on two cores, and peak memory, for one and ten million rows (some
-/// 40 GB of temporary files; TIMELINE_ROWS asks for fewer).
+/// timeline: rows a second from recordings to the timeline on two cores, and peak memory, for a quarter of a million rows and
+/// a million (TIMELINE_ROWS=10000000 for ten, which need some 30 GB in TMPDIR).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The benchmark to run; all when left out.

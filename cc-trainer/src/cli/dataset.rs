@@ -6,7 +6,7 @@ use anyhow::{Context, anyhow};
 use cc_trainer::{
     dataset::{
         Recordings,
-        features::{Analysis, Kind, Override},
+        features::{self, Analysis, Kind, Override},
         timeline::{self, Settings, Summary},
     },
     environment::network,
@@ -59,6 +59,8 @@ Examples:
 
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let recordings = Recordings::open(&args.paths)?;
+    let names = features::names(recordings.environment());
+    features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
     std::fs::create_dir_all(&args.out)
         .with_context(|| format!("creating {}", args.out.display()))?;
     let reading = bar(recordings.rows(), "rows read");

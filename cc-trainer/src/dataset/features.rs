@@ -176,16 +176,7 @@ impl Sample {
     ///
     /// Overrides that fit no input, by name.
     pub fn analyse(&self, shapes: &[Input], overrides: &[Override]) -> Result<Analysis, String> {
-        for choice in overrides {
-            if !self.names.iter().any(|name| choice.fits(name)) {
-                let near: Vec<_> = self.names.iter().map(String::as_str).take(3).collect();
-                return Err(format!(
-                    "no input is called `{}`; they are called {} and so on, as features.json lists them",
-                    choice.name,
-                    near.join(", ")
-                ));
-            }
-        }
+        check(&self.names, overrides)?;
         let rows = self.len();
         let features = (self.names.par_iter().enumerate()).map(|(column, name)| {
             let values: Vec<f32> = (0..rows)
@@ -222,6 +213,26 @@ impl Analysis {
                 .collect(),
             reward: reward.input.clone(),
         })
+    }
+}
+
+/// Checks that each override is of one of the names.
+///
+/// # Errors
+///
+/// The override that fits none.
+pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
+    let stray = |choice: &&Override| !names.iter().any(|name| choice.fits(name));
+    match overrides.iter().find(stray) {
+        None => Ok(()),
+        Some(choice) => {
+            let some: Vec<_> = names.iter().map(String::as_str).take(3).collect();
+            Err(format!(
+                "no input is called `{}`; they are called {} and so on, as features.json lists them",
+                choice.name,
+                some.join(", ")
+            ))
+        }
     }
 }
 
