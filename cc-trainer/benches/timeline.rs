@@ -61,7 +61,10 @@ fn main() -> anyhow::Result<()> {
     let sizes = match env::var("TIMELINE_ROWS") {
         Ok(rows) => rows
             .split(',')
-            .map(|size| size.parse().context("TIMELINE_ROWS holds no number of rows"))
+            .map(|size| {
+                size.parse()
+                    .context("TIMELINE_ROWS holds no number of rows")
+            })
             .collect::<anyhow::Result<_>>()?,
         Err(_) => SIZES.to_vec(),
     };
