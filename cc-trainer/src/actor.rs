@@ -1,13 +1,13 @@
 //! Acts: many environments, stepped together against one policy.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
-    environment::{End, Environment, Turn},
+    environment::{End, Environment, Taken, Turn},
     model::{Inference, Outputs, Sequences, Weights},
-    rollout::{Episode, Rollout},
+    rollout::{Episode, Origin, Rollout},
 };
 
 /// A policy as the learner published it.
@@ -123,11 +123,18 @@ impl Actor {
             .enumerate()
         {
             let logits = &self.outputs.logits[lane * actions..][..actions];
-            let action = sample(logits, self.random.random());
-            environment.act(action);
+            let choice = match &turn.taken {
+                Some(taken) => Choice::recorded(taken, actions),
+                None => Choice {
+                    action: sample(logits, self.random.random()),
+                    logits: logits.into(),
+                    origin: Origin::Actor,
+                },
+            };
+            environment.act(choice.action);
 
             let seat = &mut seats[turn.seat];
-            seat.record(&self.batch, lane, turn, logits, action, *version);
+            seat.record(&self.batch, lane, turn, &choice, *version);
             if seat.rollout.len() == self.unroll + 1 {
                 let whole = seat.rollout.split(&seat.h, &seat.c, *version);
                 harvest.rollouts.push(whole);
@@ -136,6 +143,31 @@ impl Actor {
                 .copy_from_slice(&self.outputs.h[lane * state..][..state]);
             seat.c
                 .copy_from_slice(&self.outputs.c[lane * state..][..state]);
+        }
+    }
+}
+
+/// An action, and why it was taken.
+struct Choice<'a> {
+    action: usize,
+    logits: Cow<'a, [f32]>,
+    origin: Origin,
+}
+
+impl Choice<'_> {
+    /// What was recorded. Logits are logarithms of probabilities; of an action that could not be, very low.
+    fn recorded(taken: &Taken, actions: usize) -> Self {
+        let (logits, origin) = match &taken.probabilities {
+            Some(shares) => {
+                let log = |share: &f32| share.max(f32::MIN_POSITIVE).ln();
+                (shares.iter().map(log).collect(), Origin::Recorded)
+            }
+            None => (vec![0.0; actions], Origin::Observed),
+        };
+        Self {
+            action: taken.action,
+            logits: logits.into(),
+            origin,
         }
     }
 }
@@ -187,8 +219,7 @@ impl Seat {
         batch: &Batch,
         lane: usize,
         turn: &Turn,
-        logits: &[f32],
-        action: usize,
+        choice: &Choice<'_>,
         version: u64,
     ) {
         let rollout = &mut self.rollout;
@@ -204,8 +235,9 @@ impl Seat {
         rollout.privileged.extend_from_slice(batch.privileged(lane));
         rollout.observed_reward.push(batch.reward[lane]);
         rollout.first.push(turn.first);
-        rollout.action.push(action as u32);
-        rollout.logits.extend_from_slice(logits);
+        rollout.action.push(choice.action as u32);
+        rollout.logits.extend_from_slice(&choice.logits);
+        rollout.origin.push(choice.origin);
         rollout.reward.push(turn.reward);
         rollout.task.push(self.task as u32);
         self.task = turn.task;

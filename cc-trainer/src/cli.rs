@@ -2,10 +2,12 @@
 
 mod blocking;
 mod compare;
+mod dataset;
 mod evaluate;
 mod heuristic;
 mod interrupt;
 mod link;
+mod ope;
 mod study;
 mod train;
 
@@ -18,6 +20,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Size of the parts that recordings are sorted in, bytes; each thread holds one in memory.
+const SCRATCH_PARTITION: u64 = 32 << 20;
 
 /// Makes the policies that cc-agent serves, and finds out what they are worth.
 #[derive(Debug, Parser)]
@@ -31,6 +37,8 @@ pub(crate) struct Cli {
 enum Command {
     Blocking(blocking::Args),
     Compare(compare::Args),
+    Dataset(dataset::Args),
+    Ope(ope::Args),
     Study(study::Args),
     Train(train::Args),
     Evaluate(evaluate::Args),
@@ -43,6 +51,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Blocking(args) => blocking::command(&args),
         Command::Compare(args) => compare::command(&args),
+        Command::Dataset(args) => dataset::command(&args),
+        Command::Ope(args) => ope::command(&args),
         Command::Study(args) => study::command(&args),
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
@@ -78,6 +88,17 @@ fn print(text: impl Display) -> anyhow::Result<()> {
 /// Writes a line to standard error; that nobody reads it is no reason to stop.
 fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// A progress bar on standard error, which shows on terminals only.
+fn bar(length: u64, what: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style =
+        ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {msg} ({eta} left)");
+    if let Ok(style) = style {
+        bar.set_style(style);
+    }
+    bar.with_message(what.to_owned())
 }
 
 /// The command line, for records.

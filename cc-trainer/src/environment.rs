@@ -7,6 +7,7 @@
 pub mod cartpole;
 pub mod gridworld;
 pub mod network;
+pub mod recorded;
 
 /// A world with one or more seats.
 pub trait Environment: Send {
@@ -54,6 +55,17 @@ pub struct Turn {
     pub privileged: Vec<f32>,
     /// Which task this is, below [`Spec::tasks`].
     pub task: usize,
+    /// What was done on this turn, where it is a recorded one: nobody is asked. Environments that ask leave it empty.
+    pub taken: Option<Taken>,
+}
+
+/// What somebody did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// The action, below [`Spec::actions`].
+    pub action: usize,
+    /// `[A]`: the probabilities that it was chosen with; none where nobody knows them.
+    pub probabilities: Option<Vec<f32>>,
 }
 
 /// How an episode ended.

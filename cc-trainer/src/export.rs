@@ -1,13 +1,16 @@
-//! Writes a trained network as the policy file that cc-agent serves.
+//! Writes a trained network as the policy file that cc-agent serves, and takes one out of such a file to train it further.
 
 use std::collections::BTreeMap;
 
 use cc_agent::environment::Environment;
-use cc_agent::policy::export::{Activation as Follows, ActorCritic, Dense, Lstm, Transform};
-use cc_agent::policy::{PolicyKind, PolicyMeta, Serving};
+use cc_agent::policy::export::ImportError;
+use cc_agent::policy::export::{
+    Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
+};
+use cc_agent::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
 
-use crate::model::{Activation, Array, Layer, Layout, LstmArrays, Shape};
-use crate::normalise::{Input, Normalizer};
+use crate::model::{Activation, Array, Layer, Layout, LstmArrays, Shape, initialise};
+use crate::normalise::{Bend, Input, Normalizer};
 
 /// Why a network cannot be a policy file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,7 +113,7 @@ pub fn policy_file(
     let dense = |layer: &Layer| dense(layer, parameters, layer.weights.rows);
     let network = ActorCritic {
         observation: Some(transform(&normalizer.observation)),
-        reward: Some(transform(&[normalizer.reward])),
+        reward: Some(transform(std::slice::from_ref(&normalizer.reward))),
         trunk: layout.trunk.iter().map(dense).collect(),
         activation: match shape.activation {
             Activation::Relu => Follows::Relu,
@@ -123,6 +126,144 @@ pub fn policy_file(
     Ok(network.export(meta, description))
 }
 
+/// A network out of a policy file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    /// Its sizes, without a critic that sees more than the policy.
+    pub shape: Shape,
+    /// Its parameters in [`Layout`]'s order.
+    pub parameters: Vec<f32>,
+    /// Whether the critic is the file's. One that saw more than the policy is not in the file, and the one here has not learnt.
+    pub has_critic: bool,
+    /// What its inputs go through.
+    pub normalizer: Normalizer,
+}
+
+/// Takes the network out of a file that [`policy_file`] made. `seed` draws a critic where the file's cannot be used.
+///
+/// # Errors
+///
+/// The file has another graph.
+pub fn network(file: &PolicyFile, seed: u64) -> Result<Network, ImportError> {
+    let ActorCritic {
+        observation,
+        reward,
+        trunk,
+        activation,
+        lstm,
+        policy,
+        baseline,
+    } = ActorCritic::import(file)?;
+    let width = file.meta().environment.observation_len();
+    let shape = Shape {
+        observation: width,
+        hidden: trunk.iter().map(|layer| layer.outputs).collect(),
+        activation: match activation {
+            Follows::Relu => Activation::Relu,
+            Follows::Tanh => Activation::Tanh,
+        },
+        lstm: lstm.as_ref().map(|lstm| lstm.hidden),
+        actions: policy.outputs,
+        privileged: 0,
+    };
+    let layout = Layout::of(&shape);
+    let mut parameters = initialise(&shape, seed);
+    let mut set = |layer: &Layer, dense: &Dense| {
+        layer
+            .weights
+            .of_mut(&mut parameters)
+            .copy_from_slice(&dense.weights);
+        layer
+            .bias
+            .of_mut(&mut parameters)
+            .copy_from_slice(&dense.bias);
+    };
+    for (layer, dense) in layout.trunk.iter().zip(&trunk) {
+        set(layer, dense);
+    }
+    set(&layout.policy, &policy);
+    let has_critic = baseline.len() == layout.critic.len();
+    if has_critic {
+        for (layer, dense) in layout.critic.iter().zip(&baseline) {
+            set(layer, dense);
+        }
+    }
+    if let (Some(arrays), Some(lstm)) = (&layout.lstm, &lstm) {
+        set_lstm(arrays, lstm, &mut parameters);
+    }
+    let inputs = |transform: &Option<Transform>, width| match transform {
+        Some(transform) => inputs(transform),
+        // The file's has no limits, and this one's are far out.
+        None => vec![Input::LINEAR; width],
+    };
+    Ok(Network {
+        shape,
+        parameters,
+        has_critic,
+        normalizer: Normalizer {
+            observation: inputs(&observation, width),
+            reward: inputs(&reward, 1).remove(0),
+        },
+    })
+}
+
+/// The inverse of [`lstm`].
+fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
+    let units = lstm.hidden;
+    let mut columns = |array: &Array, rows: &[f32]| {
+        let values = array.of_mut(parameters);
+        for (place, gate) in GATES.iter().enumerate() {
+            for unit in 0..units {
+                let row = &rows[(place * units + unit) * array.rows..][..array.rows];
+                for (i, value) in row.iter().enumerate() {
+                    values[i * array.cols + gate * units + unit] = *value;
+                }
+            }
+        }
+    };
+    columns(&arrays.input, &lstm.input_weights);
+    columns(&arrays.recurrent, &lstm.recurrent_weights);
+    let (input, recurrent) = lstm.bias.split_at(4 * units);
+    let bias: Vec<f32> = input.iter().zip(recurrent).map(|(a, b)| a + b).collect();
+    columns(&arrays.bias, &bias);
+}
+
+/// The inverse of [`transform`].
+fn inputs(transform: &Transform) -> Vec<Input> {
+    let bends = &transform.bends;
+    let bend = |i: usize| {
+        if let Some(power) = &bends.power
+            && (power.weight[i] != 0.0 || power.logarithm[i] != 0.0)
+        {
+            return Some(Bend::BoxCox {
+                power: power.power[i],
+                shift: power.shift[i],
+            });
+        }
+        if bends
+            .logit
+            .as_ref()
+            .is_some_and(|logit| logit.weight[i] != 0.0)
+        {
+            return Some(Bend::Logit);
+        }
+        let mut ramps = bends.ramps.iter().filter(|ramp| ramp.width[i] != 0.0);
+        let mut knots: Vec<f32> = ramps.clone().map(|ramp| ramp.from[i]).collect();
+        let last = ramps.next_back()?;
+        knots.push(last.from[i] + last.width[i]);
+        Some(Bend::Ramps { knots })
+    };
+    (0..transform.gain.len())
+        .map(|i| Input {
+            curvature: transform.curvature[i],
+            slope: transform.slope[i],
+            mean: transform.offset[i],
+            gain: transform.gain[i],
+            bend: bend(i),
+        })
+        .collect()
+}
+
 fn transform(inputs: &[Input]) -> Transform {
     let each = |of: fn(&Input) -> f32| inputs.iter().map(of).collect();
     Transform {
@@ -131,6 +272,57 @@ fn transform(inputs: &[Input]) -> Transform {
         offset: each(|input| input.mean),
         gain: each(|input| input.gain),
         limit: Normalizer::LIMIT,
+        bends: bends(inputs),
+    }
+}
+
+fn bends(inputs: &[Input]) -> Bends {
+    let each = |of: &dyn Fn(&Bend) -> f32| -> Vec<f32> {
+        let value = |input: &Input| input.bend.as_ref().map_or(0.0, of);
+        inputs.iter().map(value).collect()
+    };
+    let any = |values: &[f32]| values.iter().any(|&value| value != 0.0);
+    let power = |bend: &Bend| match bend {
+        Bend::BoxCox { power, shift } => Some((*power, *shift)),
+        _ => None,
+    };
+    let is_log = |power: f32| power.abs() < Bend::LEAST_POWER;
+    let powers = Power {
+        shift: each(&|bend| power(bend).map_or(0.0, |(_, shift)| shift)),
+        least: Bend::LEAST_POSITIVE,
+        power: each(&|bend| power(bend).map_or(0.0, |(power, _)| power)),
+        weight: each(&|bend| match power(bend) {
+            Some((power, _)) if !is_log(power) => 1.0 / power,
+            _ => 0.0,
+        }),
+        logarithm: each(&|bend| match power(bend) {
+            Some((power, _)) if is_log(power) => 1.0,
+            _ => 0.0,
+        }),
+    };
+    let logits = Logit {
+        weight: each(&|bend| f32::from(u8::from(matches!(bend, Bend::Logit)))),
+        margin: Bend::MARGIN,
+    };
+    let ends = |bend: &Bend, ramp: usize| match bend {
+        Bend::Ramps { knots } => Some((*knots.get(ramp)?, *knots.get(ramp + 1)?, knots.len() - 1)),
+        _ => None,
+    };
+    let count = inputs.iter().filter_map(|input| match &input.bend {
+        Some(Bend::Ramps { knots }) => Some(knots.len().saturating_sub(1)),
+        _ => None,
+    });
+    let ramps = (0..count.max().unwrap_or(0)).map(|ramp| Ramp {
+        from: each(&|bend| ends(bend, ramp).map_or(0.0, |(from, ..)| from)),
+        width: each(&|bend| ends(bend, ramp).map_or(0.0, |(from, to, _)| to - from)),
+        rise: each(&|bend| {
+            ends(bend, ramp).map_or(0.0, |(from, to, count)| 1.0 / ((to - from) * count as f32))
+        }),
+    });
+    Bends {
+        power: (any(&powers.weight) || any(&powers.logarithm)).then_some(powers),
+        logit: any(&logits.weight).then_some(logits),
+        ramps: ramps.collect(),
     }
 }
 
@@ -161,9 +353,11 @@ fn baseline(layout: &Layout, parameters: &[f32]) -> Vec<Dense> {
         .collect()
 }
 
+/// Where the gates i, o, f, g of ONNX are among ours, i, f, g, o.
+const GATES: [usize; 4] = [0, 3, 1, 2];
+
 /// From columns of the gates i, f, g, o to rows of i, o, f, g.
 fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
-    const GATES: [usize; 4] = [0, 3, 1, 2];
     let units = arrays.recurrent.rows;
     let rows = |array: &Array| -> Vec<f32> {
         let values = array.of(parameters);
@@ -192,7 +386,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
-    use crate::model::{Cpu, Outputs, Sequences, initialise};
+    use crate::model::{Cpu, Outputs, Sequences};
 
     fn environment(history: usize) -> Environment {
         Environment {
@@ -212,7 +406,15 @@ mod tests {
         }
     }
 
-    /// With all kinds of inputs: logarithmic, linear and constant.
+    fn bent(bend: Bend) -> Input {
+        Input {
+            slope: 0.0,
+            bend: Some(bend),
+            ..Input::LINEAR
+        }
+    }
+
+    /// With all kinds of inputs: logarithmic, linear and constant, and bent in every way.
     fn normalizer(observation: usize, random: &mut StdRng) -> Normalizer {
         let mut input = |i: usize| Input {
             mean: random.random_range(-1.0..1.0),
@@ -221,8 +423,22 @@ mod tests {
             } else {
                 random.random_range(0.2..2.0)
             },
-            ..match i % 3 {
-                0 => Input::LINEAR,
+            ..match i % 7 {
+                0 | 3 => Input::LINEAR,
+                1 => bent(Bend::BoxCox {
+                    power: random.random_range(-1.5..2.0),
+                    shift: random.random_range(1.0..2.0),
+                }),
+                2 => bent(Bend::BoxCox {
+                    power: 0.0,
+                    shift: 1.5,
+                }),
+                4 => bent(Bend::Logit),
+                5 => bent(Bend::Ramps {
+                    knots: (0..random.random_range(2..22))
+                        .map(|knot| 0.4 * knot as f32 - 1.0)
+                        .collect(),
+                }),
                 _ => Input::logarithmic(random.random_range(0.1..10.0)),
             }
         };
@@ -345,6 +561,54 @@ mod tests {
             let largest = largest_difference(&environment, &shape, seed);
             prop_assert!(largest < 1e-4, "{:?}: {}", shape, largest);
         }
+    }
+
+    #[test]
+    fn a_network_comes_back_out_of_its_file() {
+        let environment = environment(2);
+        for (lstm, privileged) in [(Some(5), 0), (None, 0), (Some(5), 3)] {
+            let shape = Shape {
+                privileged,
+                ..shape(&environment, &[7, 6], lstm)
+            };
+            let normalizer = normalizer(shape.observation, &mut StdRng::seed_from_u64(3));
+            let parameters = initialise(&shape, 4);
+            let meta = meta("small", &shape, &environment, BTreeMap::new());
+            let bytes = policy_file(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
+            let file = PolicyFile::parse(&bytes).expect("accepted");
+            let found = network(&file, 9).expect("our own");
+            assert_eq!(found.has_critic, privileged == 0);
+            let expected = Shape {
+                privileged: 0,
+                ..shape.clone()
+            };
+            assert_eq!(found.shape, expected);
+            // What it does is the same, so its file is; but for the critic that could not be taken.
+            let same = |array: &Array| array.of(&found.parameters) == array.of(&parameters);
+            let layout = Layout::of(&shape);
+            let policy = layout
+                .arrays()
+                .filter(|array| !array.name.starts_with("critic"));
+            policy.for_each(|array| assert!(same(array), "{}", array.name));
+            if found.has_critic {
+                let again = policy_file(
+                    &found.shape,
+                    &found.parameters,
+                    &found.normalizer,
+                    &meta,
+                    "",
+                );
+                let seen = |bytes: &[u8]| {
+                    let file = PolicyFile::parse(bytes).expect("accepted");
+                    network(&file, 9).expect("our own").parameters
+                };
+                assert_eq!(seen(&again.expect("it fits")), found.parameters);
+            }
+        }
+        let rule = cc_agent::policy::heuristic_file();
+        let rule = PolicyFile::parse(&rule).expect("accepted");
+        let error = network(&rule, 0).expect_err("no network").to_string();
+        assert!(error.contains("not one that cc-trainer writes"), "{error}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::{
     actor::keep,
     environment::End,
     model::{Device, Outputs, RmsProp, Sequences},
-    rollout::Rollout,
+    rollout::{Origin, Rollout},
     vtrace::{Clips, Targets, Trajectories},
 };
 use reward::{Clipping, Normalisation, Rewards};
@@ -45,6 +45,13 @@ pub struct Settings {
     pub end_of_episode_bootstrap: bool,
     /// The baseline sees what the environment has for it alone.
     pub privileged: bool,
+    /// Share of the run, from its start, in which recorded actions are cloned, whatever they led to, while the baseline learns.
+    pub cloning: f32,
+    /// Weight of −ln π(a|x) of recorded actions after that: keeps the policy near the data.
+    pub anchor: f32,
+    /// Of recorded actions without probabilities: their advantages over this, in units of the advantages' root mean square,
+    /// are the logarithms of their weights. The lower, the more the best of them are preferred.
+    pub temperature: f32,
     /// V-trace's.
     pub clips: Clips,
     /// Norm that gradients are scaled down to; 0 leaves them.
@@ -74,6 +81,9 @@ impl Default for Settings {
             reward_memory: 1e-4,
             end_of_episode_bootstrap: true,
             privileged: false,
+            cloning: 0.0,
+            anchor: 0.0,
+            temperature: 1.0,
             clips: Clips::default(),
             gradient_clip: 1.0,
             decay: 0.99,
@@ -101,6 +111,10 @@ pub struct Update {
     pub policy_loss: f64,
     /// Mean ½(v − V)².
     pub baseline_loss: f64,
+    /// Mean ½(r + γ V' − V)²: must not grow without bound.
+    pub td_loss: f64,
+    /// Mean ½(G − V)², G the discounted rewards to the end of the rollout and V there: what the baseline says beside what came.
+    pub mc_loss: f64,
     /// Mean entropy of the policy, nats.
     pub entropy: f64,
     /// Mean Kullback-Leibler divergence of the policy that acted from the one that learns, as its actions show it.
@@ -197,8 +211,12 @@ impl Learner {
         let learnt: Vec<f32> = (0..taken)
             .map(|at| log_probability(&self.outputs.logits, at))
             .collect();
+        // Of those whose μ nobody knows, the values are those of whoever acted.
         let log_rho: Vec<f32> = (0..taken)
-            .map(|at| learnt[at] - log_probability(&self.batch.logits, at))
+            .map(|at| match self.batch.origin[at] {
+                Origin::Observed => 0.0,
+                _ => learnt[at] - log_probability(&self.batch.logits, at),
+            })
             .collect();
         self.targets.compute(
             &Trajectories {
@@ -211,6 +229,8 @@ impl Learner {
             },
             &settings.clips,
         );
+
+        let pulls = self.pulls(done < f64::from(settings.cloning));
 
         // The loss and its derivatives. The last step, there for its value only, has none.
         let scale = match settings.loss {
@@ -225,17 +245,17 @@ impl Learner {
             ..Update::default()
         };
         for at in 0..taken {
-            let advantage = self.targets.advantage[at];
+            let pull = pulls[at];
             let error = self.outputs.baseline[at] - self.targets.value[at];
             let entropy = policy_gradient(
                 &self.outputs.logits[at * actions..][..actions],
                 self.batch.action[at],
-                advantage * scale,
+                pull * scale,
                 entropy_cost * scale,
                 &mut self.d_logits[at * actions..][..actions],
             );
             self.d_baseline.push(settings.baseline_cost * error * scale);
-            update.policy_loss -= f64::from(learnt[at] * advantage);
+            update.policy_loss -= f64::from(learnt[at] * pull);
             update.baseline_loss += 0.5 * f64::from(error).powi(2);
             update.entropy += f64::from(entropy);
             update.divergence -= f64::from(log_rho[at]);
@@ -243,9 +263,12 @@ impl Learner {
         }
         self.d_logits.resize((steps + 1) * lanes * actions, 0.0);
         self.d_baseline.resize((steps + 1) * lanes, 0.0);
+        (update.td_loss, update.mc_loss) = self.errors(lanes);
         for sum in [
             &mut update.policy_loss,
             &mut update.baseline_loss,
+            &mut update.td_loss,
+            &mut update.mc_loss,
             &mut update.entropy,
             &mut update.divergence,
         ]
@@ -279,6 +302,59 @@ impl Learner {
         self.updates += 1;
         Ok(update)
     }
+
+    /// How strongly each step's action is made likelier: −pull · ln π(a|x) is the policy's loss. V-trace's advantage where it is known
+    /// what the action was chosen with. Of others, a weight that rises with the advantage and is never negative, by which the
+    /// policy comes to do what was best of what was done, and nothing else (advantage-weighted regression: X. Peng et al., arXiv
+    /// 1910.00177). While `cloning`, 1 for all that is recorded.
+    fn pulls(&self, cloning: bool) -> Vec<f32> {
+        /// Largest weight, so that one step does not rule a batch.
+        const MOST: f32 = 20.0;
+        let advantage = &self.targets.advantage;
+        let origin = &self.batch.origin[..advantage.len()];
+        let observed = || {
+            let steps = origin.iter().zip(&self.batch.known).zip(advantage);
+            steps.filter(|((origin, known), _)| **origin == Origin::Observed && **known)
+        };
+        let squares: f32 = observed().map(|(_, advantage)| advantage * advantage).sum();
+        let unit = (squares / observed().count().max(1) as f32)
+            .sqrt()
+            .max(1e-6);
+        let weight = |advantage: f32| {
+            let log = advantage / (unit * self.settings.temperature);
+            log.min(MOST.ln()).exp()
+        };
+        let steps = origin.iter().zip(&self.batch.known).zip(advantage);
+        steps
+            .map(|((origin, known), &advantage)| match origin {
+                Origin::Actor => advantage,
+                _ if cloning => 1.0,
+                Origin::Recorded => advantage + self.settings.anchor,
+                Origin::Observed if *known => weight(advantage) + self.settings.anchor,
+                Origin::Observed => self.settings.anchor,
+            })
+            .collect()
+    }
+
+    /// Sums of ½(r + γ V' − V)² and of ½(G − V)² over the steps of which it is known what they led to.
+    fn errors(&self, lanes: usize) -> (f64, f64) {
+        let Batch {
+            earned,
+            discount,
+            known,
+            ..
+        } = &self.batch;
+        let value = &self.outputs.baseline;
+        let mut after = value.clone();
+        let (mut differences, mut returns) = (0.0, 0.0);
+        for at in (0..earned.len()).rev().filter(|&at| known[at]) {
+            after[at] = earned[at] + discount[at] * after[at + lanes];
+            let difference = earned[at] + discount[at] * value[at + lanes] - value[at];
+            differences += 0.5 * f64::from(difference).powi(2);
+            returns += 0.5 * f64::from(after[at] - value[at]).powi(2);
+        }
+        (differences, returns)
+    }
 }
 
 /// A loss was not a finite number.
@@ -303,6 +379,7 @@ struct Batch {
     c: Vec<f32>,
     action: Vec<usize>,
     logits: Vec<f32>,
+    origin: Vec<Origin>,
     /// `[T, B]`, of the step's action: as the learner counts it, γ unless it ended the episode, and whether it is known.
     earned: Vec<f32>,
     discount: Vec<f32>,
@@ -328,6 +405,7 @@ impl Batch {
             array.clear();
         }
         self.action.clear();
+        self.origin.clear();
         fn row(array: &[f32], step: usize, steps: usize) -> &[f32] {
             let width = array.len() / steps;
             &array[step * width..][..width]
@@ -343,6 +421,7 @@ impl Batch {
                 self.observed_reward.push(rollout.observed_reward[step]);
                 self.keep.push(keep(rollout.first[step]));
                 self.action.push(rollout.action[step] as usize);
+                self.origin.push(rollout.origin[step]);
             }
         }
         for rollout in rollouts {
@@ -637,6 +716,7 @@ mod tests {
                         .collect(),
                     action: rest.iter().map(|&(action, _)| action).collect(),
                     task: vec![0; steps + 1],
+                    origin: vec![Origin::Actor; steps + 1],
                     logits,
                     reward,
                     version: 4,
@@ -703,6 +783,7 @@ mod tests {
             logits: vec![0.0; 9],
             reward: vec![9.0, 1.0, 2.0],
             task: vec![0; 3],
+            origin: vec![Origin::Actor; 3],
             version: 4,
             ..Rollout::default()
         };
@@ -732,6 +813,8 @@ mod tests {
         assert!((update.entropy - 3.0f64.ln()).abs() < 1e-6);
         assert!((update.policy_loss - 3.0f64.ln() * 2.0).abs() < 1e-6);
         assert_eq!((update.lag, update.divergence), (3.0, 0.0));
+        // One step ahead 1 and 2 were missed, to the end 1 + 2/2 and 2.
+        assert_eq!((update.td_loss, update.mc_loss), (1.25, 2.0));
         assert_eq!(update.actions, [0.5, 0.5, 0.0]);
         assert_eq!(
             (optimiser.learning_rate, update.learning_rate),
@@ -752,6 +835,60 @@ mod tests {
         assert!(slope(0.0) > 0.0);
         assert!((slope(0.5) / slope(0.0) - 0.5).abs() < 1e-5);
         assert_eq!(slope(1.0), 0.0);
+    }
+
+    /// How far each step's action of the first rollout is pulled up, from a uniform policy.
+    fn pulls(case: &Case, done: f64) -> [f32; 2] {
+        let (d_logits, ..) = case.derivatives(done);
+        // Of four steps, and −(1 − 1/3) of the action's own.
+        [(0, 0), (1, 1)].map(|(step, action)| d_logits[step * 6 + action] * 4.0 / (1.0 / 3.0 - 1.0))
+    }
+
+    #[test]
+    fn recorded_actions_are_cloned_at_first() {
+        let mut case = simple();
+        case.settings.entropy_cost = 0.0;
+        case.settings.cloning = 0.25;
+        case.settings.anchor = 0.5;
+        for origin in [Origin::Recorded, Origin::Observed] {
+            for rollout in &mut case.rollouts {
+                rollout.origin = vec![origin; 3];
+                rollout.reward[2] = -2.0;
+            }
+            for pull in pulls(&case, 0.2) {
+                assert!((pull - 1.0).abs() < 1e-5, "{origin:?}: {pull}");
+            }
+        }
+        // Those of the actor learn as ever.
+        for rollout in &mut case.rollouts {
+            rollout.origin = vec![Origin::Actor; 3];
+        }
+        let [_, second] = pulls(&case, 0.2);
+        assert!((second + 2.0).abs() < 1e-5, "{second}");
+    }
+
+    #[test]
+    fn what_was_observed_is_never_pushed_away() {
+        let mut case = simple();
+        case.settings.entropy_cost = 0.0;
+        for rollout in &mut case.rollouts {
+            rollout.origin = vec![Origin::Observed; 3];
+            // Nobody knows these, so nothing may depend on them.
+            rollout.logits = vec![5.0, -5.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0];
+            rollout.reward[2] = -2.0;
+        }
+        // Advantages 1 − 2/2 and −2, of root mean square √2.
+        let expected = [1.0, (-(2.0_f32.sqrt())).exp()];
+        for (pull, expected) in pulls(&case, 0.5).iter().zip(expected) {
+            assert!((pull - expected).abs() < 1e-4, "{pull} but {expected}");
+        }
+        case.settings.temperature = 0.1;
+        case.settings.anchor = 0.25;
+        let [first, second] = pulls(&case, 0.5);
+        assert!(
+            (first - 1.25).abs() < 1e-4 && (second - 0.25).abs() < 1e-3,
+            "{first} {second}"
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 pub mod actor;
 pub mod blocking;
+pub mod dataset;
 pub mod environment;
 pub mod evaluate;
 pub mod export;
@@ -17,6 +18,7 @@ pub mod learner;
 pub mod link;
 pub mod model;
 pub mod normalise;
+pub mod ope;
 pub mod path;
 pub mod report;
 pub mod rollout;

@@ -2,7 +2,8 @@
 //!
 //! Each input goes through `clip((ln(1 + curvature · max(0, x)) + slope · x − mean) / deviation)`. Quantities that range
 //! over orders of magnitude have a curvature, such that a unit inside the logarithm is about the smallest amount that
-//! means anything (a millisecond, a packet); others have a slope of 1. Mean and deviation are fitted once, on the first
+//! means anything (a millisecond, a packet); others have a slope of 1. What was found of recorded inputs
+//! ([`crate::dataset::features`]) may bend them otherwise ([`Bend`]). Mean and deviation are fitted once, on the first
 //! frames, and then stay: a network must not see its inputs move. The transform is exported with the policy.
 
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub struct Normalizer {
     pub reward: Input,
 }
 
-/// The transform of one input.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// The transform of one input: what curvature, slope and bend make of it, summed, less the mean, times the gain.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
     /// Inside the logarithm; 0 leaves it out.
@@ -39,6 +40,62 @@ pub struct Input {
     pub mean: f32,
     /// 1/deviation; 0 for an input that never changed.
     pub gain: f32,
+    /// Another way to bend it; none of those whose slope or curvature is not 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bend: Option<Bend>,
+}
+
+/// A way to bend an input.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Bend {
+    /// ((x + shift)^power − 1)/power, with x + shift at least [`Bend::LEAST_POSITIVE`]; its logarithm for a power of 0.
+    BoxCox {
+        /// The power.
+        power: f32,
+        /// Added first.
+        shift: f32,
+    },
+    /// ln(x/(1 − x)), with x kept from 0 and 1 by [`Bend::MARGIN`].
+    Logit,
+    /// Linear from 0 at the first of these rising values to 1 at the last, each between two of them an equal part; constant
+    /// before and after.
+    Ramps {
+        /// At least two, or none for 0 everywhere.
+        knots: Vec<f32>,
+    },
+}
+
+impl Bend {
+    /// The least value that a power is taken of.
+    pub const LEAST_POSITIVE: f32 = 1e-4;
+    /// Powers nearer to 0 than this are logarithms.
+    pub const LEAST_POWER: f32 = 1e-3;
+    /// How near to 0 and 1 a logit is taken.
+    pub const MARGIN: f32 = 1e-4;
+
+    fn apply(&self, x: f32) -> f32 {
+        match self {
+            Self::BoxCox { power, shift } => {
+                let log = (x + shift).max(Self::LEAST_POSITIVE).ln();
+                match power.abs() < Self::LEAST_POWER {
+                    true => log,
+                    false => ((power * log).exp() - 1.0) / power,
+                }
+            }
+            Self::Logit => {
+                let x = x.clamp(Self::MARGIN, 1.0 - Self::MARGIN);
+                x.ln() - (1.0 - x).ln()
+            }
+            Self::Ramps { knots } => {
+                let ramps = knots.windows(2).map(|ends| {
+                    let width = ends[1] - ends[0];
+                    (x - ends[0]).clamp(0.0, width) / width
+                });
+                ramps.sum::<f32>() / knots.len().saturating_sub(1).max(1) as f32
+            }
+        }
+    }
 }
 
 impl Normalizer {
@@ -68,10 +125,11 @@ impl Input {
         slope: 1.0,
         mean: 0.0,
         gain: 1.0,
+        bend: None,
     };
 
     /// ln(1 + curvature · x), where that is more than 0.
-    pub const fn logarithmic(curvature: f32) -> Self {
+    pub fn logarithmic(curvature: f32) -> Self {
         Self {
             curvature,
             slope: 0.0,
@@ -84,10 +142,13 @@ impl Input {
         if self.gain == 0.0 {
             return 0.0;
         }
-        ((self.bend(x) - self.mean) * self.gain).clamp(-LIMIT, LIMIT)
+        ((self.bent(x) - self.mean) * self.gain).clamp(-LIMIT, LIMIT)
     }
 
-    fn bend(&self, x: f32) -> f32 {
+    fn bent(&self, x: f32) -> f32 {
+        if let Some(bend) = &self.bend {
+            return bend.apply(x);
+        }
         let linear = if self.slope == 0.0 {
             0.0
         } else {
@@ -111,7 +172,7 @@ impl Input {
         Self {
             mean: moments.mean as f32,
             gain: gain as f32,
-            ..*self
+            ..self.clone()
         }
     }
 }
@@ -156,10 +217,10 @@ impl Fit {
             .zip(&self.shape.observation)
             .zip(observation)
         {
-            moments.add(f64::from(input.bend(value)), frames);
+            moments.add(f64::from(input.bent(value)), frames);
         }
         self.reward
-            .add(f64::from(self.shape.reward.bend(reward)), frames);
+            .add(f64::from(self.shape.reward.bent(reward)), frames);
     }
 
     /// Frames so far.
@@ -188,14 +249,14 @@ impl Moments {
 }
 
 /// An environment seen through a normaliser.
-pub struct Normalised<E> {
-    environment: E,
+pub struct Normalised {
+    environment: Box<dyn Environment>,
     normalizer: Arc<Normalizer>,
 }
 
-impl<E: Environment> Normalised<E> {
+impl Normalised {
     /// The environment with what its policy sees transformed. Its rewards, and what only the critic sees, stay.
-    pub fn new(environment: E, normalizer: Arc<Normalizer>) -> Self {
+    pub fn new(environment: Box<dyn Environment>, normalizer: Arc<Normalizer>) -> Self {
         Self {
             environment,
             normalizer,
@@ -203,7 +264,7 @@ impl<E: Environment> Normalised<E> {
     }
 }
 
-impl<E: Environment> Environment for Normalised<E> {
+impl Environment for Normalised {
     fn spec(&self) -> Spec {
         self.environment.spec()
     }
@@ -240,22 +301,22 @@ mod tests {
             curvature in prop_oneof![Just(0.0_f32), 0.1_f32..100.0],
         ) {
             let input = if curvature == 0.0 { Input::LINEAR } else { Input::logarithmic(curvature) };
-            let mut fit = Fit::new(vec![input]);
+            let mut fit = Fit::new(vec![input.clone()]);
             for &value in &values {
                 fit.add(&[value], -value);
             }
             prop_assert_eq!(fit.frames(), values.len() as u64);
             let normalizer = fit.normalizer();
-            let bent: Vec<_> = values.iter().map(|&v| f64::from(input.bend(v))).collect();
+            let bent: Vec<_> = values.iter().map(|&v| f64::from(input.bent(v))).collect();
             let (mean, deviation) = moments(&bent);
             prop_assume!(deviation > LEAST_DEVIATION);
-            let found = normalizer.observation[0];
+            let found = &normalizer.observation[0];
             prop_assert!((f64::from(found.mean) - mean).abs() < 1e-4 * mean.abs().max(1.0));
             prop_assert!((f64::from(found.gain) * deviation - 1.0).abs() < 1e-3);
             for &value in &values {
                 let mut observation = [value];
                 normalizer.apply(&mut observation);
-                let expected = ((f64::from(input.bend(value)) - mean) / deviation).clamp(-10.0, 10.0);
+                let expected = ((f64::from(input.bent(value)) - mean) / deviation).clamp(-10.0, 10.0);
                 prop_assert!((f64::from(observation[0]) - expected).abs() < 1e-2);
             }
         }

@@ -20,6 +20,8 @@ pub struct Rollout {
     pub action: Vec<u32>,
     /// `[T + 1, A]`: logits of the policy that took it.
     pub logits: Vec<f32>,
+    /// `[T + 1]`: who took it.
+    pub origin: Vec<Origin>,
     /// `[T + 1]`: what the action before earned, as the environment says it.
     pub reward: Vec<f32>,
     /// `[T + 1]`: the task that the action before belonged to.
@@ -62,6 +64,7 @@ impl Rollout {
             first: last(&self.first, steps),
             action: last(&self.action, steps),
             logits: last(&self.logits, steps),
+            origin: last(&self.origin, steps),
             reward: last(&self.reward, steps),
             task: last(&self.task, steps),
             h: h.to_vec(),
@@ -70,6 +73,18 @@ impl Rollout {
         };
         std::mem::replace(self, next)
     }
+}
+
+/// Who took an action.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The actor, by a late version of the policy that learns.
+    #[default]
+    Actor,
+    /// Another policy that was recorded, whose logits are known up to a constant.
+    Recorded,
+    /// Somebody that was recorded and whose probabilities nobody knows; the logits mean nothing.
+    Observed,
 }
 
 /// An episode that has ended.

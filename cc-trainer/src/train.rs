@@ -24,6 +24,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use cc_agent::policy::PolicyFile;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 pub use checkpoint::CheckpointError;
@@ -31,10 +32,11 @@ pub use statistics::{Point, TaskPoint};
 
 use crate::{
     actor::{Actor, Harvest, Snapshot},
-    environment::{Turn, network},
-    export::ExportError,
+    dataset,
+    environment::{Turn, network, recorded},
+    export::{self, ExportError},
     learner::{Diverged, Learner, reward::Rewards},
-    model::{self, DeviceError, Weights},
+    model::{self, DeviceError, Shape, Weights},
     normalise::Normalizer,
     rollout::Rollout,
     summary::{Host, utc_now},
@@ -91,6 +93,17 @@ pub enum TrainError {
     /// Of the settings of its environment.
     #[error("environment.{0}")]
     Environment(#[from] network::ConfigError),
+    /// Of its recordings.
+    #[error(transparent)]
+    Recorded(#[from] recorded::ConfigError),
+    /// The policy to begin with cannot be read or used.
+    #[error("the policy to begin with, {}: {reason}", path.display())]
+    Init {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// Neither settings nor a run to continue.
     #[error(
         "{} holds no run to continue, and there is no --config; give one (cc-trainer/training has some)",
@@ -201,6 +214,10 @@ impl Run {
         let source = config.environment.open()?;
         let spec = source.spec();
         let shape = config.shape(&spec);
+        let init = match (&config.init, &checkpoint) {
+            (Some(path), None) => Some(init(path, &source, &shape, config.seed)?),
+            _ => None,
+        };
         let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
 
         let (header, parameters) = match checkpoint {
@@ -209,7 +226,14 @@ impl Run {
                 (checkpoint.header, checkpoint.parameters)
             }
             None => {
-                let parameters = model::initialise(&shape, config.seed);
+                let normalizer = match &init {
+                    Some(init) => Some(init.normalizer.clone()),
+                    None => fit(&source, config.seed, config.actor.fit_steps),
+                };
+                let parameters = match init {
+                    Some(init) => init.parameters,
+                    None => model::initialise(&shape, config.seed),
+                };
                 let record = Record {
                     version: String::new(),
                     config_sha256: String::new(),
@@ -225,7 +249,7 @@ impl Run {
                     record,
                     Statistics::new(spec.tasks),
                     Rewards::new(spec.tasks),
-                    fit(&source, config.seed, config.actor.fit_steps),
+                    normalizer,
                 );
                 (header, parameters)
             }
@@ -442,6 +466,8 @@ impl Run {
             ("episode/steps", point.episode_steps),
             ("loss/policy", Some(point.policy_loss)),
             ("loss/baseline", Some(point.baseline_loss)),
+            ("loss/td", Some(point.td_loss)),
+            ("loss/mc", Some(point.mc_loss)),
             ("policy/entropy", Some(point.entropy)),
             ("policy/divergence", Some(point.divergence)),
             ("policy/lag", Some(point.policy_lag)),
@@ -571,18 +597,56 @@ impl Run {
         let environments = (0..config.actor.environments)
             .map(|number| {
                 self.source
-                    .environment(seed(number + 1), self.normalizer.as_ref())
+                    .environment(number, seed(number + 1), self.normalizer.as_ref())
             })
             .collect();
         Actor::new(environments, policy, config.learner.unroll, seed(0))
     }
 }
 
-/// The normaliser for an environment's first steps, under actions at random; none where none is needed.
+/// The network of a policy file, for the environment and of the shape that are asked for.
+fn init(
+    path: &Path,
+    source: &Source,
+    shape: &Shape,
+    seed: u64,
+) -> Result<export::Network, TrainError> {
+    let wrong = |reason: String| TrainError::Init {
+        path: path.to_owned(),
+        reason,
+    };
+    let file = PolicyFile::read(path).map_err(|error| wrong(error.to_string()))?;
+    let Some(interface) = source.interface() else {
+        return Err(wrong(
+            "this environment's policies have no files".to_owned(),
+        ));
+    };
+    let differences = dataset::differences(interface, &file.meta().environment);
+    if !differences.is_empty() {
+        return Err(wrong(format!(
+            "it was made for other settings than those that are learnt from ({})",
+            differences.join("; ")
+        )));
+    }
+    let network = export::network(&file, seed).map_err(|error| wrong(error.to_string()))?;
+    match network.shape == *shape {
+        true => Ok(network),
+        false => Err(wrong(format!(
+            "its network is {:?}, and [model] asks for {shape:?}",
+            network.shape
+        ))),
+    }
+}
+
+/// The normaliser that is given, or the one for an environment's first steps, under actions at random; none where none is
+/// needed.
 fn fit(source: &Source, seed: u64, steps: u64) -> Option<Normalizer> {
+    if let Some(given) = source.normalizer() {
+        return Some(given.clone());
+    }
     let mut fit = source.fit()?;
     let seed = mix(seed, u64::MAX);
-    let mut environment = source.environment(seed, None);
+    let mut environment = source.environment(0, seed, None);
     let mut random = StdRng::seed_from_u64(seed);
     let mut turn = Turn::default();
     let actions = environment.spec().actions;

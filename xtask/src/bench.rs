@@ -18,7 +18,7 @@ struct Bench {
     kernel: bool,
 }
 
-const BENCHES: [Bench; 8] = [
+const BENCHES: [Bench; 9] = [
     Bench {
         name: "datapath",
         kernel: true,
@@ -51,6 +51,10 @@ const BENCHES: [Bench; 8] = [
         name: "sim",
         kernel: false,
     },
+    Bench {
+        name: "timeline",
+        kernel: false,
+    },
 ];
 
 /// Run the benchmarks, or the one named.
@@ -72,6 +76,9 @@ const BENCHES: [Bench; 8] = [
 /// (needs root).
 ///
 /// sim: simulated packets and decisions a second on one core, and the memory of a flow.
+///
+/// timeline: rows a second from recordings to the timeline on two cores, and peak memory, for a quarter of a million rows and
+/// a million (TIMELINE_ROWS=10000000 for ten, which need some 30 GB in TMPDIR).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The benchmark to run; all when left out.

@@ -1,4 +1,4 @@
-//! Writes policies as ONNX files: opset 13, one graph, batch dimension `N`.
+//! Writes policies as ONNX files, opset 13, one graph, batch dimension `N`; and reads back what it wrote.
 
 use prost::Message;
 use rand::rngs::StdRng;
@@ -10,7 +10,7 @@ use tract_onnx::pb::{
     TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
 };
 
-use super::file::{META_KEY, ports};
+use super::file::{META_KEY, PolicyFile, ports};
 use super::meta::PolicyMeta;
 
 /// A fully connected layer: `y = x · weights + bias`.
@@ -56,7 +56,8 @@ pub enum Activation {
 /// What the inputs go through before the network, element by element:
 /// `clip((ln(1 + curvature · max(0, x)) + slope · x − offset) · gain)`.
 ///
-/// Each vector has a value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the input.
+/// Each vector has a value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the input. What [`Bends`] make of
+/// x is added before the offset is subtracted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transform {
     /// Inside the logarithm.
@@ -69,6 +70,54 @@ pub struct Transform {
     pub gain: Vec<f32>,
     /// Results are kept within ± this.
     pub limit: f32,
+    /// Of inputs that are bent otherwise; their curvature and slope are 0.
+    pub bends: Bends,
+}
+
+/// Other ways to bend inputs. Each vector has a value per input, or is empty where no input is bent so.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bends {
+    /// With l = ln(max(x + shift, least)): `weight · (exp(power · l) − 1) + logarithm · l`.
+    pub power: Option<Power>,
+    /// `weight · (ln y − ln(1 − y))` with y = x kept within margin and 1 − margin.
+    pub logit: Option<Logit>,
+    /// `rise · min(max(x − from, 0), width)`, summed.
+    pub ramps: Vec<Ramp>,
+}
+
+/// See [`Bends::power`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Power {
+    /// Added to x.
+    pub shift: Vec<f32>,
+    /// The least that a logarithm is taken of.
+    pub least: f32,
+    /// The exponent.
+    pub power: Vec<f32>,
+    /// Of the power; 0 for none.
+    pub weight: Vec<f32>,
+    /// Of the logarithm alone; 0 for none.
+    pub logarithm: Vec<f32>,
+}
+
+/// See [`Bends::logit`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logit {
+    /// 0 for none.
+    pub weight: Vec<f32>,
+    /// Distance from 0 and from 1.
+    pub margin: f32,
+}
+
+/// One ramp of each input; see [`Bends::ramps`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ramp {
+    /// Where it begins.
+    pub from: Vec<f32>,
+    /// How wide it is; 0 for none.
+    pub width: Vec<f32>,
+    /// Its slope.
+    pub rise: Vec<f32>,
 }
 
 /// The paper's network (section 4) with its variants: inputs transformed or not, a trunk, the reward appended, an LSTM
@@ -178,6 +227,147 @@ impl ActorCritic {
     }
 }
 
+/// Why a policy file's network cannot be taken out of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be trained further"
+)]
+pub struct ImportError {
+    reason: String,
+}
+
+impl ActorCritic {
+    /// The network in a file that [`Self::export`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The file has another graph.
+    pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
+        let wrong = |reason: String| ImportError { reason };
+        let graph = file
+            .proto
+            .graph
+            .as_ref()
+            .ok_or_else(|| wrong("it has none".to_owned()))?;
+        let found = |name: &str| {
+            let tensor = graph
+                .initializer
+                .iter()
+                .find(|tensor| tensor.name == name)?;
+            let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let values: Vec<f32> = tensor.raw_data.chunks_exact(4).map(value).collect();
+            let dims: Vec<usize> = tensor.dims.iter().map(|&dim| dim as usize).collect();
+            (dims.iter().product::<usize>() == values.len()).then_some((dims, values))
+        };
+        let needed = |name: &str| found(name).ok_or_else(|| wrong(format!("it has no `{name}`")));
+        let dense = |name: &str| -> Result<Dense, ImportError> {
+            let (dims, weights) = needed(&format!("{name}.weights"))?;
+            let (_, bias) = needed(&format!("{name}.bias"))?;
+            match dims[..] {
+                [inputs, outputs] if bias.len() == outputs => Ok(Dense {
+                    inputs,
+                    outputs,
+                    weights,
+                    bias,
+                }),
+                _ => Err(wrong(format!("`{name}` is no layer"))),
+            }
+        };
+        let layers = |name: &str| -> Result<Vec<Dense>, ImportError> {
+            let names = (0..).map(|i| format!("{name}{i}"));
+            let names = names.take_while(|name| found(&format!("{name}.weights")).is_some());
+            names.map(|name| dense(&name)).collect()
+        };
+        let lstm = match found("lstm.w") {
+            None => None,
+            Some((dims, input_weights)) => {
+                let [1, gates, inputs] = dims[..] else {
+                    return Err(wrong("`lstm.w` is no LSTM's".to_owned()));
+                };
+                Some(Lstm {
+                    inputs,
+                    hidden: gates / 4,
+                    input_weights,
+                    recurrent_weights: needed("lstm.r")?.1,
+                    bias: needed("lstm.b")?.1,
+                })
+            }
+        };
+        let first = graph.node.iter().find(|node| {
+            let output = node.output.first().map(String::as_str);
+            output == Some("trunk0.activation")
+        });
+        let activation = match first.map(|node| node.op_type.as_str()) {
+            Some("Relu") => Activation::Relu,
+            Some("Tanh") => Activation::Tanh,
+            _ => {
+                return Err(wrong(
+                    "its layers have no activation that is known".to_owned(),
+                ));
+            }
+        };
+        let network = Self {
+            observation: transform(&found, "observation"),
+            reward: transform(&found, "reward.column"),
+            trunk: layers("trunk")?,
+            activation,
+            lstm,
+            policy: dense("logits")?,
+            baseline: layers("baseline")?,
+        };
+        // Whatever else is in the graph would be lost.
+        let again = network.export(file.meta(), &file.proto.doc_string);
+        let again = ModelProto::decode(again.as_slice()).ok();
+        match again.and_then(|model| model.graph).as_ref() == Some(graph) {
+            true => Ok(network),
+            false => Err(wrong("it has other nodes".to_owned())),
+        }
+    }
+}
+
+/// A constant's dimensions and values.
+type Constant = (Vec<usize>, Vec<f32>);
+
+/// A transform of `x`, by the names of its constants; none where there is none.
+fn transform(found: &dyn Fn(&str) -> Option<Constant>, x: &str) -> Option<Transform> {
+    let values = |part: &str| Some(found(&format!("{x}.{part}"))?.1);
+    let gain = values("gain")?;
+    let or_zeros = |part: &str| values(part).unwrap_or_else(|| vec![0.0; gain.len()]);
+    let single = |part: &str| values(part)?.first().copied();
+    let ramps = (0..).map_while(|i| {
+        Some(Ramp {
+            from: values(&format!("ramp{i}.from"))?,
+            width: values(&format!("ramp{i}.width"))?,
+            rise: values(&format!("ramp{i}.rise"))?,
+        })
+    });
+    Some(Transform {
+        curvature: or_zeros("curvature"),
+        slope: or_zeros("slope"),
+        offset: or_zeros("offset"),
+        limit: single("high")?,
+        bends: Bends {
+            power: values("power.weight").and_then(|weight| {
+                Some(Power {
+                    shift: values("power.shift")?,
+                    least: single("power.least")?,
+                    power: values("power.exponent")?,
+                    weight,
+                    logarithm: values("power.logarithm")?,
+                })
+            }),
+            logit: values("logit.weight").and_then(|weight| {
+                Some(Logit {
+                    weight,
+                    margin: single("logit.low")?,
+                })
+            }),
+            ramps: ramps.collect(),
+        },
+        gain,
+    })
+}
+
 /// Assembles a policy's graph. Values are named by strings, as in ONNX; the inputs `observation`,
 /// `reward`, `h`, `c` exist from the start.
 #[derive(Debug, Default)]
@@ -268,11 +458,16 @@ impl GraphBuilder {
             let slope = vector(self, "slope", &transform.slope);
             terms.push(self.node("Mul", &[x, &slope], &name("linear"), vec![]));
         }
-        let sum = match terms.as_slice() {
-            [] => x.to_owned(),
-            [term] => term.clone(),
-            [first, second, ..] => self.node("Add", &[first, second], &name("sum"), vec![]),
-        };
+        terms.extend(self.bends(x, &transform.bends));
+        let sum = terms.into_iter().enumerate().reduce(|(_, sum), (i, term)| {
+            let output = match i {
+                1 => name("sum"),
+                _ => name(&format!("sum{i}")),
+            };
+            (i, self.node("Add", &[&sum, &term], &output, vec![]))
+        });
+        // Where there is none, every gain is 0, too, or the offset is all.
+        let sum = sum.map_or_else(|| x.to_owned(), |(_, sum)| sum);
         let offset = vector(self, "offset", &transform.offset);
         let gain = vector(self, "gain", &transform.gain);
         let centred = self.node("Sub", &[&sum, &offset], &name("centred"), vec![]);
@@ -280,6 +475,65 @@ impl GraphBuilder {
         let [low, high] = [("low", -transform.limit), ("high", transform.limit)]
             .map(|(part, limit)| self.floats(&name(part), &[], &[limit]));
         self.node("Clip", &[&unit, &low, &high], &name("clipped"), vec![])
+    }
+
+    /// What bends make of `x`: the names of terms.
+    fn bends(&mut self, x: &str, bends: &Bends) -> Vec<String> {
+        let name = |part: &str| format!("{x}.{part}");
+        let mut terms = Vec::new();
+        if let Some(power) = &bends.power {
+            let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+                graph.floats(&name(&format!("power.{part}")), &[values.len()], values)
+            };
+            let shift = vector(self, "shift", &power.shift);
+            let exponent = vector(self, "exponent", &power.power);
+            let weight = vector(self, "weight", &power.weight);
+            let logarithm = vector(self, "logarithm", &power.logarithm);
+            let least = self.floats(&name("power.least"), &[1], &[power.least]);
+            let one = self.floats(&name("power.one"), &[1], &[1.0]);
+            let mut step = |op: &str, inputs: &[&str], output: &str| {
+                self.node(op, inputs, &name(&format!("power.{output}")), vec![])
+            };
+            let shifted = step("Add", &[x, &shift], "shifted");
+            let positive = step("Max", &[&shifted, &least], "positive");
+            let log = step("Log", &[&positive], "log");
+            let scaled = step("Mul", &[&log, &exponent], "scaled");
+            let raised = step("Exp", &[&scaled], "raised");
+            let less = step("Sub", &[&raised, &one], "less");
+            terms.push(step("Mul", &[&less, &weight], "weighted"));
+            terms.push(step("Mul", &[&log, &logarithm], "log.weighted"));
+        }
+        if let Some(logit) = &bends.logit {
+            let weight = self.floats(&name("logit.weight"), &[logit.weight.len()], &logit.weight);
+            let low = self.floats(&name("logit.low"), &[], &[logit.margin]);
+            let high = self.floats(&name("logit.high"), &[], &[1.0 - logit.margin]);
+            let one = self.floats(&name("logit.one"), &[1], &[1.0]);
+            let mut step = |op: &str, inputs: &[&str], output: &str| {
+                self.node(op, inputs, &name(&format!("logit.{output}")), vec![])
+            };
+            let kept = step("Clip", &[x, &low, &high], "kept");
+            let rest = step("Sub", &[&one, &kept], "rest");
+            let [log, log_rest] = [
+                step("Log", &[&kept], "log"),
+                step("Log", &[&rest], "log.rest"),
+            ];
+            let difference = step("Sub", &[&log, &log_rest], "difference");
+            terms.push(step("Mul", &[&difference, &weight], "weighted"));
+        }
+        for (i, ramp) in bends.ramps.iter().enumerate() {
+            let name = |part: &str| format!("{x}.ramp{i}.{part}");
+            let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+                graph.floats(&name(part), &[values.len()], values)
+            };
+            let from = vector(self, "from", &ramp.from);
+            let width = vector(self, "width", &ramp.width);
+            let rise = vector(self, "rise", &ramp.rise);
+            let beyond = self.node("Sub", &[x, &from], &name("beyond"), vec![]);
+            let positive = self.node("Relu", &[&beyond], &name("positive"), vec![]);
+            let within = self.node("Min", &[&positive, &width], &name("within"), vec![]);
+            terms.push(self.node("Mul", &[&within, &rise], &name("risen"), vec![]));
+        }
+        terms
     }
 
     /// One step of an LSTM on `x` from inputs `h` and `c` to outputs `h_out` and `c_out`; gives

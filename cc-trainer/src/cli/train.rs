@@ -2,12 +2,15 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use cc_agent::policy::PolicyFile;
 use cc_trainer::{
+    export,
     model::DeviceKind,
     train::{
         self, Training,
-        config::{Config, Overrides},
+        config::{Config, Model, Overrides},
+        environments::Environments,
         progress::{self, Progress},
         record::Finish,
     },
@@ -22,6 +25,9 @@ use super::interrupt;
 /// rollouts (IMPALA). The directory of --out gets a checkpoint every minute, train.json with the settings and the curve,
 /// event files for TensorBoard, and in the end policy.onnx. Ctrl-C ends it with a checkpoint; the same command goes
 /// on from there, and with a larger --steps a finished run goes on, too.
+///
+/// With --from it learns from what cc-agent recorded: by V-trace with the recorded probabilities; where there are none, by cloning
+/// what was done the more, the better it turned out. Observations, actions and reward are those of the recordings.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -41,6 +47,26 @@ pub(crate) struct Args {
     /// Fixes initial parameters, environments and choices of actions [default: the configuration's, or 1].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Learn from recordings: files, or directories of them. Can be given several times.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    from: Vec<PathBuf>,
+    /// Begin with the network of this policy file.
+    #[arg(long, value_name = "FILE.onnx")]
+    init: Option<PathBuf>,
+    /// Share of simulated networks beside the recordings, below 1; those of --config's environment.
+    #[arg(long, value_name = "SHARE", requires_all = ["from", "config"])]
+    simulated: Option<f64>,
+    /// How inputs are transformed, as cc-trainer dataset found: its features.json.
+    #[arg(
+        long,
+        value_name = "FILE.json",
+        requires = "from",
+        conflicts_with = "init"
+    )]
+    normalisation: Option<PathBuf>,
+    /// Where recordings are sorted, some 800 bytes a row [default: the system's directory for temporary files].
+    #[arg(long, value_name = "DIR", requires = "from")]
+    scratch: Option<PathBuf>,
     /// The run's directory. A run that it holds goes on.
     #[arg(long, value_name = "DIR", default_value = "training")]
     out: PathBuf,
@@ -56,6 +82,8 @@ Examples:
       the same run, further
   tensorboard --logdir /tmp/cartpole
       its curves
+  cc-trainer train --from recordings --init policy.onnx --steps 2000000 --out retrained
+      from what that policy did on live hosts
 
 A setting that a configuration does not name has its default; train.json shows them all.";
 
@@ -68,9 +96,49 @@ enum Device {
     Cuda,
 }
 
+/// The settings of a new run, if any are given.
+fn config(args: &Args) -> anyhow::Result<Option<Config>> {
+    let mut config = args.config.as_deref().map(Config::load).transpose()?;
+    if !args.from.is_empty() {
+        let mut recorded = Config::recorded(args.from.clone());
+        if let Some(given) = config {
+            let network = match given.environment {
+                Environments::Network(network) => Some(network),
+                Environments::Recorded(given) => given.network,
+                _ => None,
+            };
+            // The file's word counts for all but what is learnt from.
+            recorded = Config {
+                environment: recorded.environment,
+                ..given
+            };
+            if let Environments::Recorded(recorded) = &mut recorded.environment {
+                recorded.network = network.filter(|_| args.simulated.is_some());
+            }
+        }
+        if let Environments::Recorded(recorded) = &mut recorded.environment {
+            recorded.simulated = args.simulated.unwrap_or(0.0);
+            recorded.normalisation.clone_from(&args.normalisation);
+            recorded.scratch.clone_from(&args.scratch);
+        }
+        config = Some(recorded);
+    }
+    if let Some(path) = &args.init {
+        let Some(config) = &mut config else {
+            bail!("--init begins a new run, which needs --from or --config");
+        };
+        let file = PolicyFile::read(path)?;
+        let network =
+            export::network(&file, config.seed).with_context(|| path.display().to_string())?;
+        config.model = Model::of(&network.shape);
+        config.init = Some(path.clone());
+    }
+    Ok(config)
+}
+
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let training = Training {
-        config: args.config.as_deref().map(Config::load).transpose()?,
+        config: config(args)?,
         overrides: Overrides {
             steps: args.steps,
             seed: args.seed,

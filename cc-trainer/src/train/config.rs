@@ -14,8 +14,8 @@ use sha2::{Digest, Sha256};
 
 use super::environments::Environments;
 use crate::{
-    environment::Spec,
-    learner::Settings,
+    environment::{Spec, recorded},
+    learner::{Settings, reward::Normalisation},
     model::{Activation, DeviceKind, Shape},
 };
 
@@ -50,6 +50,9 @@ pub struct Config {
     pub serving: Serving,
     /// What to learn.
     pub environment: Environments,
+    /// A policy file whose network to begin with; [`model`](Self::model) has to say its sizes.
+    #[serde(default)]
+    pub init: Option<PathBuf>,
     /// The network.
     #[serde(default)]
     pub model: Model,
@@ -91,6 +94,17 @@ impl Default for Model {
             hidden: vec![64, 64],
             activation: Activation::Relu,
             lstm: 64,
+        }
+    }
+}
+
+impl Model {
+    /// The sizes of a network.
+    pub fn of(shape: &Shape) -> Self {
+        Self {
+            hidden: shape.hidden.clone(),
+            activation: shape.activation,
+            lstm: shape.state(),
         }
     }
 }
@@ -192,6 +206,38 @@ impl Config {
             source: Box::new(source),
         })?;
         Ok(config)
+    }
+
+    /// Settings for learning from recordings: cautious steps, near to what was recorded, at first only clones of it.
+    pub fn recorded(from: Vec<PathBuf>) -> Self {
+        Self {
+            steps: default_steps(),
+            seed: default_seed(),
+            device: DeviceKind::default(),
+            actors: None,
+            threads: None,
+            until_return: None,
+            checkpoint_seconds: default_checkpoint_seconds(),
+            environment: Environments::Recorded(recorded::Config {
+                from,
+                ..recorded::Config::default()
+            }),
+            init: None,
+            model: Model::default(),
+            learner: Settings {
+                learning_rate: 5e-4,
+                entropy_cost: 0.003,
+                reward_normalisation: Normalisation::Global,
+                cloning: 0.1,
+                anchor: 0.05,
+                ..Settings::default()
+            },
+            // Replaying is faster than learning, and what is dropped was read for nothing.
+            actor: Acting {
+                when_full: WhenFull::Wait,
+                ..Acting::default()
+            },
+        }
     }
 
     /// Puts the command line's wishes, and this host's answers where nothing is said, in their places.
@@ -316,6 +362,19 @@ impl Config {
             ("learner.decay", learner.decay, &unit, UNIT),
             ("learner.momentum", learner.momentum, &unit, UNIT),
             ("learner.clips.lambda", learner.clips.lambda, &unit, UNIT),
+            ("learner.cloning", learner.cloning, &unit, UNIT),
+            (
+                "learner.anchor",
+                learner.anchor,
+                &not_negative,
+                NOT_NEGATIVE,
+            ),
+            (
+                "learner.temperature",
+                learner.temperature,
+                &positive,
+                POSITIVE,
+            ),
             (
                 "learner.learning_rate",
                 learner.learning_rate,

@@ -2,8 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use cc_agent::environment::Environment as Interface;
 use cc_agent::policy::Serving;
 use serde::{Deserialize, Serialize};
+
+use super::TrainError;
 
 use crate::{
     environment::{
@@ -11,6 +14,7 @@ use crate::{
         cartpole::{self, CartPole},
         gridworld::{self, GridWorld},
         network::{self, Network, World},
+        recorded::{self, Store},
     },
     export::{self, ExportError},
     model::Shape,
@@ -21,6 +25,8 @@ use crate::{
 const POLICY: &str = "impala";
 /// What their files say to people.
 const DESCRIPTION: &str = "Congestion-control policy, learnt by cc-trainer in simulated networks";
+/// The same of what was learnt from recordings.
+const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from recorded flows";
 
 /// A kind of environment, and its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -32,6 +38,8 @@ pub enum Environments {
     GridWorld(gridworld::Config),
     /// Flows on simulated links.
     Network(Box<network::Config>),
+    /// Recorded flows.
+    Recorded(recorded::Config),
 }
 
 impl Environments {
@@ -40,11 +48,12 @@ impl Environments {
     /// # Errors
     ///
     /// Says what does not fit, and where.
-    pub(super) fn open(&self) -> Result<Source, network::ConfigError> {
+    pub(super) fn open(&self) -> Result<Source, TrainError> {
         Ok(match self {
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),
             Self::Network(config) => Source::Network(Arc::new(World::new((**config).clone())?)),
+            Self::Recorded(config) => Source::Recorded(Arc::new(Store::open(config)?)),
         })
     }
 }
@@ -55,30 +64,34 @@ pub(super) enum Source {
     CartPole(cartpole::Config),
     GridWorld(gridworld::Config),
     Network(Arc<World>),
+    Recorded(Arc<Store>),
 }
 
 impl Source {
-    /// An environment; the seed fixes what is random in it. With a normaliser, seen through it.
+    /// An environment, number `number` of an actor's; the seed fixes what is random in it. With a normaliser, seen through it.
     pub(super) fn environment(
         &self,
+        number: usize,
         seed: u64,
         normalizer: Option<&Arc<Normalizer>>,
     ) -> Box<dyn Environment> {
-        match (self, normalizer) {
-            (Self::CartPole(config), _) => Box::new(CartPole::new(config, seed)),
-            (Self::GridWorld(config), _) => Box::new(GridWorld::new(config, seed)),
-            (Self::Network(world), None) => Box::new(Network::new(world.clone(), seed)),
-            (Self::Network(world), Some(normalizer)) => Box::new(Normalised::new(
-                Network::new(world.clone(), seed),
-                normalizer.clone(),
-            )),
+        let environment: Box<dyn Environment> = match self {
+            Self::CartPole(config) => Box::new(CartPole::new(config, seed)),
+            Self::GridWorld(config) => Box::new(GridWorld::new(config, seed)),
+            Self::Network(world) => Box::new(Network::new(world.clone(), seed)),
+            Self::Recorded(store) => recorded::environment(store, number, seed),
+        };
+        match normalizer {
+            None => environment,
+            Some(normalizer) => Box::new(Normalised::new(environment, normalizer.clone())),
         }
     }
 
     pub(super) fn spec(&self) -> Spec {
         match self {
             Self::Network(world) => world.spec(),
-            _ => self.environment(0, None).spec(),
+            Self::Recorded(store) => store.spec(),
+            _ => self.environment(0, 0, None).spec(),
         }
     }
 
@@ -88,6 +101,7 @@ impl Source {
             Self::CartPole(_) => vec!["cartpole".to_owned()],
             Self::GridWorld(_) => vec!["gridworld".to_owned()],
             Self::Network(world) => world.tasks().to_vec(),
+            Self::Recorded(store) => store.tasks(),
         }
     }
 
@@ -96,6 +110,24 @@ impl Source {
         match self {
             Self::CartPole(_) | Self::GridWorld(_) => None,
             Self::Network(world) => Some(Fit::new(network::inputs(&world.config().policy))),
+            Self::Recorded(store) => Some(Fit::new(network::inputs(store.interface()))),
+        }
+    }
+
+    /// The normaliser that the settings name.
+    pub(super) fn normalizer(&self) -> Option<&Normalizer> {
+        match self {
+            Self::Recorded(store) => store.normalizer(),
+            _ => None,
+        }
+    }
+
+    /// What policies are served with, for environments whose policies cc-agent serves.
+    pub(super) fn interface(&self) -> Option<&Interface> {
+        match self {
+            Self::CartPole(_) | Self::GridWorld(_) => None,
+            Self::Network(world) => Some(&world.config().policy),
+            Self::Recorded(store) => Some(store.interface()),
         }
     }
 
@@ -107,18 +139,24 @@ impl Source {
         parameters: &[f32],
         normalizer: Option<&Normalizer>,
         serving: Serving,
-        provenance: BTreeMap<String, String>,
+        mut provenance: BTreeMap<String, String>,
     ) -> Option<Result<Vec<u8>, ExportError>> {
-        let (Self::Network(world), Some(normalizer)) = (self, normalizer) else {
-            return None;
+        let (interface, normalizer) = (self.interface()?, normalizer?);
+        let description = match self {
+            Self::Recorded(store) => {
+                let policies = store.policies().join(", ");
+                provenance.insert("recorded".to_owned(), policies);
+                RECORDED
+            }
+            _ => DESCRIPTION,
         };
-        let meta = export::meta(POLICY, shape, &world.config().policy, serving, provenance);
+        let meta = export::meta(POLICY, shape, interface, serving, provenance);
         Some(export::policy_file(
             shape,
             parameters,
             normalizer,
             &meta,
-            DESCRIPTION,
+            description,
         ))
     }
 }

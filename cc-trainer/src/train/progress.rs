@@ -121,7 +121,7 @@ fn view(point: &Point) -> String {
         "steps    {} at {}/s, {} updates, policy lag {:.1}, dropped {}\n\
          busy     learner {:.0} %, actors {:.0} %\n\
          policy   entropy {:.3} nats, actions {} %, divergence {:.4}\n\
-         loss     policy {:.4}, baseline {:.4}, gradient {:.3}, step size {:.2e}\n\
+         loss     policy {:.4}, baseline {:.4} (TD {:.4}, MC {:.4}), gradient {:.3}, step size {:.2e}\n\
          return   {} over {} steps, {} episodes",
         count(point.steps as f64),
         count(point.steps_per_second),
@@ -135,6 +135,8 @@ fn view(point: &Point) -> String {
         point.divergence,
         point.policy_loss,
         point.baseline_loss,
+        point.td_loss,
+        point.mc_loss,
         point.gradient_norm,
         point.learning_rate,
         or_dash(point.episode_return),

@@ -32,6 +32,12 @@ pub struct Point {
     pub policy_loss: f64,
     /// As [`Update::baseline_loss`].
     pub baseline_loss: f64,
+    /// As [`Update::td_loss`].
+    #[serde(default)]
+    pub td_loss: f64,
+    /// As [`Update::mc_loss`].
+    #[serde(default)]
+    pub mc_loss: f64,
     /// As [`Update::entropy`], nats.
     pub entropy: f64,
     /// As [`Update::divergence`].
@@ -177,6 +183,8 @@ impl Statistics {
                 .collect(),
             policy_loss: mean(&|update| update.policy_loss),
             baseline_loss: mean(&|update| update.baseline_loss),
+            td_loss: mean(&|update| update.td_loss),
+            mc_loss: mean(&|update| update.mc_loss),
             entropy: mean(&|update| update.entropy),
             divergence: mean(&|update| update.divergence),
             gradient_norm: mean(&|update| update.gradient_norm),

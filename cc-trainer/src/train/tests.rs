@@ -1,9 +1,9 @@
 //! Whole runs, small ones.
 
-use cc_agent::policy::{PolicyFile, PolicyKind};
+use cc_agent::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
-use super::*;
-use crate::model::DeviceKind;
+use super::{config::Model, *};
+use crate::{dataset::Recordings, model::DeviceKind, ope::recorded::flows as recorded_flows};
 
 /// A run that takes a moment: 40 steps an update, one thread.
 fn small(dir: &Path, steps: u64) -> Training {
@@ -324,4 +324,160 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     run(&training(120));
     assert_eq!(saved(dir.path()).header.normalizer, Some(normalizer));
     assert_ne!(fs::read(&path).expect("written anew"), bytes);
+}
+
+/// A run from recordings that takes a moment.
+fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
+    let mut config = Config::recorded(vec![recording.to_owned()]);
+    config.threads = Some(1);
+    config.model = Model {
+        hidden: vec![16],
+        lstm: 8,
+        ..Model::default()
+    };
+    config.learner.batch = 8;
+    config.learner.unroll = 10;
+    config.learner.learning_rate = 3e-3;
+    config.actor.environments = 8;
+    config.actor.fit_steps = 500;
+    Training {
+        config: Some(config),
+        overrides: Overrides {
+            steps: Some(steps),
+            actors: Some(0),
+            ..Overrides::default()
+        },
+        dir: dir.to_owned(),
+        command: "a test".to_owned(),
+    }
+}
+
+/// How likely the network in a file makes what was recorded: the mean of ln π(a|x) over its decisions.
+fn likelihood(policy: &Path, recording: &Path) -> f64 {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let recordings = Recordings::open(&[recording.to_owned()]).expect("a recording");
+    let partitions = recordings
+        .partition(scratch.path(), 1 << 30, &|_| {})
+        .expect("there is space");
+    let serving = Serving::Softmax { temperature: 1.0 };
+    let mut candidate = OnnxPolicy::from_file(policy, serving, 0).expect("accepted");
+    let taken = recorded_flows(&partitions, &mut candidate, usize::MAX).expect("it fits");
+    let steps = taken.flows.iter().flat_map(|flow| &flow.steps);
+    let logs: Vec<f64> = steps.map(|step| step.candidate[step.action].ln()).collect();
+    logs.iter().sum::<f64>() / logs.len() as f64
+}
+
+/// Grows up to 15 segments and shrinks above, mostly.
+fn around_fifteen(query: &cc_agent::policy::Query) -> Vec<f32> {
+    match query.cwnd < 15 {
+        true => vec![0.02, 0.02, 0.02, 0.92, 0.02],
+        false => vec![0.02, 0.92, 0.02, 0.02, 0.02],
+    }
+}
+
+#[test]
+fn what_nobody_knows_the_probabilities_of_is_cloned() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let recording = dir.path().join("a.parquet");
+    dataset::tests::record(
+        &recording,
+        &dataset::tests::environment(),
+        0,
+        12,
+        5,
+        true,
+        &around_fifteen,
+    );
+    let observed = dir.path().join("observed.parquet");
+    dataset::tests::record(
+        &observed,
+        &dataset::tests::environment(),
+        0,
+        12,
+        5,
+        false,
+        &around_fifteen,
+    );
+    let mut training = from_recordings(&dir.path().join("run"), &observed, 16_000);
+    if let Some(config) = &mut training.config {
+        config.learner.cloning = 1.0;
+        config.learner.entropy_cost = 0.0;
+    }
+    let record = run(&training);
+    let found = likelihood(&dir.path().join("run/policy.onnx"), &recording);
+    // Chance is −1.61, and the best −0.39: what it does itself.
+    assert!(found > -0.8, "{found}");
+    let last = &record.last;
+    assert!(last.td_loss > 0.0 && last.mc_loss > 0.0 && last.mc_loss.is_finite());
+    assert_eq!(last.dropped, 0);
+}
+
+#[test]
+fn a_policy_is_trained_further_from_what_it_did() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let recording = dir.path().join("a.parquet");
+    dataset::tests::record(
+        &recording,
+        &dataset::tests::environment(),
+        0,
+        8,
+        4,
+        true,
+        &around_fifteen,
+    );
+    let first = run(&from_recordings(
+        &dir.path().join("first"),
+        &recording,
+        3_200,
+    ));
+    let mut further = from_recordings(&dir.path().join("further"), &recording, 800);
+    if let Some(config) = &mut further.config {
+        config.init = Some(dir.path().join("first/policy.onnx"));
+        config.learner.learning_rate = 1e-9;
+    }
+    run(&further);
+    // It began where the other ended: parameters, and what its inputs go through.
+    let (a, b) = (
+        saved(&dir.path().join("first")),
+        saved(&dir.path().join("further")),
+    );
+    for (a, b) in a.parameters.iter().zip(&b.parameters) {
+        assert!((a - b).abs() < 1e-4, "{a} and {b}");
+    }
+    assert_eq!(a.header.normalizer, b.header.normalizer);
+    let policy = PolicyFile::read(&dir.path().join("further/policy.onnx")).expect("accepted");
+    let provenance = &policy.meta().provenance;
+    assert_eq!(
+        provenance.get("recorded").map(String::as_str),
+        Some("softmax")
+    );
+    assert_eq!(first.last.steps, 3_200);
+
+    let mut other = from_recordings(&dir.path().join("other"), &recording, 800);
+    if let Some(config) = &mut other.config {
+        config.init = Some(dir.path().join("first/policy.onnx"));
+        config.model.hidden = vec![9];
+    }
+    let error = train(&other, &AtomicBool::new(false), &mut |_| {}).expect_err("another network");
+    assert!(error.to_string().contains("[model] asks for"), "{error}");
+}
+
+#[test]
+fn a_seed_fixes_a_run_from_recordings() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let recording = dir.path().join("a.parquet");
+    dataset::tests::record(
+        &recording,
+        &dataset::tests::environment(),
+        0,
+        4,
+        4,
+        true,
+        &around_fifteen,
+    );
+    for name in ["a", "b"] {
+        run(&from_recordings(&dir.path().join(name), &recording, 800));
+    }
+    let [a, b] = ["a", "b"].map(|name| saved(&dir.path().join(name)).parameters);
+    assert_eq!(a, b);
 }

@@ -21,7 +21,7 @@ pub fn inputs(environment: &Environment) -> Vec<Input> {
         Unit::Count => 1.0,
     };
     let features = Feature::ALL.map(|feature| Input::logarithmic(curvature(feature)));
-    let mut inputs = features.repeat(STATISTICS);
+    let mut inputs = vec![features; STATISTICS].concat();
     for _ in 0..environment.history {
         inputs.extend(std::iter::repeat_n(
             Input::LINEAR,

@@ -1,0 +1,337 @@
+//! How fast recordings become the timeline, and in how much memory: for a quarter of a million generated rows, and four times as
+//! many. 200 flows at a time interleave, as on a host; a flow lasts about a minute. `TIMELINE_ROWS` asks for other sizes
+//! (`TIMELINE_ROWS=1000000,10000000`), `TMPDIR` says where; ten million rows need some 30 GB there.
+
+#[path = "../../cc-agent/benches/report/mod.rs"]
+mod report;
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
+
+use anyhow::{Context, bail};
+use cc_agent::{
+    environment::Environment,
+    policy::{Choice, State},
+    recording::{AddressForm, Decided, FileHeader, FileWriter, Row},
+    reward::Terms,
+};
+use cc_ebpf::{Startup, WindowRecord};
+use cc_trainer::{
+    dataset::{
+        Recordings,
+        timeline::{self, Settings},
+    },
+    environment::network,
+    scenario,
+    sim::{
+        Control, Simulation,
+        control::learned::Learned,
+        serve::{Delay, Mode, Served},
+    },
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use report::Report;
+
+/// Sizes that are measured, rows.
+const SIZES: [u64; 2] = [250_000, 1_000_000];
+/// Flows at a time.
+const FLOWS: usize = 200;
+/// Flows that are simulated; the others are like them, with other numbers.
+const SIMULATED: u64 = 8;
+/// A simulated flow's length, s.
+const SECONDS: u64 = 60;
+/// Rows of a file, about.
+const FILE: usize = 1_000_000;
+/// Rows of a row group.
+const GROUP: usize = 20_000;
+/// Size of a partition, bytes, as `cc-trainer dataset` has it.
+const PARTITION: u64 = 32 << 20;
+/// Says that this process is the one that is measured, and what it reads.
+const MEASURED: &str = "TIMELINE_MEASURED";
+
+fn main() -> anyhow::Result<()> {
+    if let Some(directory) = env::var_os(MEASURED) {
+        return measured(Path::new(&directory));
+    }
+    let sizes = match env::var("TIMELINE_ROWS") {
+        Ok(rows) => rows
+            .split(',')
+            .map(|size| {
+                size.parse()
+                    .context("TIMELINE_ROWS holds no number of rows")
+            })
+            .collect::<anyhow::Result<_>>()?,
+        Err(_) => SIZES.to_vec(),
+    };
+    let mut report = Report::new("timeline");
+    for size in sizes {
+        let scratch = tempfile::tempdir()?;
+        let (rows, bytes) = generate(scratch.path(), size)?;
+        let Measured {
+            seconds,
+            peak_mib,
+            written,
+        } = measure(scratch.path())?;
+        let name = format!("{}k", size / 1_000);
+        report.show(format!("rows_{name}"), rows as f64);
+        report.show(format!("rows_per_s_{name}"), rows as f64 / seconds);
+        report.show(format!("peak_mib_{name}"), peak_mib);
+        report.show(
+            format!("recorded_bytes_per_row_{name}"),
+            bytes as f64 / rows as f64,
+        );
+        report.show(
+            format!("timeline_bytes_per_row_{name}"),
+            written / rows as f64,
+        );
+    }
+    report.write()
+}
+
+struct Measured {
+    seconds: f64,
+    peak_mib: f64,
+    written: f64,
+}
+
+/// In a process of its own, whose memory is that of the work alone.
+fn measure(directory: &Path) -> anyhow::Result<Measured> {
+    let output = Command::new(env::current_exe()?)
+        .env(MEASURED, directory)
+        .output()?;
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8(output.stdout)?;
+    let numbers: Vec<f64> = text
+        .split_whitespace()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("the measured process said {text:?}"))?;
+    match numbers[..] {
+        [seconds, peak_mib, written] => Ok(Measured {
+            seconds,
+            peak_mib,
+            written,
+        }),
+        _ => bail!("the measured process said {text:?}"),
+    }
+}
+
+/// From recordings to the timeline with its analysis, on two threads; tells seconds, the peak of memory in MiB, and bytes written.
+fn measured(directory: &Path) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+    let out = directory.join("timeline");
+    pool.install(|| -> anyhow::Result<()> {
+        let recordings = Recordings::open(&[directory.join("recordings")])?;
+        let partitions = recordings.partition(directory, PARTITION, &|_| {})?;
+        let settings = Settings::default();
+        let (summary, sample) = timeline::write(&partitions, &out, &settings, &|_| {})?;
+        let shapes = network::inputs(recordings.environment());
+        let analysis = sample.analyse(&shapes, &[]).map_err(anyhow::Error::msg)?;
+        timeline::describe(&out, &summary, &analysis)?;
+        Ok(())
+    })?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let status = fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.and_then(|rest| rest.split_whitespace().next());
+    let peak: f64 = peak.context("no VmHWM in /proc/self/status")?.parse()?;
+    println!("{seconds} {} {}", peak / 1024.0, size_of_all(&out)?);
+    Ok(())
+}
+
+/// Writes recordings of at least so many rows; tells how many, and their bytes.
+fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
+    let directory = directory.join("recordings");
+    fs::create_dir(&directory)?;
+    let environment = Environment {
+        history: 5,
+        ..Environment::default()
+    };
+    let patterns = (0..SIMULATED)
+        .map(|seed| simulated(&environment, seed))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut random = StdRng::seed_from_u64(1);
+    let (mut rows, mut first) = (0, 0);
+    let mut writer: Option<FileWriter> = None;
+    let mut files = 0;
+    let mut group = Vec::with_capacity(GROUP);
+    while rows < size {
+        // 200 flows at once, from their first window to their last.
+        let longest = patterns.iter().map(Vec::len).max().unwrap_or(0);
+        for sequence in 0..longest {
+            for flow in 0..FLOWS {
+                let pattern = &patterns[flow % patterns.len()];
+                let Some((window, decision)) = pattern.get(sequence) else {
+                    continue;
+                };
+                let window = varied(window, &mut random);
+                let terms = Terms::of(&window, &environment.reward);
+                group.push(Row {
+                    flow: (first + flow as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                    sequence: sequence as u32,
+                    window,
+                    initial_cwnd_bytes: 14_480,
+                    decision: decision.clone(),
+                    terms,
+                    reward: terms.reward(&environment.reward) as f32,
+                    end: sequence + 1 == pattern.len(),
+                    local: None,
+                    remote: None,
+                    cgroup: 1,
+                });
+                rows += 1;
+                if group.len() == GROUP {
+                    flush(
+                        &mut writer,
+                        &mut group,
+                        &environment,
+                        &directory,
+                        &mut files,
+                    )?;
+                }
+            }
+        }
+        first += FLOWS as u64;
+    }
+    flush(
+        &mut writer,
+        &mut group,
+        &environment,
+        &directory,
+        &mut files,
+    )?;
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    Ok((rows, size_of_all(&directory)? as u64))
+}
+
+/// Writes a row group, to the next file when one is full.
+fn flush(
+    writer: &mut Option<FileWriter>,
+    group: &mut Vec<Row>,
+    environment: &Environment,
+    directory: &Path,
+    files: &mut usize,
+) -> anyhow::Result<()> {
+    let mut own = match writer.take() {
+        Some(full) if full.rows() >= FILE as u64 => {
+            full.finish()?;
+            create(environment, directory, files)?
+        }
+        Some(own) => own,
+        None => create(environment, directory, files)?,
+    };
+    own.write(group)?;
+    group.clear();
+    *writer = Some(own);
+    Ok(())
+}
+
+fn create(
+    environment: &Environment,
+    directory: &Path,
+    files: &mut usize,
+) -> anyhow::Result<FileWriter> {
+    let header = FileHeader {
+        environment: environment.clone(),
+        policy: "random".to_owned(),
+        policy_metadata: None,
+        agent_version: "0.1.0".to_owned(),
+        kernel: "6.12.0".to_owned(),
+        host: BTreeMap::new(),
+        started_ns: 1_795_000_000_000_000_000,
+        utc_offset_ns: 1_795_000_000_000_000_000,
+        addresses: AddressForm::Absent,
+    };
+    let path = directory.join(format!("{files:04}.parquet"));
+    *files += 1;
+    Ok(FileWriter::create(&path, header)?)
+}
+
+/// The windows of a simulated flow under actions at random, with their decisions.
+fn simulated(
+    environment: &Environment,
+    seed: u64,
+) -> anyhow::Result<Vec<(WindowRecord, Option<Decided>)>> {
+    let rate = 2 << seed;
+    let link = format!(
+        "[[scenario]]\nname = \"link\"\nrate_mbps = {rate}\ndelay_ms = 20\nqueue = {{ bdp = 2 }}\n"
+    );
+    let scenarios = scenario::parse(&link, Path::new("."))?;
+    let link = scenarios.first().context("one scenario")?;
+    let settings = Learned::settings(environment, Startup::SlowStart);
+    let control = Control::Learned(Box::new(Learned::new(settings)));
+    let simulation = Simulation::new(link, vec![control], seed);
+    let mut served = Served::new(
+        simulation,
+        environment.clone(),
+        Delay::default(),
+        Mode::Asynchronous,
+        seed,
+    );
+    let mut random = StdRng::seed_from_u64(seed);
+    let actions = environment.actions.len();
+    let probability = 1.0 / actions as f32;
+    let mut all = Vec::new();
+    while let Some(asked) = served.next(SECONDS * 1_000_000_000) {
+        let action = random.random_range(0..actions);
+        let base_cwnd = asked.query.cwnd;
+        let decision = Decided {
+            action: Some(action as u8),
+            probability: Some(probability),
+            probabilities: Some(vec![probability; actions]),
+            base_cwnd,
+            cwnd: environment
+                .actions
+                .apply(action, base_cwnd, environment.cwnd),
+            delay_ns: Some(1_000_000),
+        };
+        let last = asked.windows.len() - 1;
+        let windows = asked.windows.iter().enumerate();
+        all.extend(
+            windows.map(|(place, window)| (*window, (place == last).then(|| decision.clone()))),
+        );
+        let choice = Choice::Action {
+            index: action,
+            probability,
+        };
+        served.answer(choice, State::default());
+    }
+    Ok(all)
+}
+
+/// A window like another, so that numbers do not repeat from flow to flow.
+fn varied(window: &WindowRecord, random: &mut StdRng) -> WindowRecord {
+    let mut window = *window;
+    let share = random.random_range(0.9..1.1_f64);
+    for i in 0..window.features.sum.len() {
+        let scaled = |value: u64| (value as f64 * share) as u64;
+        let scaled_small = |value: u32| (f64::from(value) * share) as u32;
+        let features = &mut window.features;
+        features.sum[i] = scaled(features.sum[i]);
+        features.squares[i] = scaled(features.squares[i]);
+        features.min[i] = scaled_small(features.min[i]);
+        features.max[i] = scaled_small(features.max[i]);
+        features.reference[i] = scaled_small(features.reference[i]);
+    }
+    window
+}
+
+/// Bytes of the files in a directory.
+fn size_of_all(directory: &Path) -> anyhow::Result<f64> {
+    let mut bytes = 0.0;
+    for entry in fs::read_dir(directory)? {
+        let path: PathBuf = entry?.path();
+        bytes += fs::metadata(path)?.len() as f64;
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,351 @@
+//! Rows spread over files by their flow, so that one file holds all of a flow.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytemuck::{Pod, Zeroable};
+use cc_agent::{
+    environment::Environment,
+    recording::{self, Decided, FileHeader, Row},
+    reward::Terms,
+};
+use cc_ebpf::WindowRecord;
+use rayon::prelude::*;
+use tempfile::TempDir;
+
+use super::{DatasetError, Recordings, Trajectory, trajectory::assemble};
+
+/// What a thread that reads may hold back before it writes, bytes in all.
+const HELD_BACK: usize = 16 << 20;
+
+/// Recordings sorted by flow, roughly: each file in a scratch directory has all rows of its flows, in any order.
+#[derive(Debug)]
+pub struct Partitions {
+    directory: TempDir,
+    environment: Environment,
+    policies: Vec<Arc<str>>,
+    count: usize,
+    gathered: Gathered,
+}
+
+/// What was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gathered {
+    /// Rows.
+    pub rows: u64,
+    /// Of them, rows with a decision that names an action.
+    pub decisions: u64,
+    /// Of these, decisions without a probability.
+    pub without_probability: u64,
+}
+
+impl Recordings {
+    /// Spreads all rows over partitions of about so many bytes, in a directory of its own under `scratch`, which goes with
+    /// them. Calls `watch` with the rows done so far, now and then, from any thread.
+    ///
+    /// # Errors
+    ///
+    /// A recording that cannot be read, or a full disk.
+    pub fn partition(
+        &self,
+        scratch: &Path,
+        bytes: u64,
+        watch: &(dyn Fn(u64) + Sync),
+    ) -> Result<Partitions, DatasetError> {
+        let actions = self.environment.actions.len();
+        let stride = stride(actions);
+        let count = (self.rows * stride as u64).div_ceil(bytes.max(1)).max(1) as usize;
+        let directory = tempfile::Builder::new()
+            .prefix("cc-trainer-")
+            .tempdir_in(scratch)
+            .map_err(DatasetError::system("creating a directory in", scratch))?;
+        let files: Vec<_> = (0..count)
+            .map(|index| Mutex::new(place(directory.path(), index)))
+            .collect();
+        let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        self.files.par_iter().try_for_each(|path| {
+            let (header, read) = recording::read(path)?;
+            let policy = self.policies.binary_search(&header.policy).unwrap_or(0) as u32;
+            let mut spread = Spread {
+                files: &files,
+                buffers: vec![Vec::new(); count],
+                capacity: (HELD_BACK / count).max(stride),
+            };
+            for row in read {
+                let row = row?;
+                let action = row.decision.as_ref().filter(|d| d.action.is_some());
+                if let Some(decision) = action {
+                    decisions.fetch_add(1, Ordering::Relaxed);
+                    if decision.probability.is_none() {
+                        without.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                spread.add(&header, policy, &row, actions)?;
+                let done = rows.fetch_add(1, Ordering::Relaxed) + 1;
+                if done.is_multiple_of(100_000) {
+                    watch(done);
+                }
+            }
+            spread.end()
+        })?;
+        let gathered = Gathered {
+            rows: rows.into_inner(),
+            decisions: decisions.into_inner(),
+            without_probability: without.into_inner(),
+        };
+        if gathered.decisions == 0 {
+            return Err(DatasetError::NoDecisions {
+                rows: gathered.rows,
+            });
+        }
+        Ok(Partitions {
+            directory,
+            environment: self.environment.clone(),
+            policies: self
+                .policies
+                .iter()
+                .map(|name| name.as_str().into())
+                .collect(),
+            count,
+            gathered,
+        })
+    }
+}
+
+impl Partitions {
+    /// Number of partitions; some may be empty.
+    #[expect(clippy::len_without_is_empty, reason = "there is always at least one")]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// What observations, actions and rewards are made with.
+    pub fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// What was read.
+    pub fn gathered(&self) -> Gathered {
+        self.gathered
+    }
+
+    /// Calls `each` with the trajectories of a partition, flow after flow.
+    ///
+    /// # Errors
+    ///
+    /// A row that is there twice, and what `each` says.
+    pub fn visit(
+        &self,
+        index: usize,
+        mut each: impl FnMut(Trajectory) -> Result<(), DatasetError>,
+    ) -> Result<(), DatasetError> {
+        let path = place(self.directory.path(), index);
+        if !path.exists() {
+            return Ok(());
+        }
+        let bytes = fs::read(&path).map_err(DatasetError::system("reading", &path))?;
+        let stride = stride(self.environment.actions.len());
+        let packed = |at: usize| Packed::at(&bytes[at * stride..][..stride]);
+        let mut order: Vec<(u64, u32, usize)> = (0..bytes.len() / stride)
+            .map(|at| {
+                let (packed, _) = packed(at);
+                (packed.flow, packed.sequence, at)
+            })
+            .collect();
+        order.sort_unstable();
+        if let Some(pair) = order
+            .windows(2)
+            .find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1))
+        {
+            return Err(DatasetError::Twice {
+                flow: pair[0].0,
+                sequence: pair[0].1,
+            });
+        }
+        for flow in order.chunk_by(|a, b| a.0 == b.0) {
+            let rows = flow.iter().map(|&(_, _, at)| {
+                let (packed, probabilities) = packed(at);
+                let policy = self.policies[packed.policy as usize].clone();
+                (packed.row(probabilities), packed.time_ns, policy)
+            });
+            for trajectory in assemble(&self.environment, rows) {
+                each(trajectory)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What one thread writes.
+struct Spread<'a> {
+    files: &'a [Mutex<PathBuf>],
+    buffers: Vec<Vec<u8>>,
+    capacity: usize,
+}
+
+impl Spread<'_> {
+    fn add(
+        &mut self,
+        header: &FileHeader,
+        policy: u32,
+        row: &Row,
+        actions: usize,
+    ) -> Result<(), DatasetError> {
+        // Flows' names are hashes already, but need not be.
+        let mixed = row
+            .flow
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_right(29);
+        let index = (mixed % self.buffers.len() as u64) as usize;
+        let buffer = &mut self.buffers[index];
+        let packed = Packed::of(row, policy, header.time_ns(row));
+        buffer.extend_from_slice(bytemuck::bytes_of(&packed));
+        let known = row
+            .decision
+            .as_ref()
+            .and_then(|d| d.probabilities.as_deref());
+        for action in 0..actions {
+            let share = known.and_then(|known| known.get(action)).copied();
+            buffer.extend_from_slice(&share.unwrap_or(0.0).to_le_bytes());
+        }
+        if buffer.len() >= self.capacity {
+            self.flush(index)?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<(), DatasetError> {
+        (0..self.buffers.len()).try_for_each(|index| self.flush(index))
+    }
+
+    fn flush(&mut self, index: usize) -> Result<(), DatasetError> {
+        let buffer = &mut self.buffers[index];
+        if buffer.is_empty() {
+            return Ok(());
+        }
+        let path = self.files[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // Opened anew each time: there may be more partitions than a process may have files.
+        OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&*path)
+            .and_then(|mut file| file.write_all(buffer))
+            .map_err(DatasetError::system("writing", &path))?;
+        buffer.clear();
+        Ok(())
+    }
+}
+
+/// A row as it lies in a partition; the probabilities of all actions follow it.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Packed {
+    flow: u64,
+    time_ns: i64,
+    initial_cwnd_bytes: u64,
+    terms: [f64; 3],
+    window: WindowRecord,
+    sequence: u32,
+    policy: u32,
+    reward: f32,
+    probability: f32,
+    base_cwnd: u32,
+    cwnd: u32,
+    action: u16,
+    flags: u16,
+    reserved: u32,
+}
+
+const END: u16 = 1;
+const DECIDED: u16 = 2;
+const ACTION: u16 = 4;
+const PROBABILITY: u16 = 8;
+const PROBABILITIES: u16 = 16;
+
+impl Packed {
+    fn of(row: &Row, policy: u32, time_ns: i64) -> Self {
+        let Terms {
+            throughput,
+            delay,
+            loss,
+        } = row.terms;
+        let mut packed = Self {
+            flow: row.flow,
+            time_ns,
+            initial_cwnd_bytes: row.initial_cwnd_bytes,
+            terms: [throughput, delay, loss],
+            window: row.window,
+            sequence: row.sequence,
+            policy,
+            reward: row.reward,
+            ..Self::zeroed()
+        };
+        let mut flag = |set: bool, flag| packed.flags |= if set { flag } else { 0 };
+        flag(row.end, END);
+        if let Some(decision) = &row.decision {
+            flag(true, DECIDED);
+            flag(decision.action.is_some(), ACTION);
+            flag(decision.probability.is_some(), PROBABILITY);
+            flag(decision.probabilities.is_some(), PROBABILITIES);
+            packed.action = decision.action.unwrap_or(0).into();
+            packed.probability = decision.probability.unwrap_or(0.0);
+            packed.base_cwnd = decision.base_cwnd;
+            packed.cwnd = decision.cwnd;
+        }
+        packed
+    }
+
+    /// From a partition's bytes, with the probabilities that follow.
+    fn at(bytes: &[u8]) -> (Self, &[u8]) {
+        let (packed, probabilities) = bytes.split_at(size_of::<Self>());
+        (bytemuck::pod_read_unaligned(packed), probabilities)
+    }
+
+    fn row(&self, probabilities: &[u8]) -> Row {
+        let has = |flag| self.flags & flag != 0;
+        let [throughput, delay, loss] = self.terms;
+        let share = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        Row {
+            flow: self.flow,
+            sequence: self.sequence,
+            window: self.window,
+            initial_cwnd_bytes: self.initial_cwnd_bytes,
+            decision: has(DECIDED).then(|| Decided {
+                action: has(ACTION).then_some(self.action as u8),
+                probability: has(PROBABILITY).then_some(self.probability),
+                probabilities: has(PROBABILITIES)
+                    .then(|| probabilities.chunks_exact(4).map(share).collect()),
+                base_cwnd: self.base_cwnd,
+                cwnd: self.cwnd,
+                delay_ns: None,
+            }),
+            terms: Terms {
+                throughput,
+                delay,
+                loss,
+            },
+            reward: self.reward,
+            end: has(END),
+            local: None,
+            remote: None,
+            cgroup: 0,
+        }
+    }
+}
+
+fn stride(actions: usize) -> usize {
+    size_of::<Packed>() + 4 * actions
+}
+
+fn place(directory: &Path, index: usize) -> PathBuf {
+    directory.join(format!("{index:06}"))
+}

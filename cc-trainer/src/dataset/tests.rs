@@ -1,0 +1,418 @@
+//! Recordings of simulated flows, and what becomes of them.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use arrow_array::{
+    Array,
+    cast::AsArray,
+    types::{Float32Type, Float64Type, UInt32Type, UInt64Type},
+};
+use cc_agent::{
+    environment::Environment,
+    policy::{Choice, Query, State},
+    recording::{AddressForm, Decided, FileHeader, FileWriter, Row, read},
+    reward::Terms,
+};
+use cc_ebpf::Startup;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tempfile::TempDir;
+
+use super::{
+    features::names,
+    timeline::{self, Settings},
+    *,
+};
+use crate::{
+    scenario,
+    sim::{
+        Control, Simulation,
+        control::learned::Learned,
+        serve::{Delay, Mode, Served},
+    },
+};
+
+/// Probabilities of actions, for what a policy is asked.
+pub(crate) type Shares<'a> = &'a dyn Fn(&Query) -> Vec<f32>;
+
+pub(crate) fn header(environment: &Environment, policy: &str) -> FileHeader {
+    FileHeader {
+        environment: environment.clone(),
+        policy: policy.to_owned(),
+        policy_metadata: None,
+        agent_version: "0.1.0".to_owned(),
+        kernel: "6.12.0".to_owned(),
+        host: BTreeMap::new(),
+        started_ns: 1_795_000_000_000_000_000,
+        utc_offset_ns: 1_700_000_000_000_000_000,
+        addresses: AddressForm::Absent,
+    }
+}
+
+/// Records `flows` flows, each alone on a link of 12 Mbit/s for some seconds, into a file; numbered from `first`. With
+/// `known`, probabilities are recorded.
+pub(crate) fn record(
+    path: &Path,
+    environment: &Environment,
+    first: u64,
+    flows: u64,
+    seconds: u64,
+    known: bool,
+    shares: Shares<'_>,
+) {
+    let link =
+        "[[scenario]]\nname = \"link\"\nrate_mbps = 12\ndelay_ms = 10\nqueue = { bdp = 3 }\n";
+    let link = &scenario::parse(link, Path::new(".")).expect("a valid scenario")[0];
+    let mut writer = FileWriter::create(path, header(environment, "softmax")).expect("a new file");
+    let mut rows = Vec::new();
+    for flow in first..first + flows {
+        let settings = Learned::settings(environment, Startup::SlowStart);
+        let control = Control::Learned(Box::new(Learned::new(settings)));
+        let simulation = Simulation::new(link, vec![control], flow);
+        let delay = Delay::Fixed { ms: 2.0 };
+        let mut served = Served::new(
+            simulation,
+            environment.clone(),
+            delay,
+            Mode::Asynchronous,
+            1,
+        );
+        let mut random = StdRng::seed_from_u64(flow);
+        let mut sequence = 0;
+        while let Some(asked) = served.next(seconds * 1_000_000_000) {
+            let shares = shares(&asked.query);
+            let mut left = random.random::<f32>();
+            let action = shares.iter().position(|share| {
+                left -= share;
+                left < 0.0
+            });
+            let action = action.unwrap_or(shares.len() - 1);
+            let base_cwnd = asked.query.cwnd;
+            for (place, window) in asked.windows.iter().enumerate() {
+                let newest = place + 1 == asked.windows.len();
+                let terms = Terms::of(window, &environment.reward);
+                let decision = newest.then(|| Decided {
+                    action: Some(action as u8),
+                    probability: known.then(|| shares[action]),
+                    probabilities: known.then(|| shares.clone()),
+                    base_cwnd,
+                    cwnd: environment
+                        .actions
+                        .apply(action, base_cwnd, environment.cwnd),
+                    delay_ns: Some(2_000_000),
+                });
+                rows.push(Row {
+                    flow,
+                    sequence,
+                    window: *window,
+                    initial_cwnd_bytes: 14_480,
+                    decision,
+                    terms,
+                    reward: terms.reward(&environment.reward) as f32,
+                    end: false,
+                    local: None,
+                    remote: None,
+                    cgroup: 0,
+                });
+                sequence += 1;
+            }
+            let choice = Choice::Action {
+                index: action,
+                probability: shares[action],
+            };
+            served.answer(choice, State::default());
+        }
+        rows.last_mut().expect("some windows").end = true;
+    }
+    // As many flows at once would have it.
+    rows.sort_by_key(|row| row.window.header.time_ns);
+    for group in rows.chunks(1_000) {
+        writer.write(group).expect("there is space");
+    }
+    writer.finish().expect("there is space");
+}
+
+pub(crate) fn environment() -> Environment {
+    Environment {
+        history: 2,
+        ..Environment::default()
+    }
+}
+
+fn uniform(_: &Query) -> Vec<f32> {
+    vec![0.2; 5]
+}
+
+fn rows_of(path: &Path) -> Vec<Row> {
+    let (_, rows) = read(path).expect("a recording");
+    rows.collect::<Result<_, _>>().expect("sound")
+}
+
+/// A recording with some rows changed.
+fn rewrite(from: &Path, to: &Path, change: impl FnOnce(&mut Vec<Row>)) {
+    let mut rows = rows_of(from);
+    change(&mut rows);
+    let (header, _) = read(from).expect("a recording");
+    let mut writer = FileWriter::create(to, header).expect("a new file");
+    writer.write(&rows).expect("there is space");
+    writer.finish().expect("there is space");
+}
+
+fn trajectories(paths: &[PathBuf], bytes: u64) -> Result<Vec<Trajectory>, DatasetError> {
+    let scratch = TempDir::new().expect("a scratch directory");
+    let partitions = Recordings::open(paths)?.partition(scratch.path(), bytes, &|_| {})?;
+    let mut all = Vec::new();
+    for index in 0..partitions.len() {
+        partitions.visit(index, |trajectory| {
+            all.push(trajectory);
+            Ok(())
+        })?;
+    }
+    all.sort_by_key(|trajectory| (trajectory.flow, trajectory.steps[0].sequence));
+    Ok(all)
+}
+
+#[test]
+fn every_decision_comes_back_with_what_followed_it() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let (a, b) = (
+        directory.path().join("a.parquet"),
+        directory.path().join("b.parquet"),
+    );
+    record(&a, &environment(), 0, 3, 4, true, &uniform);
+    record(&b, &environment(), 3, 2, 4, true, &uniform);
+    // Whatever the partitions.
+    let all = trajectories(&[directory.path().to_owned()], 1 << 30).expect("sound");
+    assert_eq!(
+        all,
+        trajectories(&[b.clone(), a.clone()], 20_000).expect("sound")
+    );
+    assert_eq!(all.len(), 5);
+
+    let mut rows = rows_of(&a);
+    rows.extend(rows_of(&b));
+    for trajectory in &all {
+        assert!(trajectory.ended && trajectory.steps.len() > 30);
+        let own: Vec<_> = rows
+            .iter()
+            .filter(|row| row.flow == trajectory.flow)
+            .collect();
+        let mut replay = cc_agent::recording::Replay::new();
+        let mut steps = trajectory.steps.iter();
+        let mut previous: Option<(&Step, Vec<&Row>)> = None;
+        for row in own {
+            let observation = replay.next(&environment(), row);
+            if let Some((_, after)) = &mut previous {
+                after.push(row);
+            }
+            let Some(decision) = &row.decision else {
+                continue;
+            };
+            let step = steps.next().expect("a step for every decision");
+            assert_eq!(step.observation, observation);
+            assert_eq!(Some(step.action), decision.action);
+            assert_eq!(step.probability, decision.probability);
+            if let Some((step, after)) = previous.take() {
+                let outcome = step.outcome.expect("something followed");
+                let reward: f32 = after.iter().map(|row| row.reward).sum();
+                assert_eq!(outcome.windows as usize, after.len());
+                assert!((outcome.reward - reward).abs() < 1e-3);
+                let throughput: f64 = after.iter().map(|row| row.terms.throughput * 8.0).sum();
+                let mean = throughput / after.len() as f64;
+                assert!((outcome.terms[0] - mean).abs() < 1e-9);
+            }
+            previous = Some((step, Vec::new()));
+        }
+        assert!(steps.next().is_none());
+    }
+}
+
+#[test]
+fn missing_rows_cut_a_trajectory_until_all_is_known_again() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let whole = directory.path().join("whole.parquet");
+    record(&whole, &environment(), 0, 1, 4, true, &uniform);
+    let with_gap = directory.path().join("gap.parquet");
+    rewrite(&whole, &with_gap, |rows| {
+        rows.remove(10);
+    });
+    let of = |path: &Path| trajectories(&[path.to_owned()], 1 << 30).expect("sound");
+    let [whole] = &of(&whole)[..] else {
+        panic!("one flow")
+    };
+    let [before, after] = &of(&with_gap)[..] else {
+        panic!("two parts")
+    };
+    assert_eq!(before.steps.last().and_then(|step| step.outcome), None);
+    let known = before.steps.len() - 1;
+    assert_eq!(before.steps[..known], whole.steps[..known]);
+    let from = after.steps[0].sequence;
+    assert_eq!(from, 11 + environment().history as u32);
+    let same = whole.steps.iter().position(|step| step.sequence == from);
+    assert_eq!(after.steps, whole.steps[same.expect("there")..]);
+
+    // Likewise where its beginning is missing.
+    let late = directory.path().join("late.parquet");
+    rewrite(&with_gap, &late, |rows| drop(rows.drain(..10)));
+    assert_eq!(of(&late), std::slice::from_ref(after));
+}
+
+#[test]
+fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let whole = directory.path().join("whole.parquet");
+    record(&whole, &environment(), 0, 1, 4, true, &uniform);
+    let rows = rows_of(&whole);
+    let parts = [
+        ("a.parquet", "first", &rows[..20]),
+        ("b.parquet", "second", &rows[20..]),
+    ];
+    let paths = parts.map(|(name, policy, rows)| {
+        let path = directory.path().join(name);
+        let mut writer =
+            FileWriter::create(&path, header(&environment(), policy)).expect("a new file");
+        writer.write(rows).expect("there is space");
+        writer.finish().expect("there is space")
+    });
+    let of = |paths: &[PathBuf]| trajectories(paths, 1 << 30).expect("sound");
+    let whole = of(&[whole]).remove(0);
+    let parts = of(&paths);
+    let names: Vec<&str> = parts.iter().map(|part| &*part.policy).collect();
+    assert_eq!(names, ["first", "second"]);
+    let steps: Vec<Step> = parts.iter().flat_map(|part| part.steps.clone()).collect();
+    assert_eq!(steps, whole.steps);
+    assert_eq!((parts[0].ended, parts[1].ended), (false, true));
+}
+
+#[test]
+fn the_timeline_says_what_followed() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let path = directory.path().join("a.parquet");
+    record(&path, &environment(), 0, 4, 4, true, &uniform);
+    let all = trajectories(&[path.clone()], 1 << 30).expect("sound");
+    let recordings = Recordings::open(&[path]).expect("one file");
+    let partitions = recordings
+        .partition(directory.path(), 100_000, &|_| {})
+        .expect("there is space");
+    let out = directory.path().join("timeline");
+    let settings = Settings {
+        sample: 50,
+        ..Settings::default()
+    };
+    let (summary, sample) =
+        timeline::write(&partitions, &out, &settings, &|_| {}).expect("there is space");
+    let decisions: usize = all.iter().map(|trajectory| trajectory.steps.len()).sum();
+    assert_eq!(summary.decisions as usize, decisions);
+    assert_eq!(
+        (summary.trajectories, summary.ended, summary.left_out),
+        (4, 4, 0)
+    );
+    assert!((25..150).contains(&sample.len()), "{}", sample.len());
+
+    let mut found = 0;
+    for entry in fs::read_dir(&out).expect("it was made") {
+        let file = File::open(entry.expect("an entry").path()).expect("readable");
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+        for batch in reader.build().expect("readable") {
+            let batch = batch.expect("readable");
+            let column = |name: &str| batch.column_by_name(name).expect("a column").clone();
+            let (flow, ordinal) = (column("flow"), column("ordinal"));
+            let (state, next) = (column("state"), column("next_state"));
+            let (ahead, value) = (column("reward_timeline"), column("episode_value"));
+            let (terminal, next_action) = (column("terminal"), column("next_action"));
+            for row in 0..batch.num_rows() {
+                let flow = flow.as_primitive::<UInt64Type>().value(row);
+                let ordinal = ordinal.as_primitive::<UInt32Type>().value(row) as usize;
+                let trajectory = &all[flow as usize];
+                let step = &trajectory.steps[ordinal];
+                let observation = state.as_fixed_size_list().value(row);
+                let observation = observation.as_primitive::<Float32Type>().values().to_vec();
+                assert_eq!(observation, step.observation);
+                let after = trajectory.steps.get(ordinal + 1);
+                assert_eq!(next.is_valid(row), after.is_some());
+                assert_eq!(next_action.is_valid(row), after.is_some());
+                assert_eq!(terminal.as_boolean().value(row), after.is_none());
+                if let Some(after) = after {
+                    let observation = next.as_fixed_size_list().value(row);
+                    let observation = observation.as_primitive::<Float32Type>().values().to_vec();
+                    assert_eq!(observation, after.observation);
+                }
+                let rewards: Vec<f32> = trajectory.steps[ordinal..]
+                    .iter()
+                    .filter_map(|step| Some(step.outcome?.reward))
+                    .collect();
+                let timeline = ahead.as_list::<i32>().value(row);
+                let timeline = timeline.as_primitive::<Float32Type>().values().to_vec();
+                assert_eq!(timeline, rewards[..rewards.len().min(10)]);
+                let expected: f64 = (0..)
+                    .zip(&rewards)
+                    .map(|(t, r)| 0.99f64.powi(t) * f64::from(*r))
+                    .sum();
+                let value = value.as_primitive::<Float64Type>().value(row);
+                assert!((value - expected).abs() < 1e-6 * expected.abs().max(1.0));
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, decisions);
+
+    let error = timeline::write(&partitions, &out, &settings, &|_| {}).expect_err("not empty");
+    assert!(
+        error.to_string().contains("nothing is overwritten"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_its_place() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let place = |name: &str| directory.path().join(name);
+    let error = |paths: &[PathBuf]| {
+        trajectories(paths, 1 << 30)
+            .expect_err("refused")
+            .to_string()
+    };
+    let found = error(&[directory.path().to_owned()]);
+    assert!(found.contains("no recording there"), "{found}");
+
+    record(&place("a.parquet"), &environment(), 0, 1, 1, true, &uniform);
+    let other = Environment {
+        actions: "0,/2,*2,+1,-1".parse().expect("actions"),
+        ..environment()
+    };
+    record(&place("b.parquet"), &other, 1, 1, 1, true, &uniform);
+    let found = error(&[directory.path().to_owned()]);
+    assert!(
+        found.contains("b.parquet: recorded with other settings than"),
+        "{found}"
+    );
+    assert!(
+        found.contains("actions: \"0,/2,*2,+1,-1\", not \"0,/2,-10,+10,*2\""),
+        "{found}"
+    );
+
+    let found = error(&[place("a.parquet"), place("a.parquet")]);
+    assert!(
+        found.contains("row 0 of flow 0x0000000000000000 is there twice"),
+        "{found}"
+    );
+
+    rewrite(&place("a.parquet"), &place("nothing.parquet"), |rows| {
+        rows.iter_mut().for_each(|row| row.decision = None);
+    });
+    let found = error(&[place("nothing.parquet")]);
+    assert!(found.contains("not one decision"), "{found}");
+
+    fs::write(place("c.parquet"), b"PAR1 and then nothing").expect("there is space");
+    let found = error(&[place("c.parquet")]);
+    assert!(found.contains("c.parquet"), "{found}");
+}
+
+#[test]
+fn inputs_have_names() {
+    let names = names(&environment());
+    assert_eq!(names.len(), environment().observation_len() + 1);
+    assert_eq!(names[25], "mean.delay");
+    assert_eq!(names[100..103], ["past2.0", "past2./2", "past2.-10"]);
+    assert_eq!(names[names.len() - 2], "past1.cwnd");
+}

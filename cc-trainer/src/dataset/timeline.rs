@@ -1,0 +1,510 @@
+//! The timeline: a row a decision with what followed it, as Parquet (J. Gauci et al., "Horizon", arXiv 1811.00260, section 3).
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array,
+    ListArray, RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array,
+    builder::{Float32Builder, ListBuilder},
+    types::Int32Type,
+};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use parquet::{
+    arrow::ArrowWriter,
+    basic::{Compression, ZstdLevel},
+    file::{metadata::KeyValue, properties::WriterProperties},
+    schema::types::ColumnPath,
+};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    DatasetError, Partitions, Step, Trajectory,
+    features::{Analysis, Sample},
+};
+
+/// The version of the columns.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Rows of a batch, and of a row group.
+const BATCH: usize = 2_048;
+const GROUP: usize = 8_192;
+
+/// How to write it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// γ of episode values.
+    pub discount: f64,
+    /// Rewards of the timeline of each row, its own included.
+    pub ahead: usize,
+    /// Whether to write observations and next observations, which are nearly all of the size.
+    pub states: bool,
+    /// Decisions that the features are analysed on.
+    pub sample: usize,
+    /// Fixes which.
+    pub seed: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            discount: 0.99,
+            ahead: 10,
+            states: true,
+            sample: 20_000,
+            seed: 1,
+        }
+    }
+}
+
+/// What was written, and what it was made of: `dataset.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// Rows of the recordings.
+    pub rows: u64,
+    /// Decisions, a row each in the timeline.
+    pub decisions: u64,
+    /// Decisions left out, as rows before them are missing.
+    pub left_out: u64,
+    /// Decisions without a probability.
+    pub without_probability: u64,
+    /// Flows, or parts of flows between rows that are missing.
+    pub trajectories: u64,
+    /// Of them, those whose flow closed.
+    pub ended: u64,
+    /// Files of the timeline.
+    pub files: u64,
+}
+
+/// The columns, for observations of `observation` values.
+///
+/// | column | meaning |
+/// |---|---|
+/// | `flow`, `ordinal` | the flow, and the decision's number in its trajectory, 0, 1, 2 … |
+/// | `sequence`, `time` | of the recorded row: its number in the flow, and when its window ended |
+/// | `sequence_difference`, `time_difference_ns` | to the next decision; null where there is none |
+/// | `state`, `next_state` | the observation, and that of the next decision |
+/// | `observed_reward` | the reward of the decision's own window, which the policy saw |
+/// | `action`, `probability`, `probabilities` | the action, and what it and all others were chosen with |
+/// | `next_action` | of the next decision |
+/// | `possible_actions`, `possible_next_actions` | the action space; null where there is no next decision |
+/// | `base_cwnd`, `cwnd` | the window in segments that the action was applied to, and the one that was decided |
+/// | `windows`, `seconds` | what the outcome covers |
+/// | `throughput_mbps`, `delay_ms`, `loss_mb` | means over these windows |
+/// | `reward` | sum of their rewards |
+/// | `reward_timeline` | this reward and those of the next decisions |
+/// | `episode_value` | the discounted sum of this reward and of all that follow |
+/// | `terminal` | the flow closed after this decision |
+/// | `policy` | who decided |
+pub fn schema(observation: usize) -> SchemaRef {
+    let always = |name: &str, kind| Field::new(name, kind, false);
+    let maybe = |name: &str, kind| Field::new(name, kind, true);
+    let state = || DataType::FixedSizeList(item(), observation as i32);
+    Arc::new(Schema::new(vec![
+        always("flow", DataType::UInt64),
+        always("ordinal", DataType::UInt32),
+        always("sequence", DataType::UInt32),
+        always("time", timestamp()),
+        maybe("sequence_difference", DataType::UInt32),
+        maybe("time_difference_ns", DataType::UInt64),
+        maybe("state", state()),
+        maybe("next_state", state()),
+        always("observed_reward", DataType::Float32),
+        always("action", DataType::UInt8),
+        maybe("probability", DataType::Float32),
+        maybe("probabilities", DataType::List(item())),
+        maybe("next_action", DataType::UInt8),
+        always("possible_actions", name()),
+        maybe("possible_next_actions", name()),
+        always("base_cwnd", DataType::UInt32),
+        always("cwnd", DataType::UInt32),
+        maybe("windows", DataType::UInt32),
+        maybe("seconds", DataType::Float64),
+        maybe("throughput_mbps", DataType::Float64),
+        maybe("delay_ms", DataType::Float64),
+        maybe("loss_mb", DataType::Float64),
+        maybe("reward", DataType::Float32),
+        always("reward_timeline", DataType::List(item())),
+        always("episode_value", DataType::Float64),
+        always("terminal", DataType::Boolean),
+        always("policy", name()),
+    ]))
+}
+
+/// Writes the timeline of all partitions into a directory: `timeline-000000.parquet` and so on, a file a partition. Calls
+/// `watch` with the decisions done so far, from any thread. Gives what was written, and the features' analysis sample.
+///
+/// # Errors
+///
+/// The directory has a timeline already, rows that are there twice, or a full disk. Files that are not complete end in
+/// `.parquet.new`.
+pub fn write(
+    partitions: &Partitions,
+    directory: &Path,
+    settings: &Settings,
+    watch: &(dyn Fn(u64) + Sync),
+) -> Result<(Summary, Sample), DatasetError> {
+    fs::create_dir_all(directory).map_err(DatasetError::system("creating", directory))?;
+    refuse_to_overwrite(directory)?;
+    let environment = partitions.environment();
+    let gathered = partitions.gathered();
+    let table = Table {
+        schema: schema(environment.observation_len()),
+        actions: environment.actions.to_string(),
+        environment: serde_json::to_string(environment)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}")),
+        settings,
+    };
+    let every = (gathered.decisions / settings.sample.max(1) as u64).max(1);
+    let done = std::sync::atomic::AtomicU64::new(0);
+    let parts: Vec<_> = (0..partitions.len())
+        .into_par_iter()
+        .map(|index| {
+            let mut part = Part::new(&table, directory, index, every);
+            partitions.visit(index, |trajectory| part.add(&trajectory))?;
+            let (summary, sample) = part.end()?;
+            let before = done.fetch_add(summary.decisions, std::sync::atomic::Ordering::Relaxed);
+            watch(before + summary.decisions);
+            Ok((summary, sample))
+        })
+        .collect::<Result<_, DatasetError>>()?;
+    let mut summary = Summary {
+        rows: gathered.rows,
+        without_probability: gathered.without_probability,
+        ..Summary::default()
+    };
+    let mut sample = Sample::new(environment);
+    for (part, own) in parts {
+        summary.decisions += part.decisions;
+        summary.trajectories += part.trajectories;
+        summary.ended += part.ended;
+        summary.files += part.files;
+        sample.append(own);
+    }
+    summary.left_out = gathered.decisions - summary.decisions;
+    Ok((summary, sample))
+}
+
+/// Writes what was found out beside the timeline: `dataset.json` and `features.json`.
+///
+/// # Errors
+///
+/// When a file cannot be written.
+pub fn describe(
+    directory: &Path,
+    summary: &Summary,
+    analysis: &Analysis,
+) -> Result<(), DatasetError> {
+    fn put(path: PathBuf, value: &impl Serialize) -> Result<(), DatasetError> {
+        let json = serde_json::to_vec_pretty(value)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+        fs::write(&path, json).map_err(DatasetError::system("writing", &path))
+    }
+    put(directory.join("dataset.json"), summary)?;
+    put(directory.join("features.json"), analysis)
+}
+
+fn refuse_to_overwrite(directory: &Path) -> Result<(), DatasetError> {
+    let entries = fs::read_dir(directory).map_err(DatasetError::system("reading", directory))?;
+    for entry in entries {
+        let path = entry
+            .map_err(DatasetError::system("reading", directory))?
+            .path();
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        if file.starts_with("timeline-") || file == "dataset.json" || file == "features.json" {
+            return Err(DatasetError::Exists { path });
+        }
+    }
+    Ok(())
+}
+
+/// What all files have in common.
+struct Table<'a> {
+    schema: SchemaRef,
+    actions: String,
+    environment: String,
+    settings: &'a Settings,
+}
+
+/// One file.
+struct Part<'a> {
+    table: &'a Table<'a>,
+    path: PathBuf,
+    writer: Option<ArrowWriter<File>>,
+    rows: Vec<Line>,
+    summary: Summary,
+    sample: Sample,
+    every: u64,
+}
+
+/// A decision and what is said of it beside its own.
+struct Line {
+    flow: u64,
+    ordinal: u32,
+    policy: Arc<str>,
+    step: Step,
+    next: Option<Next>,
+    rewards: Vec<f32>,
+    value: f64,
+    terminal: bool,
+}
+
+/// Of the next decision.
+struct Next {
+    sequence: u32,
+    time_ns: i64,
+    action: u8,
+    observation: Vec<f32>,
+}
+
+impl<'a> Part<'a> {
+    fn new(table: &'a Table<'a>, directory: &Path, index: usize, every: u64) -> Self {
+        Self {
+            path: directory.join(format!("timeline-{index:06}.parquet")),
+            writer: None,
+            rows: Vec::new(),
+            summary: Summary::default(),
+            sample: Sample::default(),
+            every,
+            table,
+        }
+    }
+
+    fn add(&mut self, trajectory: &Trajectory) -> Result<(), DatasetError> {
+        let settings = self.table.settings;
+        self.summary.trajectories += 1;
+        self.summary.ended += u64::from(trajectory.ended);
+        let values = trajectory.values(settings.discount);
+        let steps = &trajectory.steps;
+        for (ordinal, (step, value)) in steps.iter().zip(values).enumerate() {
+            self.summary.decisions += 1;
+            // The flow's name is a hash, so that its sum with the number picks evenly.
+            let pick = trajectory.flow.wrapping_add(u64::from(step.sequence));
+            if pick.wrapping_add(settings.seed).is_multiple_of(self.every) {
+                self.sample.add(&step.observation, step.observed_reward);
+            }
+            let next = steps.get(ordinal + 1).map(|next| Next {
+                sequence: next.sequence,
+                time_ns: next.time_ns,
+                action: next.action,
+                observation: match settings.states {
+                    true => next.observation.clone(),
+                    false => Vec::new(),
+                },
+            });
+            let rewards = steps[ordinal..].iter().take(settings.ahead);
+            let rewards = rewards.map_while(|step| Some(step.outcome?.reward));
+            self.rows.push(Line {
+                flow: trajectory.flow,
+                ordinal: ordinal as u32,
+                policy: trajectory.policy.clone(),
+                rewards: rewards.collect(),
+                value,
+                terminal: trajectory.ended && next.is_none(),
+                step: step.clone(),
+                next,
+            });
+            if self.rows.len() == BATCH {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<(Summary, Sample), DatasetError> {
+        self.flush()?;
+        if let Some(writer) = self.writer.take() {
+            let new = self.new_path();
+            writer.close().map_err(|error| self.wrong(error))?;
+            fs::rename(&new, &self.path).map_err(DatasetError::system("renaming", &new))?;
+            self.summary.files = 1;
+        }
+        Ok((self.summary, self.sample))
+    }
+
+    fn flush(&mut self) -> Result<(), DatasetError> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let batch = self
+            .table
+            .batch(&self.rows)
+            .map_err(|error| self.wrong(error))?;
+        self.rows.clear();
+        let mut writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => self.create()?,
+        };
+        writer.write(&batch).map_err(|error| self.wrong(error))?;
+        self.writer = Some(writer);
+        Ok(())
+    }
+
+    fn create(&self) -> Result<ArrowWriter<File>, DatasetError> {
+        let new = self.new_path();
+        let file = File::create_new(&new).map_err(DatasetError::system("creating", &new))?;
+        let key = |name: &str, value: String| KeyValue::new(format!("cc.{name}"), Some(value));
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_max_row_group_row_count(Some(GROUP))
+            .set_created_by(concat!("cc-trainer ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_key_value_metadata(Some(vec![
+                key("timeline_version", SCHEMA_VERSION.to_string()),
+                key("environment", self.table.environment.clone()),
+                key("discount", self.table.settings.discount.to_string()),
+            ]));
+        for column in ["state", "next_state"] {
+            // Numbers that hardly repeat.
+            let path = ColumnPath::new([column, "list", "item"].map(str::to_owned).to_vec());
+            properties = properties.set_column_dictionary_enabled(path, false);
+        }
+        ArrowWriter::try_new(file, self.table.schema.clone(), Some(properties.build()))
+            .map_err(|error| self.wrong(error))
+    }
+
+    fn new_path(&self) -> PathBuf {
+        self.path.with_added_extension("new")
+    }
+
+    fn wrong(&self, reason: impl ToString) -> DatasetError {
+        DatasetError::Write {
+            path: self.path.clone(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+impl Table<'_> {
+    fn batch(&self, lines: &[Line]) -> Result<RecordBatch, ArrowError> {
+        let u32s = |of: &dyn Fn(&Line) -> Option<u32>| -> ArrayRef {
+            Arc::new(lines.iter().map(of).collect::<UInt32Array>())
+        };
+        let f32s = |of: &dyn Fn(&Line) -> Option<f32>| -> ArrayRef {
+            Arc::new(lines.iter().map(of).collect::<Float32Array>())
+        };
+        let f64s = |of: &dyn Fn(&Line) -> Option<f64>| -> ArrayRef {
+            Arc::new(lines.iter().map(of).collect::<Float64Array>())
+        };
+        let names = |of: &dyn Fn(&Line) -> Option<String>| -> ArrayRef {
+            let names: Vec<_> = lines.iter().map(of).collect();
+            let names = names.iter().map(Option::as_deref);
+            Arc::new(names.collect::<DictionaryArray<Int32Type>>())
+        };
+        let outcome = |term: usize| move |line: &Line| Some(line.step.outcome?.terms[term]);
+        let time = |of: &dyn Fn(&Line) -> i64| -> ArrayRef {
+            let times = TimestampNanosecondArray::from_iter_values(lines.iter().map(of));
+            Arc::new(times.with_timezone(UTC))
+        };
+        RecordBatch::try_new(
+            self.schema.clone(),
+            vec![
+                Arc::new(UInt64Array::from_iter_values(
+                    lines.iter().map(|line| line.flow),
+                )),
+                u32s(&|line| Some(line.ordinal)),
+                u32s(&|line| Some(line.step.sequence)),
+                time(&|line| line.step.time_ns),
+                u32s(&|line| Some(line.next.as_ref()?.sequence - line.step.sequence)),
+                Arc::new(
+                    lines
+                        .iter()
+                        .map(|line| {
+                            let later = line.next.as_ref()?.time_ns;
+                            Some(later.saturating_sub(line.step.time_ns).max(0) as u64)
+                        })
+                        .collect::<UInt64Array>(),
+                ),
+                self.states(lines, |line| Some(&line.step.observation))?,
+                self.states(lines, |line| Some(&line.next.as_ref()?.observation))?,
+                f32s(&|line| Some(line.step.observed_reward)),
+                Arc::new(UInt8Array::from_iter_values(
+                    lines.iter().map(|line| line.step.action),
+                )),
+                f32s(&|line| line.step.probability),
+                lists(lines, |line| line.step.probabilities.as_deref()),
+                Arc::new(
+                    lines
+                        .iter()
+                        .map(|line| Some(line.next.as_ref()?.action))
+                        .collect::<UInt8Array>(),
+                ),
+                names(&|_| Some(self.actions.clone())),
+                names(&|line| line.next.as_ref().map(|_| self.actions.clone())),
+                u32s(&|line| Some(line.step.base_cwnd)),
+                u32s(&|line| Some(line.step.cwnd)),
+                u32s(&|line| Some(line.step.outcome?.windows)),
+                f64s(&|line| Some(line.step.outcome?.seconds)),
+                f64s(&outcome(0)),
+                f64s(&outcome(1)),
+                f64s(&outcome(2)),
+                f32s(&|line| Some(line.step.outcome?.reward)),
+                lists(lines, |line| Some(line.rewards.as_slice())),
+                f64s(&|line| Some(line.value)),
+                Arc::new(BooleanArray::from_iter(
+                    lines.iter().map(|line| Some(line.terminal)),
+                )),
+                names(&|line| Some(line.policy.to_string())),
+            ],
+        )
+    }
+
+    fn states<'b>(
+        &self,
+        lines: &'b [Line],
+        of: impl Fn(&'b Line) -> Option<&'b Vec<f32>>,
+    ) -> Result<ArrayRef, ArrowError> {
+        let DataType::FixedSizeList(_, width) = self.schema.field_with_name("state")?.data_type()
+        else {
+            unreachable!("a state is a list of one size");
+        };
+        let mut values = Vec::with_capacity(lines.len() * *width as usize);
+        let mut valid = Vec::with_capacity(lines.len());
+        for line in lines {
+            let state = of(line).filter(|_| self.settings.states);
+            valid.push(state.is_some());
+            match state {
+                Some(state) => values.extend_from_slice(state),
+                None => values.resize(values.len() + *width as usize, 0.0),
+            }
+        }
+        let values = Arc::new(Float32Array::from(values));
+        let array = FixedSizeListArray::try_new(item(), *width, values, Some(valid.into()))?;
+        Ok(Arc::new(array))
+    }
+}
+
+const UTC: &str = "UTC";
+
+fn timestamp() -> DataType {
+    DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into()))
+}
+
+/// Text of which there is little.
+fn name() -> DataType {
+    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
+}
+
+fn item() -> Arc<Field> {
+    Arc::new(Field::new("item", DataType::Float32, false))
+}
+
+fn lists<'a>(lines: &'a [Line], of: impl Fn(&'a Line) -> Option<&'a [f32]>) -> ArrayRef {
+    let mut list = ListBuilder::new(Float32Builder::new()).with_field(item());
+    for line in lines {
+        match of(line) {
+            Some(values) => {
+                list.values().append_slice(values);
+                list.append(true);
+            }
+            None => list.append(false),
+        }
+    }
+    let list: ListArray = list.finish();
+    debug_assert_eq!(list.len(), lines.len());
+    Arc::new(list)
+}

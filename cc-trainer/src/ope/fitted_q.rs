@@ -1,0 +1,435 @@
+//! Fitted Q for a finite horizon: Q_h(x, a), what `h` more decisions earn of which the first is `a` and the others are the
+//! candidate's, by regressions of r + γ V_{h−1}(x') on the features, one an action (fitted Q evaluation: H. Le, C. Voloshin,
+//! Y. Yue, "Batch Policy Learning under Constraints", ICML 2019, with linear functions). All transitions serve all h.
+
+use rayon::prelude::*;
+
+use super::{Flow, Settings, Sizes, Step};
+
+/// Parts that the flows are gone through in, side by side; their number fixes the order of sums.
+const PARTS: usize = 16;
+
+/// Q_1 to Q_H of some flows.
+pub(super) struct FittedQ<'a> {
+    flows: &'a [Flow],
+    /// Those that it is fitted on.
+    own: Vec<usize>,
+    sizes: Sizes,
+    horizon: usize,
+    discount: f64,
+    /// An action each.
+    grams: Vec<Cholesky>,
+    /// Of Q_h at h − 1: `[D][A][R]`.
+    weights: Vec<Vec<f64>>,
+    /// V_h of its flows' steps at h, flow after flow: `[step][R]`.
+    values: Vec<Vec<f64>>,
+    /// Where each of its flows begins there.
+    offsets: Vec<usize>,
+}
+
+/// A linear functional of Q_h, Σ over a and d of what is given times the weight of feature d in Q_h(·, a).
+pub(super) struct Source {
+    /// h; nothing for 0.
+    left: usize,
+    /// `[A][D]`.
+    of: Vec<f64>,
+}
+
+impl Source {
+    pub(super) fn new(left: usize, sizes: &Sizes) -> Self {
+        Self {
+            left,
+            of: vec![0.0; sizes.actions * sizes.features],
+        }
+    }
+
+    /// Adds V_h of a step, times `weight`.
+    pub(super) fn add_value(&mut self, step: &Step, weight: f64) {
+        add_value(&mut self.of, step, weight);
+    }
+}
+
+impl<'a> FittedQ<'a> {
+    pub(super) fn fit(
+        flows: &'a [Flow],
+        own: Vec<usize>,
+        sizes: &Sizes,
+        settings: &Settings,
+    ) -> Self {
+        let mut steps = 0;
+        let offsets = own
+            .iter()
+            .map(|&flow| {
+                let offset = steps;
+                steps += flows[flow].steps.len();
+                offset
+            })
+            .collect();
+        let mut model = Self {
+            flows,
+            own,
+            sizes: *sizes,
+            horizon: settings.horizon,
+            discount: settings.discount,
+            grams: Vec::new(),
+            weights: Vec::new(),
+            values: vec![vec![0.0; steps * sizes.terms]],
+            offsets,
+        };
+        model.factorise(settings.ridge);
+        for _ in 0..settings.horizon {
+            model.stage();
+        }
+        model
+    }
+
+    /// Q_`left`(x, ·), `[A][R]`.
+    pub(super) fn predict(&self, left: usize, features: &[f32], into: &mut [f64]) {
+        predict(&self.weights[left - 1], features, into);
+    }
+
+    /// To first order, how each functional of Q changes with the weight that a flow has in the fit: added to
+    /// `into[flow][source][term]`, all flows' numbering. A change of the weights of the flows by c − 1 moves Q_h by
+    /// G⁻¹ Σ (c − 1) φ e, and through V_h all later ones. e is r + γ V_{h−1} − Q_h as if the fit had not seen that very
+    /// transition: its residual over 1 − φᵀ G⁻¹ φ (the jackknife; what a fit has seen it fits too well).
+    pub(super) fn influence(&self, sources: &[Source], into: &mut [f64]) {
+        let Sizes {
+            features,
+            actions,
+            terms,
+        } = self.sizes;
+        let width = actions * features;
+        let leverages = self.leverages();
+        let mut ahead = vec![0.0; sources.len() * width];
+        for left in (1..=self.horizon).rev() {
+            for (ahead, source) in ahead.chunks_exact_mut(width).zip(sources) {
+                if source.left == left {
+                    for (ahead, of) in ahead.iter_mut().zip(&source.of) {
+                        *ahead += of;
+                    }
+                }
+                for (gram, ahead) in self.grams.iter().zip(ahead.chunks_exact_mut(features)) {
+                    gram.solve(ahead, 1);
+                }
+            }
+            let directions = std::mem::take(&mut ahead);
+            let weights = &self.weights[left - 1];
+            let parts = self.parts(|part| {
+                let mut next = vec![0.0; directions.len()];
+                let mut own = Vec::new();
+                for &place in part {
+                    let flow = &self.flows[self.own[place]];
+                    let mut moved = vec![0.0; sources.len() * terms];
+                    self.transitions(place, left, |index, follows, target| {
+                        let step = &flow.steps[index];
+                        let mut error = target.to_vec();
+                        for (feature, row) in step
+                            .features
+                            .iter()
+                            .zip(weights.chunks_exact(actions * terms))
+                        {
+                            let own = &row[step.action * terms..][..terms];
+                            for (error, weight) in error.iter_mut().zip(own) {
+                                *error -= f64::from(*feature) * weight;
+                            }
+                        }
+                        let unseen = 1.0 - leverages[self.offsets[place] + index];
+                        error
+                            .iter_mut()
+                            .for_each(|error| *error /= unseen.max(0.05));
+                        for (source, (direction, next)) in directions
+                            .chunks_exact(width)
+                            .zip(next.chunks_exact_mut(width))
+                            .enumerate()
+                        {
+                            let along = &direction[step.action * features..][..features];
+                            let pull: f64 = along
+                                .iter()
+                                .zip(&step.features)
+                                .map(|(along, &feature)| along * f64::from(feature))
+                                .sum();
+                            if pull == 0.0 {
+                                continue;
+                            }
+                            for (moved, error) in moved[source * terms..].iter_mut().zip(&error) {
+                                *moved += pull * error;
+                            }
+                            if follows {
+                                add_value(next, &flow.steps[index + 1], self.discount * pull);
+                            }
+                        }
+                    });
+                    own.push((self.own[place], moved));
+                }
+                (own, next)
+            });
+            ahead = vec![0.0; directions.len()];
+            for (own, next) in parts {
+                for (flow, moved) in own {
+                    let into = &mut into[flow * moved.len()..][..moved.len()];
+                    for (into, moved) in into.iter_mut().zip(moved) {
+                        *into += moved;
+                    }
+                }
+                for (ahead, next) in ahead.iter_mut().zip(next) {
+                    *ahead += next;
+                }
+            }
+        }
+    }
+
+    /// The regressions' matrices, Σ φ φᵀ + ridge.
+    fn factorise(&mut self, ridge: f64) {
+        let Sizes {
+            features, actions, ..
+        } = self.sizes;
+        let square = features * features;
+        let parts = self.parts(|part| {
+            let mut grams = vec![0.0; actions * square];
+            for &place in part {
+                let flow = &self.flows[self.own[place]];
+                self.transitions(place, 1, |index, _, _| {
+                    let step = &flow.steps[index];
+                    let gram = &mut grams[step.action * square..][..square];
+                    for (i, &x) in step.features.iter().enumerate() {
+                        if x == 0.0 {
+                            continue;
+                        }
+                        let row = &mut gram[i * features..][..=i];
+                        for (sum, &y) in row.iter_mut().zip(&step.features) {
+                            *sum += f64::from(x) * f64::from(y);
+                        }
+                    }
+                });
+            }
+            grams
+        });
+        let mut grams = sum(parts, actions * square);
+        self.grams = grams
+            .chunks_exact_mut(square)
+            .map(|gram| {
+                for i in 0..features {
+                    gram[i * features + i] += ridge;
+                }
+                Cholesky::new(gram, features)
+            })
+            .collect();
+    }
+
+    /// One decision more.
+    fn stage(&mut self) {
+        let Sizes {
+            features,
+            actions,
+            terms,
+        } = self.sizes;
+        let left = self.weights.len() + 1;
+        let parts = self.parts(|part| {
+            let mut right = vec![0.0; actions * features * terms];
+            for &place in part {
+                let flow = &self.flows[self.own[place]];
+                self.transitions(place, left, |index, _, target| {
+                    let step = &flow.steps[index];
+                    let right = &mut right[step.action * features * terms..];
+                    for (row, &feature) in right.chunks_exact_mut(terms).zip(&step.features) {
+                        for (sum, target) in row.iter_mut().zip(target) {
+                            *sum += f64::from(feature) * target;
+                        }
+                    }
+                });
+            }
+            right
+        });
+        let mut right = sum(parts, actions * features * terms);
+        let mut weights = vec![0.0; right.len()];
+        for (action, (gram, solution)) in self
+            .grams
+            .iter()
+            .zip(right.chunks_exact_mut(features * terms))
+            .enumerate()
+        {
+            gram.solve(solution, terms);
+            for (row, solved) in weights
+                .chunks_exact_mut(actions * terms)
+                .zip(solution.chunks_exact(terms))
+            {
+                row[action * terms..][..terms].copy_from_slice(solved);
+            }
+        }
+        let parts = self.parts(|part| {
+            let mut values = Vec::new();
+            let mut q = vec![0.0; actions * terms];
+            for &place in part {
+                for step in &self.flows[self.own[place]].steps {
+                    predict(&weights, &step.features, &mut q);
+                    values.extend(expected(step, &q, terms));
+                }
+            }
+            values
+        });
+        self.values.push(parts.concat());
+        self.weights.push(weights);
+    }
+
+    /// φᵀ G⁻¹ φ of each step: how much its own outcome counts in what is fitted there.
+    fn leverages(&self) -> Vec<f64> {
+        let parts = self.parts(|part| {
+            let mut leverages = Vec::new();
+            for &place in part {
+                leverages.extend(self.flows[self.own[place]].steps.iter().map(|step| {
+                    let mut along: Vec<_> = step.features.iter().map(|&x| f64::from(x)).collect();
+                    self.grams[step.action].solve_lower(&mut along, 1);
+                    along.iter().map(|x| x * x).sum::<f64>()
+                }));
+            }
+            leverages
+        });
+        parts.concat()
+    }
+
+    /// Calls `each` with every transition of one of its flows, for Q_`left`: the step's index, whether another follows it (or
+    /// the flow ended), and r + γ V_{left−1}.
+    fn transitions(&self, place: usize, left: usize, mut each: impl FnMut(usize, bool, &[f64])) {
+        let terms = self.sizes.terms;
+        let flow = &self.flows[self.own[place]];
+        let values = &self.values[left - 1][self.offsets[place] * terms..];
+        let mut target = vec![0.0; terms];
+        for (index, step) in flow.steps.iter().enumerate() {
+            let follows = index + 1 < flow.steps.len();
+            if !follows && !flow.ended {
+                continue;
+            }
+            target.copy_from_slice(&step.rewards);
+            if follows {
+                for (target, value) in target.iter_mut().zip(&values[(index + 1) * terms..]) {
+                    *target += self.discount * value;
+                }
+            }
+            each(index, follows, &target);
+        }
+    }
+
+    /// What `of` makes of each part of its flows, in order.
+    fn parts<T: Send>(&self, of: impl Fn(&[usize]) -> T + Sync + Send) -> Vec<T> {
+        let places: Vec<usize> = (0..self.own.len()).collect();
+        let size = places.len().div_ceil(PARTS).max(1);
+        places.par_chunks(size).map(of).collect()
+    }
+}
+
+/// Σ_a π(a|x) Q(x, a), a term each.
+pub(super) fn expected(step: &Step, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
+    (0..terms).map(move |term| {
+        let each = step.candidate.iter().zip(q[term..].iter().step_by(terms));
+        each.map(|(share, q)| share * q).sum()
+    })
+}
+
+fn predict(weights: &[f64], features: &[f32], into: &mut [f64]) {
+    into.fill(0.0);
+    for (&feature, row) in features.iter().zip(weights.chunks_exact(into.len())) {
+        if feature == 0.0 {
+            continue;
+        }
+        for (into, weight) in into.iter_mut().zip(row) {
+            *into += f64::from(feature) * weight;
+        }
+    }
+}
+
+fn add_value(of: &mut [f64], step: &Step, weight: f64) {
+    let features = step.features.len();
+    for (row, share) in of.chunks_exact_mut(features).zip(&step.candidate) {
+        let factor = share * weight;
+        if factor == 0.0 {
+            continue;
+        }
+        for (sum, &feature) in row.iter_mut().zip(&step.features) {
+            *sum += factor * f64::from(feature);
+        }
+    }
+}
+
+fn sum(parts: Vec<Vec<f64>>, len: usize) -> Vec<f64> {
+    let mut total = vec![0.0; len];
+    for part in parts {
+        for (total, part) in total.iter_mut().zip(part) {
+            *total += part;
+        }
+    }
+    total
+}
+
+/// L of a positive definite matrix L Lᵀ.
+#[derive(Debug)]
+struct Cholesky {
+    lower: Vec<f64>,
+    size: usize,
+}
+
+impl Cholesky {
+    /// Of the lower triangle of a row-major matrix.
+    fn new(matrix: &[f64], size: usize) -> Self {
+        let mut lower = vec![0.0; size * size];
+        for i in 0..size {
+            for j in 0..=i {
+                let (row, other) = (&lower[i * size..][..j], &lower[j * size..][..j]);
+                let dot: f64 = row.iter().zip(other).map(|(a, b)| a * b).sum();
+                let left = matrix[i * size + j] - dot;
+                lower[i * size + j] = match i == j {
+                    // Only rounding can make it less than the ridge left of it.
+                    true => left.max(1e-12).sqrt(),
+                    false => left / lower[j * size + j],
+                };
+            }
+        }
+        Self { lower, size }
+    }
+
+    /// Solves in place for `columns` right-hand sides, `[size][columns]`.
+    fn solve(&self, right: &mut [f64], columns: usize) {
+        self.solve_lower(right, columns);
+        let size = self.size;
+        for column in 0..columns {
+            for i in (0..size).rev() {
+                let mut value = right[i * columns + column];
+                for j in i + 1..size {
+                    value -= self.lower[j * size + i] * right[j * columns + column];
+                }
+                right[i * columns + column] = value / self.lower[i * size + i];
+            }
+        }
+    }
+
+    /// The same for L alone.
+    fn solve_lower(&self, right: &mut [f64], columns: usize) {
+        let size = self.size;
+        for column in 0..columns {
+            for i in 0..size {
+                let row = &self.lower[i * size..][..=i];
+                let mut value = right[i * columns + column];
+                for (j, factor) in row[..i].iter().enumerate() {
+                    value -= factor * right[j * columns + column];
+                }
+                right[i * columns + column] = value / row[i];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cholesky_solves() {
+        let matrix = [4.0, 0.0, 0.0, 2.0, 5.0, 0.0, 1.0, 3.0, 6.0];
+        let cholesky = Cholesky::new(&matrix, 3);
+        // Columns (1, 2, 3) and (−1, 0, 2) times the symmetric matrix.
+        let mut right = [11.0, -2.0, 21.0, 4.0, 25.0, 11.0];
+        cholesky.solve(&mut right, 2);
+        for (found, expected) in right.iter().zip([1.0, -1.0, 2.0, 0.0, 3.0, 2.0]) {
+            assert!((found - expected).abs() < 1e-12, "{right:?}");
+        }
+    }
+}
