@@ -31,9 +31,9 @@ pub(crate) struct Args {
     /// The candidate: a policy file, `default`, `heuristic` or `random`.
     #[arg(long, value_name = "POLICY")]
     policy: PolicySpec,
-    /// The candidate will be served from softmax(logits / T) rather than greedily.
-    #[arg(long, value_name = "T", value_parser = temperature)]
-    softmax: Option<f32>,
+    /// How the candidate will be served: `greedy`, `softmax`, or `softmax:T` at temperature T [default: as its file asks].
+    #[arg(long, value_name = "HOW")]
+    serving: Option<Serving>,
     /// Decisions over which rewards count: the stretches that flows are cut into.
     #[arg(long, value_name = "N", default_value_t = Settings::default().horizon)]
     horizon: usize,
@@ -67,7 +67,7 @@ const EXAMPLES: &str = "\
 Examples:
   cc-trainer ope --from recordings --policy retrained/policy.onnx
       is it better than what was recorded?
-  cc-trainer ope --from host1 --from host2 --policy retrained/policy.onnx --softmax 0.5 --horizon 5 --json ope.json
+  cc-trainer ope --from host1 --from host2 --policy retrained/policy.onnx --serving softmax:0.5 --horizon 5 --json ope.json
       as it would explore, over shorter stretches: more of the data counts";
 
 pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
@@ -78,13 +78,9 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let recordings = Recordings::open(&args.from)?;
-    let serving = match args.softmax {
-        Some(temperature) => Serving::Softmax { temperature },
-        None => Serving::Greedy,
-    };
     let mut candidate = args
         .policy
-        .load(recordings.environment(), serving, args.seed)
+        .load(recordings.environment(), args.serving, args.seed)
         .with_context(|| format!("the policy {}", args.policy))?;
     recorded::check(&*candidate, recordings.environment())?;
     let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
@@ -225,14 +221,6 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
 fn shown(interval: &Interval) -> String {
     let Interval { value, low, high } = interval;
     format!("{value:.4} [{low:.4}, {high:.4}]")
-}
-
-/// A temperature of softmax.
-fn temperature(text: &str) -> Result<f32, String> {
-    match text.parse() {
-        Ok(temperature) if temperature > 0.0 && f32::is_finite(temperature) => Ok(temperature),
-        _ => Err("expected a number above 0".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -262,7 +262,7 @@ mod tests {
         let partitions = partitions(&directory, true);
         let bytes = network(Some(6));
         let serving = Serving::Softmax { temperature: 1.0 };
-        let load = || OnnxPolicy::from_bytes(&bytes, serving, 0).expect("accepted");
+        let load = || OnnxPolicy::from_bytes(&bytes, Some(serving), 0).expect("accepted");
         let taken = flows(&partitions, &mut load(), usize::MAX).expect("it fits");
         assert_eq!((taken.flows.len(), taken.without_answer), (12, 0));
         // The same flow alone, one decision after the other.
@@ -334,7 +334,7 @@ mod tests {
         assert!(error.to_string().contains("has a probability"), "{error}");
 
         let rule = cc_agent::policy::heuristic_file();
-        let mut candidate = OnnxPolicy::from_bytes(&rule, Serving::Greedy, 0).expect("accepted");
+        let mut candidate = OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");
         assert!(error.to_string().contains("history: 20, not 2"), "{error}");
     }

@@ -360,7 +360,7 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
         .partition(scratch.path(), 1 << 30, &|_| {})
         .expect("there is space");
     let serving = Serving::Softmax { temperature: 1.0 };
-    let mut candidate = OnnxPolicy::from_file(policy, serving, 0).expect("accepted");
+    let mut candidate = OnnxPolicy::from_file(policy, Some(serving), 0).expect("accepted");
     let taken = recorded_flows(&partitions, &mut candidate, usize::MAX).expect("it fits");
     let steps = taken.flows.iter().flat_map(|flow| &flow.steps);
     let logs: Vec<f64> = steps.map(|step| step.candidate[step.action].ln()).collect();
