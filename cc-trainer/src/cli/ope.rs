@@ -220,7 +220,12 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
 
 fn shown(interval: &Interval) -> String {
     let Interval { value, low, high } = interval;
-    format!("{value:.4} [{low:.4}, {high:.4}]")
+    let largest = value.abs().max(low.abs()).max(high.abs());
+    match largest > 0.0 && largest < 0.01 {
+        // Megabytes lost in a window are few.
+        true => format!("{value:.1e} [{low:.1e}, {high:.1e}]"),
+        false => format!("{value:.4} [{low:.4}, {high:.4}]"),
+    }
 }
 
 #[cfg(test)]

@@ -289,7 +289,7 @@ fn the_timeline_says_what_followed() {
     let directory = TempDir::new().expect("a scratch directory");
     let path = directory.path().join("a.parquet");
     record(&path, &environment(), 0, 4, 4, true, &uniform);
-    let all = trajectories(&[path.clone()], 1 << 30).expect("sound");
+    let all = trajectories(std::slice::from_ref(&path), 1 << 30).expect("sound");
     let recordings = Recordings::open(&[path]).expect("one file");
     let partitions = recordings
         .partition(directory.path(), 100_000, &|_| {})

@@ -89,12 +89,12 @@ impl Process {
         let (mut sum, mut decisions) = (0.0, 0.0);
         for _ in 0..HORIZON {
             let mut after = vec![0.0; STATES];
-            for s in 0..STATES {
-                decisions += reached[s];
+            for (s, share) in reached.iter().enumerate() {
+                decisions += share;
                 for a in 0..ACTIONS {
-                    sum += reached[s] * self.candidate[s][a] * self.rewards[s][a][term];
-                    for (after, share) in after.iter_mut().zip(&self.next[s][a]) {
-                        *after += reached[s] * self.behaviour[s][a] * share;
+                    sum += share * self.candidate[s][a] * self.rewards[s][a][term];
+                    for (after, next) in after.iter_mut().zip(&self.next[s][a]) {
+                        *after += share * self.behaviour[s][a] * next;
                     }
                 }
             }
