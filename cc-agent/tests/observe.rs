@@ -182,7 +182,10 @@ fn available(wanted: &[&'static str]) -> Vec<&'static str> {
 fn features_are_those_of_our_own_datapath() {
     let both = observed_and_controlled(ROOMY, 15, |_| Some(40));
     assert_eq!(total(&both.own, Feature::Lost), 0);
-    both.assert_equal();
+    match both.source {
+        Source::RateSample => both.assert_equal(),
+        Source::Segments => both.assert_mostly_equal(98, 98),
+    }
 }
 
 fn with_losses_they_are_the_same_too() {
@@ -195,46 +198,26 @@ fn with_losses_they_are_the_same_too() {
     }
     match both.source {
         Source::RateSample => both.assert_equal(),
-        Source::Segments => both.assert_mostly_equal(),
+        Source::Segments => both.assert_mostly_equal(95, 75),
     }
 }
 
 impl Both {
-    /// To the bit, the times included; but of segments alone the time of an ACK that acknowledges nothing is that of its
-    /// arrival, a moment before the kernel's own stamp.
+    /// To the bit, the times included.
     fn assert_equal(&self) {
-        // Of segments alone the last ACK is not known, nor what comes when the application has closed its side.
-        let unseen = match self.source {
-            Source::RateSample => 0,
-            Source::Segments => 4,
-        };
-        let seen = self.observed.len();
-        assert!((self.own.len() - unseen..=self.own.len()).contains(&seen));
-        let exact = self.source == Source::RateSample;
+        assert_eq!(self.observed.len(), self.own.len());
+        let in_common = |ack: &AckRecord| (ack.header.time_ns, ack.window, ack.cwnd, ack.features);
         for (position, (observed, own)) in self.observed.iter().zip(&self.own).enumerate() {
-            let stamped = exact || own.features[Feature::Acked as usize] > 0;
-            let in_common = |ack: &AckRecord| {
-                let time = stamped.then_some(ack.header.time_ns);
-                (time, ack.window, ack.cwnd, ack.features)
-            };
             assert_eq!(in_common(observed), in_common(own), "ACK {position}");
         }
-        let seen = self.observed_windows.len();
-        assert!((self.own_windows.len() - 1..=self.own_windows.len()).contains(&seen));
+        assert_eq!(self.observed_windows.len(), self.own_windows.len());
         for (observed, own) in self.observed_windows.iter().zip(&self.own_windows) {
-            let (start_ns, time_ns) = if exact {
-                (own.start_ns, own.header.time_ns)
-            } else {
-                (observed.start_ns, observed.header.time_ns)
-            };
             let expected = WindowRecord {
                 header: Header {
                     slot: observed.header.slot,
                     generation: observed.header.generation,
-                    time_ns,
                     ..own.header
                 },
-                start_ns,
                 // Nobody has decided what was only observed.
                 decision: 0,
                 decision_taken_ns: 0,
@@ -245,9 +228,10 @@ impl Both {
         }
     }
 
-    /// Around losses the socket does not tell everything ([`cc_ebpf::Glimpse::ack_before`]): nearly all ACKs have
-    /// nearly all features equal, and the sums of what is counted are.
-    fn assert_mostly_equal(&self) {
+    /// The socket does not tell everything ([`cc_ebpf::Glimpse::ack_before`]), and a segment may be missed: so many
+    /// per cent of the ACKs have each feature equal, to the bit and at the same time, those of the RTT so many per cent,
+    /// and the sums of what is counted are right but for the last ACKs.
+    fn assert_mostly_equal(&self, percent: usize, percent_rtt: usize) {
         let own: BTreeMap<u64, &AckRecord> = self
             .own
             .iter()
@@ -269,9 +253,16 @@ impl Both {
             self.own.len(),
             self.observed.len()
         );
-        assert!(20 * known >= 19 * self.own.len());
+        assert!(100 * known >= percent * self.own.len());
         for (feature, equal) in Feature::ALL.into_iter().zip(equal) {
-            assert!(20 * equal >= 19 * known, "{feature:?}: {equal} of {known}");
+            let percent = match feature {
+                Feature::RttStanding | Feature::LatestRtt | Feature::Delay => percent_rtt,
+                _ => percent,
+            };
+            assert!(
+                100 * equal >= percent * known,
+                "{feature:?}: {equal} of {known}"
+            );
         }
         for feature in [Feature::Sent, Feature::Retransmitted, Feature::Acked] {
             let (observed, own) = (total(&self.observed, feature), total(&self.own, feature));

@@ -115,9 +115,12 @@ impl Glimpse {
             },
         };
         if acked > 0 {
-            // An ACK of a retransmission measures nothing (Karn's rule), except by the time stamp that it echoes.
-            ack.rtt_us = if retrans_out == before.retrans_out {
+            // An ACK of a retransmission measures nothing (Karn's rule), except by the time stamp that it echoes when it
+            // acknowledges cumulatively. Fewer of them under way where more is lost are those lost again.
+            ack.rtt_us = if retrans_out == before.retrans_out || ack.lost > 0 {
                 self.delivered_rtt_us()
+            } else if self.snd_una == before.snd_una {
+                0
             } else {
                 self.echoed_rtt_us(at_us)
             };
@@ -295,6 +298,13 @@ mod tests {
         );
         filled.echoed_ms = 0;
         assert_eq!(filled.ack_before(&waiting).rtt_us, 0);
+        // Acknowledged selectively, it measures nothing.
+        filled.echoed_ms = 5_010;
+        filled.snd_una = waiting.snd_una;
+        assert_eq!(filled.ack_before(&waiting).rtt_us, 0);
+        // One that was marked lost again was not what was delivered.
+        filled.totals.lost += 1;
+        assert_eq!(filled.ack_before(&waiting).rtt_us, 40_000);
 
         // One goes out after the ACK, in place of one of the three: the ACK itself covered none.
         let resent = Glimpse {
