@@ -141,7 +141,7 @@ struct Service {
 
 impl Service {
     fn new(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
-        let environment = settings.policy.environment().clone();
+        let environment = settings.policy.policy.environment().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
             window_ns: settings.datapath.window_ns,

@@ -265,7 +265,7 @@ impl Observed {
         {
             if let Some(former) = former {
                 let decision = implied(&self.environment, &former, &window);
-                episode.settle(&mut recording.book, header, former.index, decision);
+                episode.settle(&mut recording.book, Some(&*header), former.index, decision);
             }
             episode.on_window(&mut recording.book, header, &window);
         }

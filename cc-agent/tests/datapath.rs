@@ -12,8 +12,8 @@ use std::{
 
 use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
 use cc_ebpf::{
-    AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode,
-    OpenedRecord, Startup, WindowRecord,
+    AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode, OpenedRecord,
+    Startup, WindowRecord,
 };
 use lab::{
     AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo,

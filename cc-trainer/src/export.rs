@@ -573,7 +573,13 @@ mod tests {
             };
             let normalizer = normalizer(shape.observation, &mut StdRng::seed_from_u64(3));
             let parameters = initialise(&shape, 4);
-            let meta = meta("small", &shape, &environment, BTreeMap::new());
+            let meta = meta(
+                "small",
+                &shape,
+                &environment,
+                Serving::Greedy,
+                BTreeMap::new(),
+            );
             let bytes = policy_file(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
             let file = PolicyFile::parse(&bytes).expect("accepted");
             let found = network(&file, 9).expect("our own");

@@ -250,7 +250,13 @@ mod tests {
             actions: 5,
             privileged: 0,
         };
-        let meta = export::meta("small", &shape, &environment, Default::default());
+        let meta = export::meta(
+            "small",
+            &shape,
+            &environment,
+            Serving::Greedy,
+            Default::default(),
+        );
         let normalizer = Normalizer::identity(shape.observation);
         export::policy_file(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
@@ -334,7 +340,8 @@ mod tests {
         assert!(error.to_string().contains("has a probability"), "{error}");
 
         let rule = cc_agent::policy::heuristic_file();
-        let mut candidate = OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
+        let mut candidate =
+            OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");
         assert!(error.to_string().contains("history: 20, not 2"), "{error}");
     }

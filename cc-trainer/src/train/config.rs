@@ -218,6 +218,7 @@ impl Config {
             threads: None,
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
+            serving: Serving::default(),
             environment: Environments::Recorded(recorded::Config {
                 from,
                 ..recorded::Config::default()
