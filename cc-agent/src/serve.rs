@@ -228,8 +228,6 @@ impl Service {
             if self.agent.has_waiting() && self.inference.is_idle() {
                 self.inference.ask(self.agent.take_batch(BATCH));
             }
-            // After the policy has been asked: what follows costs no flow any time.
-            self.record();
             let silence = self.agent.silence_due_ns().map(|due_ns| {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 tokio::time::Instant::now() + Duration::from_nanos(left)
@@ -259,6 +257,8 @@ impl Service {
                     self.beat();
                     self.take_records();
                     self.take_acks();
+                    // All rows of a while at once: to wake the recorder for each would cost more than to write it.
+                    self.record();
                     self.datapath.flush_messages();
                 }
                 Some((command, tell)) = self.commands.recv() => {
