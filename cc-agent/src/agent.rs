@@ -8,7 +8,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
+use cc_ebpf::{Decision, Feature, Flow, Header, Identity, Mode, Record, WindowRecord};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,24 @@ pub struct FlowId {
     pub slot: u32,
     /// Its generation.
     pub generation: u32,
+}
+
+impl FlowId {
+    /// The flow that a slot's state is of.
+    pub(crate) fn of(flow: &Flow) -> Self {
+        Self {
+            slot: flow.opened.header.slot,
+            generation: flow.generation,
+        }
+    }
+
+    /// The flow that a record is of.
+    pub(crate) fn named_by(header: &Header) -> Self {
+        Self {
+            slot: header.slot,
+            generation: header.generation,
+        }
+    }
 }
 
 /// Queries that wait for the policy, and for which flows and windows they are.
@@ -367,10 +385,7 @@ impl Agent {
 
     /// Takes over a live flow that a former agent served.
     pub fn adopt(&mut self, flow: &Flow) {
-        let id = FlowId {
-            slot: flow.opened.header.slot,
-            generation: flow.generation,
-        };
+        let id = FlowId::of(flow);
         self.open(id, flow.opened.identity);
         let window = &flow.window;
         if let Some(entry) = self.entry(id) {
@@ -388,10 +403,7 @@ impl Agent {
         find: impl FnOnce(u32) -> Option<Flow>,
     ) {
         let header = record.header();
-        let id = FlowId {
-            slot: header.slot,
-            generation: header.generation,
-        };
+        let id = FlowId::named_by(header);
         match record {
             Record::Opened(opened) => {
                 self.open(id, opened.identity);
@@ -429,10 +441,7 @@ impl Agent {
 
     /// Closes the window of a silent flow, if it is over.
     pub fn on_silence(&mut self, now_ns: u64, flow: &Flow) {
-        let id = FlowId {
-            slot: flow.opened.header.slot,
-            generation: flow.generation,
-        };
+        let id = FlowId::of(flow);
         let Some(newest) = self.entry(id).map(|entry| entry.newest) else {
             return;
         };

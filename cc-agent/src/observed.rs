@@ -98,10 +98,7 @@ impl Observed {
     /// Takes a record. `find` reads a slot's state, for flows whose opened record was lost.
     pub fn on_record(&mut self, record: &Record, find: impl FnOnce(u32) -> Option<Flow>) {
         let header = record.header();
-        let id = FlowId {
-            slot: header.slot,
-            generation: header.generation,
-        };
+        let id = FlowId::named_by(header);
         match record {
             Record::Opened(opened) => {
                 self.open(id, &opened.identity);
@@ -138,10 +135,7 @@ impl Observed {
 
     /// Closes the window of a silent flow, if it is over.
     pub fn on_silence(&mut self, now_ns: u64, flow: &Flow) {
-        let id = FlowId {
-            slot: flow.opened.header.slot,
-            generation: flow.generation,
-        };
+        let id = FlowId::of(flow);
         let Some(newest) = self.entry(id).map(|entry| entry.newest) else {
             return;
         };

@@ -8,6 +8,7 @@
 //! `….parquet.open`, which readers ignore; [`recover`] completes what a killed agent left behind.
 
 mod addresses;
+pub mod columns;
 mod episode;
 mod file;
 mod header;

@@ -6,16 +6,18 @@ use arrow_array::{
     Array, ArrayRef, BooleanArray, DictionaryArray, Float32Array, Float64Array, ListArray,
     RecordBatch, StringArray, StructArray, TimestampNanosecondArray, UInt8Array, UInt32Array,
     UInt64Array,
-    builder::{Float32Builder, ListBuilder},
     cast::AsArray,
     types::{Float32Type, Int32Type},
 };
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
 use bytemuck::Zeroable;
 use cc_ebpf::{Decision, FEATURES, Feature, Header, Mode, Statistics, WindowRecord};
 
 use crate::{
-    recording::{Decided, FileHeader, NO_MODE, Row},
+    recording::{
+        Decided, FileHeader, NO_MODE, Row,
+        columns::{UTC, number, numbers, text, timestamp},
+    },
     reward::Terms,
 };
 
@@ -64,7 +66,7 @@ pub fn schema() -> SchemaRef {
             always("length_ns", DataType::UInt64),
             always("acks", DataType::UInt32),
             always("mss", DataType::UInt32),
-            maybe("mode", name()),
+            maybe("mode", text()),
             always("initial_cwnd_bytes", DataType::UInt64),
             always("features", DataType::Struct(features())),
             maybe("applied_window", DataType::UInt32),
@@ -72,8 +74,8 @@ pub fn schema() -> SchemaRef {
             maybe("applied", timestamp()),
             maybe("action", DataType::UInt8),
             maybe("probability", DataType::Float32),
-            maybe("probabilities", DataType::List(probability())),
-            always("actions", name()),
+            maybe("probabilities", DataType::List(number())),
+            always("actions", text()),
             always("cwnd_before", DataType::UInt32),
             maybe("base_cwnd", DataType::UInt32),
             maybe("cwnd", DataType::UInt32),
@@ -82,7 +84,7 @@ pub fn schema() -> SchemaRef {
             always("delay_ms", DataType::Float64),
             always("loss_mb", DataType::Float64),
             always("reward", DataType::Float32),
-            always("policy", name()),
+            always("policy", text()),
             always("end", DataType::Boolean),
             maybe("local", DataType::Utf8),
             maybe("remote", DataType::Utf8),
@@ -165,7 +167,11 @@ pub(super) fn to_batch(header: &FileHeader, rows: &[Row]) -> Result<RecordBatch,
                 .map(|row| row.decision.as_ref()?.probability)
                 .collect::<Float32Array>()
                 .shared(),
-            probabilities(rows).shared(),
+            numbers(
+                rows.iter()
+                    .map(|row| row.decision.as_ref()?.probabilities.as_deref()),
+            )
+            .shared(),
             same(&header.environment.actions.to_string()),
             u32s(&|row| row.window.cwnd),
             decided(&|decision| decision.base_cwnd),
@@ -233,21 +239,6 @@ pub(super) struct Wrong {
 /// The columns of text: few values each.
 pub(super) const TEXTS: [&str; 5] = ["mode", "actions", "policy", "local", "remote"];
 
-const UTC: &str = "UTC";
-
-fn timestamp() -> DataType {
-    DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into()))
-}
-
-/// Text of which there are few.
-fn name() -> DataType {
-    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
-}
-
-fn probability() -> Arc<Field> {
-    Arc::new(Field::new("item", DataType::Float32, false))
-}
-
 fn features() -> Fields {
     Feature::ALL
         .iter()
@@ -291,21 +282,6 @@ fn statistics(rows: &[Row]) -> StructArray {
         StructArray::new(statistic_fields(), columns, None).shared()
     };
     StructArray::new(features(), (0..FEATURES).map(of).collect(), None)
-}
-
-fn probabilities(rows: &[Row]) -> ListArray {
-    let mut list = ListBuilder::new(Float32Builder::new()).with_field(probability());
-    for row in rows {
-        let probabilities = row.decision.as_ref().and_then(|d| d.probabilities.as_ref());
-        match probabilities {
-            Some(values) => {
-                list.values().append_slice(values);
-                list.append(true);
-            }
-            None => list.append(false),
-        }
-    }
-    list.finish()
 }
 
 fn constant(text: &str, rows: usize) -> ArrayRef {

@@ -7,12 +7,11 @@ use std::{
 };
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array,
-    ListArray, RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array,
-    builder::{Float32Builder, ListBuilder},
-    types::Int32Type,
+    ArrayRef, BooleanArray, DictionaryArray, FixedSizeListArray, Float32Array, Float64Array,
+    RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array, types::Int32Type,
 };
-use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use cc_agent::recording::columns::{UTC, number, numbers, text, timestamp};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -104,7 +103,7 @@ pub struct Summary {
 pub fn schema(observation: usize) -> SchemaRef {
     let always = |name: &str, kind| Field::new(name, kind, false);
     let maybe = |name: &str, kind| Field::new(name, kind, true);
-    let state = || DataType::FixedSizeList(item(), observation as i32);
+    let state = || DataType::FixedSizeList(number(), observation as i32);
     Arc::new(Schema::new(vec![
         always("flow", DataType::UInt64),
         always("ordinal", DataType::UInt32),
@@ -117,10 +116,10 @@ pub fn schema(observation: usize) -> SchemaRef {
         always("observed_reward", DataType::Float32),
         always("action", DataType::UInt8),
         maybe("probability", DataType::Float32),
-        maybe("probabilities", DataType::List(item())),
+        maybe("probabilities", DataType::List(number())),
         maybe("next_action", DataType::UInt8),
-        always("possible_actions", name()),
-        maybe("possible_next_actions", name()),
+        always("possible_actions", text()),
+        maybe("possible_next_actions", text()),
         always("base_cwnd", DataType::UInt32),
         always("cwnd", DataType::UInt32),
         maybe("windows", DataType::UInt32),
@@ -129,10 +128,10 @@ pub fn schema(observation: usize) -> SchemaRef {
         maybe("delay_ms", DataType::Float64),
         maybe("loss_mb", DataType::Float64),
         maybe("reward", DataType::Float32),
-        always("reward_timeline", DataType::List(item())),
+        always("reward_timeline", DataType::List(number())),
         always("episode_value", DataType::Float64),
         always("terminal", DataType::Boolean),
-        always("policy", name()),
+        always("policy", text()),
     ]))
 }
 
@@ -426,7 +425,9 @@ impl Table<'_> {
                     lines.iter().map(|line| line.step.action),
                 )),
                 f32s(&|line| line.step.probability),
-                lists(lines, |line| line.step.probabilities.as_deref()),
+                Arc::new(numbers(
+                    lines.iter().map(|line| line.step.probabilities.as_deref()),
+                )),
                 Arc::new(
                     lines
                         .iter()
@@ -443,7 +444,9 @@ impl Table<'_> {
                 f64s(&outcome(1)),
                 f64s(&outcome(2)),
                 f32s(&|line| Some(line.step.outcome?.reward)),
-                lists(lines, |line| Some(line.rewards.as_slice())),
+                Arc::new(numbers(
+                    lines.iter().map(|line| Some(line.rewards.as_slice())),
+                )),
                 f64s(&|line| Some(line.value)),
                 Arc::new(BooleanArray::from_iter(
                     lines.iter().map(|line| Some(line.terminal)),
@@ -473,38 +476,7 @@ impl Table<'_> {
             }
         }
         let values = Arc::new(Float32Array::from(values));
-        let array = FixedSizeListArray::try_new(item(), *width, values, Some(valid.into()))?;
+        let array = FixedSizeListArray::try_new(number(), *width, values, Some(valid.into()))?;
         Ok(Arc::new(array))
     }
-}
-
-const UTC: &str = "UTC";
-
-fn timestamp() -> DataType {
-    DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into()))
-}
-
-/// Text of which there is little.
-fn name() -> DataType {
-    DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
-}
-
-fn item() -> Arc<Field> {
-    Arc::new(Field::new("item", DataType::Float32, false))
-}
-
-fn lists<'a>(lines: &'a [Line], of: impl Fn(&'a Line) -> Option<&'a [f32]>) -> ArrayRef {
-    let mut list = ListBuilder::new(Float32Builder::new()).with_field(item());
-    for line in lines {
-        match of(line) {
-            Some(values) => {
-                list.values().append_slice(values);
-                list.append(true);
-            }
-            None => list.append(false),
-        }
-    }
-    let list: ListArray = list.finish();
-    debug_assert_eq!(list.len(), lines.len());
-    Arc::new(list)
 }

@@ -385,17 +385,23 @@ impl Receiver {
     /// When the application reads, as far as that leads to an ACK.
     #[inline]
     fn read_due(&self) -> Nanos {
-        if self.scheduled && (self.pushed || self.owes()) && self.read < self.arrived.next() {
+        if self.tells_on_read() && self.read < self.arrived.next() {
             self.last_read + self.rest
         } else {
             NEVER
         }
     }
 
-    /// The application reads now (`__tcp_cleanup_rbuf`).
+    /// Reading everything leads to an ACK (`__tcp_cleanup_rbuf`).
+    #[inline]
+    fn tells_on_read(&self) -> bool {
+        self.scheduled && (self.pushed || self.owes())
+    }
+
+    /// The application reads now.
     fn read(&mut self, now: Nanos) {
         self.take(now);
-        if self.scheduled && (self.pushed || self.owes()) {
+        if self.tells_on_read() {
             self.acknowledge(now);
         }
     }
