@@ -17,8 +17,8 @@ const CA_EVENT_LOSS: u64 = 3;
 
 entry_point!(
     /// The congestion control was attached to a connection: remember where its totals stand. The
-    /// flow is opened by its next ACK, since not every `init` is paired with a `release`; for the same
-    /// reason one that is still open is closed first.
+    /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired with a `release`; for
+    /// the same reason one that is still open is closed first.
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
         let state = socket.state();
@@ -127,8 +127,8 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         return;
     };
     let mut state = socket.state();
-    if state.stage == SocketState::READY {
-        state.stage = SocketState::OPENED;
+    let totals = socket.totals(state.rtos);
+    if state.opens(socket.is_synchronised(), totals) {
         if !open(socket, &mut state, socket.now_ns(), socket.cwnd())
             && count(Counter::FlowsWithoutSlot).is_power_of_two()
         {
@@ -139,7 +139,6 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         }
         socket.set_state(state);
     }
-    let totals = socket.totals(state.rtos);
     let ack = socket.ack_sample(sample, totals);
     let mut window = socket.window();
     match flow_of(&state) {

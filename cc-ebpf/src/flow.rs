@@ -101,6 +101,53 @@ impl SocketState {
     pub const READY: u32 = 1;
     /// The flow has asked for a slot, with or without success.
     pub const OPENED: u32 = 2;
+
+    /// Whether the ACK at hand opens the flow: the first one after `init`, or after the handshake where `init` was not
+    /// called. A kernel may leave single calls of BPF programs out (a hardened 6.18 does, of all that happens while
+    /// process 1 is interrupted), and such a flow would go without decisions for life. `totals` are the socket's.
+    #[inline(always)]
+    pub fn opens(&mut self, is_synchronised: bool, totals: Totals) -> bool {
+        match self.stage {
+            Self::READY => {}
+            Self::NEW if is_synchronised => self.base = totals,
+            _ => return false,
+        }
+        self.stage = Self::OPENED;
+        true
+    }
 }
 
 const _: () = assert!(size_of::<SocketState>() <= 104);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn totals(segs_in: u32) -> Totals {
+        Totals {
+            segs_in,
+            ..Totals::default()
+        }
+    }
+
+    #[test]
+    fn a_flow_opens_once_with_the_first_ack_after_init() {
+        let mut state = SocketState {
+            stage: SocketState::READY,
+            base: totals(1),
+            ..SocketState::default()
+        };
+        assert!(state.opens(true, totals(2)));
+        assert_eq!(state.base, totals(1), "what init saw");
+        assert!(!state.opens(true, totals(3)));
+    }
+
+    #[test]
+    fn without_init_it_opens_after_the_handshake() {
+        let mut state = SocketState::default();
+        assert!(!state.opens(false, totals(1)), "the SYN-ACK");
+        assert!(state.opens(true, totals(2)));
+        assert_eq!(state.base, totals(2));
+        assert!(!state.opens(true, totals(3)));
+    }
+}
