@@ -756,7 +756,8 @@ impl Agent {
         entry.last = Some(*window);
         let replaced = entry.pending.replace(*window);
         if let Some(tally) = &mut entry.tally {
-            tally.add(window);
+            let reward = &self.current.environment.reward;
+            tally.add(window, Terms::of(window, reward).reward(reward));
         }
         let policy = served(&self.current, &self.trial, entry.side);
         if let (Some(book), Some(episode), Some(header)) =

@@ -117,6 +117,7 @@ const INVALID: (u64, f64) = (10, 0.01);
 pub struct Tally {
     windows: u32,
     ns: u64,
+    reward: f64,
     throughput_mbps: f64,
     delay_ms: f64,
     lost: u64,
@@ -125,12 +126,13 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Takes a window in.
-    pub fn add(&mut self, window: &WindowRecord) {
+    /// Takes a window in, and its reward.
+    pub fn add(&mut self, window: &WindowRecord, reward: f64) {
         let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
         let sum = |feature: Feature| window.features.sum[feature as usize];
         self.windows += 1;
         self.ns += window.header.time_ns.saturating_sub(window.start_ns);
+        self.reward += reward;
         self.throughput_mbps += mean(Feature::Throughput) * 8.0 / 1e3;
         self.delay_ms += mean(Feature::Delay) / 1e3;
         self.lost += sum(Feature::Lost);
@@ -143,6 +145,7 @@ impl Tally {
         let minutes = self.ns as f64 / 60e9;
         let part = |of: f64, all: f64| if all > 0.0 { of / all } else { 0.0 };
         Means {
+            reward: self.reward / windows,
             throughput_mbps: self.throughput_mbps / windows,
             delay_ms: self.delay_ms / windows,
             loss: part(self.lost as f64, (self.lost + self.acked) as f64),
@@ -154,6 +157,7 @@ impl Tally {
 /// One flow's means.
 #[derive(Clone, Copy, Debug)]
 struct Means {
+    reward: f64,
     throughput_mbps: f64,
     delay_ms: f64,
     loss: f64,
@@ -188,6 +192,7 @@ impl Spread {
 /// What the flows of one side add up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Flows {
+    reward: Spread,
     throughput_mbps: Spread,
     delay_ms: Spread,
     loss: Spread,
@@ -203,6 +208,7 @@ impl Flows {
             return;
         }
         let means = flow.means();
+        self.reward.add(means.reward);
         self.throughput_mbps.add(means.throughput_mbps);
         self.delay_ms.add(means.delay_ms);
         self.loss.add(means.loss);
@@ -221,6 +227,8 @@ impl Flows {
             flows: self.loss.count,
             decisions: self.decisions,
             answers_invalid: self.invalid,
+            reward: self.reward.mean,
+            reward_error: (self.reward.count > 1).then(|| self.reward.error().sqrt()),
             throughput_mbps: self.throughput_mbps.mean,
             delay_ms: self.delay_ms.mean,
             loss: self.loss.mean,
@@ -238,6 +246,10 @@ pub struct SideReport {
     pub decisions: u64,
     /// Answers of the policy that were not finite.
     pub answers_invalid: u64,
+    /// Mean of a window's reward, by the current policy's settings on either side.
+    pub reward: f64,
+    /// Its standard error over flows; none of a single one.
+    pub reward_error: Option<f64>,
     /// Mean delivery rate of a flow, Mbit/s.
     pub throughput_mbps: f64,
     /// Mean queueing delay, ms.
@@ -374,7 +386,7 @@ mod tests {
         window.add(&features);
         window.header = Header::of::<WindowRecord>(0, 1, 100_000_000);
         let mut tally = Tally::default();
-        (0..30).for_each(|_| tally.add(&window));
+        (0..30).for_each(|_| tally.add(&window, -0.5));
         tally
     }
 
@@ -400,6 +412,7 @@ mod tests {
         let means = flow(20_000, 1_000, 1).means();
         assert_eq!((means.delay_ms, means.loss), (20.0, 0.01));
         assert_eq!((means.throughput_mbps, means.stalls), (8.0, 600.0));
+        assert_eq!(means.reward, -0.5);
     }
 
     #[test]
@@ -439,7 +452,7 @@ mod tests {
             None
         );
         let mut short = Tally::default();
-        short.add(&WindowRecord::zeroed());
+        short.add(&WindowRecord::zeroed(), 0.0);
         let mut flows = Flows::default();
         flows.add(&short, &GuardRails::default());
         assert_eq!(flows.report().flows, 0);

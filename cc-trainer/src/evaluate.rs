@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use cc_agent::policy::PolicySpec;
+use cc_agent::policy::{PolicySpec, Serving};
 
 use crate::{
     report,
@@ -52,6 +52,8 @@ pub struct Evaluation {
     pub scenarios: Vec<Scenario>,
     /// What `rlcc` stands for where a scenario's flow has it.
     pub policy: PolicySpec,
+    /// How policies of files draw actions, if not as the files ask.
+    pub serving: Option<Serving>,
     /// Length of a run.
     pub seconds: Duration,
     /// Runs of each scheme on each scenario.
@@ -66,6 +68,8 @@ pub struct Evaluation {
     pub fresh: bool,
     /// The agent's program, for the kernel; none is the one beside this program.
     pub agent: Option<PathBuf>,
+    /// Where each agent records, in a directory of its scheme's name; on the kernel.
+    pub record: Option<PathBuf>,
     /// The command line, for the record.
     pub command: String,
 }
@@ -261,12 +265,17 @@ pub fn evaluate(
 }
 
 fn start_agents(plan: &Plan<'_>, store: &Store) -> Result<Agents, EvaluateError> {
-    let mut policies = plan.policies().peekable();
-    if plan.on() == Platform::Sim || policies.peek().is_none() {
+    let mut served = plan.served().peekable();
+    if plan.on() == Platform::Sim || served.peek().is_none() {
         return Ok(Agents::default());
     }
     let program = agent::find(plan.agent())?;
-    Ok(Agents::start(&program, policies, &store.logs())?)
+    Ok(Agents::start(
+        &program,
+        served,
+        &store.logs(),
+        plan.record(),
+    )?)
 }
 
 /// By scenario, scheme and number.

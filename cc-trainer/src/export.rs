@@ -129,7 +129,7 @@ pub fn policy_file(
 /// A network out of a policy file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Its sizes, without a critic that sees more than the policy.
+    /// Its sizes.
     pub shape: Shape,
     /// Its parameters in [`Layout`]'s order.
     pub parameters: Vec<f32>,
@@ -139,12 +139,13 @@ pub struct Network {
     pub normalizer: Normalizer,
 }
 
-/// Takes the network out of a file that [`policy_file`] made. `seed` draws a critic where the file's cannot be used.
+/// Takes the network out of a file that [`policy_file`] made, with a critic that sees `privileged` numbers besides. `seed`
+/// draws a critic where the file's cannot be used.
 ///
 /// # Errors
 ///
 /// The file has another graph.
-pub fn network(file: &PolicyFile, seed: u64) -> Result<Network, ImportError> {
+pub fn network(file: &PolicyFile, privileged: usize, seed: u64) -> Result<Network, ImportError> {
     let ActorCritic {
         observation,
         reward,
@@ -164,7 +165,7 @@ pub fn network(file: &PolicyFile, seed: u64) -> Result<Network, ImportError> {
         },
         lstm: lstm.as_ref().map(|lstm| lstm.hidden),
         actions: policy.outputs,
-        privileged: 0,
+        privileged,
     };
     let layout = Layout::of(&shape);
     let mut parameters = initialise(&shape, seed);
@@ -182,7 +183,7 @@ pub fn network(file: &PolicyFile, seed: u64) -> Result<Network, ImportError> {
         set(layer, dense);
     }
     set(&layout.policy, &policy);
-    let has_critic = baseline.len() == layout.critic.len();
+    let has_critic = privileged == 0 && baseline.len() == layout.critic.len();
     if has_critic {
         for (layer, dense) in layout.critic.iter().zip(&baseline) {
             set(layer, dense);
@@ -582,13 +583,17 @@ mod tests {
             );
             let bytes = policy_file(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
             let file = PolicyFile::parse(&bytes).expect("accepted");
-            let found = network(&file, 9).expect("our own");
+            let found = network(&file, 0, 9).expect("our own");
             assert_eq!(found.has_critic, privileged == 0);
             let expected = Shape {
                 privileged: 0,
                 ..shape.clone()
             };
             assert_eq!(found.shape, expected);
+            // A critic of the asked-for size comes with it, whatever the file's was.
+            let begun = network(&file, 3, 9).expect("our own");
+            assert_eq!((begun.shape.privileged, begun.has_critic), (3, false));
+            assert_eq!(begun.parameters.len(), Layout::of(&begun.shape).len());
             // What it does is the same, so its file is; but for the critic that could not be taken.
             let same = |array: &Array| array.of(&found.parameters) == array.of(&parameters);
             let layout = Layout::of(&shape);
@@ -606,14 +611,14 @@ mod tests {
                 );
                 let seen = |bytes: &[u8]| {
                     let file = PolicyFile::parse(bytes).expect("accepted");
-                    network(&file, 9).expect("our own").parameters
+                    network(&file, 0, 9).expect("our own").parameters
                 };
                 assert_eq!(seen(&again.expect("it fits")), found.parameters);
             }
         }
         let rule = cc_agent::policy::heuristic_file();
         let rule = PolicyFile::parse(&rule).expect("accepted");
-        let error = network(&rule, 0).expect_err("no network").to_string();
+        let error = network(&rule, 0, 0).expect_err("no network").to_string();
         assert!(error.contains("not one that cc-trainer writes"), "{error}");
     }
 

@@ -628,7 +628,8 @@ fn init(
             differences.join("; ")
         )));
     }
-    let network = export::network(&file, seed).map_err(|error| wrong(error.to_string()))?;
+    let network =
+        export::network(&file, shape.privileged, seed).map_err(|error| wrong(error.to_string()))?;
     match network.shape == *shape {
         true => Ok(network),
         false => Err(wrong(format!(

@@ -94,8 +94,12 @@ impl fmt::Display for Trial {
         ] {
             write!(
                 f,
-                "\n  {side:9} {} flows: {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
+                "\n  {side:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
                 flows.flows,
+                flows.reward,
+                flows
+                    .reward_error
+                    .map_or_else(String::new, |error| format!(" (standard error {error:.3})")),
                 digits(flows.throughput_mbps),
                 digits(flows.delay_ms),
                 digits(100.0 * flows.loss),
@@ -200,6 +204,8 @@ mod tests {
             flows_needed: 20,
             current_flows: SideReport {
                 flows: 90,
+                reward: -1.25,
+                reward_error: Some(0.031),
                 loss: 0.001,
                 ..SideReport::default()
             },
@@ -213,8 +219,8 @@ mod tests {
         let text = snapshot.to_string();
         for part in [
             "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
-            "current   90 flows: 0.00 Mbit/s, delay 0.00 ms, loss 0.10 %",
-            "candidate 9 flows: 0.00 Mbit/s, delay 12.3 ms",
+            "current   90 flows: reward -1.250 (standard error 0.031), 0.00 Mbit/s, delay 0.00 ms, loss 0.10 %",
+            "candidate 9 flows: reward 0.000, 0.00 Mbit/s, delay 12.3 ms",
             "news        old.onnx was withdrawn",
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
             "3 live, 16384 slots, 2 taken over",

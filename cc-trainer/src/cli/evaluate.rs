@@ -3,7 +3,7 @@
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
 
 use anyhow::bail;
-use cc_agent::policy::PolicySpec;
+use cc_agent::policy::{PolicySpec, Serving};
 use cc_trainer::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
     scenario,
@@ -40,6 +40,10 @@ pub(crate) struct Args {
     /// What `rlcc` serves: a FILE.onnx, `default` (the one that cc-agent embeds), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
+    /// How policies of files draw their actions: `greedy`, `softmax` or `softmax:TEMPERATURE` [default: as each file
+    /// asks].
+    #[arg(long, value_name = "HOW")]
+    serving: Option<Serving>,
     /// Length of a run in seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     seconds: Duration,
@@ -58,6 +62,10 @@ pub(crate) struct Args {
     /// The agent's program, which serves policies on the kernel [default: cc-agent beside this program].
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
+    /// Record what the policies do, each in a directory of its scheme's name in DIR (on the kernel; runs that are kept
+    /// are not recorded).
+    #[arg(long, value_name = "DIR")]
+    record: Option<PathBuf>,
     /// Runs at the same time: `auto` (as many as leave packets punctual; in the simulator one a core), or a number.
     #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
     jobs: Jobs,
@@ -74,6 +82,8 @@ Examples:
       a trained policy beside cubic
   cc-trainer evaluate --schemes old=old.onnx,new=new.onnx --scenarios fairness
       two policies
+  cc-trainer evaluate --schemes rlcc --serving softmax:1 --scenarios my-links.toml --record recorded
+      record what a policy does that tries things out, for `cc-trainer train --from recorded/rlcc`
   cc-trainer evaluate --on sim --schemes rlcc,cubic,bbr,copa --scenarios pantheon --out simulated
       in the simulator, within a minute; `cc-trainer compare` sets that beside figures of the kernel
 
@@ -88,12 +98,19 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
              use --on sim"
         );
     }
-    let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, Controls::of(args.on))?;
+    if args.on == Platform::Sim && args.record.is_some() {
+        bail!(
+            "--record needs the kernel: a simulated run has no agent that records; leave --on sim away"
+        );
+    }
+    let controls = Controls::of(args.on);
+    let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, args.serving, controls)?;
     let evaluation = Evaluation {
         on: args.on,
         schemes,
         scenarios: scenario::load(&args.scenarios)?,
         policy: args.policy.clone(),
+        serving: args.serving,
         seconds: args.seconds,
         runs: args.runs,
         seed: args.seed,
@@ -101,6 +118,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         dir: args.out.clone(),
         fresh: args.fresh,
         agent: args.agent.clone(),
+        record: args.record.clone(),
         command: super::command_line(),
     };
     let cancel = interrupt::on_interrupt()?;

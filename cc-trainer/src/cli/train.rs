@@ -129,8 +129,11 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
         };
         let file = PolicyFile::read(path)?;
         let network =
-            export::network(&file, config.seed).with_context(|| path.display().to_string())?;
+            export::network(&file, 0, config.seed).with_context(|| path.display().to_string())?;
         config.model = Model::of(&network.shape);
+        if args.config.is_none() {
+            config.serving = file.meta().serving;
+        }
         config.init = Some(path.clone());
     }
     Ok(config)

@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs, io,
+    env,
+    ffi::OsString,
+    fs, io,
     io::Read,
     net::{Shutdown, SocketAddr},
     os::unix::{net::UnixStream, process::CommandExt},
@@ -13,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_agent::{agent::FlowView, policy::PolicySpec};
+use cc_agent::agent::FlowView;
 use nix::{
     sys::{
         prctl,
@@ -23,7 +25,7 @@ use nix::{
 };
 use serde::Deserialize;
 
-use super::scheme;
+use super::scheme::{self, Control, Scheme};
 
 /// The program that serves policies.
 const PROGRAM: &str = "cc-agent";
@@ -122,20 +124,24 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
 pub struct Agents(BTreeMap<String, Agent>);
 
 impl Agents {
-    /// Starts an agent for each scheme and waits until all are ready. Their logs go to `logs`.
+    /// Starts an agent for each scheme that is a policy and waits until all are ready. Their logs go to `logs`, their
+    /// recordings, if any, to directories of the schemes' names in `record`.
     ///
     /// # Errors
     /// When one cannot be started, or ends instead of being ready.
     pub fn start<'a>(
         program: &Path,
-        policies: impl IntoIterator<Item = (&'a str, &'a PolicySpec)>,
+        schemes: impl IntoIterator<Item = &'a Scheme>,
         logs: &Path,
+        record: Option<&Path>,
     ) -> Result<Self, AgentError> {
         let mut agents = Self::default();
-        for (number, (scheme, policy)) in policies.into_iter().enumerate() {
-            let control = format!("rl{}x{number}", std::process::id());
-            let agent = Agent::spawn(program, control, policy, logs, scheme)?;
-            agents.0.insert(scheme.to_owned(), agent);
+        for (number, scheme) in schemes.into_iter().enumerate() {
+            let name = format!("rl{}x{number}", std::process::id());
+            if let Some(arguments) = arguments(scheme, &name, record) {
+                let agent = Agent::spawn(program, name, &arguments, logs, &scheme.name)?;
+                agents.0.insert(scheme.name.clone(), agent);
+            }
         }
         let deadline = Instant::now() + START_PATIENCE;
         for (scheme, agent) in &agents.0 {
@@ -173,7 +179,7 @@ impl Agent {
     fn spawn(
         program: &Path,
         control: String,
-        policy: &PolicySpec,
+        arguments: &[OsString],
         logs: &Path,
         scheme: &str,
     ) -> Result<Self, AgentError> {
@@ -187,8 +193,7 @@ impl Agent {
         let socket = Path::new(SOCKETS).join(format!("{control}.sock"));
         let mut command = Command::new(program);
         command
-            .args(["run", "--plain", "--name", &control, "--policy"])
-            .arg(policy.to_string())
+            .args(arguments)
             .arg("--socket")
             .arg(&socket)
             .stdin(Stdio::null())
@@ -311,6 +316,22 @@ impl Drop for Agent {
     }
 }
 
+/// What the agent that serves a scheme under `name` is told; none for a scheme that is no policy.
+fn arguments(scheme: &Scheme, name: &str, record: Option<&Path>) -> Option<Vec<OsString>> {
+    let Control::Policy { spec, serving, .. } = &scheme.control else {
+        return None;
+    };
+    let mut arguments: Vec<OsString> = ["run", "--plain", "--name", name].map(Into::into).into();
+    arguments.extend(["--policy".into(), spec.to_string().into()]);
+    if let Some(serving) = serving {
+        arguments.extend(["--serving".into(), serving.to_string().into()]);
+    }
+    if let Some(record) = record {
+        arguments.extend(["--record".into(), record.join(&scheme.name).into()]);
+    }
+    Some(arguments)
+}
+
 /// What is of use here of the agent's status (`cc-agent status --json`).
 #[derive(Debug, Deserialize)]
 struct Status {
@@ -336,6 +357,8 @@ fn tail(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cc_agent::policy::{PolicySpec, Serving};
+
     use super::*;
 
     #[test]
@@ -343,11 +366,19 @@ mod tests {
         let logs = tempfile::tempdir().expect("a scratch directory");
         // Ends at once, whatever its arguments, and says what they were.
         let program = Path::new("/bin/echo");
-        let policies = [("fixed:3", &PolicySpec::Fixed(3))];
-        let error = Agents::start(program, policies, logs.path()).expect_err("it ends");
-        let text = error.to_string();
-        assert!(text.contains("`fixed:3` has ended"), "{text}");
-        assert!(text.contains("--policy fixed:3"), "{text}");
+        let scheme = Scheme {
+            name: "three".into(),
+            control: Control::Policy {
+                spec: PolicySpec::Fixed(3),
+                serving: Some(Serving::Softmax { temperature: 2.0 }),
+                sha256: None,
+            },
+        };
+        let error = Agents::start(program, [&scheme], logs.path(), Some(Path::new("recorded")));
+        let text = error.expect_err("it ends").to_string();
+        assert!(text.contains("`three` has ended"), "{text}");
+        let told = "--policy fixed:3 --serving softmax:2 --record recorded/three";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use cc_agent::policy::PolicySpec;
 use sha2::{Digest, Sha256};
 
 use super::{
@@ -81,14 +80,15 @@ impl<'a> Plan<'a> {
         &self.settings
     }
 
-    /// The policies that agents serve, by scheme.
-    pub(super) fn policies(&self) -> impl Iterator<Item = (&str, &PolicySpec)> {
-        self.schemes.iter().filter_map(|(name, scheme)| {
-            let Control::Policy { spec, .. } = &scheme.control else {
-                return None;
-            };
-            Some((name.as_str(), spec))
-        })
+    /// The schemes that agents serve.
+    pub(super) fn served(&self) -> impl Iterator<Item = &Scheme> {
+        let schemes = self.schemes.values();
+        schemes.filter(|scheme| matches!(scheme.control, Control::Policy { .. }))
+    }
+
+    /// Where agents record.
+    pub(super) fn record(&self) -> Option<&Path> {
+        self.evaluation.record.as_deref()
     }
 
     /// A run's scenario.
@@ -171,7 +171,12 @@ fn add(
     let Some(word) = &flow.scheme else {
         return Ok(());
     };
-    let scheme = Scheme::parse(word, &evaluation.policy, Controls::of(evaluation.on))?;
+    let scheme = Scheme::parse(
+        word,
+        &evaluation.policy,
+        evaluation.serving,
+        Controls::of(evaluation.on),
+    )?;
     match schemes.get(&scheme.name) {
         Some(known) if *known != scheme => Err(SchemeError::Twice { name: scheme.name }),
         _ => {
@@ -197,7 +202,7 @@ fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
 
 fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Settings {
     let policies = schemes.values().filter_map(|scheme| {
-        let Control::Policy { spec, sha256 } = &scheme.control else {
+        let Control::Policy { spec, sha256, .. } = &scheme.control else {
             return None;
         };
         Some(PolicyFacts {

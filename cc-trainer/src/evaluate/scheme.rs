@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cc_agent::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError};
+use cc_agent::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, Serving, SpecError};
 
 use crate::{sim, summary::Platform};
 
@@ -20,7 +20,7 @@ const LEARNED: &str = "rlcc";
 const NAME_MAX: usize = 40;
 
 /// A congestion control under a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Scheme {
     /// As `--schemes` has it; of `NAME=FILE.onnx` the name.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Scheme {
 }
 
 /// What sets the windows of a scheme's flows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Control {
     /// The congestion control of the scheme's name, of the kernel or of the simulator.
     Named,
@@ -37,6 +37,8 @@ pub enum Control {
     Policy {
         /// As `cc-agent run --policy` takes it.
         spec: PolicySpec,
+        /// How actions are drawn, if not as its file asks.
+        serving: Option<Serving>,
         /// SHA-256 of a policy file, in hexadecimal; none where the policy comes from no file.
         sha256: Option<String>,
     },
@@ -90,11 +92,16 @@ impl Controls {
 
 impl Scheme {
     /// Understands one scheme: one of `controls`, `rlcc` (which is `policy`), `random`, `heuristic`,
-    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read to the end.
+    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read to the end, and served as `serving` says.
     ///
     /// # Errors
     /// When there is no such scheme, or its policy file is refused.
-    pub fn parse(word: &str, policy: &PolicySpec, controls: Controls) -> Result<Self, SchemeError> {
+    pub fn parse(
+        word: &str,
+        policy: &PolicySpec,
+        serving: Option<Serving>,
+        controls: Controls,
+    ) -> Result<Self, SchemeError> {
         let (name, spec) = match word.split_once('=') {
             Some((name, file)) => (name, Some(labelled(word, name, file)?)),
             None if word == LEARNED => (word, Some(policy.clone())),
@@ -104,7 +111,7 @@ impl Scheme {
             None => (word, None),
         };
         let control = match spec {
-            Some(spec) => Control::policy(spec)?,
+            Some(spec) => Control::policy(spec, serving)?,
             None if is_control_name(word) && controls.have(word) => Control::Named,
             None => {
                 return Err(SchemeError::Unknown {
@@ -121,7 +128,7 @@ impl Scheme {
 }
 
 impl Control {
-    fn policy(spec: PolicySpec) -> Result<Self, SchemeError> {
+    fn policy(spec: PolicySpec, serving: Option<Serving>) -> Result<Self, SchemeError> {
         let sha256 = match &spec {
             PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
                 PolicyFile::parse(DEFAULT_POLICY)
@@ -129,7 +136,11 @@ impl Control {
             PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
             _ => None,
         };
-        Ok(Self::Policy { spec, sha256 })
+        Ok(Self::Policy {
+            spec,
+            serving,
+            sha256,
+        })
     }
 }
 
@@ -140,6 +151,7 @@ impl Control {
 pub fn parse(
     list: &str,
     policy: &PolicySpec,
+    serving: Option<Serving>,
     controls: Controls,
 ) -> Result<Vec<Scheme>, SchemeError> {
     let mut schemes: Vec<Scheme> = Vec::new();
@@ -148,7 +160,7 @@ pub fn parse(
         .map(str::trim)
         .filter(|word| !word.is_empty());
     for word in words {
-        let scheme = Scheme::parse(word, policy, controls)?;
+        let scheme = Scheme::parse(word, policy, serving, controls)?;
         if schemes.iter().any(|known| known.name == scheme.name) {
             return Err(SchemeError::Twice { name: scheme.name });
         }
@@ -265,7 +277,7 @@ mod tests {
     };
 
     fn parsed(list: &str) -> Result<Vec<Scheme>, String> {
-        parse(list, &PolicySpec::Fixed(7), KERNEL).map_err(|error| error.to_string())
+        parse(list, &PolicySpec::Fixed(7), None, KERNEL).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -296,8 +308,8 @@ mod tests {
             .expect("a scratch file");
         fs::write(file.path(), DEFAULT_POLICY).expect("it is ours");
         let word = format!("mine={}", file.path().display());
-        let mine = Scheme::parse(&word, &PolicySpec::Default, KERNEL).expect("a policy");
-        let learned = Scheme::parse("rlcc", &PolicySpec::Default, KERNEL).expect("a policy");
+        let mine = Scheme::parse(&word, &PolicySpec::Default, None, KERNEL).expect("a policy");
+        let learned = Scheme::parse("rlcc", &PolicySpec::Default, None, KERNEL).expect("a policy");
         assert_eq!(
             (mine.name.as_str(), learned.name.as_str()),
             ("mine", "rlcc")
@@ -345,6 +357,6 @@ mod tests {
             load: |name| LOADED.set(name == "vegas"),
             words: ("this kernel has", ""),
         };
-        assert!(Scheme::parse("vegas", &PolicySpec::Default, kernel).is_ok());
+        assert!(Scheme::parse("vegas", &PolicySpec::Default, None, kernel).is_ok());
     }
 }

@@ -90,10 +90,16 @@ pub fn key<'a>(
     ];
     parts.extend(schemes.into_iter().map(|scheme| match &scheme.control {
         Control::Named => format!("{} of {owner}", scheme.name),
-        Control::Policy { spec, sha256 } => match sha256 {
-            Some(sha256) => format!("{} as {}", scheme.name, &sha256[..DIGITS]),
-            None => format!("{} as {spec}", scheme.name),
-        },
+        Control::Policy {
+            spec,
+            serving,
+            sha256,
+        } => {
+            let spec = spec.to_string();
+            let policy = sha256.as_ref().map_or(spec.as_str(), |sha| &sha[..DIGITS]);
+            let serving = serving.map_or_else(String::new, |how| format!(" served {how}"));
+            format!("{} as {policy}{serving}", scheme.name)
+        }
     }));
     parts.join(SEPARATOR)
 }
@@ -277,6 +283,7 @@ mod tests {
             name: name.into(),
             control: Control::Policy {
                 spec: PolicySpec::Random,
+                serving: None,
                 sha256: sha256.map(str::to_owned),
             },
         }

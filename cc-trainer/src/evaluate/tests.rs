@@ -33,9 +33,10 @@ fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation
     let policy = PolicySpec::Default;
     Evaluation {
         on: Platform::Sim,
-        schemes: parse_schemes(schemes, &policy, Controls::SIMULATOR).expect("all are there"),
+        schemes: parse_schemes(schemes, &policy, None, Controls::SIMULATOR).expect("all are there"),
         scenarios: scenario::parse(links, "links.toml".as_ref()).expect("they are good"),
         policy,
+        serving: None,
         seconds: Duration::from_secs(3),
         runs: 2,
         seed: 1,
@@ -43,6 +44,7 @@ fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation
         dir: dir.path().to_owned(),
         fresh: false,
         agent: None,
+        record: None,
         command: "test".into(),
     }
 }
@@ -209,7 +211,7 @@ fn a_cancelled_evaluation_has_no_half_runs() {
 
 #[test]
 fn what_the_simulator_lacks_is_named_with_what_it_has() {
-    let error = parse_schemes("vegas", &PolicySpec::Default, Controls::SIMULATOR);
+    let error = parse_schemes("vegas", &PolicySpec::Default, None, Controls::SIMULATOR);
     let error = error.expect_err("it has none").to_string();
     assert!(error.contains("the simulator has reno, cubic, "), "{error}");
     assert!(error.contains("fixed:N"), "{error}");

@@ -44,6 +44,12 @@ pub const SETS: &[Set] = &[
         count: usize::MAX,
     },
     Set {
+        name: "jitter",
+        description: "links whose delay varies from packet to packet, as in a busy radio network",
+        text: include_str!("../../scenarios/jitter.toml"),
+        count: usize::MAX,
+    },
+    Set {
         name: "fairness",
         description: "two to eight flows on one link",
         text: include_str!("../../scenarios/fairness.toml"),

@@ -218,7 +218,8 @@ impl Config {
             threads: None,
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
-            serving: Serving::default(),
+            // As the recorded policy was served, or nearly: so that it can be judged by recordings of that one.
+            serving: Serving::Softmax { temperature: 1.0 },
             environment: Environments::Recorded(recorded::Config {
                 from,
                 ..recorded::Config::default()

@@ -101,7 +101,7 @@ impl Policies {
         let mut of_flow = Vec::new();
         for flow in &setup.flows {
             let name = flow.scheme.name.as_str();
-            let scheme::Control::Policy { spec, .. } = &flow.scheme.control else {
+            let scheme::Control::Policy { spec, serving, .. } = &flow.scheme.control else {
                 of_flow.push(None);
                 continue;
             };
@@ -109,7 +109,7 @@ impl Policies {
             let place = match place {
                 Some(place) => place,
                 None => {
-                    let policy = spec.load(&Environment::default(), None, setup.seed);
+                    let policy = spec.load(&Environment::default(), *serving, setup.seed);
                     policies.push(policy.map_err(|source| RunError::Policy {
                         scheme: name.to_owned(),
                         source: source.into(),
