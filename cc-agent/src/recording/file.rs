@@ -5,6 +5,7 @@
 //! that would end it there. Cutting the file to that length and appending that footer completes it.
 
 use std::{
+    borrow::Borrow,
     ffi::OsString,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom, Write},
@@ -35,6 +36,8 @@ pub(super) const COMPLETE: &str = "parquet";
 const OPEN: &str = "open";
 /// What follows that in the name of the footer that completes it.
 const FOOTER: &str = "footer";
+/// Rows that become columns at a time: as a hundred columns are taken from them, they had better stay in the cache.
+const BLOCK: usize = 1_024;
 
 /// Writes one file. Dropped before [`Self::finish`] it leaves an open file, for [`recover`].
 pub struct FileWriter {
@@ -101,14 +104,17 @@ impl FileWriter {
     /// # Errors
     ///
     /// The file system refuses: the file is then to be dropped and recovered, and these rows are not in it.
-    pub fn write(&mut self, rows: &[Row]) -> Result<(), RecordingError> {
+    pub fn write<R: Borrow<Row>>(&mut self, rows: &[R]) -> Result<(), RecordingError> {
         if rows.is_empty() {
             return Ok(());
         }
         let wrong = |source| RecordingError::write(&self.path, source);
         let io = |source| RecordingError::io(&self.path, source);
-        let batch = to_batch(&self.header, rows).map_err(|error| wrong(error.into()))?;
-        self.writer.write(&batch).map_err(wrong)?;
+        for block in rows.chunks(BLOCK) {
+            let block: Vec<_> = block.iter().map(Borrow::borrow).collect();
+            let batch = to_batch(&self.header, &block).map_err(|error| wrong(error.into()))?;
+            self.writer.write(&batch).map_err(wrong)?;
+        }
         self.writer.flush().map_err(wrong)?;
         self.writer.sync().map_err(io)?;
         self.file.sync_data().map_err(io)?;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, DictionaryArray, Float32Array, Float64Array, ListArray,
-    RecordBatch, StringArray, StructArray, TimestampNanosecondArray, UInt8Array, UInt32Array,
-    UInt64Array,
+    Array, ArrayRef, BooleanArray, DictionaryArray, Float32Array, Float64Array, Int32Array,
+    ListArray, RecordBatch, StringArray, StructArray, TimestampNanosecondArray, UInt8Array,
+    UInt32Array, UInt64Array,
     cast::AsArray,
     types::{Float32Type, Int32Type},
 };
@@ -107,15 +107,21 @@ pub fn feature_name(feature: Feature) -> String {
 }
 
 /// The rows of one file as Arrow.
-pub(super) fn to_batch(header: &FileHeader, rows: &[Row]) -> Result<RecordBatch, ArrowError> {
+pub(super) fn to_batch(header: &FileHeader, rows: &[&Row]) -> Result<RecordBatch, ArrowError> {
     let u32s = |value: &dyn Fn(&Row) -> u32| -> ArrayRef {
-        Arc::new(UInt32Array::from_iter_values(rows.iter().map(value)))
+        Arc::new(UInt32Array::from_iter_values(
+            rows.iter().copied().map(value),
+        ))
     };
     let u64s = |value: &dyn Fn(&Row) -> u64| -> ArrayRef {
-        Arc::new(UInt64Array::from_iter_values(rows.iter().map(value)))
+        Arc::new(UInt64Array::from_iter_values(
+            rows.iter().copied().map(value),
+        ))
     };
     let f64s = |value: &dyn Fn(&Row) -> f64| -> ArrayRef {
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(value)))
+        Arc::new(Float64Array::from_iter_values(
+            rows.iter().copied().map(value),
+        ))
     };
     let decided = |value: &dyn Fn(&Decided) -> u32| -> ArrayRef {
         let values = rows.iter().map(|row| row.decision.as_ref().map(value));
@@ -262,7 +268,7 @@ fn statistic_fields() -> Fields {
     .collect()
 }
 
-fn statistics(rows: &[Row]) -> StructArray {
+fn statistics(rows: &[&Row]) -> StructArray {
     let of = |i: usize| -> ArrayRef {
         let u64s = |value: fn(&Statistics) -> &[u64; FEATURES]| -> ArrayRef {
             let values = rows.iter().map(|row| value(&row.window.features)[i]);
@@ -285,9 +291,8 @@ fn statistics(rows: &[Row]) -> StructArray {
 }
 
 fn constant(text: &str, rows: usize) -> ArrayRef {
-    std::iter::repeat_n(text, rows)
-        .collect::<DictionaryArray<Int32Type>>()
-        .shared()
+    let keys = Int32Array::from_value(0, rows);
+    DictionaryArray::new(keys, StringArray::from(vec![text]).shared()).shared()
 }
 
 /// The name of a [`WindowRecord::mode`]; none for one that is not ours.
