@@ -12,7 +12,11 @@ use cc_agent::{
     status::Snapshot,
 };
 use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
-use nix::sys::signal::Signal;
+use nix::sys::{
+    resource::{UsageWho, getrusage},
+    signal::Signal,
+    time::TimeValLike,
+};
 use report::{Report, median};
 use tempfile::TempDir;
 
@@ -50,18 +54,19 @@ fn main() -> anyhow::Result<()> {
             ],
         );
         thread::sleep(Duration::from_secs(SECONDS));
-        let [plain, recording] = [plain, recording].map(Served::end);
-        let cost = |status: &Snapshot| 1e6 * status.cpu_s / status.agent.windows as f64;
+        let [(plain, plain_cost), (recording, recording_cost)] =
+            [plain, recording].map(Served::end);
         println!(
             "round {round}: {:.2} and {:.2} us a window, p99 {:.2} and {:.2} ms",
-            cost(&plain),
-            cost(&recording),
+            plain_cost,
+            recording_cost,
             plain.decision_delay.p99_ms,
             recording.decision_delay.p99_ms,
         );
-        cpu.push(cost(&recording) / cost(&plain));
+        cpu.push(recording_cost / plain_cost);
         p50.push(recording.decision_delay.p50_ms / plain.decision_delay.p50_ms);
         p99.push(recording.decision_delay.p99_ms / plain.decision_delay.p99_ms);
+        let before = rows;
         for file in files(directory.path())? {
             bytes += std::fs::metadata(&file)?.len();
             for row in read(&file)?.1 {
@@ -69,6 +74,12 @@ fn main() -> anyhow::Result<()> {
                 decisions += u64::from(row?.decision.is_some());
             }
         }
+        let windows = recording.agent.windows;
+        anyhow::ensure!(
+            rows - before == windows,
+            "{} rows of {windows} windows",
+            rows - before
+        );
     }
     report.show("cpu_ratio", median(&cpu));
     report.show(
@@ -87,6 +98,8 @@ fn main() -> anyhow::Result<()> {
 /// An agent with its crowd.
 struct Served {
     agent: Agent,
+    /// Processor time that its start took, s.
+    start_cpu_s: f64,
     crowd: Crowd,
     _sink: Sink,
 }
@@ -95,27 +108,36 @@ impl Served {
     fn start(path: &Path, arguments: &[&str]) -> Self {
         let name = lab::unique_name();
         let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, arguments);
+        let start_cpu_s = lab::eventually("it has begun to serve", || {
+            Some(agent.status().cpu_s).filter(|&cpu_s| cpu_s > 0.0)
+        });
         let sink = Sink::listen(&path.receiver, AfterEnd::Close);
         let crowd = Crowd::connect(&path.sender, sink.at(path.receiver4()), &name, FLOWS);
         Self {
             agent,
+            start_cpu_s,
             crowd,
             _sink: sink,
         }
     }
 
-    /// What it says after all, its recording complete.
-    fn end(mut self) -> Snapshot {
+    /// What it says when all flows have closed; and its processor time without its start, µs a window. That is known
+    /// when it has ended, its recording complete: to ask it until then would cost it more than to record does.
+    fn end(mut self) -> (Snapshot, f64) {
         drop(self.crowd);
-        let recorded = |status: &Snapshot| {
-            let recording = status.recording.as_ref();
-            recording.is_none_or(|recording| recording.rows == status.agent.windows)
-        };
-        // Its thread's time counts too: until the last row is on the disk.
-        let status = lab::eventually("all was recorded", || {
-            Some(self.agent.status()).filter(|s| s.live_flows == 0 && recorded(s))
+        let status = lab::eventually("all flows closed", || {
+            Some(self.agent.status()).filter(|status| status.live_flows == 0)
         });
+        let before = ended_children_us();
         self.agent.end(Signal::SIGTERM);
-        status
+        let cpu_us = ended_children_us() - before - 1e6 * self.start_cpu_s;
+        let windows = status.agent.windows as f64;
+        (status, cpu_us / windows)
     }
+}
+
+/// Processor time of all children that have ended, µs.
+fn ended_children_us() -> f64 {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("always there");
+    (usage.user_time() + usage.system_time()).num_microseconds() as f64
 }

@@ -16,6 +16,7 @@ mod read;
 mod recorder;
 mod replay;
 mod row;
+mod row_group;
 mod schema;
 
 pub use addresses::{AddressKey, Addresses, Form as AddressForm};

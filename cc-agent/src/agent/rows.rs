@@ -90,7 +90,7 @@ impl Episode {
         }
         let settings = &header.environment.reward;
         let terms = Terms::of(window, settings);
-        let row = Row {
+        let row = Box::new(Row {
             flow: self.name,
             sequence: self.sequence,
             window: *window,
@@ -102,7 +102,7 @@ impl Episode {
             local: self.local.clone(),
             remote: self.remote.clone(),
             cgroup: self.cgroup,
-        };
+        });
         self.sequence = self.sequence.wrapping_add(1);
         self.held.push_back(Held {
             recorded: Recorded {

@@ -378,7 +378,7 @@ mod recording {
         agent
             .take_rows()
             .into_iter()
-            .map(|recorded| recorded.row)
+            .map(|recorded| *recorded.row)
             .collect()
     }
 

@@ -77,7 +77,7 @@ fn close(observed: &mut Observed, slot: u32) {
 
 fn rows(observed: &mut Observed) -> Vec<Row> {
     let rows = observed.take_rows().into_iter();
-    rows.map(|recorded| recorded.row).collect()
+    rows.map(|recorded| *recorded.row).collect()
 }
 
 /// Window before, window after, and the action, of each row's decision.

@@ -1,22 +1,22 @@
-//! The columns: rows to Arrow and back.
+//! The columns, and Arrow to rows.
 
 use std::sync::{Arc, LazyLock};
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, DictionaryArray, Float32Array, Float64Array, ListArray,
-    RecordBatch, StringArray, StructArray, TimestampNanosecondArray, UInt8Array, UInt32Array,
-    UInt64Array,
+    RecordBatch, StringArray, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array,
     cast::AsArray,
     types::{Float32Type, Int32Type},
 };
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 use bytemuck::Zeroable;
-use cc_ebpf::{Decision, FEATURES, Feature, Header, Mode, Statistics, WindowRecord};
+use cc_ebpf::{Decision, FEATURES, Feature, Header, Mode, WindowRecord};
+use parquet::schema::types::ColumnPath;
 
 use crate::{
     recording::{
         Decided, FileHeader, NO_MODE, Row,
-        columns::{UTC, number, numbers, text, timestamp},
+        columns::{number, text, timestamp},
     },
     reward::Terms,
 };
@@ -106,94 +106,6 @@ pub fn feature_name(feature: Feature) -> String {
     name
 }
 
-/// The rows of one file as Arrow.
-pub(super) fn to_batch(header: &FileHeader, rows: &[Row]) -> Result<RecordBatch, ArrowError> {
-    let u32s = |value: &dyn Fn(&Row) -> u32| -> ArrayRef {
-        Arc::new(UInt32Array::from_iter_values(rows.iter().map(value)))
-    };
-    let u64s = |value: &dyn Fn(&Row) -> u64| -> ArrayRef {
-        Arc::new(UInt64Array::from_iter_values(rows.iter().map(value)))
-    };
-    let f64s = |value: &dyn Fn(&Row) -> f64| -> ArrayRef {
-        Arc::new(Float64Array::from_iter_values(rows.iter().map(value)))
-    };
-    let decided = |value: &dyn Fn(&Decided) -> u32| -> ArrayRef {
-        let values = rows.iter().map(|row| row.decision.as_ref().map(value));
-        values.collect::<UInt32Array>().shared()
-    };
-    let applied = |row: &Row| Decision::from_cell(row.window.decision);
-    let same = |text: &str| -> ArrayRef { constant(text, rows.len()) };
-    RecordBatch::try_new(
-        schema(),
-        vec![
-            u64s(&|row| row.flow),
-            u32s(&|row| row.sequence),
-            TimestampNanosecondArray::from_iter_values(rows.iter().map(|row| header.time_ns(row)))
-                .with_timezone(UTC)
-                .shared(),
-            u32s(&|row| row.window.header.slot),
-            u32s(&|row| row.window.header.generation),
-            u32s(&|row| row.window.index),
-            u64s(&|row| {
-                let window = &row.window;
-                window.header.time_ns.wrapping_sub(window.start_ns)
-            }),
-            u32s(&|row| row.window.acks),
-            u32s(&|row| row.window.mss),
-            rows.iter()
-                .map(|row| mode_name(row.window.mode))
-                .collect::<DictionaryArray<Int32Type>>()
-                .shared(),
-            u64s(&|row| row.initial_cwnd_bytes),
-            statistics(rows).shared(),
-            rows.iter()
-                .map(|row| applied(row).map(|decision| decision.window))
-                .collect::<UInt32Array>()
-                .shared(),
-            rows.iter()
-                .map(|row| applied(row).map(|decision| decision.cwnd))
-                .collect::<UInt32Array>()
-                .shared(),
-            rows.iter()
-                .map(|row| applied(row).map(|_| header.utc_ns(row.window.decision_taken_ns)))
-                .collect::<TimestampNanosecondArray>()
-                .with_timezone(UTC)
-                .shared(),
-            rows.iter()
-                .map(|row| row.decision.as_ref()?.action)
-                .collect::<UInt8Array>()
-                .shared(),
-            rows.iter()
-                .map(|row| row.decision.as_ref()?.probability)
-                .collect::<Float32Array>()
-                .shared(),
-            numbers(
-                rows.iter()
-                    .map(|row| row.decision.as_ref()?.probabilities.as_deref()),
-            )
-            .shared(),
-            same(&header.environment.actions.to_string()),
-            u32s(&|row| row.window.cwnd),
-            decided(&|decision| decision.base_cwnd),
-            decided(&|decision| decision.cwnd),
-            rows.iter()
-                .map(|row| row.decision.as_ref()?.delay_ns)
-                .collect::<UInt64Array>()
-                .shared(),
-            // MB/s to Mbit/s: a power of two, so nothing is rounded.
-            f64s(&|row| row.terms.throughput * 8.0),
-            f64s(&|row| row.terms.delay),
-            f64s(&|row| row.terms.loss),
-            Float32Array::from_iter_values(rows.iter().map(|row| row.reward)).shared(),
-            same(&header.policy),
-            BooleanArray::from_iter(rows.iter().map(|row| Some(row.end))).shared(),
-            StringArray::from_iter(rows.iter().map(|row| row.local.as_deref())).shared(),
-            StringArray::from_iter(rows.iter().map(|row| row.remote.as_deref())).shared(),
-            u64s(&|row| row.cgroup),
-        ],
-    )
-}
-
 /// The rows of a batch that has [`schema`].
 ///
 /// # Errors
@@ -239,6 +151,30 @@ pub(super) struct Wrong {
 /// The columns of text: few values each.
 pub(super) const TEXTS: [&str; 5] = ["mode", "actions", "policy", "local", "remote"];
 
+/// The columns of integers that differ from row to row: times, and what measures the path.
+pub(super) fn restless() -> impl Iterator<Item = ColumnPath> {
+    let times = ["time", "length_ns", "applied", "decision_delay_ns"];
+    let measured = [
+        Feature::RttStanding,
+        Feature::LatestRtt,
+        Feature::SmoothedRtt,
+        Feature::RttVar,
+        Feature::Delay,
+        Feature::Throughput,
+    ];
+    let statistics = |feature| {
+        ["sum", "min", "max", "reference"].map(|statistic| {
+            ColumnPath::new(vec![
+                "features".into(),
+                feature_name(feature),
+                statistic.into(),
+            ])
+        })
+    };
+    let times = times.into_iter().map(ColumnPath::from);
+    times.chain(measured.into_iter().flat_map(statistics))
+}
+
 fn features() -> Fields {
     Feature::ALL
         .iter()
@@ -260,49 +196,6 @@ fn statistic_fields() -> Fields {
     .into_iter()
     .map(|(name, data_type)| Field::new(name, data_type, false))
     .collect()
-}
-
-fn statistics(rows: &[Row]) -> StructArray {
-    let of = |i: usize| -> ArrayRef {
-        let u64s = |value: fn(&Statistics) -> &[u64; FEATURES]| -> ArrayRef {
-            let values = rows.iter().map(|row| value(&row.window.features)[i]);
-            UInt64Array::from_iter_values(values).shared()
-        };
-        let u32s = |value: fn(&Statistics) -> &[u32; FEATURES]| -> ArrayRef {
-            let values = rows.iter().map(|row| value(&row.window.features)[i]);
-            UInt32Array::from_iter_values(values).shared()
-        };
-        let columns = vec![
-            u64s(|s| &s.sum),
-            u64s(|s| &s.squares),
-            u32s(|s| &s.min),
-            u32s(|s| &s.max),
-            u32s(|s| &s.reference),
-        ];
-        StructArray::new(statistic_fields(), columns, None).shared()
-    };
-    StructArray::new(features(), (0..FEATURES).map(of).collect(), None)
-}
-
-fn constant(text: &str, rows: usize) -> ArrayRef {
-    std::iter::repeat_n(text, rows)
-        .collect::<DictionaryArray<Int32Type>>()
-        .shared()
-}
-
-/// The name of a [`WindowRecord::mode`]; none for one that is not ours.
-fn mode_name(raw: u32) -> Option<&'static str> {
-    (raw != NO_MODE).then(|| Mode::from_raw(raw).name())
-}
-
-trait Shared {
-    fn shared(self) -> ArrayRef;
-}
-
-impl<A: Array + 'static> Shared for A {
-    fn shared(self) -> ArrayRef {
-        Arc::new(self)
-    }
 }
 
 /// A column of few texts, as a slice of keys into its values.

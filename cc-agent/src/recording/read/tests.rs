@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     environment::Environment,
-    recording::{AddressForm, FileWriter, Recovered, recover, row::samples::row, schema::to_batch},
+    recording::{AddressForm, FileWriter, Recovered, recover, row::samples::row},
 };
 
 fn header() -> FileHeader {
@@ -62,6 +62,19 @@ fn read_all(path: &Path) -> Result<Vec<Row>, String> {
     let (_, rows) = read(path).map_err(|error| error.to_string())?;
     rows.collect::<Result<_, _>>()
         .map_err(|error| error.to_string())
+}
+
+/// Two rows under this header, as Arrow; by way of a file at `path`.
+fn two_rows(path: &Path, header: FileHeader) -> RecordBatch {
+    let mut writer = FileWriter::create(path, header).expect("a new file");
+    writer.write(&some_rows(2)).expect("there is space");
+    writer.finish().expect("there is space");
+    let mut batches = open(path).and_then(|builder| {
+        let batches = builder.build();
+        batches.map_err(|source| RecordingError::parquet(path, source))
+    });
+    let batches = batches.as_mut().expect("it was just written");
+    batches.next().expect("two rows").expect("sound")
 }
 
 /// A file of our columns with these metadata, and whatever batch.
@@ -247,7 +260,7 @@ fn mixed_action_sets_are_refused() {
     let (_directory, path) = scratch();
     let mut other = header();
     other.environment.actions = "0,*2".parse().expect("an action space");
-    let batch = to_batch(&other, &some_rows(2)).expect("rows of the schema");
+    let batch = two_rows(&path, other);
     write_raw(&path, header().to_key_values().expect("serialises"), &batch);
     let error = read_all(&path).expect_err("mixed");
     assert!(
@@ -259,7 +272,7 @@ fn mixed_action_sets_are_refused() {
 #[test]
 fn a_column_of_another_type_is_named() {
     let (_directory, path) = scratch();
-    let batch = to_batch(&header(), &some_rows(2)).expect("rows of the schema");
+    let batch = two_rows(&path, header());
     let fields = batch
         .schema()
         .fields()

@@ -40,9 +40,11 @@ fn rows(header: &Arc<FileHeader>, count: u32) -> Vec<Recorded> {
         .current();
     row.decision = None;
     row.flow = 7;
-    let row = |sequence| Row {
-        sequence,
-        ..row.clone()
+    let row = |sequence| {
+        Box::new(Row {
+            sequence,
+            ..row.clone()
+        })
     };
     let recorded = |row| Recorded {
         header: header.clone(),
