@@ -140,18 +140,36 @@ pub enum DatasetError {
         /// Rows read.
         rows: u64,
     },
+    /// Decisions, but none whose observation is known.
+    #[error(
+        "{decisions} decisions, but rows are missing before each of them, so that nobody knows what the policy saw: record \
+         flows from their beginning, and name all files of a recording"
+    )]
+    NoneKnown {
+        /// Decisions read.
+        decisions: u64,
+    },
     /// A row that is there twice.
     #[error(
-        "row {sequence} of flow {flow:#018x} is there twice: is the same recording, or a copy of it, named twice?"
+        "row {sequence} of flow {flow:#018x} is there twice, in {} and in {}: name a recording once, and no copy of it",
+        first.display(),
+        second.display()
     )]
     Twice {
         /// The flow.
         flow: u64,
         /// The row's number in it.
         sequence: u32,
+        /// A recording that has it.
+        first: PathBuf,
+        /// Another one, or the same again.
+        second: PathBuf,
     },
     /// There is something already where output should go.
-    #[error("{} exists already, and nothing is overwritten: choose another directory with --out", path.display())]
+    #[error(
+        "{} is there already; a timeline has a directory of its own, and nothing is overwritten: choose another with --out",
+        path.display()
+    )]
     Exists {
         /// What is there.
         path: PathBuf,

@@ -384,7 +384,12 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
 }
 
 impl Settings {
-    fn validate(&self) -> Result<(), OpeError> {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    ///
+    /// The first one out of its range, and what it may be.
+    pub fn validate(&self) -> Result<(), OpeError> {
         let check = |fits: bool, setting, found, expected| match fits {
             true => Ok(()),
             false => Err(OpeError::Setting {

@@ -179,8 +179,8 @@ fn open(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>, RecordingE
 pub enum RecordingError {
     /// No complete Parquet file.
     #[error(
-        "{path}: {reason}; either it is no Parquet, or it was cut short: \
-         a recording is complete when its name ends in .parquet"
+        "{path}: {reason}; either it is no Parquet, or it was cut short or damaged on its way: copy it again, \
+         or leave it away"
     )]
     Broken {
         /// The file.
@@ -236,7 +236,7 @@ pub enum RecordingError {
         reason: String,
     },
     /// A value that no recording has.
-    #[error("{path}: row {row}, column {column}: {reason}")]
+    #[error("{path}: row {row}, column {column}: {reason}; the file is damaged, leave it away")]
     Value {
         /// The file.
         path: PathBuf,
