@@ -222,7 +222,9 @@ impl Run {
             }
         }
         if checkpoint.is_none() {
-            let mut others = ["policy.onnx", "train.json"].map(|name| dir.join(name)).into_iter();
+            let mut others = ["policy.onnx", "train.json"]
+                .map(|name| dir.join(name))
+                .into_iter();
             if let Some(path) = others.find(|path| path.exists()) {
                 return Err(TrainError::Exists { path });
             }

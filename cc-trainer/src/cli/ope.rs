@@ -151,7 +151,9 @@ impl Figures {
                 path.display()
             );
         }
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         let file = tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(directory.unwrap_or(Path::new(".")))
@@ -165,7 +167,9 @@ impl Figures {
     fn write(mut self, json: &serde_json::Value) -> anyhow::Result<()> {
         let context = || format!("writing {}", self.path.display());
         writeln!(self.file, "{json:#}").with_context(context)?;
-        self.file.persist_noclobber(&self.path).with_context(context)?;
+        self.file
+            .persist_noclobber(&self.path)
+            .with_context(context)?;
         Ok(())
     }
 }

@@ -412,8 +412,8 @@ impl<'a> Part<'a> {
     }
 
     fn create(&self) -> Result<ArrowWriter<File>, DatasetError> {
-        let file = File::create_new(&self.path)
-            .map_err(DatasetError::system("creating", &self.path))?;
+        let file =
+            File::create_new(&self.path).map_err(DatasetError::system("creating", &self.path))?;
         let key = |name: &str, value: String| KeyValue::new(format!("cc.{name}"), Some(value));
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
