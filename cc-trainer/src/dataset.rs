@@ -49,7 +49,7 @@ impl Recordings {
         let mut files = Vec::new();
         for path in paths {
             if path.is_dir() {
-                recording::recover(path)?;
+                complete(path)?;
             }
             files.extend(recording::files(path)?);
         }
@@ -198,6 +198,19 @@ impl DatasetError {
     fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::System { what, path, source }
+    }
+}
+
+/// Completes what a killed agent left open in a directory. Where only others may write, what is open is left to them.
+fn complete(directory: &Path) -> Result<(), DatasetError> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match recording::recover(directory) {
+        Err(RecordingError::Io { source, .. })
+            if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+        {
+            Ok(())
+        }
+        outcome => outcome.map(drop).map_err(DatasetError::from),
     }
 }
 
