@@ -69,7 +69,7 @@ pub struct Settings {
     pub confidence: f64,
     /// Resamples of the bootstrap.
     pub resamples: usize,
-    /// Ridge of the fitted Q's regressions, as if so many decisions had earned nothing in each direction.
+    /// Ridge of the fitted Q's regressions, as if so many decisions in each direction had earned the mean of all.
     pub ridge: f64,
     /// The least effective sample size that allows a conclusion.
     pub least_effective: f64,
