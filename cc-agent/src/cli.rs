@@ -199,7 +199,7 @@ fn tell(place: &Place, command: status::Command) -> anyhow::Result<ExitCode> {
 }
 
 fn inspect(file: &Path, format: &Format) -> anyhow::Result<ExitCode> {
-    let policy = PolicyFile::read(file)?;
+    let policy = PolicyFile::read(file).with_context(|| format!("policy {}", file.display()))?;
     print(format, policy.summary())?;
     Ok(ExitCode::SUCCESS)
 }

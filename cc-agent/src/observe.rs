@@ -19,7 +19,7 @@ use crate::{
     action::ActionSpace,
     config::{AddressesOption, RunOptions, Settings},
     kernel::{
-        self, Observer, clock,
+        self, Observer, clock, datapath,
         observer::{self, Source},
     },
     observed::{Observed, Share},
@@ -91,6 +91,14 @@ impl ObserveOptions {
     /// An option is wrong, the host lacks what is needed, or the recording cannot be written.
     pub async fn observe(self) -> Result<(), anyhow::Error> {
         let selection = self.selection.resolve()?;
+        for name in &self.selection.congestion_control {
+            if !datapath::registered(&name.to_string()) {
+                warn!(
+                    "--congestion-control {name}: this kernel has none of that name so far \
+                     (net.ipv4.tcp_available_congestion_control lists them), and nothing is seen of it until then"
+                );
+            }
+        }
         let settings = self.as_run().resolve()?;
         let duration = settings.duration;
         let mut interrupt = signal(SignalKind::interrupt())?;

@@ -24,7 +24,7 @@ use cc_ebpf::{Startup, WindowRecord};
 use cc_trainer::{
     dataset::{
         Recordings,
-        timeline::{self, Settings},
+        timeline::{self, Output, Settings},
     },
     environment::network,
     scenario,
@@ -130,12 +130,13 @@ fn measured(directory: &Path) -> anyhow::Result<()> {
     let out = directory.join("timeline");
     pool.install(|| -> anyhow::Result<()> {
         let recordings = Recordings::open(&[directory.join("recordings")])?;
-        let partitions = recordings.partition(directory, PARTITION, &|_| {})?;
+        let output = Output::create(&out)?;
+        let partitions = recordings.partition(output.scratch(), PARTITION, &|_| {})?;
         let settings = Settings::default();
-        let (summary, sample) = timeline::write(&partitions, &out, &settings, &|_| {})?;
+        let (summary, sample) = timeline::write(&partitions, &output, &settings, &|_| {})?;
         let shapes = network::inputs(recordings.environment());
         let analysis = sample.analyse(&shapes, &[]).map_err(anyhow::Error::msg)?;
-        timeline::describe(&out, &summary, &analysis)?;
+        output.publish(&summary, &analysis)?;
         Ok(())
     })?;
     let seconds = begun.elapsed().as_secs_f64();

@@ -49,7 +49,7 @@ impl Recordings {
         let mut files = Vec::new();
         for path in paths {
             if path.is_dir() {
-                recording::recover(path)?;
+                complete(path)?;
             }
             files.extend(recording::files(path)?);
         }
@@ -140,18 +140,36 @@ pub enum DatasetError {
         /// Rows read.
         rows: u64,
     },
+    /// Decisions, but none whose observation is known.
+    #[error(
+        "{decisions} decisions, but rows are missing before each of them, so that nobody knows what the policy saw: record \
+         flows from their beginning, and name all files of a recording"
+    )]
+    NoneKnown {
+        /// Decisions read.
+        decisions: u64,
+    },
     /// A row that is there twice.
     #[error(
-        "row {sequence} of flow {flow:#018x} is there twice: is the same recording, or a copy of it, named twice?"
+        "row {sequence} of flow {flow:#018x} is there twice, in {} and in {}: name a recording once, and no copy of it",
+        first.display(),
+        second.display()
     )]
     Twice {
         /// The flow.
         flow: u64,
         /// The row's number in it.
         sequence: u32,
+        /// A recording that has it.
+        first: PathBuf,
+        /// Another one, or the same again.
+        second: PathBuf,
     },
     /// There is something already where output should go.
-    #[error("{} exists already, and nothing is overwritten: choose another directory with --out", path.display())]
+    #[error(
+        "{} is there already; a timeline has a directory of its own, and nothing is overwritten: choose another with --out",
+        path.display()
+    )]
     Exists {
         /// What is there.
         path: PathBuf,
@@ -180,6 +198,19 @@ impl DatasetError {
     fn system(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::System { what, path, source }
+    }
+}
+
+/// Completes what a killed agent left open in a directory. Where only others may write, what is open is left to them.
+fn complete(directory: &Path) -> Result<(), DatasetError> {
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    match recording::recover(directory) {
+        Err(RecordingError::Io { source, .. })
+            if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
+        {
+            Ok(())
+        }
+        outcome => outcome.map(drop).map_err(DatasetError::from),
     }
 }
 

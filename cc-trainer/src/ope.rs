@@ -69,7 +69,7 @@ pub struct Settings {
     pub confidence: f64,
     /// Resamples of the bootstrap.
     pub resamples: usize,
-    /// Ridge of the fitted Q's regressions, as if so many decisions had earned nothing in each direction.
+    /// Ridge of the fitted Q's regressions, as if so many decisions in each direction had earned the mean of all.
     pub ridge: f64,
     /// The least effective sample size that allows a conclusion.
     pub least_effective: f64,
@@ -384,7 +384,12 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
 }
 
 impl Settings {
-    fn validate(&self) -> Result<(), OpeError> {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    ///
+    /// The first one out of its range, and what it may be.
+    pub fn validate(&self) -> Result<(), OpeError> {
         let check = |fits: bool, setting, found, expected| match fits {
             true => Ok(()),
             false => Err(OpeError::Setting {

@@ -113,6 +113,16 @@ pub enum TrainError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The directory has what a run would write, and no run.
+    #[error(
+        "{} is there already, without a run that could be continued (checkpoint.bin), and nothing is overwritten: choose \
+         another directory with --out",
+        path.display()
+    )]
+    Exists {
+        /// What is there.
+        path: PathBuf,
+    },
     /// The directory has a run with other settings.
     #[error(
         "{} holds a run with other settings ({}); choose another directory with --out, or leave --config away to \
@@ -209,6 +219,14 @@ impl Run {
             let differences = config.differences(&checkpoint.header.record.config);
             if !differences.is_empty() {
                 return Err(TrainError::Another { dir, differences });
+            }
+        }
+        if checkpoint.is_none() {
+            let mut others = ["policy.onnx", "train.json"]
+                .map(|name| dir.join(name))
+                .into_iter();
+            if let Some(path) = others.find(|path| path.exists()) {
+                return Err(TrainError::Exists { path });
             }
         }
         let source = config.environment.open()?;

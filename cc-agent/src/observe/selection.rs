@@ -1,6 +1,7 @@
 //! Which flows are observed, as it is written on the command line.
 
 use std::{
+    fmt,
     net::{IpAddr, Ipv6Addr},
     path::PathBuf,
     str::FromStr,
@@ -109,6 +110,13 @@ fn fill<T>(
 /// Name of a congestion control, as a list of the kernel's side has it. One that is not registered may be, later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionControl([u32; 4]);
+
+impl fmt::Display for CongestionControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = String::from_utf8_lossy(bytemuck::bytes_of(&self.0));
+        f.write_str(name.trim_end_matches('\0'))
+    }
+}
 
 impl FromStr for CongestionControl {
     type Err = String;

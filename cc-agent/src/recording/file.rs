@@ -35,7 +35,7 @@ use crate::recording::{
 /// What the name of a complete file ends in.
 pub(super) const COMPLETE: &str = "parquet";
 /// What follows it while the file is being written.
-const OPEN: &str = "open";
+pub(super) const OPEN: &str = "open";
 /// What follows that in the name of the footer that completes it.
 const FOOTER: &str = "footer";
 

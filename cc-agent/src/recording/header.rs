@@ -126,7 +126,10 @@ impl FileHeader {
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(super) enum HeaderError {
     /// No recording of ours.
-    #[error("it is Parquet, but no recording: its metadata lack cc.schema_version")]
+    #[error(
+        "it is Parquet, but no recording: its metadata lack cc.schema_version; \
+         leave it away, or name the files that cc-agent recorded"
+    )]
     Foreign,
     /// Of another release.
     #[error(

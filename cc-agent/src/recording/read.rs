@@ -15,7 +15,7 @@ use parquet::{
 
 use crate::recording::{
     FileHeader, Row,
-    file::COMPLETE,
+    file::{COMPLETE, OPEN},
     header::HeaderError,
     schema::{from_batch, schema},
 };
@@ -83,18 +83,28 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
 /// There is nothing to read, or none in the directory.
 pub fn files(path: &Path) -> Result<Vec<PathBuf>, RecordingError> {
     let io = |source| RecordingError::io(path, source);
+    let is = |path: &Path, kind: &str| path.extension().is_some_and(|e| e == kind);
     if !fs::metadata(path).map_err(io)?.is_dir() {
-        return Ok(vec![path.into()]);
+        return match is(path, OPEN) {
+            true => Err(RecordingError::Open { path: path.into() }),
+            false => Ok(vec![path.into()]),
+        };
     }
     let mut files = Vec::new();
+    let mut open = None;
     for entry in fs::read_dir(path).map_err(io)? {
         let entry = entry.map_err(io)?.path();
-        if entry.extension().is_some_and(|e| e == COMPLETE) {
+        if is(&entry, COMPLETE) {
             files.push(entry);
+        } else if is(&entry, OPEN) {
+            open = Some(entry);
         }
     }
     if files.is_empty() {
-        return Err(RecordingError::Empty { path: path.into() });
+        return Err(match open {
+            Some(path) => RecordingError::Open { path },
+            None => RecordingError::Empty { path: path.into() },
+        });
     }
     files.sort();
     Ok(files)
@@ -179,8 +189,8 @@ fn open(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>, RecordingE
 pub enum RecordingError {
     /// No complete Parquet file.
     #[error(
-        "{path}: {reason}; either it is no Parquet, or it was cut short: \
-         a recording is complete when its name ends in .parquet"
+        "{path}: {reason}; either it is no Parquet, or it was cut short or damaged on its way: copy it again, \
+         or leave it away"
     )]
     Broken {
         /// The file.
@@ -200,10 +210,19 @@ pub enum RecordingError {
         /// What should be.
         expected: String,
     },
+    /// A file that is not complete.
+    #[error(
+        "{path}: its agent is still writing it, or was killed: wait for it to be completed (--record-file-s says when at the \
+         latest), or stop the agent, and name the directory"
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+    },
     /// A directory without recordings.
     #[error(
-        "{path}: no recording there; \
-         expected at least one file *.parquet, as cc-agent run --record writes them"
+        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run --record writes them \
+         (directories in it are not looked into)"
     )]
     Empty {
         /// The directory.
@@ -236,7 +255,7 @@ pub enum RecordingError {
         reason: String,
     },
     /// A value that no recording has.
-    #[error("{path}: row {row}, column {column}: {reason}")]
+    #[error("{path}: row {row}, column {column}: {reason}; the file is damaged, leave it away")]
     Value {
         /// The file.
         path: PathBuf,

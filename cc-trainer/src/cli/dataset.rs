@@ -2,12 +2,12 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use cc_trainer::{
     dataset::{
         Recordings,
         features::{self, Analysis, Kind, Override},
-        timeline::{self, Settings, Summary},
+        timeline::{self, Output, Settings, Summary},
     },
     environment::network,
 };
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Recordings: files, or directories of them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Where to write; a directory that holds no such files yet.
+    /// Where to write; a directory without Parquet in it, or a new one. It gets all at the end, or nothing.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Discount of episode values, a decision.
@@ -61,10 +61,9 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let recordings = Recordings::open(&args.paths)?;
     let names = features::names(recordings.environment());
     features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
-    std::fs::create_dir_all(&args.out)
-        .with_context(|| format!("creating {}", args.out.display()))?;
+    let output = Output::create(&args.out)?;
     let reading = bar(recordings.rows(), "rows read");
-    let partitions = recordings.partition(&args.out, SCRATCH_PARTITION, &|rows| {
+    let partitions = recordings.partition(output.scratch(), SCRATCH_PARTITION, &|rows| {
         reading.set_position(rows)
     })?;
     reading.finish_and_clear();
@@ -76,14 +75,14 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         ..Settings::default()
     };
     let writing = bar(partitions.gathered().decisions, "decisions written");
-    let (summary, sample) = timeline::write(&partitions, &args.out, &settings, &|done| {
+    let (summary, sample) = timeline::write(&partitions, &output, &settings, &|done| {
         writing.set_position(done);
     })?;
     writing.finish_and_clear();
     let analysis = sample
         .analyse(&network::inputs(recordings.environment()), &args.overrides)
         .map_err(|reason| anyhow!(reason))?;
-    timeline::describe(&args.out, &summary, &analysis)?;
+    output.publish(&summary, &analysis)?;
     super::print(told(args, &recordings, &summary, &analysis))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,13 @@
 //! `cc-trainer ope`: what another policy would have earned on recorded flows.
 
-use std::{env, fs, path::PathBuf, process::ExitCode};
+use std::{
+    env,
+    fs::Permissions,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 use cc_agent::policy::{PolicySpec, Serving};
@@ -11,6 +18,7 @@ use cc_trainer::{
         recorded::{self, MORE_IS_BETTER, TERM_NAMES, Taken},
     },
 };
+use tempfile::NamedTempFile;
 
 use super::{SCRATCH_PARTITION, bar, dataset::discount};
 
@@ -58,7 +66,7 @@ pub(crate) struct Args {
     /// Where to sort the recordings, some 800 bytes a row [default: the system's temporary directory].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Also write all figures to FILE.
+    /// Also write all figures to FILE, which must not exist.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -77,6 +85,17 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
             args.policy
         );
     }
+    let settings = Settings {
+        horizon: args.horizon,
+        discount: args.discount,
+        confidence: args.confidence,
+        resamples: args.resamples,
+        least_effective: args.least_effective,
+        seed: args.seed,
+        ..Settings::default()
+    };
+    settings.validate()?;
+    let figures = args.json.as_deref().map(Figures::create).transpose()?;
     let recordings = Recordings::open(&args.from)?;
     let mut candidate = args
         .policy
@@ -90,17 +109,8 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     reading.finish_and_clear();
     let taken = recorded::flows(&partitions, &mut *candidate, args.decisions)?;
-    let settings = Settings {
-        horizon: args.horizon,
-        discount: args.discount,
-        confidence: args.confidence,
-        resamples: args.resamples,
-        least_effective: args.least_effective,
-        seed: args.seed,
-        ..Settings::default()
-    };
     let evaluation = ope::evaluate(&taken.flows, &settings)?;
-    if let Some(path) = &args.json {
+    if let Some(figures) = figures {
         let named: serde_json::Map<_, _> = TERM_NAMES
             .iter()
             .zip(&evaluation.terms)
@@ -116,8 +126,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
             "mean_ratio": evaluation.mean_ratio,
             "terms": named,
         });
-        fs::write(path, format!("{json:#}\n"))
-            .with_context(|| format!("writing {}", path.display()))?;
+        figures.write(&json)?;
     }
     super::print(told(args, &recordings, &taken, &evaluation))?;
     Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1) {
@@ -125,6 +134,44 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         Conclusion::Worse => ExitCode::from(3),
         Conclusion::Undecided | Conclusion::Refused(_) => ExitCode::from(4),
     })
+}
+
+/// A file that is to get all figures, and has none before.
+struct Figures {
+    path: PathBuf,
+    file: NamedTempFile,
+}
+
+impl Figures {
+    /// Whatever is wrong with the place shows before any work is done.
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        if path.exists() {
+            bail!(
+                "{} is there already, and nothing is overwritten: choose another file with --json",
+                path.display()
+            );
+        }
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let file = tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(directory.unwrap_or(Path::new(".")))
+            .with_context(|| format!("creating {}", path.display()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+        })
+    }
+
+    fn write(mut self, json: &serde_json::Value) -> anyhow::Result<()> {
+        let context = || format!("writing {}", self.path.display());
+        writeln!(self.file, "{json:#}").with_context(context)?;
+        self.file
+            .persist_noclobber(&self.path)
+            .with_context(context)?;
+        Ok(())
+    }
 }
 
 /// What can be said of a term.

@@ -127,7 +127,8 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
         let Some(config) = &mut config else {
             bail!("--init begins a new run, which needs --from or --config");
         };
-        let file = PolicyFile::read(path)?;
+        let file = PolicyFile::read(path)
+            .with_context(|| format!("the policy to begin with, {}", path.display()))?;
         let network =
             export::network(&file, 0, config.seed).with_context(|| path.display().to_string())?;
         config.model = Model::of(&network.shape);

@@ -30,9 +30,16 @@ const HELD_BACK: usize = 16 << 20;
 pub struct Partitions {
     directory: TempDir,
     environment: Environment,
-    policies: Vec<Arc<str>>,
+    sources: Vec<Source>,
     count: usize,
     gathered: Gathered,
+}
+
+/// A recording that rows are from.
+#[derive(Debug)]
+struct Source {
+    path: PathBuf,
+    policy: Arc<str>,
 }
 
 /// What was read.
@@ -70,9 +77,8 @@ impl Recordings {
             .map(|index| Mutex::new(place(directory.path(), index)))
             .collect();
         let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-        self.files.par_iter().try_for_each(|path| {
+        let sources = self.files.par_iter().enumerate().map(|(number, path)| {
             let (header, read) = recording::read(path)?;
-            let policy = self.policies.binary_search(&header.policy).unwrap_or(0) as u32;
             let mut spread = Spread {
                 files: &files,
                 buffers: vec![Vec::new(); count],
@@ -87,14 +93,19 @@ impl Recordings {
                         without.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                spread.add(&header, policy, &row, actions)?;
+                spread.add(&header, number as u32, &row, actions)?;
                 let done = rows.fetch_add(1, Ordering::Relaxed) + 1;
                 if done.is_multiple_of(100_000) {
                     watch(done);
                 }
             }
-            spread.end()
-        })?;
+            spread.end()?;
+            Ok(Source {
+                path: path.clone(),
+                policy: header.policy.into(),
+            })
+        });
+        let sources = sources.collect::<Result<_, DatasetError>>()?;
         let gathered = Gathered {
             rows: rows.into_inner(),
             decisions: decisions.into_inner(),
@@ -108,11 +119,7 @@ impl Recordings {
         Ok(Partitions {
             directory,
             environment: self.environment.clone(),
-            policies: self
-                .policies
-                .iter()
-                .map(|name| name.as_str().into())
-                .collect(),
+            sources,
             count,
             gathered,
         })
@@ -164,15 +171,20 @@ impl Partitions {
             .windows(2)
             .find(|pair| (pair[0].0, pair[0].1) == (pair[1].0, pair[1].1))
         {
+            let mut files = [pair[0].2, pair[1].2].map(|at| packed(at).0.source as usize);
+            files.sort_unstable();
+            let [first, second] = files.map(|number| self.sources[number].path.clone());
             return Err(DatasetError::Twice {
                 flow: pair[0].0,
                 sequence: pair[0].1,
+                first,
+                second,
             });
         }
         for flow in order.chunk_by(|a, b| a.0 == b.0) {
             let rows = flow.iter().map(|&(_, _, at)| {
                 let (packed, probabilities) = packed(at);
-                let policy = self.policies[packed.policy as usize].clone();
+                let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
             for trajectory in assemble(&self.environment, rows) {
@@ -194,7 +206,7 @@ impl Spread<'_> {
     fn add(
         &mut self,
         header: &FileHeader,
-        policy: u32,
+        source: u32,
         row: &Row,
         actions: usize,
     ) -> Result<(), DatasetError> {
@@ -205,7 +217,7 @@ impl Spread<'_> {
             .rotate_right(29);
         let index = (mixed % self.buffers.len() as u64) as usize;
         let buffer = &mut self.buffers[index];
-        let packed = Packed::of(row, policy, header.time_ns(row));
+        let packed = Packed::of(row, source, header.time_ns(row));
         buffer.extend_from_slice(bytemuck::bytes_of(&packed));
         let known = row
             .decision
@@ -255,7 +267,8 @@ struct Packed {
     terms: [f64; 3],
     window: WindowRecord,
     sequence: u32,
-    policy: u32,
+    /// The number of its recording.
+    source: u32,
     reward: f32,
     probability: f32,
     base_cwnd: u32,
@@ -272,7 +285,7 @@ const PROBABILITY: u16 = 8;
 const PROBABILITIES: u16 = 16;
 
 impl Packed {
-    fn of(row: &Row, policy: u32, time_ns: i64) -> Self {
+    fn of(row: &Row, source: u32, time_ns: i64) -> Self {
         let Terms {
             throughput,
             delay,
@@ -285,7 +298,7 @@ impl Packed {
             terms: [throughput, delay, loss],
             window: row.window,
             sequence: row.sequence,
-            policy,
+            source,
             reward: row.reward,
             ..Self::zeroed()
         };

@@ -20,6 +20,7 @@ use parquet::{
 };
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::{
     DatasetError, Partitions, Step, Trajectory,
@@ -135,21 +136,93 @@ pub fn schema(observation: usize) -> SchemaRef {
     ]))
 }
 
-/// Writes the timeline of all partitions into a directory: `timeline-000000.parquet` and so on, a file a partition. Calls
-/// `watch` with the decisions done so far, from any thread. Gives what was written, and the features' analysis sample.
+/// A directory that is to have a timeline. All that is written goes to a directory within it first, which goes with this.
+#[derive(Debug)]
+pub struct Output {
+    directory: PathBuf,
+    staging: TempDir,
+    // After what is in it, as they are dropped in this order.
+    _made: Made,
+}
+
+/// Directories that were not there before, the innermost first. They go again where they stay empty.
+#[derive(Debug)]
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for directory in &self.0 {
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+impl Output {
+    /// Creates the directory, unless it is there.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be created or written to, or has a timeline or recordings.
+    pub fn create(directory: &Path) -> Result<Self, DatasetError> {
+        let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+        let missing = directory.ancestors().take_while(missing);
+        let made = Made(missing.map(Path::to_owned).collect());
+        fs::create_dir_all(directory).map_err(DatasetError::system("creating", directory))?;
+        refuse_to_overwrite(directory)?;
+        let staging = tempfile::Builder::new()
+            .prefix("cc-trainer-")
+            .tempdir_in(directory)
+            .map_err(DatasetError::system("creating a directory in", directory))?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            staging,
+            _made: made,
+        })
+    }
+
+    /// A directory for what is needed meanwhile.
+    pub fn scratch(&self) -> &Path {
+        self.staging.path()
+    }
+
+    /// Gives all that was written its place, with what was found out beside it: `dataset.json` and `features.json`.
+    ///
+    /// # Errors
+    ///
+    /// A full disk, or that somebody else has written there meanwhile.
+    pub fn publish(self, summary: &Summary, analysis: &Analysis) -> Result<(), DatasetError> {
+        fn put(path: PathBuf, value: &impl Serialize) -> Result<(), DatasetError> {
+            let json = serde_json::to_vec_pretty(value)
+                .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+            fs::write(&path, json).map_err(DatasetError::system("writing", &path))
+        }
+        let staging = self.staging.path();
+        put(staging.join("features.json"), analysis)?;
+        put(staging.join("dataset.json"), summary)?;
+        refuse_to_overwrite(&self.directory)?;
+        let mut written = files(staging)?;
+        // dataset.json last: with it, all is there.
+        written.sort_unstable_by(|a, b| b.cmp(a));
+        for from in written {
+            let to = self.directory.join(from.file_name().unwrap_or_default());
+            fs::rename(from, &to).map_err(DatasetError::system("renaming a file to", &to))?;
+        }
+        Ok(())
+    }
+}
+
+/// Writes the timeline of all partitions: `timeline-000000.parquet` and so on. Calls `watch` with the decisions done so far, from
+/// any thread. Gives what was written, and the features' analysis sample.
 ///
 /// # Errors
 ///
-/// The directory has a timeline already, rows that are there twice, or a full disk. Files that are not complete end in
-/// `.parquet.new`.
+/// Rows that are there twice, not one decision whose observation is known, or a full disk.
 pub fn write(
     partitions: &Partitions,
-    directory: &Path,
+    output: &Output,
     settings: &Settings,
     watch: &(dyn Fn(u64) + Sync),
 ) -> Result<(Summary, Sample), DatasetError> {
-    fs::create_dir_all(directory).map_err(DatasetError::system("creating", directory))?;
-    refuse_to_overwrite(directory)?;
     let environment = partitions.environment();
     let gathered = partitions.gathered();
     let table = Table {
@@ -164,7 +237,7 @@ pub fn write(
     let parts: Vec<_> = (0..partitions.len())
         .into_par_iter()
         .map(|index| {
-            let mut part = Part::new(&table, directory, index, every);
+            let mut part = Part::new(&table, output.staging.path(), index, every);
             partitions.visit(index, |trajectory| part.add(&trajectory))?;
             let (summary, sample) = part.end()?;
             let before = done.fetch_add(summary.decisions, std::sync::atomic::Ordering::Relaxed);
@@ -186,40 +259,36 @@ pub fn write(
         sample.append(own);
     }
     summary.left_out = gathered.decisions - summary.decisions;
+    if summary.decisions == 0 {
+        return Err(DatasetError::NoneKnown {
+            decisions: gathered.decisions,
+        });
+    }
     Ok((summary, sample))
 }
 
-/// Writes what was found out beside the timeline: `dataset.json` and `features.json`.
-///
-/// # Errors
-///
-/// When a file cannot be written.
-pub fn describe(
-    directory: &Path,
-    summary: &Summary,
-    analysis: &Analysis,
-) -> Result<(), DatasetError> {
-    fn put(path: PathBuf, value: &impl Serialize) -> Result<(), DatasetError> {
-        let json = serde_json::to_vec_pretty(value)
-            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-        fs::write(&path, json).map_err(DatasetError::system("writing", &path))
-    }
-    put(directory.join("dataset.json"), summary)?;
-    put(directory.join("features.json"), analysis)
-}
-
+/// A timeline among other Parquet would be read with it, and recordings with a timeline among them not at all.
 fn refuse_to_overwrite(directory: &Path) -> Result<(), DatasetError> {
-    let entries = fs::read_dir(directory).map_err(DatasetError::system("reading", directory))?;
-    for entry in entries {
-        let path = entry
-            .map_err(DatasetError::system("reading", directory))?
-            .path();
+    for path in files(directory)? {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        if file.starts_with("timeline-") || file == "dataset.json" || file == "features.json" {
+        if file.contains(".parquet") || file == "dataset.json" || file == "features.json" {
             return Err(DatasetError::Exists { path });
         }
     }
     Ok(())
+}
+
+/// The files of a directory, without those of others in it.
+fn files(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
+    let failed = |source| DatasetError::system("reading", directory)(source);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        if path.is_file() {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
 /// What all files have in common.
@@ -318,9 +387,7 @@ impl<'a> Part<'a> {
     fn end(mut self) -> Result<(Summary, Sample), DatasetError> {
         self.flush()?;
         if let Some(writer) = self.writer.take() {
-            let new = self.new_path();
             writer.close().map_err(|error| self.wrong(error))?;
-            fs::rename(&new, &self.path).map_err(DatasetError::system("renaming", &new))?;
             self.summary.files = 1;
         }
         Ok((self.summary, self.sample))
@@ -345,8 +412,8 @@ impl<'a> Part<'a> {
     }
 
     fn create(&self) -> Result<ArrowWriter<File>, DatasetError> {
-        let new = self.new_path();
-        let file = File::create_new(&new).map_err(DatasetError::system("creating", &new))?;
+        let file =
+            File::create_new(&self.path).map_err(DatasetError::system("creating", &self.path))?;
         let key = |name: &str, value: String| KeyValue::new(format!("cc.{name}"), Some(value));
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -364,10 +431,6 @@ impl<'a> Part<'a> {
         }
         ArrowWriter::try_new(file, self.table.schema.clone(), Some(properties.build()))
             .map_err(|error| self.wrong(error))
-    }
-
-    fn new_path(&self) -> PathBuf {
-        self.path.with_added_extension("new")
     }
 
     fn wrong(&self, reason: impl ToString) -> DatasetError {

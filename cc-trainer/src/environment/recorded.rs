@@ -14,7 +14,10 @@ use super::{
     network::{self, Network, World},
 };
 use crate::{
-    dataset::{DatasetError, Partitions, Recordings, Trajectory, features::Analysis},
+    dataset::{
+        DatasetError, Partitions, Recordings, Trajectory,
+        features::{self, Analysis},
+    },
     normalise::Normalizer,
 };
 
@@ -120,8 +123,16 @@ impl Store {
         let scratch = config.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let partitions = recordings.partition(&scratch, PARTITION, &|_| {})?;
         // Whatever is wrong with them shows now.
+        let mut known = false;
         for index in 0..partitions.len() {
-            partitions.visit(index, |_| Ok(()))?;
+            partitions.visit(index, |_| {
+                known = true;
+                Ok(())
+            })?;
+        }
+        if !known {
+            let decisions = partitions.gathered().decisions;
+            return Err(DatasetError::NoneKnown { decisions }.into());
         }
         Ok(Self {
             partitions,
@@ -181,12 +192,19 @@ fn normalizer(config: &Config, interface: &Interface) -> Result<Option<Normalize
     };
     let analysis: Analysis =
         serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-    let normalizer = analysis.normalizer().unwrap_or(Normalizer::identity(0));
-    let (found, expected) = (normalizer.observation.len(), interface.observation_len());
-    match found == expected {
-        true => Ok(Some(normalizer)),
-        false => Err(wrong(format!(
-            "it is of {found} inputs, and the recordings' observations have {expected}"
+    let names = features::names(interface);
+    let (found, expected) = (analysis.features.len(), names.len());
+    if found != expected {
+        return Err(wrong(format!(
+            "it has {found} inputs, and these recordings {expected}"
+        )));
+    }
+    let mut pairs = analysis.features.iter().zip(&names);
+    match pairs.find(|(found, expected)| found.name != **expected) {
+        None => Ok(analysis.normalizer()),
+        Some((found, expected)) => Err(wrong(format!(
+            "it has an input `{}` in the place of these recordings' `{expected}`",
+            found.name
         ))),
     }
 }
@@ -428,7 +446,7 @@ mod tests {
             ("{", "features.json: EOF"),
             (
                 "{\"decisions\": 3, \"features\": []}",
-                "it is of 0 inputs, and",
+                "it has 0 inputs, and these recordings 113;",
             ),
         ] {
             fs::write(&path, text).expect("there is space");

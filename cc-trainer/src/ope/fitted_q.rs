@@ -1,6 +1,7 @@
 //! Fitted Q for a finite horizon: Q_h(x, a), what `h` more decisions earn of which the first is `a` and the others are the
 //! candidate's, by regressions of r + γ V_{h−1}(x') on the features, one an action (fitted Q evaluation: H. Le, C. Voloshin,
-//! Y. Yue, "Batch Policy Learning under Constraints", ICML 2019, with linear functions). All transitions serve all h.
+//! Y. Yue, "Batch Policy Learning under Constraints", ICML 2019, with linear functions). All transitions serve all h. The ridge
+//! pulls towards the mean of all targets: towards 0, each of the h regressions would lose a share of what is left to earn.
 
 use rayon::prelude::*;
 
@@ -19,19 +20,25 @@ pub(super) struct FittedQ<'a> {
     discount: f64,
     /// An action each.
     grams: Vec<Cholesky>,
-    /// Of Q_h at h − 1: `[D][A][R]`.
+    /// Of the features, by action: `[A][D]`.
+    sums: Vec<f64>,
+    /// Transitions that it is fitted on.
+    count: f64,
+    /// Of Q_h at h − 1, beside the mean: `[D][A][R]`.
     weights: Vec<Vec<f64>>,
+    /// The mean of its targets, likewise: `[R]`.
+    means: Vec<Vec<f64>>,
     /// V_h of its flows' steps at h, flow after flow: `[step][R]`.
     values: Vec<Vec<f64>>,
     /// Where each of its flows begins there.
     offsets: Vec<usize>,
 }
 
-/// A linear functional of Q_h, Σ over a and d of what is given times the weight of feature d in Q_h(·, a).
+/// A linear functional of Q_h: of its weights, and of its mean.
 pub(super) struct Source {
     /// h; nothing for 0.
     left: usize,
-    /// `[A][D]`.
+    /// What the weight of feature d in Q_h(·, a) counts, `[A][D]`; at last what the mean does.
     of: Vec<f64>,
 }
 
@@ -39,7 +46,7 @@ impl Source {
     pub(super) fn new(left: usize, sizes: &Sizes) -> Self {
         Self {
             left,
-            of: vec![0.0; sizes.actions * sizes.features],
+            of: vec![0.0; sizes.actions * sizes.features + 1],
         }
     }
 
@@ -72,7 +79,10 @@ impl<'a> FittedQ<'a> {
             horizon: settings.horizon,
             discount: settings.discount,
             grams: Vec::new(),
+            sums: Vec::new(),
+            count: 0.0,
             weights: Vec::new(),
+            means: Vec::new(),
             values: vec![vec![0.0; steps * sizes.terms]],
             offsets,
         };
@@ -85,20 +95,26 @@ impl<'a> FittedQ<'a> {
 
     /// Q_`left`(x, ·), `[A][R]`.
     pub(super) fn predict(&self, left: usize, features: &[f32], into: &mut [f64]) {
-        predict(&self.weights[left - 1], features, into);
+        predict(
+            &self.weights[left - 1],
+            &self.means[left - 1],
+            features,
+            into,
+        );
     }
 
     /// To first order, how each functional of Q changes with the weight that a flow has in the fit: added to
-    /// `into[flow][source][term]`, all flows' numbering. A change of the weights of the flows by c − 1 moves Q_h by
-    /// G⁻¹ Σ (c − 1) φ e, and through V_h all later ones. e is r + γ V_{h−1} − Q_h as if the fit had not seen that very
-    /// transition: its residual over 1 − φᵀ G⁻¹ φ (the jackknife; what a fit has seen it fits too well).
+    /// `into[flow][source][term]`, all flows' numbering. A change of the weights of the flows by c − 1 moves the weights of Q_h
+    /// by G⁻¹ Σ (c − 1) φ e, its mean by that of (c − 1) times the targets' deviations, and through V_h all later ones. e is
+    /// r + γ V_{h−1} − Q_h as if the fit had not seen that very transition: its residual over 1 − φᵀ G⁻¹ φ (the jackknife; what
+    /// a fit has seen it fits too well).
     pub(super) fn influence(&self, sources: &[Source], into: &mut [f64]) {
         let Sizes {
             features,
             actions,
             terms,
         } = self.sizes;
-        let width = actions * features;
+        let width = actions * features + 1;
         let leverages = self.leverages();
         let mut ahead = vec![0.0; sources.len() * width];
         for left in (1..=self.horizon).rev() {
@@ -108,12 +124,16 @@ impl<'a> FittedQ<'a> {
                         *ahead += of;
                     }
                 }
+                let (ahead, mean) = ahead.split_at_mut(width - 1);
                 for (gram, ahead) in self.grams.iter().zip(ahead.chunks_exact_mut(features)) {
                     gram.solve(ahead, 1);
                 }
+                // What the mean does that the weights do not take back, shared among all targets.
+                let taken_back: f64 = ahead.iter().zip(&self.sums).map(|(a, b)| a * b).sum();
+                mean[0] = (mean[0] - taken_back) / self.count.max(1.0);
             }
             let directions = std::mem::take(&mut ahead);
-            let weights = &self.weights[left - 1];
+            let (weights, mean) = (&self.weights[left - 1], &self.means[left - 1]);
             let parts = self.parts(|part| {
                 let mut next = vec![0.0; directions.len()];
                 let mut own = Vec::new();
@@ -122,7 +142,12 @@ impl<'a> FittedQ<'a> {
                     let mut moved = vec![0.0; sources.len() * terms];
                     self.transitions(place, left, |index, follows, target| {
                         let step = &flow.steps[index];
-                        let mut error = target.to_vec();
+                        let deviation: Vec<f64> = target
+                            .iter()
+                            .zip(mean)
+                            .map(|(target, mean)| target - mean)
+                            .collect();
+                        let mut error = deviation.clone();
                         for (feature, row) in step
                             .features
                             .iter()
@@ -148,14 +173,16 @@ impl<'a> FittedQ<'a> {
                                 .zip(&step.features)
                                 .map(|(along, &feature)| along * f64::from(feature))
                                 .sum();
-                            if pull == 0.0 {
-                                continue;
-                            }
-                            for (moved, error) in moved[source * terms..].iter_mut().zip(&error) {
-                                *moved += pull * error;
+                            let share = direction[width - 1];
+                            let errors = error.iter().zip(&deviation);
+                            for (moved, (error, deviation)) in
+                                moved[source * terms..].iter_mut().zip(errors)
+                            {
+                                *moved += pull * error + share * deviation;
                             }
                             if follows {
-                                add_value(next, &flow.steps[index + 1], self.discount * pull);
+                                let counted = self.discount * (pull + share);
+                                add_value(next, &flow.steps[index + 1], counted);
                             }
                         }
                     });
@@ -178,19 +205,26 @@ impl<'a> FittedQ<'a> {
         }
     }
 
-    /// The regressions' matrices, Σ φ φᵀ + ridge.
+    /// The regressions' matrices, Σ φ φᵀ + ridge, and Σ φ.
     fn factorise(&mut self, ridge: f64) {
         let Sizes {
             features, actions, ..
         } = self.sizes;
         let square = features * features;
+        let first = actions * square;
+        let size = first + actions * features + 1;
         let parts = self.parts(|part| {
-            let mut grams = vec![0.0; actions * square];
+            let mut all = vec![0.0; size];
             for &place in part {
                 let flow = &self.flows[self.own[place]];
                 self.transitions(place, 1, |index, _, _| {
                     let step = &flow.steps[index];
-                    let gram = &mut grams[step.action * square..][..square];
+                    all[size - 1] += 1.0;
+                    let sums = &mut all[first + step.action * features..];
+                    for (sum, &x) in sums.iter_mut().zip(&step.features) {
+                        *sum += f64::from(x);
+                    }
+                    let gram = &mut all[step.action * square..][..square];
                     for (i, &x) in step.features.iter().enumerate() {
                         if x == 0.0 {
                             continue;
@@ -202,9 +236,12 @@ impl<'a> FittedQ<'a> {
                     }
                 });
             }
-            grams
+            all
         });
-        let mut grams = sum(parts, actions * square);
+        let mut grams = sum(parts, size);
+        self.count = grams[size - 1];
+        self.sums = grams[first..size - 1].to_vec();
+        grams.truncate(first);
         self.grams = grams
             .chunks_exact_mut(square)
             .map(|gram| {
@@ -225,6 +262,19 @@ impl<'a> FittedQ<'a> {
         } = self.sizes;
         let left = self.weights.len() + 1;
         let parts = self.parts(|part| {
+            let mut sums = vec![0.0; terms];
+            for &place in part {
+                self.transitions(place, left, |_, _, target| {
+                    for (sum, target) in sums.iter_mut().zip(target) {
+                        *sum += target;
+                    }
+                });
+            }
+            sums
+        });
+        let mut mean = sum(parts, terms);
+        mean.iter_mut().for_each(|sum| *sum /= self.count.max(1.0));
+        let parts = self.parts(|part| {
             let mut right = vec![0.0; actions * features * terms];
             for &place in part {
                 let flow = &self.flows[self.own[place]];
@@ -232,8 +282,8 @@ impl<'a> FittedQ<'a> {
                     let step = &flow.steps[index];
                     let right = &mut right[step.action * features * terms..];
                     for (row, &feature) in right.chunks_exact_mut(terms).zip(&step.features) {
-                        for (sum, target) in row.iter_mut().zip(target) {
-                            *sum += f64::from(feature) * target;
+                        for ((sum, target), mean) in row.iter_mut().zip(target).zip(&mean) {
+                            *sum += f64::from(feature) * (target - mean);
                         }
                     }
                 });
@@ -261,7 +311,7 @@ impl<'a> FittedQ<'a> {
             let mut q = vec![0.0; actions * terms];
             for &place in part {
                 for step in &self.flows[self.own[place]].steps {
-                    predict(&weights, &step.features, &mut q);
+                    predict(&weights, &mean, &step.features, &mut q);
                     values.extend(expected(step, &q, terms));
                 }
             }
@@ -269,6 +319,7 @@ impl<'a> FittedQ<'a> {
         });
         self.values.push(parts.concat());
         self.weights.push(weights);
+        self.means.push(mean);
     }
 
     /// φᵀ G⁻¹ φ of each step: how much its own outcome counts in what is fitted there.
@@ -325,8 +376,10 @@ pub(super) fn expected(step: &Step, q: &[f64], terms: usize) -> impl Iterator<It
     })
 }
 
-fn predict(weights: &[f64], features: &[f32], into: &mut [f64]) {
-    into.fill(0.0);
+fn predict(weights: &[f64], mean: &[f64], features: &[f32], into: &mut [f64]) {
+    for own in into.chunks_exact_mut(mean.len()) {
+        own.copy_from_slice(mean);
+    }
     for (&feature, row) in features.iter().zip(weights.chunks_exact(into.len())) {
         if feature == 0.0 {
             continue;
@@ -339,6 +392,10 @@ fn predict(weights: &[f64], features: &[f32], into: &mut [f64]) {
 
 fn add_value(of: &mut [f64], step: &Step, weight: f64) {
     let features = step.features.len();
+    // The candidate's probabilities sum to 1.
+    if let Some(mean) = of.last_mut() {
+        *mean += weight;
+    }
     for (row, share) in of.chunks_exact_mut(features).zip(&step.candidate) {
         let factor = share * weight;
         if factor == 0.0 {

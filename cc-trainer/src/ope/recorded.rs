@@ -109,7 +109,11 @@ pub fn flows(
     }
     let gathered = partitions.gathered().decisions as usize;
     taken.not_looked_at = gathered.saturating_sub(decisions);
-    if taken.flows.is_empty() {
+    if decisions == 0 {
+        let decisions = partitions.gathered().decisions;
+        return Err(DatasetError::NoneKnown { decisions }.into());
+    }
+    if taken.without_probability == decisions {
         return Err(CandidateError::NoProbability { decisions });
     }
     let normalizer = fit(environment, &taken.flows);

@@ -285,6 +285,32 @@ fn influence_is_what_leaving_a_flow_out_does() {
 }
 
 #[test]
+fn what_is_always_earned_is_expected_however_little_was_seen() {
+    // More inputs than the data can tell anything about: whatever the model does not know, it must not take for nothing.
+    let mut random = StdRng::seed_from_u64(1);
+    let mut step = || Step {
+        features: (0..40).map(|_| random.random_range(-1.0..1.0)).collect(),
+        action: random.random_range(0..ACTIONS),
+        behaviour: 1.0 / ACTIONS as f64,
+        candidate: vec![0.5, 0.3, 0.2],
+        rewards: vec![10.0, 10.0 + random.random_range(-1.0..1.0)],
+    };
+    let flow = |id| Flow {
+        id,
+        steps: (0..2 * HORIZON).map(|_| step()).collect(),
+        ended: false,
+    };
+    let data: Vec<Flow> = (0..40).map(flow).collect();
+    let evaluation = evaluate(&data, &settings(200)).expect("valid");
+    for (term, tolerance) in evaluation.terms.iter().zip([1e-9, 0.3]) {
+        for estimate in &term.estimates[2..] {
+            let error = estimate.candidate.value - 10.0;
+            assert!(error.abs() < tolerance, "{estimate:?}");
+        }
+    }
+}
+
+#[test]
 fn each_reward_term_has_its_own_answer() {
     let process = Process::new(3, 1.0);
     let data = process.flows(3_000, 9, true);

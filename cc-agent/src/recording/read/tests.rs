@@ -174,6 +174,23 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
+fn a_directory_says_why_there_is_nothing_to_read() {
+    let (directory, path) = scratch();
+    let error = || files(directory.path()).expect_err("nothing").to_string();
+    assert!(error().contains("no recording there"), "{}", error());
+    let writer = FileWriter::create(&path, header()).expect("a new file");
+    assert!(
+        error().contains("a.parquet.open: its agent is still writing"),
+        "{}",
+        error()
+    );
+    let open = path.with_added_extension("open");
+    assert!(matches!(files(&open), Err(RecordingError::Open { .. })));
+    writer.finish().expect("there is space");
+    assert_eq!(files(directory.path()).expect("complete"), [path]);
+}
+
+#[test]
 fn a_file_cut_short_says_so() {
     let (_directory, path) = scratch();
     write(&path, &[&some_rows(20)]);

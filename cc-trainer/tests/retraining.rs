@@ -1,0 +1,872 @@
+//! From recordings to a better policy by the commands of the binary: `dataset`, `train --from` and `ope`.
+//!
+//! What is recorded here is a small world whose truth is known: what a window carries depends on the action before it, and on
+//! nothing else ([`CARRIED`]).
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    ops::Range,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+};
+
+use arrow_array::{ArrayRef, Float32Array, RecordBatch};
+use bytemuck::Zeroable;
+use cc_agent::{
+    environment::Environment,
+    policy::{
+        Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
+        export::ActorCritic,
+    },
+    recording::{AddressForm, Decided, FileHeader, FileWriter, NO_MODE, Replay, Row},
+    reward::Terms,
+};
+use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
+use cc_trainer::{
+    dataset::features::Analysis,
+    export,
+    ope::{Interval, Method, Refusal, Term, recorded::TERM_NAMES},
+};
+use parquet::{
+    arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
+    file::{
+        metadata::KeyValue,
+        properties::WriterProperties,
+        reader::{FileReader, SerializedFileReader},
+    },
+};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde::Deserialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a window carries after each action, `0,/2,-10,+10,*2`, Mbit/s.
+const CARRIED: [u32; 5] = [4, 1, 2, 16, 8];
+/// Logits of a policy that tries everything alike, of one that likes what carries most, and of one that likes what carries least.
+const EVEN: [f32; 5] = [0.0; 5];
+const BETTER: [f32; 5] = [0.0, 0.0, 0.0, 1.2, 0.0];
+const WORSE: [f32; 5] = [0.0, 1.2, 0.0, 0.0, 0.0];
+/// Flows of a recording, and decisions of each; a window more than that.
+const FLOWS: u64 = 200;
+const DECISIONS: usize = 16;
+
+/// Settings of a run that takes a moment, and happens alike each time.
+const SMALL: &str = "
+    serving = \"softmax\"
+    actors = 0
+    environment = { kind = \"recorded\", from = [] }
+
+    [model]
+    hidden = [16]
+    lstm = 0
+
+    [learner]
+    batch = 8
+    unroll = 16
+    learning_rate = 5e-3
+    discount = 0.5
+    entropy_cost = 0.01
+    reward_normalisation = \"global\"
+    cloning = 0.1
+    anchor = 0.05
+
+    [actor]
+    environments = 8
+    fit_steps = 1000
+";
+
+/// The same beside simulated networks.
+const BESIDE: &str = "
+    actors = 0
+
+    [environment]
+    kind = \"network\"
+    episode_s = 1
+
+    [[environment.links]]
+    scenarios = \"pantheon/bdp-1\"
+
+    [learner]
+    batch = 4
+    unroll = 10
+    learning_rate = 1e-5
+
+    [actor]
+    environments = 4
+";
+
+#[test]
+fn a_recording_becomes_a_policy_that_is_better() {
+    let place = Place::new();
+    place.policy("even.onnx", &environment(), EVEN);
+    place.record("day1", &environment(), Some("even.onnx"), 0..FLOWS);
+    place.record("day2", &environment(), Some("even.onnx"), FLOWS..2 * FLOWS);
+
+    let told = place.run(0, "dataset day1 --out timeline");
+    let decisions = FLOWS as usize * DECISIONS;
+    assert!(
+        told.contains(&format!("{decisions} decisions of {FLOWS} flows")),
+        "{told}"
+    );
+    let summary: BTreeMap<String, u64> = place.json("timeline/dataset.json");
+    let expected = [
+        ("rows", FLOWS * (DECISIONS as u64 + 1)),
+        ("decisions", decisions as u64),
+        ("left_out", 0),
+        ("without_probability", 0),
+        ("trajectories", FLOWS),
+        ("ended", FLOWS),
+    ];
+    for (name, expected) in expected {
+        assert_eq!(summary[name], expected, "{name}");
+    }
+    let files = fs::read_dir(place.at("timeline")).expect("it was written");
+    let mut rows = 0;
+    for file in files {
+        let path = file.expect("an entry").path();
+        match path.extension().and_then(|kind| kind.to_str()) {
+            Some("parquet") => {
+                let file = SerializedFileReader::new(File::open(path).expect("readable"));
+                let file = file.expect("Parquet");
+                rows += file.metadata().file_metadata().num_rows();
+            }
+            kind => assert_eq!(kind, Some("json"), "{}", path.display()),
+        }
+    }
+    assert_eq!(rows, decisions as i64);
+    place.refuses(
+        "dataset day1 --out timeline",
+        &["nothing is overwritten", "--out"],
+    );
+
+    // The transforms that were found are those that are trained with, and exported.
+    place.write("small.toml", SMALL);
+    let train = "train --config small.toml --from day1 --normalisation timeline/features.json \
+                 --steps 15000 --out retrained";
+    place.run(0, train);
+    let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
+    let network = export::network(&policy, 0).expect("one of ours");
+    let analysis: Analysis = place.json("timeline/features.json");
+    assert_eq!(Some(network.normalizer), analysis.normalizer());
+    assert_eq!(policy.meta().environment, environment());
+    let even = PolicyFile::read(&place.at("even.onnx")).expect("a policy");
+    assert_eq!(policy.meta().provenance["recorded"], even.summary().sha256);
+    let record: Value = place.json("retrained/train.json");
+    for loss in ["td_loss", "mc_loss"] {
+        assert!(record["last"][loss].as_f64().is_some_and(|loss| loss > 0.0));
+    }
+    place.run(0, train);
+    place.refuses(
+        &format!("{train} --seed 2"),
+        &["a run with other settings", "seed: 2, not 1"],
+    );
+
+    // On what it was not trained on.
+    let ope = "ope --from day2 --policy retrained/policy.onnx --horizon 2 --json ope.json";
+    let told = place.run(0, ope);
+    assert!(told.contains("candidate: better"), "{told}");
+    place.refuses(
+        ope,
+        &["ope.json is there already", "nothing is overwritten"],
+    );
+}
+
+#[test]
+fn a_candidate_is_better_or_worse_or_nobody_can_say() {
+    let place = Place::new();
+    place.policy("even.onnx", &environment(), EVEN);
+    place.record("day", &environment(), Some("even.onnx"), 0..FLOWS);
+    place.policy("better.onnx", &environment(), BETTER);
+    place.policy("worse.onnx", &environment(), WORSE);
+    let ask = |code, candidate: &str, json: &str| {
+        let ope = format!("ope --from day --horizon 3 --policy {candidate} --json {json}");
+        let told = place.run(code, &ope);
+        let last = told.lines().rfind(|line| line.contains("candidate: "));
+        (
+            last.unwrap_or_default().to_owned(),
+            place.json::<Figures>(json),
+        )
+    };
+    let reward = |figures: &Figures| {
+        let magic = figures.terms["reward"]
+            .estimates
+            .last()
+            .expect("seven")
+            .clone();
+        assert_eq!(magic.method, Method::Magic);
+        magic
+    };
+
+    let (last, better) = ask(0, "better.onnx", "better.json");
+    assert!(last.ends_with("candidate: better"), "{last}");
+    let (last, worse) = ask(3, "worse.onnx", "worse.json");
+    assert!(last.ends_with("candidate: worse"), "{last}");
+    for figures in [&better, &worse] {
+        let names: Vec<_> = figures.terms.keys().map(String::as_str).collect();
+        let mut expected = TERM_NAMES;
+        expected.sort_unstable();
+        assert_eq!(names, expected);
+        for Term {
+            recorded,
+            estimates,
+        } in figures.terms.values()
+        {
+            let methods: Vec<_> = estimates.iter().map(|estimate| estimate.method).collect();
+            assert_eq!(methods, Method::ALL);
+            let differences = estimates.iter().map(|estimate| &estimate.difference);
+            let values = estimates.iter().map(|estimate| &estimate.candidate);
+            for Interval { value, low, high } in values.chain(differences).chain([recorded]) {
+                assert!(low <= high && value.is_finite(), "{low} to {high}: {value}");
+            }
+            for estimate in estimates {
+                assert!((30.0..=FLOWS as f64).contains(&estimate.effective));
+                assert_eq!(estimate.refusal, None);
+            }
+        }
+        // Every one of the seven sees what is as plain as this.
+        let sign = if reward(figures).difference.low > 0.0 {
+            1.0
+        } else {
+            -1.0
+        };
+        for estimate in &figures.terms["reward"].estimates {
+            assert!(sign * estimate.difference.value > 0.0, "{estimate:?}");
+        }
+    }
+    // What the world is made so.
+    let mean = |logits: [f32; 5]| {
+        let weights = logits.map(f32::exp);
+        let carried = weights
+            .iter()
+            .zip(CARRIED)
+            .map(|(w, carried)| w * carried as f32);
+        f64::from(carried.sum::<f32>() / weights.iter().sum::<f32>())
+    };
+    for (figures, logits) in [(&better, BETTER), (&worse, WORSE)] {
+        let magic = figures.terms[TERM_NAMES[0]]
+            .estimates
+            .last()
+            .expect("seven");
+        assert!(
+            (magic.candidate.value / mean(logits) - 1.0).abs() < 0.1,
+            "{magic:?}"
+        );
+    }
+
+    let (last, same) = ask(4, "even.onnx", "same.json");
+    assert!(last.contains("cannot be told apart"), "{last}");
+    assert!((same.mean_ratio - 1.0).abs() < 1e-6, "{}", same.mean_ratio);
+
+    // Who hardly ever tries anything records nothing about what others would do.
+    place.policy("narrow.onnx", &environment(), [12.0, 0.0, 0.0, 0.0, 0.0]);
+    place.record("narrow", &environment(), Some("narrow.onnx"), 0..FLOWS);
+    let told = place.run(
+        4,
+        "ope --from narrow --policy better.onnx --json refused.json",
+    );
+    assert!(told.contains("record with more exploration"), "{told}");
+    let refused = reward(&place.json("refused.json")).refusal;
+    assert!(matches!(refused, Some(Refusal::Unsupported { mean_ratio }) if mean_ratio < 0.8));
+}
+
+#[test]
+fn observed_flows_are_learnt_from_without_probabilities() {
+    let place = Place::new();
+    place.record("observed", &environment(), None, 0..FLOWS);
+    let told = place.run(0, "dataset observed --out timeline");
+    let expected = format!(
+        "{} decisions without a probability",
+        FLOWS as usize * DECISIONS
+    );
+    assert!(
+        told.contains("by observed:cubic") && told.contains(&expected),
+        "{told}"
+    );
+    place.write("small.toml", SMALL);
+    place.run(
+        0,
+        "train --config small.toml --from observed --steps 15000 --out learnt",
+    );
+    let why = ["has a probability", "cc-agent run --serving softmax"];
+    place.refuses("ope --from observed --policy learnt/policy.onnx", &why);
+
+    // It stayed near what it saw, and yet does more of what turned out well.
+    place.policy("even.onnx", &environment(), EVEN);
+    place.record("day", &environment(), Some("even.onnx"), FLOWS..2 * FLOWS);
+    place.run(0, "ope --from day --policy learnt/policy.onnx --horizon 2");
+}
+
+#[test]
+fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
+    let place = Place::new();
+    place.policy("first.onnx", &environment(), BETTER);
+    place.record("day", &environment(), Some("first.onnx"), 0..20);
+    place.write("beside.toml", BESIDE);
+    place.run(
+        0,
+        "train --config beside.toml --from day --simulated 0.5 --init first.onnx --steps 800 --out mixed",
+    );
+    let network = |path: &str| {
+        let file = PolicyFile::read(&place.at(path)).expect("a policy");
+        export::network(&file, 0).expect("one of ours")
+    };
+    let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
+    assert_eq!(
+        (mixed.shape, mixed.normalizer),
+        (first.shape, first.normalizer)
+    );
+    let moved = mixed.parameters.iter().zip(&first.parameters);
+    let moved = moved
+        .map(|(now, then)| (now - then).abs())
+        .fold(0.0, f32::max);
+    assert!(moved > 0.0 && moved < 0.01, "{moved}");
+    let record: Value = place.json("mixed/train.json");
+    let tasks = record["last"]["tasks"].as_array().expect("a list");
+    let names: Vec<_> = tasks
+        .iter()
+        .filter_map(|task| task["name"].as_str())
+        .collect();
+    assert_eq!(names[0], "recorded");
+    assert!(names.len() > 1, "{names:?}");
+}
+
+#[test]
+fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
+    let place = Place::new();
+    place.policy("even.onnx", &environment(), EVEN);
+    place.write("small.toml", SMALL);
+    place.record("good", &environment(), Some("even.onnx"), 0..8);
+    let good = place.at("good/0.parquet");
+    let damaged = |directory: &str| {
+        fs::create_dir(place.at(directory)).expect("a new directory");
+        place.at(directory).join("1.parquet")
+    };
+
+    place.run(0, "dataset good --out foreign");
+    rewritten(&good, &damaged("newer"), |values, _| {
+        for value in values {
+            if value.key == "cc.schema_version" {
+                value.value = Some("2".to_owned());
+            }
+        }
+    });
+    let other = Environment {
+        actions: "0,/2,*2".parse().expect("actions"),
+        ..environment()
+    };
+    place.record("mixed", &other, None, 8..12);
+    fs::copy(&good, place.at("mixed/2.parquet")).expect("there is space");
+    rewritten(&good, &damaged("nan"), |_, batch| {
+        let column = batch.schema().index_of("reward").expect("a column");
+        let mut columns = batch.columns().to_vec();
+        let mut rewards: Vec<f32> = vec![0.5; batch.num_rows()];
+        rewards[3] = f32::NAN;
+        columns[column] = Arc::new(Float32Array::from(rewards)) as ArrayRef;
+        *batch = RecordBatch::try_new(batch.schema(), columns).expect("the same columns");
+    });
+    fs::create_dir(place.at("empty")).expect("a new directory");
+    let bytes = fs::read(&good).expect("readable");
+    fs::write(damaged("truncated"), &bytes[..bytes.len() / 2]).expect("there is space");
+    fs::write(damaged("text"), "flow,sequence,reward\n").expect("there is space");
+    fs::copy(&good, damaged("copied")).expect("there is space");
+    // The middle of flows that are shorter than an observation's memory.
+    let parts = place.at("good/1.parquet");
+    let long = Environment {
+        history: DECISIONS,
+        ..environment()
+    };
+    rewritten(&parts, &damaged("middle"), |values, _| {
+        for value in values {
+            if value.key == "cc.environment" {
+                value.value = serde_json::to_string(&long).ok();
+            }
+        }
+    });
+    place.policy("long.onnx", &long, EVEN);
+
+    let cases: [(&str, &[&str]); 11] = [
+        (
+            "foreign",
+            &["foreign/timeline-0", "no recording", "leave it away"],
+        ),
+        (
+            "newer",
+            &[
+                "newer/1.parquet",
+                "version 2",
+                "version 1",
+                "use the release",
+            ],
+        ),
+        (
+            "mixed",
+            &[
+                "mixed/2.parquet",
+                "other settings than mixed/0.parquet",
+                "actions:",
+                "name the files",
+            ],
+        ),
+        (
+            "nan",
+            &[
+                "nan/1.parquet",
+                "row 3, column reward: NaN",
+                "leave it away",
+            ],
+        ),
+        ("empty", &["empty: no recording there", "*.parquet"]),
+        ("missing", &["missing: No such file"]),
+        (
+            "truncated",
+            &["truncated/1.parquet", "cut short", "copy it again"],
+        ),
+        ("text", &["text/1.parquet", "no Parquet"]),
+        (
+            "good copied",
+            &[
+                "row 0 of flow",
+                "good/0.parquet and in copied/1.parquet",
+                "no copy",
+            ],
+        ),
+        (
+            "good good",
+            &[
+                "row 0 of flow",
+                "good/0.parquet and in good/0.parquet",
+                "once",
+            ],
+        ),
+        (
+            "middle",
+            &["rows are missing before each", "from their beginning"],
+        ),
+    ];
+    for (paths, expected) in cases {
+        let candidate = if paths == "middle" {
+            "long.onnx"
+        } else {
+            "even.onnx"
+        };
+        for command in [
+            format!("dataset {paths} --out new/timeline"),
+            format!("train --config small.toml --from {paths} --steps 128 --out new"),
+            format!("ope --from {paths} --policy {candidate} --json new.json"),
+        ] {
+            place.refuses(&command, expected);
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
+    let place = Place::new();
+    place.policy("even.onnx", &environment(), EVEN);
+    place.record("good", &environment(), Some("even.onnx"), 0..8);
+    place.write("small.toml", SMALL);
+    let actions = Environment {
+        actions: "0,/2,-20,+20,*2".parse().expect("actions"),
+        ..environment()
+    };
+    let history = Environment {
+        history: 3,
+        ..environment()
+    };
+    place.policy("actions.onnx", &actions, EVEN);
+    place.policy("history.onnx", &history, EVEN);
+    place.write("broken.onnx", "no policy");
+    place.record("others", &actions, None, 8..12);
+    place.run(0, "dataset others --out others/timeline");
+    place.run(0, "dataset good --out timeline");
+
+    let train = "train --config small.toml --steps 128 --from good";
+    let ope = "ope --from good --policy";
+    let cases: [(String, &[&str]); 18] = [
+        (
+            format!("{ope} actions.onnx"),
+            &["actions: \"0,/2,-20,+20,*2\", not \"0,/2,-10,+10,*2\""],
+        ),
+        (
+            format!("{ope} history.onnx"),
+            &["history: 3, not 2", "same observations"],
+        ),
+        (
+            format!("{ope} broken.onnx"),
+            &["broken.onnx", "not an ONNX file"],
+        ),
+        (
+            format!("{ope} missing.onnx"),
+            &["missing.onnx: No such file"],
+        ),
+        (format!("{ope} fixed:10"), &["fixed:10: it sets a window"]),
+        (
+            format!("{ope} even.onnx --horizon 0"),
+            &["horizon is 0", "1 to 10000"],
+        ),
+        (
+            format!("{ope} even.onnx --confidence 95"),
+            &["confidence is 95", "between 0 and 1"],
+        ),
+        (
+            format!("{ope} even.onnx --horizon 100"),
+            &["0 flows have a stretch of 100", "shorten"],
+        ),
+        (
+            format!("{ope} even.onnx --json nowhere/ope.json"),
+            &["nowhere/ope.json"],
+        ),
+        (
+            format!("{ope} even.onnx --json small.toml"),
+            &["small.toml is there already", "--json"],
+        ),
+        (
+            format!("{train} --init actions.onnx --out new"),
+            &["actions.onnx", "-20,+20", "other settings"],
+        ),
+        (
+            format!("{train} --init history.onnx --out new"),
+            &["history.onnx", "history: 3, not 2"],
+        ),
+        (
+            format!("{train} --init broken.onnx --out new"),
+            &["broken.onnx", "not an ONNX file"],
+        ),
+        (
+            format!("{train} --normalisation others/timeline/features.json --out new"),
+            &[
+                "features.json",
+                "`past2.-20` in the place of these recordings' `past2.-10`",
+                "dataset",
+            ],
+        ),
+        (
+            format!("{train} --normalisation timeline/dataset.json --out new"),
+            &["timeline/dataset.json", "unknown field", "dataset"],
+        ),
+        // Among these would lie a policy of the same name.
+        (
+            format!("{train} --out policies"),
+            &["policies/policy.onnx is there already", "--out"],
+        ),
+        (
+            "dataset good --out good".to_owned(),
+            &["good/", "nothing is overwritten", "--out"],
+        ),
+        (
+            "dataset good --override nothing=binary --out new".to_owned(),
+            &["`nothing`", "features.json"],
+        ),
+    ];
+    fs::create_dir(place.at("policies")).expect("a new directory");
+    fs::copy(place.at("even.onnx"), place.at("policies/policy.onnx")).expect("there is space");
+    for (command, expected) in cases {
+        place.refuses(&command, expected);
+    }
+}
+
+/// What `--json` writes, as far as it is looked at.
+#[derive(Deserialize)]
+struct Figures {
+    mean_ratio: f64,
+    terms: BTreeMap<String, Term>,
+}
+
+/// A directory in which commands are given.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let directory = TempDir::new().expect("a scratch directory");
+        fs::create_dir(directory.path().join("scratch")).expect("a new directory");
+        Self(directory)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.0.path().join(path)
+    }
+
+    fn write(&self, path: &str, text: &str) {
+        fs::write(self.at(path), text).expect("there is space");
+    }
+
+    fn json<T: for<'a> Deserialize<'a>>(&self, path: &str) -> T {
+        let text = fs::read(self.at(path)).expect("it was written");
+        serde_json::from_slice(&text).expect("of this kind")
+    }
+
+    /// Gives a command, which has to end with `code`; what it says.
+    fn run(&self, code: i32, command: &str) -> String {
+        let output = Command::new(env!("CARGO_BIN_EXE_cc-trainer"))
+            .args(command.split_whitespace())
+            .current_dir(self.0.path())
+            .env("TMPDIR", self.at("scratch"))
+            .output()
+            .expect("it starts");
+        let mut told = String::from_utf8_lossy(&output.stdout).into_owned();
+        told += &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {told}");
+        told
+    }
+
+    /// A command that cannot be done: it says `expected`, and leaves everything as it was.
+    fn refuses(&self, command: &str, expected: &[&str]) {
+        let before = contents(self.0.path());
+        let told = self.run(1, command);
+        assert!(
+            told.starts_with("error: ") && told.lines().count() == 1,
+            "{command}: {told}"
+        );
+        for expected in expected {
+            assert!(
+                told.contains(expected),
+                "{command}: {told}\nlacks {expected}"
+            );
+        }
+        let after = contents(self.0.path());
+        assert!(
+            before == after,
+            "{command} has changed something: {:?}",
+            after.keys()
+        );
+    }
+
+    /// A policy that always prefers the same, and has a network that could learn.
+    fn policy(&self, path: &str, environment: &Environment, logits: [f32; 5]) {
+        let meta = PolicyMeta {
+            name: "small".to_owned(),
+            kind: PolicyKind::Trained,
+            environment: environment.clone(),
+            hidden: vec![8],
+            state: 8,
+            serving: SOFTMAX,
+            provenance: BTreeMap::new(),
+        };
+        let mut network = ActorCritic::random(&meta, 1);
+        network.policy.weights.fill(0.0);
+        network.policy.bias = logits.to_vec();
+        fs::write(self.at(path), network.export(&meta, "")).expect("there is space");
+    }
+
+    /// Records flows that a policy decides about, or that chance does and nobody knows how likely: two files, as when the first
+    /// one is full.
+    fn record(&self, path: &str, environment: &Environment, by: Option<&str>, flows: Range<u64>) {
+        let mut policy = by.map(|path| {
+            OnnxPolicy::from_file(&self.at(path), None, flows.start).expect("a policy")
+        });
+        let mut random = StdRng::seed_from_u64(flows.start);
+        let mut recorded: Vec<_> = flows.map(Recorded::new).collect();
+        let mut rows = Vec::new();
+        for number in 0..=DECISIONS {
+            let mut newest: Vec<_> = recorded
+                .iter()
+                .map(|flow| flow.row(environment, number, by.is_some(), &mut random))
+                .collect();
+            if number < DECISIONS {
+                let decisions = match &mut policy {
+                    Some(policy) => decided(policy, environment, &mut recorded, &newest),
+                    None => observed(environment, &recorded, &mut random),
+                };
+                for ((flow, row), decision) in recorded.iter_mut().zip(&mut newest).zip(decisions) {
+                    flow.carry_out(environment, row, decision);
+                }
+            }
+            rows.push(newest);
+        }
+        let header = FileHeader {
+            environment: environment.clone(),
+            policy: match by {
+                None => "observed:cubic".to_owned(),
+                Some(path) => {
+                    let file = PolicyFile::read(&self.at(path)).expect("a policy");
+                    file.summary().sha256.clone()
+                }
+            },
+            policy_metadata: None,
+            agent_version: "0.1.0".to_owned(),
+            kernel: "6.12.0".to_owned(),
+            host: BTreeMap::new(),
+            started_ns: 1_795_000_000_000_000_000,
+            utc_offset_ns: 1_700_000_000_000_000_000,
+            addresses: AddressForm::Absent,
+        };
+        fs::create_dir(self.at(path)).expect("a new directory");
+        for (number, part) in rows.chunks(DECISIONS / 2).enumerate() {
+            let file = self.at(path).join(format!("{number}.parquet"));
+            let mut writer = FileWriter::create(&file, header.clone()).expect("a new file");
+            writer.write(&part.concat()).expect("there is space");
+            writer.finish().expect("there is space");
+        }
+    }
+}
+
+const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
+
+fn environment() -> Environment {
+    Environment {
+        history: 2,
+        ..Environment::default()
+    }
+}
+
+/// A flow that is being recorded.
+struct Recorded {
+    flow: u64,
+    cwnd: u32,
+    action: usize,
+    replay: Replay,
+    state: State,
+}
+
+impl Recorded {
+    fn new(flow: u64) -> Self {
+        Self {
+            flow,
+            cwnd: 10,
+            action: 0,
+            replay: Replay::new(),
+            state: State::default(),
+        }
+    }
+
+    /// The flow's next window: what its last action makes of it, give or take.
+    fn row(
+        &self,
+        environment: &Environment,
+        number: usize,
+        ours: bool,
+        random: &mut StdRng,
+    ) -> Row {
+        let length_ns = u64::from(environment.window_ms) * 1_000_000;
+        let mut window = WindowRecord::zeroed();
+        let end_ns = (number as u64 + 1) * length_ns;
+        window.header = Header::of::<WindowRecord>(self.flow as u32, 0, end_ns);
+        window.start_ns = end_ns - length_ns;
+        window.index = number as u32;
+        window.cwnd = self.cwnd;
+        window.mss = 1448;
+        window.mode = if ours { Mode::Decided as u32 } else { NO_MODE };
+        let carried = CARRIED[self.action] * random.random_range(115..=135);
+        for _ in 0..4 {
+            let mut features = [0; FEATURES];
+            features[Feature::RttStanding as usize] = random.random_range(20_000..30_000);
+            features[Feature::Throughput as usize] = carried;
+            features[Feature::Delay as usize] = 10_000;
+            window.add(&features);
+        }
+        let terms = Terms::of(&window, &environment.reward);
+        Row {
+            flow: self.flow,
+            sequence: number as u32,
+            window,
+            initial_cwnd_bytes: 14_480,
+            decision: None,
+            terms,
+            reward: terms.reward(&environment.reward) as f32,
+            end: number == DECISIONS,
+            local: None,
+            remote: None,
+            cgroup: 0,
+        }
+    }
+
+    fn carry_out(&mut self, environment: &Environment, row: &mut Row, decision: Decided) {
+        self.action = usize::from(decision.action.expect("all have one"));
+        self.cwnd = decision.cwnd;
+        row.decision = Some(decision);
+        self.replay.next(environment, row);
+    }
+}
+
+/// What a policy decides on the flows' newest windows.
+fn decided(
+    policy: &mut OnnxPolicy,
+    environment: &Environment,
+    flows: &mut [Recorded],
+    newest: &[Row],
+) -> Vec<Decided> {
+    let queries = flows.iter_mut().zip(newest).map(|(flow, row)| Query {
+        observation: flow.replay.next(environment, row),
+        reward: row.reward,
+        cwnd: flow.cwnd,
+        state: std::mem::take(&mut flow.state),
+        probabilities: Vec::new(),
+    });
+    let mut queries: Vec<_> = queries.collect();
+    let choices = policy.decide(&mut queries);
+    let answers = flows.iter_mut().zip(queries).zip(choices);
+    let decisions = answers.map(|((flow, query), choice)| {
+        flow.state = query.state;
+        let Choice::Action { index, probability } = choice else {
+            panic!("no action: {choice:?}")
+        };
+        Decided {
+            action: Some(index as u8),
+            probability: Some(probability),
+            probabilities: Some(query.probabilities),
+            base_cwnd: flow.cwnd,
+            cwnd: environment
+                .actions
+                .apply(index, flow.cwnd, environment.cwnd),
+            delay_ns: Some(1_000_000),
+        }
+    });
+    decisions.collect()
+}
+
+/// What chance decides.
+fn observed(environment: &Environment, flows: &[Recorded], random: &mut StdRng) -> Vec<Decided> {
+    let decisions = flows.iter().map(|flow| {
+        let action = random.random_range(0..environment.actions.len());
+        Decided {
+            action: Some(action as u8),
+            probability: None,
+            probabilities: None,
+            base_cwnd: flow.cwnd,
+            cwnd: environment
+                .actions
+                .apply(action, flow.cwnd, environment.cwnd),
+            delay_ns: None,
+        }
+    });
+    decisions.collect()
+}
+
+/// A Parquet file with its metadata and rows changed.
+fn rewritten(from: &Path, to: &Path, change: impl FnOnce(&mut [KeyValue], &mut RecordBatch)) {
+    let file = File::open(from).expect("readable");
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let metadata = builder.metadata().file_metadata().key_value_metadata();
+    let mut values = metadata.cloned().unwrap_or_default();
+    values.retain(|value| value.key.starts_with("cc."));
+    let batches: Vec<_> = builder.build().expect("readable").collect();
+    let [Ok(batch)] = &batches[..] else {
+        panic!("one batch, as it is small")
+    };
+    let mut batch = batch.clone();
+    change(&mut values, &mut batch);
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(values));
+    let file = File::create_new(to).expect("a new file");
+    let writer = ArrowWriter::try_new(file, batch.schema(), Some(properties.build()));
+    let mut writer = writer.expect("a writer");
+    writer.write(&batch).expect("there is space");
+    writer.close().expect("there is space");
+}
+
+/// Every file and directory below one, and what is in it.
+fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(directory).expect("readable") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all.extend(contents(&path));
+            all.insert(path, Vec::new());
+        } else {
+            let bytes = fs::read(&path).expect("readable");
+            all.insert(path, bytes);
+        }
+    }
+    all
+}
