@@ -52,7 +52,7 @@ try second 3
 cc-agent promote --name field
 
 step "A worse one, on half of the flows of what is served now"
-cc-trainer train --config "$root/docs/retraining/careless.toml" --init first/policy.onnx --out careless
+cc-trainer train --config "$root/docs/retraining/careless.toml" --out careless
 judge day2/first careless/policy.onnx
 try careless 4
 kill $agent
