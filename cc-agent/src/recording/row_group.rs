@@ -1,7 +1,7 @@
 //! Rows to a row group: straight to Parquet's columns, one after the other.
 //!
-//! Arrow's writer would keep the compressors of all columns at once, which costs as much as compressing does: here each
-//! works in the memory of the one before.
+//! Arrow's writer keeps the compressors and pages of all columns until the group ends, in memory that the kernel has to
+//! provide anew for every group. Here each column works in the memory of the one before.
 
 use std::io::Write;
 
@@ -148,7 +148,7 @@ impl<W: Write + Send> Columns<'_, W> {
         Ok(())
     }
 
-    /// A statistic of all features, column by column: each row is read once rather than once a feature.
+    /// A statistic of all features, a column each. Row by row, as what lies together had better be read together.
     fn transposed<T: Copy>(
         &self,
         of: impl Fn(&Statistics) -> &[T; FEATURES],
