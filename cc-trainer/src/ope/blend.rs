@@ -1,6 +1,6 @@
 //! MAGIC's blend of j-step returns: the weights of the least estimated mean squared error (Thomas and Brunskill, section 7).
 
-use super::sums::Answers;
+use super::{Method, sums::Answers};
 
 /// Which returns are blended: those that follow the data for 0 (the model alone), 1, 2, 4, 8 … steps, and for all (the weighted
 /// doubly robust estimate).
@@ -13,13 +13,20 @@ pub(super) fn returns(horizon: usize) -> Vec<usize> {
 /// The weights, at least 0 and 1 in sum, that minimise xᵀ (Ω + b bᵀ) x. Ω, the returns' covariance, is that of the bootstrap's
 /// replicates, which also know of the model's uncertainty; b, their bias, is the distance to the 50 % interval of the
 /// weighted doubly robust estimate.
+///
+/// All of them are counted less what was recorded, which is what an answer is for. Flows on all kinds of links earn so
+/// differently that a model could be wrong by any of it and still lie within the interval of what the candidate earns; from
+/// the same flows' record it is far all the same.
 pub(super) fn weights(answers: &Answers, replicates: &[Answers], term: usize) -> Vec<f64> {
-    let own = &answers.returns[term];
+    let differences = |answers: &Answers| -> Vec<f64> {
+        let recorded = answers.recorded(Method::Magic, term);
+        let returns = answers.returns[term].iter();
+        returns.map(|value| value - recorded).collect()
+    };
+    let own = differences(answers);
+    let replicates: Vec<_> = replicates.iter().map(differences).collect();
     let size = own.len();
-    let mut last: Vec<_> = replicates
-        .iter()
-        .map(|replicate| replicate.returns[term][size - 1])
-        .collect();
+    let mut last: Vec<_> = replicates.iter().map(|values| values[size - 1]).collect();
     let middle = super::interval(own[size - 1], &mut last, 0.5);
     let bias = own.iter().map(|value| {
         let low = (middle.low - value).max(0.0);
@@ -28,11 +35,10 @@ pub(super) fn weights(answers: &Answers, replicates: &[Answers], term: usize) ->
     });
     let bias: Vec<_> = bias.collect();
     let count = replicates.len() as f64;
-    let mean = |i: usize| replicates.iter().map(|r| r.returns[term][i]).sum::<f64>() / count;
+    let mean = |i: usize| replicates.iter().map(|values| values[i]).sum::<f64>() / count;
     let means: Vec<_> = (0..size).map(mean).collect();
     let mut error = vec![0.0; size * size];
-    for replicate in replicates {
-        let values = &replicate.returns[term];
+    for values in &replicates {
         for i in 0..size {
             for j in 0..size {
                 error[i * size + j] += (values[i] - means[i]) * (values[j] - means[j]) / count;
