@@ -311,6 +311,33 @@ fn what_is_always_earned_is_expected_however_little_was_seen() {
 }
 
 #[test]
+fn flows_that_differ_hide_no_wrong_model() {
+    // Links of all kinds, of which the model makes a straight line; and the policy that recorded them.
+    let mut random = StdRng::seed_from_u64(3);
+    let mut flow = |id| {
+        let level = random.random_range(0.0..6.0f64);
+        let mut step = || Step {
+            features: vec![level as f32, 1.0],
+            action: random.random_range(0..ACTIONS),
+            behaviour: 1.0 / ACTIONS as f64,
+            candidate: vec![1.0 / ACTIONS as f64; ACTIONS],
+            rewards: vec![level.exp() + random.random_range(-1.0..1.0)],
+        };
+        Flow {
+            id,
+            steps: (0..5 * HORIZON).map(|_| step()).collect(),
+            ended: false,
+        }
+    };
+    let data: Vec<Flow> = (0..30).map(&mut flow).collect();
+    let evaluation = evaluate(&data, &settings(200)).expect("valid");
+    let estimates = &evaluation.terms[0].estimates;
+    let (direct, magic) = (&estimates[2].difference, &estimates[6].difference);
+    assert!(direct.value.abs() > 3.0, "{direct:?}");
+    assert!(magic.value.abs() < 1.0 && magic.contains(0.0), "{magic:?}");
+}
+
+#[test]
 fn each_reward_term_has_its_own_answer() {
     let process = Process::new(3, 1.0);
     let data = process.flows(3_000, 9, true);
