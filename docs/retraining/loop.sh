@@ -23,47 +23,51 @@ try() {
   cc-agent status --name field
 }
 
-step "A policy that has never met jitter"
-cc-trainer train --config "$root/cc-trainer/training/calibrated.toml" --out first
+main() {
+  step "A policy that has never met jitter"
+  cc-trainer train --config "$root/cc-trainer/training/calibrated.toml" --out first
 
-step "What it is worth there"
-flows 3 first=first/policy.onnx,cubic,bbr --out before
+  step "What it is worth there"
+  flows 3 first=first/policy.onnx,cubic,bbr --out before
 
-step "It is recorded on two days"
-for day in 1 2; do
-  flows 20 first=first/policy.onnx --serving softmax:1 --seed "$day" --record "day$day" --out "recorded$day"
-done
-cc-trainer dataset day1/first --out timeline
+  step "It is recorded on two days"
+  for day in 1 2; do
+    flows 20 first=first/policy.onnx --serving softmax:1 --seed "$day" --record "day$day" --out "recorded$day"
+  done
+  cc-trainer dataset day1/first --out timeline
 
-step "Retrained on the first day's recording"
-cc-trainer train --from day1/first --init first/policy.onnx --steps 400000 --out second
+  step "Retrained on the first day's recording"
+  cc-trainer train --from day1/first --init first/policy.onnx --steps 400000 --out second
 
-step "Judged by the second day's"
-judge day2/first second/policy.onnx
-step "And the first policy, drawing more sharply"
-judge day2/first first/policy.onnx --serving softmax:0.5
+  step "Judged by the second day's"
+  judge day2/first second/policy.onnx
+  step "And the first policy, drawing more sharply"
+  judge day2/first first/policy.onnx --serving softmax:0.5
 
-step "On half of the flows"
-cc-agent run --plain --name field --policy first/policy.onnx > agent.log 2>&1 &
-agent=$!
-trap 'kill $agent 2> /dev/null || true; wait' EXIT
-until cc-agent status --name field > /dev/null 2>&1; do sleep 0.1; done
-try second 3
-cc-agent promote --name field
+  step "On half of the flows"
+  cc-agent run --plain --name field --policy first/policy.onnx > agent.log 2>&1 &
+  agent=$!
+  trap 'kill $agent 2> /dev/null || true; wait' EXIT
+  until cc-agent status --name field > /dev/null 2>&1; do sleep 0.1; done
+  try second 3
+  cc-agent promote --name field
 
-step "A worse one, on half of the flows of what is served now"
-cc-trainer train --config "$root/docs/retraining/careless.toml" --out careless
-judge day2/first careless/policy.onnx
-try careless 4
-kill $agent
-wait $agent || true
-trap - EXIT
+  step "A worse one, on half of the flows of what is served now"
+  cc-trainer train --config "$root/docs/retraining/careless.toml" --out careless
+  judge day2/first careless/policy.onnx
+  try careless 4
+  kill $agent
+  wait $agent || true
+  trap - EXIT
 
-step "What came of it: fresh runs, and what the agent says that they earned"
-flows 5 first=first/policy.onnx,second=second/policy.onnx,careless=careless/policy.onnx,cubic,bbr --seed 5 --record fresh \
-  --out after
-flows 5 first-sharp=first/policy.onnx --serving softmax:0.5 --seed 5 --record fresh --out after-sharp
-for policy in first second careless; do
-  printf '%s' "$policy"; judge "fresh/$policy" "$policy/policy.onnx" | grep -A1 '^reward' | tail -1
-done
-printf 'first-sharp'; judge fresh/first-sharp first/policy.onnx --serving softmax:0.5 | grep -A1 '^reward' | tail -1
+  step "What came of it: fresh runs, and what the agent says that they earned"
+  flows 5 first=first/policy.onnx,second=second/policy.onnx,careless=careless/policy.onnx,cubic,bbr --seed 5 --record fresh \
+    --out after
+  flows 5 first-sharp=first/policy.onnx --serving softmax:0.5 --seed 5 --record fresh --out after-sharp
+  for policy in first second careless; do
+    printf '%s' "$policy"; judge "fresh/$policy" "$policy/policy.onnx" | grep -A1 '^reward' | tail -1
+  done
+  printf 'first-sharp'; judge fresh/first-sharp first/policy.onnx --serving softmax:0.5 | grep -A1 '^reward' | tail -1
+}
+
+main
