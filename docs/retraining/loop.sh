@@ -32,7 +32,7 @@ main() {
 
   step "It is recorded on two days"
   for day in 1 2; do
-    flows 20 first=first/policy.onnx --serving softmax:1 --seed "$day" --record "day$day" --out "recorded$day"
+    flows 24 first=first/policy.onnx --serving softmax:1 --seed "$day" --record "day$day" --out "recorded$day"
   done
   cc-trainer dataset day1/first --out timeline
 
