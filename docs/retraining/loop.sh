@@ -53,7 +53,9 @@ main() {
   cc-agent promote --name field
 
   step "A worse one, on half of the flows of what is served now"
-  cc-trainer train --config "$root/docs/retraining/careless.toml" --out careless
+  # The first one's configuration, but that neither delay nor loss costs anything.
+  sed 's/^delay = .*/delay = 0.0/; s/^loss = .*/loss = 0.0/' "$root/cc-trainer/training/calibrated.toml" > careless.toml
+  cc-trainer train --config careless.toml --steps 300000 --out careless
   judge day2/first careless/policy.onnx
   try careless 4
   kill $agent
