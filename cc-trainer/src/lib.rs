@@ -5,7 +5,7 @@
 //! over either and measures, [`summary`] holds the measurements and [`report`] shows them.
 //!
 //! Policies learn in an [`environment`]: an [`actor`] lets the [`model`] act in many of them and gathers [`rollout`]s, a
-//! [`learner`] improves it by [`vtrace`], [`train`] runs them all, and [`export`] writes what cc-agent serves.
+//! [`learner`] improves it by [`vtrace`], [`train`] runs them all, and [`policy_file`] writes what cc-agent serves.
 //! A [`study`] compares ways to learn, [`blocking`] measures what it costs to wait for decisions.
 
 pub mod actor;
@@ -13,13 +13,13 @@ pub mod blocking;
 pub mod dataset;
 pub mod environment;
 pub mod evaluate;
-pub mod export;
 pub mod learner;
 pub mod link;
 pub mod model;
 pub mod normalise;
 pub mod ope;
 pub mod path;
+pub mod policy_file;
 pub mod report;
 pub mod rollout;
 pub mod scenario;

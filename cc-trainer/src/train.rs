@@ -34,10 +34,10 @@ use crate::{
     actor::{Actor, Harvest, Snapshot},
     dataset,
     environment::{Turn, network, recorded},
-    export::{self, ExportError},
     learner::{Diverged, Learner, reward::Rewards},
     model::{self, DeviceError, Shape, Weights},
     normalise::Normalizer,
+    policy_file::{self, ExportError},
     rollout::Rollout,
     summary::{Host, utc_now},
 };
@@ -628,7 +628,7 @@ fn init(
     source: &Source,
     shape: &Shape,
     seed: u64,
-) -> Result<export::Network, TrainError> {
+) -> Result<policy_file::Network, TrainError> {
     let wrong = |reason: String| TrainError::Init {
         path: path.to_owned(),
         reason,
@@ -646,8 +646,8 @@ fn init(
             differences.join("; ")
         )));
     }
-    let network =
-        export::network(&file, shape.privileged, seed).map_err(|error| wrong(error.to_string()))?;
+    let network = policy_file::network(&file, shape.privileged, seed)
+        .map_err(|error| wrong(error.to_string()))?;
     match network.shape == *shape {
         true => Ok(network),
         false => Err(wrong(format!(

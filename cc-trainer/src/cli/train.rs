@@ -5,8 +5,8 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use cc_agent::policy::PolicyFile;
 use cc_trainer::{
-    export,
     model::DeviceKind,
+    policy_file,
     train::{
         self, Training,
         config::{Config, Model, Overrides},
@@ -129,8 +129,8 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
         };
         let file = PolicyFile::read(path)
             .with_context(|| format!("the policy to begin with, {}", path.display()))?;
-        let network =
-            export::network(&file, 0, config.seed).with_context(|| path.display().to_string())?;
+        let network = policy_file::network(&file, 0, config.seed)
+            .with_context(|| path.display().to_string())?;
         config.model = Model::of(&network.shape);
         if args.config.is_none() {
             config.serving = file.meta().serving;

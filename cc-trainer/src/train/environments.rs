@@ -16,9 +16,9 @@ use crate::{
         network::{self, Network, World},
         recorded::{self, Store},
     },
-    export::{self, ExportError},
     model::Shape,
     normalise::{Fit, Normalised, Normalizer},
+    policy_file::{self, ExportError},
 };
 
 /// Name of trained policies.
@@ -150,8 +150,8 @@ impl Source {
             }
             _ => DESCRIPTION,
         };
-        let meta = export::meta(POLICY, shape, interface, serving, provenance);
-        Some(export::policy_file(
+        let meta = policy_file::meta(POLICY, shape, interface, serving, provenance);
+        Some(policy_file::policy_file(
             shape,
             parameters,
             normalizer,
