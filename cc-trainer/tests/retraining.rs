@@ -147,7 +147,7 @@ fn a_recording_becomes_a_policy_that_is_better() {
                  --steps 15000 --out retrained";
     place.run(0, train);
     let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
-    let network = policy_file::network(&policy, 0, 0).expect("one of ours");
+    let network = policy_file::decode(&policy, 0, 0).expect("one of ours");
     let analysis: Analysis = place.json("timeline/features.json");
     assert_eq!(Some(network.normalizer), analysis.normalizer());
     assert_eq!(policy.meta().environment, environment());
@@ -310,7 +310,7 @@ fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
     );
     let network = |path: &str| {
         let file = PolicyFile::read(&place.at(path)).expect("a policy");
-        policy_file::network(&file, 0, 0).expect("one of ours")
+        policy_file::decode(&file, 0, 0).expect("one of ours")
     };
     let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
     assert_eq!(

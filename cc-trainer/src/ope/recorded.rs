@@ -262,7 +262,7 @@ mod tests {
             Default::default(),
         );
         let normalizer = Normalizer::identity(shape.observation);
-        policy_file::policy_file(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
+        policy_file::encode(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
     }
 
