@@ -20,8 +20,8 @@ const STEPS: usize = 80;
 const BATCH_SIZE: usize = 32;
 const THREADS: usize = 2;
 
-/// Number of repetitions. The configurations take turns, so that a disturbance of the host affects
-/// all of them.
+/// Number of repetitions. The configurations take turns, so that a disturbance of the
+/// host affects all of them.
 const REPETITIONS: usize = 9;
 
 /// Duration of one repetition of one configuration.

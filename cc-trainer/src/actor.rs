@@ -25,7 +25,7 @@ pub struct Snapshot {
 pub struct StepOutput {
     /// Complete rollouts, of T + 1 steps each.
     pub rollouts: Vec<Rollout>,
-    /// Episodes that have ended.
+    /// Episodes that ended during those steps.
     pub episodes: Vec<Episode>,
 }
 
@@ -49,8 +49,8 @@ impl Actor {
     ///
     /// # Panics
     ///
-    /// Panics if `unroll` is 0, if there is no environment, or if one does not fit the policy's
-    /// network.
+    /// Panics if `unroll` is 0, if there is no environment, or if one does
+    /// not fit the policy's network.
     pub fn new(
         environments: Vec<Box<dyn Environment>>,
         policy: Arc<Snapshot>,
@@ -179,7 +179,7 @@ impl Choice<'_> {
 /// The state of a seat between its turns.
 #[derive(Clone, Debug, Default)]
 struct SeatState {
-    /// The rollout in progress.
+    /// The rollout in progress, of at most T steps.
     rollout: Rollout,
     /// The LSTM's hidden state before the next step.
     h: Vec<f32>,
@@ -278,8 +278,8 @@ impl StepInput {
         }
     }
 
-    /// Appends the row of an environment whose `seat` is to act; `privileged` if the network has a
-    /// privileged critic.
+    /// Appends the row of an environment whose `seat` is to act; `privileged` if the
+    /// network has a privileged critic.
     fn push(&mut self, turn: &Turn, seat: &SeatState, privileged: bool) {
         self.observation.extend_from_slice(&turn.observation);
         self.reward.push(turn.observed_reward);

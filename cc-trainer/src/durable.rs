@@ -18,18 +18,18 @@ pub struct ReplaceError {
     pub step: &'static str,
     /// The file or directory that the step worked on.
     pub path: PathBuf,
-    /// The operating system's error.
+    /// The error that the operating system returned.
     pub source: io::Error,
 }
 
 /// Replaces the file at `path`, or creates it, with `bytes` as its whole content.
 ///
-/// The bytes go to a draft next to the file (`path` with `.new` appended), which is flushed to the
-/// disk and then renamed over the file; the directory is flushed last. A reader therefore sees
-/// either the former content or the new one, never a mixture. The same holds after power loss at
-/// any moment, on every file system that honours `fsync`: before the rename reaches the disk the
-/// file has its former content, afterwards the new one. Once this function has returned `Ok`, the
-/// new content survives.
+/// The bytes go to a draft next to the file (`path` with `.new` appended), which is flushed to
+/// the disk and then renamed over the file; the directory is flushed last. A reader therefore
+/// sees either the former content or the new one, never a mixture. The same holds after power
+/// loss at any moment, on every file system that honours `fsync`: before the rename reaches the
+/// disk the file has its former content, afterwards the new one. Once this function has returned
+/// `Ok`, the new content survives.
 ///
 /// A draft that a crash left behind is overwritten by the next call. Calls for the same path must
 /// not overlap, since they would share the draft. A symbolic link at `path` is itself replaced,

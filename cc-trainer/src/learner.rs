@@ -82,8 +82,8 @@ impl Learner {
     ///
     /// # Panics
     ///
-    /// Panics if a rollout does not fit the network or has not [`LearnerSettings::unroll`] + 1
-    /// steps.
+    /// Panics if a rollout does not fit the network or has
+    /// not [`LearnerSettings::unroll`] + 1 steps.
     pub fn update(&mut self, rollouts: &[Rollout], done: f64) -> Result<UpdateMetrics, Diverged> {
         let settings = &self.settings;
         let (steps, batch_size) = (settings.unroll, rollouts.len());

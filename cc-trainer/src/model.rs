@@ -30,16 +30,16 @@ pub struct Shape {
     pub activation: Activation,
     /// Width S of the LSTM; `None` for a network without one.
     pub lstm: Option<usize>,
-    /// Number A of actions.
+    /// Number A of actions, and of logits.
     pub actions: usize,
-    /// Length P of the privileged observation, which is appended to the input of the baseline's
-    /// head; 0 for none.
+    /// Length P of the privileged observation, which is appended to the input of the
+    /// baseline's head; 0 for none.
     pub privileged: usize,
 }
 
 impl Shape {
-    /// Width F of the heads' input: the LSTM's hidden state, or without an LSTM the trunk's output
-    /// and the reward.
+    /// Width F of the heads' input: the LSTM's hidden state, or without an LSTM the
+    /// trunk's output and the reward.
     pub fn features(&self) -> usize {
         self.lstm
             .unwrap_or_else(|| self.hidden.last().map_or(0, |last| last + 1))
@@ -69,7 +69,7 @@ pub struct Sequences<'a, R = f32> {
     pub steps: usize,
     /// B, the number of sequences.
     pub batch_size: usize,
-    /// `[T, B, D]`: observations.
+    /// `[T, B, D]`: observations, after normalisation.
     pub observation: &'a [R],
     /// `[T, B]`: rewards of the actions before.
     pub reward: &'a [R],
@@ -144,11 +144,11 @@ enum Write {
     Replace,
 }
 
-/// Hyperparameters of a step of RMSprop as in IMPALA: not centred, ε outside the root, gradients
-/// clipped by their norm.
+/// Hyperparameters of a step of RMSprop as in IMPALA: not centred, ε outside the root,
+/// gradients clipped by their norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsProp {
-    /// Learning rate η.
+    /// Learning rate η of the step.
     pub learning_rate: f32,
     /// Decay α of the mean square of the gradient.
     pub decay: f32,
@@ -165,7 +165,7 @@ pub struct RmsProp {
 /// It holds the parameters, the optimiser's moments, and the activations of the last forward pass
 /// that the backward pass needs.
 pub trait Device: Send {
-    /// The network's sizes.
+    /// The sizes of the network on the device.
     fn shape(&self) -> &Shape;
 
     /// Replaces the parameters, which are in [`ParameterLayout`]'s order.
@@ -174,14 +174,14 @@ pub trait Device: Send {
     /// Copies the parameters to `into`, in [`ParameterLayout`]'s order.
     fn parameters(&self, into: &mut Vec<f32>);
 
-    /// Copies the optimiser's moments to `into`: the mean squares, then the velocities (empty
-    /// without momentum).
+    /// Copies the optimiser's moments to `into`: the mean squares, then
+    /// the velocities (empty without momentum).
     fn moments(&self, into: &mut Vec<f32>);
 
     /// Replaces the optimiser's moments, in the order of [`moments`](Self::moments).
     fn set_moments(&mut self, moments: &[f32]);
 
-    /// Runs the forward pass.
+    /// Runs the forward pass, and copies its outputs to `output`.
     fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs);
 
     /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,

@@ -39,7 +39,7 @@ pub struct Input {
     pub curvature: f32,
     /// Factor of the linear part; 0 for none.
     pub slope: f32,
-    /// Mean, which is subtracted.
+    /// Mean of the transformed input, which is subtracted.
     pub mean: f32,
     /// 1/deviation; 0 for an input that never changed, whose result is 0.
     pub gain: f32,
@@ -62,9 +62,9 @@ pub enum Bend {
     },
     /// The logit ln(x/(1 − x)), with x at least [`Bend::MARGIN`] from 0 and 1.
     Logit,
-    /// A piecewise linear function from 0 at the first knot to 1 at the last, which rises by the
-    /// same amount between any two neighbouring knots, and is constant outside (a quantile
-    /// transform).
+    /// A piecewise linear function from 0 at the first knot to 1 at the last,
+    /// which rises by the same amount between any two neighbouring knots, and is
+    /// constant outside (a quantile transform).
     Ramps {
         /// Rising values: at least two, or none for a constant 0.
         knots: Vec<f32>,
@@ -124,7 +124,7 @@ impl Normalizer {
 }
 
 impl Input {
-    /// The identity transform.
+    /// The identity transform, but for clipping to ±10.
     pub const LINEAR: Self = Self {
         curvature: 0.0,
         slope: 1.0,
@@ -261,8 +261,7 @@ pub struct Normalised {
 }
 
 impl Normalised {
-    /// The environment with what its policy sees transformed. Its rewards, and what only the critic
-    /// sees, stay.
+    /// The environment with what its policy sees transformed. Its rewards, and what only the critic sees, stay.
     pub fn new(environment: Box<dyn Environment>, normalizer: Arc<Normalizer>) -> Self {
         Self {
             environment,
@@ -307,7 +306,10 @@ mod tests {
             values in prop::collection::vec(0.0_f32..2000.0, 3..200),
             curvature in prop_oneof![Just(0.0_f32), 0.1_f32..100.0],
         ) {
-            let input = if curvature == 0.0 { Input::LINEAR } else { Input::logarithmic(curvature) };
+            let input = match curvature {
+                0.0 => Input::LINEAR,
+                _ => Input::logarithmic(curvature),
+            };
             let mut fit = Fit::new(vec![input.clone()]);
             for &value in &values {
                 fit.add(&[value], -value);
@@ -323,7 +325,8 @@ mod tests {
             for &value in &values {
                 let mut observation = [value];
                 normalizer.apply(&mut observation);
-                let expected = ((f64::from(input.bent(value)) - mean) / deviation).clamp(-10.0, 10.0);
+                let standard = (f64::from(input.bent(value)) - mean) / deviation;
+                let expected = standard.clamp(-10.0, 10.0);
                 prop_assert!((f64::from(observation[0]) - expected).abs() < 1e-2);
             }
         }

@@ -19,13 +19,13 @@ use crate::normalise::{Bend, Input, Normalizer};
 pub enum ExportError {
     /// A length does not agree with the network's shape or its interface.
     #[error(
-        "the network's {what} is {found}, but {expected} is needed: export it with the configuration \
-         that it was trained with"
+        "the network's {what} is {found}, but {expected} is needed: export it with the \
+         configuration that it was trained with"
     )]
     Size {
         /// The quantity, such as `number of parameters`.
         what: &'static str,
-        /// Its value.
+        /// The value that was found.
         found: usize,
         /// The value that it should have.
         expected: usize,
@@ -130,7 +130,7 @@ pub fn encode(
 /// A network decoded from a policy file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImportedNetwork {
-    /// The network's sizes.
+    /// Sizes of the network, with the critic's privileged observation.
     pub shape: Shape,
     /// The network's parameters, in [`ParameterLayout`]'s order.
     pub parameters: Vec<f32>,
@@ -214,7 +214,7 @@ pub fn decode(
     })
 }
 
-/// The inverse of [`lstm`].
+/// Copies ONNX's form of an LSTM to the layout's, the inverse of [`lstm`].
 fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
     let units = lstm.hidden;
     let mut columns = |array: &Array, rows: &[f32]| {
@@ -235,7 +235,7 @@ fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
     columns(&arrays.bias, &bias);
 }
 
-/// The inverse of [`transform`].
+/// The inputs that a file's transform encodes, the inverse of [`transform`].
 fn inputs(transform: &Transform) -> Vec<Input> {
     let bends = &transform.bends;
     let bend = |i: usize| {

@@ -1,5 +1,5 @@
-//! Studies: comparing variants of a training configuration over several seeds, with their learning
-//! curves in one chart.
+//! Studies: comparing variants of a training configuration over several seeds, with their
+//! learning curves in one chart.
 //!
 //! Each run is an ordinary training run in a directory of its own. It runs on one thread, so that
 //! its seed determines it, and as many runs as there are CPUs can proceed in parallel.
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
-    /// Title of the chart.
+    /// Title of the study and of its chart.
     pub title: String,
     /// Seeds; every variant is trained with each of them.
     pub seeds: Vec<u64>,
@@ -80,7 +80,7 @@ pub struct Variant {
 /// How a study is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The study's directory.
+    /// The study's directory, which holds those of its runs.
     pub dir: PathBuf,
     /// Number of runs at the same time.
     pub jobs: usize,
@@ -95,9 +95,9 @@ pub struct Options {
 pub struct StudyRun {
     /// Index of the run's variant.
     pub variant: usize,
-    /// Seed of the run.
+    /// Seed that the run was trained with.
     pub seed: u64,
-    /// The run's record.
+    /// Settings and learning curve of the run.
     pub record: Record,
 }
 
@@ -110,15 +110,15 @@ pub enum StudyEvent<'a> {
         /// Name of the run, `variant-seed`.
         name: &'a str,
     },
-    /// A run has ended.
+    /// A run has ended, or had ended before.
     Ended {
         /// Name of the run, `variant-seed`.
         name: &'a str,
-        /// The run's record.
+        /// Settings and learning curve of the run.
         record: &'a Record,
         /// Number of runs that have ended.
         done: usize,
-        /// Number of all runs.
+        /// Number of runs in the study.
         all: usize,
     },
 }
@@ -133,40 +133,40 @@ pub enum StudyError {
     /// A list is empty or has an entry twice.
     #[error("{what} {wrong}; give at least one, and none of them twice")]
     List {
-        /// Name of the list.
+        /// Name of the list: `variant` or `seeds`.
         what: &'static str,
         /// What is wrong with it.
         wrong: String,
     },
     /// A variant's name cannot be the name of a directory.
     #[error(
-        "`{name}` cannot be the name of a variant: it becomes a directory's, of letters, digits, `.`, \
-         `_` and `-`"
+        "`{name}` cannot be the name of a variant: it becomes a directory's, of letters, digits, \
+         `.`, `_` and `-`"
     )]
     Name {
-        /// The variant's name.
+        /// The name that the study's file has.
         name: String,
     },
     /// The unit of rewards is not a positive number.
     #[error("reward_unit is {found}, and has to be above 0")]
     Unit {
-        /// Value of `reward_unit`.
+        /// The value of `reward_unit` in the file.
         found: f64,
     },
     /// A variant does not parse as a configuration.
     #[error("variant `{variant}`: {source}")]
     Variant {
-        /// Name of the variant.
+        /// Name of the variant with the fault.
         variant: String,
-        /// What is wrong.
+        /// What is wrong, with the setting's key.
         source: Box<toml::de::Error>,
     },
     /// A variant has a setting out of its range.
     #[error("variant `{variant}`: {source}")]
     Setting {
-        /// Name of the variant.
+        /// Name of the variant with the fault.
         variant: String,
-        /// What is wrong.
+        /// The setting and the values it may have.
         source: ConfigError,
     },
     /// A run ended with an error.
@@ -174,15 +174,15 @@ pub enum StudyError {
     Run {
         /// Name of the run, `variant-seed`.
         run: String,
-        /// The run's error.
+        /// Why the run did not begin, or ended early.
         source: Box<TrainError>,
     },
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// The file.
+        /// The file that could not be written.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
 }
@@ -352,8 +352,8 @@ fn one_run(
     })
 }
 
-/// The record of a finished run; `None` if there is none, or if training has to report what is
-/// wrong with it.
+/// The record of a finished run; `None` if there is none, or if training has to report
+/// what is wrong with it.
 fn done(training: &Training) -> Option<Record> {
     let text = fs::read_to_string(training.dir.join("train.json")).ok()?;
     let record: Record = serde_json::from_str(&text).ok()?;

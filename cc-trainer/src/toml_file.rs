@@ -14,15 +14,15 @@ pub enum TomlFileError {
     /// The operating system could not read the file, or it is not UTF-8.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The file that could not be read.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// The file is not TOML, or has a key or a value that the configuration does not take.
     #[error("{}: {source}", path.display())]
     Parse {
-        /// The file.
+        /// The file that does not parse.
         path: PathBuf,
         /// What is wrong, with line and column.
         source: Box<toml::de::Error>,

@@ -1,5 +1,5 @@
-//! Training: actors collect rollouts, a learner updates the network, and a directory holds the
-//! results.
+//! Training: actors collect rollouts, a learner updates the network, and
+//! a directory holds the results.
 //!
 //! The directory gets `checkpoint.bin`, from which the run continues; `train.json` with the
 //! settings and the learning curve; event files for TensorBoard; and, if the environment's policies

@@ -17,8 +17,8 @@ pub struct Clips {
     pub policy_rho: f32,
     /// c̄: largest weight along a trace. It determines the speed of convergence, not its limit.
     pub c: f32,
-    /// λ: factor of the trace's weights, from 0 to 1, which trades variance for bias; 1 leaves
-    /// them.
+    /// λ: factor of the trace's weights, from 0 to 1, which trades variance
+    /// for bias; 1 leaves them.
     pub lambda: f32,
 }
 
@@ -36,10 +36,10 @@ impl Default for Clips {
 /// T steps of B trajectories, and the network's values for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Trajectories<'a> {
-    /// B.
+    /// B, the number of trajectories.
     pub batch_size: usize,
-    /// `[T, B]`: ln ρ = ln π(a|x) − ln μ(a|x), with π the learner's policy and μ the behaviour
-    /// policy.
+    /// `[T, B]`: ln ρ = ln π(a|x) − ln μ(a|x), with π the learner's policy
+    /// and μ the behaviour policy.
     pub log_rho: &'a [f32],
     /// `[T, B]`: reward of the step's action.
     pub reward: &'a [f32],
@@ -260,7 +260,13 @@ mod tests {
                     log_rho: pick(&case.log_rho),
                     reward: pick(&case.reward),
                     discount: pick(&case.discount),
-                    known: case.known.iter().skip(sequence).step_by(case.batch_size).copied().collect(),
+                    known: case
+                        .known
+                        .iter()
+                        .skip(sequence)
+                        .step_by(case.batch_size)
+                        .copied()
+                        .collect(),
                     value: pick(&case.value),
                     clips: case.clips,
                 }

@@ -1,6 +1,6 @@
-//! The network on a GPU: its gradients and steps agree with those on the CPU. Where there is no
-//! GPU, or the program is built without the feature `cuda`, the tests are reported as ignored, with
-//! the reason.
+//! The network on a GPU: its gradients and steps agree with those on the CPU. Where there
+//! is no GPU, or the program is built without the feature `cuda`, the tests are reported
+//! as ignored, with the reason.
 
 use std::process::ExitCode;
 

@@ -10,23 +10,23 @@ use crate::{
 /// B rollouts side by side, time-major: element `[t, b]` is at index t·B + b.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    /// `[T + 1, B, D]`.
+    /// `[T + 1, B, D]`: observations.
     observation: Vec<f32>,
     /// `[T + 1, B]`: the reward that the network sees.
     observed_reward: Vec<f32>,
     /// `[T + 1, B]`: 0 at the first step of an episode, else 1.
     not_done: Vec<f32>,
-    /// `[T + 1, B, P]`.
+    /// `[T + 1, B, P]`: privileged observations.
     privileged: Vec<f32>,
     /// `[B, S]`: the LSTM's hidden state before the first step.
     h: Vec<f32>,
     /// `[B, S]`: the LSTM's cell state before the first step.
     c: Vec<f32>,
-    /// `[T + 1, B]`.
+    /// `[T + 1, B]`: the actions taken.
     pub(super) action: Vec<usize>,
     /// `[T + 1, B, A]`: logits of the behaviour policy.
     pub(super) logits: Vec<f32>,
-    /// `[T + 1, B]`.
+    /// `[T + 1, B]`: where the actions came from.
     pub(super) origin: Vec<Origin>,
     /// `[T, B]`: the reward of the step's action, clipped and normalised.
     pub(super) reward: Vec<f32>,

@@ -33,7 +33,7 @@ pub struct UpdateMetrics {
 pub(super) struct StepTerms {
     /// ln π(a|x) times the action's weight in the policy gradient.
     pub(super) weighted_log_probability: f32,
-    /// V − v.
+    /// V − v, the error of the baseline.
     pub(super) error: f32,
     /// Entropy of the policy, nats.
     pub(super) entropy: f32,
@@ -60,8 +60,8 @@ impl UpdateMetrics {
         self.actions[step.action] += 1.0;
     }
 
-    /// Sums the errors of the baseline over the steps whose outcome is known. `value` is `[T + 1,
-    /// B]`.
+    /// Sums the errors of the baseline over the steps whose outcome is known. `value`
+    /// is `[T + 1, B]`.
     pub(super) fn add_value_errors(&mut self, batch: &Batch, value: &[f32], batch_size: usize) {
         // The discounted rewards to the end of the rollout, from each step.
         let mut returns = value.to_vec();

@@ -7,8 +7,8 @@
 //!   rises with the advantage and is never negative. The policy moves towards the best of the
 //!   recorded actions, and never to an action that nothing was recorded of.
 //!
-//! At the start of a run, while the baseline knows little, recorded actions can be cloned instead:
-//! all with weight 1.
+//! At the start of a run, while the baseline knows little, recorded actions can be cloned
+//! instead: all with weight 1.
 
 use crate::rollout::Origin;
 

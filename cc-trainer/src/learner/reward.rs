@@ -11,18 +11,18 @@ const VARIANCE_FLOOR: f64 = 1e-8;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clipping {
-    /// Rewards are not clipped.
+    /// Rewards are used as they are.
     #[default]
     None,
     /// Rewards are clipped to [−1, 1].
     AbsOne,
-    /// A reward r becomes 5·tanh(r/5), or 0.3 times that if it is negative (`soft_asymmetric` in
-    /// IMPALA's published code).
+    /// A reward r becomes 5·tanh(r/5), or 0.3 times that if it is negative
+    /// (`soft_asymmetric` in IMPALA's published code).
     SoftAsymmetric,
 }
 
 impl Clipping {
-    /// Clips a reward.
+    /// Clips one reward by this rule.
     pub fn apply(self, reward: f32) -> f32 {
         match self {
             Self::None => reward,
@@ -35,11 +35,11 @@ impl Clipping {
     }
 }
 
-/// How rewards are normalised.
+/// How rewards are normalised after clipping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalisation {
-    /// Rewards are not normalised.
+    /// Rewards are used as they are.
     #[default]
     None,
     /// By the horizon: rewards are multiplied by 1 − γ, which gives values the size of rewards.

@@ -1,4 +1,4 @@
-//! Settings of the learner.
+//! The settings of the learner and their defaults.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +22,8 @@ pub struct LearnerSettings {
     pub decay_steps: Option<u64>,
     /// Weight of the policy's entropy in the loss at the start of the run.
     pub entropy_cost: f32,
-    /// Weight of the policy's entropy at the end of the schedule, reached linearly. `None` keeps
-    /// [`entropy_cost`](Self::entropy_cost) constant.
+    /// Weight of the policy's entropy at the end of the schedule, reached
+    /// linearly. `None` keeps [`entropy_cost`](Self::entropy_cost) constant.
     pub entropy_cost_end: Option<f32>,
     /// Weight of the baseline's squared error in the loss.
     pub baseline_cost: f32,
@@ -44,14 +44,14 @@ pub struct LearnerSettings {
     /// Fraction of the run, from its start, in which recorded actions are cloned whatever their
     /// outcome, while the baseline learns.
     pub cloning: f32,
-    /// Weight of −ln π(a|x) of recorded actions after the cloning phase, which keeps the policy
-    /// near the data.
+    /// Weight of −ln π(a|x) of recorded actions after the cloning phase, which keeps
+    /// the policy near the data.
     pub anchor: f32,
     /// Temperature β of advantage-weighted regression, for actions recorded without behaviour
     /// probabilities: weight = exp(A / (β·RMS(A))), capped at 20. Lower values concentrate learning
     /// on the best actions (Peng et al. 2019, arXiv 1910.00177).
     pub temperature: f32,
-    /// Clipping thresholds of V-trace.
+    /// Clipping thresholds of V-trace's importance weights.
     pub clips: Clips,
     /// Largest norm of the gradient; larger gradients are scaled down to it. 0 turns clipping off.
     pub gradient_clip: f32,

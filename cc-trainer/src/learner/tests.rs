@@ -340,8 +340,8 @@ fn the_entropy_cost_follows_its_schedule() {
     assert_eq!(slope(1.0), 0.0);
 }
 
-/// The weight of each action of the first rollout, recovered from the derivatives at a uniform
-/// policy.
+/// The weight of each action of the first rollout, recovered from the
+/// derivatives at a uniform policy.
 fn weights(case: &LossCase, done: f64) -> [f32; 2] {
     let (d_logits, ..) = case.derivatives(done);
     // The loss is the mean of four steps; −ln π has the derivative −(1 − 1/3).

@@ -56,8 +56,8 @@ struct Shard<R> {
 const CHUNK: usize = 1 << 14;
 
 impl<R: Real> Cpu<R> {
-    /// A network with the parameters of [`initialise`] with seed 0, computed on this many threads
-    /// (at least one).
+    /// A network with the parameters of [`initialise`] with seed 0, computed on this
+    /// many threads (at least one).
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl<R: Real> Cpu<R> {
         Ok(cpu)
     }
 
-    /// The network's sizes.
+    /// The sizes of the network, as [`Device::shape`].
     pub fn shape(&self) -> &Shape {
         self.weights.shape()
     }
@@ -94,7 +94,7 @@ impl<R: Real> Cpu<R> {
         &self.weights
     }
 
-    /// As [`Device::set_parameters`].
+    /// Replaces the parameters, as [`Device::set_parameters`].
     ///
     /// # Panics
     ///
@@ -109,20 +109,20 @@ impl<R: Real> Cpu<R> {
         self.pack();
     }
 
-    /// As [`Device::parameters`].
+    /// Copies the parameters to `into`, as [`Device::parameters`].
     pub fn parameters(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(self.weights.parameters());
     }
 
-    /// As [`Device::moments`].
+    /// Copies the optimiser's moments to `into`, as [`Device::moments`].
     pub fn moments(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(&self.mean_square);
         into.extend_from_slice(&self.velocity);
     }
 
-    /// As [`Device::set_moments`].
+    /// Replaces the optimiser's moments, as [`Device::set_moments`].
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl<R: Real> Cpu<R> {
         self.velocity = velocity.to_vec();
     }
 
-    /// As [`Device::forward`].
+    /// Runs the forward pass, as [`Device::forward`].
     ///
     /// # Panics
     ///
@@ -159,7 +159,7 @@ impl<R: Real> Cpu<R> {
         }
     }
 
-    /// As [`Device::backward`].
+    /// Runs the backward pass, as [`Device::backward`].
     ///
     /// # Panics
     ///
@@ -203,13 +203,13 @@ impl<R: Real> Cpu<R> {
         each(&self.pool, &mut chunks, add);
     }
 
-    /// As [`Device::gradient`].
+    /// Copies the gradient to `into`, as [`Device::gradient`].
     pub fn gradient(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(&self.shards[0].backward.gradient);
     }
 
-    /// As [`Device::step`].
+    /// Takes a step of the optimiser, as [`Device::step`].
     pub fn step(&mut self, optimiser: &RmsProp) -> f32 {
         let gradient = self.shards[0].backward.gradient.as_slice();
         let mut squares: Vec<_> = gradient.chunks(CHUNK).map(|chunk| (chunk, 0.0)).collect();

@@ -11,7 +11,7 @@ pub enum DeviceKind {
     /// The CPU, with one or more threads.
     #[default]
     Cpu,
-    /// The first NVIDIA GPU.
+    /// The first NVIDIA GPU that the driver shows.
     Cuda,
 }
 
@@ -29,8 +29,8 @@ pub enum DeviceError {
     },
     /// The program was built without the feature `cuda`.
     #[error(
-        "this program was built without the device cuda; build it with `cargo xtask build`, or with `--features \
-         cc-trainer/cuda`, or learn on the device cpu"
+        "this program was built without the device cuda; build it with `cargo xtask build`, or \
+         with `--features cc-trainer/cuda`, or learn on the device cpu"
     )]
     NotBuilt,
     /// There is no usable GPU on this host.

@@ -50,9 +50,9 @@ impl Array {
 /// A fully connected layer y = x W + b.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// W, `[inputs, outputs]`.
+    /// The weights W, `[inputs, outputs]`.
     pub weights: Array,
-    /// b, `[1, outputs]`.
+    /// The bias b, `[1, outputs]`.
     pub bias: Array,
 }
 
@@ -60,11 +60,11 @@ pub struct Layer {
 /// `[i_0 … i_S-1, f_0 …, g_0 …, o_0 …]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LstmArrays {
-    /// W, `[last hidden + 1, 4 S]`; the last row belongs to the reward.
+    /// The input weights W, `[last hidden + 1, 4 S]`; the last row belongs to the reward.
     pub input: Array,
-    /// U, `[S, 4 S]`.
+    /// The recurrent weights U, `[S, 4 S]`.
     pub recurrent: Array,
-    /// b, `[1, 4 S]`.
+    /// The bias b, `[1, 4 S]`.
     pub bias: Array,
 }
 
@@ -142,9 +142,9 @@ impl ParameterLayout {
     }
 }
 
-/// Random initial parameters, in [`ParameterLayout`]'s order: uniform on ±1/√inputs for the weights
-/// and the bias of a layer, and on ±1/√S for those of the LSTM, as PyTorch's `nn.Linear` and
-/// `nn.LSTM` do by default.
+/// Random initial parameters, in [`ParameterLayout`]'s order: uniform on ±1/√inputs for the
+/// weights and the bias of a layer, and on ±1/√S for those of the LSTM, as PyTorch's `nn.Linear`
+/// and `nn.LSTM` do by default.
 pub fn initialise(shape: &Shape, seed: u64) -> Vec<f32> {
     let layout = ParameterLayout::of(shape);
     let mut rng = StdRng::seed_from_u64(seed);

@@ -34,8 +34,8 @@ pub struct StudyResults {
     pub host: Host,
     /// Title of the chart ([`Study::title`]).
     pub title: String,
-    /// Label of the curves: the mean reward per decision, over the last 100 episodes, in units of
-    /// [`Study::reward_unit`].
+    /// Label of the curves: the mean reward per decision, over the last 100
+    /// episodes, in units of [`Study::reward_unit`].
     pub reward: String,
     /// The reward that is drawn as 1 ([`Study::reward_unit`]).
     pub reward_unit: f64,
@@ -57,11 +57,10 @@ pub struct VariantResults {
     pub parameters: u64,
     /// Mean reward against steps, as far as all of its runs got.
     pub curve: Vec<Spread>,
-    /// Mean reward over the last tenth of the runs' steps; `None` if a run
-    /// has no point there.
+    /// Mean reward over the last tenth of the runs' steps; `None` if a run has no point there.
     pub end: Option<Spread>,
-    /// Late gain: that mean less the mean over the tenth that begins a quarter of the steps
-    /// earlier.
+    /// Late gain: that mean less the mean over the tenth that begins a
+    /// quarter of the steps earlier.
     pub late_gain: Option<f64>,
     /// One run for each seed.
     pub runs: Vec<RunResults>,
@@ -70,9 +69,9 @@ pub struct VariantResults {
 /// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunResults {
-    /// Seed of the run.
+    /// Seed that the run was trained with.
     pub seed: u64,
-    /// Environment steps learnt from.
+    /// Number of environment steps learnt from.
     pub steps: u64,
     /// Duration of the run, s.
     pub seconds: f64,
@@ -216,8 +215,8 @@ fn variant_results(study: &Study, variant: &Variant, runs: &[&StudyRun]) -> Opti
     })
 }
 
-/// The learning curve as steps and mean reward per decision over the last episodes, in units of
-/// `unit`.
+/// The learning curve as steps and mean reward per decision over the last
+/// episodes, in units of `unit`.
 fn reward_curve(points: &[CurvePoint], unit: f64) -> Vec<(f64, f64)> {
     let of = |point: &CurvePoint| {
         let mean = point.episode_return? / point.episode_steps.filter(|steps| *steps > 0.0)?;

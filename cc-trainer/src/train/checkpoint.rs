@@ -56,9 +56,9 @@ pub enum CheckpointError {
     /// The operating system could not read the file.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// The file that could not be read.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// The file is damaged, or no checkpoint of this version.
@@ -67,7 +67,7 @@ pub enum CheckpointError {
         path.display()
     )]
     Unreadable {
-        /// The file.
+        /// The file that cannot be used.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,

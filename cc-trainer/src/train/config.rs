@@ -56,13 +56,13 @@ pub struct Config {
     /// A policy file with the network to begin with. [`model`](Self::model) must have its sizes.
     #[serde(default)]
     pub init: Option<PathBuf>,
-    /// Sizes of the network.
+    /// The network's sizes, as far as the environment leaves them open.
     #[serde(default)]
     pub model: Model,
-    /// Settings of the learner.
+    /// Settings of the learner and its optimiser.
     #[serde(default)]
     pub learner: LearnerSettings,
-    /// Settings of the actors.
+    /// Settings of the actors and their queue.
     #[serde(default)]
     pub actor: ActorSettings,
 }
@@ -112,14 +112,14 @@ impl Model {
     }
 }
 
-/// Settings of the actors.
+/// Settings of the actors and of the queue to the learner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ActorSettings {
     /// Number of environments that an actor steps together.
     pub environments: usize,
-    /// Number of rollouts that may wait for the learner. `None` stands for a batch plus one rollout
-    /// of each environment.
+    /// Number of rollouts that may wait for the learner. `None` stands for a batch plus
+    /// one rollout of each environment.
     pub queue: Option<usize>,
     /// What an actor does with a rollout when the queue is full.
     pub when_full: WhenFull,
@@ -143,8 +143,8 @@ impl Default for ActorSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// Drop the oldest rollout in the queue, and count it: actors never wait, and the learner gets
-    /// the newest data.
+    /// Drop the oldest rollout in the queue, and count it: actors never wait, and the
+    /// learner gets the newest data.
     #[default]
     DropOldest,
     /// Wait for room: no step is wasted, which pays if steps are expensive or if the learner makes
@@ -155,13 +155,13 @@ pub enum WhenFull {
 /// Settings of the command line; each `None` keeps the configuration's value.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Replaces [`Config::steps`].
+    /// Replaces [`Config::steps`], the steps of the run.
     pub steps: Option<u64>,
-    /// Replaces [`Config::seed`].
+    /// Replaces [`Config::seed`], which determines randomness.
     pub seed: Option<u64>,
-    /// Replaces [`Config::device`].
+    /// Replaces [`Config::device`], which the learner computes on.
     pub device: Option<DeviceKind>,
-    /// Replaces [`Config::actors`].
+    /// Replaces [`Config::actors`], the number of threads.
     pub actors: Option<usize>,
 }
 
@@ -177,7 +177,7 @@ pub enum ConfigError {
     Range {
         /// The setting's key, such as `learner.discount`.
         field: &'static str,
-        /// Its value.
+        /// The value that it has.
         found: String,
         /// The values that are allowed, such as `from 0 to 1`.
         expected: &'static str,
@@ -230,8 +230,8 @@ impl Config {
         }
     }
 
-    /// Applies the command line's overrides, fills in the defaults that depend on the host, and
-    /// checks every value.
+    /// Applies the command line's overrides, fills in the defaults that depend on the
+    /// host, and checks every value.
     ///
     /// # Errors
     ///

@@ -36,9 +36,9 @@ pub enum Environments {
     CartPole(cartpole::Config),
     /// A corridor with a junction, which takes memory to solve.
     GridWorld(gridworld::Config),
-    /// Flows on simulated links.
+    /// Flows on links that are simulated.
     Network(Box<network::Config>),
-    /// Flows that cc-agent recorded.
+    /// Flows replayed from recordings of cc-agent.
     Recorded(recorded::Config),
 }
 
@@ -124,8 +124,8 @@ impl Source {
         }
     }
 
-    /// The interface of the policies; `None` for environments whose policies are not served by
-    /// cc-agent.
+    /// The interface of the policies; `None` for environments whose policies
+    /// are not served by cc-agent.
     pub(super) fn interface(&self) -> Option<&Interface> {
         match self {
             Self::CartPole(_) | Self::GridWorld(_) => None,

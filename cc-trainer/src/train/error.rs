@@ -30,7 +30,7 @@ pub enum TrainError {
     /// The policy file of [`Config::init`](super::config::Config::init) cannot be read or used.
     #[error("the policy to begin with, {}: {reason}", path.display())]
     Init {
-        /// The policy file.
+        /// The policy file that cannot be used.
         path: PathBuf,
         /// Why it cannot be used.
         reason: String,
@@ -42,7 +42,7 @@ pub enum TrainError {
         dir.display()
     )]
     Nothing {
-        /// The run's directory.
+        /// The directory that was given.
         dir: PathBuf,
     },
     /// The directory holds files that a run would overwrite, but no checkpoint to continue from.
@@ -52,7 +52,7 @@ pub enum TrainError {
         path.display()
     )]
     Exists {
-        /// The first such file.
+        /// The first of those files.
         path: PathBuf,
     },
     /// The directory holds a run with other settings.
@@ -63,7 +63,7 @@ pub enum TrainError {
         differences.join("; ")
     )]
     Another {
-        /// The run's directory.
+        /// The directory that was given.
         dir: PathBuf,
         /// The settings that differ, as `setting: this, not that`.
         differences: Vec<String>,
@@ -80,9 +80,9 @@ pub enum TrainError {
     /// The directory could not be created, or an event file could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// The directory.
+        /// The run's directory, or a file in it.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// The network cannot be written as a policy file.

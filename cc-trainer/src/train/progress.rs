@@ -122,7 +122,8 @@ fn view(point: &CurvePoint) -> String {
         "steps    {} at {}/s, {} updates, policy lag {:.1}, dropped {}\n\
          busy     learner {:.0} %, actors {:.0} %\n\
          policy   entropy {:.3} nats, actions {} %, divergence {:.4}\n\
-         loss     policy {:.4}, baseline {:.4} (TD {:.4}, MC {:.4}), gradient {:.3}, learning rate {:.2e}\n\
+         loss     policy {:.4}, baseline {:.4} (TD {:.4}, MC {:.4}), gradient {:.3}, \
+         learning rate {:.2e}\n\
          return   {} over {} steps, {} episodes",
         count(point.steps as f64),
         count(point.steps_per_second),

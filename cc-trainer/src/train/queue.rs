@@ -36,7 +36,7 @@ struct QueueState {
 /// What happened at the queue since the learner last took a batch.
 #[derive(Debug, Default)]
 pub(super) struct QueueReport {
-    /// Episodes that ended.
+    /// Episodes that ended in that time.
     pub(super) episodes: Vec<Episode>,
     /// Number of rollouts dropped because the queue was full.
     pub(super) dropped: u64,
@@ -83,8 +83,8 @@ impl RolloutQueue {
         self.changed.notify_all();
     }
 
-    /// Takes the oldest `count` rollouts and the report. `None` if there are fewer within
-    /// `patience`.
+    /// Takes the oldest `count` rollouts and the report. `None` if
+    /// there are fewer within `patience`.
     pub(super) fn take(
         &self,
         count: usize,
@@ -143,7 +143,7 @@ impl ParameterStore {
         (self.version.load(Ordering::Acquire) > version).then(|| self.newest())
     }
 
-    /// The newest policy.
+    /// The newest policy, whatever its version.
     pub(super) fn newest(&self) -> Arc<Snapshot> {
         self.newest
             .lock()

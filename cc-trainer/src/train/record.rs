@@ -16,7 +16,7 @@ pub struct Record {
     pub config_sha256: String,
     /// Every setting, with defaults and the command line's overrides filled in.
     pub config: Config,
-    /// The network's sizes.
+    /// Sizes of the network that is trained.
     pub shape: Shape,
     /// Number of the network's parameters.
     pub parameters: u64,
@@ -45,7 +45,7 @@ pub struct RunPart {
     pub host: Host,
 }
 
-/// Why a run ended.
+/// Why a run ended, or that it has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Finish {

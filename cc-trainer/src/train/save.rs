@@ -52,8 +52,8 @@ impl Run {
         Ok(())
     }
 
-    /// Where the policy came from, for its file. `train.json`, which has the same digest of the
-    /// configuration, holds the details.
+    /// Where the policy came from, for its file. `train.json`, which has the same digest of
+    /// the configuration, holds the details.
     fn provenance(&self) -> BTreeMap<String, String> {
         let record = &self.record;
         BTreeMap::from(

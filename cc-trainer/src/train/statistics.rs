@@ -13,14 +13,14 @@ const UPDATES: usize = 50;
 
 /// The figures of a run after some number of steps: a point on its learning curve.
 ///
-/// Losses, entropy, divergence, gradient norm, lag and action shares are means over the last 50
-/// updates of the quantities in [`UpdateMetrics`]; rates and shares of time refer to the same
-/// updates.
+/// Losses, entropy, divergence, gradient norm, lag and action shares are means over the
+/// last 50 updates of the quantities in [`UpdateMetrics`]; rates and shares of time
+/// refer to the same updates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CurvePoint {
-    /// Environment steps learnt from.
+    /// Number of environment steps learnt from.
     pub steps: u64,
-    /// Number of updates.
+    /// Number of updates of the network.
     pub updates: u64,
     /// Time spent training in all parts of the run, s.
     pub seconds: f64,
@@ -32,25 +32,25 @@ pub struct CurvePoint {
     pub episode_steps: Option<f64>,
     /// The returns of each task that an episode has ended in.
     pub tasks: Vec<TaskPoint>,
-    /// Mean of [`UpdateMetrics::policy_loss`].
+    /// Mean of [`UpdateMetrics::policy_loss`] over the recent updates.
     pub policy_loss: f64,
-    /// Mean of [`UpdateMetrics::baseline_loss`].
+    /// Mean of [`UpdateMetrics::baseline_loss`] over the recent updates.
     pub baseline_loss: f64,
-    /// Mean of [`UpdateMetrics::td_loss`].
+    /// Mean of [`UpdateMetrics::td_loss`] over the recent updates.
     #[serde(default)]
     pub td_loss: f64,
-    /// Mean of [`UpdateMetrics::mc_loss`].
+    /// Mean of [`UpdateMetrics::mc_loss`] over the recent updates.
     #[serde(default)]
     pub mc_loss: f64,
-    /// Mean of [`UpdateMetrics::entropy`], nats.
+    /// Mean of [`UpdateMetrics::entropy`] over the recent updates, nats.
     pub entropy: f64,
-    /// Mean of [`UpdateMetrics::divergence`], nats.
+    /// Mean of [`UpdateMetrics::divergence`] over the recent updates, nats.
     pub divergence: f64,
-    /// Mean of [`UpdateMetrics::gradient_norm`].
+    /// Mean of [`UpdateMetrics::gradient_norm`] over the recent updates.
     pub gradient_norm: f64,
     /// [`UpdateMetrics::learning_rate`] of the last update.
     pub learning_rate: f64,
-    /// Mean of [`UpdateMetrics::lag`], updates.
+    /// Mean of [`UpdateMetrics::lag`] over the recent updates.
     pub policy_lag: f64,
     /// Share of each action among the actions taken, by its index.
     pub actions: Vec<f64>,
@@ -67,7 +67,7 @@ pub struct CurvePoint {
 /// The returns of one task at a point of the curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskPoint {
-    /// The task's name.
+    /// Name of the task, such as a scenario's.
     pub name: String,
     /// Number of the task's episodes that have ended.
     pub episodes: u64,
@@ -97,13 +97,13 @@ pub(super) struct Statistics {
     recent: RecentEpisodes,
     /// Recent episodes of each task, by its index.
     tasks: Vec<RecentEpisodes>,
-    /// The last [`UPDATES`] updates and the one before: timing, steps until then, metrics. Not part
-    /// of a checkpoint.
+    /// The last [`UPDATES`] updates and the one before: timing, steps until then, metrics.
+    /// Not part of a checkpoint.
     #[serde(skip)]
     ring: VecDeque<(Timing, u64, UpdateMetrics)>,
 }
 
-/// The last [`EPISODES`] episodes.
+/// Returns and lengths of the last [`EPISODES`] episodes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct RecentEpisodes {
     /// Number of episodes that have ever ended.

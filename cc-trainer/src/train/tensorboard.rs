@@ -108,7 +108,7 @@ struct EventMessage {
     summary: Option<SummaryMessage>,
 }
 
-/// The message `tensorflow.Summary`.
+/// The message `tensorflow.Summary`, a list of values.
 #[derive(Clone, PartialEq, Message)]
 struct SummaryMessage {
     #[prost(message, repeated, tag = "1")]

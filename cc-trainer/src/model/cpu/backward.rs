@@ -54,8 +54,8 @@ impl<R: Real> Backward<R> {
         self.gradient.resize(parameters, R::ZERO);
     }
 
-    /// Copies the derivatives by the outputs of the thread's sequences, from those of a whole batch
-    /// of `all` sequences.
+    /// Copies the derivatives by the outputs of the thread's sequences, from those of a
+    /// whole batch of `all` sequences.
     pub(super) fn take(
         &mut self,
         all: usize,

@@ -3,8 +3,8 @@
 use super::{pass::Pass, real::Real, weights::Weights};
 use crate::model::{Outputs, Sequences, Shape};
 
-/// Computes logits and LSTM states on the calling thread, with weights that it borrows. Memory is
-/// kept between calls.
+/// Computes logits and LSTM states on the calling thread, with weights that it borrows.
+/// Memory is kept between calls.
 #[derive(Debug)]
 pub struct Inference<R: Real = f32> {
     pass: Pass<R>,
@@ -24,8 +24,8 @@ impl<R: Real> Inference<R> {
     ///
     /// # Panics
     ///
-    /// Panics if an array's length does not follow from shape, steps and batch size, or if the
-    /// weights have another shape.
+    /// Panics if an array's length does not follow from shape, steps and batch size, or if
+    /// the weights have another shape.
     pub fn forward(
         &mut self,
         weights: &Weights<R>,

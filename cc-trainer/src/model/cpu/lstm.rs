@@ -1,5 +1,5 @@
-//! The LSTM over time: a product with the recurrent weights and a cell at every step, forward and
-//! backward.
+//! The LSTM over time: a product with the recurrent weights and a cell at
+//! every step, forward and backward.
 //!
 //! i, f, o = σ(…), g = tanh(…) of x W + h U + b;  c ← f c + i g;  h ← o tanh c (Hochreiter and
 //! Schmidhuber 1997, with the forget gate of Gers et al. 2000).
@@ -11,8 +11,8 @@ use super::{
 };
 use crate::model::Write;
 
-/// The LSTM's activations for T steps of B sequences. Row t·B + b of a matrix belongs to step t of
-/// sequence b.
+/// The LSTM's activations for T steps of B sequences. Row t·B + b of a matrix belongs to
+/// step t of sequence b.
 #[derive(Debug)]
 pub(super) struct Lstm<R> {
     units: usize,
@@ -61,9 +61,9 @@ impl<R: Real> Lstm<R> {
         self.dc.resize(batch_size);
     }
 
-    /// Runs the forward pass: turns x W in `gates` into the gates, and writes the hidden states to
-    /// the first S columns of `h`, `[T·B, S…]`. `not_done` is `[T·B]`, the state before is `[B,
-    /// S]`.
+    /// Runs the forward pass: turns x W in `gates` into the gates, and writes the hidden
+    /// states to the first S columns of `h`, `[T·B, S…]`. `not_done` is `[T·B]`, the
+    /// state before is `[B, S]`.
     pub(super) fn forward(
         &mut self,
         recurrent: &Packed<R>,
@@ -112,8 +112,8 @@ impl<R: Real> Lstm<R> {
     }
 
     /// Runs the backward pass: turns the gates in `gates` into derivatives by their
-    /// pre-activations, from the derivatives by the hidden states in the first S columns of `dh`,
-    /// `[T·B, S…]`.
+    /// pre-activations, from the derivatives by the hidden states in the first S
+    /// columns of `dh`, `[T·B, S…]`.
     pub(super) fn backward(
         &mut self,
         recurrent_transposed: &Packed<R>,
@@ -188,9 +188,9 @@ fn cell<R: Real>(gates: &mut [R], bias: &[R], c_before: &[R], c: &mut [R], h: &m
 }
 
 /// One step of one sequence in the backward pass. `gates` holds the gates before, and the
-/// derivatives by their pre-activations after; `dh` has the derivatives by h from the heads and
-/// from the next step; `dc` has those by the c after this step before, and by the c before this
-/// step after.
+/// derivatives by their pre-activations after; `dh` has the derivatives by h from the
+/// heads and from the next step; `dc` has those by the c after this step before, and by
+/// the c before this step after.
 #[inline(always)]
 fn cell_backward<R: Real>(
     gates: &mut [R],

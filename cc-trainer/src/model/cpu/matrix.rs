@@ -20,7 +20,7 @@ pub(super) struct Matrix<R> {
 }
 
 impl<R: Real> Matrix<R> {
-    /// A matrix without rows.
+    /// A matrix of this width without rows.
     pub(super) fn new(cols: usize) -> Self {
         Self {
             data: Vec::new(),
@@ -116,7 +116,7 @@ impl<'a, R: Real> View<'a, R> {
         }
     }
 
-    /// The first `cols` columns.
+    /// The part with the first `cols` columns.
     pub(super) fn columns(self, cols: usize) -> Self {
         assert!(cols <= self.cols, "columns of the matrix");
         Self { cols, ..self }
@@ -183,7 +183,7 @@ impl<'a, R: Real> ViewMut<'a, R> {
         }
     }
 
-    /// The first `cols` columns.
+    /// The part with the first `cols` columns.
     pub(super) fn columns(self, cols: usize) -> Self {
         assert!(cols <= self.cols, "columns of the matrix");
         Self { cols, ..self }

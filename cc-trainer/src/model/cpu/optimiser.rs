@@ -9,7 +9,7 @@ pub(super) struct RmsPropStep<R> {
     /// Factor of the gradient, which clips its norm.
     scale: R,
     decay: R,
-    /// 1 − `decay`.
+    /// 1 − α, the weight of the new square.
     rest: R,
     epsilon: R,
     momentum: R,

@@ -17,9 +17,9 @@ use crate::model::{Activation, CRITIC_WIDTH, Layer, Outputs, Sequences, Shape, W
 pub(super) struct Pass<R> {
     /// The sequences, by their indices in the batch.
     pub(super) sequences: Range<usize>,
-    /// `[T·n, D]`.
+    /// `[T·n, D]`: the observations of the input.
     pub(super) observation: Matrix<R>,
-    /// `[T·n]`.
+    /// `[T·n]`: 0 where an episode begins, else 1.
     pub(super) not_done: Vec<R>,
     /// Outputs of the trunk's layers. Those of the last are followed by the reward, and without an
     /// LSTM by the privileged observation.
@@ -28,9 +28,9 @@ pub(super) struct Pass<R> {
     pub(super) lstm: Option<(Lstm<R>, Matrix<R>)>,
     /// The critic's hidden layer, `[T·n, 64]`; `None` without a privileged observation.
     pub(super) critic: Option<Matrix<R>>,
-    /// `[T·n, A]`.
+    /// `[T·n, A]`: the logits of the policy.
     pub(super) logits: Matrix<R>,
-    /// `[T·n, 1]`.
+    /// `[T·n, 1]`: the baselines, V(x).
     pub(super) baseline: Matrix<R>,
 }
 

@@ -27,11 +27,11 @@ pub trait Real:
     + sealed::Sealed
     + 'static
 {
-    /// The number 0.
+    /// The number 0 of this type.
     const ZERO: Self;
-    /// The number 1.
+    /// The number 1 of this type.
     const ONE: Self;
-    /// The number ½.
+    /// The number ½ of this type.
     const HALF: Self;
 
     /// Computes self · a + b, rounded once.
@@ -57,7 +57,7 @@ pub trait Real:
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
 
-    /// The square root.
+    /// The square root, correctly rounded.
     fn sqrt(self) -> Self;
 
     /// The hyperbolic tangent. In f32 it has no branch, so that loops over it are vectorised.

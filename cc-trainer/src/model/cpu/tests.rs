@@ -1,5 +1,5 @@
-//! Gradients against finite differences and another implementation, f32 against f64, several
-//! threads against one.
+//! Gradients against finite differences and another implementation, f32 against
+//! f64, several threads against one.
 
 mod tape;
 
@@ -9,10 +9,10 @@ use super::*;
 use crate::model::{Activation, Array, CRITIC_WIDTH, Layer, ParameterLayout};
 use tape::{Tape, Var};
 
-/// Number of steps T.
+/// Number of steps T of a case.
 const STEPS: usize = 5;
-/// Number of sequences B, which two threads cannot share evenly, and which makes blocks of 4, 2 and
-/// 1 rows.
+/// Number of sequences B, which two threads cannot share evenly, and which makes blocks of
+/// 4, 2 and 1 rows.
 const BATCH_SIZE: usize = 7;
 
 /// Small networks of every kind.

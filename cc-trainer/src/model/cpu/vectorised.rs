@@ -10,8 +10,8 @@ pub(super) fn vectorised(function: impl FnMut()) {
     Arch::new().dispatch(Vectorised(function));
 }
 
-/// Wraps the closure: pulp would call it through `FnOnce`, an outlined function that is compiled
-/// without the instruction set.
+/// Wraps the closure: pulp would call it through `FnOnce`, an outlined function that is
+/// compiled without the instruction set.
 struct Vectorised<F>(F);
 
 impl<F: FnMut()> WithSimd for Vectorised<F> {

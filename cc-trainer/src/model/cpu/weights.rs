@@ -35,7 +35,7 @@ impl<R: Real> Weights<R> {
         weights
     }
 
-    /// The network's sizes.
+    /// The sizes of the network they belong to.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }

@@ -91,7 +91,7 @@ pub(super) enum Argument {
 }
 
 impl Call {
-    /// Name of the kernel.
+    /// Name of the kernel in `kernels.cu`.
     pub(super) fn kernel(&self) -> &'static str {
         match self {
             Self::Activate { .. } => "activate",
@@ -125,8 +125,8 @@ impl Call {
     ///
     /// # Panics
     ///
-    /// Panics if the sizes of the matrices do not fit the kernel, or their elements its 32-bit
-    /// indices.
+    /// Panics if the sizes of the matrices do not fit the kernel, or
+    /// their elements its 32-bit indices.
     pub(super) fn arguments(&self) -> Vec<Argument> {
         use Argument::{Array, Real};
         match *self {

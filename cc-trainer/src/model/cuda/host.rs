@@ -1,6 +1,6 @@
-//! The kernels on the CPU, to test the device's arithmetic without a GPU: `kernels.cu` compiled as
-//! C++, with the threads of a kernel run one after the other, and a matrix product by BLAS's
-//! definition.
+//! The kernels on the CPU, to test the device's arithmetic without a GPU:
+//! `kernels.cu` compiled as C++, with the threads of a kernel run one after the
+//! other, and a matrix product by BLAS's definition.
 
 use std::{
     collections::HashMap,

@@ -2,16 +2,16 @@
 
 use super::{call::Call, matrix::Sgemm};
 
-/// A GPU, or in tests the CPU with the same kernels. Operations take effect in the order of the
-/// calls.
+/// A GPU, or in tests the CPU with the same kernels. Operations take effect in
+/// the order of the calls.
 ///
 /// # Panics
 ///
-/// Every method panics if an array is not within the memory, or if the device fails (see
-/// [`Cuda`](super::Cuda)).
+/// Every method panics if an array is not within the memory, or if
+/// the device fails (see [`Cuda`](super::Cuda)).
 pub(super) trait Machine: Send {
-    /// Makes room for at least this many floats. The content is kept; that of new memory is
-    /// unspecified.
+    /// Makes room for at least this many floats. The content is kept; that
+    /// of new memory is unspecified.
     fn grow(&mut self, len: usize);
 
     /// Copies floats to the memory, beginning at index `at`.

@@ -26,7 +26,7 @@ impl DeviceMatrix {
         }
     }
 
-    /// The number of elements.
+    /// The number of elements, rows times columns.
     pub(super) fn count(&self) -> usize {
         self.rows * self.cols
     }
@@ -76,7 +76,7 @@ impl DeviceMatrix {
 /// A factor of a product: a matrix or its transpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Factor {
-    /// The matrix itself.
+    /// The matrix itself, without transposition.
     Plain(DeviceMatrix),
     /// The transpose of the matrix.
     Transposed(DeviceMatrix),

@@ -317,8 +317,8 @@ impl<M: Machine> DeviceNetwork<M> {
         y
     }
 
-    /// Runs the LSTM's steps, from its input `[T·B, last hidden + 1]` to the first S columns of the
-    /// features.
+    /// Runs the LSTM's steps, from its input `[T·B, last hidden + 1]` to the first
+    /// S columns of the features.
     fn lstm(
         &mut self,
         arrays: &LstmArrays,
@@ -357,8 +357,8 @@ impl<M: Machine> DeviceNetwork<M> {
         }
     }
 
-    /// Runs the LSTM's steps backward, which leaves the derivatives by the gates' pre-activations
-    /// in their place.
+    /// Runs the LSTM's steps backward, which leaves the derivatives by the
+    /// gates' pre-activations in their place.
     fn lstm_backward(&mut self, arrays: &LstmArrays, lstm: &LstmWorkspace, batch_size: usize) {
         let recurrent = self.array(self.parameters, &arrays.recurrent);
         self.fill(lstm.dh_next, 0.0);

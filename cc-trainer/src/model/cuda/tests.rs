@@ -1,5 +1,5 @@
-//! The passes with the kernels as C++ against those of the CPU in f64; and NVRTC compiles the
-//! kernels.
+//! The passes with the kernels as C++ against those of the CPU in f64;
+//! and NVRTC compiles the kernels.
 
 use super::{host::HostMachine, network::DeviceNetwork};
 use crate::{

@@ -3,17 +3,17 @@
 use super::matrix::DeviceMatrix;
 use crate::model::{CRITIC_WIDTH, Shape};
 
-/// The arrays of the passes over T steps of B sequences. Row t·B + b of a matrix belongs to step t
-/// of sequence b.
+/// The arrays of the passes over T steps of B sequences. Row t·B + b of a matrix belongs to
+/// step t of sequence b.
 #[derive(Debug)]
 pub(super) struct Workspace {
     pub(super) steps: usize,
     pub(super) batch_size: usize,
-    /// `[T·B, D]`.
+    /// `[T·B, D]`: the observations of the input.
     pub(super) observation: DeviceMatrix,
-    /// `[T·B, 1]`.
+    /// `[T·B, 1]`: the rewards of the input.
     pub(super) reward: DeviceMatrix,
-    /// `[T·B, P]`.
+    /// `[T·B, P]`: the privileged observations of the input.
     pub(super) privileged: DeviceMatrix,
     /// `[1, T·B]`: ones, to sum rows by a product.
     pub(super) ones: DeviceMatrix,
@@ -25,13 +25,13 @@ pub(super) struct Workspace {
     pub(super) features: DeviceMatrix,
     /// `[T·B, 64]`: the critic's hidden layer; `None` without a privileged observation.
     pub(super) critic: Option<DeviceMatrix>,
-    /// `[T·B, A]`.
+    /// `[T·B, A]`: the logits of the policy.
     pub(super) logits: DeviceMatrix,
-    /// `[T·B, 1]`.
+    /// `[T·B, 1]`: the baselines, V(x).
     pub(super) baseline: DeviceMatrix,
     /// Derivatives of the loss by the logits.
     pub(super) d_logits: DeviceMatrix,
-    /// Derivatives by the baselines.
+    /// Derivatives of the loss by the baselines.
     pub(super) d_baseline: DeviceMatrix,
     /// Derivatives by the output of the critic's hidden layer.
     pub(super) d_critic: Option<DeviceMatrix>,

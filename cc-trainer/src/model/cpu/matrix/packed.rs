@@ -5,13 +5,13 @@ use pulp::{Arch, Simd, WithSimd};
 use super::{View, ViewMut};
 use crate::model::{Write, cpu::real::Real};
 
-/// A matrix on the right-hand side of many products with few rows, laid out once in the order in
-/// which they read it. A general product would do so every time, which takes longer than the
-/// arithmetic.
+/// A matrix on the right-hand side of many products with few rows, laid out once in
+/// the order in which they read it. A general product would do so every time, which
+/// takes longer than the arithmetic.
 #[derive(Debug)]
 pub(in super::super) struct Packed<R> {
-    /// Panels of [`WIDTH`] columns, each with all rows; missing columns of the last panel are
-    /// zeros.
+    /// Panels of [`WIDTH`] columns, each with all rows; missing columns of
+    /// the last panel are zeros.
     panels: Vec<PanelRow<R>>,
     rows: usize,
     cols: usize,
