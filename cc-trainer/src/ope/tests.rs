@@ -112,7 +112,7 @@ impl Process {
 
     /// Flows under the behaviour policy. `told` says whether the features tell the states apart.
     fn flows(&self, count: usize, seed: u64, told: bool) -> Vec<Flow> {
-        let mut random = StdRng::seed_from_u64(mix(77, seed));
+        let mut random = StdRng::seed_from_u64(crate::seed::output(77, seed));
         (0..count)
             .map(|id| {
                 let mut state = draw(&self.start, &mut random);
