@@ -319,7 +319,7 @@ impl StepInput {
 mod tests {
     use super::*;
     use crate::{
-        environment::Spec,
+        environment::{End, Spec},
         model::{Activation, Shape, initialise},
     };
 

@@ -1,9 +1,15 @@
 //! Small training runs from end to end.
 
+use std::{fs, path::Path};
+
 use cc_agent::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
-use super::{config::Model, *};
-use crate::{dataset::Recordings, model::DeviceKind, ope::recorded::flows as recorded_flows};
+use super::{checkpoint::Checkpoint, config::Model, *};
+use crate::{
+    dataset::{self, Recordings},
+    model::DeviceKind,
+    ope::recorded::flows as recorded_flows,
+};
 
 /// A short run on one thread, with 40 steps per update.
 fn small(dir: &Path, steps: u64) -> Training {
