@@ -27,8 +27,9 @@ pub struct Config {
     /// Total number of environment steps (actions) to learn from.
     #[serde(default = "default_steps")]
     pub steps: u64,
-    /// Seed of initial parameters, environments and sampled actions. With 0
-    /// [`actors`](Self::actors) it determines the run bit for bit.
+    /// Seed of initial parameters, environments and sampled actions. Without
+    /// [`actors`](Self::actors) and with the same number of [`threads`](Self::threads) it
+    /// determines the run bit for bit.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// The device that the learner computes on; actors always use the CPU.
