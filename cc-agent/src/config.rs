@@ -7,16 +7,19 @@ use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
-    action::ActionSpace,
     deploy::{Canary, DeployError, Loaded, Loader},
-    environment::Environment,
     kernel,
-    policy::{PolicySpec, Serving},
     record::RecordOptions,
-    recording::{AddressKey, Addresses, Limits},
-    status::default_socket,
-    trial::GuardRails,
 };
+use cc_core::{
+    action::ActionSpace,
+    canary::GuardRails,
+    interface::Interface,
+    policy::{PolicySpec, Serving},
+    rows::{AddressKey, Addresses},
+    status::default_socket,
+};
+use cc_recording::Limits;
 
 /// Options of `cc-agent run`, each also a key of the file (with `_` for `-`); the command line wins.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -315,28 +318,28 @@ impl RunOptions {
 
         let spec = self.policy.clone().unwrap_or_default();
         let loader = Loader {
-            environment: self.environment(),
+            interface: self.interface(),
             serving: self.serving,
             seed: self.seed.unwrap_or(0),
         };
         let policy = loader.load(&spec)?;
-        let environment = policy.policy.environment().clone();
-        self.check_against(&spec, &environment)?;
+        let interface = policy.policy.interface().clone();
+        self.check_against(&spec, &interface)?;
         let cwnd_max = self
             .cwnd_max
-            .unwrap_or(environment.cwnd.max)
-            .min(environment.cwnd.max);
+            .unwrap_or(interface.cwnd.max)
+            .min(interface.cwnd.max);
         if let PolicySpec::Fixed(cwnd) = spec
-            && !(environment.cwnd.min..=cwnd_max).contains(&cwnd)
+            && !(interface.cwnd.min..=cwnd_max).contains(&cwnd)
         {
             let expected = format!(
                 "a window within --cwnd-min {} and --cwnd-max {cwnd_max}",
-                environment.cwnd.min
+                interface.cwnd.min
             );
             return Err(out_of_range("--policy", &spec, expected));
         }
         let rails = self.rails()?;
-        let canary = self.canary(&loader, rails, &environment)?;
+        let canary = self.canary(&loader, rails, &interface)?;
         let ack_filter = self
             .per_ack
             .clone()
@@ -344,16 +347,16 @@ impl RunOptions {
         Ok(Settings {
             datapath: kernel::Options {
                 slots,
-                window_ns: u64::from(environment.window_ms) * 1_000_000,
+                window_ns: u64::from(interface.window_ms) * 1_000_000,
                 heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
-                min_rtt_window_ns: u64::from(environment.min_rtt_window_s) * 1_000_000_000,
-                cwnd_min: environment.cwnd.min,
+                min_rtt_window_ns: u64::from(interface.min_rtt_window_s) * 1_000_000_000,
+                cwnd_min: interface.cwnd.min,
                 cwnd_max,
                 startup: self
                     .startup
                     .clone()
                     .map_or(Startup::SlowStart, |option| option.0),
-                pacing_gain: environment.pacing_gain,
+                pacing_gain: interface.pacing_gain,
                 ack_filter,
                 cgroup: self.cgroup.clone(),
                 name: name.clone(),
@@ -389,7 +392,7 @@ impl RunOptions {
         &self,
         loader: &Loader,
         rails: GuardRails,
-        running: &Environment,
+        running: &Interface,
     ) -> Result<Option<Canary>, ConfigError> {
         let (percent, spec) = match (self.canary, &self.candidate) {
             (None, None) => return Ok(None),
@@ -441,22 +444,22 @@ impl RunOptions {
     }
 
     /// The environment that policies without a file of their own work in.
-    fn environment(&self) -> Environment {
-        let mut environment = Environment::default();
-        let defaults = environment.cwnd;
-        environment.window_ms = self.window_ms.unwrap_or(environment.window_ms);
-        environment.history = self.history.unwrap_or(environment.history);
-        environment.cwnd.min = self.cwnd_min.unwrap_or(defaults.min);
-        environment.cwnd.max = self.cwnd_max.unwrap_or(defaults.max);
-        environment.pacing_gain = self.pacing_gain;
+    fn interface(&self) -> Interface {
+        let mut interface = Interface::default();
+        let defaults = interface.cwnd;
+        interface.window_ms = self.window_ms.unwrap_or(interface.window_ms);
+        interface.history = self.history.unwrap_or(interface.history);
+        interface.cwnd.min = self.cwnd_min.unwrap_or(defaults.min);
+        interface.cwnd.max = self.cwnd_max.unwrap_or(defaults.max);
+        interface.pacing_gain = self.pacing_gain;
         if let Some(actions) = &self.actions {
-            environment.actions = actions.clone();
+            interface.actions = actions.clone();
         }
-        environment
+        interface
     }
 
     /// Refuses options that a policy's file has other values for.
-    fn check_against(&self, spec: &PolicySpec, has: &Environment) -> Result<(), ConfigError> {
+    fn check_against(&self, spec: &PolicySpec, has: &Interface) -> Result<(), ConfigError> {
         let contradiction = |option, asked: String, has: String| ConfigError::Contradiction {
             option,
             asked,

@@ -4,8 +4,6 @@
 //! What is asserted never depends on how fast the machine is: exact integers, the order of events,
 //! and things that happen eventually or never.
 
-mod lab;
-
 use std::{
     collections::BTreeMap, fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode,
 };
@@ -15,13 +13,13 @@ use cc_ebpf::{
     AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode, OpenedRecord,
     Startup, WindowRecord,
 };
-use lab::{
+use cc_lab::{
     AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo,
     assert_window_is, eventually, options, unique_name,
 };
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run(&[
         (
             "statistics_are_exact_without_losses",
             statistics_are_exact_without_losses,

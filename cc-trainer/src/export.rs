@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use cc_agent::environment::Environment;
-use cc_agent::policy::export::ImportError;
-use cc_agent::policy::export::{
+use cc_core::interface::Interface;
+use cc_core::policy::export::ImportError;
+use cc_core::policy::export::{
     Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_agent::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
+use cc_core::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
 
 use crate::model::{Activation, Array, Layer, Layout, LstmArrays, Shape, initialise};
 use crate::normalise::{Bend, Input, Normalizer};
@@ -46,7 +46,7 @@ pub enum ExportError {
 pub fn meta(
     name: &str,
     shape: &Shape,
-    environment: &Environment,
+    environment: &Interface,
     serving: Serving,
     provenance: BTreeMap<String, String>,
 ) -> PolicyMeta {
@@ -382,21 +382,21 @@ fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
+    use cc_core::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
     use proptest::prelude::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
     use crate::model::{Cpu, Outputs, Sequences};
 
-    fn environment(history: usize) -> Environment {
-        Environment {
+    fn environment(history: usize) -> Interface {
+        Interface {
             history,
-            ..Environment::default()
+            ..Interface::default()
         }
     }
 
-    fn shape(environment: &Environment, hidden: &[usize], lstm: Option<usize>) -> Shape {
+    fn shape(environment: &Interface, hidden: &[usize], lstm: Option<usize>) -> Shape {
         Shape {
             observation: environment.observation_len(),
             hidden: hidden.to_vec(),
@@ -451,7 +451,7 @@ mod tests {
 
     /// Several steps of several flows, by the trainer and by the agent's engine; the largest difference of logits,
     /// of what softmax sees of them, and of the state.
-    fn largest_difference(environment: &Environment, shape: &Shape, seed: u64) -> f32 {
+    fn largest_difference(environment: &Interface, shape: &Shape, seed: u64) -> f32 {
         const FLOWS: usize = 3;
         let mut random = StdRng::seed_from_u64(seed);
         let parameters = initialise(shape, seed);
@@ -616,7 +616,7 @@ mod tests {
                 assert_eq!(seen(&again.expect("it fits")), found.parameters);
             }
         }
-        let rule = cc_agent::policy::heuristic_file();
+        let rule = cc_core::policy::heuristic_file();
         let rule = PolicyFile::parse(&rule).expect("accepted");
         let error = network(&rule, 0, 0).expect_err("no network").to_string();
         assert!(error.contains("not one that cc-trainer writes"), "{error}");

@@ -24,7 +24,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use cc_agent::policy::PolicyFile;
+use cc_core::policy::PolicyFile;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 pub use checkpoint::CheckpointError;
@@ -39,8 +39,8 @@ use crate::{
     model::{self, DeviceError, Shape, Weights},
     normalise::Normalizer,
     rollout::Rollout,
-    summary::{Host, utc_now},
 };
+use cc_testbed::summary::{Host, utc_now};
 use checkpoint::{Checkpoint, Header};
 use config::{Config, ConfigError, Overrides};
 use environments::Source;

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
-use cc_agent::policy::PolicyFile;
+use cc_core::policy::PolicyFile;
 use cc_trainer::{
     export,
     model::DeviceKind,

@@ -8,10 +8,10 @@ use std::{
 use serde::Serialize;
 
 use super::{Run, Study, StudyError, Variant};
-use crate::{
+use crate::train::Point;
+use cc_testbed::{
     report::chart::{Chart, Curve, Panel, Spread},
     summary::{Host, table::figure, utc_now},
-    train::Point,
 };
 
 /// Points of a curve.

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use cc_agent::policy::Serving;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cc_agent::environment::Environment as Interface;
-use cc_agent::policy::Serving;
+use cc_core::interface::Interface;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;

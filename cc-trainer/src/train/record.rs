@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{config::Config, statistics::Point};
-use crate::{model::Shape, summary::Host};
+use crate::model::Shape;
+use cc_testbed::summary::Host;
 
 /// The account of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! Whole runs, small ones.
 
-use cc_agent::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
+use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
 use super::{config::Model, *};
 use crate::{dataset::Recordings, model::DeviceKind, ope::recorded::flows as recorded_flows};
@@ -368,7 +368,7 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
 }
 
 /// Grows up to 15 segments and shrinks above, mostly.
-fn around_fifteen(query: &cc_agent::policy::Query) -> Vec<f32> {
+fn around_fifteen(query: &cc_core::policy::Query) -> Vec<f32> {
     match query.cwnd < 15 {
         true => vec![0.02, 0.02, 0.02, 0.92, 0.02],
         false => vec![0.02, 0.92, 0.02, 0.02, 0.02],
