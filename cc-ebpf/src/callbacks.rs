@@ -2,7 +2,7 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    AckSample, CaState, Counter, Cwnd, Events, Flow, Settings, SocketState, pacing_rate, reno,
+    AckSample, CaState, Counter, CwndState, Events, Flow, Settings, SocketState, pacing_rate, reno,
 };
 
 use crate::{
@@ -140,21 +140,21 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         socket.set_state(state);
     }
     let ack = socket.ack_sample(sample, totals);
-    let mut window = socket.window();
+    let mut cwnd = socket.cwnd_state();
     match flow_of(&state) {
         Some(flow) => {
-            measure(flow, socket, &ack, window.cwnd, &state, settings);
-            control(arguments, flow, &ack, &mut window, &state, settings);
+            measure(flow, socket, &ack, cwnd.cwnd, &state, settings);
+            control(arguments, flow, &ack, &mut cwnd, &state, settings);
         }
         None => {
-            reno::on_ack(&mut window, &ack);
-            if window.cwnd > settings.cwnd_max {
-                window.cwnd = settings.cwnd_max;
+            reno::on_ack(&mut cwnd, &ack);
+            if cwnd.cwnd > settings.cwnd_max {
+                cwnd.cwnd = settings.cwnd_max;
             }
         }
     }
-    socket.set_window(window);
-    if let Some(rate) = pacing_rate(&window, &ack, settings.pacing_gain_1024) {
+    socket.set_cwnd_state(cwnd);
+    if let Some(rate) = pacing_rate(&cwnd, &ack, settings.pacing_gain_1024) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
 }
@@ -165,7 +165,7 @@ fn control(
     arguments: &Arguments,
     flow: &mut Flow,
     ack: &AckSample,
-    window: &mut Cwnd,
+    cwnd: &mut CwndState,
     state: &SocketState,
     settings: &Settings,
 ) {
@@ -182,7 +182,7 @@ fn control(
         fallback_left,
     } = flow
         .controller
-        .on_ack(window, ack, cell, generation, heartbeat, settings);
+        .on_ack(cwnd, ack, cell, generation, heartbeat, settings);
     if taken {
         count(Counter::DecisionsTaken);
     }

@@ -7,14 +7,14 @@ use crate::{AckSample, CaState, Decision, Heartbeat, Settings};
 
 /// The window of a connection, as the kernel keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cwnd {
+pub struct CwndState {
     /// Congestion window in segments (`tcp_sock.snd_cwnd`).
     pub cwnd: u32,
     /// Slow-start threshold in segments (`tcp_sock.snd_ssthresh`).
     pub ssthresh: u32,
     /// Segments acknowledged since the window last grew in congestion avoidance
     /// (`tcp_sock.snd_cwnd_cnt`).
-    pub acked: u32,
+    pub cwnd_cnt: u32,
     /// Upper bound that the host sets for this connection (`tcp_sock.snd_cwnd_clamp`).
     pub clamp: u32,
 }
@@ -124,7 +124,7 @@ impl Controller {
     #[inline(always)]
     pub fn on_ack(
         &mut self,
-        window: &mut Cwnd,
+        cwnd: &mut CwndState,
         ack: &AckSample,
         cell: u64,
         generation: u32,
@@ -133,26 +133,26 @@ impl Controller {
     ) -> Events {
         let mut events = Events::default();
         if heartbeat.is_stale(ack.now_ns, settings.heartbeat_limit_ns) {
-            events.fallback_entered = self.fall_back(window);
+            events.fallback_entered = self.fall_back(cwnd);
         } else if cell != self.seen {
             self.seen = cell;
             self.take(cell, generation, ack.now_ns, settings, &mut events);
         }
         match self.mode() {
             Mode::Startup if settings.constant_start() => {}
-            Mode::Startup | Mode::Fallback => reno::on_ack(window, ack),
-            Mode::Decided => window.cwnd = self.target,
+            Mode::Startup | Mode::Fallback => reno::on_ack(cwnd, ack),
+            Mode::Decided => cwnd.cwnd = self.target,
             Mode::AfterTimeout => {
-                window.cwnd = window.cwnd.saturating_add(ack.acked);
-                if window.cwnd >= self.target {
-                    window.cwnd = self.target;
+                cwnd.cwnd = cwnd.cwnd.saturating_add(ack.acked);
+                if cwnd.cwnd >= self.target {
+                    cwnd.cwnd = self.target;
                     self.mode = Mode::Decided as u32;
                 }
             }
         }
-        window.cwnd = at_most(window.cwnd, at_most(settings.cwnd_max, window.clamp));
-        if window.cwnd == 0 {
-            window.cwnd = 1;
+        cwnd.cwnd = at_most(cwnd.cwnd, at_most(settings.cwnd_max, cwnd.clamp));
+        if cwnd.cwnd == 0 {
+            cwnd.cwnd = 1;
         }
         events
     }
@@ -192,17 +192,17 @@ impl Controller {
     }
 
     #[inline(always)]
-    fn fall_back(&mut self, window: &mut Cwnd) -> bool {
+    fn fall_back(&mut self, cwnd: &mut CwndState) -> bool {
         let from = self.mode();
         match from {
             Mode::Fallback => return false,
             Mode::Startup => {}
             // Congestion avoidance from the present window, not a new slow start.
-            Mode::Decided => window.ssthresh = window.cwnd,
-            Mode::AfterTimeout => window.ssthresh = self.target,
+            Mode::Decided => cwnd.ssthresh = cwnd.cwnd,
+            Mode::AfterTimeout => cwnd.ssthresh = self.target,
         }
         self.mode = Mode::Fallback as u32;
-        window.acked = 0;
+        cwnd.cwnd_cnt = 0;
         true
     }
 
@@ -241,21 +241,21 @@ impl Controller {
 /// `cong_control` set nobody else updates it: a flow whose `gain` is 0 gets what
 /// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c) would set, 2 in slow start and 1.2 after.
 #[inline(always)]
-pub fn pacing_rate(window: &Cwnd, ack: &AckSample, gain_1024: u32) -> Option<u64> {
+pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<u64> {
     if ack.srtt_us == 0 {
         return None;
     }
     let gain = if gain_1024 != 0 {
         gain_1024
-    } else if window.cwnd < window.ssthresh / 2 {
+    } else if cwnd.cwnd < cwnd.ssthresh / 2 {
         2 * 1024
     } else {
         1024 * 6 / 5
     };
-    let segments = if ack.in_flight > window.cwnd {
+    let segments = if ack.in_flight > cwnd.cwnd {
         ack.in_flight
     } else {
-        window.cwnd
+        cwnd.cwnd
     };
     // Bounds that no real connection reaches (8 TB in flight, 1 PB/s) keep each product within 64
     // bits: BPF has no wider multiplication to saturate with.
@@ -267,7 +267,7 @@ pub fn pacing_rate(window: &Cwnd, ack: &AckSample, gain_1024: u32) -> Option<u64
 
 /// Reno's window (RFC 5681, net/ipv4/tcp_cong.c), for flows without a decision.
 pub mod reno {
-    use super::{Cwnd, at_least, at_most};
+    use super::{CwndState, at_least, at_most};
     use crate::AckSample;
 
     /// Half the window, at least 2 (`tcp_reno_ssthresh`).
@@ -285,34 +285,34 @@ pub mod reno {
     /// One ACK: proportional reduction towards ssthresh in recovery, slow start below it, one
     /// segment a window above it.
     #[inline(always)]
-    pub fn on_ack(window: &mut Cwnd, ack: &AckSample) {
+    pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
         if ack.ca_state.is_reducing() {
             // One segment out for two delivered (RFC 6937 with Reno's factor), at least one, so
             // that the fast retransmission never waits for half the flight to drain.
             let allowance = at_least(ack.acked.div_ceil(2), 1);
-            let window_now = at_most(window.cwnd, ack.in_flight.saturating_add(allowance));
-            window.cwnd = at_least(window_now, window.ssthresh);
+            let reduced = at_most(cwnd.cwnd, ack.in_flight.saturating_add(allowance));
+            cwnd.cwnd = at_least(reduced, cwnd.ssthresh);
             return;
         }
         if !ack.cwnd_limited {
             return;
         }
         let mut acked = ack.acked;
-        if window.cwnd < window.ssthresh {
-            let grown = at_most(window.cwnd.saturating_add(acked), window.ssthresh);
-            acked -= grown - window.cwnd;
-            window.cwnd = grown;
+        if cwnd.cwnd < cwnd.ssthresh {
+            let grown = at_most(cwnd.cwnd.saturating_add(acked), cwnd.ssthresh);
+            acked -= grown - cwnd.cwnd;
+            cwnd.cwnd = grown;
         }
-        congestion_avoidance(window, acked);
+        congestion_avoidance(cwnd, acked);
     }
 
     /// `tcp_cong_avoid_ai`, with the window as its interval.
     #[inline(always)]
-    fn congestion_avoidance(window: &mut Cwnd, acked: u32) {
-        let cwnd = at_least(window.cwnd, 1);
-        let credit = window.acked.saturating_add(acked);
-        window.cwnd = window.cwnd.saturating_add(credit / cwnd);
-        window.acked = credit % cwnd;
+    fn congestion_avoidance(cwnd: &mut CwndState, acked: u32) {
+        let interval = at_least(cwnd.cwnd, 1);
+        let credit = cwnd.cwnd_cnt.saturating_add(acked);
+        cwnd.cwnd = cwnd.cwnd.saturating_add(credit / interval);
+        cwnd.cwnd_cnt = credit % interval;
     }
 }
 
@@ -358,11 +358,11 @@ mod tests {
         }
     }
 
-    fn window(cwnd: u32, ssthresh: u32) -> Cwnd {
-        Cwnd {
+    fn state(cwnd: u32, ssthresh: u32) -> CwndState {
+        CwndState {
             cwnd,
             ssthresh,
-            acked: 0,
+            cwnd_cnt: 0,
             clamp: u32::MAX,
         }
     }
@@ -376,14 +376,14 @@ mod tests {
         .to_cell()
     }
 
-    fn step(controller: &mut Controller, window: &mut Cwnd, cell: u64) -> Events {
-        controller.on_ack(window, &ack(), cell, 7, &fresh(), &settings())
+    fn step(controller: &mut Controller, cwnd: &mut CwndState, cell: u64) -> Events {
+        controller.on_ack(cwnd, &ack(), cell, 7, &fresh(), &settings())
     }
 
     #[test]
     fn slow_start_until_the_first_decision() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, 0);
         assert_eq!(w.cwnd, 12);
         let events = step(&mut controller, &mut w, cell(1, 300));
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn the_initial_window_can_be_kept_instead() {
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         let constant = Settings {
             startup: Startup::Constant as u32,
             ..settings()
@@ -406,7 +406,7 @@ mod tests {
 
     #[test]
     fn an_idle_application_does_not_grow_the_window() {
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         let sample = AckSample {
             cwnd_limited: false,
             ..ack()
@@ -418,7 +418,7 @@ mod tests {
     #[test]
     fn guard_rails_hold() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         assert!(step(&mut controller, &mut w, cell(1, 5_000)).clamped);
         assert_eq!(w.cwnd, 2_000);
         assert!(step(&mut controller, &mut w, cell(2, 0)).clamped);
@@ -433,7 +433,7 @@ mod tests {
         let mut controller = Controller::default();
         let left_behind = cell(3, 40);
         controller.start(left_behind);
-        let mut w = window(10, 10);
+        let mut w = state(10, 10);
         let events = controller.on_ack(&mut w, &ack(), left_behind, 8, &fresh(), &settings());
         assert_eq!(events, Events::default(), "its predecessor's is no news");
         let events = controller.on_ack(&mut w, &ack(), cell(4, 99), 8, &fresh(), &settings());
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn after_a_timeout_slow_start_ends_at_the_decision() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!(controller.ssthresh(6), 6);
         assert!(controller.on_state(CaState::Loss));
@@ -462,7 +462,7 @@ mod tests {
     #[test]
     fn a_spurious_timeout_is_undone() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 60));
         controller.on_state(CaState::Loss);
         assert_eq!(controller.undo(1, 60), 60);
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn a_silent_agent_means_reno_from_the_present_window() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 100));
         let late = AckSample {
             now_ns: 3 * SECOND,
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn reno_reduces_in_proportion_and_never_stalls() {
-        let mut w = window(100, 50);
+        let mut w = state(100, 50);
         let mut sample = AckSample {
             ca_state: CaState::Recovery,
             acked: 2,
@@ -517,11 +517,11 @@ mod tests {
 
     #[test]
     fn reno_crosses_ssthresh_without_losing_acks() {
-        let mut w = window(8, 10);
+        let mut w = state(8, 10);
         let sample = AckSample { acked: 12, ..ack() };
         reno::on_ack(&mut w, &sample);
         assert_eq!(
-            (w.cwnd, w.acked),
+            (w.cwnd, w.cwnd_cnt),
             (11, 0),
             "2 of slow start, 10 make one more"
         );
@@ -532,11 +532,11 @@ mod tests {
         let mut sample = ack();
         sample.srtt_us = 10_000;
         sample.mss = 1_000;
-        let w = window(100, 10);
+        let w = state(100, 10);
         assert_eq!(pacing_rate(&w, &sample, 1024), Some(10_000_000));
         assert_eq!(pacing_rate(&w, &sample, 0), Some(11_992_187));
         assert_eq!(
-            pacing_rate(&window(100, 1_000), &sample, 0),
+            pacing_rate(&state(100, 1_000), &sample, 0),
             Some(20_000_000)
         );
         sample.srtt_us = 0;
@@ -552,7 +552,7 @@ mod tests {
                 (0u64..3, 0u32..3_000, 0u32..300, 0u32..6, any::<bool>(), 0u32..3_000), 1..200),
         ) {
             let mut controller = Controller::default();
-            let mut w = window(10, u32::MAX);
+            let mut w = state(10, u32::MAX);
             let mut sample = ack();
             let mut heartbeat = fresh();
             let settings = settings();

@@ -11,7 +11,7 @@
 //!
 //! 1. [`WindowRecord::is_over`], and when it is: emit the record, then [`WindowRecord::restart`];
 //! 2. [`Extractor::extract`] and [`WindowRecord::add`];
-//! 3. [`Controller::on_ack`], whose [`Cwnd`] is the sender's window from then on.
+//! 3. [`Controller::on_ack`], whose [`CwndState`] is the sender's window from then on.
 //!
 //! Nothing here reads a clock, allocates, panics or loops without a bound.
 #![no_std]
@@ -31,7 +31,7 @@ mod settings;
 mod window;
 
 pub use ack::{AckSample, CaState, Totals};
-pub use control::{Controller, Cwnd, Events, Mode, pacing_rate, reno};
+pub use control::{Controller, CwndState, Events, Mode, pacing_rate, reno};
 pub use counter::Counter;
 pub use decision::Decision;
 pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit};

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytemuck::Zeroable;
 use cc_agent::environment::Environment;
 use cc_ebpf::{
-    AckSample, CaState, ClosedRecord, Cwnd, Decision, Flow, Header, Heartbeat, LAYOUT_VERSION,
+    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, LAYOUT_VERSION,
     Record, Settings, Startup, Totals, pacing_rate, reno,
 };
 
@@ -116,77 +116,77 @@ impl Learned {
         self.flow.opened.header.slot
     }
 
-    fn open(&mut self, window: &Cwnd, ack: &AckSample) {
+    fn open(&mut self, cwnd: &CwndState, ack: &AckSample) {
         let (slot, now) = (self.slot(), ack.now_ns);
         let generation = Decision::next_generation(self.flow.generation);
         // Connections of the simulator begin with it, so their totals began at 0.
         (self.flow).open(slot, generation, now, Totals::default(), self.cell);
         self.flow.opened.identity.family = AF_INET;
         self.flow.opened.identity.mss = ack.mss;
-        self.flow.opened.identity.initial_cwnd = window.cwnd;
+        self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
         self.records.push_back(Record::Opened(self.flow.opened));
     }
 
-    fn observe(&mut self, window: &Cwnd, ack: &AckSample) {
+    fn observe(&mut self, cwnd: &CwndState, ack: &AckSample) {
         let flow = &mut self.flow;
         if flow.window.is_over(ack.now_ns, self.settings.window_ns) {
             if flow.window.acks > 0 {
-                flow.complete_window(ack, window.cwnd);
+                flow.complete_window(ack, cwnd.cwnd);
                 self.records.push_back(Record::Window(flow.window));
             }
             flow.window.restart(ack.now_ns);
         }
         let min_rtt_window_ns = self.settings.min_rtt_window_ns;
-        if let Some(features) = flow.extractor.extract(ack, window.cwnd, min_rtt_window_ns) {
+        if let Some(features) = flow.extractor.extract(ack, cwnd.cwnd, min_rtt_window_ns) {
             flow.window.add(&features);
         }
     }
 }
 
 impl CongestionControl for Learned {
-    fn sets_window_in_recovery(&self) -> bool {
+    fn sets_cwnd_in_recovery(&self) -> bool {
         true
     }
 
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         if self.flow.generation == 0 {
-            self.open(window, ack);
+            self.open(cwnd, ack);
         }
-        self.observe(window, ack);
+        self.observe(cwnd, ack);
         let heartbeat = Heartbeat {
             at_ns: ack.now_ns,
             pid: 0,
         };
         self.flow.controller.on_ack(
-            window,
+            cwnd,
             ack,
             self.cell,
             self.flow.generation,
             &heartbeat,
             &self.settings,
         );
-        if let Some(rate) = pacing_rate(window, ack, self.settings.pacing_gain_1024) {
+        if let Some(rate) = pacing_rate(cwnd, ack, self.settings.pacing_gain_1024) {
             self.pacing = Some(rate);
         }
         self.delivered = rate.total_delivered;
-        self.last = Some((*ack, window.cwnd));
+        self.last = Some((*ack, cwnd.cwnd));
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
         if self.flow.live == 0 {
-            return reno::ssthresh(window.cwnd);
+            return reno::ssthresh(cwnd.cwnd);
         }
-        self.flow.controller.ssthresh(window.cwnd)
+        self.flow.controller.ssthresh(cwnd.cwnd)
     }
 
-    fn undo(&mut self, window: &Cwnd, prior: u32) -> u32 {
+    fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
         if self.flow.live == 0 {
-            return reno::undo(window.cwnd, prior);
+            return reno::undo(cwnd.cwnd, prior);
         }
-        self.flow.controller.undo(window.cwnd, prior)
+        self.flow.controller.undo(cwnd.cwnd, prior)
     }
 
-    fn on_state(&mut self, _: Nanos, _: &mut Cwnd, state: CaState) {
+    fn on_state(&mut self, _: Nanos, _: &mut CwndState, state: CaState) {
         if self.flow.live != 0 {
             self.flow.controller.on_state(state);
         }
@@ -238,11 +238,11 @@ mod tests {
         }
     }
 
-    fn window() -> Cwnd {
-        Cwnd {
+    fn cwnd() -> CwndState {
+        CwndState {
             cwnd: 10,
             ssthresh: u32::MAX,
-            acked: 0,
+            cwnd_cnt: 0,
             clamp: u32::MAX,
         }
     }
@@ -252,7 +252,7 @@ mod tests {
     fn the_features_of_a_window_are_those_of_its_acks() {
         let mut random = StdRng::seed_from_u64(1);
         let mut flow = learned(None);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let mut totals = Totals::default();
         let (mut rtts, mut sent, mut cwnds) = (vec![], vec![], vec![]);
         let (mut least, mut now, mut start) = (u32::MAX, 5 * MS, 5 * MS);
@@ -263,8 +263,8 @@ mod tests {
             totals.bytes_sent += bytes;
             totals.segs_in += 1;
             let rtt = random.random_range(20_000..60_000);
-            let before = window.cwnd;
-            flow.on_ack(&mut window, &ack(now, rtt, totals), &RateSample::default());
+            let before = cwnd.cwnd;
+            flow.on_ack(&mut cwnd, &ack(now, rtt, totals), &RateSample::default());
             if windows == 0 && rtts.is_empty() {
                 assert!(matches!(flow.take_record(), Some(Record::Opened(_))));
             }
@@ -310,11 +310,11 @@ mod tests {
     fn a_published_decision_is_taken_up_by_the_next_ack() {
         let mut flow = learned(Some(1.25));
         flow.set_slot(3);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let mut totals = Totals::default();
         let rate = RateSample::default();
-        flow.on_ack(&mut window, &ack(MS, 30_000, totals), &rate);
-        assert_eq!(window.cwnd, 12, "slow start");
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 12, "slow start");
         let opened = flow.take_record().expect("the flow is open");
         assert_eq!((opened.header().slot, opened.header().generation), (3, 1));
         flow.publish(Decision {
@@ -322,11 +322,11 @@ mod tests {
             window: 1,
             cwnd: 50,
         });
-        assert_eq!(window.cwnd, 12);
+        assert_eq!(cwnd.cwnd, 12);
         totals.bytes_sent = 5;
-        flow.on_ack(&mut window, &ack(2 * MS, 30_000, totals), &rate);
-        assert_eq!(window.cwnd, 50);
-        assert_eq!(flow.ssthresh(&window), 50, "losses leave a decision alone");
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 50);
+        assert_eq!(flow.ssthresh(&cwnd), 50, "losses leave a decision alone");
         // 1.25 × 50 segments in 30 ms.
         assert_eq!(
             flow.pacing_rate(),
@@ -346,21 +346,21 @@ mod tests {
     #[test]
     fn a_timeout_starts_slowly_up_to_the_decision() {
         let mut flow = learned(None);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let rate = RateSample::default();
-        flow.on_ack(&mut window, &ack(MS, 30_000, Totals::default()), &rate);
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, Totals::default()), &rate);
         flow.publish(Decision {
             generation: 1,
             window: 1,
             cwnd: 6,
         });
-        flow.on_ack(&mut window, &ack(2 * MS, 30_000, Totals::default()), &rate);
-        flow.on_state(3 * MS, &mut window, CaState::Loss);
-        window.cwnd = 1;
-        flow.on_ack(&mut window, &ack(4 * MS, 30_000, Totals::default()), &rate);
-        assert_eq!(window.cwnd, 3);
-        flow.on_ack(&mut window, &ack(5 * MS, 30_000, Totals::default()), &rate);
-        flow.on_ack(&mut window, &ack(6 * MS, 30_000, Totals::default()), &rate);
-        assert_eq!(window.cwnd, 6);
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, Totals::default()), &rate);
+        flow.on_state(3 * MS, &mut cwnd, CaState::Loss);
+        cwnd.cwnd = 1;
+        flow.on_ack(&mut cwnd, &ack(4 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 3);
+        flow.on_ack(&mut cwnd, &ack(5 * MS, 30_000, Totals::default()), &rate);
+        flow.on_ack(&mut cwnd, &ack(6 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 6);
     }
 }
