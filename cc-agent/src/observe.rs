@@ -152,8 +152,8 @@ impl Service {
         let environment = settings.policy.policy.environment().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
-            window_ns: settings.datapath.window_ns,
-            min_rtt_window_ns: settings.datapath.min_rtt_window_ns,
+            window_ns: settings.datapath.settings.window_ns,
+            min_rtt_window_ns: settings.datapath.settings.min_rtt_window_ns,
             ack_filter: AckFilter::Off,
             selection,
             source: None,

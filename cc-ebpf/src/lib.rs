@@ -17,31 +17,41 @@
 #![no_std]
 
 mod ack;
+mod bounds;
 mod control;
 mod counter;
+mod cwnd;
 mod decision;
 mod feature;
 mod filter;
 mod flow;
 mod kernel;
+mod observed;
+mod pacing;
 mod probe;
 mod record;
+pub mod reno;
 mod selection;
 mod settings;
+mod socket_state;
 mod window;
 
 pub use ack::{AckSample, CaState, Totals};
-pub use control::{Controller, CwndState, Events, Mode, pacing_rate, reno};
+pub use control::{Controller, Events, Mode, Published};
 pub use counter::Counter;
+pub use cwnd::CwndState;
 pub use decision::Decision;
 pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit};
 pub use filter::WindowedMin;
-pub use flow::{Flow, SocketState};
+pub use flow::{Flow, RecordSink};
 pub use kernel::{ABSENT, KernelLayout};
+pub use observed::Observed;
+pub use pacing::pacing_rate;
 pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };
 pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
+pub use socket_state::SocketState;
 pub use window::{Statistics, WindowRecord};

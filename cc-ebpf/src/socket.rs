@@ -7,15 +7,7 @@ use cc_ebpf::{
     Totals,
 };
 
-use crate::maps::KERNEL;
-
-/// The running kernel's offset of a member: a constant to the verifier.
-macro_rules! offset {
-    ($member:ident) => {{
-        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
-        unsafe { core::ptr::read_volatile(&raw const KERNEL.$member) }
-    }};
-}
+use crate::layout::offset;
 
 const AF_INET6: u16 = 10;
 // enum in include/net/tcp_states.h.

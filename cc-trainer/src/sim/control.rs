@@ -4,7 +4,6 @@
 mod bbr;
 mod copa;
 mod cubic;
-mod growth;
 pub mod learned;
 mod reno;
 #[cfg(test)]

@@ -4,12 +4,12 @@
 mod hystart;
 mod hystart_pp;
 
-use cc_ebpf::{AckSample, CaState, CwndState};
-
-use super::{
-    CongestionControl, RateSample,
-    growth::{additive_increase, in_slow_start, slow_start},
+use cc_ebpf::{
+    AckSample, CaState, CwndState,
+    reno::{additive_increase, in_slow_start, slow_start},
 };
+
+use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 use hystart::Hystart;
 use hystart_pp::HystartPlusPlus;

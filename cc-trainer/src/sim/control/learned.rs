@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use bytemuck::Zeroable;
 use cc_agent::environment::Environment;
 use cc_ebpf::{
-    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, LAYOUT_VERSION,
-    Record, Settings, Startup, Totals, pacing_rate, reno,
+    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
+    Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
 };
 
 use super::{CongestionControl, RateSample};
@@ -28,7 +28,17 @@ pub struct Learned {
     /// The newest ACK's, for the summary at the end.
     last: Option<(AckSample, u32)>,
     delivered: u64,
-    records: VecDeque<Record>,
+    records: Queue,
+}
+
+/// Records that wait for the agent, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Queue(VecDeque<Record>);
+
+impl RecordSink for Queue {
+    fn window(&mut self, record: &WindowRecord) {
+        self.0.push_back(Record::Window(*record));
+    }
 }
 
 impl Learned {
@@ -41,26 +51,13 @@ impl Learned {
             pacing: None,
             last: None,
             delivered: 0,
-            records: VecDeque::new(),
+            records: Queue::default(),
         }
     }
 
     /// What a datapath is told for policies of this environment; its agent is never late with its heartbeat.
     pub fn settings(environment: &Environment, startup: Startup) -> Settings {
-        Settings {
-            layout: LAYOUT_VERSION,
-            slots: 1,
-            window_ns: u64::from(environment.window_ms) * 1_000_000,
-            heartbeat_limit_ns: u64::MAX,
-            min_rtt_window_ns: u64::from(environment.min_rtt_window_s) * 1_000_000_000,
-            cwnd_min: environment.cwnd.min,
-            cwnd_max: environment.cwnd.max,
-            startup: startup as u32,
-            pacing_gain_1024: environment
-                .pacing_gain
-                .map_or(0, |gain| (gain * 1024.0) as u32),
-            ..Settings::zeroed()
-        }
+        environment.datapath_settings().with_startup(startup)
     }
 
     /// The slot that its records name; to be set before its first ACK.
@@ -83,7 +80,7 @@ impl Learned {
         let Some((ack, cwnd)) = self.last else {
             return;
         };
-        self.records.push_back(Record::Closed(ClosedRecord {
+        self.records.0.push_back(Record::Closed(ClosedRecord {
             header: Header::of::<ClosedRecord>(self.slot(), self.flow.generation, now),
             totals: ack.totals,
             bytes_acked: self.delivered * u64::from(ack.mss),
@@ -99,12 +96,12 @@ impl Learned {
 
     /// The oldest record that nobody has taken yet.
     pub fn take_record(&mut self) -> Option<Record> {
-        self.records.pop_front()
+        self.records.0.pop_front()
     }
 
     /// Whether a record waits to be taken.
     pub fn has_record(&self) -> bool {
-        !self.records.is_empty()
+        !self.records.0.is_empty()
     }
 
     /// The flow's state, as the agent reads it from the map.
@@ -124,22 +121,7 @@ impl Learned {
         self.flow.opened.identity.family = AF_INET;
         self.flow.opened.identity.mss = ack.mss;
         self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
-        self.records.push_back(Record::Opened(self.flow.opened));
-    }
-
-    fn observe(&mut self, cwnd: &CwndState, ack: &AckSample) {
-        let flow = &mut self.flow;
-        if flow.window.is_over(ack.now_ns, self.settings.window_ns) {
-            if flow.window.acks > 0 {
-                flow.complete_window(ack, cwnd.cwnd);
-                self.records.push_back(Record::Window(flow.window));
-            }
-            flow.window.restart(ack.now_ns);
-        }
-        let min_rtt_window_ns = self.settings.min_rtt_window_ns;
-        if let Some(features) = flow.extractor.extract(ack, cwnd.cwnd, min_rtt_window_ns) {
-            flow.window.add(&features);
-        }
+        self.records.0.push_back(Record::Opened(self.flow.opened));
     }
 }
 
@@ -152,19 +134,14 @@ impl CongestionControl for Learned {
         if self.flow.generation == 0 {
             self.open(cwnd, ack);
         }
-        self.observe(cwnd, ack);
-        let heartbeat = Heartbeat {
-            at_ns: ack.now_ns,
-            pid: 0,
+        let published = Published {
+            cell: self.cell,
+            heartbeat: &Heartbeat {
+                at_ns: ack.now_ns,
+                pid: 0,
+            },
         };
-        self.flow.controller.on_ack(
-            cwnd,
-            ack,
-            self.cell,
-            self.flow.generation,
-            &heartbeat,
-            &self.settings,
-        );
+        (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
         if let Some(rate) = pacing_rate(cwnd, ack, self.settings.pacing_gain_1024) {
             self.pacing = Some(rate);
         }
@@ -203,7 +180,7 @@ impl CongestionControl for Learned {
 
 #[cfg(test)]
 mod tests {
-    use cc_ebpf::{FEATURES, Feature};
+    use cc_ebpf::Feature;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
@@ -303,7 +280,6 @@ mod tests {
             assert!(!flow.has_record(), "one record a window");
             now += random.random_range(1..9) * MS;
         }
-        assert_eq!(flow.flow().window.features.reference.len(), FEATURES);
     }
 
     #[test]
