@@ -344,20 +344,18 @@ impl RunOptions {
             .per_ack
             .clone()
             .map_or(AckFilter::Off, |option| option.0);
+        let startup = self.startup.clone();
+        let datapath = cc_ebpf::Settings {
+            heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
+            cwnd_max,
+            ..interface.datapath_settings()
+        }
+        .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
+        .with_ack_filter(ack_filter);
         Ok(Settings {
             datapath: kernel::Options {
                 slots,
-                window_ns: u64::from(interface.window_ms) * 1_000_000,
-                heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
-                min_rtt_window_ns: u64::from(interface.min_rtt_window_s) * 1_000_000_000,
-                cwnd_min: interface.cwnd.min,
-                cwnd_max,
-                startup: self
-                    .startup
-                    .clone()
-                    .map_or(Startup::SlowStart, |option| option.0),
-                pacing_gain: interface.pacing_gain,
-                ack_filter,
+                settings: datapath,
                 cgroup: self.cgroup.clone(),
                 name: name.clone(),
             },
@@ -611,8 +609,11 @@ mod tests {
     fn nothing_is_the_default_policy_as_rlcc() {
         let settings = resolve("").expect("defaults are valid");
         assert_eq!(settings.datapath.name, "rlcc");
-        assert_eq!(settings.datapath.window_ns, 100_000_000);
-        assert_eq!(settings.datapath.ack_filter, AckFilter::Off);
+        assert_eq!(settings.datapath.settings.window_ns, 100_000_000);
+        assert_eq!(
+            settings.datapath.settings.ack_filter,
+            AckFilter::Off.encode().0
+        );
         assert_eq!(settings.per_ack_file, None);
         assert!(settings.record.is_none());
         assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
@@ -647,14 +648,17 @@ mod tests {
             kernel::Options {
                 name: "x".into(),
                 slots: 5,
-                window_ns: 50_000_000,
-                heartbeat_limit_ns: 500_000_000,
-                min_rtt_window_ns: 10_000_000_000,
-                cwnd_min: 4,
-                cwnd_max: 50,
-                startup: Startup::Constant,
-                pacing_gain: Some(1.5),
-                ack_filter: AckFilter::Port(80),
+                settings: cc_ebpf::Settings {
+                    window_ns: 50_000_000,
+                    heartbeat_limit_ns: 500_000_000,
+                    min_rtt_window_ns: 10_000_000_000,
+                    cwnd_min: 4,
+                    cwnd_max: 50,
+                    ..cc_ebpf::Settings::default()
+                }
+                .with_startup(Startup::Constant)
+                .with_pacing_gain(Some(1.5))
+                .with_ack_filter(AckFilter::Port(80)),
                 cgroup: Some("/c".into()),
             }
         );

@@ -154,8 +154,8 @@ impl Service {
         let interface = settings.policy.policy.interface().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
-            window_ns: settings.datapath.window_ns,
-            min_rtt_window_ns: settings.datapath.min_rtt_window_ns,
+            window_ns: settings.datapath.settings.window_ns,
+            min_rtt_window_ns: settings.datapath.settings.min_rtt_window_ns,
             ack_filter: AckFilter::Off,
             selection,
             source: None,

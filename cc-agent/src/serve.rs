@@ -157,7 +157,7 @@ impl Service {
         for flow in datapath.live_flows() {
             agent.adopt(&flow);
         }
-        let limit = Duration::from_nanos(settings.datapath.heartbeat_limit_ns);
+        let limit = Duration::from_nanos(settings.datapath.settings.heartbeat_limit_ns);
         let acks = match &settings.per_ack_file {
             Some(path) => Some(AckWriter::create(path)?),
             None => None,

@@ -286,7 +286,7 @@ fn observed_and_controlled(
     let bench = Bench::new(bottleneck, |_| {});
     let name = unique_name();
     let mut options = options(&name);
-    options.ack_filter = AckFilter::All;
+    options.settings = options.settings.with_ack_filter(AckFilter::All);
     let pump = Pump::attach(&options);
     pump.decide_by(decide);
 

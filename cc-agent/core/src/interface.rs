@@ -3,7 +3,7 @@
 //! Agent and trainer read everything that shapes observation, action and reward from here, so that
 //! a policy is served exactly as it was trained.
 
-use cc_ebpf::{FEATURES, FEATURES_VERSION};
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Settings};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -60,6 +60,20 @@ impl Interface {
     /// `history`) is, one-hot; the window that it led to follows it.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// The datapath's settings for policies of this environment: window length, minimum-RTT filter,
+    /// cwnd bounds and pacing. Everything else is as in [`Settings::default`]: the agent is never
+    /// late with its heartbeat, and flows begin with slow start.
+    pub fn datapath_settings(&self) -> Settings {
+        Settings {
+            window_ns: u64::from(self.window_ms) * 1_000_000,
+            min_rtt_window_ns: u64::from(self.min_rtt_window_s) * 1_000_000_000,
+            cwnd_min: self.cwnd.min,
+            cwnd_max: self.cwnd.max,
+            ..Settings::default()
+        }
+        .with_pacing_gain(self.pacing_gain)
     }
 
     /// Checks every setting.

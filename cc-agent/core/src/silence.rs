@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{Feature, Flow, WindowRecord};
+use cc_ebpf::{Flow, WindowRecord};
 
 use crate::agent::FlowId;
 
@@ -65,23 +65,6 @@ impl Silences {
     /// The window of a silent flow, closed now; `None` where it is not over, or is empty. The datapath will close it
     /// too, at the next ACK; as nothing can have been added in between, that record repeats this one.
     pub(crate) fn close(&self, now_ns: u64, flow: &Flow) -> Option<WindowRecord> {
-        let mut window = flow.window;
-        let over = now_ns > window.start_ns + self.window_ns;
-        if flow.live != 1 || window.acks == 0 || !over {
-            return None;
-        }
-        let (decision, taken_ns) = flow.controller.taken();
-        window.decision = decision;
-        window.decision_taken_ns = taken_ns;
-        window.mode = flow.controller.mode() as u32;
-        window.header.time_ns = now_ns;
-        if window.mss == 0 {
-            window.mss = flow.opened.identity.mss;
-        }
-        let mss = u64::from(window.mss.max(1));
-        // The window itself is in the socket; its mean over the ACKs is the best reading from here.
-        let mean = window.features.mean(Feature::Cwnd as usize, window.acks);
-        window.cwnd = (mean as u64 / mss) as u32;
-        Some(window)
+        flow.silent_window(now_ns, self.window_ns)
     }
 }

@@ -11,8 +11,7 @@ use std::{
 
 use cc_agent::kernel::{Datapath, Options, clock::now_ns};
 use cc_ebpf::{
-    AckFilter, AckRecord, ClosedRecord, Counter, Decision, OpenedRecord, Record, Startup,
-    WindowRecord,
+    AckRecord, ClosedRecord, Counter, Decision, OpenedRecord, Record, Settings, WindowRecord,
 };
 
 use super::eventually;
@@ -22,14 +21,10 @@ pub fn options(name: &str) -> Options {
     Options {
         name: name.to_owned(),
         slots: 64,
-        window_ns: 100_000_000,
-        heartbeat_limit_ns: 1_000_000_000,
-        min_rtt_window_ns: 10_000_000_000,
-        cwnd_min: 2,
-        cwnd_max: 2_000,
-        startup: Startup::SlowStart,
-        pacing_gain: None,
-        ack_filter: AckFilter::Off,
+        settings: Settings {
+            heartbeat_limit_ns: 1_000_000_000,
+            ..Settings::default()
+        },
         cgroup: None,
     }
 }

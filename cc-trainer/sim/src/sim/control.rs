@@ -4,7 +4,6 @@
 mod bbr;
 mod copa;
 mod cubic;
-mod growth;
 pub mod learned;
 mod reno;
 #[cfg(test)]
@@ -15,7 +14,7 @@ pub use copa::Copa;
 pub use cubic::Cubic;
 pub use reno::Reno;
 
-use cc_ebpf::{AckSample, CaState, Cwnd};
+use cc_ebpf::{AckSample, CaState, CwndState};
 
 use crate::path::Nanos;
 
@@ -38,47 +37,47 @@ pub enum Control {
 
 /// A congestion control of one connection.
 ///
-/// The sender owns the window and lends it. Those with [`sets_window_in_recovery`](Self::sets_window_in_recovery) are
+/// The sender owns the window and lends it. Those with [`sets_cwnd_in_recovery`](Self::sets_cwnd_in_recovery) are
 /// called on every ACK, as `cong_control` is; for the others the sender reduces the window itself (PRR, RFC 6937)
 /// while it recovers, and calls [`on_ack`](Self::on_ack) at other times, as `cong_avoid` is.
 pub trait CongestionControl: Send {
     /// Whether it rules the window in recovery too (`cong_control`).
-    fn sets_window_in_recovery(&self) -> bool {
+    fn sets_cwnd_in_recovery(&self) -> bool {
         false
     }
 
     /// The connection is established (`init`); its handshake took `rtt_us`, which is the smoothed RTT and the smallest
     /// one now.
-    fn init(&mut self, now: Nanos, window: &mut Cwnd, rtt_us: u32) {
-        let _ = (now, window, rtt_us);
+    fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
+        let _ = (now, cwnd, rtt_us);
     }
 
     /// An ACK has been processed (`cong_control`, or `cong_avoid` when the kernel lets the window grow:
     /// `tcp_may_raise_cwnd`), and `pkts_acked` before it.
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample);
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample);
 
     /// An ACK came on which the window may not grow (in recovery, or with nothing newly acknowledged): only for
     /// what `pkts_acked` measures. Those that rule the window in recovery never get this.
-    fn on_measurement(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
-        let _ = (window, ack, rate);
+    fn on_measurement(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        let _ = (cwnd, ack, rate);
     }
 
     /// Slow-start threshold on entering recovery, loss or CWR (`ssthresh`).
-    fn ssthresh(&mut self, window: &Cwnd) -> u32;
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32;
 
     /// The window after a loss that was none (`undo_cwnd`); `prior` is the one before it.
-    fn undo(&mut self, window: &Cwnd, prior: u32) -> u32 {
-        window.cwnd.max(prior)
+    fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
+        cwnd.cwnd.max(prior)
     }
 
     /// The congestion-avoidance state changes (`set_state`), before it does.
-    fn on_state(&mut self, now: Nanos, window: &mut Cwnd, state: CaState) {
-        let _ = (now, window, state);
+    fn on_state(&mut self, now: Nanos, cwnd: &mut CwndState, state: CaState) {
+        let _ = (now, cwnd, state);
     }
 
     /// Sending begins again after nothing was in flight (`CA_EVENT_TX_START`).
-    fn on_transmit_start(&mut self, now: Nanos, window: &mut Cwnd, app_limited: bool) {
-        let _ = (now, window, app_limited);
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
+        let _ = (now, cwnd, app_limited);
     }
 
     /// The rate in bytes/s at which segments are paced (`SK_PACING_NEEDED`); none for no pacing.
@@ -176,38 +175,38 @@ impl Control {
 }
 
 impl CongestionControl for Control {
-    fn sets_window_in_recovery(&self) -> bool {
-        each!(self, control => control.sets_window_in_recovery())
+    fn sets_cwnd_in_recovery(&self) -> bool {
+        each!(self, control => control.sets_cwnd_in_recovery())
     }
 
-    fn init(&mut self, now: Nanos, window: &mut Cwnd, rtt_us: u32) {
-        each!(self, control => control.init(now, window, rtt_us));
-    }
-
-    #[inline]
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
-        each!(self, control => control.on_ack(window, ack, rate));
+    fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
+        each!(self, control => control.init(now, cwnd, rtt_us));
     }
 
     #[inline]
-    fn on_measurement(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
-        each!(self, control => control.on_measurement(window, ack, rate));
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        each!(self, control => control.on_ack(cwnd, ack, rate));
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
-        each!(self, control => control.ssthresh(window))
+    #[inline]
+    fn on_measurement(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        each!(self, control => control.on_measurement(cwnd, ack, rate));
     }
 
-    fn undo(&mut self, window: &Cwnd, prior: u32) -> u32 {
-        each!(self, control => control.undo(window, prior))
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        each!(self, control => control.ssthresh(cwnd))
     }
 
-    fn on_state(&mut self, now: Nanos, window: &mut Cwnd, state: CaState) {
-        each!(self, control => control.on_state(now, window, state));
+    fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
+        each!(self, control => control.undo(cwnd, prior))
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, window: &mut Cwnd, app_limited: bool) {
-        each!(self, control => control.on_transmit_start(now, window, app_limited));
+    fn on_state(&mut self, now: Nanos, cwnd: &mut CwndState, state: CaState) {
+        each!(self, control => control.on_state(now, cwnd, state));
+    }
+
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
+        each!(self, control => control.on_transmit_start(now, cwnd, app_limited));
     }
 
     #[inline]

@@ -7,7 +7,7 @@
 mod recovery;
 mod transmit;
 
-use cc_ebpf::{AckSample, CaState, Cwnd, Totals};
+use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 
 use crate::path::Nanos;
 
@@ -42,7 +42,7 @@ pub(super) struct Sender {
     /// It does so in recovery too.
     rules: bool,
     phase: Phase,
-    window: Cwnd,
+    cwnd: CwndState,
     state: CaState,
     board: Scoreboard,
     rtt: Rtt,
@@ -113,13 +113,13 @@ impl Sender {
     /// Not yet connected.
     pub(super) fn new(control: Control, ticks: Ticks) -> Self {
         Self {
-            rules: control.sets_window_in_recovery(),
+            rules: control.sets_cwnd_in_recovery(),
             control,
             phase: Phase::Idle,
-            window: Cwnd {
+            cwnd: CwndState {
                 cwnd: INITIAL_WINDOW,
                 ssthresh: recovery::INFINITE,
-                acked: 0,
+                cwnd_cnt: 0,
                 clamp: u32::MAX,
             },
             state: CaState::Open,
@@ -217,8 +217,8 @@ impl Sender {
             timeouts: self.totals.rtos,
             probes: self.probes,
             acks: self.totals.segs_in.into(),
-            cwnd: self.window.cwnd,
-            ssthresh: self.window.ssthresh,
+            cwnd: self.cwnd.cwnd,
+            ssthresh: self.cwnd.ssthresh,
             in_flight: self.board.in_flight(),
             state: self.state,
             srtt_us: self.rtt.smoothed_us(),
@@ -259,9 +259,9 @@ impl Sender {
         self.rtt.sample(now, rtt_us, rtt_us, 0, 0);
         // A second lost SYN is a sign of congestion (`tcp_init_transfer`).
         if tries > 1 {
-            self.window.cwnd = 1;
+            self.cwnd.cwnd = 1;
         }
-        self.control.init(now, &mut self.window, rtt_us);
+        self.control.init(now, &mut self.cwnd, rtt_us);
         self.pace();
         self.outbox.push(ToReceiver::Bare);
         self.resume = now + FIRST_WRITE;
@@ -320,7 +320,7 @@ impl Sender {
         rate.next = self.board.next().into();
         rate.last_sent = self.last_sent;
         rate.next_send = self.pacing.last();
-        self.adjust_window(now, &seen, delivered, lost, &rate);
+        self.adjust_cwnd(now, &seen, delivered, lost, &rate);
         self.follow(now, then);
         self.transmit(now, false);
     }
@@ -491,7 +491,7 @@ impl Sender {
 
     /// `tcp_cong_control`.
     #[inline]
-    fn adjust_window(
+    fn adjust_cwnd(
         &mut self,
         now: Nanos,
         seen: &Seen,
@@ -512,7 +512,7 @@ impl Sender {
             delivered: rate.delivered.unwrap_or_default(),
             interval_us: rate.interval_us,
             retransmits: self.recovery.retransmits,
-            cwnd_limited: self.usage.is_limited(&self.window),
+            cwnd_limited: self.usage.is_limited(&self.cwnd),
             ca_state: self.state,
             totals: Totals {
                 lost: self.board.losses() as u32,
@@ -520,16 +520,16 @@ impl Sender {
             },
         };
         if self.rules {
-            self.control.on_ack(&mut self.window, &ack, rate);
+            self.control.on_ack(&mut self.cwnd, &ack, rate);
         } else if self.state.is_reducing() {
-            self.control.on_measurement(&mut self.window, &ack, rate);
-            self.reduce_window(delivered, lost, seen.advanced);
+            self.control.on_measurement(&mut self.cwnd, &ack, rate);
+            self.reduce_cwnd(delivered, lost, seen.advanced);
         } else if self.may_raise(seen) {
-            self.control.on_ack(&mut self.window, &ack, rate);
+            self.control.on_ack(&mut self.cwnd, &ack, rate);
         } else {
-            self.control.on_measurement(&mut self.window, &ack, rate);
+            self.control.on_measurement(&mut self.cwnd, &ack, rate);
         }
-        self.window.cwnd = self.window.cwnd.clamp(1, self.window.clamp);
+        self.cwnd.cwnd = self.cwnd.cwnd.clamp(1, self.cwnd.clamp);
         self.pace();
     }
 
@@ -545,8 +545,8 @@ impl Sender {
         match self.control.pacing_rate() {
             Some(rate) => self.pacing.space(rate),
             None => self.pacing.follow(
-                self.window.cwnd,
-                self.window.ssthresh,
+                self.cwnd.cwnd,
+                self.cwnd.ssthresh,
                 self.board.outstanding(),
                 self.rtt.smoothed_us(),
             ),
@@ -554,7 +554,7 @@ impl Sender {
     }
 
     fn set_state(&mut self, now: Nanos, state: CaState) {
-        self.control.on_state(now, &mut self.window, state);
+        self.control.on_state(now, &mut self.cwnd, state);
         self.state = state;
     }
 }

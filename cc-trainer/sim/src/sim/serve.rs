@@ -62,6 +62,7 @@ pub struct Asked {
 pub struct Served {
     simulation: Simulation,
     agent: Agent,
+    window_ns: u64,
     delay: Delay,
     mode: Mode,
     random: Xoshiro256PlusPlus,
@@ -101,6 +102,7 @@ impl Served {
         }
         Self {
             simulation,
+            window_ns: interface.datapath_settings().window_ns,
             agent: Agent::new(interface, flows),
             delay,
             mode,
@@ -263,9 +265,9 @@ impl Served {
             };
             let before = self.agent.counts().windows;
             self.agent.on_silence(now, &state);
-            if self.agent.counts().windows > before {
-                let mut window = state.window;
-                window.header.time_ns = now;
+            if self.agent.counts().windows > before
+                && let Some(window) = state.silent_window(now, self.window_ns)
+            {
                 remember(&mut self.windows[flow], &window);
             }
         }

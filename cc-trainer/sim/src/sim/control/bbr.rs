@@ -5,7 +5,7 @@ mod aggregation;
 mod gain;
 mod policer;
 
-use cc_ebpf::{AckSample, CaState, Cwnd, WindowedMin};
+use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::{CongestionControl, RateSample};
@@ -26,9 +26,9 @@ const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
 /// How long the window stays small to find a smaller RTT (`bbr_probe_rtt_mode_ms`).
 const PROBE_RTT_TIME: Nanos = SECOND / 5;
 /// The window then, and the smallest at all (`bbr_cwnd_min_target`).
-const SMALL_WINDOW: u32 = 4;
+const MIN_CWND: u32 = 4;
 /// The initial window (`TCP_INIT_CWND`).
-const INITIAL_WINDOW: u32 = 10;
+const INITIAL_CWND: u32 = 10;
 /// Below this rate single segments are sent, bytes/s (`bbr_min_tso_rate`: 1.2 Mbit/s).
 const SINGLE_SEGMENT_RATE: u64 = 1_200_000 / 8;
 /// Part of a second's data that is sent together (`sk_pacing_shift`).
@@ -50,7 +50,7 @@ pub struct Bbr {
     /// Bytes/s (`sk_pacing_rate`).
     pacing_rate: u64,
     pacing_gain: Gain,
-    window_gain: Gain,
+    cwnd_gain: Gain,
     /// Highest bandwidth of the last rounds.
     bandwidth: MaxBandwidth,
     /// Smallest RTT, µs, and when it was seen.
@@ -136,7 +136,7 @@ impl Bbr {
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             pacing_rate: 0,
             pacing_gain: Gain::HIGH,
-            window_gain: Gain::HIGH,
+            cwnd_gain: Gain::HIGH,
             bandwidth: MaxBandwidth::default(),
             min_rtt: (u32::MAX, 0),
             rounds: Rounds::default(),
@@ -155,15 +155,15 @@ impl Bbr {
     }
 
     /// `bbr_update_model`.
-    fn update_model(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn update_model(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         self.update_bandwidth(ack, rate);
-        self.update_aggregation(window, ack, rate);
+        self.update_aggregation(cwnd, ack, rate);
         if self.mode == Mode::ProbeBandwidth && self.is_phase_over(ack, rate) {
             self.advance_phase(ack.now_ns);
         }
         self.check_full_pipe(rate);
-        self.check_drain(window, ack, rate);
-        self.update_min_rtt(window, ack, rate);
+        self.check_drain(cwnd, ack, rate);
+        self.update_min_rtt(cwnd, ack, rate);
         self.update_gains();
     }
 
@@ -208,10 +208,10 @@ impl Bbr {
     }
 
     /// `bbr_update_ack_aggregation`.
-    fn update_aggregation(&mut self, window: &Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn update_aggregation(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) {
         if ack.acked > 0 && sample(rate).is_some() {
             let bandwidth = self.estimate();
-            let (acked, most) = (ack.acked, window.cwnd);
+            let (acked, most) = (ack.acked, cwnd.cwnd);
             self.aggregation
                 .update(ack.now_ns, acked, bandwidth, most, self.rounds.began);
         }
@@ -260,11 +260,11 @@ impl Bbr {
     }
 
     /// `bbr_check_drain`.
-    fn check_drain(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn check_drain(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         let full = self.bandwidth.get();
         if self.mode == Mode::Startup && self.startup.is_full {
             self.mode = Mode::Drain;
-            window.ssthresh = self.inflight(full, Gain::ONE);
+            cwnd.ssthresh = self.inflight(full, Gain::ONE);
         }
         if self.mode == Mode::Drain
             && self.inflight_at_departure(ack.in_flight, ack, rate)
@@ -275,14 +275,14 @@ impl Bbr {
     }
 
     /// `bbr_update_min_rtt`.
-    fn update_min_rtt(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn update_min_rtt(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         let now = ack.now_ns;
         let expired = now > self.min_rtt.1 + MIN_RTT_WINDOW;
         if ack.rtt_us > 0 && (ack.rtt_us < self.min_rtt.0 || (expired && !rate.ack_delayed)) {
             self.min_rtt = (ack.rtt_us, now);
         }
         if expired && !self.restarted && self.mode != Mode::ProbeRtt {
-            self.save_window(window);
+            self.save_cwnd(cwnd);
             self.mode = Mode::ProbeRtt;
             self.probe_rtt.end = None;
             self.probe_rtt.limited.0 = rate.total_delivered;
@@ -290,7 +290,7 @@ impl Bbr {
         if self.mode == Mode::ProbeRtt {
             self.probe_rtt.limited.1 = rate.total_delivered + u64::from(ack.in_flight);
             match self.probe_rtt.end {
-                None if ack.in_flight <= SMALL_WINDOW => {
+                None if ack.in_flight <= MIN_CWND => {
                     self.probe_rtt.end = Some(now + PROBE_RTT_TIME);
                     self.probe_rtt.round_over = false;
                     self.rounds.end = rate.total_delivered;
@@ -299,7 +299,7 @@ impl Bbr {
                 Some(_) => {
                     self.probe_rtt.round_over |= self.rounds.began;
                     if self.probe_rtt.round_over {
-                        self.check_probe_rtt_end(now, window);
+                        self.check_probe_rtt_end(now, cwnd);
                     }
                 }
             }
@@ -310,13 +310,13 @@ impl Bbr {
     }
 
     /// `bbr_check_probe_rtt_done`.
-    fn check_probe_rtt_end(&mut self, now: Nanos, window: &mut Cwnd) {
+    fn check_probe_rtt_end(&mut self, now: Nanos, cwnd: &mut CwndState) {
         if self.probe_rtt.end.is_none_or(|end| now <= end) {
             return;
         }
         // Only now does the smallest RTT grow old.
         self.min_rtt.1 = now;
-        window.cwnd = window.cwnd.max(self.prior_cwnd);
+        cwnd.cwnd = cwnd.cwnd.max(self.prior_cwnd);
         match self.startup.is_full {
             true => self.probe_bandwidth(now),
             false => self.mode = Mode::Startup,
@@ -325,7 +325,7 @@ impl Bbr {
 
     /// `bbr_update_gains`.
     fn update_gains(&mut self) {
-        (self.pacing_gain, self.window_gain) = match self.mode {
+        (self.pacing_gain, self.cwnd_gain) = match self.mode {
             Mode::Startup => (Gain::HIGH, Gain::HIGH),
             Mode::Drain => (Gain::DRAIN, Gain::HIGH),
             Mode::ProbeBandwidth if self.policer.bandwidth().is_some() => (Gain::ONE, Gain::TWO),
@@ -342,16 +342,16 @@ impl Bbr {
     }
 
     /// `bbr_set_cwnd`.
-    fn set_window(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn set_cwnd(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         if ack.acked > 0 {
-            let cwnd = match self.recover(window, ack, rate) {
-                Recovery::Conserved(cwnd) => cwnd,
-                Recovery::None(cwnd) => self.toward_target(cwnd, ack, rate).max(SMALL_WINDOW),
+            let segments = match self.recover(cwnd, ack, rate) {
+                Recovery::Conserved(segments) => segments,
+                Recovery::None(segments) => self.toward_target(segments, ack, rate).max(MIN_CWND),
             };
-            window.cwnd = cwnd.min(window.clamp);
+            cwnd.cwnd = segments.min(cwnd.clamp);
         }
         if self.mode == Mode::ProbeRtt {
-            window.cwnd = window.cwnd.min(SMALL_WINDOW);
+            cwnd.cwnd = cwnd.cwnd.min(MIN_CWND);
         }
     }
 
@@ -361,11 +361,11 @@ impl Bbr {
             true => self.aggregation.extra(bandwidth),
             false => 0,
         };
-        let target = self.with_bursts(self.bdp(bandwidth, self.window_gain) + aggregated);
+        let target = self.with_bursts(self.bdp(bandwidth, self.cwnd_gain) + aggregated);
         let grown = cwnd.saturating_add(ack.acked);
         if self.startup.is_full {
             grown.min(target)
-        } else if cwnd < target || rate.total_delivered < u64::from(INITIAL_WINDOW) {
+        } else if cwnd < target || rate.total_delivered < u64::from(INITIAL_CWND) {
             grown
         } else {
             cwnd
@@ -373,31 +373,31 @@ impl Bbr {
     }
 
     /// `bbr_set_cwnd_to_recover_or_restore`.
-    fn recover(&mut self, window: &Cwnd, ack: &AckSample, rate: &RateSample) -> Recovery {
-        let mut cwnd = window.cwnd.saturating_sub(ack.lost).max(1);
+    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> Recovery {
+        let mut segments = cwnd.cwnd.saturating_sub(ack.lost).max(1);
         let (before, state) = (self.prior_state, ack.ca_state);
         let conserved = ack.in_flight + ack.acked;
         if state == CaState::Recovery && before != CaState::Recovery {
             self.conserves = true;
             self.rounds.end = rate.total_delivered;
-            cwnd = conserved;
+            segments = conserved;
         } else if before >= CaState::Recovery && state < CaState::Recovery {
-            cwnd = cwnd.max(self.prior_cwnd);
+            segments = segments.max(self.prior_cwnd);
             self.conserves = false;
         }
         self.prior_state = state;
         match self.conserves {
-            true => Recovery::Conserved(cwnd.max(conserved)),
-            false => Recovery::None(cwnd),
+            true => Recovery::Conserved(segments.max(conserved)),
+            false => Recovery::None(segments),
         }
     }
 
     /// `bbr_save_cwnd`.
-    fn save_window(&mut self, window: &Cwnd) {
+    fn save_cwnd(&mut self, cwnd: &CwndState) {
         let in_trouble = self.prior_state >= CaState::Recovery || self.mode == Mode::ProbeRtt;
         self.prior_cwnd = match in_trouble {
-            true => self.prior_cwnd.max(window.cwnd),
-            false => window.cwnd,
+            true => self.prior_cwnd.max(cwnd.cwnd),
+            false => cwnd.cwnd,
         };
     }
 
@@ -423,7 +423,7 @@ impl Bbr {
     /// `bbr_bdp`.
     fn bdp(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
         match self.min_rtt.0 {
-            u32::MAX => INITIAL_WINDOW,
+            u32::MAX => INITIAL_CWND,
             rtt_us => gain
                 .of(bandwidth * u64::from(rtt_us))
                 .div_ceil(1 << BW_SCALE) as u32,
@@ -468,40 +468,40 @@ enum Recovery {
 }
 
 impl CongestionControl for Bbr {
-    fn sets_window_in_recovery(&self) -> bool {
+    fn sets_cwnd_in_recovery(&self) -> bool {
         true
     }
 
-    fn init(&mut self, now: Nanos, window: &mut Cwnd, rtt_us: u32) {
+    fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
         let rtt_us = rtt_us.max(1);
         self.min_rtt = (rtt_us, now);
-        window.ssthresh = u32::MAX;
-        let bandwidth = (u64::from(window.cwnd) << BW_SCALE) / u64::from(rtt_us);
+        cwnd.ssthresh = u32::MAX;
+        let bandwidth = (u64::from(cwnd.cwnd) << BW_SCALE) / u64::from(rtt_us);
         self.pacing_rate = self.rate(bandwidth, Gain::HIGH);
         self.aggregation = Aggregation::new(now);
     }
 
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         self.mss = u64::from(ack.mss.max(1));
-        self.update_model(window, ack, rate);
+        self.update_model(cwnd, ack, rate);
         self.pace(self.estimate(), self.pacing_gain);
-        self.set_window(window, ack, rate);
+        self.set_cwnd(cwnd, ack, rate);
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
-        self.save_window(window);
-        window.ssthresh
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        self.save_cwnd(cwnd);
+        cwnd.ssthresh
     }
 
-    fn undo(&mut self, window: &Cwnd, _prior: u32) -> u32 {
+    fn undo(&mut self, cwnd: &CwndState, _prior: u32) -> u32 {
         // The model holds, but startup may have stopped at what was no loss.
         self.startup.highest = 0;
         self.startup.rounds = 0;
         self.policer = Policer::default();
-        window.cwnd
+        cwnd.cwnd
     }
 
-    fn on_state(&mut self, _now: Nanos, _window: &mut Cwnd, state: CaState) {
+    fn on_state(&mut self, _now: Nanos, _cwnd: &mut CwndState, state: CaState) {
         if state == CaState::Loss {
             self.prior_state = CaState::Loss;
             self.startup.highest = 0;
@@ -509,7 +509,7 @@ impl CongestionControl for Bbr {
         }
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, window: &mut Cwnd, app_limited: bool) {
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
         // While it probes the RTT, the kernel takes the flow for one that the application limits.
         if !app_limited && self.mode != Mode::ProbeRtt {
             return;
@@ -518,7 +518,7 @@ impl CongestionControl for Bbr {
         self.aggregation.restart(now);
         match self.mode {
             Mode::ProbeBandwidth => self.pace(self.estimate(), Gain::ONE),
-            Mode::ProbeRtt => self.check_probe_rtt_end(now, window),
+            Mode::ProbeRtt => self.check_probe_rtt_end(now, cwnd),
             Mode::Startup | Mode::Drain => {}
         }
     }
@@ -570,7 +570,7 @@ fn sample(rate: &RateSample) -> Option<Bandwidth> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{MS, Path, ack, window};
+    use super::super::tests::{MS, Path, ack, cwnd};
     use super::*;
 
     /// Segments/s of a pacing rate.
@@ -581,7 +581,7 @@ mod tests {
     #[test]
     fn the_first_rate_is_the_initial_window_in_the_handshake_s_rtt() {
         let mut bbr = Bbr::new(1);
-        bbr.init(MS, &mut window(10, u32::MAX), 100_000);
+        bbr.init(MS, &mut cwnd(10, u32::MAX), 100_000);
         // 2.885 · 10 segments in 0.1 s, less 1 %.
         let rate = per_second(&bbr);
         assert!((283.0..290.0).contains(&rate), "{rate}");
@@ -661,7 +661,7 @@ mod tests {
                 least = least.min(w.cwnd);
             }
         }
-        assert_eq!(least, SMALL_WINDOW);
+        assert_eq!(least, MIN_CWND);
         // Twice in 25 s, 0.2 s and some round trips each.
         assert!((40..80).contains(&probing), "{probing}");
         assert!(bbr.startup.is_full && bbr.bandwidth.get() > 0);

@@ -1,7 +1,7 @@
 //! Copa (Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018): the
 //! rate moves towards 1 / (δ · queueing delay), faster the longer it has to go one way.
 
-use cc_ebpf::{AckSample, CaState, Cwnd, WindowedMin};
+use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 
 use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
@@ -131,14 +131,14 @@ impl Default for Copa {
 }
 
 impl CongestionControl for Copa {
-    fn sets_window_in_recovery(&self) -> bool {
+    fn sets_cwnd_in_recovery(&self) -> bool {
         true
     }
 
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, _rate: &RateSample) {
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, _rate: &RateSample) {
         // After a timeout it is not ours.
-        if self.cwnd as u32 != window.cwnd {
-            self.cwnd = f64::from(window.cwnd);
+        if self.cwnd as u32 != cwnd.cwnd {
+            self.cwnd = f64::from(cwnd.cwnd);
         }
         let now = ack.now_ns;
         if ack.rtt_us == 0 && self.min_rtt.get() == 0 {
@@ -157,19 +157,19 @@ impl CongestionControl for Copa {
         if ack.cwnd_limited {
             self.step(ack, min_us, standing_us);
         }
-        self.cwnd = self.cwnd.min(f64::from(window.clamp));
-        window.cwnd = self.cwnd as u32;
+        self.cwnd = self.cwnd.min(f64::from(cwnd.clamp));
+        cwnd.cwnd = self.cwnd as u32;
         // Of payload, which is what TCP paces.
         let bytes = self.cwnd * f64::from(ack.mss);
         self.rate = (2.0 * bytes * 1e6 / f64::from(standing_us)) as u64;
     }
 
     /// Losses have no say in the window.
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
-        window.cwnd.max(2)
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        cwnd.cwnd.max(2)
     }
 
-    fn on_state(&mut self, _now: Nanos, _window: &mut Cwnd, state: CaState) {
+    fn on_state(&mut self, _now: Nanos, _cwnd: &mut CwndState, state: CaState) {
         if state == CaState::Loss {
             self.slow_start = true;
             self.velocity.value = 1.0;
@@ -238,7 +238,7 @@ impl Competition {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{MS, Path, ack, rate, window};
+    use super::super::tests::{MS, Path, ack, cwnd, rate};
     use super::*;
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn it_sends_at_twice_the_window_in_a_standing_rtt() {
         let mut copa = Copa::new();
-        let mut w = window(10, u32::MAX);
+        let mut w = cwnd(10, u32::MAX);
         let sample = AckSample {
             rtt_us: 100_000,
             srtt_us: 100_000,

@@ -4,12 +4,12 @@
 mod hystart;
 mod hystart_pp;
 
-use cc_ebpf::{AckSample, CaState, Cwnd};
-
-use super::{
-    CongestionControl, RateSample,
-    growth::{additive_increase, in_slow_start, slow_start},
+use cc_ebpf::{
+    AckSample, CaState, CwndState,
+    reno::{additive_increase, in_slow_start, slow_start},
 };
+
+use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 use hystart::Hystart;
 use hystart_pp::HystartPlusPlus;
@@ -99,7 +99,7 @@ impl Cubic {
     }
 
     /// `cubictcp_acked`.
-    fn measure(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn measure(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         self.last_sent = rate.last_sent;
         if ack.rtt_us == 0 {
             return;
@@ -115,8 +115,8 @@ impl Cubic {
         let SlowStartExit::Hystart(hystart) = &mut self.exit else {
             return;
         };
-        if in_slow_start(window) && hystart.is_over(window, ack, rate, self.min_rtt_us) {
-            window.ssthresh = window.cwnd;
+        if in_slow_start(cwnd) && hystart.is_over(cwnd, ack, rate, self.min_rtt_us) {
+            cwnd.ssthresh = cwnd.cwnd;
         }
     }
 
@@ -171,8 +171,8 @@ impl Default for Cubic {
 }
 
 impl CongestionControl for Cubic {
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
-        self.measure(window, ack, rate);
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        self.measure(cwnd, ack, rate);
         if let SlowStartExit::HystartPlusPlus(hystart) = &mut self.exit {
             hystart.measure(ack, rate);
         }
@@ -180,44 +180,44 @@ impl CongestionControl for Cubic {
             return;
         }
         let mut acked = ack.acked;
-        if in_slow_start(window) {
+        if in_slow_start(cwnd) {
             if let SlowStartExit::HystartPlusPlus(hystart) = &mut self.exit {
-                acked = hystart.growth(window, acked);
+                acked = hystart.growth(cwnd, acked);
             }
-            acked = slow_start(window, acked);
+            acked = slow_start(cwnd, acked);
             if acked == 0 {
                 return;
             }
         }
-        self.evaluate(window.cwnd, acked, jiffies(ack.now_ns));
-        additive_increase(window, self.interval, acked);
+        self.evaluate(cwnd.cwnd, acked, jiffies(ack.now_ns));
+        additive_increase(cwnd, self.interval, acked);
     }
 
-    fn on_measurement(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
-        self.measure(window, ack, rate);
+    fn on_measurement(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        self.measure(cwnd, ack, rate);
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
         self.epoch = None;
         if let SlowStartExit::HystartPlusPlus(hystart) = &mut self.exit {
             *hystart = HystartPlusPlus::after_loss();
         }
-        let cwnd = u64::from(window.cwnd);
+        let segments = u64::from(cwnd.cwnd);
         // Fast convergence: a flow that lost before it came back to its last maximum makes room for others.
-        self.last_max = match window.cwnd < self.last_max {
-            true => (cwnd * (SCALE + BETA) / (2 * SCALE)) as u32,
-            false => window.cwnd,
+        self.last_max = match cwnd.cwnd < self.last_max {
+            true => (segments * (SCALE + BETA) / (2 * SCALE)) as u32,
+            false => cwnd.cwnd,
         };
-        ((cwnd * BETA / SCALE) as u32).max(2)
+        ((segments * BETA / SCALE) as u32).max(2)
     }
 
-    fn on_state(&mut self, _now: Nanos, _window: &mut Cwnd, state: CaState) {
+    fn on_state(&mut self, _now: Nanos, _cwnd: &mut CwndState, state: CaState) {
         if state == CaState::Loss {
             self.reset();
         }
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, _window: &mut Cwnd, _app_limited: bool) {
+    fn on_transmit_start(&mut self, now: Nanos, _cwnd: &mut CwndState, _app_limited: bool) {
         // The cubic function stands still while nothing is sent.
         if let Some(epoch) = &mut self.epoch {
             let idle = jiffies(now) - jiffies(self.last_sent);
@@ -271,11 +271,11 @@ fn jiffies(now: Nanos) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{MS, Path, ack, rate, window};
+    use super::super::tests::{MS, Path, ack, cwnd, rate};
     use super::*;
 
     /// Congestion avoidance with a window acknowledged every RTT, as many times as `rtts`.
-    fn avoid(cubic: &mut Cubic, w: &mut Cwnd, now: &mut Nanos, rtt: Nanos, rtts: u32) {
+    fn avoid(cubic: &mut Cubic, w: &mut CwndState, now: &mut Nanos, rtt: Nanos, rtts: u32) {
         for _ in 0..rtts {
             let acks = w.cwnd;
             for _ in 0..acks {
@@ -290,9 +290,9 @@ mod tests {
     }
 
     /// After a loss at `from` segments, past the second in which samples do not count.
-    fn after_loss(from: u32) -> (Cubic, Cwnd) {
+    fn after_loss(from: u32) -> (Cubic, CwndState) {
         let mut cubic = Cubic::new();
-        let mut w = window(from, from / 2);
+        let mut w = cwnd(from, from / 2);
         w.ssthresh = cubic.ssthresh(&w);
         w.cwnd = w.ssthresh;
         (cubic, w)
@@ -301,16 +301,16 @@ mod tests {
     #[test]
     fn a_loss_takes_three_tenths() {
         let mut cubic = Cubic::new();
-        assert_eq!(cubic.ssthresh(&window(100, 10)), 70);
+        assert_eq!(cubic.ssthresh(&cwnd(100, 10)), 70);
         assert_eq!(cubic.last_max, 100);
-        assert_eq!(cubic.ssthresh(&window(2, 10)), 2);
+        assert_eq!(cubic.ssthresh(&cwnd(2, 10)), 2);
     }
 
     #[test]
     fn a_loss_below_the_last_maximum_makes_room() {
         let mut cubic = Cubic::new();
-        cubic.ssthresh(&window(100, 10));
-        cubic.ssthresh(&window(80, 10));
+        cubic.ssthresh(&cwnd(100, 10));
+        cubic.ssthresh(&cwnd(80, 10));
         // 80 · (1 + β) / 2.
         assert_eq!(cubic.last_max, 68);
     }

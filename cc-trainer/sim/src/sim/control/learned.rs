@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use bytemuck::Zeroable;
 use cc_core::interface::Interface;
 use cc_ebpf::{
-    AckSample, CaState, ClosedRecord, Cwnd, Decision, Flow, Header, Heartbeat, LAYOUT_VERSION,
-    Record, Settings, Startup, Totals, pacing_rate, reno,
+    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
+    Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
 };
 
 use super::{CongestionControl, RateSample};
@@ -28,7 +28,17 @@ pub struct Learned {
     /// The newest ACK's, for the summary at the end.
     last: Option<(AckSample, u32)>,
     delivered: u64,
-    records: VecDeque<Record>,
+    records: Queue,
+}
+
+/// Records that wait for the agent, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Queue(VecDeque<Record>);
+
+impl RecordSink for Queue {
+    fn window(&mut self, record: &WindowRecord) {
+        self.0.push_back(Record::Window(*record));
+    }
 }
 
 impl Learned {
@@ -41,26 +51,13 @@ impl Learned {
             pacing: None,
             last: None,
             delivered: 0,
-            records: VecDeque::new(),
+            records: Queue::default(),
         }
     }
 
     /// What a datapath is told for policies of this environment; its agent is never late with its heartbeat.
     pub fn settings(interface: &Interface, startup: Startup) -> Settings {
-        Settings {
-            layout: LAYOUT_VERSION,
-            slots: 1,
-            window_ns: u64::from(interface.window_ms) * 1_000_000,
-            heartbeat_limit_ns: u64::MAX,
-            min_rtt_window_ns: u64::from(interface.min_rtt_window_s) * 1_000_000_000,
-            cwnd_min: interface.cwnd.min,
-            cwnd_max: interface.cwnd.max,
-            startup: startup as u32,
-            pacing_gain_1024: interface
-                .pacing_gain
-                .map_or(0, |gain| (gain * 1024.0) as u32),
-            ..Settings::zeroed()
-        }
+        interface.datapath_settings().with_startup(startup)
     }
 
     /// The slot that its records name; to be set before its first ACK.
@@ -83,7 +80,7 @@ impl Learned {
         let Some((ack, cwnd)) = self.last else {
             return;
         };
-        self.records.push_back(Record::Closed(ClosedRecord {
+        self.records.0.push_back(Record::Closed(ClosedRecord {
             header: Header::of::<ClosedRecord>(self.slot(), self.flow.generation, now),
             totals: ack.totals,
             bytes_acked: self.delivered * u64::from(ack.mss),
@@ -99,12 +96,12 @@ impl Learned {
 
     /// The oldest record that nobody has taken yet.
     pub fn take_record(&mut self) -> Option<Record> {
-        self.records.pop_front()
+        self.records.0.pop_front()
     }
 
     /// Whether a record waits to be taken.
     pub fn has_record(&self) -> bool {
-        !self.records.is_empty()
+        !self.records.0.is_empty()
     }
 
     /// The flow's state, as the agent reads it from the map.
@@ -116,77 +113,57 @@ impl Learned {
         self.flow.opened.header.slot
     }
 
-    fn open(&mut self, window: &Cwnd, ack: &AckSample) {
+    fn open(&mut self, cwnd: &CwndState, ack: &AckSample) {
         let (slot, now) = (self.slot(), ack.now_ns);
         let generation = Decision::next_generation(self.flow.generation);
         // Connections of the simulator begin with it, so their totals began at 0.
         (self.flow).open(slot, generation, now, Totals::default(), self.cell);
         self.flow.opened.identity.family = AF_INET;
         self.flow.opened.identity.mss = ack.mss;
-        self.flow.opened.identity.initial_cwnd = window.cwnd;
-        self.records.push_back(Record::Opened(self.flow.opened));
-    }
-
-    fn observe(&mut self, window: &Cwnd, ack: &AckSample) {
-        let flow = &mut self.flow;
-        if flow.window.is_over(ack.now_ns, self.settings.window_ns) {
-            if flow.window.acks > 0 {
-                flow.complete_window(ack, window.cwnd);
-                self.records.push_back(Record::Window(flow.window));
-            }
-            flow.window.restart(ack.now_ns);
-        }
-        let min_rtt_window_ns = self.settings.min_rtt_window_ns;
-        if let Some(features) = flow.extractor.extract(ack, window.cwnd, min_rtt_window_ns) {
-            flow.window.add(&features);
-        }
+        self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
+        self.records.0.push_back(Record::Opened(self.flow.opened));
     }
 }
 
 impl CongestionControl for Learned {
-    fn sets_window_in_recovery(&self) -> bool {
+    fn sets_cwnd_in_recovery(&self) -> bool {
         true
     }
 
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, rate: &RateSample) {
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         if self.flow.generation == 0 {
-            self.open(window, ack);
+            self.open(cwnd, ack);
         }
-        self.observe(window, ack);
-        let heartbeat = Heartbeat {
-            at_ns: ack.now_ns,
-            pid: 0,
+        let published = Published {
+            cell: self.cell,
+            heartbeat: &Heartbeat {
+                at_ns: ack.now_ns,
+                pid: 0,
+            },
         };
-        self.flow.controller.on_ack(
-            window,
-            ack,
-            self.cell,
-            self.flow.generation,
-            &heartbeat,
-            &self.settings,
-        );
-        if let Some(rate) = pacing_rate(window, ack, self.settings.pacing_gain_1024) {
+        (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
+        if let Some(rate) = pacing_rate(cwnd, ack, self.settings.pacing_gain_1024) {
             self.pacing = Some(rate);
         }
         self.delivered = rate.total_delivered;
-        self.last = Some((*ack, window.cwnd));
+        self.last = Some((*ack, cwnd.cwnd));
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
         if self.flow.live == 0 {
-            return reno::ssthresh(window.cwnd);
+            return reno::ssthresh(cwnd.cwnd);
         }
-        self.flow.controller.ssthresh(window.cwnd)
+        self.flow.controller.ssthresh(cwnd.cwnd)
     }
 
-    fn undo(&mut self, window: &Cwnd, prior: u32) -> u32 {
+    fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
         if self.flow.live == 0 {
-            return reno::undo(window.cwnd, prior);
+            return reno::undo(cwnd.cwnd, prior);
         }
-        self.flow.controller.undo(window.cwnd, prior)
+        self.flow.controller.undo(cwnd.cwnd, prior)
     }
 
-    fn on_state(&mut self, _: Nanos, _: &mut Cwnd, state: CaState) {
+    fn on_state(&mut self, _: Nanos, _: &mut CwndState, state: CaState) {
         if self.flow.live != 0 {
             self.flow.controller.on_state(state);
         }
@@ -203,7 +180,7 @@ impl CongestionControl for Learned {
 
 #[cfg(test)]
 mod tests {
-    use cc_ebpf::{FEATURES, Feature};
+    use cc_ebpf::Feature;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
@@ -238,11 +215,11 @@ mod tests {
         }
     }
 
-    fn window() -> Cwnd {
-        Cwnd {
+    fn cwnd() -> CwndState {
+        CwndState {
             cwnd: 10,
             ssthresh: u32::MAX,
-            acked: 0,
+            cwnd_cnt: 0,
             clamp: u32::MAX,
         }
     }
@@ -252,7 +229,7 @@ mod tests {
     fn the_features_of_a_window_are_those_of_its_acks() {
         let mut random = StdRng::seed_from_u64(1);
         let mut flow = learned(None);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let mut totals = Totals::default();
         let (mut rtts, mut sent, mut cwnds) = (vec![], vec![], vec![]);
         let (mut least, mut now, mut start) = (u32::MAX, 5 * MS, 5 * MS);
@@ -263,8 +240,8 @@ mod tests {
             totals.bytes_sent += bytes;
             totals.segs_in += 1;
             let rtt = random.random_range(20_000..60_000);
-            let before = window.cwnd;
-            flow.on_ack(&mut window, &ack(now, rtt, totals), &RateSample::default());
+            let before = cwnd.cwnd;
+            flow.on_ack(&mut cwnd, &ack(now, rtt, totals), &RateSample::default());
             if windows == 0 && rtts.is_empty() {
                 assert!(matches!(flow.take_record(), Some(Record::Opened(_))));
             }
@@ -303,18 +280,17 @@ mod tests {
             assert!(!flow.has_record(), "one record a window");
             now += random.random_range(1..9) * MS;
         }
-        assert_eq!(flow.flow().window.features.reference.len(), FEATURES);
     }
 
     #[test]
     fn a_published_decision_is_taken_up_by_the_next_ack() {
         let mut flow = learned(Some(1.25));
         flow.set_slot(3);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let mut totals = Totals::default();
         let rate = RateSample::default();
-        flow.on_ack(&mut window, &ack(MS, 30_000, totals), &rate);
-        assert_eq!(window.cwnd, 12, "slow start");
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 12, "slow start");
         let opened = flow.take_record().expect("the flow is open");
         assert_eq!((opened.header().slot, opened.header().generation), (3, 1));
         flow.publish(Decision {
@@ -322,11 +298,11 @@ mod tests {
             window: 1,
             cwnd: 50,
         });
-        assert_eq!(window.cwnd, 12);
+        assert_eq!(cwnd.cwnd, 12);
         totals.bytes_sent = 5;
-        flow.on_ack(&mut window, &ack(2 * MS, 30_000, totals), &rate);
-        assert_eq!(window.cwnd, 50);
-        assert_eq!(flow.ssthresh(&window), 50, "losses leave a decision alone");
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 50);
+        assert_eq!(flow.ssthresh(&cwnd), 50, "losses leave a decision alone");
         // 1.25 × 50 segments in 30 ms.
         assert_eq!(
             flow.pacing_rate(),
@@ -346,21 +322,21 @@ mod tests {
     #[test]
     fn a_timeout_starts_slowly_up_to_the_decision() {
         let mut flow = learned(None);
-        let mut window = window();
+        let mut cwnd = cwnd();
         let rate = RateSample::default();
-        flow.on_ack(&mut window, &ack(MS, 30_000, Totals::default()), &rate);
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, Totals::default()), &rate);
         flow.publish(Decision {
             generation: 1,
             window: 1,
             cwnd: 6,
         });
-        flow.on_ack(&mut window, &ack(2 * MS, 30_000, Totals::default()), &rate);
-        flow.on_state(3 * MS, &mut window, CaState::Loss);
-        window.cwnd = 1;
-        flow.on_ack(&mut window, &ack(4 * MS, 30_000, Totals::default()), &rate);
-        assert_eq!(window.cwnd, 3);
-        flow.on_ack(&mut window, &ack(5 * MS, 30_000, Totals::default()), &rate);
-        flow.on_ack(&mut window, &ack(6 * MS, 30_000, Totals::default()), &rate);
-        assert_eq!(window.cwnd, 6);
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, Totals::default()), &rate);
+        flow.on_state(3 * MS, &mut cwnd, CaState::Loss);
+        cwnd.cwnd = 1;
+        flow.on_ack(&mut cwnd, &ack(4 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 3);
+        flow.on_ack(&mut cwnd, &ack(5 * MS, 30_000, Totals::default()), &rate);
+        flow.on_ack(&mut cwnd, &ack(6 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 6);
     }
 }

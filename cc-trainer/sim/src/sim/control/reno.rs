@@ -1,6 +1,6 @@
 //! NewReno (RFC 5681, RFC 6582), as net/ipv4/tcp_cong.c has it.
 
-use cc_ebpf::{AckSample, Cwnd, reno};
+use cc_ebpf::{AckSample, CwndState, reno};
 
 use super::{CongestionControl, RateSample};
 
@@ -16,11 +16,11 @@ impl Reno {
 }
 
 impl CongestionControl for Reno {
-    fn on_ack(&mut self, window: &mut Cwnd, ack: &AckSample, _: &RateSample) {
-        reno::on_ack(window, ack);
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, _: &RateSample) {
+        reno::on_ack(cwnd, ack);
     }
 
-    fn ssthresh(&mut self, window: &Cwnd) -> u32 {
-        reno::ssthresh(window.cwnd)
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        reno::ssthresh(cwnd.cwnd)
     }
 }

@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{AckSample, CaState, Cwnd, Totals};
+use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 
 use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 
 pub(super) const MS: Nanos = 1_000_000;
 
-pub(super) fn window(cwnd: u32, ssthresh: u32) -> Cwnd {
-    Cwnd {
+pub(super) fn cwnd(cwnd: u32, ssthresh: u32) -> CwndState {
+    CwndState {
         cwnd,
         ssthresh,
-        acked: 0,
+        cwnd_cnt: 0,
         clamp: u32::MAX,
     }
 }
@@ -50,7 +50,7 @@ pub(super) struct Path {
     service: Nanos,
     rtt: Nanos,
     now: Nanos,
-    window: Option<Cwnd>,
+    cwnd: Option<CwndState>,
     flight: VecDeque<Segment>,
     /// When the link has served all that it has.
     free: Nanos,
@@ -81,7 +81,7 @@ impl Path {
             service,
             rtt,
             now: rtt,
-            window: None,
+            cwnd: None,
             flight: VecDeque::new(),
             free: 0,
             next_send: 0,
@@ -111,9 +111,9 @@ impl Path {
     }
 
     /// Goes on for so long, and returns the window then.
-    pub(super) fn run(&mut self, control: &mut impl CongestionControl, time: Nanos) -> Cwnd {
-        let mut w = self.window.take().unwrap_or_else(|| {
-            let mut w = window(10, u32::MAX);
+    pub(super) fn run(&mut self, control: &mut impl CongestionControl, time: Nanos) -> CwndState {
+        let mut w = self.cwnd.take().unwrap_or_else(|| {
+            let mut w = cwnd(10, u32::MAX);
             control.init(self.now, &mut w, (self.rtt / 1_000) as u32);
             w
         });
@@ -134,7 +134,7 @@ impl Path {
             }
         }
         self.now = end;
-        self.window = Some(w);
+        self.cwnd = Some(w);
         w
     }
 
@@ -161,7 +161,7 @@ impl Path {
         }
     }
 
-    fn acknowledge(&mut self, control: &mut impl CongestionControl, w: &mut Cwnd) {
+    fn acknowledge(&mut self, control: &mut impl CongestionControl, w: &mut CwndState) {
         let before = self.flight.len() as u32;
         let Some(segment) = self.flight.pop_front() else {
             return;

@@ -222,7 +222,7 @@ impl Sender {
                 self.enter_recovery(now);
                 if !self.rules {
                     let lost = (self.board.losses() - prior_losses) as u32;
-                    self.reduce_window(1, lost, false);
+                    self.reduce_cwnd(1, lost, false);
                 }
             }
             self.retransmit_lost(now);
@@ -235,14 +235,14 @@ impl Sender {
     /// Proportional rate reduction (RFC 6937, `tcp_cwnd_reduction`): by delivery while more is in flight than the
     /// threshold, then up to it in conservation, or in slow start while nothing more is lost.
     #[inline]
-    pub(super) fn reduce_window(&mut self, delivered: u32, lost: u32, advanced: bool) {
+    pub(super) fn reduce_cwnd(&mut self, delivered: u32, lost: u32, advanced: bool) {
         let recovery = &mut self.recovery;
         if delivered == 0 || recovery.prior_cwnd == 0 {
             return;
         }
         let in_flight = self.board.in_flight();
         recovery.delivered += delivered;
-        let ssthresh = self.window.ssthresh;
+        let ssthresh = self.cwnd.ssthresh;
         let mut allowed = if in_flight > ssthresh {
             let share = u64::from(ssthresh) * u64::from(recovery.delivered);
             let share = share.div_ceil(recovery.prior_cwnd.into()) as i64;
@@ -254,7 +254,7 @@ impl Sender {
         };
         // The fast retransmission is never held back.
         allowed = allowed.max((recovery.sent == 0).into());
-        self.window.cwnd = (i64::from(in_flight) + allowed).clamp(0, u32::MAX.into()) as u32;
+        self.cwnd.cwnd = (i64::from(in_flight) + allowed).clamp(0, u32::MAX.into()) as u32;
     }
 
     /// Whether there is something lost, and so a recovery begins.
@@ -322,12 +322,12 @@ impl Sender {
             || (self.state == CaState::Loss && self.recovery.retransmits == 0);
         if once_a_window {
             self.recovery.prior_ssthresh = self.current_ssthresh();
-            self.recovery.prior_cwnd = self.window.cwnd;
-            self.window.ssthresh = self.control.ssthresh(&self.window);
+            self.recovery.prior_cwnd = self.cwnd.cwnd;
+            self.cwnd.ssthresh = self.control.ssthresh(&self.cwnd);
             (self.recovery).prepare_undo(self.board.una(), self.board.retransmitted());
         }
-        self.window.cwnd = self.board.in_flight() + 1;
-        self.window.acked = 0;
+        self.cwnd.cwnd = self.board.in_flight() + 1;
+        self.cwnd.cwnd_cnt = 0;
         if self.state <= CaState::Disorder && self.board.sacked() >= REORDERING {
             self.reordering = self.reordering.min(REORDERING);
         }
@@ -429,8 +429,8 @@ impl Sender {
             self.board.unmark_lost();
         }
         if self.recovery.prior_ssthresh != 0 {
-            self.window.cwnd = self.control.undo(&self.window, self.recovery.prior_cwnd);
-            self.window.ssthresh = self.window.ssthresh.max(self.recovery.prior_ssthresh);
+            self.cwnd.cwnd = self.control.undo(&self.cwnd, self.recovery.prior_cwnd);
+            self.cwnd.ssthresh = self.cwnd.ssthresh.max(self.recovery.prior_ssthresh);
         }
         self.recovery.undo = None;
         self.rack.look_again();
@@ -464,28 +464,28 @@ impl Sender {
     fn begin_reduction(&mut self) {
         self.recovery.high = self.board.next();
         self.recovery.probe = None;
-        self.window.acked = 0;
-        self.recovery.prior_cwnd = self.window.cwnd;
+        self.cwnd.cwnd_cnt = 0;
+        self.recovery.prior_cwnd = self.cwnd.cwnd;
         self.recovery.delivered = 0;
         self.recovery.sent = 0;
-        self.window.ssthresh = self.control.ssthresh(&self.window);
+        self.cwnd.ssthresh = self.control.ssthresh(&self.cwnd);
     }
 
     /// `tcp_end_cwnd_reduction`.
     fn end_reduction(&mut self) {
         let undone = self.recovery.undo.is_none() && self.state != CaState::Cwr;
-        if !self.rules && self.window.ssthresh < INFINITE && !undone {
-            self.window.cwnd = self.window.ssthresh;
+        if !self.rules && self.cwnd.ssthresh < INFINITE && !undone {
+            self.cwnd.cwnd = self.cwnd.ssthresh;
         }
     }
 
     /// `tcp_current_ssthresh`.
     fn current_ssthresh(&self) -> u32 {
-        let cwnd = self.window.cwnd;
+        let cwnd = self.cwnd.cwnd;
         if self.state.is_reducing() {
-            self.window.ssthresh
+            self.cwnd.ssthresh
         } else {
-            self.window.ssthresh.max((cwnd >> 1) + (cwnd >> 2))
+            self.cwnd.ssthresh.max((cwnd >> 1) + (cwnd >> 2))
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What leaves the sender, and its timers (net/ipv4/tcp_output.c).
 
-use cc_ebpf::{CaState, Cwnd};
+use cc_ebpf::{CaState, CwndState};
 
 use crate::path::Nanos;
 use crate::sim::NEVER;
@@ -43,8 +43,8 @@ pub(super) struct Usage {
 impl Usage {
     /// `tcp_is_cwnd_limited`.
     #[inline]
-    pub(super) fn is_limited(&self, window: &Cwnd) -> bool {
-        self.limited || (window.cwnd < window.ssthresh && window.cwnd < 2 * self.most)
+    pub(super) fn is_limited(&self, cwnd: &CwndState) -> bool {
+        self.limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.most)
     }
 
     #[inline]
@@ -72,7 +72,7 @@ impl Sender {
                 self.resume = at;
                 break;
             }
-            let (cwnd, in_flight) = (self.window.cwnd, self.board.in_flight());
+            let (cwnd, in_flight) = (self.cwnd.cwnd, self.board.in_flight());
             let room = cwnd.saturating_sub(in_flight);
             if room == 0 && !probe {
                 break;
@@ -93,7 +93,7 @@ impl Sender {
                 break;
             }
         }
-        limited |= self.board.in_flight() >= self.window.cwnd;
+        limited |= self.board.in_flight() >= self.cwnd.cwnd;
         if sent == 0 && !limited {
             return;
         }
@@ -115,7 +115,7 @@ impl Sender {
     /// Retransmits what is lost as far as the window goes (`tcp_xmit_retransmit_queue`).
     pub(super) fn retransmit_lost(&mut self, now: Nanos) {
         let mut rearm = false;
-        while self.board.in_flight() < self.window.cwnd
+        while self.board.in_flight() < self.cwnd.cwnd
             && let Some(number) = self.board.first_to_retransmit()
         {
             if let Some(at) = self.pacing.wait(now) {
@@ -137,7 +137,7 @@ impl Sender {
     /// Sends a segment again.
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.in_flight() == 0 {
-            (self.control).on_transmit_start(now, &mut self.window, false);
+            (self.control).on_transmit_start(now, &mut self.cwnd, false);
         }
         let at = now.max(self.pacing.last());
         let stamps = self.delivery.stamp(at, false);
@@ -206,7 +206,7 @@ impl Sender {
     fn defers(&self, now: Nanos, room: u32) -> bool {
         if self.state >= CaState::Recovery
             || now > self.pacing.last() + RECENT
-            || room >= self.window.cwnd / DEFER_DIVISOR
+            || room >= self.cwnd.cwnd / DEFER_DIVISOR
             || self.board.outstanding() == 0
         {
             return false;
@@ -220,7 +220,7 @@ impl Sender {
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
         if self.board.in_flight() == 0 {
-            (self.control).on_transmit_start(now, &mut self.window, false);
+            (self.control).on_transmit_start(now, &mut self.cwnd, false);
         }
         let at = now.max(self.pacing.last());
         let timestamp = milliseconds(at);

@@ -1,12 +1,12 @@
 //! HyStart (Ha and Rhee 2008) as Linux has it (`hystart_update`, net/ipv4/tcp_cubic.c): slow start is over when a
 //! round's ACKs come in one train as long as half the smallest RTT, or when its RTTs have grown.
 
-use cc_ebpf::{AckSample, Cwnd};
+use cc_ebpf::{AckSample, CwndState};
 
 use super::super::RateSample;
 
 /// Windows below are left alone, segments (`hystart_low_window`).
-const LOW_WINDOW: u32 = 16;
+const LOW_CWND: u32 = 16;
 /// ACKs no further apart belong to one train, µs (`hystart_ack_delta_us`).
 const TRAIN_GAP_US: u64 = 2_000;
 /// Samples of a round whose smallest stands for it (`HYSTART_MIN_SAMPLES`).
@@ -41,7 +41,7 @@ impl Hystart {
     /// Takes an ACK of slow start with an RTT sample; true once, when slow start is over.
     pub(super) fn is_over(
         &mut self,
-        window: &Cwnd,
+        cwnd: &CwndState,
         ack: &AckSample,
         rate: &RateSample,
         min_rtt_us: u32,
@@ -61,10 +61,10 @@ impl Hystart {
         if rate.una > round.end {
             *round = fresh();
         }
-        if window.cwnd < LOW_WINDOW {
+        if cwnd.cwnd < LOW_CWND {
             return false;
         }
-        let long = round.is_long_train(now_us, window, ack, min_rtt_us);
+        let long = round.is_long_train(now_us, cwnd, ack, min_rtt_us);
         self.found = round.has_grown(ack.rtt_us, min_rtt_us) || long;
         self.found
     }
@@ -74,7 +74,7 @@ impl Round {
     fn is_long_train(
         &mut self,
         now_us: u64,
-        window: &Cwnd,
+        cwnd: &CwndState,
         ack: &AckSample,
         min_rtt_us: u32,
     ) -> bool {
@@ -83,7 +83,7 @@ impl Round {
         }
         self.train_us = now_us;
         // Segments leave unpaced: half the RTT of ACKs in a row means that the other half is full as well.
-        let threshold = (u64::from(min_rtt_us) + burst_us(window, ack)) / 2;
+        let threshold = (u64::from(min_rtt_us) + burst_us(cwnd, ack)) / 2;
         now_us - self.start_us > threshold
     }
 
@@ -100,8 +100,8 @@ impl Round {
 
 /// The time of four bursts at the rate that the kernel derives from the window, at most 1 ms: by as much
 /// offloads may stretch a train (`hystart_ack_delay`).
-fn burst_us(window: &Cwnd, ack: &AckSample) -> u64 {
-    match cc_ebpf::pacing_rate(window, ack, 0) {
+fn burst_us(cwnd: &CwndState, ack: &AckSample) -> u64 {
+    match cc_ebpf::pacing_rate(cwnd, ack, 0) {
         None | Some(0) => 0,
         Some(rate) => (BURST_BYTES * 4 * 1_000_000 / rate).min(1_000),
     }

@@ -1,7 +1,7 @@
 //! HyStart++ (RFC 9406): when a round's RTTs have grown, slow start goes on at a quarter of its pace; it is over when
 //! that lasts five rounds, and at full pace again if the growth was spurious.
 
-use cc_ebpf::{AckSample, Cwnd};
+use cc_ebpf::{AckSample, CwndState};
 
 use super::super::RateSample;
 
@@ -90,7 +90,7 @@ impl HystartPlusPlus {
     }
 
     /// The segments by which slow start may grow for `acked` ones. Ends it when conservative slow start has lasted.
-    pub(super) fn growth(&mut self, window: &mut Cwnd, acked: u32) -> u32 {
+    pub(super) fn growth(&mut self, cwnd: &mut CwndState, acked: u32) -> u32 {
         match self.phase {
             Phase::SlowStart => acked.min(LIMIT),
             Phase::Conservative { rounds, .. } if rounds < ROUNDS => {
@@ -101,7 +101,7 @@ impl HystartPlusPlus {
             }
             Phase::Conservative { .. } => {
                 self.phase = Phase::Off;
-                window.ssthresh = window.cwnd;
+                cwnd.ssthresh = cwnd.cwnd;
                 acked
             }
             Phase::Off => acked,
