@@ -27,8 +27,8 @@ use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
 use cc_recording::FileWriter;
 use cc_trainer::{
     dataset::features::Analysis,
-    export,
     ope::{Interval, Method, Refusal, Term, recorded::TERM_NAMES},
+    policy_file,
 };
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
@@ -148,7 +148,7 @@ fn a_recording_becomes_a_policy_that_is_better() {
                  --steps 15000 --out retrained";
     place.run(0, train);
     let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
-    let network = export::network(&policy, 0, 0).expect("one of ours");
+    let network = policy_file::decode(&policy, 0, 0).expect("one of ours");
     let analysis: Analysis = place.json("timeline/features.json");
     assert_eq!(Some(network.normalizer), analysis.normalizer());
     assert_eq!(policy.meta().environment, environment());
@@ -311,7 +311,7 @@ fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
     );
     let network = |path: &str| {
         let file = PolicyFile::read(&place.at(path)).expect("a policy");
-        export::network(&file, 0, 0).expect("one of ours")
+        policy_file::decode(&file, 0, 0).expect("one of ours")
     };
     let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
     assert_eq!(

@@ -226,9 +226,9 @@ mod tests {
             Recordings,
             tests::{environment, record},
         },
-        export,
         model::{Activation, Shape, initialise},
         ope::{Method, Settings, evaluate},
+        policy_file,
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
@@ -254,7 +254,7 @@ mod tests {
             actions: 5,
             privileged: 0,
         };
-        let meta = export::meta(
+        let meta = policy_file::meta(
             "small",
             &shape,
             &environment,
@@ -262,7 +262,7 @@ mod tests {
             Default::default(),
         );
         let normalizer = Normalizer::identity(shape.observation);
-        export::policy_file(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
+        policy_file::encode(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
     }
 

@@ -1,52 +1,53 @@
-//! Writes a trained network as the policy file that cc-agent serves, and takes one out of such a file to train it further.
+//! Policy files: encoding a trained network as the ONNX file that cc-agent serves, and decoding
+//! such a file to train its network further.
 
 use std::collections::BTreeMap;
 
-use cc_core::interface::Interface;
-use cc_core::policy::export::ImportError;
-use cc_core::policy::export::{
+use cc_agent::environment::Environment;
+use cc_agent::policy::export::ImportError;
+use cc_agent::policy::export::{
     Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_core::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
+use cc_agent::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
 
-use crate::model::{Activation, Array, Layer, Layout, LstmArrays, Shape, initialise};
+use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
 use crate::normalise::{Bend, Input, Normalizer};
 
-/// Why a network cannot be a policy file.
+/// Why a network cannot be encoded as a policy file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// Some length is another than the network's sizes ask for.
+    /// A length does not agree with the network's shape or its interface.
     #[error(
-        "the network's {what} is {found}, but {expected} is needed: export it with the configuration that it was \
-         trained with"
+        "the network's {what} is {found}, but {expected} is needed: export it with the \
+         configuration that it was trained with"
     )]
     Size {
-        /// Of what.
+        /// The quantity, such as `number of parameters`.
         what: &'static str,
-        /// Its value.
+        /// The value that was found.
         found: usize,
-        /// What it should be.
+        /// The value that it should have.
         expected: usize,
     },
-    /// A parameter is not finite.
+    /// A parameter is not a finite number.
     #[error(
-        "parameter {index} of the network is {value}: training has diverged; export an earlier checkpoint, and train \
-         with a smaller step size"
+        "parameter {index} of the network is {value}: training has diverged; export an earlier \
+         checkpoint, and train with a smaller learning rate"
     )]
     NotFinite {
-        /// Its index in the flat vector.
+        /// Index of the parameter in the flat vector.
         index: usize,
-        /// What it is.
+        /// Its value: `NaN`, `inf` or `-inf`.
         value: String,
     },
 }
 
-/// What the file of a trained network says about itself.
+/// The metadata of a trained network's policy file.
 pub fn meta(
     name: &str,
     shape: &Shape,
-    environment: &Interface,
+    environment: &Environment,
     serving: Serving,
     provenance: BTreeMap<String, String>,
 ) -> PolicyMeta {
@@ -55,28 +56,28 @@ pub fn meta(
         kind: PolicyKind::Trained,
         environment: environment.clone(),
         hidden: shape.hidden.clone(),
-        // A policy without memory hands a state of width 1 through.
+        // A policy without an LSTM passes a state of width 1 through.
         state: shape.lstm.unwrap_or(1),
         serving,
         provenance,
     }
 }
 
-/// The bytes of a policy file: the network with its normaliser in front. `parameters` are in [`Layout`]'s order;
-/// `description` is what the file says of itself to people. The baseline of a network whose critic sees more than the
-/// policy is computed with all of that at 0.
+/// Encodes a network, with its normaliser in front, as the bytes of a policy file. `parameters` are
+/// in [`ParameterLayout`]'s order; `description` is a sentence for people. If the critic has a
+/// privileged observation, the file's baseline is computed with all of it at 0.
 ///
 /// # Errors
 ///
-/// Sizes that do not fit, and parameters that are not finite.
-pub fn policy_file(
+/// Returns an error when lengths do not agree, or a parameter is not finite.
+pub fn encode(
     shape: &Shape,
     parameters: &[f32],
     normalizer: &Normalizer,
     meta: &PolicyMeta,
     description: &str,
 ) -> Result<Vec<u8>, ExportError> {
-    let layout = Layout::of(shape);
+    let layout = ParameterLayout::of(shape);
     let environment = &meta.environment;
     for (what, found, expected) in [
         ("number of parameters", parameters.len(), layout.len()),
@@ -126,26 +127,31 @@ pub fn policy_file(
     Ok(network.export(meta, description))
 }
 
-/// A network out of a policy file.
+/// A network decoded from a policy file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Network {
-    /// Its sizes.
+pub struct ImportedNetwork {
+    /// Sizes of the network, with the critic's privileged observation.
     pub shape: Shape,
-    /// Its parameters in [`Layout`]'s order.
+    /// The network's parameters, in [`ParameterLayout`]'s order.
     pub parameters: Vec<f32>,
-    /// Whether the critic is the file's. One that saw more than the policy is not in the file, and the one here has not learnt.
+    /// Whether the critic's parameters are the file's. A critic with a privileged observation is
+    /// not in the file; the one here is random then.
     pub has_critic: bool,
-    /// What its inputs go through.
+    /// The transform of the network's inputs.
     pub normalizer: Normalizer,
 }
 
-/// Takes the network out of a file that [`policy_file`] made, with a critic that sees `privileged` numbers besides. `seed`
-/// draws a critic where the file's cannot be used.
+/// Decodes a file that [`encode`] made into a network whose critic has a privileged observation of
+/// length `privileged`. Where the file's critic cannot be used, a random one is drawn from `seed`.
 ///
 /// # Errors
 ///
-/// The file has another graph.
-pub fn network(file: &PolicyFile, privileged: usize, seed: u64) -> Result<Network, ImportError> {
+/// Returns an error when the file's graph is not one that [`encode`] makes.
+pub fn decode(
+    file: &PolicyFile,
+    privileged: usize,
+    seed: u64,
+) -> Result<ImportedNetwork, ImportError> {
     let ActorCritic {
         observation,
         reward,
@@ -167,7 +173,7 @@ pub fn network(file: &PolicyFile, privileged: usize, seed: u64) -> Result<Networ
         actions: policy.outputs,
         privileged,
     };
-    let layout = Layout::of(&shape);
+    let layout = ParameterLayout::of(&shape);
     let mut parameters = initialise(&shape, seed);
     let mut set = |layer: &Layer, dense: &Dense| {
         layer
@@ -194,10 +200,10 @@ pub fn network(file: &PolicyFile, privileged: usize, seed: u64) -> Result<Networ
     }
     let inputs = |transform: &Option<Transform>, width| match transform {
         Some(transform) => inputs(transform),
-        // The file's has no limits, and this one's are far out.
+        // The file does not clip; the limits of this transform are far out.
         None => vec![Input::LINEAR; width],
     };
-    Ok(Network {
+    Ok(ImportedNetwork {
         shape,
         parameters,
         has_critic,
@@ -208,7 +214,7 @@ pub fn network(file: &PolicyFile, privileged: usize, seed: u64) -> Result<Networ
     })
 }
 
-/// The inverse of [`lstm`].
+/// Copies ONNX's form of an LSTM to the layout's, the inverse of [`lstm`].
 fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
     let units = lstm.hidden;
     let mut columns = |array: &Array, rows: &[f32]| {
@@ -229,7 +235,7 @@ fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
     columns(&arrays.bias, &bias);
 }
 
-/// The inverse of [`transform`].
+/// The inputs that a file's transform encodes, the inverse of [`transform`].
 fn inputs(transform: &Transform) -> Vec<Input> {
     let bends = &transform.bends;
     let bend = |i: usize| {
@@ -327,7 +333,7 @@ fn bends(inputs: &[Input]) -> Bends {
     }
 }
 
-/// A layer with the first `inputs` of its inputs; the others are 0.
+/// The layer restricted to its first `inputs` inputs; the others are 0.
 fn dense(layer: &Layer, parameters: &[f32], inputs: usize) -> Dense {
     let outputs = layer.weights.cols;
     Dense {
@@ -338,7 +344,7 @@ fn dense(layer: &Layer, parameters: &[f32], inputs: usize) -> Dense {
     }
 }
 
-fn baseline(layout: &Layout, parameters: &[f32]) -> Vec<Dense> {
+fn baseline(layout: &ParameterLayout, parameters: &[f32]) -> Vec<Dense> {
     let features = layout.policy.weights.rows;
     layout
         .critic
@@ -354,10 +360,10 @@ fn baseline(layout: &Layout, parameters: &[f32]) -> Vec<Dense> {
         .collect()
 }
 
-/// Where the gates i, o, f, g of ONNX are among ours, i, f, g, o.
+/// Index of ONNX's gates i, o, f, g among the layout's, i, f, g, o.
 const GATES: [usize; 4] = [0, 3, 1, 2];
 
-/// From columns of the gates i, f, g, o to rows of i, o, f, g.
+/// The LSTM in ONNX's form: from columns of the gates i, f, g, o to rows of i, o, f, g.
 fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
     let units = arrays.recurrent.rows;
     let rows = |array: &Array| -> Vec<f32> {
@@ -382,21 +388,21 @@ fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
+    use cc_agent::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
     use proptest::prelude::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
     use crate::model::{Cpu, Outputs, Sequences};
 
-    fn environment(history: usize) -> Interface {
-        Interface {
+    fn environment(history: usize) -> Environment {
+        Environment {
             history,
-            ..Interface::default()
+            ..Environment::default()
         }
     }
 
-    fn shape(environment: &Interface, hidden: &[usize], lstm: Option<usize>) -> Shape {
+    fn shape(environment: &Environment, hidden: &[usize], lstm: Option<usize>) -> Shape {
         Shape {
             observation: environment.observation_len(),
             hidden: hidden.to_vec(),
@@ -415,7 +421,7 @@ mod tests {
         }
     }
 
-    /// With all kinds of inputs: logarithmic, linear and constant, and bent in every way.
+    /// A random normaliser with all kinds of inputs: logarithmic, linear, constant, and every bend.
     fn normalizer(observation: usize, random: &mut StdRng) -> Normalizer {
         let mut input = |i: usize| Input {
             mean: random.random_range(-1.0..1.0),
@@ -449,15 +455,15 @@ mod tests {
         }
     }
 
-    /// Several steps of several flows, by the trainer and by the agent's engine; the largest difference of logits,
-    /// of what softmax sees of them, and of the state.
-    fn largest_difference(environment: &Interface, shape: &Shape, seed: u64) -> f32 {
+    /// The largest difference of logits, baselines and states between the trainer's network and the
+    /// agent's engine, over several steps of several flows.
+    fn largest_difference(environment: &Environment, shape: &Shape, seed: u64) -> f32 {
         const FLOWS: usize = 3;
         let mut random = StdRng::seed_from_u64(seed);
         let parameters = initialise(shape, seed);
         let normalizer = normalizer(shape.observation, &mut random);
         let meta = meta("test", shape, environment, Serving::Greedy, BTreeMap::new());
-        let bytes = policy_file(shape, &parameters, &normalizer, &meta, "").expect("the sizes fit");
+        let bytes = encode(shape, &parameters, &normalizer, &meta, "").expect("the sizes fit");
         let mut served = OnnxPolicy::from_bytes(&bytes, None, 0).expect("accepted");
 
         let mut network = Cpu::<f32>::new(shape, 1).expect("threads");
@@ -496,10 +502,10 @@ mod tests {
             let (h, c) = (outputs.h.clone(), outputs.c.clone());
             let input = Sequences {
                 steps: 1,
-                lanes: FLOWS,
+                batch_size: FLOWS,
                 observation: &observation,
                 reward: &reward,
-                keep: &[1.0; FLOWS],
+                not_done: &[1.0; FLOWS],
                 privileged: &vec![0.0; FLOWS * shape.privileged],
                 h: &h,
                 c: &c,
@@ -527,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_agent_computes_what_the_trainer_does() {
+    fn the_agents_engine_computes_what_the_trainers_network_does() {
         let environment = environment(20);
         for lstm in [Some(48), None] {
             for privileged in [0, 9] {
@@ -545,7 +551,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
         #[test]
-        fn networks_of_any_shape(
+        fn networks_of_any_shape_agree_between_trainer_and_agent(
             history in 0_usize..4,
             hidden in prop::collection::vec(1_usize..24, 1..4),
             lstm in prop::option::of(1_usize..20),
@@ -565,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_comes_back_out_of_its_file() {
+    fn decoding_a_file_gives_the_encoded_network() {
         let environment = environment(2);
         for (lstm, privileged) in [(Some(5), 0), (None, 0), (Some(5), 3)] {
             let shape = Shape {
@@ -581,28 +587,31 @@ mod tests {
                 Serving::Greedy,
                 BTreeMap::new(),
             );
-            let bytes = policy_file(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
+            let bytes = encode(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
             let file = PolicyFile::parse(&bytes).expect("accepted");
-            let found = network(&file, 0, 9).expect("our own");
+            let found = decode(&file, 0, 9).expect("our own");
             assert_eq!(found.has_critic, privileged == 0);
             let expected = Shape {
                 privileged: 0,
                 ..shape.clone()
             };
             assert_eq!(found.shape, expected);
-            // A critic of the asked-for size comes with it, whatever the file's was.
-            let begun = network(&file, 3, 9).expect("our own");
+            // The critic has the requested size, whatever the file's was.
+            let begun = decode(&file, 3, 9).expect("our own");
             assert_eq!((begun.shape.privileged, begun.has_critic), (3, false));
-            assert_eq!(begun.parameters.len(), Layout::of(&begun.shape).len());
-            // What it does is the same, so its file is; but for the critic that could not be taken.
+            assert_eq!(
+                begun.parameters.len(),
+                ParameterLayout::of(&begun.shape).len()
+            );
+            // All parameters but those of a critic that is not in the file are the same.
             let same = |array: &Array| array.of(&found.parameters) == array.of(&parameters);
-            let layout = Layout::of(&shape);
+            let layout = ParameterLayout::of(&shape);
             let policy = layout
                 .arrays()
                 .filter(|array| !array.name.starts_with("critic"));
             policy.for_each(|array| assert!(same(array), "{}", array.name));
             if found.has_critic {
-                let again = policy_file(
+                let again = encode(
                     &found.shape,
                     &found.parameters,
                     &found.normalizer,
@@ -611,19 +620,19 @@ mod tests {
                 );
                 let seen = |bytes: &[u8]| {
                     let file = PolicyFile::parse(bytes).expect("accepted");
-                    network(&file, 0, 9).expect("our own").parameters
+                    decode(&file, 0, 9).expect("our own").parameters
                 };
                 assert_eq!(seen(&again.expect("it fits")), found.parameters);
             }
         }
-        let rule = cc_core::policy::heuristic_file();
+        let rule = cc_agent::policy::heuristic_file();
         let rule = PolicyFile::parse(&rule).expect("accepted");
-        let error = network(&rule, 0, 0).expect_err("no network").to_string();
+        let error = decode(&rule, 0, 0).expect_err("no network").to_string();
         assert!(error.contains("not one that cc-trainer writes"), "{error}");
     }
 
     #[test]
-    fn the_file_says_what_it_is() {
+    fn the_file_contains_its_metadata_and_description() {
         let environment = environment(2);
         let shape = shape(&environment, &[8], None);
         let provenance = BTreeMap::from([("steps".to_owned(), "1000".to_owned())]);
@@ -637,7 +646,7 @@ mod tests {
         let normalizer = Normalizer::identity(shape.observation);
         let parameters = initialise(&shape, 0);
         let bytes =
-            policy_file(&shape, &parameters, &normalizer, &meta, "A test.").expect("the sizes fit");
+            encode(&shape, &parameters, &normalizer, &meta, "A test.").expect("the sizes fit");
         let file = PolicyFile::parse(&bytes).expect("accepted");
         assert_eq!(file.meta(), &meta);
         assert_eq!(file.summary().description, "A test.");
@@ -648,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_by_name() {
+    fn encoding_names_the_length_or_parameter_that_is_wrong() {
         let environment = environment(2);
         let shape = shape(&environment, &[8], Some(4));
         let meta = meta(
@@ -661,7 +670,7 @@ mod tests {
         let normalizer = Normalizer::identity(shape.observation);
         let mut parameters = initialise(&shape, 0);
         let export = |parameters: &[f32], normalizer: &Normalizer, meta: &PolicyMeta| {
-            policy_file(&shape, parameters, normalizer, meta, "")
+            encode(&shape, parameters, normalizer, meta, "")
                 .expect_err("refused")
                 .to_string()
         };
