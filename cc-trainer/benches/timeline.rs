@@ -24,9 +24,9 @@ use cc_ebpf::{Startup, WindowRecord};
 use cc_trainer::{
     dataset::{
         Recordings,
-        timeline::{self, Output, Settings},
+        timeline::{self, TimelineDirectory, TimelineSettings},
     },
-    environment::network,
+    normalise::input_shapes,
     scenario,
     sim::{
         Control, Simulation,
@@ -130,11 +130,11 @@ fn measured(directory: &Path) -> anyhow::Result<()> {
     let out = directory.join("timeline");
     pool.install(|| -> anyhow::Result<()> {
         let recordings = Recordings::open(&[directory.join("recordings")])?;
-        let output = Output::create(&out)?;
+        let output = TimelineDirectory::create(&out)?;
         let partitions = recordings.partition(output.scratch(), PARTITION, &|_| {})?;
-        let settings = Settings::default();
+        let settings = TimelineSettings::default();
         let (summary, sample) = timeline::write(&partitions, &output, &settings, &|_| {})?;
-        let shapes = network::inputs(recordings.environment());
+        let shapes = input_shapes(recordings.environment());
         let analysis = sample.analyse(&shapes, &[]).map_err(anyhow::Error::msg)?;
         output.publish(&summary, &analysis)?;
         Ok(())

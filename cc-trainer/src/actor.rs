@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
-    environment::{End, Environment, Taken, Turn},
+    environment::{End, Environment, RecordedAction, Turn},
     model::{Inference, Outputs, Sequences, Weights},
     rollout::{Episode, Origin, Rollout},
 };
@@ -156,7 +156,7 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     /// What was recorded. Logits are logarithms of probabilities; of an action that could not be, very low.
-    fn recorded(taken: &Taken, actions: usize) -> Self {
+    fn recorded(taken: &RecordedAction, actions: usize) -> Self {
         let (logits, origin) = match &taken.probabilities {
             Some(shares) => {
                 let log = |share: &f32| share.max(f32::MIN_POSITIVE).ln();

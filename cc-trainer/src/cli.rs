@@ -35,15 +35,15 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Blocking(blocking::Args),
-    Compare(compare::Args),
-    Dataset(dataset::Args),
-    Ope(ope::Args),
-    Study(study::Args),
-    Train(train::Args),
-    Evaluate(evaluate::Args),
+    Blocking(blocking::BlockingArgs),
+    Compare(compare::CompareArgs),
+    Dataset(dataset::DatasetArgs),
+    Ope(ope::OpeArgs),
+    Study(study::StudyArgs),
+    Train(train::TrainArgs),
+    Evaluate(evaluate::EvaluateArgs),
     Link(link::Args),
-    Heuristic(heuristic::Args),
+    Heuristic(heuristic::HeuristicArgs),
 }
 
 /// Does what the command line says, and tells of a failure.

@@ -28,7 +28,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
 pub use partition::{Gathered, Partitions};
-pub use trajectory::{Outcome, Step, TERMS, Trajectory};
+pub use trajectory::{StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
 /// Recordings that go together: one environment, any number of files, hosts and policies.
 #[derive(Clone, Debug)]

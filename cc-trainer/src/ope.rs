@@ -1,11 +1,11 @@
 //! Off-policy evaluation: what a policy would have earned, from what another one did.
 //!
-//! Recorded flows are cut into stretches of [`Settings::horizon`] decisions. The question is what a candidate would earn
+//! Recorded flows are cut into stretches of [`OpeSettings::horizon`] decisions. The question is what a candidate would earn
 //! from the first state of a stretch to its end, and each of seven [`Method`]s answers it for each reward term, with a
 //! bootstrap interval over flows (the stretches of a flow are not independent of each other). An answer that rests on too
 //! few decisions, or on a recording that hardly ever did what the candidate would do, is refused ([`Refusal`]).
 //!
-//! Pure arithmetic over [`Flow`]s; where these come from is not its business.
+//! Pure arithmetic over [`OpeFlow`]s; where these come from is not its business.
 //!
 //! Sources: N. Jiang, L. Li, "Doubly Robust Off-policy Value Evaluation for Reinforcement Learning" (ICML 2016); P. Thomas,
 //! E. Brunskill, "Data-Efficient Off-Policy Policy Evaluation for Reinforcement Learning" (ICML 2016); M. Dudík, J. Langford,
@@ -23,8 +23,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use fitted_q::{FittedQ, Source};
-use sums::{Layout, Sums};
+use fitted_q::{FittedQ, Functional};
+use sums::{SumLayout, Sums};
 
 /// Below this mean of π(a|x)/μ(a|x), which is 1 where the recording tried all that the candidate would do, there is no
 /// conclusion.
@@ -32,11 +32,11 @@ pub const LEAST_MEAN_RATIO: f64 = 0.8;
 
 /// A recorded flow, as estimators see it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
+pub struct OpeFlow {
     /// Names it in errors.
     pub id: u64,
     /// Its decisions, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<OpeStep>,
     /// Nothing can be earned after the last step. Otherwise it is not known what came after it; whether it is known must not depend
     /// on what it was, or ends are counted too often.
     pub ended: bool,
@@ -44,7 +44,7 @@ pub struct Flow {
 
 /// A recorded decision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct OpeStep {
     /// `[D]`: what the fitted Q is linear in.
     pub features: Vec<f32>,
     /// The action taken.
@@ -60,7 +60,7 @@ pub struct Step {
 /// How to estimate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct OpeSettings {
     /// Decisions of a stretch, H. Weights are products of as many ratios: the longer, the less is left of the data.
     pub horizon: usize,
     /// γ.
@@ -77,7 +77,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for OpeSettings {
     fn default() -> Self {
         Self {
             horizon: 10,
@@ -159,7 +159,7 @@ impl Interval {
 
 /// What a method says of one reward term.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
+pub struct MethodEstimate {
     /// The method.
     pub method: Method,
     /// Of the candidate, a decision.
@@ -204,16 +204,17 @@ pub struct Term {
     /// What the recorded policy earned, a decision: its discounted mean over the stretches.
     pub recorded: Interval,
     /// In [`Method::ALL`]'s order.
-    pub estimates: Vec<Estimate>,
+    pub estimates: Vec<MethodEstimate>,
 }
 
 /// The outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
+pub struct OpeEvaluation {
     /// Flows with at least one stretch.
     pub flows: usize,
     /// Stretches.
-    pub stretches: usize,
+    #[serde(rename = "stretches")]
+    pub sub_trajectories: usize,
     /// Decisions in them.
     pub decisions: usize,
     /// Mean of π(a|x)/μ(a|x) over them.
@@ -266,14 +267,17 @@ pub enum OpeError {
 /// # Errors
 ///
 /// Steps that are not finite, not of one size or without probabilities; too few flows; settings out of range.
-pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeError> {
+pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluation, OpeError> {
     settings.validate()?;
     let sizes = Sizes::of(flows, settings)?;
-    let stretches: Vec<_> = flows
+    let sub_trajectories: Vec<_> = flows
         .iter()
-        .map(|flow| stretches(flow, settings.horizon))
+        .map(|flow| sub_trajectories(flow, settings.horizon))
         .collect();
-    let usable = stretches.iter().filter(|own| !own.is_empty()).count();
+    let usable = sub_trajectories
+        .iter()
+        .filter(|own| !own.is_empty())
+        .count();
     if usable < 4 {
         return Err(OpeError::TooFew {
             flows: usable,
@@ -293,10 +297,10 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
         FittedQ::fit(flows, others.collect(), &sizes, settings)
     });
 
-    let layout = Layout::new(sizes.terms, settings);
+    let layout = SumLayout::new(sizes.terms, settings);
     let sums: Vec<Sums> = (0..flows.len())
         .into_par_iter()
-        .map(|flow| layout.of(&flows[flow], &stretches[flow], &models[fold[flow]]))
+        .map(|flow| layout.of(&flows[flow], &sub_trajectories[flow], &models[fold[flow]]))
         .collect();
     let total = layout.total(sums.iter().map(|sums| (sums, 1.0)));
     let returns = blend::returns(settings.horizon);
@@ -308,10 +312,10 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
         let sources: Vec<_> = returns
             .iter()
             .map(|&after| {
-                let mut source = Source::new(settings.horizon - after, &sizes);
+                let mut source = Functional::new(settings.horizon - after, &sizes);
                 for flow in judged.clone() {
-                    for stretch in &stretches[flow] {
-                        layout.add_tail(&mut source, &flows[flow], stretch, after, &total);
+                    for sub_trajectory in &sub_trajectories[flow] {
+                        layout.add_tail(&mut source, &flows[flow], sub_trajectory, after, &total);
                     }
                 }
                 source
@@ -361,7 +365,7 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
             } else {
                 (mean_ratio < LEAST_MEAN_RATIO).then_some(Refusal::Unsupported { mean_ratio })
             };
-            Estimate {
+            MethodEstimate {
                 method,
                 candidate: spread(&of),
                 difference: spread(&|answers| of(answers) - answers.recorded(method, term)),
@@ -374,16 +378,16 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
             estimates: Method::ALL.map(estimate).into(),
         }
     });
-    Ok(Evaluation {
+    Ok(OpeEvaluation {
         flows: usable,
-        stretches: stretches.iter().map(Vec::len).sum(),
+        sub_trajectories: sub_trajectories.iter().map(Vec::len).sum(),
         decisions: layout.decisions(&total),
         mean_ratio,
         terms: terms.collect(),
     })
 }
 
-impl Settings {
+impl OpeSettings {
     /// Checks every setting.
     ///
     /// # Errors
@@ -446,7 +450,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(flows: &[Flow], settings: &Settings) -> Result<Self, OpeError> {
+    fn of(flows: &[OpeFlow], settings: &OpeSettings) -> Result<Self, OpeError> {
         let first = flows.iter().find_map(|flow| flow.steps.first());
         let Some(first) = first else {
             return Err(OpeError::TooFew {
@@ -473,7 +477,7 @@ impl Sizes {
         Ok(sizes)
     }
 
-    fn problem(&self, step: &Step) -> Option<String> {
+    fn problem(&self, step: &OpeStep) -> Option<String> {
         let found = [
             step.features.len(),
             step.candidate.len(),
@@ -509,15 +513,15 @@ impl Sizes {
 }
 
 /// Some decisions of a flow.
-type Stretch = std::ops::Range<usize>;
+type SubTrajectory = std::ops::Range<usize>;
 
 /// Whole stretches, and a last shorter one where the flow ended in it.
-fn stretches(flow: &Flow, horizon: usize) -> Vec<Stretch> {
+fn sub_trajectories(flow: &OpeFlow, horizon: usize) -> Vec<SubTrajectory> {
     let steps = flow.steps.len();
     (0..steps)
         .step_by(horizon)
         .map(|start| start..(start + horizon).min(steps))
-        .filter(|stretch| stretch.len() == horizon || flow.ended)
+        .filter(|sub_trajectory| sub_trajectory.len() == horizon || flow.ended)
         .collect()
 }
 

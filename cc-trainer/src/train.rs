@@ -92,10 +92,10 @@ pub enum TrainError {
     Config(#[from] ConfigError),
     /// Of the settings of its environment.
     #[error("environment.{0}")]
-    Environment(#[from] network::ConfigError),
+    Environment(#[from] network::NetworkConfigError),
     /// Of its recordings.
     #[error(transparent)]
-    Recorded(#[from] recorded::ConfigError),
+    Recorded(#[from] recorded::RecordedConfigError),
     /// The policy to begin with cannot be read or used.
     #[error("the policy to begin with, {}: {reason}", path.display())]
     Init {

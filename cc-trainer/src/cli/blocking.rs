@@ -15,7 +15,7 @@ use super::interrupt;
 /// paper.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct BlockingArgs {
     /// What decides: a FILE.onnx, `default` (the one that cc-agent embeds), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
@@ -55,7 +55,7 @@ Examples:
   cc-trainer blocking --policy policy.onnx --delays 0,10,100,200 --out blocking
       a trained one, and a picture";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &BlockingArgs) -> anyhow::Result<ExitCode> {
     let mut scenarios = scenario::load(&args.scenario)?;
     let (Some(scenario), true) = (scenarios.pop(), scenarios.is_empty()) else {
         bail!(

@@ -14,7 +14,7 @@ use cc_trainer::summary::{
 /// as a ratio to the second's, and on how many scenarios both throughput and p95 delay agree.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CompareArgs {
     /// The summary.json of an evaluation.
     #[arg(value_name = "SUMMARY")]
     first: PathBuf,
@@ -42,7 +42,7 @@ Examples:
   cc-trainer compare new/summary.json old/summary.json --throughput 5 --delay 5 --markdown
       two versions, as a table for a document";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (first, second) = (read(&args.first)?, read(&args.second)?);
     let tolerance = Tolerance {
         throughput: args.throughput,

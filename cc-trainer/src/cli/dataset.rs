@@ -6,10 +6,10 @@ use anyhow::anyhow;
 use cc_trainer::{
     dataset::{
         Recordings,
-        features::{self, Analysis, Kind, Override},
-        timeline::{self, Output, Settings, Summary},
+        features::{self, Analysis, FeatureKind, Override},
+        timeline::{self, TimelineDirectory, TimelineSettings, TimelineSummary},
     },
-    environment::network,
+    normalise::input_shapes,
 };
 
 use super::{SCRATCH_PARTITION, bar};
@@ -23,7 +23,7 @@ use super::{SCRATCH_PARTITION, bar};
 /// policy carries it. Memory does not depend on the recordings' size; the disk needs room for some 800 bytes a row meanwhile.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct DatasetArgs {
     /// Recordings: files, or directories of them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
@@ -57,22 +57,22 @@ Examples:
   duckdb -c \"select policy, avg(throughput_mbps), avg(delay_ms) from 'timeline/*.parquet' group by policy\"
       what is in it";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     let recordings = Recordings::open(&args.paths)?;
     let names = features::names(recordings.environment());
     features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
-    let output = Output::create(&args.out)?;
+    let output = TimelineDirectory::create(&args.out)?;
     let reading = bar(recordings.rows(), "rows read");
     let partitions = recordings.partition(output.scratch(), SCRATCH_PARTITION, &|rows| {
         reading.set_position(rows)
     })?;
     reading.finish_and_clear();
-    let settings = Settings {
+    let settings = TimelineSettings {
         discount: args.discount,
         ahead: args.ahead,
         states: !args.no_states,
         sample: args.sample as usize,
-        ..Settings::default()
+        ..TimelineSettings::default()
     };
     let writing = bar(partitions.gathered().decisions, "decisions written");
     let (summary, sample) = timeline::write(&partitions, &output, &settings, &|done| {
@@ -80,15 +80,20 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     writing.finish_and_clear();
     let analysis = sample
-        .analyse(&network::inputs(recordings.environment()), &args.overrides)
+        .analyse(&input_shapes(recordings.environment()), &args.overrides)
         .map_err(|reason| anyhow!(reason))?;
     output.publish(&summary, &analysis)?;
     super::print(told(args, &recordings, &summary, &analysis))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn told(args: &Args, recordings: &Recordings, summary: &Summary, analysis: &Analysis) -> String {
-    let Summary {
+fn told(
+    args: &DatasetArgs,
+    recordings: &Recordings,
+    summary: &TimelineSummary,
+    analysis: &Analysis,
+) -> String {
+    let TimelineSummary {
         rows,
         decisions,
         left_out,
@@ -97,7 +102,7 @@ fn told(args: &Args, recordings: &Recordings, summary: &Summary, analysis: &Anal
         ended,
         files,
     } = summary;
-    let kinds = Kind::NAMES.iter().filter_map(|(name, kind)| {
+    let kinds = FeatureKind::NAMES.iter().filter_map(|(name, kind)| {
         let count = analysis.features.iter().filter(|found| found.kind == *kind);
         let count = count.count();
         (count > 0).then(|| format!("{count} {name}"))

@@ -23,7 +23,7 @@ use super::interrupt;
 /// with the pictures, and a file per run. An evaluation that was ended goes on when it is called again.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct EvaluateArgs {
     /// Where the schemes run.
     #[arg(long, value_name = "WHERE", default_value = "kernel", value_parser = platform())]
     on: Platform,
@@ -90,7 +90,7 @@ Examples:
 Measures: throughput counts the payload that receivers got. One-way delay is that of every data packet through the link,
 propagation included. Power is throughput over the 95th percentile of that. The exit status is not 0 when a scheme has no valid run on a scenario.";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     // SAFETY: has no arguments and cannot fail.
     if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
         bail!(

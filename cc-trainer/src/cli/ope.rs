@@ -14,8 +14,8 @@ use cc_agent::policy::{PolicySpec, Serving};
 use cc_trainer::{
     dataset::Recordings,
     ope::{
-        self, Estimate, Evaluation, Interval, Method, Settings,
-        recorded::{self, MORE_IS_BETTER, TERM_NAMES, Taken},
+        self, Interval, Method, MethodEstimate, OpeEvaluation, OpeSettings,
+        recorded::{self, CandidateFlows, MORE_IS_BETTER, TERM_NAMES},
     },
 };
 use tempfile::NamedTempFile;
@@ -32,7 +32,7 @@ use super::{SCRATCH_PARTITION, bar, dataset::discount};
 /// Exit codes: 0 when the reward's conclusion is "better", 3 when it is "worse", 4 when there is none, 1 on an error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct OpeArgs {
     /// Recordings: files, or directories of them. Can be given several times.
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     from: Vec<PathBuf>,
@@ -43,19 +43,19 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOW")]
     serving: Option<Serving>,
     /// Decisions over which rewards count: the stretches that flows are cut into.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().horizon)]
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]
     horizon: usize,
     /// Discount of rewards, a decision.
-    #[arg(long, value_name = "GAMMA", default_value_t = Settings::default().discount, value_parser = discount)]
+    #[arg(long, value_name = "GAMMA", default_value_t = OpeSettings::default().discount, value_parser = discount)]
     discount: f64,
     /// Of the intervals.
-    #[arg(long, value_name = "SHARE", default_value_t = Settings::default().confidence)]
+    #[arg(long, value_name = "SHARE", default_value_t = OpeSettings::default().confidence)]
     confidence: f64,
     /// Resamples of the bootstrap.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().resamples)]
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().resamples)]
     resamples: usize,
     /// The least effective sample size, in flows, that allows a conclusion.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().least_effective)]
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().least_effective)]
     least_effective: f64,
     /// Decisions to look at, at most: they are held in memory.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
@@ -76,26 +76,26 @@ Examples:
   cc-trainer ope --from recordings --policy retrained/policy.onnx
       is it better than what was recorded?
   cc-trainer ope --from host1 --from host2 --policy retrained/policy.onnx --serving softmax:0.5 --horizon 5 --json ope.json
-      as it would explore, over shorter stretches: more of the data counts";
+      as it would explore, over shorter sub_trajectories: more of the data counts";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     if let PolicySpec::Fixed(_) = args.policy {
         bail!(
             "{}: it sets a window and chooses no actions, so recorded actions tell nothing about it",
             args.policy
         );
     }
-    let settings = Settings {
+    let settings = OpeSettings {
         horizon: args.horizon,
         discount: args.discount,
         confidence: args.confidence,
         resamples: args.resamples,
         least_effective: args.least_effective,
         seed: args.seed,
-        ..Settings::default()
+        ..OpeSettings::default()
     };
     settings.validate()?;
-    let figures = args.json.as_deref().map(Figures::create).transpose()?;
+    let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
     let recordings = Recordings::open(&args.from)?;
     let mut candidate = args
         .policy
@@ -121,7 +121,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
             "policy": args.policy.to_string(),
             "recorded": recordings.policies(),
             "flows": evaluation.flows,
-            "stretches": evaluation.stretches,
+            "stretches": evaluation.sub_trajectories,
             "decisions": evaluation.decisions,
             "mean_ratio": evaluation.mean_ratio,
             "terms": named,
@@ -137,12 +137,12 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// A file that is to get all figures, and has none before.
-struct Figures {
+struct FigureFile {
     path: PathBuf,
     file: NamedTempFile,
 }
 
-impl Figures {
+impl FigureFile {
     /// Whatever is wrong with the place shows before any work is done.
     fn create(path: &Path) -> anyhow::Result<Self> {
         if path.exists() {
@@ -186,7 +186,7 @@ enum Conclusion {
 }
 
 /// By MAGIC, whose interval holds for all that goes before it.
-fn conclusion(evaluation: &Evaluation, term: usize) -> Conclusion {
+fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
     let estimates = &evaluation.terms[term].estimates;
     let Some(estimate) = estimates.iter().find(|e| e.method == Method::Magic) else {
         return Conclusion::Undecided;
@@ -202,12 +202,17 @@ fn conclusion(evaluation: &Evaluation, term: usize) -> Conclusion {
     }
 }
 
-fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evaluation) -> String {
+fn told(
+    args: &OpeArgs,
+    recordings: &Recordings,
+    taken: &CandidateFlows,
+    evaluation: &OpeEvaluation,
+) -> String {
     let mut text = format!(
         "{} flows recorded with {}, {} stretches of {} decisions; mean ratio of probabilities {:.3}\n",
         evaluation.flows,
         recordings.policies().join(", "),
-        evaluation.stretches,
+        evaluation.sub_trajectories,
         args.horizon,
         evaluation.mean_ratio
     );
@@ -236,7 +241,7 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
             "  recorded",
             shown(&found.recorded)
         );
-        for Estimate {
+        for MethodEstimate {
             method,
             candidate,
             difference,
@@ -281,7 +286,7 @@ mod tests {
 
     use super::*;
 
-    fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> Evaluation {
+    fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> OpeEvaluation {
         let interval = Interval {
             value: 0.5 * (low + high),
             low,
@@ -289,7 +294,7 @@ mod tests {
         };
         let term = Term {
             recorded: interval,
-            estimates: vec![Estimate {
+            estimates: vec![MethodEstimate {
                 method: Method::Magic,
                 candidate: interval,
                 difference: interval,
@@ -297,9 +302,9 @@ mod tests {
                 refusal,
             }],
         };
-        Evaluation {
+        OpeEvaluation {
             flows: 1,
-            stretches: 1,
+            sub_trajectories: 1,
             decisions: 1,
             mean_ratio: 1.0,
             terms: vec![term; 4],

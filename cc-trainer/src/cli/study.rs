@@ -17,7 +17,7 @@ use super::interrupt;
 /// Ctrl-C ends it, with the picture of what is there; the same command goes on from there.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct StudyArgs {
     /// What to compare, in TOML: `title`, `seeds`, a configuration as `train` takes it under `base`, and what differs from
     /// it, a `[[variant]]` each.
     #[arg(long, value_name = "STUDY.toml")]
@@ -40,7 +40,7 @@ Examples:
   cc-trainer study --config cc-trainer/training/memory.toml --out memory --steps 1000000
       the same runs, further";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     let study = Study::load(&args.config)?;
     let options = Options {
         dir: args.out.clone(),

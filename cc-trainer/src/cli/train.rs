@@ -30,7 +30,7 @@ use super::interrupt;
 /// what was done the more, the better it turned out. Observations, actions and reward are those of the recordings.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct TrainArgs {
     /// What to learn, and how, in TOML. May be left away to continue the run in --out.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     steps: Option<u64>,
     /// Where the learner computes; actors always use the processor [default: the configuration's, or cpu].
     #[arg(long, value_enum, value_name = "DEVICE")]
-    device: Option<Device>,
+    device: Option<DeviceArg>,
     /// Threads that act beside the learner; with 0, one thread acts and learns in turns, and the seed fixes the run bit for
     /// bit [default: the configuration's, or as many as there are processors but one].
     #[arg(long, value_name = "N")]
@@ -89,7 +89,7 @@ A setting that a configuration does not name has its default; train.json shows t
 
 /// Where a learner can compute.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Device {
+enum DeviceArg {
     /// The processor.
     Cpu,
     /// The first NVIDIA GPU.
@@ -97,7 +97,7 @@ enum Device {
 }
 
 /// The settings of a new run, if any are given.
-fn config(args: &Args) -> anyhow::Result<Option<Config>> {
+fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
     let mut config = args.config.as_deref().map(Config::load).transpose()?;
     if !args.from.is_empty() {
         let mut recorded = Config::recorded(args.from.clone());
@@ -140,15 +140,15 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
     Ok(config)
 }
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let training = Training {
         config: config(args)?,
         overrides: Overrides {
             steps: args.steps,
             seed: args.seed,
             device: args.device.map(|device| match device {
-                Device::Cpu => DeviceKind::Cpu,
-                Device::Cuda => DeviceKind::Cuda,
+                DeviceArg::Cpu => DeviceKind::Cpu,
+                DeviceArg::Cuda => DeviceKind::Cuda,
             }),
             actors: args.actors,
         },

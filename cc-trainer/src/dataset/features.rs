@@ -31,7 +31,7 @@ const LEAST_POSITIVE: f64 = Bend::LEAST_POSITIVE as f64;
 
 /// Some decisions' observations.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
+pub struct DecisionSample {
     /// Names of inputs.
     names: Vec<String>,
     /// `[row][D + 1]`: the observation and the reward that the policy saw.
@@ -42,7 +42,7 @@ pub struct Sample {
 /// The kind of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum FeatureKind {
     /// Always the same; becomes 0.
     Constant,
     /// One of two values; become 0 and 1.
@@ -61,7 +61,7 @@ pub enum Kind {
     Logarithmic,
 }
 
-impl Kind {
+impl FeatureKind {
     /// All, with their names.
     pub const NAMES: [(&'static str, Self); 8] = [
         ("constant", Self::Constant),
@@ -81,7 +81,7 @@ pub struct Override {
     /// The input's name, or one that ends in `*` for all that begin so.
     pub name: String,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: FeatureKind,
 }
 
 impl std::str::FromStr for Override {
@@ -90,11 +90,11 @@ impl std::str::FromStr for Override {
     /// From `NAME=KIND`.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            let kinds: Vec<_> = Kind::NAMES.iter().map(|(name, _)| *name).collect();
+            let kinds: Vec<_> = FeatureKind::NAMES.iter().map(|(name, _)| *name).collect();
             format!("expected NAME=KIND, the kind one of {}", kinds.join(", "))
         };
         let (name, kind) = text.split_once('=').ok_or_else(expected)?;
-        let found = Kind::NAMES.iter().find(|(name, _)| *name == kind);
+        let found = FeatureKind::NAMES.iter().find(|(name, _)| *name == kind);
         let (_, kind) = found.ok_or_else(expected)?;
         Ok(Self {
             name: name.to_owned(),
@@ -120,7 +120,7 @@ pub struct Found {
     /// Its name, such as `mean.delay`.
     pub name: String,
     /// What it was taken for.
-    pub kind: Kind,
+    pub kind: FeatureKind,
     /// Somebody said so.
     pub chosen: bool,
     /// Least value.
@@ -137,7 +137,7 @@ pub struct Found {
     pub input: Input,
 }
 
-impl Sample {
+impl DecisionSample {
     /// Of inputs with the names that they have in an environment.
     pub fn new(environment: &Environment) -> Self {
         let names = names(environment);
@@ -170,7 +170,7 @@ impl Sample {
         self.values.is_empty()
     }
 
-    /// Finds out what each input is. `shapes` are what [`Kind::Logarithmic`] means for each of the observation.
+    /// Finds out what each input is. `shapes` are what [`FeatureKind::Logarithmic`] means for each of the observation.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ pub fn names(environment: &Environment) -> Vec<String> {
     names
 }
 
-fn found(name: &str, values: &[f32], chosen: Option<Kind>, shape: &Input) -> Found {
+fn found(name: &str, values: &[f32], chosen: Option<FeatureKind>, shape: &Input) -> Found {
     let mut sorted = values.to_vec();
     sorted.sort_by(f32::total_cmp);
     let wide: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
@@ -276,45 +276,45 @@ fn found(name: &str, values: &[f32], chosen: Option<Kind>, shape: &Input) -> Fou
     }
 }
 
-fn kind(sorted: &[f32], judged: &[f64], k2: Option<f64>) -> Kind {
+fn kind(sorted: &[f32], judged: &[f64], k2: Option<f64>) -> FeatureKind {
     let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else {
-        return Kind::Constant;
+        return FeatureKind::Constant;
     };
     let levels = levels(sorted);
     if levels.len() == 1 {
-        return Kind::Constant;
+        return FeatureKind::Constant;
     }
     if levels.len() == 2 {
-        return Kind::Binary;
+        return FeatureKind::Binary;
     }
     if least >= 0.0 && most <= 1.0 {
-        return Kind::Probability;
+        return FeatureKind::Probability;
     }
     let whole = levels
         .iter()
         .all(|level| level.fract() == 0.0 && *level >= 0.0);
     if levels.len() <= MOST_LEVELS && whole {
-        return Kind::Enum;
+        return FeatureKind::Enum;
     }
     let Some(k2) = k2 else {
-        return Kind::Continuous;
+        return FeatureKind::Continuous;
     };
     let (power, shift) = box_cox(judged);
     if !NEAR_ONE.contains(&power) {
         let bent: Vec<f64> = judged.iter().map(|x| bend(*x, power, shift)).collect();
         let after = k_squared(&bent).unwrap_or(f64::INFINITY);
         if k2 > GAIN_K2 * after && after <= MOST_K2 {
-            return Kind::BoxCox;
+            return FeatureKind::BoxCox;
         }
     }
     match k2 > MOST_K2 {
-        true => Kind::Quantile,
-        false => Kind::Continuous,
+        true => FeatureKind::Quantile,
+        false => FeatureKind::Continuous,
     }
 }
 
 /// The transform of a kind; means and gains are those of the values.
-fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
+fn input(kind: FeatureKind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
     let fitted = |input: Input| {
         let mut fit = Fit::new(vec![input]);
         for &value in sorted {
@@ -333,28 +333,28 @@ fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
     let least = sorted.first().copied().unwrap_or(0.0);
     let most = sorted.last().copied().unwrap_or(0.0);
     match kind {
-        Kind::Constant => Input {
+        FeatureKind::Constant => Input {
             gain: 0.0,
             ..Input::LINEAR
         },
-        Kind::Binary if most > least => Input {
+        FeatureKind::Binary if most > least => Input {
             mean: least,
             gain: 1.0 / (most - least),
             ..Input::LINEAR
         },
-        Kind::Probability => bent(Bend::Logit),
-        Kind::Enum => fitted(bent(Bend::Ramps {
+        FeatureKind::Probability => bent(Bend::Logit),
+        FeatureKind::Enum => fitted(bent(Bend::Ramps {
             knots: levels(sorted),
         })),
-        Kind::Binary | Kind::Continuous => fitted(Input::LINEAR),
-        Kind::BoxCox => {
+        FeatureKind::Binary | FeatureKind::Continuous => fitted(Input::LINEAR),
+        FeatureKind::BoxCox => {
             let (power, shift) = box_cox(judged);
             fitted(bent(Bend::BoxCox {
                 power: power as f32,
                 shift: shift as f32,
             }))
         }
-        Kind::Quantile => {
+        FeatureKind::Quantile => {
             let last = sorted.len().saturating_sub(1);
             let at = |i: usize| sorted.get(i * last / QUANTILES).copied().unwrap_or(0.0);
             let knots: Vec<f32> = (0..=QUANTILES).map(at).collect();
@@ -362,7 +362,7 @@ fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
                 knots: levels(&knots),
             }))
         }
-        Kind::Logarithmic => fitted(shape.clone()),
+        FeatureKind::Logarithmic => fitted(shape.clone()),
     }
 }
 
@@ -494,15 +494,18 @@ mod tests {
         let normal = Normal::new(50.0_f32, 10.0).expect("valid");
         let skewed = LogNormal::new(1.0_f32, 0.7).expect("valid");
         for (kind, values) in [
-            (Kind::Constant, drawn(|_| 3.5)),
-            (Kind::Binary, drawn(|r| if r.random() { 7.0 } else { 2.0 })),
-            (Kind::Probability, drawn(|r| r.random())),
-            (Kind::Enum, drawn(|r| r.random_range(0..5_u8).into())),
-            (Kind::Continuous, drawn(|r| r.sample(normal))),
-            (Kind::BoxCox, drawn(|r| r.sample(skewed) + 3.0)),
+            (FeatureKind::Constant, drawn(|_| 3.5)),
+            (
+                FeatureKind::Binary,
+                drawn(|r| if r.random() { 7.0 } else { 2.0 }),
+            ),
+            (FeatureKind::Probability, drawn(|r| r.random())),
+            (FeatureKind::Enum, drawn(|r| r.random_range(0..5_u8).into())),
+            (FeatureKind::Continuous, drawn(|r| r.sample(normal))),
+            (FeatureKind::BoxCox, drawn(|r| r.sample(skewed) + 3.0)),
             // Two heaps far apart: no power makes a bell of them.
             (
-                Kind::Quantile,
+                FeatureKind::Quantile,
                 drawn(|r| {
                     let far = if r.random_bool(0.9) { 0.0 } else { 1e4 };
                     far + r.random_range(0.0..1.0_f32)
@@ -521,7 +524,7 @@ mod tests {
                 mean.abs() < 1.0 && deviation < 2.5,
                 "{kind:?}: {mean} {deviation}"
             );
-            if kind != Kind::Constant {
+            if kind != FeatureKind::Constant {
                 assert!(deviation > 0.3, "{kind:?}: {deviation}");
             }
         }
@@ -561,7 +564,7 @@ mod tests {
     #[test]
     fn somebody_may_know_better() {
         let environment = Environment::default();
-        let mut sample = Sample::new(&environment);
+        let mut sample = DecisionSample::new(&environment);
         let width = environment.observation_len();
         for row in 0..100 {
             let observation: Vec<f32> = (0..width).map(|i| (row * i % 17) as f32).collect();
@@ -577,8 +580,8 @@ mod tests {
             let found = analysis.features.iter().find(|found| found.name == name);
             found.expect("an input").clone()
         };
-        assert_eq!(of("mean.cwnd").kind, Kind::Quantile);
-        assert_eq!(of("mean.delay").kind, Kind::Continuous);
+        assert_eq!(of("mean.cwnd").kind, FeatureKind::Quantile);
+        assert_eq!(of("mean.delay").kind, FeatureKind::Continuous);
         assert!(of("reward").chosen && !of("max.delay").chosen);
         let normalizer = analysis.normalizer().expect("inputs");
         assert_eq!(normalizer.observation.len(), width);

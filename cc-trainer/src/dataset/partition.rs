@@ -30,14 +30,14 @@ const HELD_BACK: usize = 16 << 20;
 pub struct Partitions {
     directory: TempDir,
     environment: Environment,
-    sources: Vec<Source>,
+    sources: Vec<RecordingFile>,
     count: usize,
     gathered: Gathered,
 }
 
 /// A recording that rows are from.
 #[derive(Debug)]
-struct Source {
+struct RecordingFile {
     path: PathBuf,
     policy: Arc<str>,
 }
@@ -79,7 +79,7 @@ impl Recordings {
         let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let sources = self.files.par_iter().enumerate().map(|(number, path)| {
             let (header, read) = recording::read(path)?;
-            let mut spread = Spread {
+            let mut spread = PartitionWriter {
                 files: &files,
                 buffers: vec![Vec::new(); count],
                 capacity: (HELD_BACK / count).max(stride),
@@ -100,7 +100,7 @@ impl Recordings {
                 }
             }
             spread.end()?;
-            Ok(Source {
+            Ok(RecordingFile {
                 path: path.clone(),
                 policy: header.policy.into(),
             })
@@ -196,13 +196,13 @@ impl Partitions {
 }
 
 /// What one thread writes.
-struct Spread<'a> {
+struct PartitionWriter<'a> {
     files: &'a [Mutex<PathBuf>],
     buffers: Vec<Vec<u8>>,
     capacity: usize,
 }
 
-impl Spread<'_> {
+impl PartitionWriter<'_> {
     fn add(
         &mut self,
         header: &FileHeader,

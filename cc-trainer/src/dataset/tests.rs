@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use super::{
     features::names,
-    timeline::{self, Output, Settings},
+    timeline::{self, TimelineDirectory, TimelineSettings},
     *,
 };
 use crate::{
@@ -199,7 +199,7 @@ fn every_decision_comes_back_with_what_followed_it() {
             .collect();
         let mut replay = cc_agent::recording::Replay::new();
         let mut steps = trajectory.steps.iter();
-        let mut previous: Option<(&Step, Vec<&Row>)> = None;
+        let mut previous: Option<(&TrajectoryStep, Vec<&Row>)> = None;
         for row in own {
             let observation = replay.next(&environment(), row);
             if let Some((_, after)) = &mut previous {
@@ -279,7 +279,7 @@ fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
     let parts = of(&paths);
     let names: Vec<&str> = parts.iter().map(|part| &*part.policy).collect();
     assert_eq!(names, ["first", "second"]);
-    let steps: Vec<Step> = parts.iter().flat_map(|part| part.steps.clone()).collect();
+    let steps: Vec<TrajectoryStep> = parts.iter().flat_map(|part| part.steps.clone()).collect();
     assert_eq!(steps, whole.steps);
     assert_eq!((parts[0].ended, parts[1].ended), (false, true));
 }
@@ -295,11 +295,11 @@ fn the_timeline_says_what_followed() {
         .partition(directory.path(), 100_000, &|_| {})
         .expect("there is space");
     let out = directory.path().join("timeline");
-    let settings = Settings {
+    let settings = TimelineSettings {
         sample: 50,
-        ..Settings::default()
+        ..TimelineSettings::default()
     };
-    let output = Output::create(&out).expect("new");
+    let output = TimelineDirectory::create(&out).expect("new");
     let (summary, sample) =
         timeline::write(&partitions, &output, &settings, &|_| {}).expect("there is space");
     let analysis = sample.analyse(&[], &[]).expect("no overrides");
@@ -363,7 +363,7 @@ fn the_timeline_says_what_followed() {
     }
     assert_eq!(found, decisions);
 
-    let error = Output::create(&out).expect_err("not empty");
+    let error = TimelineDirectory::create(&out).expect_err("not empty");
     assert!(
         error.to_string().contains("nothing is overwritten"),
         "{error}"

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::{
-    DatasetError, Partitions, Step, Trajectory,
-    features::{Analysis, Sample},
+    DatasetError, Partitions, Trajectory, TrajectoryStep,
+    features::{Analysis, DecisionSample},
 };
 
 /// The version of the columns.
@@ -37,7 +37,7 @@ const GROUP: usize = 8_192;
 /// How to write it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
+pub struct TimelineSettings {
     /// γ of episode values.
     pub discount: f64,
     /// Rewards of the timeline of each row, its own included.
@@ -50,7 +50,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for TimelineSettings {
     fn default() -> Self {
         Self {
             discount: 0.99,
@@ -64,7 +64,7 @@ impl Default for Settings {
 
 /// What was written, and what it was made of: `dataset.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct TimelineSummary {
     /// Rows of the recordings.
     pub rows: u64,
     /// Decisions, a row each in the timeline.
@@ -138,7 +138,7 @@ pub fn schema(observation: usize) -> SchemaRef {
 
 /// A directory that is to have a timeline. All that is written goes to a directory within it first, which goes with this.
 #[derive(Debug)]
-pub struct Output {
+pub struct TimelineDirectory {
     directory: PathBuf,
     staging: TempDir,
     // After what is in it, as they are dropped in this order.
@@ -157,7 +157,7 @@ impl Drop for Made {
     }
 }
 
-impl Output {
+impl TimelineDirectory {
     /// Creates the directory, unless it is there.
     ///
     /// # Errors
@@ -190,7 +190,11 @@ impl Output {
     /// # Errors
     ///
     /// A full disk, or that somebody else has written there meanwhile.
-    pub fn publish(self, summary: &Summary, analysis: &Analysis) -> Result<(), DatasetError> {
+    pub fn publish(
+        self,
+        summary: &TimelineSummary,
+        analysis: &Analysis,
+    ) -> Result<(), DatasetError> {
         fn put(path: PathBuf, value: &impl Serialize) -> Result<(), DatasetError> {
             let json = serde_json::to_vec_pretty(value)
                 .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
@@ -219,10 +223,10 @@ impl Output {
 /// Rows that are there twice, not one decision whose observation is known, or a full disk.
 pub fn write(
     partitions: &Partitions,
-    output: &Output,
-    settings: &Settings,
+    output: &TimelineDirectory,
+    settings: &TimelineSettings,
     watch: &(dyn Fn(u64) + Sync),
-) -> Result<(Summary, Sample), DatasetError> {
+) -> Result<(TimelineSummary, DecisionSample), DatasetError> {
     let environment = partitions.environment();
     let gathered = partitions.gathered();
     let table = Table {
@@ -237,7 +241,7 @@ pub fn write(
     let parts: Vec<_> = (0..partitions.len())
         .into_par_iter()
         .map(|index| {
-            let mut part = Part::new(&table, output.staging.path(), index, every);
+            let mut part = TimelineFile::new(&table, output.staging.path(), index, every);
             partitions.visit(index, |trajectory| part.add(&trajectory))?;
             let (summary, sample) = part.end()?;
             let before = done.fetch_add(summary.decisions, std::sync::atomic::Ordering::Relaxed);
@@ -245,12 +249,12 @@ pub fn write(
             Ok((summary, sample))
         })
         .collect::<Result<_, DatasetError>>()?;
-    let mut summary = Summary {
+    let mut summary = TimelineSummary {
         rows: gathered.rows,
         without_probability: gathered.without_probability,
-        ..Summary::default()
+        ..TimelineSummary::default()
     };
-    let mut sample = Sample::new(environment);
+    let mut sample = DecisionSample::new(environment);
     for (part, own) in parts {
         summary.decisions += part.decisions;
         summary.trajectories += part.trajectories;
@@ -296,17 +300,17 @@ struct Table<'a> {
     schema: SchemaRef,
     actions: String,
     environment: String,
-    settings: &'a Settings,
+    settings: &'a TimelineSettings,
 }
 
 /// One file.
-struct Part<'a> {
+struct TimelineFile<'a> {
     table: &'a Table<'a>,
     path: PathBuf,
     writer: Option<ArrowWriter<File>>,
     rows: Vec<Line>,
-    summary: Summary,
-    sample: Sample,
+    summary: TimelineSummary,
+    sample: DecisionSample,
     every: u64,
 }
 
@@ -315,29 +319,29 @@ struct Line {
     flow: u64,
     ordinal: u32,
     policy: Arc<str>,
-    step: Step,
-    next: Option<Next>,
+    step: TrajectoryStep,
+    next: Option<NextDecision>,
     rewards: Vec<f32>,
     value: f64,
     terminal: bool,
 }
 
 /// Of the next decision.
-struct Next {
+struct NextDecision {
     sequence: u32,
     time_ns: i64,
     action: u8,
     observation: Vec<f32>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> TimelineFile<'a> {
     fn new(table: &'a Table<'a>, directory: &Path, index: usize, every: u64) -> Self {
         Self {
             path: directory.join(format!("timeline-{index:06}.parquet")),
             writer: None,
             rows: Vec::new(),
-            summary: Summary::default(),
-            sample: Sample::default(),
+            summary: TimelineSummary::default(),
+            sample: DecisionSample::default(),
             every,
             table,
         }
@@ -356,7 +360,7 @@ impl<'a> Part<'a> {
             if pick.wrapping_add(settings.seed).is_multiple_of(self.every) {
                 self.sample.add(&step.observation, step.observed_reward);
             }
-            let next = steps.get(ordinal + 1).map(|next| Next {
+            let next = steps.get(ordinal + 1).map(|next| NextDecision {
                 sequence: next.sequence,
                 time_ns: next.time_ns,
                 action: next.action,
@@ -384,7 +388,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<(Summary, Sample), DatasetError> {
+    fn end(mut self) -> Result<(TimelineSummary, DecisionSample), DatasetError> {
         self.flush()?;
         if let Some(writer) = self.writer.take() {
             writer.close().map_err(|error| self.wrong(error))?;

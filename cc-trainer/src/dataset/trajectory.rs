@@ -8,7 +8,7 @@ use cc_agent::{
     reward::Terms,
 };
 
-/// Names of the reward's terms, in the order of [`Outcome::terms`].
+/// Names of the reward's terms, in the order of [`StepOutcome::terms`].
 pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
 
 /// Consecutive decisions of one flow.
@@ -19,14 +19,14 @@ pub struct Trajectory {
     /// Which policy decided.
     pub policy: Arc<str>,
     /// Its decisions, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TrajectoryStep>,
     /// The flow closed after the last of them.
     pub ended: bool,
 }
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct TrajectoryStep {
     /// Number of its row in the flow.
     pub sequence: u32,
     /// When its window ended, ns since 1970 UTC.
@@ -48,12 +48,12 @@ pub struct Step {
     /// The window, segments, that was decided.
     pub cwnd: u32,
     /// What it led to; none where the recording does not say, at most of the last step.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<StepOutcome>,
 }
 
 /// What followed a decision, until the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct StepOutcome {
     /// Windows that ended, the next decision's own included. More than one where windows had no decision.
     pub windows: u32,
     /// From the decision's window to the end of the last of them, s.
@@ -64,7 +64,7 @@ pub struct Outcome {
     pub reward: f32,
 }
 
-impl Outcome {
+impl StepOutcome {
     fn add(&mut self, row: &Row, seconds: f64) {
         self.windows += 1;
         self.seconds = seconds;
@@ -141,7 +141,7 @@ pub(super) fn assemble(
             continue;
         };
         decided_at = time_ns;
-        trajectory.steps.push(Step {
+        trajectory.steps.push(TrajectoryStep {
             sequence: row.sequence,
             time_ns,
             observation,

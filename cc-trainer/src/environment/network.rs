@@ -1,9 +1,10 @@
-//! Flows on simulated links, for a policy to serve: an episode is a link, a seat a flow on it.
+//! Flows on simulated links: an episode is one link with its traffic, a seat one learned flow on
+//! it.
 //!
-//! The agent's own code makes the observations and takes the actions ([`crate::sim::serve`]), so that a policy meets in
-//! training what it will be served with, the delay of its decisions included.
+//! The agent's own code makes the observations and applies the actions ([`crate::sim::serve`]), so
+//! a policy meets the same interface in training as when it is served, including the delay of its
+//! decisions.
 
-mod inputs;
 mod links;
 mod objective;
 mod truth;
@@ -28,34 +29,35 @@ use links::Links;
 use objective::{Latest, Meter, Situation};
 use truth::{PRIVILEGED, Truth};
 
-pub use inputs::inputs;
-pub use links::{Entry, Flows, Kind, Random, Range, SCHEMES, Sometimes};
-pub use objective::{Objective, Power};
+pub use links::{Entry, Flows, RandomLinks, Range, SCHEMES, ServiceKind, Sometimes};
+pub use objective::{Objective, PowerObjective};
 
-/// What is trained on, and for what.
+/// Configuration of the simulated links and of the reward, `[environment]` of kind `network`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Observation, actions and windows of the policy; its file will carry them.
+pub struct NetworkConfig {
+    /// Observation, actions and window length of the policy; written to its policy file.
     pub policy: Interface,
-    /// The links.
+    /// The links to draw from, each entry with a weight.
     pub links: Vec<Entry>,
-    /// The reward.
+    /// The reward that is maximised.
     pub objective: Objective,
     /// Length of an episode, s.
     pub episode_s: f64,
-    /// How long a link's receiving applications rest after a read, ms: within this range, evenly by its logarithm.
+    /// Pause of the receiving applications between two reads, ms. Each episode draws it from this
+    /// range, uniformly in its logarithm.
     pub receiver_rest_ms: Range,
-    /// From a window to its decision.
+    /// Time from the arrival of a window at the agent until its decision is published.
     pub delay: Delay,
-    /// Whether senders wait for their decisions.
+    /// Whether senders wait for their decisions or go on meanwhile.
     pub mode: Mode,
-    /// Flows keep their initial window until the first decision, as in the paper, instead of a slow start.
+    /// Whether flows keep their initial cwnd until the first decision, as in the mvfst-rl paper,
+    /// instead of starting in slow start.
     pub constant_start: bool,
 }
 
-impl Default for Config {
-    /// The paper's six calibrated links for 30 s each.
+impl Default for NetworkConfig {
+    /// The six calibrated Pantheon links of the mvfst-rl paper, 30 s each.
     fn default() -> Self {
         Self {
             policy: Interface::default(),
@@ -76,54 +78,54 @@ impl Default for Config {
     }
 }
 
-/// Why a configuration cannot be used.
+/// Why a [`NetworkConfig`] cannot be used. The message names the setting.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
-    /// A delay of decisions out of its range.
+pub enum NetworkConfigError {
+    /// A parameter of the decision delay is out of its range; the string names it.
     #[error("delay: {0}")]
     Delay(String),
-    /// An entry that is neither or both.
+    /// A links entry has neither `scenarios` nor `random`, or both.
     #[error(
         "links[{index}]: give either `scenarios` (a set such as \"calibrated\") or `random` (a family)"
     )]
     Entry {
-        /// Its place, from 0.
+        /// Position of the entry in `links`, counted from 0.
         index: usize,
     },
-    /// What the policy is served with.
+    /// The policy's observation, actions or windows are not valid.
     #[error("policy.{0}")]
     Interface(#[from] EnvironmentError),
-    /// No entry.
+    /// The configuration has no links entry.
     #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
     NoLinks,
-    /// A number out of its range.
+    /// A number is out of its range.
     #[error("{place} is {found}; expected {least} to {most}")]
     Range {
-        /// Where.
+        /// Path of the setting, such as `links[0].random.rate_mbps`.
         place: String,
-        /// The number.
+        /// The configured number.
         found: f64,
-        /// From here.
+        /// The smallest valid number.
         least: f64,
-        /// To here.
+        /// The largest valid number.
         most: f64,
     },
-    /// The scenarios cannot be read.
+    /// A scenario is unknown or its file cannot be read.
     #[error("links: {0}")]
     Scenario(#[from] ScenarioError),
-    /// Other flows run what the simulator has not.
+    /// A background flow uses a congestion control that the simulator does not have.
     #[error("{place} names the scheme `{found}`; the simulator has {}", SCHEMES.join(", "))]
     Scheme {
-        /// Where.
+        /// The setting or scenario that names it.
         place: String,
-        /// The name.
+        /// The unknown name.
         found: String,
     },
-    /// A link that is never full.
+    /// The scenario's link has no rate, so that throughput cannot be related to it.
     #[error("the scenario `{scenario}` has no rate, so nothing can be learned on it: leave it out")]
     Unlimited {
-        /// Its name.
+        /// Name of the scenario.
         scenario: String,
     },
 }
@@ -131,23 +133,24 @@ pub enum ConfigError {
 /// A checked configuration with its scenarios, shared by any number of environments.
 #[derive(Clone, Debug)]
 pub struct World {
-    config: Config,
+    config: NetworkConfig,
     links: Links,
     settings: Settings,
     spec: Spec,
 }
 
 impl World {
-    /// Checks the configuration and reads the scenarios.
+    /// Checks the configuration and reads its scenarios.
     ///
     /// # Errors
     ///
-    /// Says what does not fit, and where.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
+    /// Returns an error when a setting is out of range, a scenario cannot be read, or a link has no
+    /// rate. The message names the setting.
+    pub fn new(config: NetworkConfig) -> Result<Self, NetworkConfigError> {
         config.policy.validate()?;
-        config.delay.validate().map_err(ConfigError::Delay)?;
+        config.delay.validate().map_err(NetworkConfigError::Delay)?;
         if !(0.1..=86_400.0).contains(&config.episode_s) {
-            return Err(ConfigError::Range {
+            return Err(NetworkConfigError::Range {
                 place: "episode_s".to_owned(),
                 found: config.episode_s,
                 least: 0.1,
@@ -176,57 +179,63 @@ impl World {
         })
     }
 
-    /// The sizes of its environments.
+    /// Returns the sizes of this world's environments.
     pub fn spec(&self) -> Spec {
         self.spec
     }
 
-    /// The names of the tasks: scenarios, and families of random links.
+    /// Returns the names of the tasks in order: the scenarios' names, and `random-N` for links
+    /// entry N when it is a random family.
     pub fn tasks(&self) -> &[String] {
         self.links.tasks()
     }
 
-    /// The configuration.
-    pub fn config(&self) -> &Config {
+    /// Returns the configuration that this world was made from.
+    pub fn config(&self) -> &NetworkConfig {
         &self.config
     }
 }
 
-/// An environment of simulated links, one after the other.
-pub struct Network {
+/// An environment of simulated links: each episode draws one link from its [`World`].
+pub struct NetworkEnvironment {
     world: Arc<World>,
     random: Xoshiro256PlusPlus,
-    seats: Vec<Seat>,
-    episode: Option<Episode>,
-    /// The flow asked last, its window, and what may answer it.
+    seats: Vec<SeatState>,
+    episode: Option<LinkEpisode>,
+    /// The flow of the last turn and its cwnd in segments, until the turn is answered.
     asked: Option<(usize, u32)>,
 }
 
-/// What a seat keeps from episode to episode.
+/// State of a seat, kept from episode to episode.
 #[derive(Clone, Debug, Default)]
-struct Seat {
-    /// Whether it was asked in this episode.
-    acts: bool,
+struct SeatState {
+    /// Whether the seat has had a turn in the current episode.
+    asked: bool,
     meter: Meter,
-    /// What the last action of the episode before earned, and on which task.
-    earned: f64,
+    /// Reward of the last action of the previous episode, reported on the next episode's first
+    /// turn.
+    last_reward: f64,
 }
 
-struct Episode {
+/// One episode: a simulation with its agent, and the ground truth about its link.
+struct LinkEpisode {
+    /// The simulation, and the agent that serves its learned flows.
     served: Served,
     truth: Truth,
     latest: Latest,
-    /// Of each flow; none for those that are not learned.
+    /// Seat of each flow; `None` for background flows.
     seat_of: Vec<Option<usize>>,
     task: usize,
+    /// Simulated time at which the episode is truncated.
     end: Nanos,
 }
 
-impl Network {
-    /// An environment of that world; the seed fixes its links and what happens on them.
+impl NetworkEnvironment {
+    /// Creates an environment. The seed fixes the links that are drawn and everything random on
+    /// them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
-            seats: vec![Seat::default(); world.spec.seats],
+            seats: vec![SeatState::default(); world.spec.seats],
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             world,
             episode: None,
@@ -234,7 +243,7 @@ impl Network {
         }
     }
 
-    fn begin(&mut self) -> Episode {
+    fn begin(&mut self) -> LinkEpisode {
         let World {
             config,
             links,
@@ -243,7 +252,7 @@ impl Network {
         } = &*self.world;
         let link = links.draw(config.episode_s, &mut self.random);
         let scenario = link.scenario;
-        // Each seat gets its share of links with few flows.
+        // Shuffled, so that on links with few flows every seat is used equally often.
         let mut seats: Vec<usize> = (0..self.seats.len()).collect();
         seats.shuffle(&mut self.random);
         let seat_of: Vec<_> = scenario
@@ -257,7 +266,7 @@ impl Network {
             .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
         let end = end.as_nanos() as Nanos;
-        Episode {
+        LinkEpisode {
             served: Served::new(
                 simulation,
                 config.policy.clone(),
@@ -273,8 +282,8 @@ impl Network {
         }
     }
 
-    /// A flow asks: its seat's turn.
-    fn turn(&mut self, episode: &mut Episode, asked: Asked, turn: &mut Turn) {
+    /// Fills in the turn of the seat whose flow waits for a decision.
+    fn turn(&mut self, episode: &mut LinkEpisode, asked: Asked, turn: &mut Turn) {
         let Asked {
             flow,
             query,
@@ -295,12 +304,12 @@ impl Network {
             windows: &windows,
         };
         let objective = &config.objective;
-        turn.reward = match seat.acts {
+        turn.reward = match seat.asked {
             true => objective.reward(&situation, &seat.meter, &mut episode.latest),
-            false => seat.earned,
+            false => seat.last_reward,
         } as f32;
-        turn.first = (!seat.acts).then_some(End::Truncated);
-        seat.acts = true;
+        turn.first = (!seat.asked).then_some(End::Truncated);
+        seat.asked = true;
         seat.meter.start(simulation);
         let privileged = &mut turn.privileged;
         episode
@@ -313,15 +322,15 @@ impl Network {
         self.asked = Some((flow, query.cwnd));
     }
 
-    /// The link's time is over: what the last actions earned, of which no window tells.
-    fn finish(&mut self, mut episode: Episode) {
+    /// Ends an episode: computes the reward of each seat's last action, which no window reports.
+    fn finish(&mut self, mut episode: LinkEpisode) {
         let config = &self.world.config;
         for (flow, seat) in episode.seat_of.iter().enumerate() {
             let Some(seat) = seat.map(|index| &mut self.seats[index]) else {
                 continue;
             };
-            if seat.acts {
-                seat.acts = false;
+            if seat.asked {
+                seat.asked = false;
                 let situation = Situation {
                     policy: &config.policy,
                     truth: &episode.truth,
@@ -330,13 +339,13 @@ impl Network {
                     windows: &[],
                 };
                 let latest = &mut episode.latest;
-                seat.earned = config.objective.reward(&situation, &seat.meter, latest);
+                seat.last_reward = config.objective.reward(&situation, &seat.meter, latest);
             }
         }
     }
 }
 
-impl Environment for Network {
+impl Environment for NetworkEnvironment {
     fn spec(&self) -> Spec {
         self.world.spec
     }
@@ -375,7 +384,7 @@ impl Environment for Network {
     }
 }
 
-/// What the flows of a scenario run.
+/// Creates the congestion control of each flow of the scenario.
 fn controls(
     scenario: &Scenario,
     settings: &Settings,
@@ -385,7 +394,7 @@ fn controls(
         Some("bbr") => Control::Bbr(Bbr::new(random.random())),
         Some("copa") => Control::Copa(Copa::new()),
         Some("cubic") => Control::Cubic(Cubic::new()),
-        // Any other was refused.
+        // `Links::new` has refused any other name.
         Some(_) => Control::Reno(Reno::new()),
         None => Control::Learned(Box::new(Learned::new(*settings))),
     };

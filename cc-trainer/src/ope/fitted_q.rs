@@ -5,14 +5,14 @@
 
 use rayon::prelude::*;
 
-use super::{Flow, Settings, Sizes, Step};
+use super::{OpeFlow, OpeSettings, OpeStep, Sizes};
 
 /// Parts that the flows are gone through in, side by side; their number fixes the order of sums.
 const PARTS: usize = 16;
 
 /// Q_1 to Q_H of some flows.
 pub(super) struct FittedQ<'a> {
-    flows: &'a [Flow],
+    flows: &'a [OpeFlow],
     /// Those that it is fitted on.
     own: Vec<usize>,
     sizes: Sizes,
@@ -35,14 +35,14 @@ pub(super) struct FittedQ<'a> {
 }
 
 /// A linear functional of Q_h: of its weights, and of its mean.
-pub(super) struct Source {
+pub(super) struct Functional {
     /// h; nothing for 0.
     left: usize,
     /// What the weight of feature d in Q_h(·, a) counts, `[A][D]`; at last what the mean does.
     of: Vec<f64>,
 }
 
-impl Source {
+impl Functional {
     pub(super) fn new(left: usize, sizes: &Sizes) -> Self {
         Self {
             left,
@@ -51,17 +51,17 @@ impl Source {
     }
 
     /// Adds V_h of a step, times `weight`.
-    pub(super) fn add_value(&mut self, step: &Step, weight: f64) {
+    pub(super) fn add_value(&mut self, step: &OpeStep, weight: f64) {
         add_value(&mut self.of, step, weight);
     }
 }
 
 impl<'a> FittedQ<'a> {
     pub(super) fn fit(
-        flows: &'a [Flow],
+        flows: &'a [OpeFlow],
         own: Vec<usize>,
         sizes: &Sizes,
-        settings: &Settings,
+        settings: &OpeSettings,
     ) -> Self {
         let mut steps = 0;
         let offsets = own
@@ -108,7 +108,7 @@ impl<'a> FittedQ<'a> {
     /// by G⁻¹ Σ (c − 1) φ e, its mean by that of (c − 1) times the targets' deviations, and through V_h all later ones. e is
     /// r + γ V_{h−1} − Q_h as if the fit had not seen that very transition: its residual over 1 − φᵀ G⁻¹ φ (the jackknife; what
     /// a fit has seen it fits too well).
-    pub(super) fn influence(&self, sources: &[Source], into: &mut [f64]) {
+    pub(super) fn influence(&self, sources: &[Functional], into: &mut [f64]) {
         let Sizes {
             features,
             actions,
@@ -369,7 +369,7 @@ impl<'a> FittedQ<'a> {
 }
 
 /// Σ_a π(a|x) Q(x, a), a term each.
-pub(super) fn expected(step: &Step, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
+pub(super) fn expected(step: &OpeStep, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
     (0..terms).map(move |term| {
         let each = step.candidate.iter().zip(q[term..].iter().step_by(terms));
         each.map(|(share, q)| share * q).sum()
@@ -390,7 +390,7 @@ fn predict(weights: &[f64], mean: &[f64], features: &[f32], into: &mut [f64]) {
     }
 }
 
-fn add_value(of: &mut [f64], step: &Step, weight: f64) {
+fn add_value(of: &mut [f64], step: &OpeStep, weight: f64) {
     let features = step.features.len();
     // The candidate's probabilities sum to 1.
     if let Some(mean) = of.last_mut() {

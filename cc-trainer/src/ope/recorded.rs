@@ -5,11 +5,10 @@ use cc_agent::{
     policy::{Choice, Policy, Query, State},
 };
 
-use super::{Flow, Step};
+use super::{OpeFlow, OpeStep};
 use crate::{
     dataset::{self, DatasetError, Partitions, TERMS, Trajectory},
-    environment::network,
-    normalise::{Fit, Normalizer},
+    normalise::{Fit, Normalizer, input_shapes},
 };
 
 /// Names of the reward terms of [`flows`]'s steps.
@@ -23,9 +22,9 @@ const LANES: usize = 64;
 
 /// What became of recorded decisions.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
+pub struct CandidateFlows {
     /// Flows, or parts of them between gaps.
-    pub flows: Vec<Flow>,
+    pub flows: Vec<OpeFlow>,
     /// Decisions without a probability, which cannot be weighed.
     pub without_probability: usize,
     /// Decisions for which the candidate gave no usable answer.
@@ -88,10 +87,10 @@ pub fn flows(
     partitions: &Partitions,
     candidate: &mut dyn Policy,
     most: usize,
-) -> Result<Taken, CandidateError> {
+) -> Result<CandidateFlows, CandidateError> {
     let environment = partitions.environment();
     check(candidate, environment)?;
-    let mut taken = Taken::default();
+    let mut taken = CandidateFlows::default();
     let mut decisions = 0;
     for index in 0..partitions.len() {
         if decisions >= most {
@@ -126,14 +125,14 @@ pub fn flows(
     Ok(taken)
 }
 
-impl Taken {
+impl CandidateFlows {
     fn add(&mut self, trajectories: &[Trajectory], candidate: &mut dyn Policy) {
         let probabilities = probabilities(candidate, trajectories);
         for (trajectory, probabilities) in trajectories.iter().zip(probabilities) {
             let mut steps = Vec::new();
-            let mut end = |steps: &mut Vec<Step>| {
+            let mut end = |steps: &mut Vec<OpeStep>| {
                 if !steps.is_empty() {
-                    self.flows.push(Flow {
+                    self.flows.push(OpeFlow {
                         id: trajectory.flow,
                         steps: std::mem::take(steps),
                         // That a flow ended is the application's doing: what a policy earns is counted while it lasts.
@@ -155,7 +154,7 @@ impl Taken {
                 features.extend([step.observed_reward, 1.0]);
                 let mut rewards = outcome.terms.to_vec();
                 rewards.push(f64::from(outcome.reward));
-                steps.push(Step {
+                steps.push(OpeStep {
                     features,
                     action: step.action.into(),
                     behaviour: behaviour.into(),
@@ -169,8 +168,8 @@ impl Taken {
 }
 
 /// What makes the features about unit size.
-fn fit(environment: &Environment, flows: &[Flow]) -> Normalizer {
-    let mut fit = Fit::new(network::inputs(environment));
+fn fit(environment: &Environment, flows: &[OpeFlow]) -> Normalizer {
+    let mut fit = Fit::new(input_shapes(environment));
     for step in flows.iter().flat_map(|flow| &flow.steps) {
         let (observation, rest) = step.features.split_at(environment.observation_len());
         fit.add(observation, rest[0]);
@@ -228,7 +227,7 @@ mod tests {
         },
         export,
         model::{Activation, Shape, initialise},
-        ope::{Method, Settings, evaluate},
+        ope::{Method, OpeSettings, evaluate},
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
@@ -311,10 +310,10 @@ mod tests {
         let partitions = partitions(&directory, true);
         let mut uniform = Random::new(environment(), 0);
         let taken = flows(&partitions, &mut uniform, usize::MAX).expect("it fits");
-        let settings = Settings {
+        let settings = OpeSettings {
             horizon: 3,
             resamples: 100,
-            ..Settings::default()
+            ..OpeSettings::default()
         };
         let evaluation = evaluate(&taken.flows, &settings).expect("enough");
         assert_eq!(evaluation.terms.len(), TERM_NAMES.len());

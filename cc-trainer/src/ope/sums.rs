@@ -1,16 +1,16 @@
 //! What all estimators need of a flow are sums over its stretches, which add up over flows: a resample costs additions.
 
 use super::{
-    Flow, Method, Settings, Stretch,
-    fitted_q::{FittedQ, Source, expected},
+    Method, OpeFlow, OpeSettings, SubTrajectory,
+    fitted_q::{FittedQ, Functional, expected},
 };
 
-/// The sums of one flow, or of several, as [`Layout`] places them.
+/// The sums of one flow, or of several, as [`SumLayout`] places them.
 pub(super) struct Sums(Vec<f64>);
 
 /// Where each sum lies. At t = 0..H of a stretch, ρ_t is the product of the ratios up to and including t, ρ_{−1} = 1. After
 /// the end of a flow weights stay, and rewards, Q and V are 0.
-pub(super) struct Layout {
+pub(super) struct SumLayout {
     terms: usize,
     horizon: usize,
     discount: f64,
@@ -18,7 +18,7 @@ pub(super) struct Layout {
 
 /// Stretches; decisions in them; ratios of single decisions; their squares.
 const HEAD: usize = 4;
-const STRETCHES: usize = 0;
+const SUB_TRAJECTORIES: usize = 0;
 const DECISIONS: usize = 1;
 const RATIOS: usize = 2;
 const SQUARES: usize = 3;
@@ -32,8 +32,8 @@ const BANDIT: usize = 2;
 /// Of terms at a step: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t, after ρ_t and its square.
 const STEP: usize = 3;
 
-impl Layout {
-    pub(super) fn new(terms: usize, settings: &Settings) -> Self {
+impl SumLayout {
+    pub(super) fn new(terms: usize, settings: &OpeSettings) -> Self {
         Self {
             terms,
             horizon: settings.horizon,
@@ -42,15 +42,20 @@ impl Layout {
     }
 
     /// The sums of a flow, with Q and V by a model.
-    pub(super) fn of(&self, flow: &Flow, stretches: &[Stretch], model: &FittedQ<'_>) -> Sums {
+    pub(super) fn of(
+        &self,
+        flow: &OpeFlow,
+        sub_trajectories: &[SubTrajectory],
+        model: &FittedQ<'_>,
+    ) -> Sums {
         let mut sums = Sums(vec![0.0; self.len()]);
         let all = &mut sums.0;
-        for stretch in stretches {
-            all[STRETCHES] += 1.0;
+        for sub_trajectory in sub_trajectories {
+            all[SUB_TRAJECTORIES] += 1.0;
             let (mut before, mut discount) = (1.0, 1.0);
             for t in 0..self.horizon {
                 let place = self.step(t);
-                let Some(step) = flow.steps[stretch.clone()].get(t) else {
+                let Some(step) = flow.steps[sub_trajectory.clone()].get(t) else {
                     all[place] += before;
                     all[place + 1] += before * before;
                     continue;
@@ -103,15 +108,15 @@ impl Layout {
     /// Adds what a stretch contributes to the j-step return of `after` = j + 1 steps through the V that stands for the rest.
     pub(super) fn add_tail(
         &self,
-        source: &mut Source,
-        flow: &Flow,
-        stretch: &Stretch,
+        source: &mut Functional,
+        flow: &OpeFlow,
+        sub_trajectory: &SubTrajectory,
         after: usize,
         total: &Sums,
     ) {
-        let steps = &flow.steps[stretch.clone()];
+        let steps = &flow.steps[sub_trajectory.clone()];
         let Some(step) = steps.get(after) else { return };
-        let ratio = |step: &super::Step| step.candidate[step.action] / step.behaviour;
+        let ratio = |step: &super::OpeStep| step.candidate[step.action] / step.behaviour;
         let weight: f64 = steps[..after].iter().map(ratio).product();
         let norm = self.weight(total, after);
         if norm > 0.0 {
@@ -123,7 +128,7 @@ impl Layout {
     /// Every answer. `shift` is added to the j-step returns, `[return][term]`.
     pub(super) fn answers(&self, sums: &Sums, returns: &[usize], shift: &[f64]) -> Answers {
         let all = &sums.0;
-        let (stretches, decisions) = (all[STRETCHES], all[DECISIONS]);
+        let (sub_trajectories, decisions) = (all[SUB_TRAJECTORIES], all[DECISIONS]);
         let over = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
         let scale = self.scale();
         let mut answers = Answers::default();
@@ -131,7 +136,7 @@ impl Layout {
             let overall = HEAD + term * OVERALL;
             answers
                 .recorded
-                .push(over(all[overall + RETURN], stretches) / scale);
+                .push(over(all[overall + RETURN], sub_trajectories) / scale);
             answers
                 .recorded_mean
                 .push(over(all[overall + REWARD], decisions));
@@ -154,9 +159,9 @@ impl Layout {
                 let now = self.weight(sums, t + 1);
                 let place = self.step(t) + 2 + term * STEP;
                 let (reward, q, value) = (all[place], all[place + 1], all[place + 2]);
-                plain += discount * over(reward, stretches);
+                plain += discount * over(reward, sub_trajectories);
                 normalised += discount * over(reward, now);
-                robust += discount * over(reward - q + value, stretches);
+                robust += discount * over(reward - q + value, sub_trajectories);
                 weighted += discount * (over(reward - q, now) + over(value, before));
                 discount *= self.discount;
             }
@@ -187,13 +192,13 @@ impl Layout {
             false => 0.0,
         };
         let of = |place: usize, squares: usize| {
-            let (mut sum, mut stretches, mut whole) = (0.0, 0.0, 0.0);
+            let (mut sum, mut sub_trajectories, mut whole) = (0.0, 0.0, 0.0);
             for flow in flows {
                 sum += flow.0[place];
-                stretches += flow.0[squares];
+                sub_trajectories += flow.0[squares];
                 whole += flow.0[place].powi(2);
             }
-            size(sum, stretches).min(size(sum, whole))
+            size(sum, sub_trajectories).min(size(sum, whole))
         };
         let single = of(RATIOS, SQUARES);
         let returns = returns.iter().map(|&after| match after {
@@ -209,7 +214,7 @@ impl Layout {
     /// Σ ρ_{t−1}.
     fn weight(&self, sums: &Sums, t: usize) -> f64 {
         match t {
-            0 => sums.0[STRETCHES],
+            0 => sums.0[SUB_TRAJECTORIES],
             _ => sums.0[self.step(t - 1)],
         }
     }

@@ -111,12 +111,12 @@ impl Process {
     }
 
     /// Flows under the behaviour policy. `told` says whether the features tell the states apart.
-    fn flows(&self, count: usize, seed: u64, told: bool) -> Vec<Flow> {
+    fn flows(&self, count: usize, seed: u64, told: bool) -> Vec<OpeFlow> {
         let mut random = StdRng::seed_from_u64(mix(77, seed));
         (0..count)
             .map(|id| {
                 let mut state = draw(&self.start, &mut random);
-                let mut flow = Flow {
+                let mut flow = OpeFlow {
                     id: id as u64,
                     steps: Vec::new(),
                     ended: false,
@@ -124,7 +124,7 @@ impl Process {
                 while let Some(s) = state.filter(|_| flow.steps.len() < HORIZON) {
                     let action = draw(&self.behaviour[s], &mut random).unwrap_or(ACTIONS - 1);
                     let noise = |mean: &f64| mean + 0.3 * random.random_range(-1.7..1.7);
-                    flow.steps.push(Step {
+                    flow.steps.push(OpeStep {
                         features: match told {
                             true => (0..STATES).map(|i| f32::from(u8::from(i == s))).collect(),
                             false => vec![1.0],
@@ -153,13 +153,13 @@ fn draw(shares: &[f64], random: &mut StdRng) -> Option<usize> {
     })
 }
 
-fn settings(resamples: usize) -> Settings {
-    Settings {
+fn settings(resamples: usize) -> OpeSettings {
+    OpeSettings {
         horizon: HORIZON,
         discount: DISCOUNT,
         resamples,
         ridge: 1e-3,
-        ..Settings::default()
+        ..OpeSettings::default()
     }
 }
 
@@ -254,10 +254,10 @@ fn influence_is_what_leaving_a_flow_out_does() {
     let data = process.flows(80, 5, true);
     let settings = settings(20);
     let sizes = Sizes::of(&data, &settings).expect("valid");
-    let firsts: Vec<&Step> = data.iter().map(|flow| &flow.steps[0]).collect();
+    let firsts: Vec<&OpeStep> = data.iter().map(|flow| &flow.steps[0]).collect();
     let direct = |own: Vec<usize>| -> f64 {
         let model = FittedQ::fit(&data, own, &sizes, &settings);
-        let value = |step: &&Step| {
+        let value = |step: &&OpeStep| {
             let mut q = vec![0.0; ACTIONS * TERMS];
             model.predict(HORIZON, &step.features, &mut q);
             let value = fitted_q::expected(step, &q, TERMS).next();
@@ -266,7 +266,7 @@ fn influence_is_what_leaving_a_flow_out_does() {
         firsts.iter().map(value).sum::<f64>() / firsts.len() as f64
     };
     let all: Vec<usize> = (0..data.len()).collect();
-    let mut source = Source::new(HORIZON, &sizes);
+    let mut source = Functional::new(HORIZON, &sizes);
     for step in &firsts {
         source.add_value(step, 1.0 / firsts.len() as f64);
     }
@@ -288,19 +288,19 @@ fn influence_is_what_leaving_a_flow_out_does() {
 fn what_is_always_earned_is_expected_however_little_was_seen() {
     // More inputs than the data can tell anything about: whatever the model does not know, it must not take for nothing.
     let mut random = StdRng::seed_from_u64(1);
-    let mut step = || Step {
+    let mut step = || OpeStep {
         features: (0..40).map(|_| random.random_range(-1.0..1.0)).collect(),
         action: random.random_range(0..ACTIONS),
         behaviour: 1.0 / ACTIONS as f64,
         candidate: vec![0.5, 0.3, 0.2],
         rewards: vec![10.0, 10.0 + random.random_range(-1.0..1.0)],
     };
-    let flow = |id| Flow {
+    let flow = |id| OpeFlow {
         id,
         steps: (0..2 * HORIZON).map(|_| step()).collect(),
         ended: false,
     };
-    let data: Vec<Flow> = (0..40).map(flow).collect();
+    let data: Vec<OpeFlow> = (0..40).map(flow).collect();
     let evaluation = evaluate(&data, &settings(200)).expect("valid");
     for (term, tolerance) in evaluation.terms.iter().zip([1e-9, 0.3]) {
         for estimate in &term.estimates[2..] {
@@ -316,20 +316,20 @@ fn flows_that_differ_hide_no_wrong_model() {
     let mut random = StdRng::seed_from_u64(3);
     let mut flow = |id| {
         let level = random.random_range(0.0..6.0f64);
-        let mut step = || Step {
+        let mut step = || OpeStep {
             features: vec![level as f32, 1.0],
             action: random.random_range(0..ACTIONS),
             behaviour: 1.0 / ACTIONS as f64,
             candidate: vec![1.0 / ACTIONS as f64; ACTIONS],
             rewards: vec![level.exp() + random.random_range(-1.0..1.0)],
         };
-        Flow {
+        OpeFlow {
             id,
             steps: (0..5 * HORIZON).map(|_| step()).collect(),
             ended: false,
         }
     };
-    let data: Vec<Flow> = (0..30).map(&mut flow).collect();
+    let data: Vec<OpeFlow> = (0..30).map(&mut flow).collect();
     let evaluation = evaluate(&data, &settings(200)).expect("valid");
     let estimates = &evaluation.terms[0].estimates;
     let (direct, magic) = (&estimates[2].difference, &estimates[6].difference);
@@ -415,29 +415,29 @@ fn the_seed_fixes_everything() {
 }
 
 #[test]
-fn flows_without_an_end_are_cut_into_whole_stretches() {
-    let step = Step {
+fn flows_without_an_end_are_cut_into_whole_sub_trajectories() {
+    let step = OpeStep {
         features: vec![1.0],
         action: 0,
         behaviour: 0.5,
         candidate: vec![0.5, 0.5],
         rewards: vec![1.0],
     };
-    let mut flow = Flow {
+    let mut flow = OpeFlow {
         id: 1,
         steps: vec![step; 10],
         ended: false,
     };
-    assert_eq!(stretches(&flow, 4), [0..4, 4..8]);
+    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8]);
     flow.ended = true;
-    assert_eq!(stretches(&flow, 4), [0..4, 4..8, 8..10]);
+    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8, 8..10]);
 }
 
 #[test]
 fn bad_steps_are_refused_with_their_place() {
     let process = Process::new(3, 1.0);
     let good = process.flows(20, 1, true);
-    let error = |break_it: &dyn Fn(&mut Step)| {
+    let error = |break_it: &dyn Fn(&mut OpeStep)| {
         let mut data = good.clone();
         break_it(&mut data[7].steps[0]);
         evaluate(&data, &settings(20))
@@ -470,7 +470,7 @@ fn bad_steps_are_refused_with_their_place() {
         evaluate(&good[..2], &settings(20)),
         Err(OpeError::TooFew { .. })
     ));
-    let nothing = Settings {
+    let nothing = OpeSettings {
         horizon: 0,
         ..settings(20)
     };

@@ -220,9 +220,9 @@ impl Config {
             checkpoint_seconds: default_checkpoint_seconds(),
             // As the recorded policy was served, or nearly: so that it can be judged by recordings of that one.
             serving: Serving::Softmax { temperature: 1.0 },
-            environment: Environments::Recorded(recorded::Config {
+            environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
-                ..recorded::Config::default()
+                ..recorded::RecordedConfig::default()
             }),
             init: None,
             model: Model::default(),

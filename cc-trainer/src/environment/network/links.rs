@@ -1,4 +1,5 @@
-//! The links that a policy is trained on: sets of scenarios, and families from which each episode draws one.
+//! The links that a policy is trained on: sets of scenarios, and random families from which each
+//! episode draws one link.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,145 +14,154 @@ use crate::scenario::{
     Queue, Rate, RatePoint, Scenario, Service, Trace,
 };
 
-/// A kind of link, and how often it comes.
+/// One `[[links]]` entry: a kind of link and how often it is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entry {
-    /// What share of the episodes it gets, relative to the other entries.
+    /// Relative frequency: the entry is drawn in weight / (sum of all weights) of the episodes.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Scenarios as `--scenarios` names them: sets, their scenarios, files. Each episode takes one of them.
+    /// Scenarios as `--scenarios` names them: sets, members of sets, and files. Each episode draws
+    /// one of them uniformly.
     pub scenarios: Option<String>,
-    /// Or a family of random links.
-    pub random: Option<Random>,
-    /// The flows on it. Without this, a scenario has its own, and a random link has one.
+    /// A random family, as the alternative to `scenarios`.
+    pub random: Option<RandomLinks>,
+    /// The flows on the link. When absent, a scenario keeps its own flows and a random link has a
+    /// single learned flow.
     pub flows: Option<Flows>,
-    /// The episode begins up to so many seconds into the scenario, drawn each time: a schedule or a trace that always
-    /// began alike would be learned by heart, down to the first packets.
+    /// The episode starts at a time drawn uniformly from 0 to this many seconds into the scenario.
+    /// If a schedule or a trace always began at the same point, the policy could memorise it down
+    /// to the first packets.
     #[serde(default)]
     pub shift_s: f64,
 }
 
-/// Two numbers, the least and the most.
+/// A closed range: its lower and its upper end.
 pub type Range = [f64; 2];
 
-/// A family of random links. Ranges of rates, delays, queues and probabilities are drawn from evenly by their
-/// logarithm.
+/// A family of random links. Rates, delays, queue sizes and probabilities are drawn uniformly in
+/// their logarithm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Random {
-    /// Mbit/s of IP packets. What a step costs grows with it.
+pub struct RandomLinks {
+    /// Rate, Mbit/s of IP packets. The computing time of a step grows with it.
     pub rate_mbps: Range,
-    /// How the rate behaves.
-    pub service: Kind,
-    /// Propagation, ms one way; the same in both directions.
+    /// How the rate varies over time.
+    pub service: ServiceKind,
+    /// One-way propagation delay, ms, the same in both directions.
     pub delay_ms: Range,
-    /// The queue, in products of rate and base RTT; at least one packet.
+    /// Queue size, in units of the BDP (rate × base RTT); at least one packet.
     pub queue_bdp: Range,
-    /// The queue in packets, in place of that.
+    /// Queue size in packets, as the alternative to `queue_bdp`.
     pub queue_packets: Option<Range>,
-    /// Random loss, a probability.
+    /// Probability that a packet is lost at random.
     pub loss: Option<Sometimes>,
-    /// Standard deviation of the delay per packet, ms.
+    /// Standard deviation of the propagation delay from packet to packet, ms.
     pub jitter_ms: Option<Sometimes>,
-    /// The delay changes once, by a factor.
+    /// Factor by which the delay changes once in the episode.
     pub delay_factor: Option<Sometimes>,
-    /// A policer of this share of the link's rate ahead of its queue; its bucket holds 3 kB to 100 kB.
+    /// Rate of a policer in front of the queue, as a fraction of the link's rate. Its bucket holds
+    /// 3 kB to 100 kB.
     pub policer: Option<Sometimes>,
-    /// ACKs are delivered together, once each such period of ms.
+    /// Period at which queued ACKs are delivered together, ms.
     pub ack_aggregation_ms: Option<Sometimes>,
-    /// The way back sends one opportunity of 1504 bytes each such period of ms.
+    /// Period at which the ACK path may send 1504 bytes, ms.
     pub ack_every_ms: Option<Sometimes>,
 }
 
-/// How a random link's rate behaves.
+/// How the rate of a random link varies over time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// It stays.
+pub enum ServiceKind {
+    /// The rate is constant.
     #[default]
     Constant,
-    /// It stays, and packets leave at random times, as on the calibrated paths of Pantheon.
+    /// The mean rate is constant, and packets leave at the times of a Poisson process, as on the
+    /// calibrated paths of Pantheon.
     Poisson,
-    /// A generated cellular trace ([`Cellular`]), its parameters drawn.
+    /// A generated cellular trace ([`Cellular`]) with randomly drawn parameters.
     Cellular,
-    /// It jumps every 1 to 10 s, to between a quarter and four times the drawn rate.
+    /// The rate jumps every 1 to 10 s, to between a quarter of and four times the drawn rate.
     Steps,
-    /// It moves linearly between such rates.
+    /// The rate moves linearly between such points.
     Ramps,
-    /// It is interrupted every few seconds, for 0.1 to 2 s.
+    /// The rate drops to 0 every few seconds, for 0.1 to 2 s.
     Outages,
 }
 
-/// Something that only some links have.
+/// A property that only some of the links of a family have.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sometimes {
-    /// The share of links that have it.
+    /// Fraction of the links that have the property, 0 to 1.
     pub share: f64,
-    /// Its range on those.
+    /// Range of its value on the links that have it, drawn uniformly in its logarithm.
     pub range: Range,
 }
 
-/// The flows on a link.
+/// The flows on a link: learned ones, and optionally background flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flows {
-    /// How many are learned, between the two.
+    /// Least and largest number of learned flows.
     pub learned: [usize; 2],
-    /// All but the first learned flow start within so many seconds.
+    /// All learned flows but the first, and all background flows, start within this many seconds.
     pub stagger_s: f64,
-    /// Added to each flow's propagation in each direction: up to so many ms.
+    /// Largest extra propagation delay of a flow in each direction, ms; drawn uniformly from 0 to
+    /// it.
     pub extra_delay_ms: f64,
-    /// The share of links that have other flows too.
+    /// Fraction of the episodes that have background flows, 0 to 1.
     pub background_share: f64,
-    /// How many of those.
+    /// Least and largest number of background flows in an episode that has any.
     pub background: [usize; 2],
-    /// What they run, each drawn from these.
+    /// Congestion controls of the background flows, of which each flow draws one. See [`SCHEMES`].
     pub schemes: Vec<String>,
 }
 
-/// An episode's link.
+/// The link of one episode.
 #[derive(Clone, Debug)]
-pub(super) struct Link {
+pub(super) struct EpisodeLink {
     pub(super) scenario: Arc<Scenario>,
     pub(super) task: usize,
-    /// When the episode begins.
+    /// Simulated time at which the episode starts.
     pub(super) begins: Duration,
 }
 
-/// All entries, their scenarios read.
+/// All links entries, checked and with their scenarios read.
 #[derive(Clone, Debug)]
 pub(super) struct Links {
-    entries: Vec<Loaded>,
+    entries: Vec<LoadedEntry>,
     tasks: Vec<String>,
 }
 
+/// A checked [`Entry`].
 #[derive(Clone, Debug)]
-struct Loaded {
-    /// Sum of the weights up to this one.
+struct LoadedEntry {
+    /// Sum of the weights up to and including this entry.
     until: f64,
+    /// Index of the entry's first task.
     first_task: usize,
-    source: Source,
+    source: LinkSource,
     flows: Option<Flows>,
     shift_s: f64,
 }
 
+/// Where the links of an entry come from.
 #[derive(Clone, Debug)]
-enum Source {
+enum LinkSource {
     Scenarios(Vec<Arc<Scenario>>),
-    Random(Box<Random>),
+    Random(Box<RandomLinks>),
 }
 
-/// What other flows may run.
+/// Congestion controls that background flows may run in the simulator.
 pub const SCHEMES: [&str; 4] = ["bbr", "copa", "cubic", "reno"];
 
-/// The fastest random link, Mbit/s: a step of 100 ms on it is some 10,000 packets.
+/// Largest rate of a random link, Mbit/s: a step of 100 ms on it simulates about 10,000 packets.
 const MAX_MBPS: f64 = 1000.0;
 
 impl Links {
-    /// Reads and checks the entries.
-    pub(super) fn new(entries: &[Entry]) -> Result<Self, ConfigError> {
+    /// Checks the entries and reads their scenarios.
+    pub(super) fn new(entries: &[Entry]) -> Result<Self, NetworkConfigError> {
         let mut links = Self {
             entries: Vec::new(),
             tasks: Vec::new(),
@@ -172,19 +182,19 @@ impl Links {
                         check_scenario(scenario, entry.flows.is_some())?;
                         links.tasks.push(scenario.name.clone());
                     }
-                    Source::Scenarios(scenarios.into_iter().map(Arc::new).collect())
+                    LinkSource::Scenarios(scenarios.into_iter().map(Arc::new).collect())
                 }
                 (None, Some(random)) => {
                     random.check(|field| place(&format!("random.{field}")))?;
                     links.tasks.push(format!("random-{index}"));
-                    Source::Random(Box::new(random.clone()))
+                    LinkSource::Random(Box::new(random.clone()))
                 }
                 _ => {
-                    return Err(ConfigError::Entry { index });
+                    return Err(NetworkConfigError::Entry { index });
                 }
             };
             until += entry.weight;
-            links.entries.push(Loaded {
+            links.entries.push(LoadedEntry {
                 until,
                 first_task,
                 source,
@@ -193,46 +203,46 @@ impl Links {
             });
         }
         if links.entries.is_empty() {
-            return Err(ConfigError::NoLinks);
+            return Err(NetworkConfigError::NoLinks);
         }
         Ok(links)
     }
 
-    /// Names of the tasks.
+    /// Returns the names of the tasks, one per scenario and one per random family.
     pub(super) fn tasks(&self) -> &[String] {
         &self.tasks
     }
 
-    /// The most learned flows that a link may have.
+    /// Returns the largest number of learned flows on any of the links.
     pub(super) fn most_learned(&self) -> usize {
-        let most = |entry: &Loaded| match (&entry.flows, &entry.source) {
+        let most = |entry: &LoadedEntry| match (&entry.flows, &entry.source) {
             (Some(flows), _) => flows.learned[1],
-            (None, Source::Scenarios(scenarios)) => {
+            (None, LinkSource::Scenarios(scenarios)) => {
                 let learned = |scenario: &Arc<Scenario>| {
                     let flows = scenario.flows.iter();
                     flows.filter(|flow| flow.scheme.is_none()).count()
                 };
                 scenarios.iter().map(learned).max().unwrap_or(1)
             }
-            (None, Source::Random(_)) => 1,
+            (None, LinkSource::Random(_)) => 1,
         };
         self.entries.iter().map(most).max().unwrap_or(1)
     }
 
-    /// A link for an episode of so many seconds.
-    pub(super) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Link {
+    /// Draws a link for an episode of `seconds` seconds.
+    pub(super) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> EpisodeLink {
         let total = self.entries.last().map_or(0.0, |entry| entry.until);
         let place = random.random::<f64>() * total;
         let index = self.entries.partition_point(|entry| entry.until <= place);
         let entry = &self.entries[index.min(self.entries.len() - 1)];
         let (scenario, offset) = match &entry.source {
-            Source::Scenarios(scenarios) => {
+            LinkSource::Scenarios(scenarios) => {
                 let index = random.random_range(0..scenarios.len());
                 (Arc::clone(&scenarios[index]), index)
             }
-            Source::Random(family) => (Arc::new(family.draw(seconds, random)), 0),
+            LinkSource::Random(family) => (Arc::new(family.draw(seconds, random)), 0),
         };
-        let mut link = Link {
+        let mut link = EpisodeLink {
             scenario,
             task: entry.first_task + offset,
             begins: Duration::from_secs_f64(random.random::<f64>() * entry.shift_s),
@@ -251,8 +261,8 @@ impl Links {
     }
 }
 
-impl Random {
-    fn check(&self, place: impl Fn(&str) -> String) -> Result<(), ConfigError> {
+impl RandomLinks {
+    fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
         let logarithmic = |name: &str, range: Range, least: f64, most: f64| {
             ordered(range, least, most, || place(name))
         };
@@ -341,12 +351,12 @@ impl Random {
     }
 }
 
-impl Default for Random {
-    /// Constant rates of 0.5 to 100 Mbit/s, RTTs of 4 to 200 ms, queues of 0.2 to 4 BDPs.
+impl Default for RandomLinks {
+    /// Constant rates of 0.5 to 100 Mbit/s, base RTTs of 4 to 200 ms, queues of 0.2 to 4 BDP.
     fn default() -> Self {
         Self {
             rate_mbps: [0.5, 100.0],
-            service: Kind::Constant,
+            service: ServiceKind::Constant,
             delay_ms: [2.0, 100.0],
             queue_bdp: [0.2, 4.0],
             queue_packets: None,
@@ -360,7 +370,7 @@ impl Default for Random {
     }
 }
 
-impl Kind {
+impl ServiceKind {
     fn draw(self, mbps: f64, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Service {
         let trace = match self {
             Self::Constant => return Service::Rate(Rate::constant(mbps * 1e6)),
@@ -389,13 +399,13 @@ impl Kind {
         };
         match trace {
             Ok(trace) => Service::Opportunities(Arc::new(trace)),
-            // Longer than a trace may be.
+            // The trace would exceed the largest trace length.
             Err(_) => Service::Rate(Rate::constant(mbps * 1e6)),
         }
     }
 }
 
-/// A rate that changes every few seconds.
+/// Draws a rate that changes every few seconds.
 fn changing(mbps: f64, seconds: f64, ramp: bool, random: &mut Xoshiro256PlusPlus) -> Rate {
     let period = [1.0, 10.0];
     let mut points = Vec::new();
@@ -414,7 +424,7 @@ fn changing(mbps: f64, seconds: f64, ramp: bool, random: &mut Xoshiro256PlusPlus
     }
 }
 
-/// A rate that is 0 for a while, again and again.
+/// Draws a rate that drops to 0 for a while again and again.
 fn interrupted(mbps: f64, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Rate {
     let point = |at: f64, mbps: f64| RatePoint {
         at: Duration::from_secs_f64(at),
@@ -439,7 +449,7 @@ fn interrupted(mbps: f64, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Rate
 }
 
 impl Flows {
-    fn check(&self, place: impl Fn(&str) -> String) -> Result<(), ConfigError> {
+    fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
         let counts = |name: &str, [least, most]: [usize; 2], from: usize| {
             let bounds = [from as f64, MAX_FLOWS as f64 / 2.0];
             check(least as f64, bounds, || place(name))?;
@@ -456,7 +466,7 @@ impl Flows {
             check_scheme(scheme, || place("schemes"))?;
         }
         if self.background_share > 0.0 && self.schemes.is_empty() {
-            return Err(ConfigError::Scheme {
+            return Err(NetworkConfigError::Scheme {
                 place: place("schemes"),
                 found: String::new(),
             });
@@ -486,7 +496,7 @@ impl Flows {
         if random.random::<f64>() < self.background_share {
             for _ in 0..random.random_range(self.background[0]..=self.background[1]) {
                 let start = start(random);
-                // Half of them leave before the end.
+                // Half of the background flows stop before the episode ends.
                 let rest = (seconds - start.as_secs_f64()).max(0.0);
                 let stop = random
                     .random::<bool>()
@@ -504,7 +514,7 @@ impl Flows {
 }
 
 impl Default for Flows {
-    /// One learned flow alone.
+    /// A single learned flow.
     fn default() -> Self {
         Self {
             learned: [1, 1],
@@ -517,10 +527,10 @@ impl Default for Flows {
     }
 }
 
-fn check_scenario(scenario: &Scenario, own_flows: bool) -> Result<(), ConfigError> {
+fn check_scenario(scenario: &Scenario, own_flows: bool) -> Result<(), NetworkConfigError> {
     let name = || format!("the scenario `{}`", scenario.name);
     if scenario.forward.service.mean_bits_per_second().is_none() {
-        return Err(ConfigError::Unlimited {
+        return Err(NetworkConfigError::Unlimited {
             scenario: scenario.name.clone(),
         });
     }
@@ -533,32 +543,32 @@ fn check_scenario(scenario: &Scenario, own_flows: bool) -> Result<(), ConfigErro
     Ok(())
 }
 
-fn check_scheme(scheme: &str, place: impl Fn() -> String) -> Result<(), ConfigError> {
+fn check_scheme(scheme: &str, place: impl Fn() -> String) -> Result<(), NetworkConfigError> {
     if SCHEMES.contains(&scheme) {
         return Ok(());
     }
-    Err(ConfigError::Scheme {
+    Err(NetworkConfigError::Scheme {
         place: place(),
         found: scheme.to_owned(),
     })
 }
 
-/// A range within limits, the smaller end first.
+/// Checks that both ends of a range are within `least` to `most`, the lower end first.
 pub(super) fn ordered(
     range: Range,
     least: f64,
     most: f64,
     place: impl Fn() -> String,
-) -> Result<(), ConfigError> {
+) -> Result<(), NetworkConfigError> {
     check(range[0], [least, most], &place)?;
     check(range[1], [range[0], most], &place)
 }
 
-fn check(value: f64, range: Range, place: impl Fn() -> String) -> Result<(), ConfigError> {
+fn check(value: f64, range: Range, place: impl Fn() -> String) -> Result<(), NetworkConfigError> {
     if value >= range[0] && value <= range[1] {
         return Ok(());
     }
-    Err(ConfigError::Range {
+    Err(NetworkConfigError::Range {
         place: place(),
         found: value,
         least: range[0],
@@ -571,7 +581,7 @@ fn draw(sometimes: Option<Sometimes>, random: &mut Xoshiro256PlusPlus) -> Option
     (random.random::<f64>() < share).then(|| logarithmic(range, random))
 }
 
-/// Drawn from a range evenly by its logarithm.
+/// Draws from a range, uniformly in the logarithm.
 pub(super) fn logarithmic([least, most]: Range, random: &mut Xoshiro256PlusPlus) -> f64 {
     let (least, most) = (least.ln(), most.ln());
     (least + (most - least) * random.random::<f64>()).exp()
