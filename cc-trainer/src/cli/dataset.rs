@@ -59,7 +59,7 @@ Examples:
 
 pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     let recordings = Recordings::open(&args.paths)?;
-    let names = features::names(recordings.environment());
+    let names = features::names(recordings.interface());
     features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
     let output = TimelineDirectory::create(&args.out)?;
     let reading = bar(recordings.rows(), "rows read");
@@ -80,7 +80,7 @@ pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     })?;
     writing.finish_and_clear();
     let analysis = sample
-        .analyse(&input_shapes(recordings.environment()), &args.overrides)
+        .analyse(&input_shapes(recordings.interface()), &args.overrides)
         .map_err(|reason| anyhow!(reason))?;
     output.publish(&summary, &analysis)?;
     super::print(told(args, &recordings, &summary, &analysis))?;

@@ -99,9 +99,9 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     let recordings = Recordings::open(&args.from)?;
     let mut candidate = args
         .policy
-        .load(recordings.environment(), args.serving, args.seed)
+        .load(recordings.interface(), args.serving, args.seed)
         .with_context(|| format!("the policy {}", args.policy))?;
-    recorded::check(&*candidate, recordings.environment())?;
+    recorded::check(&*candidate, recordings.interface())?;
     let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
     let reading = bar(recordings.rows(), "rows read");
     let partitions = recordings.partition(&scratch, SCRATCH_PARTITION, &|rows| {

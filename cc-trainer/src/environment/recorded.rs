@@ -114,7 +114,7 @@ impl RecordedWorld {
             return Err(RecordedConfigError::Share { share });
         }
         let recordings = Recordings::open(&config.from)?;
-        let interface = recordings.environment();
+        let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {
             (_, false) => None,
             (None, true) => return Err(RecordedConfigError::NoNetwork { share }),
@@ -152,7 +152,7 @@ impl RecordedWorld {
     /// Returns the interface of the recordings, by which observations, actions and rewards are
     /// made.
     pub fn interface(&self) -> &Interface {
-        self.partitions.environment()
+        self.partitions.interface()
     }
 
     /// Returns the identifiers of the policies that were recorded.
@@ -360,7 +360,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::dataset::tests::{environment as interface, record};
+    use crate::dataset::tests::{interface, record};
 
     fn config(directory: &TempDir, known: bool) -> RecordedConfig {
         let path = directory.path().join("a.parquet");

@@ -88,7 +88,7 @@ pub fn flows(
     candidate: &mut dyn Policy,
     most: usize,
 ) -> Result<CandidateFlows, CandidateError> {
-    let environment = partitions.environment();
+    let environment = partitions.interface();
     check(candidate, environment)?;
     let mut taken = CandidateFlows::default();
     let mut decisions = 0;

@@ -381,7 +381,7 @@ fn what_nobody_knows_the_probabilities_of_is_cloned() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         12,
         5,
@@ -391,7 +391,7 @@ fn what_nobody_knows_the_probabilities_of_is_cloned() {
     let observed = dir.path().join("observed.parquet");
     dataset::tests::record(
         &observed,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         12,
         5,
@@ -418,7 +418,7 @@ fn a_policy_is_trained_further_from_what_it_did() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         8,
         4,
@@ -468,7 +468,7 @@ fn a_seed_fixes_a_run_from_recordings() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         4,
         4,
