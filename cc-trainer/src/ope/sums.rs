@@ -1,35 +1,40 @@
-//! What all estimators need of a flow are sums over its stretches, which add up over flows: a resample costs additions.
+//! Everything the estimators need of a flow, as sums over its sub-trajectories. The sums add up
+//! over flows, so that a bootstrap resample costs additions only.
 
 use super::{
     Method, OpeFlow, OpeSettings, SubTrajectory,
     fitted_q::{FittedQ, Functional, expected},
 };
 
-/// The sums of one flow, or of several, as [`SumLayout`] places them.
+/// The sums of one flow, or of several, in the order of [`SumLayout`].
 pub(super) struct Sums(Vec<f64>);
 
-/// Where each sum lies. At t = 0..H of a stretch, ρ_t is the product of the ratios up to and including t, ρ_{−1} = 1. After
-/// the end of a flow weights stay, and rewards, Q and V are 0.
+/// Position of each sum.
+///
+/// At t = 0..H of a sub-trajectory, ρ_t is the product of the ratios up to and including t, and
+/// ρ_{−1} = 1. After the end of a flow the weights stay as they are, and rewards, Q and V are 0.
 pub(super) struct SumLayout {
     terms: usize,
     horizon: usize,
     discount: f64,
 }
 
-/// Stretches; decisions in them; ratios of single decisions; their squares.
+/// Number of sums at the start: sub-trajectories; their decisions; ratios π/μ of single decisions;
+/// squares of these ratios.
 const HEAD: usize = 4;
 const SUB_TRAJECTORIES: usize = 0;
 const DECISIONS: usize = 1;
 const RATIOS: usize = 2;
 const SQUARES: usize = 3;
 
-/// Of terms: Σ γ^t r_t; Σ r; Σ of the step-wise doubly robust estimates.
+/// Number of sums per reward term: Σ γ^t r_t; Σ r; Σ of the step-wise doubly robust estimates.
 const OVERALL: usize = 3;
 const RETURN: usize = 0;
 const REWARD: usize = 1;
 const BANDIT: usize = 2;
 
-/// Of terms at a step: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t, after ρ_t and its square.
+/// Number of sums per step and reward term: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t. They follow the step's
+/// ρ_t and ρ_t².
 const STEP: usize = 3;
 
 impl SumLayout {
@@ -41,7 +46,7 @@ impl SumLayout {
         }
     }
 
-    /// The sums of a flow, with Q and V by a model.
+    /// Returns the sums of a flow, with Q and V from a model.
     pub(super) fn of(
         &self,
         flow: &OpeFlow,
@@ -92,7 +97,7 @@ impl SumLayout {
         sums
     }
 
-    /// Adds sums up, each times its factor.
+    /// Adds up sums, each multiplied by its factor.
     pub(super) fn total<'a>(&self, all: impl Iterator<Item = (&'a Sums, f64)>) -> Sums {
         let mut total = vec![0.0; self.len()];
         for (sums, factor) in all {
@@ -105,7 +110,8 @@ impl SumLayout {
         Sums(total)
     }
 
-    /// Adds what a stretch contributes to the j-step return of `after` = j + 1 steps through the V that stands for the rest.
+    /// Adds a sub-trajectory's contribution to the j-step return of `after` = j + 1 steps through
+    /// the V that stands for the remaining steps.
     pub(super) fn add_tail(
         &self,
         source: &mut Functional,
@@ -125,7 +131,7 @@ impl SumLayout {
         }
     }
 
-    /// Every answer. `shift` is added to the j-step returns, `[return][term]`.
+    /// Computes every estimate. `shift` is added to the j-step returns, `[return][term]`.
     pub(super) fn answers(&self, sums: &Sums, returns: &[usize], shift: &[f64]) -> Answers {
         let all = &sums.0;
         let (sub_trajectories, decisions) = (all[SUB_TRAJECTORIES], all[DECISIONS]);
@@ -176,7 +182,7 @@ impl SumLayout {
         answers
     }
 
-    /// Mean of the ratios of single decisions.
+    /// Returns the mean of the ratios of single decisions.
     pub(super) fn mean_ratio(&self, total: &Sums) -> f64 {
         total.0[RATIOS] / total.0[DECISIONS].max(1.0)
     }
@@ -185,7 +191,8 @@ impl SumLayout {
         total.0[DECISIONS] as usize
     }
 
-    /// Effective sample sizes (A. Kong 1992): (Σ w)²/Σ w², of stretches and of flows, whichever is less.
+    /// Returns the effective sample sizes (Σ w)²/Σ w² (A. Kong 1992), over sub-trajectories or over
+    /// flows, whichever is smaller.
     pub(super) fn effective(&self, flows: &[Sums], returns: &[usize]) -> Effective {
         let size = |sum: f64, squares: f64| match squares > 0.0 {
             true => sum * sum / squares,
@@ -211,7 +218,7 @@ impl SumLayout {
         }
     }
 
-    /// Σ ρ_{t−1}.
+    /// Returns Σ ρ_{t−1}, the sum of the weights before step t.
     fn weight(&self, sums: &Sums, t: usize) -> f64 {
         match t {
             0 => sums.0[SUB_TRAJECTORIES],
@@ -219,7 +226,7 @@ impl SumLayout {
         }
     }
 
-    /// Σ γ^t.
+    /// Returns Σ γ^t over the horizon.
     fn scale(&self) -> f64 {
         (0..self.horizon)
             .map(|t| self.discount.powi(t as i32))
@@ -235,7 +242,7 @@ impl SumLayout {
     }
 }
 
-/// What the estimators say, a value a term.
+/// The estimates of all methods, one value per reward term.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     recorded: Vec<f64>,
@@ -244,12 +251,13 @@ pub(super) struct Answers {
     normalised: Vec<f64>,
     bandit: Vec<f64>,
     robust: Vec<f64>,
-    /// `[term][return]`: j-step returns, from the model alone to the weighted doubly robust estimate.
+    /// `[term][return]`: j-step returns, from the model alone to the weighted doubly robust
+    /// estimate.
     pub(super) returns: Vec<Vec<f64>>,
 }
 
 impl Answers {
-    /// A method's; `weights` are MAGIC's, of the returns.
+    /// Returns the estimate of a method. `weights` are MAGIC's weights of the returns.
     pub(super) fn of(&self, method: Method, term: usize, weights: &[f64]) -> f64 {
         let returns = &self.returns[term];
         match method {
@@ -263,7 +271,7 @@ impl Answers {
         }
     }
 
-    /// What was recorded, as the method counts.
+    /// Returns the recorded mean in the form that is comparable with the method's estimate.
     pub(super) fn recorded(&self, method: Method, term: usize) -> f64 {
         match method {
             Method::StepwiseDoublyRobust => self.recorded_mean[term],
@@ -272,11 +280,11 @@ impl Answers {
     }
 }
 
-/// Effective sample sizes.
+/// Effective sample sizes, from which [`Effective::of`] takes that of a method.
 pub(super) struct Effective {
-    /// By the ratios of single decisions.
+    /// From the ratios of single decisions.
     single: f64,
-    /// By the weights of each return.
+    /// From the weights of each j-step return.
     returns: Vec<f64>,
 }
 
