@@ -120,7 +120,8 @@ pub enum DatasetError {
     Recording(#[from] RecordingError),
     /// The recordings have different interfaces.
     #[error(
-        "{}: recorded with other settings than {} ({}), so they cannot be used together: name the files of one of them",
+        "{}: recorded with other settings than {} ({}), so they cannot be used together: \
+         name the files of one of them",
         path.display(),
         first.display(),
         differences.join("; ")
@@ -148,8 +149,9 @@ pub enum DatasetError {
     /// There are decisions, but rows before each of them are missing, so that no observation is
     /// known.
     #[error(
-        "{decisions} decisions, but rows are missing before each of them, so the policy's observations \
-         are unknown: record flows from their beginning, and name all files of a recording"
+        "{decisions} decisions, but rows are missing before each of them, so the policy's \
+         observations are unknown: record flows from their beginning, and name all files of \
+         a recording"
     )]
     NoneKnown {
         /// Number of decisions that were read.
@@ -157,8 +159,8 @@ pub enum DatasetError {
     },
     /// The recordings contain a row more than once.
     #[error(
-        "row {sequence} of flow {flow:#018x} is present twice, in {} and in {}: name each recording \
-         once, and no copy of it",
+        "row {sequence} of flow {flow:#018x} is present twice, in {} and in {}: name each \
+         recording once, and no copy of it",
         first.display(),
         second.display()
     )]

@@ -207,8 +207,8 @@ pub enum Refusal {
     },
     /// The behaviour policy has hardly tried what the candidate would do.
     #[error(
-        "the mean ratio of probabilities is {mean_ratio:.2} where it should be 1: the recorded policy \
-         hardly ever does what this one would; record with more exploration"
+        "the mean ratio of probabilities is {mean_ratio:.2} where it should be 1: the recorded \
+         policy hardly ever does what this one would; record with more exploration"
     )]
     Unsupported {
         /// The mean of π(a|x)/μ(a|x) over all decisions.

@@ -235,7 +235,8 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
         Some(choice) => {
             let some: Vec<_> = names.iter().map(String::as_str).take(3).collect();
             Err(format!(
-                "no input is called `{}`; inputs are called {} and so on, as listed in features.json",
+                "no input is called `{}`; inputs are called {} and so on, \
+                 as listed in features.json",
                 choice.name,
                 some.join(", ")
             ))

@@ -74,7 +74,7 @@ pub struct TimelineSummary {
     pub left_out: u64,
     /// Number of decisions without a probability.
     pub without_probability: u64,
-    /// Number of flows, where a flow with missing rows counts as several.
+    /// Number of trajectories: flows, split where rows are missing or the policy was replaced.
     pub trajectories: u64,
     /// Number of trajectories at whose end the flow closed.
     pub ended: u64,

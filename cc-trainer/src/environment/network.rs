@@ -87,7 +87,8 @@ pub enum NetworkConfigError {
     Delay(String),
     /// A links entry has neither `scenarios` nor `random`, or both.
     #[error(
-        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") or `random` (a family)"
+        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") \
+         or `random` (a family)"
     )]
     Entry {
         /// Position of the entry in `links`, counted from 0.

@@ -61,7 +61,8 @@ pub enum RecordedConfigError {
     Network(#[from] network::NetworkConfigError),
     /// A fraction of simulated environments is set, but no configuration of them.
     #[error(
-        "environment.simulated is {share}, but there is no environment.network with the links to simulate"
+        "environment.simulated is {share}, but there is no environment.network \
+         with the links to simulate"
     )]
     NoNetwork {
         /// The configured fraction.

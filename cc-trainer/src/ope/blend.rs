@@ -3,8 +3,8 @@
 
 use super::{Method, sums::Answers};
 
-/// Returns after how many steps the blended returns leave the data for the model: 0 (the model
-/// alone), 1, 2, 4, 8 … and all (the weighted doubly robust estimate).
+/// Returns the lengths j of the j-step returns that are blended: 0 (the model alone), 1, 2, 4, 8 …
+/// and the horizon (the weighted doubly robust estimate).
 pub(super) fn returns(horizon: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |steps| Some(steps * 2));
     let between = powers.take_while(|&steps| steps < horizon);

@@ -40,8 +40,8 @@ pub struct CandidateFlows {
 pub enum CandidateError {
     /// The candidate has other observations, actions or windows.
     #[error(
-        "the policy was made for other settings than the recording ({}): only a policy with the same \
-         observations, actions and windows can be evaluated on it",
+        "the policy was made for other settings than the recording ({}): only a policy with the \
+         same observations, actions and windows can be evaluated on it",
         differences.join("; ")
     )]
     Interface {

@@ -216,7 +216,8 @@ fn invalid_configurations_are_refused_naming_the_setting() {
         ),
         (
             "[[links]]\nrandom = {}\nflows = { schemes = [\"vegas\"] }",
-            "links[0].flows.schemes names the scheme `vegas`; the simulator has bbr, copa, cubic, reno",
+            "links[0].flows.schemes names the scheme `vegas`; \
+             the simulator has bbr, copa, cubic, reno",
         ),
         ("[[links]]\nweight = 0\nrandom = {}", "links[0].weight is 0"),
         ("episode_s = 0", "episode_s is 0"),
