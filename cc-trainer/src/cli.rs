@@ -27,8 +27,8 @@ const SCRATCH_PARTITION: u64 = 32 << 20;
 
 /// Trains, evaluates and exports the congestion-control policies that cc-agent serves.
 ///
-/// The subcommands use the emulated kernel link or the simulator. Each one's --help ends with
-/// examples.
+/// The subcommands use the emulated kernel link or the simulator. Each
+/// one's --help ends with examples.
 #[derive(Debug, Parser)]
 #[command(name = "cc-trainer", version)]
 pub(crate) struct Cli {
@@ -82,8 +82,8 @@ fn with_causes(error: &anyhow::Error) -> String {
     text
 }
 
-/// Writes to standard output. A closed pipe is not an error: the reader, such as `head`, has seen
-/// enough.
+/// Writes to standard output. A closed pipe is not an error: the reader, such
+/// as `head`, has seen enough.
 fn print(text: impl Display) -> anyhow::Result<()> {
     match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

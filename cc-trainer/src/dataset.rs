@@ -32,8 +32,8 @@ use serde_json::Value;
 pub use partition::{Gathered, Partitions};
 pub use trajectory::{StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
-/// Recordings that belong together: they share one interface, and come from any number of files,
-/// hosts and policies.
+/// Recordings that belong together: they share one interface, and come from any number
+/// of files, hosts and policies.
 #[derive(Clone, Debug)]
 pub struct Recordings {
     files: Vec<PathBuf>,
@@ -146,8 +146,8 @@ pub enum DatasetError {
         /// Number of rows that were read.
         rows: u64,
     },
-    /// There are decisions, but rows before each of them are missing, so that no observation is
-    /// known.
+    /// There are decisions, but rows before each of them are missing, so
+    /// that no observation is known.
     #[error(
         "{decisions} decisions, but rows are missing before each of them, so the policy's \
          observations are unknown: record flows from their beginning, and name all files of \
@@ -165,7 +165,7 @@ pub enum DatasetError {
         second.display()
     )]
     Twice {
-        /// Identifier of the flow.
+        /// Identifier of the row's flow.
         flow: u64,
         /// Number of the row within the flow.
         sequence: u32,
@@ -197,7 +197,7 @@ pub enum DatasetError {
     /// A Parquet file cannot be written.
     #[error("writing {}: {reason}", path.display())]
     Write {
-        /// Path of the file.
+        /// Path of the file that is incomplete.
         path: PathBuf,
         /// The error of the Parquet library.
         reason: String,

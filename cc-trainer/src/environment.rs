@@ -64,12 +64,12 @@ pub struct Turn {
     pub observation: Vec<f32>,
     /// The reward that is part of the policy's input, 0 while none is known yet.
     ///
-    /// A served policy receives the same number, so it can only depend on what the serving host
-    /// measures. [`reward`](Self::reward), the one that is maximised, may use the simulator's
-    /// ground truth.
+    /// A served policy receives the same number, so it can only depend on what the
+    /// serving host measures. [`reward`](Self::reward), the one that is maximised, may
+    /// use the simulator's ground truth.
     pub observed_reward: f32,
-    /// Input of the critic alone, [`Spec::privileged`] values. It is not needed to serve the
-    /// policy.
+    /// Input of the critic alone, [`Spec::privileged`] values. It is not
+    /// needed to serve the policy.
     pub privileged: Vec<f32>,
     /// Index of the seat's current task, below [`Spec::tasks`].
     pub task: usize,

@@ -44,8 +44,8 @@ pub struct OpeFlow {
     pub id: u64,
     /// The decisions of the flow, in order.
     pub steps: Vec<OpeStep>,
-    /// Whether the flow terminated, so that the value after the last step is 0. Otherwise what
-    /// follows is unknown.
+    /// Whether the flow terminated, so that the value after the last step is 0.
+    /// Otherwise what follows is unknown.
     ///
     /// Whether it is known must not depend on what it is, or terminations are counted too often.
     pub ended: bool,
@@ -66,18 +66,18 @@ pub struct OpeStep {
     pub rewards: Vec<f64>,
 }
 
-/// Settings of an evaluation.
+/// Settings of an off-policy evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OpeSettings {
     /// H, the number of decisions of a sub-trajectory. Importance weights are products of up to H
     /// ratios: the longer the horizon, the smaller the effective sample size.
     pub horizon: usize,
-    /// Discount γ per decision.
+    /// Discount γ of the rewards, per decision.
     pub discount: f64,
     /// Confidence level of the intervals, between 0 and 1.
     pub confidence: f64,
-    /// Number of bootstrap resamples.
+    /// Number of bootstrap resamples, at least 20.
     pub resamples: usize,
     /// Ridge penalty of the fitted Q's regressions. It acts like this many further decisions in
     /// each direction of the features, all with the mean target.
@@ -102,11 +102,11 @@ impl Default for OpeSettings {
     }
 }
 
-/// An estimator.
+/// An estimator of the candidate's reward.
 ///
-/// All but the step-wise doubly robust one estimate the same quantity: the discounted mean of the
-/// candidate's rewards over a sub-trajectory, Σ γ^t r_t / Σ γ^t, from the states in which the
-/// recorded sub-trajectories start.
+/// All but the step-wise doubly robust one estimate the same quantity: the discounted mean
+/// of the candidate's rewards over a sub-trajectory, Σ γ^t r_t / Σ γ^t, from the states in
+/// which the recorded sub-trajectories start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -117,9 +117,9 @@ pub enum Method {
     StepwiseImportanceNormalised,
     /// The direct method: value of the first states under a fitted Q function.
     Direct,
-    /// Each decision on its own, as in a contextual bandit (Dudík et al.): the immediate reward of
-    /// one decision of the candidate in the states that the *behaviour policy* reaches, averaged
-    /// over all decisions.
+    /// Each decision on its own, as in a contextual bandit (Dudík et al.): the immediate
+    /// reward of one decision of the candidate in the states that the *behaviour policy*
+    /// reaches, averaged over all decisions.
     StepwiseDoublyRobust,
     /// The sequential doubly robust estimator (Jiang and Li, equation 10).
     SequentialDoublyRobust,
@@ -183,8 +183,8 @@ pub struct MethodEstimate {
     pub candidate: Interval,
     /// The candidate's mean minus the recorded one, both from the same resamples.
     pub difference: Interval,
-    /// Effective sample size: the number of flows recorded with the candidate itself that would be
-    /// as informative.
+    /// Effective sample size: the number of flows recorded with the candidate itself
+    /// that would be as informative.
     pub effective: f64,
     /// Why the estimate allows no conclusion; `None` when it does.
     pub refusal: Option<Refusal>,
@@ -200,7 +200,7 @@ pub enum Refusal {
          horizon, or evaluate a policy closer to the recorded one"
     )]
     Few {
-        /// The effective sample size.
+        /// The effective sample size of the estimate.
         effective: f64,
         /// The smallest one that allows a conclusion.
         least: f64,
@@ -225,12 +225,12 @@ pub struct Term {
     pub estimates: Vec<MethodEstimate>,
 }
 
-/// Result of [`evaluate`].
+/// The result of an off-policy evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OpeEvaluation {
     /// Number of flows with at least one sub-trajectory.
     pub flows: usize,
-    /// Number of sub-trajectories.
+    /// Number of sub-trajectories of all flows.
     #[serde(rename = "stretches")]
     pub sub_trajectories: usize,
     /// Number of decisions in all sub-trajectories.
@@ -248,7 +248,7 @@ pub enum OpeError {
     /// A step is not valid.
     #[error("flow {flow:#018x}, decision {step}: {problem}")]
     Step {
-        /// Identifier of the flow.
+        /// Identifier of the step's flow.
         flow: u64,
         /// Index of the step in the flow, from 0.
         step: usize,
@@ -263,15 +263,15 @@ pub enum OpeError {
     TooFew {
         /// Number of flows that are long enough.
         flows: usize,
-        /// The horizon, in decisions.
+        /// The configured horizon, in decisions.
         horizon: usize,
     },
     /// A setting is out of its range.
     #[error("{setting} is {found}; expected {expected}")]
     Setting {
-        /// Name of the setting.
+        /// Name of the setting, as in messages.
         setting: &'static str,
-        /// Its value.
+        /// The value that it has.
         found: f64,
         /// The valid range, in words.
         expected: &'static str,
@@ -535,8 +535,8 @@ impl Sizes {
 /// Indices of consecutive decisions of one flow.
 type SubTrajectory = std::ops::Range<usize>;
 
-/// Cuts a flow into sub-trajectories of full length, plus a shorter last one if the flow terminated
-/// in it.
+/// Cuts a flow into sub-trajectories of full length, plus a shorter last one if
+/// the flow terminated in it.
 fn sub_trajectories(flow: &OpeFlow, horizon: usize) -> Vec<SubTrajectory> {
     let steps = flow.steps.len();
     (0..steps)

@@ -736,8 +736,8 @@ impl Recorded {
         }
     }
 
-    /// Returns the flow's next window, whose throughput follows from the last action with some
-    /// noise.
+    /// Returns the flow's next window, whose throughput follows from the
+    /// last action with some noise.
     fn row(&self, interface: &Interface, number: usize, ours: bool, random: &mut StdRng) -> Row {
         let length_ns = u64::from(interface.window_ms) * 1_000_000;
         let mut window = WindowRecord::zeroed();

@@ -10,23 +10,23 @@ use super::interrupt;
 
 /// Measure, in the simulator, how much a sender loses by waiting for its decisions.
 ///
-/// Serves a policy on one link, with decisions that take a fixed time, in two modes: blocking
-/// senders, which neither process ACKs nor send until the decision is there, and asynchronous ones,
-/// which go on meanwhile as cc-agent's flows do. The defaults reproduce figure 1 of the mvfst-rl
-/// paper (arXiv 1910.04054).
+/// Serves a policy on one link, with decisions that take a fixed time, in two modes:
+/// blocking senders, which neither process ACKs nor send until the decision is there, and
+/// asynchronous ones, which go on meanwhile as cc-agent's flows do. The defaults reproduce
+/// figure 1 of the mvfst-rl paper (arXiv 1910.04054).
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct BlockingArgs {
-    /// Policy to serve: a FILE.onnx, `default` (the one embedded in cc-agent), `heuristic`,
-    /// `random` or `fixed:N`.
+    /// Policy to serve: a FILE.onnx, `default` (the one embedded in
+    /// cc-agent), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
-    /// Sample actions from the policy's probabilities, as in training, instead of taking the most
-    /// probable one.
+    /// Sample actions from the policy's probabilities, as in training, instead of
+    /// taking the most probable one.
     #[arg(long)]
     sample: bool,
-    /// Scenario to run on: one member of a set (`SET/NAME`, or `SET/N` counted from 0) or of a
-    /// file.
+    /// Scenario to run on: one member of a set (`SET/NAME`, or `SET/N` counted from
+    /// 0) or of a file.
     #[arg(
         long,
         value_name = "SCENARIO",
@@ -36,8 +36,8 @@ pub(crate) struct BlockingArgs {
     /// Length of each run, in seconds.
     #[arg(long, value_name = "S", default_value = "60", value_parser = seconds)]
     seconds: Duration,
-    /// Decision times to compare, in ms, separated by commas. The first one is the reference for
-    /// the others.
+    /// Decision times to compare, in ms, separated by commas. The first one is
+    /// the reference for the others.
     #[arg(
         long,
         value_name = "LIST",
@@ -54,8 +54,8 @@ pub(crate) struct BlockingArgs {
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     runs: u64,
-    /// Directory for blocking.svg, a plot of bytes sent over time, and blocking.json with the
-    /// measurements.
+    /// Directory for blocking.svg, a plot of bytes sent over time,
+    /// and blocking.json with the measurements.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

@@ -16,10 +16,10 @@ use super::{SCRATCH_PARTITION, bar};
 
 /// Make training material from recordings: a table with one row per decision and what followed it.
 ///
-/// Reads recordings of cc-agent (`run --record` or `observe`), any number of files from any number
-/// of hosts, and writes Parquet. A row holds the decision's observation, action and probability,
-/// the next observation and action, the rewards that followed, and the discounted value of the rest
-/// of the flow.
+/// Reads recordings of cc-agent (`run --record` or `observe`), any number of files from any
+/// number of hosts, and writes Parquet. A row holds the decision's observation, action and
+/// probability, the next observation and action, the rewards that followed, and the discounted
+/// value of the rest of the flow.
 ///
 /// Also writes features.json: the kind of each input (constant, binary, probability, enum,
 /// continuous, box_cox or quantile) and the transform that follows from it. `cc-trainer train
@@ -33,8 +33,8 @@ pub(crate) struct DatasetArgs {
     /// Recordings: files, or directories of them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Output directory: a new one, or one without Parquet files. On an error nothing is left in
-    /// it.
+    /// Output directory: a new one, or one without Parquet files. On an error
+    /// nothing is left in it.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Discount per decision, for the `episode_value` column.

@@ -16,18 +16,18 @@ use super::interrupt;
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
-/// Every scheme runs on every scenario, several times in interleaved order. On the kernel, each run
-/// has its own link between two network namespaces under the running kernel's TCP; this needs root
-/// and takes as long as the runs last. A run that other load on the host disturbed is repeated, and
-/// marked invalid if it is disturbed again. In the simulator (`--on sim`) the same runs take
-/// moments and no privileges.
+/// Every scheme runs on every scenario, several times in interleaved order. On the kernel, each
+/// run has its own link between two network namespaces under the running kernel's TCP; this needs
+/// root and takes as long as the runs last. A run that other load on the host disturbed is
+/// repeated, and marked invalid if it is disturbed again. In the simulator (`--on sim`) the same
+/// runs take moments and no privileges.
 ///
 /// The output directory gets summary.json, table.md, report.html with the plots, and a file per
 /// run. An interrupted evaluation continues when the same command is given again.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct EvaluateArgs {
-    /// Where the schemes run.
+    /// Platform that the schemes run on.
     #[arg(long, value_name = "WHERE", default_value = "kernel", value_parser = platform())]
     on: Platform,
     /// Schemes to compare, separated by commas: congestion controls (`cubic`, `bbr`, `reno`; on the
@@ -39,8 +39,8 @@ pub(crate) struct EvaluateArgs {
     /// members of a set (`SET/NAME`, or `SET/N` counted from 0), and TOML files.
     #[arg(long, value_name = "LIST", default_value = "calibrated")]
     scenarios: String,
-    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in cc-agent),
-    /// `heuristic`, `random` or `fixed:N`.
+    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in
+    /// cc-agent), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
     /// How policies from files select actions: `greedy` (the most probable one), `softmax`
@@ -67,8 +67,8 @@ pub(crate) struct EvaluateArgs {
     /// Remove the runs that the directory holds, and start over.
     #[arg(long)]
     fresh: bool,
-    /// Path of the cc-agent program, which serves policies on the kernel [default: cc-agent beside
-    /// this program].
+    /// Path of the cc-agent program, which serves policies on the kernel
+    /// [default: cc-agent beside this program].
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
     /// Record the policies' decisions to DIR, in one subdirectory per scheme. Needs the kernel;

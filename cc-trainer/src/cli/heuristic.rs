@@ -6,9 +6,9 @@ use anyhow::Context;
 
 /// Write the hand-made policy as an ONNX file.
 ///
-/// The network has hand-set weights that steer to a queueing-delay target, from the ordinary
-/// observation. `--policy heuristic` serves the same rule. It is the baseline that a trained policy
-/// has to beat.
+/// The network has hand-set weights that steer to a queueing-delay target, from the
+/// ordinary observation. `--policy heuristic` serves the same rule. It is the baseline that
+/// a trained policy has to beat.
 #[derive(Debug, clap::Args)]
 pub(crate) struct HeuristicArgs {
     /// Path of the ONNX file. An existing file is replaced.

@@ -36,8 +36,8 @@ use init::{Contained, Signals};
 /// $LINK_ADDRESS is COMMAND's own address. Both are addresses of 100.64.0.0/10.
 ///
 /// The Internet is not reachable: nothing is routed or translated beyond this host. If the host
-/// forwards and masquerades, `ip route add default via $LINK_HOST` as COMMAND's first step opens
-/// the way.
+/// forwards and masquerades, `ip route add default via $LINK_HOST` as COMMAND's first
+/// step opens the way.
 ///
 /// When COMMAND ends, all its descendants are killed, and a line reports what the link did. The
 /// exit status is COMMAND's, 128 + N when signal N ended it, 127 when it was not found. The
@@ -56,12 +56,12 @@ use init::{Contained, Signals};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// Scenario: SET/NAME or SET/INDEX of a built-in set, or a TOML file (FILE.toml/NAME if it
-    /// holds several).
+    /// Scenario: SET/NAME or SET/INDEX of a built-in set, or a TOML file
+    /// (FILE.toml/NAME if it holds several).
     #[arg(long, value_name = "NAME|FILE", required_unless_present = "as_init")]
     scenario: Option<String>,
-    /// Print a line per second to stderr with each direction's offered and delivered rate, queue,
-    /// delay and drops.
+    /// Print a line per second to stderr with each direction's offered and delivered
+    /// rate, queue, delay and drops.
     #[arg(long)]
     live: bool,
     /// Seed of random loss and jitter.

@@ -46,8 +46,8 @@ pub(crate) struct OpeArgs {
     /// [default: as its file specifies].
     #[arg(long, value_name = "HOW")]
     serving: Option<Serving>,
-    /// Number of decisions over which rewards are summed. Flows are cut into sub-trajectories of
-    /// this length.
+    /// Number of decisions over which rewards are summed. Flows are cut
+    /// into sub-trajectories of this length.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]
     horizon: usize,
     /// Discount of rewards, per decision.
@@ -61,7 +61,7 @@ pub(crate) struct OpeArgs {
     /// Confidence level of the intervals, between 0 and 1.
     #[arg(long, value_name = "SHARE", default_value_t = OpeSettings::default().confidence)]
     confidence: f64,
-    /// Number of bootstrap resamples.
+    /// Number of bootstrap resamples, at least 20.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().resamples)]
     resamples: usize,
     /// Smallest effective sample size, in flows, that allows a conclusion.
@@ -73,8 +73,8 @@ pub(crate) struct OpeArgs {
     /// Seed of the folds and resamples.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the system's
-    /// directory for temporary files].
+    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
+    /// system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
     /// Also write all results to FILE, which must not exist.
@@ -199,8 +199,8 @@ enum Conclusion {
     Refused(String),
 }
 
-/// Concludes from MAGIC's estimate, whose interval also covers the uncertainty of the fitted Q
-/// function.
+/// Concludes from MAGIC's estimate, whose interval also covers the uncertainty
+/// of the fitted Q function.
 fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
     let estimates = &evaluation.terms[term].estimates;
     let Some(estimate) = estimates.iter().find(|e| e.method == Method::Magic) else {

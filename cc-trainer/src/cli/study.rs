@@ -12,10 +12,10 @@ use super::interrupt;
 
 /// Train several variants of a configuration with several seeds, and plot their learning curves.
 ///
-/// Every run is a `train` run on one thread, in a directory under --out named after its variant and
-/// seed. --out gets study.svg, the mean and range over the seeds against environment steps, and
-/// study.json with the numbers. Ctrl-C ends the study with a plot of what is there; the same
-/// command continues it.
+/// Every run is a `train` run on one thread, in a directory under --out named after its
+/// variant and seed. --out gets study.svg, the mean and range over the seeds against
+/// environment steps, and study.json with the numbers. Ctrl-C ends the study with a plot of
+/// what is there; the same command continues it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct StudyArgs {

@@ -37,8 +37,8 @@ pub(crate) struct TrainArgs {
     /// continue the run in --out.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Total number of environment steps (decisions) to learn from [default: the configuration's,
-    /// or 1000000].
+    /// Total number of environment steps (decisions) to learn from
+    /// [default: the configuration's, or 1000000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// Device of the learner; actors always use the CPU [default: the configuration's, or cpu].
@@ -49,8 +49,8 @@ pub(crate) struct TrainArgs {
     /// than the number of processors].
     #[arg(long, value_name = "N")]
     actors: Option<usize>,
-    /// Seed of the initial parameters, the environments and the sampled actions [default: the
-    /// configuration's, or 1].
+    /// Seed of the initial parameters, the environments and the sampled actions
+    /// [default: the configuration's, or 1].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Recordings to learn from: files, or directories of them. Can be given several times.
@@ -59,8 +59,8 @@ pub(crate) struct TrainArgs {
     /// Start from the network of this policy file.
     #[arg(long, value_name = "FILE.onnx")]
     init: Option<PathBuf>,
-    /// Fraction of environments that are simulated instead of recorded, below 1. Their links are
-    /// those of --config.
+    /// Fraction of environments that are simulated instead of recorded, below 1. Their
+    /// links are those of --config.
     #[arg(long, value_name = "SHARE", requires_all = ["from", "config"])]
     simulated: Option<f64>,
     /// The features.json of `cc-trainer dataset`, with the transforms of the inputs.
@@ -71,8 +71,8 @@ pub(crate) struct TrainArgs {
         conflicts_with = "init"
     )]
     normalisation: Option<PathBuf>,
-    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the system's
-    /// directory for temporary files].
+    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
+    /// system's directory for temporary files].
     #[arg(long, value_name = "DIR", requires = "from")]
     scratch: Option<PathBuf>,
     /// Directory of the run. A run that it already holds is continued.
@@ -98,9 +98,9 @@ Settings that a configuration does not name have their defaults; train.json list
 /// Device that the learner computes on.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum DeviceArg {
-    /// The CPU.
+    /// The CPU, with the configured number of threads.
     Cpu,
-    /// The first NVIDIA GPU.
+    /// The first NVIDIA GPU, if built with CUDA.
     Cuda,
 }
 

@@ -24,8 +24,8 @@ const GAIN_K2: f64 = 10.0;
 const NEAR_ONE: std::ops::RangeInclusive<f64> = 0.9..=1.1;
 /// Number of intervals between the quantiles of [`FeatureKind::Quantile`].
 const QUANTILES: usize = 20;
-/// Number of values that normality is judged on. K² grows with their number, but the thresholds do
-/// not.
+/// Number of values that normality is judged on. K² grows with their number,
+/// but the thresholds do not.
 const JUDGED: usize = 5_000;
 /// Smallest number of values that normality can be judged on.
 const FEWEST: usize = 20;
@@ -55,7 +55,7 @@ pub enum FeatureKind {
     Probability,
     /// A few whole numbers, replaced by equally spaced levels and then standardised.
     Enum,
-    /// About normal; standardised.
+    /// About normally distributed values, which are standardised.
     Continuous,
     /// About normal after a power transform, which is applied before standardising.
     BoxCox,
@@ -92,7 +92,7 @@ pub struct Override {
 impl std::str::FromStr for Override {
     type Err = String;
 
-    /// Parses `NAME=KIND`.
+    /// Parses `NAME=KIND`, such as `mean.delay=continuous`.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             let kinds: Vec<_> = FeatureKind::NAMES.iter().map(|(name, _)| *name).collect();
@@ -209,8 +209,8 @@ impl Override {
 }
 
 impl Analysis {
-    /// Returns the transforms of all inputs, for training and for the exported graph; `None` when
-    /// there are no inputs.
+    /// Returns the transforms of all inputs, for training and for the exported graph; `None`
+    /// when there are no inputs.
     pub fn normalizer(&self) -> Option<Normalizer> {
         let (reward, observation) = self.features.split_last()?;
         Some(Normalizer {
@@ -420,8 +420,8 @@ fn k_squared(values: &[f64]) -> Option<f64> {
     Some(skewness_z(n, power(3)).powi(2) + kurtosis_z(n, power(4)).powi(2))
 }
 
-/// Transforms a sample's skewness to a standard normal variable (R. D'Agostino, Biometrika 57,
-/// 1970).
+/// Transforms a sample's skewness to a standard normal variable
+/// (R. D'Agostino, Biometrika 57, 1970).
 fn skewness_z(n: f64, skewness: f64) -> f64 {
     let y = skewness * ((n + 1.0) * (n + 3.0) / (6.0 * (n - 2.0))).sqrt();
     let beta = 3.0 * (n * n + 27.0 * n - 70.0) * (n + 1.0) * (n + 3.0)
@@ -433,8 +433,8 @@ fn skewness_z(n: f64, skewness: f64) -> f64 {
     delta * (ratio + (ratio * ratio + 1.0).sqrt()).ln()
 }
 
-/// Transforms a sample's kurtosis to a standard normal variable (F. Anscombe and W. Glynn,
-/// Biometrika 70, 1983).
+/// Transforms a sample's kurtosis to a standard normal variable (F. Anscombe and
+/// W. Glynn, Biometrika 70, 1983).
 fn kurtosis_z(n: f64, kurtosis: f64) -> f64 {
     let expected = 3.0 * (n - 1.0) / (n + 1.0);
     let variance = 24.0 * n * (n - 2.0) * (n - 3.0) / ((n + 1.0).powi(2) * (n + 3.0) * (n + 5.0));
@@ -547,8 +547,7 @@ mod tests {
         }
     }
 
-    /// Compares with the examples in the documentation of scipy.stats.skewtest and
-    /// scipy.stats.kurtosistest.
+    /// The examples in the documentation of `scipy.stats.skewtest` and `kurtosistest`.
     #[test]
     fn the_parts_of_k2_match_scipy() {
         let power = |values: &[f64], exponent| {

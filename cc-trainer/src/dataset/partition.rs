@@ -26,8 +26,8 @@ use super::{DatasetError, Recordings, Trajectory, trajectory::assemble};
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
 
-/// Rows of recordings, distributed by flow: each file in a scratch directory holds all rows of its
-/// flows, in any order.
+/// Rows of recordings, distributed by flow: each file in a scratch directory holds all rows of
+/// its flows, in any order.
 ///
 /// The scratch directory is removed when this value is dropped.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct RecordingFile {
 /// Counts of what was read from recordings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// Number of rows.
+    /// Number of rows, with and without decision.
     pub rows: u64,
     /// Number of rows with a decision that names an action.
     pub decisions: u64,
@@ -58,14 +58,14 @@ pub struct Gathered {
 }
 
 impl Recordings {
-    /// Distributes all rows over partitions of about `bytes` bytes, in a new directory under
-    /// `scratch`. From time to time it calls `watch` with the number of rows done so far, from any
-    /// thread.
+    /// Distributes all rows over partitions of about `bytes` bytes, in a new directory
+    /// under `scratch`. From time to time it calls `watch` with the number of rows done
+    /// so far, from any thread.
     ///
     /// # Errors
     ///
-    /// Returns an error when a recording cannot be read, no row has a decision, or writing to the
-    /// scratch directory fails.
+    /// Returns an error when a recording cannot be read, no row has a decision, or writing
+    /// to the scratch directory fails.
     pub fn partition(
         &self,
         scratch: &Path,
@@ -153,8 +153,8 @@ impl Partitions {
     ///
     /// # Errors
     ///
-    /// Returns an error when a row is present twice, when the partition cannot be read, or when
-    /// `each` returns one.
+    /// Returns an error when a row is present twice, when the partition cannot be read,
+    /// or when `each` returns one.
     pub fn visit(
         &self,
         index: usize,

@@ -35,7 +35,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 const BATCH: usize = 2_048;
 const GROUP: usize = 8_192;
 
-/// Settings of a timeline.
+/// Settings by which a timeline is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimelineSettings {
@@ -169,8 +169,8 @@ impl TimelineDirectory {
     ///
     /// # Errors
     ///
-    /// Returns an error when the directory cannot be created or written to, or already holds a
-    /// timeline or recordings.
+    /// Returns an error when the directory cannot be created or written to, or already
+    /// holds a timeline or recordings.
     pub fn create(directory: &Path) -> Result<Self, DatasetError> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing = directory.ancestors().take_while(missing);
@@ -197,8 +197,8 @@ impl TimelineDirectory {
     ///
     /// # Errors
     ///
-    /// Returns an error when a file cannot be written or moved, or another process has written a
-    /// timeline to the directory.
+    /// Returns an error when a file cannot be written or moved, or another process has written
+    /// a timeline to the directory.
     pub fn publish(
         self,
         summary: &TimelineSummary,
@@ -231,8 +231,8 @@ impl TimelineDirectory {
 ///
 /// # Errors
 ///
-/// Returns an error when a row is present twice, no decision has a known observation, or a file
-/// cannot be written.
+/// Returns an error when a row is present twice, no decision has a known observation, or
+/// a file cannot be written.
 pub fn write(
     partitions: &Partitions,
     output: &TimelineDirectory,
@@ -312,7 +312,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
 struct Table<'a> {
     schema: SchemaRef,
     actions: String,
-    /// JSON of the [interface](Partitions::interface).
+    /// The [interface](Partitions::interface) of the recordings as JSON.
     interface: String,
     settings: &'a TimelineSettings,
 }

@@ -14,7 +14,7 @@ pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
 /// Consecutive decisions of one flow under one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
-    /// Identifier of the flow.
+    /// Identifier of the flow in its recordings.
     pub flow: u64,
     /// Identifier of the policy that took the decisions.
     pub policy: Arc<str>,
@@ -39,8 +39,8 @@ pub struct TrajectoryStep {
     pub observed_terms: Terms,
     /// Index of the action that was taken.
     pub action: u8,
-    /// Probability of the action under the behaviour policy; `None` where it is unknown, as for
-    /// observed flows.
+    /// Probability of the action under the behaviour policy; `None` where it is
+    /// unknown, as for observed flows.
     pub probability: Option<f32>,
     /// Probabilities of all actions under the behaviour policy; `None` where they are unknown.
     pub probabilities: Option<Vec<f32>>,
@@ -48,16 +48,16 @@ pub struct TrajectoryStep {
     pub base_cwnd: u32,
     /// The cwnd that the action set, segments.
     pub cwnd: u32,
-    /// What followed; `None` where the recording does not contain it, which is possible for the
-    /// last step only.
+    /// What followed; `None` where the recording does not contain it, which is possible
+    /// for the last step only.
     pub outcome: Option<StepOutcome>,
 }
 
 /// What followed a decision, up to and including the next decision's window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Number of windows that ended, the next decision's own included. It is more than one where
-    /// windows have no decision.
+    /// Number of windows that ended, the next decision's own included. It is more than one
+    /// where windows have no decision.
     pub windows: u32,
     /// Time from the end of the decision's window to the end of the last of them, s.
     pub seconds: f64,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
 
-/// Gravitational acceleration, m/s².
+/// Gravitational acceleration as in Gym, m/s².
 const GRAVITY: f64 = 9.8;
 /// Mass of the cart, kg.
 const CART_MASS: f64 = 1.0;
@@ -27,7 +27,7 @@ const TRACK: f64 = 2.4;
 /// Largest angle of the pole from upright before the episode terminates, rad.
 const LEAN: f64 = 12.0 * std::f64::consts::PI / 180.0;
 
-/// Settings of a [`CartPole`].
+/// Settings of a [`CartPole`]: the length of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CartPoleConfig {
@@ -43,9 +43,9 @@ impl Default for CartPoleConfig {
 
 /// The environment, with one seat.
 ///
-/// Its four observations are the cart's position (m) and velocity (m/s) and the pole's angle (rad)
-/// and angular velocity (rad/s). Its two actions push the cart left and right. The reward is 1 per
-/// step.
+/// Its four observations are the cart's position (m) and velocity (m/s) and the pole's angle
+/// (rad) and angular velocity (rad/s). Its two actions push the cart left and right. The
+/// reward is 1 per step.
 #[derive(Debug)]
 pub struct CartPole {
     limit: u32,
@@ -141,8 +141,8 @@ impl Cart {
         }
     }
 
-    /// Integrates one interval under a constant force, by Euler's method with the derivatives at
-    /// its start.
+    /// Integrates one interval under a constant force, by Euler's method with
+    /// the derivatives at its start.
     fn push(&mut self, force: f64) {
         let (sin, cos) = self.angle.sin_cos();
         let mass = CART_MASS + POLE_MASS;

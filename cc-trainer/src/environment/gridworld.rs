@@ -18,7 +18,7 @@ const PRIZE: f32 = 1.0;
 /// Reward of the end without the prize.
 const WRONG: f32 = -0.5;
 
-/// Settings of a [`GridWorld`].
+/// Settings of a [`GridWorld`]: its size, and whether it needs memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GridWorldConfig {
@@ -148,8 +148,8 @@ impl Environment for GridWorld {
 mod tests {
     use super::*;
 
-    /// Walks one episode with a policy that knows the sign seen at the start, and returns the
-    /// episode's return and end.
+    /// Walks one episode with a policy that knows the sign seen at the start, and returns
+    /// the episode's return and end.
     fn walk(
         config: &GridWorldConfig,
         seed: u64,

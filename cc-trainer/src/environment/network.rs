@@ -105,11 +105,11 @@ pub enum NetworkConfigError {
     Range {
         /// Path of the setting, such as `links[0].random.rate_mbps`.
         place: String,
-        /// The configured number.
+        /// The number in the configuration.
         found: f64,
-        /// The smallest valid number.
+        /// The smallest number that is valid.
         least: f64,
-        /// The largest valid number.
+        /// The largest number that is valid.
         most: f64,
     },
     /// A scenario is unknown or its file cannot be read.
@@ -120,13 +120,13 @@ pub enum NetworkConfigError {
     Scheme {
         /// The setting or scenario that names it.
         place: String,
-        /// The unknown name.
+        /// The name that is unknown, possibly empty.
         found: String,
     },
     /// The scenario's link has no rate, so that throughput cannot be related to it.
     #[error("the scenario `{scenario}` has no rate, so nothing can be learned on it: leave it out")]
     Unlimited {
-        /// Name of the scenario.
+        /// Name of the scenario, without its set.
         scenario: String,
     },
 }
@@ -213,8 +213,8 @@ struct SeatState {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
-    /// Reward of the last action of the previous episode, reported on the next episode's first
-    /// turn.
+    /// Reward of the last action of the previous episode, reported on
+    /// the next episode's first turn.
     last_reward: f64,
 }
 
@@ -232,8 +232,8 @@ struct LinkEpisode {
 }
 
 impl NetworkEnvironment {
-    /// Creates an environment. The seed fixes the links that are drawn and everything random on
-    /// them.
+    /// Creates an environment. The seed fixes the links that are drawn
+    /// and everything random on them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
             seats: vec![SeatState::default(); world.spec.seats],

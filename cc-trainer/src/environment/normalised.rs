@@ -14,8 +14,8 @@ pub struct Normalised {
 }
 
 impl Normalised {
-    /// Wraps an environment. The normaliser must have as many inputs as the environment's
-    /// observation has values.
+    /// Wraps an environment. The normaliser must have as many inputs as
+    /// the environment's observation has values.
     pub fn new(environment: Box<dyn Environment>, normalizer: Arc<Normalizer>) -> Self {
         Self {
             environment,

@@ -32,8 +32,8 @@ const PARTITION: u64 = 4 << 20;
 pub struct RecordedConfig {
     /// Paths of recordings: files, or directories of them.
     pub from: Vec<PathBuf>,
-    /// Fraction of the environments that are simulated, at least 0 and below 1. The others replay
-    /// recordings.
+    /// Fraction of the environments that are simulated, at least 0 and below
+    /// 1. The others replay recordings.
     #[serde(default)]
     pub simulated: f64,
     /// Configuration of the simulated environments. Its `policy` is ignored: observation and
@@ -43,8 +43,8 @@ pub struct RecordedConfig {
     /// The `features.json` that `cc-trainer dataset` wrote, with the transforms of the inputs.
     #[serde(default)]
     pub normalisation: Option<PathBuf>,
-    /// Directory for the sorted recordings, which are removed at the end. `None` is the system's
-    /// directory for temporary files.
+    /// Directory for the sorted recordings, which are removed at the end. `None` is the
+    /// system's directory for temporary files.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
 }
@@ -65,13 +65,13 @@ pub enum RecordedConfigError {
          with the links to simulate"
     )]
     NoNetwork {
-        /// The configured fraction.
+        /// The fraction in the configuration.
         share: f64,
     },
     /// The file with the transforms cannot be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// Path of `features.json`.
+        /// Path of the configured `features.json`.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -79,21 +79,21 @@ pub enum RecordedConfigError {
     /// The transforms belong to other inputs than those of the recordings.
     #[error("{}: {reason}; make it from these recordings with cc-trainer dataset", path.display())]
     Normalisation {
-        /// Path of `features.json`.
+        /// Path of the configured `features.json`.
         path: PathBuf,
-        /// What does not match.
+        /// How its inputs differ from those of the recordings.
         reason: String,
     },
     /// The fraction of simulated environments is out of range.
     #[error("environment.simulated is {share}; expected 0 or more, and below 1")]
     Share {
-        /// The configured fraction.
+        /// The fraction in the configuration.
         share: f64,
     },
 }
 
-/// Sorted recordings, with simulated links beside them if configured, shared by any number of
-/// environments.
+/// Sorted recordings, with simulated links beside them if configured, shared
+/// by any number of environments.
 #[derive(Debug)]
 pub struct RecordedWorld {
     partitions: Partitions,
@@ -150,8 +150,8 @@ impl RecordedWorld {
         })
     }
 
-    /// Returns the interface of the recordings, by which observations, actions and rewards are
-    /// made.
+    /// Returns the interface of the recordings, by which observations,
+    /// actions and rewards are made.
     pub fn interface(&self) -> &Interface {
         self.partitions.interface()
     }
@@ -321,8 +321,8 @@ impl Environment for RecordedEnvironment {
     fn act(&mut self, _: usize) {}
 }
 
-/// Completes a distribution of which one probability is known: the rest is spread evenly over the
-/// other actions.
+/// Completes a distribution of which one probability is known: the rest is spread
+/// evenly over the other actions.
 fn spread(action: usize, probability: f32, actions: usize) -> Vec<f32> {
     let rest = (1.0 - probability) / actions.saturating_sub(1).max(1) as f32;
     let mut all = vec![rest; actions];

@@ -13,9 +13,9 @@ pub(super) fn returns(horizon: usize) -> Vec<usize> {
 
 /// Returns the weights, at least 0 and 1 in sum, that minimise xᵀ (Ω + b bᵀ) x.
 ///
-/// Ω is the covariance of the returns over the bootstrap's replicates, which include the model's
-/// uncertainty. The bias b of a return is its distance to the 50 % interval of the weighted doubly
-/// robust estimate.
+/// Ω is the covariance of the returns over the bootstrap's replicates, which include the
+/// model's uncertainty. The bias b of a return is its distance to the 50 % interval of
+/// the weighted doubly robust estimate.
 ///
 /// Both are computed for the differences to the recorded mean, which is what an estimate is used
 /// for. Rewards on different kinds of link differ so much that a wrong model can still lie within

@@ -11,8 +11,8 @@ use rayon::prelude::*;
 
 use super::{OpeFlow, OpeSettings, OpeStep, Sizes};
 
-/// Number of parts that the flows are split into for parallel work. It fixes the order of sums, and
-/// so their rounding.
+/// Number of parts that the flows are split into for parallel work. It fixes the order of
+/// sums, and so their rounding.
 const PARTS: usize = 16;
 
 /// The functions Q_1 to Q_H, fitted on some of the flows.
@@ -114,11 +114,11 @@ impl<'a> FittedQ<'a> {
     /// are numbered over all folds.
     ///
     /// The influence is the derivative of the functional with respect to the flow's weight in the
-    /// fit. Changing the flows' weights by c − 1 moves the weights of Q_h by G⁻¹ Σ (c − 1) φ e, its
-    /// mean by that of (c − 1) times the targets' deviations, and all later functions through V_h.
-    /// The error e is r + γ V_{h−1} − Q_h as if the fit had not seen that very transition: its
-    /// residual over 1 − φᵀ G⁻¹ φ (the jackknife), because a fit reproduces the transitions it has
-    /// seen too well.
+    /// fit. Changing the flows' weights by c − 1 moves the weights of Q_h by G⁻¹ Σ (c − 1) φ e,
+    /// its mean by that of (c − 1) times the targets' deviations, and all later functions through
+    /// V_h. The error e is r + γ V_{h−1} − Q_h as if the fit had not seen that very transition:
+    /// its residual over 1 − φᵀ G⁻¹ φ (the jackknife), because a fit reproduces the transitions
+    /// it has seen too well.
     pub(super) fn influence(&self, functionals: &[Functional], into: &mut [f64]) {
         let Sizes {
             features,
@@ -334,8 +334,8 @@ impl<'a> FittedQ<'a> {
         self.means.push(mean);
     }
 
-    /// Returns the leverage φᵀ G⁻¹ φ of each step: the weight of its own outcome in the value that
-    /// is fitted there.
+    /// Returns the leverage φᵀ G⁻¹ φ of each step: the weight of its own outcome in the
+    /// value that is fitted there.
     fn leverages(&self) -> Vec<f64> {
         let parts = self.parts(|part| {
             let mut leverages = Vec::new();

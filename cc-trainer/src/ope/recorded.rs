@@ -63,8 +63,8 @@ pub enum CandidateError {
     },
 }
 
-/// Checks that a candidate has the observations, actions and windows of the recordings. Its reward
-/// settings may differ.
+/// Checks that a candidate has the observations, actions and windows of the recordings.
+/// Its reward settings may differ.
 ///
 /// # Errors
 ///
@@ -184,8 +184,8 @@ fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
     fit.normalizer()
 }
 
-/// Returns the candidate's probabilities at each step of each trajectory, `None` where it has no
-/// usable answer.
+/// Returns the candidate's probabilities at each step of each trajectory, `None` where
+/// it has no usable answer.
 fn probabilities(
     candidate: &mut dyn Policy,
     trajectories: &[Trajectory],

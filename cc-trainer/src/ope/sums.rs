@@ -9,7 +9,7 @@ use super::{
 /// The sums of one flow, or of several, in the order of [`SumLayout`].
 pub(super) struct Sums(Vec<f64>);
 
-/// Position of each sum.
+/// The position of each sum in [`Sums`].
 ///
 /// At t = 0..H of a sub-trajectory, ρ_t is the product of the ratios up to and including t, and
 /// ρ_{−1} = 1. After the end of a flow the weights stay as they are, and rewards, Q and V are 0.
@@ -19,8 +19,8 @@ pub(super) struct SumLayout {
     discount: f64,
 }
 
-/// Number of sums at the start: sub-trajectories; their decisions; ratios π/μ of single decisions;
-/// squares of these ratios.
+/// Number of sums at the start: sub-trajectories; their decisions; ratios π/μ of single
+/// decisions; squares of these ratios.
 const HEAD: usize = 4;
 const SUB_TRAJECTORIES: usize = 0;
 const DECISIONS: usize = 1;
@@ -33,8 +33,8 @@ const RETURN: usize = 0;
 const REWARD: usize = 1;
 const BANDIT: usize = 2;
 
-/// Number of sums per step and reward term: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t. They follow the step's
-/// ρ_t and ρ_t².
+/// Number of sums per step and reward term: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t. They follow
+/// the step's ρ_t and ρ_t².
 const STEP: usize = 3;
 
 impl SumLayout {
@@ -191,8 +191,8 @@ impl SumLayout {
         total.0[DECISIONS] as usize
     }
 
-    /// Returns the effective sample sizes (Σ w)²/Σ w² (A. Kong 1992), over sub-trajectories or over
-    /// flows, whichever is smaller.
+    /// Returns the effective sample sizes (Σ w)²/Σ w² (A. Kong 1992), over sub-trajectories or
+    /// over flows, whichever is smaller.
     pub(super) fn effective(&self, flows: &[Sums], returns: &[usize]) -> Effective {
         let size = |sum: f64, squares: f64| match squares > 0.0 {
             true => sum * sum / squares,
@@ -251,8 +251,8 @@ pub(super) struct Answers {
     normalised: Vec<f64>,
     bandit: Vec<f64>,
     robust: Vec<f64>,
-    /// `[term][return]`: j-step returns, from the model alone to the weighted doubly robust
-    /// estimate.
+    /// `[term][return]`: j-step returns, from the model alone to
+    /// the weighted doubly robust estimate.
     pub(super) returns: Vec<Vec<f64>>,
 }
 

@@ -83,8 +83,8 @@ impl Process {
         starts.map(|(share, value)| share * value).sum::<f64>() / scale
     }
 
-    /// Returns the candidate's mean immediate reward in the states that the behaviour policy
-    /// reaches.
+    /// Returns the candidate's mean immediate reward in the states
+    /// that the behaviour policy reaches.
     fn at_once(&self, term: usize) -> f64 {
         let mut reached = self.start.clone();
         let (mut sum, mut decisions) = (0.0, 0.0);

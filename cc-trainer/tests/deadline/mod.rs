@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// # Panics
 ///
 /// Panics when the command takes longer than the limit; it is then killed.
-pub fn wait(child: &mut Child) -> ExitStatus {
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
     let begun = Instant::now();
     loop {
         if let Some(status) = child.try_wait().expect("our own child") {

@@ -51,8 +51,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals, so that they do not end this process. Call this before any thread
-    /// starts.
+    /// Blocks the signals, so that they do not end this process. Call
+    /// this before any thread starts.
     pub(super) fn take() -> io::Result<Self> {
         let mut set = SigSet::from_iter(FORWARDED);
         set.add(Signal::SIGCHLD);
@@ -85,14 +85,14 @@ impl AsFd for Signals {
 /// A running program with a process namespace of its own.
 pub(super) struct Contained {
     init: Child,
-    /// The thread that started the program and must outlive it, and the channel that keeps the
-    /// thread alive.
+    /// The thread that started the program and must outlive it, and the channel
+    /// that keeps the thread alive.
     home: Option<(JoinHandle<()>, mpsc::Sender<()>)>,
 }
 
 impl Contained {
-    /// Starts `program`, which must call [`run`], in a network namespace. It is killed when this
-    /// process ends.
+    /// Starts `program`, which must call [`run`], in a network namespace. It is
+    /// killed when this process ends.
     pub(super) fn spawn(program: Command, network: &Namespace) -> anyhow::Result<Self> {
         let network = network.try_clone()?;
         let (report, started) = mpsc::channel();
@@ -221,8 +221,8 @@ fn watch_this_process() -> io::Result<OwnedFd> {
     }
 }
 
-/// Mounts a /proc that shows the processes of this namespace, visible to this process and its
-/// descendants only.
+/// Mounts a /proc that shows the processes of this namespace, visible to this
+/// process and its descendants only.
 fn show_own_processes() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;

@@ -11,7 +11,7 @@ use cc_trainer::{
     scenario::{Direction, Scenario},
 };
 
-/// Time between two lines.
+/// Time between two lines of output.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Number of lines between two headings.
 const PAGE: u32 = 20;

@@ -21,17 +21,17 @@ pub struct Entry {
     /// Relative frequency: the entry is drawn in weight / (sum of all weights) of the episodes.
     #[serde(default = "one")]
     pub weight: f64,
-    /// Scenarios as `--scenarios` names them: sets, members of sets, and files. Each episode draws
-    /// one of them uniformly.
+    /// Scenarios as `--scenarios` names them: sets, members of sets, and files. Each episode
+    /// draws one of them uniformly.
     pub scenarios: Option<String>,
     /// A random family, as the alternative to `scenarios`.
     pub random: Option<RandomLinks>,
-    /// The flows on the link. When absent, a scenario keeps its own flows and a random link has a
-    /// single learned flow.
+    /// The flows on the link. When absent, a scenario keeps its own flows and a random link
+    /// has a single learned flow.
     pub flows: Option<Flows>,
-    /// The episode starts at a time drawn uniformly from 0 to this many seconds into the scenario.
-    /// If a schedule or a trace always began at the same point, the policy could memorise it down
-    /// to the first packets.
+    /// The episode starts at a time drawn uniformly from 0 to this many seconds into the
+    /// scenario. If a schedule or a trace always began at the same point, the policy could
+    /// memorise it down to the first packets.
     #[serde(default)]
     pub shift_s: f64,
 }
@@ -39,8 +39,8 @@ pub struct Entry {
 /// A closed range: its lower and its upper end.
 pub type Range = [f64; 2];
 
-/// A family of random links. Rates, delays, queue sizes and probabilities are drawn uniformly in
-/// their logarithm.
+/// A family of random links. Rates, delays, queue sizes and probabilities are
+/// drawn uniformly in their logarithm.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RandomLinks {
@@ -73,11 +73,11 @@ pub struct RandomLinks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServiceKind {
-    /// The rate is constant.
+    /// The rate stays at the drawn value.
     #[default]
     Constant,
-    /// The mean rate is constant, and packets leave at the times of a Poisson process, as on the
-    /// calibrated paths of Pantheon.
+    /// The mean rate is constant, and packets leave at the times of a Poisson process, as on
+    /// the calibrated paths of Pantheon.
     Poisson,
     /// A generated cellular trace ([`Cellular`]) with randomly drawn parameters.
     Cellular,
@@ -107,8 +107,8 @@ pub struct Flows {
     pub learned: [usize; 2],
     /// All learned flows but the first, and all background flows, start within this many seconds.
     pub stagger_s: f64,
-    /// Largest extra propagation delay of a flow in each direction, ms; drawn uniformly from 0 to
-    /// it.
+    /// Largest extra propagation delay of a flow in each direction, ms; drawn
+    /// uniformly from 0 to it.
     pub extra_delay_ms: f64,
     /// Fraction of the episodes that have background flows, 0 to 1.
     pub background_share: f64,
@@ -134,7 +134,7 @@ pub(super) struct Links {
     tasks: Vec<String>,
 }
 
-/// A checked [`Entry`].
+/// An [`Entry`] that was checked, with its scenarios.
 #[derive(Clone, Debug)]
 struct LoadedEntry {
     /// Sum of the weights up to and including this entry.
@@ -514,7 +514,7 @@ impl Flows {
 }
 
 impl Default for Flows {
-    /// A single learned flow.
+    /// One learned flow from the start, and no background flows.
     fn default() -> Self {
         Self {
             learned: [1, 1],

@@ -20,10 +20,10 @@ const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Objective {
-    /// The agent's own reward ([`Interface::reward`]), summed over all windows since the action,
-    /// times `scale`.
+    /// The agent's own reward ([`Interface::reward`]), summed over all windows
+    /// since the action, times `scale`.
     Environment {
-        /// Factor of the reward.
+        /// Factor of the reward, 1 by default.
         #[serde(default = "one")]
         scale: f64,
     },
@@ -31,13 +31,13 @@ pub enum Objective {
     Power(PowerObjective),
 }
 
-/// `a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l − s |ln w|`, times the time since the action in units
-/// of a window's length.
+/// `a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l − s |ln w|`, times the time since the action in
+/// units of a window's length.
 ///
 /// - t is the flow's throughput (payload acknowledged or SACKed) from this turn to its next one,
 ///   and r its fair share: the link's mean rate divided by the number of active flows.
-/// - d is the mean one-way delay of the data packets that arrived in that time, d₀ that of an idle
-///   link.
+/// - d is the mean one-way delay of the data packets that arrived in that time, d₀
+///   that of an idle link.
 /// - l is the fraction of the bytes sent that were retransmissions.
 /// - w is the factor by which the action changed the cwnd.
 ///
@@ -56,13 +56,13 @@ pub struct PowerObjective {
     pub epsilon: f64,
     /// s, the cost of changing the cwnd by a factor of e.
     pub switch: f64,
-    /// Takes as d the largest delay of the newest windows, derived from the RTT, instead of the
-    /// mean one-way delay.
+    /// Takes as d the largest delay of the newest windows, derived from the RTT, instead
+    /// of the mean one-way delay.
     pub max_delay: bool,
     /// Takes as r the link's whole rate instead of the fair share.
     pub whole_rate: bool,
-    /// Gives every learned flow the mean reward of all active learned flows of the link, instead of
-    /// its own reward.
+    /// Gives every learned flow the mean reward of all active learned flows of the link,
+    /// instead of its own reward.
     pub shared: bool,
     /// Factor of the whole reward.
     pub scale: f64,

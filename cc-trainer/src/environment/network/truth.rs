@@ -22,8 +22,8 @@ pub(super) struct Truth {
 /// Number of values in the critic's privileged input.
 pub(super) const PRIVILEGED: usize = 12;
 
-/// Interval over which the current rate is averaged, ns. On a trace, a shorter one would count
-/// single packets.
+/// Interval over which the current rate is averaged, ns. On a trace, a shorter
+/// one would count single packets.
 const NOW_NS: u64 = 200_000_000;
 
 impl Truth {
@@ -68,8 +68,8 @@ impl Truth {
             .count()
     }
 
-    /// Returns the one-way delay of a full-sized data packet on the idle link, s: propagation and
-    /// serialisation.
+    /// Returns the one-way delay of a full-sized data packet on the idle
+    /// link, s: propagation and serialisation.
     pub(super) fn base_delay_s(&self, flow: usize, now: Nanos) -> f64 {
         let extra = self.scenario.flows[flow].extra_delay;
         let propagation = delay_at(&self.scenario.forward.delay, now) + extra;
