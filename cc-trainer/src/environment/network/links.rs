@@ -8,7 +8,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, seq::IndexedRandom};
 use serde::{Deserialize, Serialize};
 
-use super::ConfigError;
+use super::NetworkConfigError;
 use crate::scenario::{
     self, Cellular, Delay, DelayChange, Direction, Flow, Loss, MAX_FLOWS, MTU, Poisson, Policer,
     Queue, Rate, RatePoint, Scenario, Service, Trace,
