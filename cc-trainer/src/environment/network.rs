@@ -5,197 +5,38 @@
 //! a policy meets the same interface in training as when it is served, including the delay of its
 //! decisions.
 
+mod error;
+mod flows;
 mod links;
 mod objective;
+mod random;
+mod range;
+mod schemes;
 mod truth;
+mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cc_agent::environment::{Environment as Interface, EnvironmentError};
 use cc_agent::policy::{Choice, State};
-use cc_ebpf::{Settings, Startup};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
-use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
 use crate::path::Nanos;
-use crate::scenario::{Scenario, ScenarioError};
-use crate::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
-use crate::sim::serve::{Asked, Delay, Mode, Served};
-use crate::sim::{Control, RECEIVER_REST, Simulation};
-use links::Links;
+use crate::sim::Simulation;
+use crate::sim::serve::{Asked, Served};
 use objective::{Latest, Meter, Situation};
-use truth::{PRIVILEGED, Truth};
+use truth::Truth;
 
-pub use links::{Entry, Flows, RandomLinks, Range, SCHEMES, ServiceKind, Sometimes};
+pub use error::NetworkConfigError;
+pub use flows::Flows;
+pub use links::Entry;
 pub use objective::{Objective, PowerObjective};
-
-/// Configuration of the simulated links and of the reward, `[environment]` of kind `network`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct NetworkConfig {
-    /// Observation, actions and window length of the policy; written to its policy file.
-    pub policy: Interface,
-    /// The links to draw from, each entry with a weight.
-    pub links: Vec<Entry>,
-    /// The reward that is maximised.
-    pub objective: Objective,
-    /// Length of an episode, s.
-    pub episode_s: f64,
-    /// Pause of the receiving applications between two reads, ms. Each episode draws it from this
-    /// range, uniformly in its logarithm.
-    pub receiver_rest_ms: Range,
-    /// Time from the arrival of a window at the agent until its decision is published.
-    pub delay: Delay,
-    /// Whether senders wait for their decisions or go on meanwhile.
-    pub mode: Mode,
-    /// Whether flows keep their initial cwnd until the first decision, as in the mvfst-rl paper,
-    /// instead of starting in slow start.
-    pub constant_start: bool,
-}
-
-impl Default for NetworkConfig {
-    /// The six calibrated Pantheon links of the mvfst-rl paper, 30 s each.
-    fn default() -> Self {
-        Self {
-            policy: Interface::default(),
-            links: vec![Entry {
-                weight: 1.0,
-                scenarios: Some("calibrated".to_owned()),
-                random: None,
-                flows: None,
-                shift_s: 0.0,
-            }],
-            objective: Objective::default(),
-            episode_s: 30.0,
-            receiver_rest_ms: [1e3 * RECEIVER_REST.as_secs_f64(); 2],
-            delay: Delay::default(),
-            mode: Mode::default(),
-            constant_start: false,
-        }
-    }
-}
-
-/// Why a [`NetworkConfig`] cannot be used. The message names the setting.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetworkConfigError {
-    /// A parameter of the decision delay is out of its range; the string names it.
-    #[error("delay: {0}")]
-    Delay(String),
-    /// A links entry has neither `scenarios` nor `random`, or both.
-    #[error(
-        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") \
-         or `random` (a family)"
-    )]
-    Entry {
-        /// Position of the entry in `links`, counted from 0.
-        index: usize,
-    },
-    /// The policy's observation, actions or windows are not valid.
-    #[error("policy.{0}")]
-    Interface(#[from] EnvironmentError),
-    /// The configuration has no links entry.
-    #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
-    NoLinks,
-    /// A number is out of its range.
-    #[error("{place} is {found}; expected {least} to {most}")]
-    Range {
-        /// Path of the setting, such as `links[0].random.rate_mbps`.
-        place: String,
-        /// The number in the configuration.
-        found: f64,
-        /// The smallest number that is valid.
-        least: f64,
-        /// The largest number that is valid.
-        most: f64,
-    },
-    /// A scenario is unknown or its file cannot be read.
-    #[error("links: {0}")]
-    Scenario(#[from] ScenarioError),
-    /// A background flow uses a congestion control that the simulator does not have.
-    #[error("{place} names the scheme `{found}`; the simulator has {}", SCHEMES.join(", "))]
-    Scheme {
-        /// The setting or scenario that names it.
-        place: String,
-        /// The name that is unknown, possibly empty.
-        found: String,
-    },
-    /// The scenario's link has no rate, so that throughput cannot be related to it.
-    #[error("the scenario `{scenario}` has no rate, so nothing can be learned on it: leave it out")]
-    Unlimited {
-        /// Name of the scenario, without its set.
-        scenario: String,
-    },
-}
-
-/// A checked configuration with its scenarios, shared by any number of environments.
-#[derive(Clone, Debug)]
-pub struct World {
-    config: NetworkConfig,
-    links: Links,
-    settings: Settings,
-    spec: Spec,
-}
-
-impl World {
-    /// Checks the configuration and reads its scenarios.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error when a setting is out of range, a scenario cannot be read, or a link has no
-    /// rate. The message names the setting.
-    pub fn new(config: NetworkConfig) -> Result<Self, NetworkConfigError> {
-        config.policy.validate()?;
-        config.delay.validate().map_err(NetworkConfigError::Delay)?;
-        if !(0.1..=86_400.0).contains(&config.episode_s) {
-            return Err(NetworkConfigError::Range {
-                place: "episode_s".to_owned(),
-                found: config.episode_s,
-                least: 0.1,
-                most: 86_400.0,
-            });
-        }
-        links::ordered(config.receiver_rest_ms, 1e-3, 100.0, || {
-            "receiver_rest_ms".to_owned()
-        })?;
-        let links = Links::new(&config.links)?;
-        let startup = match config.constant_start {
-            true => Startup::Constant,
-            false => Startup::SlowStart,
-        };
-        Ok(Self {
-            settings: Learned::settings(&config.policy, startup),
-            spec: Spec {
-                seats: links.most_learned(),
-                observation: config.policy.observation_len(),
-                privileged: PRIVILEGED,
-                actions: config.policy.actions.len(),
-                tasks: links.tasks().len(),
-            },
-            links,
-            config,
-        })
-    }
-
-    /// Returns the sizes of this world's environments.
-    pub fn spec(&self) -> Spec {
-        self.spec
-    }
-
-    /// Returns the names of the tasks in order: the scenarios' names, and `random-N` for links
-    /// entry N when it is a random family.
-    pub fn tasks(&self) -> &[String] {
-        self.links.tasks()
-    }
-
-    /// Returns the configuration that this world was made from.
-    pub fn config(&self) -> &NetworkConfig {
-        &self.config
-    }
-}
+pub use random::{RandomLinks, ServiceKind};
+pub use range::{Range, Sometimes};
+pub use schemes::SCHEMES;
+pub use world::{NetworkConfig, World};
 
 /// An environment of simulated links: each episode draws one link from its [`World`].
 pub struct NetworkEnvironment {
@@ -261,8 +102,8 @@ impl NetworkEnvironment {
             .iter()
             .map(|flow| flow.scheme.is_none().then(|| seats.pop()).flatten())
             .collect();
-        let controls = controls(&scenario, settings, &mut self.random);
-        let rest_ms = links::logarithmic(config.receiver_rest_ms, &mut self.random);
+        let controls = schemes::controls(&scenario, settings, &mut self.random);
+        let rest_ms = range::logarithmic(config.receiver_rest_ms, &mut self.random);
         let simulation = Simulation::new(&scenario, controls, self.random.random())
             .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
@@ -383,24 +224,6 @@ impl Environment for NetworkEnvironment {
         };
         episode.served.answer(choice, State::default());
     }
-}
-
-/// Creates the congestion control of each flow of the scenario.
-fn controls(
-    scenario: &Scenario,
-    settings: &Settings,
-    random: &mut Xoshiro256PlusPlus,
-) -> Vec<Control> {
-    let control = |scheme: Option<&str>| match scheme {
-        Some("bbr") => Control::Bbr(Bbr::new(random.random())),
-        Some("copa") => Control::Copa(Copa::new()),
-        Some("cubic") => Control::Cubic(Cubic::new()),
-        // `Links::new` has refused any other name.
-        Some(_) => Control::Reno(Reno::new()),
-        None => Control::Learned(Box::new(Learned::new(*settings))),
-    };
-    let schemes = scenario.flows.iter().map(|flow| flow.scheme.as_deref());
-    schemes.map(control).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The reward that training maximises, computed from the simulator's ground truth or from the
-//! agent's own measurements.
+//! The reward that training maximises, computed from the simulator's ground truth or
+//! from the agent's own measurements.
 
 use cc_agent::environment::Environment as Interface;
 use cc_agent::reward::Terms;
