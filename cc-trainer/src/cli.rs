@@ -10,6 +10,7 @@ mod link;
 mod ope;
 mod study;
 mod train;
+mod values;
 
 use std::{
     env,

@@ -1,12 +1,12 @@
 //! `cc-trainer blocking`: measures the throughput lost by a sender that waits for its decisions.
 
-use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use cc_agent::policy::{PolicySpec, Serving};
 use cc_trainer::{blocking::Blocking, scenario};
 
-use super::interrupt;
+use super::{interrupt, values::seconds};
 
 /// Measure, in the simulator, how much a sender loses by waiting for its decisions.
 ///
@@ -95,11 +95,4 @@ pub(crate) fn command(args: &BlockingArgs) -> anyhow::Result<ExitCode> {
         ))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match f64::from_str(text) {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected a number of seconds from 0.1 to 86400".to_owned()),
-    }
 }

@@ -12,7 +12,7 @@ use cc_trainer::{
     normalise::input_shapes,
 };
 
-use super::{SCRATCH_PARTITION, bar};
+use super::{SCRATCH_PARTITION, bar, values::discount};
 
 /// Make training material from recordings: a table with one row per decision and what followed it.
 ///
@@ -134,12 +134,4 @@ fn report(
         kinds.collect::<Vec<_>>().join(", "),
         args.out.display(),
     )
-}
-
-/// Parses a discount: above 0 and at most 1.
-pub(super) fn discount(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(discount) if discount > 0.0 && discount <= 1.0 => Ok(discount),
-        _ => Err("expected a number above 0 and at most 1".to_owned()),
-    }
 }

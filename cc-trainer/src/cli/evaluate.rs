@@ -1,6 +1,6 @@
 //! `cc-trainer evaluate`: runs congestion controls over scenarios and measures them.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use cc_agent::policy::{PolicySpec, Serving};
@@ -12,7 +12,7 @@ use cc_trainer::{
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::interrupt;
+use super::{interrupt, values::seconds};
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
@@ -285,15 +285,6 @@ fn platform() -> impl TypedValueParser<Value = Platform> {
         "sim" => Platform::Sim,
         _ => Platform::Kernel,
     })
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a number of seconds from 0.1 to 86400".to_owned();
-    let seconds = f64::from_str(text).map_err(|_| expected())?;
-    match (0.1..=86_400.0).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(expected()),
-    }
 }
 
 fn jobs(text: &str) -> Result<Jobs, String> {

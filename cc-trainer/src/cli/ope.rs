@@ -20,7 +20,7 @@ use cc_trainer::{
 };
 use tempfile::NamedTempFile;
 
-use super::{SCRATCH_PARTITION, bar, dataset::discount};
+use super::{SCRATCH_PARTITION, bar, values::discount};
 
 /// Estimate from recordings what another policy would have earned.
 ///

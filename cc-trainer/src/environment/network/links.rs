@@ -173,7 +173,8 @@ impl Links {
     }
 }
 
-/// Checks that policies can be trained on a scenario, with its own flows or with those of the entry.
+/// Checks that a policy can be trained on a scenario. If the entry has flows, they replace the
+/// scenario's, which are then not checked.
 fn check_scenario(scenario: &Scenario, own_flows: bool) -> Result<(), NetworkConfigError> {
     let name = || format!("the scenario `{}`", scenario.name);
     if scenario.forward.service.mean_bits_per_second().is_none() {
