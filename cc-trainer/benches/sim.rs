@@ -18,7 +18,7 @@ use cc_sim::{
 };
 use cc_trainer::environment::{
     Environment, Turn,
-    network::{Config, Network, World},
+    network::{NetworkConfig, NetworkEnvironment, World},
 };
 
 const ROUNDS: usize = 5;
@@ -64,9 +64,9 @@ fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f
 
 /// Decisions a second over the calibrated links, each with the observation that a policy would get.
 fn steps_per_s() -> anyhow::Result<f64> {
-    let world = Arc::new(World::new(Config::default())?);
+    let world = Arc::new(World::new(NetworkConfig::default())?);
     let rounds = (0..ROUNDS as u64).map(|round| {
-        let mut network = Network::new(Arc::clone(&world), round);
+        let mut network = NetworkEnvironment::new(Arc::clone(&world), round);
         let actions = network.spec().actions;
         let mut turn = Turn::default();
         let start = Instant::now();

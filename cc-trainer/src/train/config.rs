@@ -208,9 +208,9 @@ impl Config {
             checkpoint_seconds: default_checkpoint_seconds(),
             // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
             serving: Serving::Softmax { temperature: 1.0 },
-            environment: Environments::Recorded(recorded::Config {
+            environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
-                ..recorded::Config::default()
+                ..recorded::RecordedConfig::default()
             }),
             init: None,
             model: Model::default(),

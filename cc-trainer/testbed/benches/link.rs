@@ -21,7 +21,7 @@ use cc_sim::{
     path::{Direction, Packet},
     scenario::{self, MTU, Scenario},
 };
-use cc_trainer::{
+use cc_testbed::{
     evaluate::{self, Agents, Control, FlowSetup, Scheme, Setup},
     link::Namespace,
     summary::{Platform, Run},

@@ -1,4 +1,4 @@
-//! What a person sees of a link.
+//! The output of `cc-trainer link`: a line per second, and a summary.
 
 use std::{
     fmt::Write as _,
@@ -10,12 +10,12 @@ use cc_sim::path::DirectionObservation;
 use cc_sim::scenario::{Direction, Scenario};
 use cc_testbed::link::LinkObservation;
 
-/// Time between two lines.
+/// Time between two lines of output.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Lines between two headings.
+/// Number of lines between two headings.
 const PAGE: u32 = 20;
 
-/// Prints a line a second.
+/// Prints a line per second about a running link.
 pub(super) struct Live<'a> {
     scenario: &'a Scenario,
     start: Instant,
@@ -33,13 +33,13 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Time until the next line.
+    /// Returns the time until the next line is due.
     pub(super) fn until_next(&self) -> Duration {
         let due = self.start + PERIOD * (self.lines + 1);
         due.saturating_duration_since(Instant::now())
     }
 
-    /// Prints the next line.
+    /// Prints the next line, from the link's counters.
     pub(super) fn show(&mut self, observation: LinkObservation) {
         let mut text = String::new();
         if self.lines.is_multiple_of(PAGE) {
@@ -69,17 +69,18 @@ impl<'a> Live<'a> {
             text += " |";
             text += &columns(model, now, before);
         }
-        // Nobody may be reading any more.
+        // The reader may be gone; a failed write is ignored.
         let _ = writeln!(io::stderr(), "{text}");
         self.last = Some(observation);
         self.lines += 1;
-        // After a pause (the process was stopped) there is one line, not one for each second missed.
+        // After a pause (the process was stopped), one line is printed instead of one per missed
+        // second.
         let missed = self.start.elapsed().as_secs() as u32;
         self.lines = self.lines.max(missed);
     }
 }
 
-/// A line about a whole run.
+/// Returns a line about a whole run.
 pub(super) fn summary(scenario: &Scenario, observation: &LinkObservation) -> String {
     let LinkObservation {
         path,
@@ -113,7 +114,7 @@ pub(super) fn summary(scenario: &Scenario, observation: &LinkObservation) -> Str
     text
 }
 
-/// Figures of one direction since `before`.
+/// Formats the columns of one direction, from its counters since `before`.
 fn columns(
     model: &Direction,
     now: &DirectionObservation,
@@ -138,7 +139,7 @@ fn columns(
         drops -= earlier.dropped.total().packets;
         packets -= earlier.data_delivered.packets;
         sum -= earlier.delay_sum_ns;
-        // Counts only grow, so this cannot go below 0.
+        // Counters never decrease, so the difference is not negative.
         let _ = delays.subtract(&earlier.delay);
     }
     let capacity =
@@ -158,7 +159,7 @@ fn columns(
     )
 }
 
-/// Mean capacity between two times, Mbit/s; none when it is unlimited.
+/// Returns the mean capacity between two times, Mbit/s; `None` when it is unlimited.
 fn capacity(model: &Direction, from: Duration, to: Duration) -> Option<f64> {
     let seconds = to.saturating_sub(from).as_secs_f64();
     let bits = model.service.capacity_bits(from, to)?;
