@@ -27,7 +27,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline_s: u64,
 
-    /// Afterwards run the longer proofs: tests marked as ignored for their length, and fuzzing.
+    /// Afterwards run the longer proofs: the unit tests marked as ignored, and fuzzing of everything
+    /// that reads bytes from outside (records, policies, scenarios, traces, requests, recordings).
     #[arg(long)]
     long: bool,
 
@@ -46,7 +47,8 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     let deadline = Duration::from_secs(args.deadline_s);
     test(&args.cargo, deadline)?;
     if args.long {
-        long::run(Duration::from_secs(args.fuzz_s), deadline)?;
+        let fuzz = Duration::from_secs(args.fuzz_s);
+        long::run(&long::Limits { deadline, fuzz })?;
     }
     Ok(())
 }
