@@ -1,13 +1,11 @@
 //! The `tcp_congestion_ops` callbacks.
 
 use aya_log_ebpf::warn;
-use cc_ebpf::{
-    AckSample, CaState, Counter, Cwnd, Events, Flow, Settings, SocketState, pacing_rate, reno,
-};
+use cc_ebpf::{CaState, Counter, Events, Published, Settings, SocketState, pacing_rate, reno};
 
 use crate::{
     arguments::{Arguments, entry_point},
-    follow::{close, decision_cell, flow_of, measure, open},
+    follow::{Rings, close, decision_cell, flow_of, open},
     maps::{HEARTBEAT, SETTINGS, count},
     socket::{RateSample, Socket},
 };
@@ -22,14 +20,10 @@ entry_point!(
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
         let state = socket.state();
-        if state.generation != 0 {
+        if state.has_flow() {
             close(socket, &state);
         }
-        socket.set_state(SocketState {
-            stage: SocketState::READY,
-            base: socket.totals(0),
-            ..SocketState::default()
-        });
+        socket.set_state(SocketState::ready(socket.totals(0)));
         0
     }
 );
@@ -39,9 +33,9 @@ entry_point!(
     cc_release, "fentry/cc_release", |arguments| {
         let socket = arguments.socket();
         let mut state = socket.state();
-        if state.generation != 0 {
+        if state.has_flow() {
             close(socket, &state);
-            state.generation = 0;
+            state.release();
             socket.set_state(state);
         }
         0
@@ -123,7 +117,7 @@ entry_point!(
 
 #[inline(always)]
 fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
-    let Some(settings) = SETTINGS.get(0) else {
+    let (Some(settings), Some(heartbeat)) = (SETTINGS.get(0), HEARTBEAT.get(0)) else {
         return;
     };
     let mut state = socket.state();
@@ -140,49 +134,44 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         socket.set_state(state);
     }
     let ack = socket.ack_sample(sample, totals);
-    let mut window = socket.window();
+    let mut cwnd = socket.cwnd_state();
     match flow_of(&state) {
         Some(flow) => {
-            measure(flow, socket, &ack, window.cwnd, &state, settings);
-            control(arguments, flow, &ack, &mut window, &state, settings);
+            let published = || Published {
+                cell: decision_cell(state.slot),
+                heartbeat,
+            };
+            let mut rings = Rings {
+                socket,
+                state: &state,
+                settings,
+            };
+            let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            tally(arguments, events);
         }
         None => {
-            reno::on_ack(&mut window, &ack);
-            if window.cwnd > settings.cwnd_max {
-                window.cwnd = settings.cwnd_max;
+            reno::on_ack(&mut cwnd, &ack);
+            if cwnd.cwnd > settings.cwnd_max {
+                cwnd.cwnd = settings.cwnd_max;
             }
         }
     }
-    socket.set_window(window);
-    if let Some(rate) = pacing_rate(&window, &ack, settings.pacing_gain_1024) {
+    socket.set_cwnd_state(cwnd);
+    if let Some(rate) = pacing_rate(&cwnd, &ack, settings.pacing_gain_1024) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
 }
 
-/// Sets the window from the newest decision, or without one.
+/// Counts what an ACK led to.
 #[inline(always)]
-fn control(
-    arguments: &Arguments,
-    flow: &mut Flow,
-    ack: &AckSample,
-    window: &mut Cwnd,
-    state: &SocketState,
-    settings: &Settings,
-) {
-    let Some(heartbeat) = HEARTBEAT.get(0) else {
-        return;
-    };
-    let cell = decision_cell(state.slot);
-    let generation = state.generation;
+fn tally(arguments: &Arguments, events: Events) {
     let Events {
         taken,
         clamped,
         stale,
         fallback_entered,
         fallback_left,
-    } = flow
-        .controller
-        .on_ack(window, ack, cell, generation, heartbeat, settings);
+    } = events;
     if taken {
         count(Counter::DecisionsTaken);
     }

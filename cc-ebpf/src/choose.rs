@@ -5,7 +5,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 
-use crate::maps::NAME;
+use crate::layout::NAME;
 
 // enum in include/uapi/linux/bpf.h; options of include/uapi/linux/tcp.h.
 const BPF_SOCK_OPS_TCP_CONNECT_CB: u32 = 3;

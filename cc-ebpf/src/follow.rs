@@ -4,7 +4,7 @@
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{
     AckRecord, AckSample, ClosedRecord, Counter, Decision, Features, Flow, Header, OpenedRecord,
-    Settings, SocketState, WindowRecord,
+    RecordSink, Settings, SocketState, WindowRecord,
 };
 
 use crate::{
@@ -18,7 +18,7 @@ const BPF_RB_NO_WAKEUP: u64 = 1;
 /// The flow of a socket, if it has a slot.
 #[inline(always)]
 pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
-    if state.generation == 0 {
+    if !state.has_flow() {
         return None;
     }
     // SAFETY: the slot is this socket's until it is released, and the kernel calls us under the
@@ -39,8 +39,7 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u
         return false;
     };
     let generation = Decision::next_generation(flow.generation);
-    state.slot = slot;
-    state.generation = generation;
+    state.assign(slot, generation);
     flow.begin_change();
     flow.open(slot, generation, now_ns, state.base, decision_cell(slot));
     socket.identify(&mut flow.opened.identity);
@@ -88,37 +87,6 @@ pub(crate) fn close(socket: Socket, state: &SocketState) {
     }
 }
 
-/// Adds an ACK that found the window at `cwnd` segments to the flow's window, after closing the window if its time is
-/// up.
-#[inline(always)]
-pub(crate) fn measure(
-    flow: &mut Flow,
-    socket: Socket,
-    ack: &AckSample,
-    cwnd: u32,
-    state: &SocketState,
-    settings: &Settings,
-) {
-    flow.begin_change();
-    if flow.window.is_over(ack.now_ns, settings.window_ns) {
-        if flow.window.acks > 0 {
-            emit_window(flow, ack, cwnd);
-        }
-        flow.window.restart(ack.now_ns);
-    }
-    let features = flow
-        .extractor
-        .extract(ack, cwnd, settings.min_rtt_window_ns);
-    if let Some(features) = features {
-        flow.window.add(&features);
-        let (local_port, remote_port) = socket.ports();
-        if settings.records_acks_of(state.slot, local_port, remote_port) {
-            emit_ack(flow, ack, cwnd, state, &features);
-        }
-    }
-    flow.end_change();
-}
-
 /// What the cwnd map holds for a slot.
 #[inline(always)]
 pub(crate) fn decision_cell(slot: u32) -> u64 {
@@ -129,27 +97,40 @@ pub(crate) fn decision_cell(slot: u32) -> u64 {
     }
 }
 
-#[inline(always)]
-fn emit_window(flow: &mut Flow, ack: &AckSample, cwnd: u32) {
-    flow.complete_window(ack, cwnd);
-    if RECORDS.output::<WindowRecord>(&flow.window, 0).is_err() {
-        count(Counter::RecordsDropped);
-    }
+/// The ring buffers, for the records of one socket's flow.
+pub(crate) struct Rings<'a> {
+    pub(crate) socket: Socket,
+    pub(crate) state: &'a SocketState,
+    pub(crate) settings: &'a Settings,
 }
 
-#[inline(always)]
-fn emit_ack(flow: &Flow, ack: &AckSample, cwnd: u32, state: &SocketState, features: &Features) {
-    let Some(mut entry) = ACKS.reserve::<AckRecord>(0) else {
-        count(Counter::AckRecordsDropped);
-        return;
-    };
-    let record = entry.as_mut_ptr();
-    // SAFETY: the entry is as large as the record, and is submitted only when filled.
-    unsafe {
-        (*record).header = Header::of::<AckRecord>(state.slot, state.generation, ack.now_ns);
-        (*record).window = flow.window.index;
-        (*record).cwnd = cwnd;
-        (*record).features = *features;
+impl RecordSink for Rings<'_> {
+    #[inline(always)]
+    fn window(&mut self, record: &WindowRecord) {
+        if RECORDS.output::<WindowRecord>(record, 0).is_err() {
+            count(Counter::RecordsDropped);
+        }
     }
-    entry.submit(BPF_RB_NO_WAKEUP);
+
+    #[inline(always)]
+    fn ack(&mut self, window: u32, ack: &AckSample, cwnd: u32, features: &Features) {
+        let (slot, generation) = (self.state.slot, self.state.generation);
+        let (local_port, remote_port) = self.socket.ports();
+        if !self.settings.records_acks_of(slot, local_port, remote_port) {
+            return;
+        }
+        let Some(mut entry) = ACKS.reserve::<AckRecord>(0) else {
+            count(Counter::AckRecordsDropped);
+            return;
+        };
+        let record = entry.as_mut_ptr();
+        // SAFETY: the entry is as large as the record, and is submitted only when filled.
+        unsafe {
+            (*record).header = Header::of::<AckRecord>(slot, generation, ack.now_ns);
+            (*record).window = window;
+            (*record).cwnd = cwnd;
+            (*record).features = *features;
+        }
+        entry.submit(BPF_RB_NO_WAKEUP);
+    }
 }

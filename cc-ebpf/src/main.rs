@@ -11,6 +11,7 @@ mod arguments;
 mod callbacks;
 mod choose;
 mod follow;
+mod layout;
 mod maps;
 mod observer;
 mod socket;

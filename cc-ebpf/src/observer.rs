@@ -6,11 +6,11 @@
 //! did is told by the next one ([`Glimpse`]).
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use cc_ebpf::{AckSample, CaState, Counter, Glimpse, Settings, SocketState};
+use cc_ebpf::{AckSample, CaState, Counter, Observed, Settings, SocketState};
 
 use crate::{
     arguments::{Arguments, entry_point},
-    follow::{close, flow_of, measure, open},
+    follow::{Rings, close, flow_of, open},
     maps::{OBSERVED, SELECTION, SETTINGS, count},
     socket::Socket,
 };
@@ -20,21 +20,6 @@ use crate::{
 const RATE_SAMPLE: usize = 4;
 /// `TCP_ESTABLISHED` (include/net/tcp_states.h).
 const ESTABLISHED: u32 = 1;
-
-/// What is kept of a socket that was looked at. One that the selection passes over stays here as well, in stage
-/// [`SocketState::OPENED`] without a slot, so that it is not looked at again on each ACK.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Observed {
-    state: SocketState,
-    /// The congestion control that it had.
-    ops: u64,
-    /// Whether the segment that arrived at the last glimpse was an ACK for the congestion control.
-    pending: u32,
-    /// Which glimpse is the last one.
-    last: u32,
-    glimpses: [Glimpse; 2],
-}
 
 /// A new entry: too large for a program's stack.
 // SAFETY: integers only, of which any bytes are some.
@@ -112,7 +97,7 @@ fn observe_ack(arguments: &Arguments) {
     let Some(observed) = known(socket) else {
         return;
     };
-    if is_passed_over(observed) {
+    if observed.state.is_passed_over() {
         return;
     }
     let totals = socket.totals(observed.state.rtos);
@@ -128,7 +113,7 @@ fn observe_segment(arguments: &Arguments) {
     let Some(observed) = known(socket) else {
         return;
     };
-    if is_passed_over(observed) {
+    if observed.state.is_passed_over() {
         return;
     }
     // SAFETY: a helper without arguments.
@@ -170,24 +155,24 @@ fn known(socket: Socket) -> Option<&'static mut Observed> {
     None
 }
 
-#[inline(always)]
-fn is_passed_over(observed: &Observed) -> bool {
-    observed.state.stage == SocketState::OPENED && observed.state.generation == 0
-}
-
 /// Takes an ACK that found the window at `cwnd` segments.
 #[inline(always)]
 fn take(kept: &mut SocketState, socket: Socket, ack: &AckSample, cwnd: u32, settings: &Settings) {
-    if kept.stage == SocketState::READY {
+    if kept.is_ready() {
         let mut state = *kept;
-        state.stage = SocketState::OPENED;
+        state.pass_over();
         if !open(socket, &mut state, ack.now_ns, cwnd) {
             count(Counter::FlowsWithoutSlot);
         }
         *kept = state;
     }
     if let Some(flow) = flow_of(kept) {
-        measure(flow, socket, ack, cwnd, kept, settings);
+        let mut rings = Rings {
+            socket,
+            state: kept,
+            settings,
+        };
+        flow.measure(ack, cwnd, settings, &mut rings);
     }
 }
 

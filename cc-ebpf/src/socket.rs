@@ -3,19 +3,11 @@
 
 use aya_ebpf::cty::c_void;
 use cc_ebpf::{
-    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Glimpse, Identity, Selection, SocketState,
+    ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
     Totals,
 };
 
-use crate::maps::KERNEL;
-
-/// The running kernel's offset of a member: a constant to the verifier.
-macro_rules! offset {
-    ($member:ident) => {{
-        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
-        unsafe { core::ptr::read_volatile(&raw const KERNEL.$member) }
-    }};
-}
+use crate::layout::offset;
 
 const AF_INET6: u16 = 10;
 // enum in include/net/tcp_states.h.
@@ -50,20 +42,20 @@ impl Socket {
     }
 
     #[inline(always)]
-    pub(crate) fn window(self) -> Cwnd {
-        Cwnd {
+    pub(crate) fn cwnd_state(self) -> CwndState {
+        CwndState {
             cwnd: self.cwnd(),
             ssthresh: self.read(offset!(snd_ssthresh)),
-            acked: self.read(offset!(snd_cwnd_cnt)),
+            cwnd_cnt: self.read(offset!(snd_cwnd_cnt)),
             clamp: self.read(offset!(snd_cwnd_clamp)),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn set_window(self, window: Cwnd) {
-        self.write(offset!(snd_cwnd), window.cwnd);
-        self.write(offset!(snd_ssthresh), window.ssthresh);
-        self.write(offset!(snd_cwnd_cnt), window.acked);
+    pub(crate) fn set_cwnd_state(self, state: CwndState) {
+        self.write(offset!(snd_cwnd), state.cwnd);
+        self.write(offset!(snd_ssthresh), state.ssthresh);
+        self.write(offset!(snd_cwnd_cnt), state.cwnd_cnt);
     }
 
     #[inline(always)]

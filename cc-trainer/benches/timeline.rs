@@ -2,9 +2,6 @@
 //! many. 200 flows at a time interleave, as on a host; a flow lasts about a minute. `TIMELINE_ROWS` asks for other sizes
 //! (`TIMELINE_ROWS=1000000,10000000`), `TMPDIR` says where; ten million rows need some 30 GB there.
 
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
-
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -14,19 +11,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::{Startup, WindowRecord};
-use cc_trainer::{
-    dataset::{
-        Recordings,
-        timeline::{self, Output, Settings},
-    },
-    environment::network,
+use cc_lab::Report;
+use cc_recording::FileWriter;
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -34,8 +28,14 @@ use cc_trainer::{
         serve::{Delay, Mode, Served},
     },
 };
+use cc_trainer::{
+    dataset::{
+        Recordings,
+        timeline::{self, Output, Settings},
+    },
+    environment::network,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use report::Report;
 
 /// Sizes that are measured, rows.
 const SIZES: [u64; 2] = [250_000, 1_000_000];
@@ -152,9 +152,9 @@ fn measured(directory: &Path) -> anyhow::Result<()> {
 fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
     let directory = directory.join("recordings");
     fs::create_dir(&directory)?;
-    let environment = Environment {
+    let environment = Interface {
         history: 5,
-        ..Environment::default()
+        ..Interface::default()
     };
     let patterns = (0..SIMULATED)
         .map(|seed| simulated(&environment, seed))
@@ -219,7 +219,7 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
 fn flush(
     writer: &mut Option<FileWriter>,
     group: &mut Vec<Row>,
-    environment: &Environment,
+    environment: &Interface,
     directory: &Path,
     files: &mut usize,
 ) -> anyhow::Result<()> {
@@ -238,7 +238,7 @@ fn flush(
 }
 
 fn create(
-    environment: &Environment,
+    environment: &Interface,
     directory: &Path,
     files: &mut usize,
 ) -> anyhow::Result<FileWriter> {
@@ -260,7 +260,7 @@ fn create(
 
 /// The windows of a simulated flow under actions at random, with their decisions.
 fn simulated(
-    environment: &Environment,
+    environment: &Interface,
     seed: u64,
 ) -> anyhow::Result<Vec<(WindowRecord, Option<Decided>)>> {
     let rate = 2 << seed;

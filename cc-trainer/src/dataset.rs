@@ -20,10 +20,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cc_agent::{
-    environment::Environment,
-    recording::{self, FileHeader, RecordingError},
-};
+use cc_core::{interface::Interface, rows::FileHeader};
+use cc_recording::RecordingError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
@@ -34,7 +32,7 @@ pub use trajectory::{Outcome, Step, TERMS, Trajectory};
 #[derive(Clone, Debug)]
 pub struct Recordings {
     files: Vec<PathBuf>,
-    environment: Environment,
+    environment: Interface,
     policies: Vec<String>,
     rows: u64,
 }
@@ -86,7 +84,7 @@ impl Recordings {
     }
 
     /// What observations, actions and rewards are made with.
-    pub fn environment(&self) -> &Environment {
+    pub fn environment(&self) -> &Interface {
         &self.environment
     }
 
@@ -215,7 +213,7 @@ fn complete(directory: &Path) -> Result<(), DatasetError> {
 }
 
 /// Where two environments differ: `setting: this, not that`, from the second's point of view.
-pub(crate) fn differences(expected: &Environment, found: &Environment) -> Vec<String> {
+pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String> {
     fn compare(path: &str, expected: &Value, found: &Value, into: &mut Vec<String>) {
         match (expected, found) {
             (Value::Object(expected), Value::Object(found)) => {

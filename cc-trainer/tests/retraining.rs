@@ -14,20 +14,21 @@ use std::{
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use bytemuck::Zeroable;
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{
         Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
         export::ActorCritic,
     },
-    recording::{AddressForm, Decided, FileHeader, FileWriter, NO_MODE, Replay, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
 };
 use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
+use cc_recording::FileWriter;
 use cc_trainer::{
     dataset::features::Analysis,
-    export,
     ope::{Interval, Method, Refusal, Term, recorded::TERM_NAMES},
+    policy_file,
 };
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
@@ -147,7 +148,7 @@ fn a_recording_becomes_a_policy_that_is_better() {
                  --steps 15000 --out retrained";
     place.run(0, train);
     let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
-    let network = export::network(&policy, 0, 0).expect("one of ours");
+    let network = policy_file::decode(&policy, 0, 0).expect("one of ours");
     let analysis: Analysis = place.json("timeline/features.json");
     assert_eq!(Some(network.normalizer), analysis.normalizer());
     assert_eq!(policy.meta().environment, environment());
@@ -310,7 +311,7 @@ fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
     );
     let network = |path: &str| {
         let file = PolicyFile::read(&place.at(path)).expect("a policy");
-        export::network(&file, 0, 0).expect("one of ours")
+        policy_file::decode(&file, 0, 0).expect("one of ours")
     };
     let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
     assert_eq!(
@@ -352,7 +353,7 @@ fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
             }
         }
     });
-    let other = Environment {
+    let other = Interface {
         actions: "0,/2,*2".parse().expect("actions"),
         ..environment()
     };
@@ -373,7 +374,7 @@ fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
     fs::copy(&good, damaged("copied")).expect("there is space");
     // The middle of flows that are shorter than an observation's memory.
     let parts = place.at("good/1.parquet");
-    let long = Environment {
+    let long = Interface {
         history: DECISIONS,
         ..environment()
     };
@@ -467,11 +468,11 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
     place.policy("even.onnx", &environment(), EVEN);
     place.record("good", &environment(), Some("even.onnx"), 0..8);
     place.write("small.toml", SMALL);
-    let actions = Environment {
+    let actions = Interface {
         actions: "0,/2,-20,+20,*2".parse().expect("actions"),
         ..environment()
     };
-    let history = Environment {
+    let history = Interface {
         history: 3,
         ..environment()
     };
@@ -634,7 +635,7 @@ impl Place {
     }
 
     /// A policy that always prefers the same, and has a network that could learn.
-    fn policy(&self, path: &str, environment: &Environment, logits: [f32; 5]) {
+    fn policy(&self, path: &str, environment: &Interface, logits: [f32; 5]) {
         let meta = PolicyMeta {
             name: "small".to_owned(),
             kind: PolicyKind::Trained,
@@ -652,7 +653,7 @@ impl Place {
 
     /// Records flows that a policy decides about, or that chance does and nobody knows how likely: two files, as when the first
     /// one is full.
-    fn record(&self, path: &str, environment: &Environment, by: Option<&str>, flows: Range<u64>) {
+    fn record(&self, path: &str, environment: &Interface, by: Option<&str>, flows: Range<u64>) {
         let mut policy = by.map(|path| {
             OnnxPolicy::from_file(&self.at(path), None, flows.start).expect("a policy")
         });
@@ -704,10 +705,10 @@ impl Place {
 
 const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
 
-fn environment() -> Environment {
-    Environment {
+fn environment() -> Interface {
+    Interface {
         history: 2,
-        ..Environment::default()
+        ..Interface::default()
     }
 }
 
@@ -732,13 +733,7 @@ impl Recorded {
     }
 
     /// The flow's next window: what its last action makes of it, give or take.
-    fn row(
-        &self,
-        environment: &Environment,
-        number: usize,
-        ours: bool,
-        random: &mut StdRng,
-    ) -> Row {
+    fn row(&self, environment: &Interface, number: usize, ours: bool, random: &mut StdRng) -> Row {
         let length_ns = u64::from(environment.window_ms) * 1_000_000;
         let mut window = WindowRecord::zeroed();
         let end_ns = (number as u64 + 1) * length_ns;
@@ -772,7 +767,7 @@ impl Recorded {
         }
     }
 
-    fn carry_out(&mut self, environment: &Environment, row: &mut Row, decision: Decided) {
+    fn carry_out(&mut self, environment: &Interface, row: &mut Row, decision: Decided) {
         self.action = usize::from(decision.action.expect("all have one"));
         self.cwnd = decision.cwnd;
         row.decision = Some(decision);
@@ -783,7 +778,7 @@ impl Recorded {
 /// What a policy decides on the flows' newest windows.
 fn decided(
     policy: &mut OnnxPolicy,
-    environment: &Environment,
+    environment: &Interface,
     flows: &mut [Recorded],
     newest: &[Row],
 ) -> Vec<Decided> {
@@ -817,7 +812,7 @@ fn decided(
 }
 
 /// What chance decides.
-fn observed(environment: &Environment, flows: &[Recorded], random: &mut StdRng) -> Vec<Decided> {
+fn observed(environment: &Interface, flows: &[Recorded], random: &mut StdRng) -> Vec<Decided> {
     let decisions = flows.iter().map(|flow| {
         let action = random.random_range(0..environment.actions.len());
         Decided {

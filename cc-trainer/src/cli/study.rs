@@ -4,7 +4,7 @@ use std::{num::NonZero, path::PathBuf, process::ExitCode, sync::atomic::Ordering
 
 use anyhow::bail;
 use cc_trainer::{
-    study::{self, Event, Options, Study, results::Results},
+    study::{self, Options, Study, StudyEvent, results::StudyResults},
     train::{progress, record::Finish},
 };
 
@@ -53,8 +53,8 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = interrupt::on_interrupt()?;
     let runs = study::run(&study, &options, &stop, &|event| match event {
-        Event::Begun { name } => super::note(format_args!("{name} begins")),
-        Event::Ended {
+        StudyEvent::Begun { name } => super::note(format_args!("{name} begins")),
+        StudyEvent::Ended {
             name,
             record,
             done,
@@ -69,7 +69,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         }
         _ => {}
     })?;
-    let results = Results::new(&study, &runs, &options.command);
+    let results = StudyResults::new(&study, &runs, &options.command);
     let [json, svg] = results.write(&args.out)?;
     super::print(format_args!(
         "{}\npicture: {}\nfigures: {}\n",

@@ -5,8 +5,9 @@
 //! its rank among *quantiles*. Normality is judged by D'Agostino and Pearson's K² (Biometrika 60, 1973). The rules and their
 //! thresholds are those of Horizon (arXiv 1811.00260, section 4) as far as they are public.
 
-use cc_agent::{environment::Environment, recording::feature_name};
+use cc_core::interface::Interface;
 use cc_ebpf::Feature;
+use cc_recording::feature_name;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -139,7 +140,7 @@ pub struct Found {
 
 impl Sample {
     /// Of inputs with the names that they have in an environment.
-    pub fn new(environment: &Environment) -> Self {
+    pub fn new(environment: &Interface) -> Self {
         let names = names(environment);
         Self {
             width: names.len(),
@@ -238,7 +239,7 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
 
 /// The names of an observation's values in order, and of the reward: `sum.acked`, `max.delay`, `past1.*2`, `past1.cwnd` (1 is
 /// the newest decision), `reward`.
-pub fn names(environment: &Environment) -> Vec<String> {
+pub fn names(environment: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {
         for feature in Feature::ALL {
@@ -560,7 +561,7 @@ mod tests {
 
     #[test]
     fn somebody_may_know_better() {
-        let environment = Environment::default();
+        let environment = Interface::default();
         let mut sample = Sample::new(&environment);
         let width = environment.observation_len();
         for row in 0..100 {

@@ -11,10 +11,10 @@ use std::{
 };
 
 use bytemuck::{Pod, Zeroable};
-use cc_agent::{
-    environment::Environment,
-    recording::{self, Decided, FileHeader, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Decided, FileHeader, Row},
 };
 use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
@@ -29,7 +29,7 @@ const HELD_BACK: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Partitions {
     directory: TempDir,
-    environment: Environment,
+    environment: Interface,
     sources: Vec<Source>,
     count: usize,
     gathered: Gathered,
@@ -134,7 +134,7 @@ impl Partitions {
     }
 
     /// What observations, actions and rewards are made with.
-    pub fn environment(&self) -> &Environment {
+    pub fn environment(&self) -> &Interface {
         &self.environment
     }
 

@@ -7,13 +7,14 @@ use arrow_array::{
     cast::AsArray,
     types::{Float32Type, Float64Type, UInt32Type, UInt64Type},
 };
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Query, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row, read},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::Startup;
+use cc_recording::{FileWriter, read};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ use super::{
     timeline::{self, Output, Settings},
     *,
 };
-use crate::{
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -35,7 +36,7 @@ use crate::{
 /// Probabilities of actions, for what a policy is asked.
 pub(crate) type Shares<'a> = &'a dyn Fn(&Query) -> Vec<f32>;
 
-pub(crate) fn header(environment: &Environment, policy: &str) -> FileHeader {
+pub(crate) fn header(environment: &Interface, policy: &str) -> FileHeader {
     FileHeader {
         environment: environment.clone(),
         policy: policy.to_owned(),
@@ -53,7 +54,7 @@ pub(crate) fn header(environment: &Environment, policy: &str) -> FileHeader {
 /// `known`, probabilities are recorded.
 pub(crate) fn record(
     path: &Path,
-    environment: &Environment,
+    environment: &Interface,
     first: u64,
     flows: u64,
     seconds: u64,
@@ -132,10 +133,10 @@ pub(crate) fn record(
     writer.finish().expect("there is space");
 }
 
-pub(crate) fn environment() -> Environment {
-    Environment {
+pub(crate) fn environment() -> Interface {
+    Interface {
         history: 2,
-        ..Environment::default()
+        ..Interface::default()
     }
 }
 
@@ -197,7 +198,7 @@ fn every_decision_comes_back_with_what_followed_it() {
             .iter()
             .filter(|row| row.flow == trajectory.flow)
             .collect();
-        let mut replay = cc_agent::recording::Replay::new();
+        let mut replay = cc_core::rows::Replay::new();
         let mut steps = trajectory.steps.iter();
         let mut previous: Option<(&Step, Vec<&Row>)> = None;
         for row in own {
@@ -383,7 +384,7 @@ fn what_does_not_go_together_is_refused_with_its_place() {
     assert!(found.contains("no recording there"), "{found}");
 
     record(&place("a.parquet"), &environment(), 0, 1, 1, true, &uniform);
-    let other = Environment {
+    let other = Interface {
         actions: "0,/2,*2,+1,-1".parse().expect("actions"),
         ..environment()
     };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cc_agent::{
-    environment::Environment,
-    recording::{Replay, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Replay, Row},
 };
 
 /// Names of the reward's terms, in the order of [`Outcome::terms`].
@@ -95,7 +95,7 @@ impl Trajectory {
 /// more than one where the policy was replaced, and where rows are missing. After a gap, and where the first row is, nobody knows what the observation's past decisions were:
 /// the decisions until it is all known again are left out.
 pub(super) fn assemble(
-    environment: &Environment,
+    environment: &Interface,
     rows: impl Iterator<Item = (Row, i64, Arc<str>)>,
 ) -> Vec<Trajectory> {
     let mut all = Vec::new();

@@ -11,19 +11,19 @@ mod truth;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cc_agent::environment::{Environment as Interface, EnvironmentError};
-use cc_agent::policy::{Choice, State};
+use cc_core::interface::{Interface, InterfaceError};
+use cc_core::policy::{Choice, State};
 use cc_ebpf::{Settings, Startup};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
-use crate::path::Nanos;
-use crate::scenario::{Scenario, ScenarioError};
-use crate::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
-use crate::sim::serve::{Asked, Delay, Mode, Served};
-use crate::sim::{Control, RECEIVER_REST, Simulation};
+use cc_sim::path::Nanos;
+use cc_sim::scenario::{Scenario, ScenarioError};
+use cc_sim::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
+use cc_sim::sim::serve::{Asked, Delay, Mode, Served};
+use cc_sim::sim::{Control, RECEIVER_REST, Simulation};
 use links::Links;
 use objective::{Latest, Meter, Situation};
 use truth::{PRIVILEGED, Truth};
@@ -93,7 +93,7 @@ pub enum ConfigError {
     },
     /// What the policy is served with.
     #[error("policy.{0}")]
-    Interface(#[from] EnvironmentError),
+    Interface(#[from] InterfaceError),
     /// No entry.
     #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
     NoLinks,

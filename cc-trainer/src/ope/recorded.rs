@@ -1,7 +1,7 @@
 //! Recorded flows as estimators want them: what a candidate would have chosen at each decision, its memory of the flow included.
 
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Policy, Query, State},
 };
 
@@ -44,7 +44,7 @@ pub enum CandidateError {
          windows can be evaluated on it",
         differences.join("; ")
     )]
-    Environment {
+    Interface {
         /// What differs: `setting: this, not that`.
         differences: Vec<String>,
     },
@@ -67,15 +67,15 @@ pub enum CandidateError {
 /// # Errors
 ///
 /// Says what differs.
-pub fn check(candidate: &dyn Policy, recorded: &Environment) -> Result<(), CandidateError> {
-    let own = Environment {
+pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), CandidateError> {
+    let own = Interface {
         reward: recorded.reward,
         ..candidate.environment().clone()
     };
     let differences = dataset::differences(recorded, &own);
     match differences.is_empty() {
         true => Ok(()),
-        false => Err(CandidateError::Environment { differences }),
+        false => Err(CandidateError::Interface { differences }),
     }
 }
 
@@ -169,7 +169,7 @@ impl Taken {
 }
 
 /// What makes the features about unit size.
-fn fit(environment: &Environment, flows: &[Flow]) -> Normalizer {
+fn fit(environment: &Interface, flows: &[Flow]) -> Normalizer {
     let mut fit = Fit::new(network::inputs(environment));
     for step in flows.iter().flat_map(|flow| &flow.steps) {
         let (observation, rest) = step.features.split_at(environment.observation_len());
@@ -217,7 +217,7 @@ fn probabilities(
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{OnnxPolicy, Random, Serving};
+    use cc_core::policy::{OnnxPolicy, Random, Serving};
     use tempfile::TempDir;
 
     use super::*;
@@ -226,9 +226,9 @@ mod tests {
             Recordings,
             tests::{environment, record},
         },
-        export,
         model::{Activation, Shape, initialise},
         ope::{Method, Settings, evaluate},
+        policy_file,
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
@@ -254,7 +254,7 @@ mod tests {
             actions: 5,
             privileged: 0,
         };
-        let meta = export::meta(
+        let meta = policy_file::meta(
             "small",
             &shape,
             &environment,
@@ -262,7 +262,7 @@ mod tests {
             Default::default(),
         );
         let normalizer = Normalizer::identity(shape.observation);
-        export::policy_file(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
+        policy_file::encode(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let error = flows(&partitions, &mut uniform, usize::MAX).expect_err("no μ");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
-        let rule = cc_agent::policy::heuristic_file();
+        let rule = cc_core::policy::heuristic_file();
         let mut candidate =
             OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");

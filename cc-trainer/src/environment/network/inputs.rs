@@ -1,6 +1,6 @@
 //! How the inputs of a policy's network are bent before they are normalised.
 
-use cc_agent::environment::{Environment, STATISTICS};
+use cc_core::interface::{Interface, STATISTICS};
 use cc_ebpf::{Feature, Unit};
 
 use crate::normalise::Input;
@@ -12,7 +12,7 @@ const RATE: f32 = 10_000.0;
 
 /// The shape of each input of an observation, in order: logarithms in which the smallest amount that means anything (a
 /// millisecond, a packet, 80 kbit/s, one) is a unit. Past actions, which are 0 or 1, stay as they are.
-pub fn inputs(environment: &Environment) -> Vec<Input> {
+pub fn inputs(environment: &Interface) -> Vec<Input> {
     let scales = &environment.scales;
     let curvature = |feature: Feature| match feature.unit() {
         Unit::Micros => scales.time_ms,
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn every_input_has_a_shape_and_a_unit_is_a_packet_or_a_millisecond() {
-        let environment = Environment::default();
+        let environment = Interface::default();
         let inputs = inputs(&environment);
         assert_eq!(inputs.len(), environment.observation_len());
         // The mean of the window: 0.01 of 100 ms, 1.448 of 1000 bytes.

@@ -8,7 +8,7 @@ use rand::{RngExt, seq::IndexedRandom};
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
-use crate::scenario::{
+use cc_sim::scenario::{
     self, Cellular, Delay, DelayChange, Direction, Flow, Loss, MAX_FLOWS, MTU, Poisson, Policer,
     Queue, Rate, RatePoint, Scenario, Service, Trace,
 };

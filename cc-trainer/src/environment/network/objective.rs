@@ -1,13 +1,13 @@
 //! What a policy is trained for.
 
-use cc_agent::environment::Environment;
-use cc_agent::reward::Terms;
+use cc_core::interface::Interface;
+use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
 use super::truth::Truth;
-use crate::path::Nanos;
-use crate::sim::{FlowTotals, Simulation};
+use cc_sim::path::Nanos;
+use cc_sim::sim::{FlowTotals, Simulation};
 
 /// Payload of a segment, bits.
 const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
@@ -17,8 +17,8 @@ const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Objective {
-    /// The agent's own: that of [`Environment::reward`], of every window since the action, times `scale`.
-    Environment {
+    /// The agent's own: that of [`Interface::reward`], of every window since the action, times `scale`.
+    Interface {
         /// Multiplies it.
         #[serde(default = "one")]
         scale: f64,
@@ -132,7 +132,7 @@ impl Meter {
 /// A seat's turn, or the end of its episode.
 #[derive(Clone, Copy)]
 pub(super) struct Situation<'a> {
-    pub(super) policy: &'a Environment,
+    pub(super) policy: &'a Interface,
     pub(super) truth: &'a Truth,
     pub(super) simulation: &'a Simulation,
     pub(super) flow: usize,
@@ -156,7 +156,7 @@ impl Objective {
             windows,
         } = *situation;
         match self {
-            Self::Environment { scale } => {
+            Self::Interface { scale } => {
                 let settings = &policy.reward;
                 let reward = |window| Terms::of(window, settings).reward(settings);
                 scale * windows.iter().map(reward).sum::<f64>()

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::path::Nanos;
-use crate::scenario::{Loss, MTU, Scenario, Service};
-use crate::sim::Simulation;
+use cc_sim::path::Nanos;
+use cc_sim::scenario::{Loss, MTU, Scenario, Service};
+use cc_sim::sim::Simulation;
 
 /// An episode's link.
 #[derive(Clone, Debug)]
