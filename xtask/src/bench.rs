@@ -27,7 +27,7 @@ const BENCHES: [Bench; 9] = [
     Bench::new("delay", "cc-agent").on_the_kernel(),
     Bench::new("flows", "cc-agent").on_the_kernel(),
     Bench::new("learner", "cc-trainer"),
-    Bench::new("link", "cc-trainer").on_the_kernel(),
+    Bench::new("link", "cc-testbed").on_the_kernel(),
     Bench::new("policy", "cc-agent"),
     Bench::new("recording", "cc-agent").on_the_kernel(),
     Bench::new("sim", "cc-trainer"),
