@@ -275,14 +275,14 @@ fn loss_is_as_frequent_as_set() -> Outcome {
         near.send(&packet).expect("the ring has room");
         if n % 1_000 == 0 {
             eventually("the emulator reads what comes", || {
-                (lab.link.snapshot().forward.flows[0].arrived.packets >= n).then_some(())
+                (lab.link.snapshot().path.forward.flows[0].arrived.packets >= n).then_some(())
             });
         }
     }
     let settled =
         |flow: &FlowObservation| flow.delivered.packets + flow.dropped.total().packets == PACKETS;
     eventually("every packet is delivered or lost", || {
-        settled(&lab.link.snapshot().forward.flows[0]).then_some(())
+        settled(&lab.link.snapshot().path.forward.flows[0]).then_some(())
     });
     let observation = lab.link.finish().expect("the devices stay");
     let lost = observation.path.forward.flows[0].dropped.loss.packets as f64;
