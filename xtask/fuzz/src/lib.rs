@@ -2,8 +2,8 @@
 //!
 //! A [`Target`] is a function over arbitrary bytes that must not panic, and a few well-formed inputs
 //! to start from. `cargo xtask test --long` fuzzes each target with libFuzzer for a bounded time
-//! (`src/libfuzzer.rs`); the ordinary tests run each target over its seeds and over mutations of
-//! them, so that no target stops working unnoticed.
+//! (`src/libfuzzer.rs`); the ordinary tests (`tests/corpus.rs`) run each target over its seeds and
+//! over mutations of them, so that no target stops working unnoticed.
 //!
 //! An input that made a target fail is kept in `regressions/TARGET/`, under any name; the ordinary
 //! tests run those files too.
@@ -134,109 +134,4 @@ fn request(bytes: &[u8]) {
     let text = serde_json::to_string(&request).expect("a request that was read can be written");
     let again: Request = serde_json::from_str(&text).expect("a request that was written");
     assert_eq!(serde_json::to_string(&again).expect("as before"), text);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    /// Changes a few bytes, cuts, or repeats a part of `bytes`; the same for the same `random`.
-    fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut() -> u64) {
-        for _ in 0..1 + random() % 4 {
-            let at = (random() % (bytes.len() as u64 + 1)) as usize;
-            match random() % 4 {
-                0 => bytes.truncate(at),
-                1 => bytes.insert(at, random() as u8),
-                2 => bytes.extend_from_within(at..bytes.len().min(at + 64)),
-                _ if at < bytes.len() => bytes[at] ^= 1 << (random() % 8),
-                _ => {}
-            }
-        }
-    }
-
-    /// The SplitMix64 generator (Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195).
-    fn splitmix(mut state: u64) -> impl FnMut() -> u64 {
-        move || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-    }
-
-    fn run_seeds_and_mutations(name: &str) {
-        let target = Target::find(name).expect("a target of this name");
-        let seeds = (target.seeds)();
-        assert!(!seeds.is_empty());
-        for seed in &seeds {
-            assert!(seed.len() <= target.longest, "{} bytes", seed.len());
-            (target.run)(seed);
-        }
-        let regressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
-        for file in fs::read_dir(regressions.join(name)).into_iter().flatten() {
-            let path = file.expect("an entry of a listed directory").path();
-            println!("{}", path.display());
-            (target.run)(&fs::read(path).expect("a readable file"));
-        }
-        (target.run)(&[]);
-        let mut random = splitmix(1);
-        for index in 0..200 {
-            let mut bytes = seeds[index % seeds.len()].clone();
-            mutate(&mut bytes, &mut random);
-            (target.run)(&bytes);
-        }
-    }
-
-    #[test]
-    fn record_target_runs() {
-        run_seeds_and_mutations("record");
-    }
-
-    #[test]
-    fn policy_target_runs() {
-        run_seeds_and_mutations("policy");
-    }
-
-    #[test]
-    fn scenario_target_runs() {
-        run_seeds_and_mutations("scenario");
-    }
-
-    #[test]
-    fn trace_target_runs() {
-        run_seeds_and_mutations("trace");
-    }
-
-    #[test]
-    fn request_target_runs() {
-        run_seeds_and_mutations("request");
-    }
-
-    #[test]
-    fn recovery_target_runs() {
-        run_seeds_and_mutations("recovery");
-    }
-
-    #[test]
-    fn seeds_are_well_formed() {
-        for bytes in seeds::records() {
-            Record::decode(&bytes).expect("a record");
-        }
-        for bytes in seeds::policies() {
-            PolicyFile::parse(&bytes).expect("a policy");
-        }
-        for bytes in seeds::scenarios() {
-            let text = str::from_utf8(&bytes).expect("text");
-            scenario::parse(text, Path::new("seed.toml")).expect("scenarios");
-        }
-        for bytes in seeds::traces() {
-            let text = str::from_utf8(&bytes).expect("text");
-            Trace::parse(text, Path::new("seed.trace")).expect("a trace");
-        }
-        for bytes in seeds::requests() {
-            serde_json::from_slice::<Request>(&bytes).expect("a request");
-        }
-    }
 }

@@ -63,9 +63,12 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 fn unfinished(groups: u32) -> Vec<u8> {
     let directory = scratch();
     let path = directory.path().join("a.parquet");
-    let mut writer = FileWriter::create(&path, header()).expect("the scratch directory is writable");
+    let mut writer =
+        FileWriter::create(&path, header()).expect("the scratch directory is writable");
     for group in 0..groups {
-        writer.write(&[row(2 * group), row(2 * group + 1)]).expect("rows can be written");
+        writer
+            .write(&[row(2 * group), row(2 * group + 1)])
+            .expect("rows can be written");
     }
     drop(writer);
     // Before its first row group a recording has no footer.
@@ -104,25 +107,5 @@ fn row(sequence: u32) -> Row {
         local: Some(Arc::from("10.0.0.1:1")),
         remote: None,
         cgroup: 1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_is_recovered_with_its_rows() {
-        for groups in 1..3 {
-            let bytes = unfinished(groups);
-            let (length, rest) = bytes.split_first_chunk().expect("two bytes");
-            let (footer, file) = rest.split_at(usize::from(u16::from_le_bytes(*length)));
-            let directory = scratch();
-            fs::write(directory.path().join(FOOTER), footer).expect("writable");
-            fs::write(directory.path().join(OPEN), file).expect("writable");
-            let recovered = cc_recording::recover(directory.path()).expect("an untouched seed");
-            let rows: Vec<_> = recovered.iter().map(|file| file.rows).collect();
-            assert_eq!(rows, [u64::from(2 * groups)]);
-        }
     }
 }
