@@ -27,7 +27,8 @@ pub enum Feature {
     /// µs. Minimum of [`Feature::LatestRtt`] over the configured time (10 s by default): our own
     /// filter rather than `tcp_sock.rtt_min`, whose length is a sysctl (300 s) and not a policy's.
     RttMin,
-    /// µs. Minimum of the latest RTT over srtt/2 (100 ms before the first srtt): Copa's standing RTT.
+    /// µs. Minimum of the latest RTT over srtt/2 (100 ms before the first srtt): Copa's standing
+    /// RTT.
     RttStanding,
     /// µs. The newest RTT measurement, `rate_sample.rtt_us`; carried over by ACKs without one.
     LatestRtt,
@@ -136,8 +137,8 @@ impl Feature {
         }
     }
 
-    /// Whether the feature is a state, whose sum over a window means nothing, rather than an amount.
-    /// Observations hold 0 in place of that sum (mvfst-rl's nine).
+    /// Whether the feature is a state, whose sum over a window means nothing, rather than an
+    /// amount. Observations hold 0 in place of that sum (mvfst-rl's nine).
     pub fn is_state(self) -> bool {
         (self as usize) < Self::Sent as usize
     }
@@ -177,9 +178,9 @@ impl Extractor {
         self.was_in_loss = 0;
     }
 
-    /// The features of an ACK that found the cwnd at `cwnd` segments, or `None` before the first RTT
-    /// is known; differences then roll over into the next ACK's. `min_rtt_window_ns` is the length of
-    /// the filter of [`Feature::RttMin`].
+    /// The features of an ACK that found the cwnd at `cwnd` segments, or `None` before the first
+    /// RTT is known; differences then roll over into the next ACK's. `min_rtt_window_ns` is the
+    /// length of the filter of [`Feature::RttMin`].
     #[inline(always)]
     pub fn extract(
         &mut self,
@@ -266,7 +267,8 @@ impl Extractor {
 fn delivery_rate(ack: &AckSample) -> u32 {
     let bytes = u64::from(ack.delivered) * u64::from(ack.mss);
     let interval = u64::from(ack.interval_us);
-    // Bytes per millisecond are kB/s. `delivered` and `mss` are at most 2^32, so cap before scaling.
+    // Bytes per millisecond are kB/s. `delivered` and `mss` are at most 2^32, so cap before
+    // scaling.
     let capped = if bytes > u64::MAX / 2_000 {
         u64::MAX / 2_000
     } else {

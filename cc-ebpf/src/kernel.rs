@@ -11,12 +11,16 @@ macro_rules! kernel_layout {
         /// in from the running kernel's BTF before the programs are loaded.
         ///
         /// rustc emits no CO-RE relocations. This table lies in the object's `.rodata`, which is
-        /// frozen at load, so the verifier knows each offset as a constant and drops the branches of
-        /// members that are [`ABSENT`].
+        /// frozen at load, so the verifier knows each offset as a constant and drops the branches
+        /// of members that are [`ABSENT`].
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
         pub struct KernelLayout {
-            $($(#[$attribute])* #[doc = concat!("`", $structure, ".", $member, "`")] pub $field: u32,)+
+            $(
+                $(#[$attribute])*
+                #[doc = concat!("Offset of `", $structure, ".", $member, "`.")]
+                pub $field: u32,
+            )+
         }
 
         impl KernelLayout {

@@ -2,9 +2,9 @@
 //!
 //! This library is compiled three times. For BPF, `main.rs` puts it under the kernel's
 //! congestion-control callbacks. On the host, the agent decodes the records that the datapath sends
-//! and encodes the decisions that it publishes. In the simulator, it runs on a simulated TCP sender.
-//! There is one definition of every feature, of the window accumulators and of what the cwnd does
-//! between decisions, so training and deployment cannot drift apart.
+//! and encodes the decisions that it publishes. In the simulator, it runs on a simulated TCP
+//! sender. There is one definition of every feature, of the window accumulators and of what the
+//! cwnd does between decisions, so training and deployment cannot drift apart.
 //!
 //! # Where to find what
 //!

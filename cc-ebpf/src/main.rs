@@ -4,8 +4,8 @@
 //! and write its results back. Tracing programs on the kernel's own TCP do the first half of that
 //! for flows of any congestion control. There is no arithmetic here.
 //!
-//! The callbacks lie in `fentry` sections only because aya's parser knows no `struct_ops`; the agent
-//! relocates them itself and loads them as struct_ops programs.
+//! The callbacks lie in `fentry` sections only because aya's parser knows no `struct_ops`; the
+//! agent relocates them itself and loads them as struct_ops programs.
 //!
 //! Modules, each using only those before it: `layout` (offsets of kernel structure members) and
 //! `maps`; `socket`; `arguments`; `follow` (a flow's slot and records); `callbacks`, `observer` and

@@ -1,9 +1,10 @@
-//! An ACK's sample reconstructed from the socket's state before the ACK and before the next segment.
+//! An ACK's sample reconstructed from the socket's state before the ACK and before the next
+//! segment.
 //!
 //! The observer needs this where it sees segments arrive (the tracepoint `tcp_probe`,
-//! include/trace/events/tcp.h) but is not called with the `rate_sample`. What the kernel keeps of the
-//! `rate_sample` in the socket is exact without losses and while the application has enough to send;
-//! [`Glimpse::ack_before`] documents where it is not. Kernel sources are those of Linux 6.18.
+//! include/trace/events/tcp.h) but is not called with the `rate_sample`. What the kernel keeps of
+//! the `rate_sample` in the socket is exact without losses and while the application has enough to
+//! send; [`Glimpse::ack_before`] documents where it is not. Kernel sources are those of Linux 6.18.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -35,7 +35,8 @@ pub fn undo(cwnd: u32, prior: u32) -> u32 {
 }
 
 /// Sets the cwnd after an ACK: proportional reduction towards ssthresh in recovery and CWR, slow
-/// start below ssthresh, one segment per cwnd of acknowledged ones above it (`tcp_reno_cong_avoid`).
+/// start below ssthresh, one segment per cwnd of acknowledged ones above it
+/// (`tcp_reno_cong_avoid`).
 #[inline(always)]
 pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
     if ack.ca_state.is_reducing() {
@@ -76,8 +77,8 @@ pub fn slow_start(cwnd: &mut CwndState, acked: u32) -> u32 {
     acked - used
 }
 
-/// Grows the cwnd by one segment per `interval` acknowledged ones (`tcp_cong_avoid_ai`). An interval
-/// of 0 counts as 1.
+/// Grows the cwnd by one segment per `interval` acknowledged ones (`tcp_cong_avoid_ai`). An
+/// interval of 0 counts as 1.
 #[inline(always)]
 pub fn additive_increase(cwnd: &mut CwndState, interval: u32, acked: u32) {
     let interval = at_least(interval, 1);

@@ -6,7 +6,8 @@ use crate::{FEATURES, Features, Header};
 
 /// Sum, squares, minimum and maximum of every feature over a window, in integers.
 ///
-/// Arrays are indexed by [`Feature`](crate::Feature). They are undefined while the window has no ACK.
+/// Arrays are indexed by [`Feature`](crate::Feature). They are undefined while the window has no
+/// ACK.
 ///
 /// Squares are of the deviation from the window's first value, so that 64 bits suffice and a
 /// variance loses nothing to cancellation. Sums of squares saturate.
@@ -220,7 +221,8 @@ mod tests {
             let statistics = &window.features;
             prop_assert!((statistics.mean(0, window.acks) - mean).abs() <= 1e-9 * mean.max(1.0));
             let got = statistics.variance(0, window.acks);
-            prop_assert!((got - variance).abs() <= 1e-6 * variance.max(1.0), "{} {}", got, variance);
+            let tolerance = 1e-6 * variance.max(1.0);
+            prop_assert!((got - variance).abs() <= tolerance, "{} {}", got, variance);
             prop_assert_eq!(statistics.min[0], *values.iter().min().expect("not empty"));
             prop_assert_eq!(statistics.max[0], *values.iter().max().expect("not empty"));
         }
