@@ -53,11 +53,10 @@ pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
     let mut acked = ack.acked;
     if in_slow_start(cwnd) {
         acked = slow_start(cwnd, acked);
-        if acked == 0 {
-            return;
-        }
     }
-    additive_increase(cwnd, cwnd.cwnd, acked);
+    if acked > 0 {
+        additive_increase(cwnd, cwnd.cwnd, acked);
+    }
 }
 
 /// Whether the cwnd is below its threshold (`tcp_in_slow_start`, include/net/tcp.h).
@@ -82,15 +81,14 @@ pub fn slow_start(cwnd: &mut CwndState, acked: u32) -> u32 {
 #[inline(always)]
 pub fn additive_increase(cwnd: &mut CwndState, interval: u32, acked: u32) {
     let interval = at_least(interval, 1);
-    let mut grown = u64::from(cwnd.cwnd);
-    // Credit that was gathered under a longer interval is worth one segment, not a burst.
-    if cwnd.cwnd_cnt >= interval {
-        cwnd.cwnd_cnt = 0;
-        grown += 1;
-    }
-    let credit = u64::from(cwnd.cwnd_cnt) + u64::from(acked);
-    grown += credit / u64::from(interval);
-    cwnd.cwnd_cnt = (credit % u64::from(interval)) as u32;
+    let (interval, count) = (u64::from(interval), u64::from(cwnd.cwnd_cnt));
+    // Credit that was gathered under a longer interval is worth one segment, not a burst. 1 for
+    // such credit, else 0; without a branch, as each one multiplies the paths that the verifier
+    // follows.
+    let old = (interval - 1).wrapping_sub(count) >> 63;
+    let credit = (count & old.wrapping_sub(1)) + u64::from(acked);
+    let grown = u64::from(cwnd.cwnd) + old + credit / interval;
+    cwnd.cwnd_cnt = (credit % interval) as u32;
     cwnd.cwnd = at_most_64(grown, u64::from(cwnd.clamp)) as u32;
 }
 
