@@ -1,7 +1,7 @@
 //! Minimum and maximum, each as a single branch.
 //!
-//! For `Ord::min` and `Ord::max` LLVM emits conditional moves, which some BPF instruction sets lower
-//! to calls of helpers.
+//! For `Ord::min` and `Ord::max` LLVM emits conditional moves, which some BPF instruction sets
+//! lower to calls of helpers.
 
 /// The smaller of `value` and `limit`.
 #[inline(always)]

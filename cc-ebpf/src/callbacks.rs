@@ -1,4 +1,4 @@
-//! The `tcp_congestion_ops` callbacks.
+//! The callbacks of `tcp_congestion_ops` (include/net/tcp.h, Linux 6.18).
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{CaState, Counter, Events, Published, Settings, SocketState, pacing_rate, reno};
@@ -14,9 +14,9 @@ use crate::{
 const CA_EVENT_LOSS: u64 = 3;
 
 entry_point!(
-    /// The congestion control was attached to a connection: remember where its totals stand. The
-    /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired with a `release`; for
-    /// the same reason one that is still open is closed first.
+    /// The congestion control was attached to a connection: remembers where its totals stand. The
+    /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired
+    /// with a `release`. For the same reason a flow that is still open is closed first.
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
         let state = socket.state();
@@ -29,7 +29,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The congestion control is leaving the connection.
+    /// The congestion control is detached from the connection: closes its flow.
     cc_release, "fentry/cc_release", |arguments| {
         let socket = arguments.socket();
         let mut state = socket.state();
@@ -43,7 +43,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// Slow-start threshold on entering recovery, loss or CWR.
+    /// Returns the slow-start threshold on entering recovery, loss or CWR.
     cc_ssthresh, "fentry/cc_ssthresh", |arguments| {
         let socket = arguments.socket();
         match flow_of(&socket.state()) {
@@ -54,7 +54,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The window after a loss that was none.
+    /// Returns the cwnd to restore after a loss that proved spurious.
     cc_undo_cwnd, "fentry/cc_undo_cwnd", |arguments| {
         let socket = arguments.socket();
         let (cwnd, prior) = (socket.cwnd(), socket.prior_cwnd());
@@ -66,7 +66,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The congestion-avoidance state changes.
+    /// The congestion-avoidance state is about to change.
     cc_set_state, "fentry/cc_set_state", |arguments| {
         let new = CaState::from_raw(arguments.get(1) as u32);
         if let Some(flow) = flow_of(&arguments.socket().state())
@@ -79,7 +79,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts timeouts, for kernels that do not.
+    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
         if arguments.get(1) as u32 as u64 == CA_EVENT_LOSS {
             let socket = arguments.socket();
@@ -92,9 +92,9 @@ entry_point!(
 );
 
 entry_point!(
-    /// The fewest segments that are sent together.
+    /// Returns the fewest segments that are sent together.
     cc_min_tso_segs, "fentry/cc_min_tso_segs", |_arguments| {
-        // Before the agent has set anything, no flow is there to ask.
+        // Without settings there is no flow either, so the default of the kernel will do.
         SETTINGS.get(0).map_or(2, Settings::min_burst)
     }
 );
@@ -115,6 +115,8 @@ entry_point!(
     }
 );
 
+/// Handles an ACK: opens the flow if this is its first one, measures it, and sets cwnd and pacing
+/// rate. A flow without a slot runs on Reno.
 #[inline(always)]
 fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     let (Some(settings), Some(heartbeat)) = (SETTINGS.get(0), HEARTBEAT.get(0)) else {
@@ -162,7 +164,7 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     }
 }
 
-/// Counts what an ACK led to.
+/// Counts the transitions that an ACK caused.
 #[inline(always)]
 fn tally(arguments: &Arguments, events: Events) {
     let Events {

@@ -1,5 +1,5 @@
-//! What sets the congestion window on each ACK: the agent's newest decision where there is one, Reno
-//! where there is none.
+//! What sets the congestion window on each ACK: the agent's newest decision where there is one,
+//! Reno where there is none.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -104,8 +104,8 @@ pub struct Events {
 ///                                             heartbeat too old
 /// ```
 ///
-/// A decision that arrives in `AfterTimeout` moves the end of slow start. A decision is new when the
-/// flow's entry in the cwnd map has changed since the last ACK.
+/// A decision that arrives in `AfterTimeout` moves the end of slow start. A decision is new when
+/// the flow's entry in the cwnd map has changed since the last ACK.
 ///
 /// ```
 /// use cc_ebpf::{Controller, Decision, Heartbeat, Mode, Published, Settings};

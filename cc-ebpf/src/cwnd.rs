@@ -7,7 +7,8 @@
 pub struct CwndState {
     /// Congestion window in segments (`tcp_sock.snd_cwnd`).
     pub cwnd: u32,
-    /// Slow-start threshold in segments (`tcp_sock.snd_ssthresh`); `u32::MAX` before the first loss.
+    /// Slow-start threshold in segments (`tcp_sock.snd_ssthresh`); `u32::MAX` before the first
+    /// loss.
     pub ssthresh: u32,
     /// Segments acknowledged since additive increase last grew the cwnd (`tcp_sock.snd_cwnd_cnt`).
     pub cwnd_cnt: u32,

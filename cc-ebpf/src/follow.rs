@@ -1,5 +1,6 @@
-//! Following a flow: it takes a slot, each ACK adds to its window, and it gives the slot back. The same for the flows
-//! that we control and for those that we only observe.
+//! The life of a flow in the maps: it takes a slot, emits records, and gives the slot back.
+//!
+//! This is the same for flows under this congestion control and for flows that are only observed.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{
@@ -12,7 +13,7 @@ use crate::{
     socket::Socket,
 };
 
-/// The agent fetches per-ACK records by the clock, so they never wake it.
+/// Flag of a ring-buffer submission without a wake-up: the agent polls for per-ACK records.
 const BPF_RB_NO_WAKEUP: u64 = 1;
 
 /// The flow of a socket, if it has a slot.
@@ -21,20 +22,20 @@ pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
     if !state.has_flow() {
         return None;
     }
-    // SAFETY: the slot is this socket's until it is released, and the kernel calls us under the
-    // socket's lock, so nobody else changes the flow.
+    // SAFETY: the slot is this socket's until it is released, and the kernel calls the programs
+    // under the socket's lock, so nothing else changes the flow.
     let flow = unsafe { &mut *FLOWS.get_ptr_mut(state.slot)? };
     (flow.generation == state.generation).then_some(flow)
 }
 
-/// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the window at `cwnd` segments, and announces
-/// it; false when no slot is free.
+/// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the cwnd at `cwnd`
+/// segments, and announces it; false when no slot is free.
 #[inline(always)]
 pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u32) -> bool {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
         return false;
     };
-    // SAFETY: a slot from the free list belongs to nobody else.
+    // SAFETY: a slot from the free list belongs to no other socket.
     let Some(flow) = FLOWS.get_ptr_mut(slot).map(|flow| unsafe { &mut *flow }) else {
         return false;
     };
@@ -52,7 +53,7 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u
     true
 }
 
-/// Gives the slot back and announces it.
+/// Gives the flow's slot back and announces it; does nothing for a socket without a flow.
 #[inline(always)]
 pub(crate) fn close(socket: Socket, state: &SocketState) {
     let Some(flow) = flow_of(state) else {
@@ -87,7 +88,7 @@ pub(crate) fn close(socket: Socket, state: &SocketState) {
     }
 }
 
-/// What the cwnd map holds for a slot.
+/// The entry of a slot in the cwnd map; 0, which is no decision, for a slot out of range.
 #[inline(always)]
 pub(crate) fn decision_cell(slot: u32) -> u64 {
     match DECISIONS.get_ptr(slot) {
@@ -99,8 +100,11 @@ pub(crate) fn decision_cell(slot: u32) -> u64 {
 
 /// The ring buffers, for the records of one socket's flow.
 pub(crate) struct Rings<'a> {
+    /// The socket, whose ports the per-ACK filter may ask for.
     pub(crate) socket: Socket,
+    /// The flow's slot and generation.
     pub(crate) state: &'a SocketState,
+    /// The settings, with the per-ACK filter.
     pub(crate) settings: &'a Settings,
 }
 

@@ -1,4 +1,4 @@
-//! The maps, which the agent finds by these names.
+//! The BPF maps, which the agent finds by their names, and the counters.
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
@@ -57,8 +57,8 @@ pub(crate) static OBSERVED: HashMap<u64, Observed> =
 pub(crate) fn count(counter: Counter) -> u64 {
     match COUNTERS.get_ptr_mut(counter as u32) {
         Some(value) => {
-            // SAFETY: the verifier has seen the null check; the value is this CPU's own, and a lost
-            // increment from a nested program would only blur a statistic.
+            // SAFETY: the pointer is not null and the value is this CPU's own; an increment lost to
+            // a nested program only makes a statistic inexact.
             unsafe {
                 *value += 1;
                 *value

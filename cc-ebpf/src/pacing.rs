@@ -40,7 +40,8 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<
     } else {
         cwnd.cwnd
     };
-    // The bounds keep each product within 64 bits: BPF has no wider multiplication to saturate with.
+    // The bounds keep each product within 64 bits: BPF has no wider multiplication to saturate
+    // with.
     let bytes = at_most_64(u64::from(segments) * u64::from(ack.mss), MAX_BYTES);
     let per_second = at_most_64(bytes * 1_000_000 / u64::from(ack.srtt_us), MAX_RATE);
     let gain = at_most(gain, MAX_GAIN_1024);

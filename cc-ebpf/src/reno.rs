@@ -35,7 +35,8 @@ pub fn undo(cwnd: u32, prior: u32) -> u32 {
 }
 
 /// Sets the cwnd after an ACK: proportional reduction towards ssthresh in recovery and CWR, slow
-/// start below ssthresh, one segment per cwnd of acknowledged ones above it (`tcp_reno_cong_avoid`).
+/// start below ssthresh, one segment per cwnd of acknowledged ones above it
+/// (`tcp_reno_cong_avoid`).
 #[inline(always)]
 pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
     if ack.ca_state.is_reducing() {
@@ -52,11 +53,10 @@ pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
     let mut acked = ack.acked;
     if in_slow_start(cwnd) {
         acked = slow_start(cwnd, acked);
-        if acked == 0 {
-            return;
-        }
     }
-    additive_increase(cwnd, cwnd.cwnd, acked);
+    if acked > 0 {
+        additive_increase(cwnd, cwnd.cwnd, acked);
+    }
 }
 
 /// Whether the cwnd is below its threshold (`tcp_in_slow_start`, include/net/tcp.h).
@@ -76,20 +76,19 @@ pub fn slow_start(cwnd: &mut CwndState, acked: u32) -> u32 {
     acked - used
 }
 
-/// Grows the cwnd by one segment per `interval` acknowledged ones (`tcp_cong_avoid_ai`). An interval
-/// of 0 counts as 1.
+/// Grows the cwnd by one segment per `interval` acknowledged ones (`tcp_cong_avoid_ai`). An
+/// interval of 0 counts as 1.
 #[inline(always)]
 pub fn additive_increase(cwnd: &mut CwndState, interval: u32, acked: u32) {
     let interval = at_least(interval, 1);
-    let mut grown = u64::from(cwnd.cwnd);
-    // Credit that was gathered under a longer interval is worth one segment, not a burst.
-    if cwnd.cwnd_cnt >= interval {
-        cwnd.cwnd_cnt = 0;
-        grown += 1;
-    }
-    let credit = u64::from(cwnd.cwnd_cnt) + u64::from(acked);
-    grown += credit / u64::from(interval);
-    cwnd.cwnd_cnt = (credit % u64::from(interval)) as u32;
+    let (interval, count) = (u64::from(interval), u64::from(cwnd.cwnd_cnt));
+    // Credit that was gathered under a longer interval is worth one segment, not a burst. 1 for
+    // such credit, else 0; without a branch, as each one multiplies the paths that the verifier
+    // follows.
+    let old = (interval - 1).wrapping_sub(count) >> 63;
+    let credit = (count & old.wrapping_sub(1)) + u64::from(acked);
+    let grown = u64::from(cwnd.cwnd) + old + credit / interval;
+    cwnd.cwnd_cnt = (credit % interval) as u32;
     cwnd.cwnd = at_most_64(grown, u64::from(cwnd.clamp)) as u32;
 }
 

@@ -25,8 +25,8 @@ use crate::Totals;
 /// ```
 ///
 /// A socket is also passed over when the first ACK of its flow finds no free slot, and when the
-/// observer does not select it. A flow can skip `ready`: where the kernel left `init` out, the first
-/// ACK after the handshake opens it.
+/// observer does not select it. A flow can skip `ready`: where the kernel left `init` out, the
+/// first ACK after the handshake opens it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct SocketState {

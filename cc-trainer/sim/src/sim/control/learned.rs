@@ -280,6 +280,8 @@ mod tests {
             assert!(!flow.has_record(), "one record a window");
             now += random.random_range(1..9) * MS;
         }
+        let open = &flow.flow().window;
+        assert_eq!((open.index, open.acks as usize), (windows + 1, rtts.len()));
     }
 
     #[test]
