@@ -4,17 +4,14 @@
 //!
 //! V-trace and the gathering of rollouts are not part of it.
 
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
-
 use std::{
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
+use cc_lab::{Report, median};
 use cc_trainer::model::{self, Activation, Device, DeviceKind, Outputs, RmsProp, Sequences, Shape};
-use report::{Report, median};
 
 const STEPS: usize = 80;
 const BATCH_SIZE: usize = 32;

@@ -1,9 +1,6 @@
 //! How fast the simulator is: packets a second of one bulk flow, decisions a second of a policy that costs nothing, and
 //! the memory of a flow. One thread; the best of a few rounds, as other programs can only slow it down.
 
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
-
 use std::{
     path::Path,
     sync::Arc,
@@ -11,18 +8,18 @@ use std::{
 };
 
 use anyhow::Context;
-use cc_trainer::{
-    environment::{
-        Environment, Turn,
-        network::{Config, Network, World},
-    },
+use cc_lab::Report;
+use cc_sim::{
     scenario,
     sim::{
         Control, RECEIVER_REST, Simulation,
         control::{Cubic, Reno},
     },
 };
-use report::Report;
+use cc_trainer::environment::{
+    Environment, Turn,
+    network::{NetworkConfig, NetworkEnvironment, World},
+};
 
 const ROUNDS: usize = 5;
 /// Simulated time of a bulk flow, ns.
@@ -67,9 +64,9 @@ fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f
 
 /// Decisions a second over the calibrated links, each with the observation that a policy would get.
 fn steps_per_s() -> anyhow::Result<f64> {
-    let world = Arc::new(World::new(Config::default())?);
+    let world = Arc::new(World::new(NetworkConfig::default())?);
     let rounds = (0..ROUNDS as u64).map(|round| {
-        let mut network = Network::new(Arc::clone(&world), round);
+        let mut network = NetworkEnvironment::new(Arc::clone(&world), round);
         let actions = network.spec().actions;
         let mut turn = Turn::default();
         let start = Instant::now();

@@ -1,9 +1,9 @@
-//! How fast recordings become the timeline, and in how much memory: for a quarter of a million generated rows, and four times as
-//! many. 200 flows at a time interleave, as on a host; a flow lasts about a minute. `TIMELINE_ROWS` asks for other sizes
-//! (`TIMELINE_ROWS=1000000,10000000`), `TMPDIR` says where; ten million rows need some 30 GB there.
-
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
+//! Measures the speed and peak memory of making a timeline from recordings, for 250,000 generated
+//! rows and for four times as many.
+//!
+//! 200 flows at a time interleave, as on a host; a flow lasts about a minute. `TIMELINE_ROWS` sets
+//! other sizes (`TIMELINE_ROWS=1000000,10000000`) and `TMPDIR` the place; ten million rows need
+//! about 30 GB there.
 
 use std::{
     collections::BTreeMap,
@@ -14,19 +14,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::{Startup, WindowRecord};
-use cc_trainer::{
-    dataset::{
-        Recordings,
-        timeline::{self, Output, Settings},
-    },
-    environment::network,
+use cc_lab::Report;
+use cc_recording::FileWriter;
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -34,24 +31,30 @@ use cc_trainer::{
         serve::{Delay, Mode, Served},
     },
 };
+use cc_trainer::{
+    dataset::{
+        Recordings,
+        timeline::{self, TimelineDirectory, TimelineSettings},
+    },
+    normalise::input_shapes,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use report::Report;
 
-/// Sizes that are measured, rows.
+/// Sizes to measure, in rows.
 const SIZES: [u64; 2] = [250_000, 1_000_000];
-/// Flows at a time.
+/// Number of flows at a time.
 const FLOWS: usize = 200;
-/// Flows that are simulated; the others are like them, with other numbers.
+/// Number of flows that are simulated; the others are varied copies of them.
 const SIMULATED: u64 = 8;
-/// A simulated flow's length, s.
+/// Length of a simulated flow, s.
 const SECONDS: u64 = 60;
-/// Rows of a file, about.
+/// Approximate number of rows of a file.
 const FILE: usize = 1_000_000;
-/// Rows of a row group.
+/// Number of rows of a row group.
 const GROUP: usize = 20_000;
-/// Size of a partition, bytes, as `cc-trainer dataset` has it.
+/// Size of a partition, bytes, the same as in `cc-trainer dataset`.
 const PARTITION: u64 = 32 << 20;
-/// Says that this process is the one that is measured, and what it reads.
+/// Interface variable that marks the process to be measured, and names its input directory.
 const MEASURED: &str = "TIMELINE_MEASURED";
 
 fn main() -> anyhow::Result<()> {
@@ -99,7 +102,7 @@ struct Measured {
     written: f64,
 }
 
-/// In a process of its own, whose memory is that of the work alone.
+/// Runs the measurement in a process of its own, so that its peak memory is that of the work alone.
 fn measure(directory: &Path) -> anyhow::Result<Measured> {
     let output = Command::new(env::current_exe()?)
         .env(MEASURED, directory)
@@ -123,18 +126,19 @@ fn measure(directory: &Path) -> anyhow::Result<Measured> {
     }
 }
 
-/// From recordings to the timeline with its analysis, on two threads; tells seconds, the peak of memory in MiB, and bytes written.
+/// Makes the timeline and its analysis on two threads; prints the seconds, the peak of memory in
+/// MiB, and the bytes written.
 fn measured(directory: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
     let out = directory.join("timeline");
     pool.install(|| -> anyhow::Result<()> {
         let recordings = Recordings::open(&[directory.join("recordings")])?;
-        let output = Output::create(&out)?;
+        let output = TimelineDirectory::create(&out)?;
         let partitions = recordings.partition(output.scratch(), PARTITION, &|_| {})?;
-        let settings = Settings::default();
+        let settings = TimelineSettings::default();
         let (summary, sample) = timeline::write(&partitions, &output, &settings, &|_| {})?;
-        let shapes = network::inputs(recordings.environment());
+        let shapes = input_shapes(recordings.interface());
         let analysis = sample.analyse(&shapes, &[]).map_err(anyhow::Error::msg)?;
         output.publish(&summary, &analysis)?;
         Ok(())
@@ -148,16 +152,16 @@ fn measured(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes recordings of at least so many rows; tells how many, and their bytes.
+/// Writes recordings of at least `size` rows; returns the number of rows and of bytes.
 fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
     let directory = directory.join("recordings");
     fs::create_dir(&directory)?;
-    let environment = Environment {
+    let interface = Interface {
         history: 5,
-        ..Environment::default()
+        ..Interface::default()
     };
     let patterns = (0..SIMULATED)
-        .map(|seed| simulated(&environment, seed))
+        .map(|seed| simulated(&interface, seed))
         .collect::<Result<Vec<_>, _>>()?;
     let mut random = StdRng::seed_from_u64(1);
     let (mut rows, mut first) = (0, 0);
@@ -165,7 +169,7 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
     let mut files = 0;
     let mut group = Vec::with_capacity(GROUP);
     while rows < size {
-        // 200 flows at once, from their first window to their last.
+        // 200 flows at the same time, from their first window to their last.
         let longest = patterns.iter().map(Vec::len).max().unwrap_or(0);
         for sequence in 0..longest {
             for flow in 0..FLOWS {
@@ -174,7 +178,7 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
                     continue;
                 };
                 let window = varied(window, &mut random);
-                let terms = Terms::of(&window, &environment.reward);
+                let terms = Terms::of(&window, &interface.reward);
                 group.push(Row {
                     flow: (first + flow as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
                     sequence: sequence as u32,
@@ -182,7 +186,7 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
                     initial_cwnd_bytes: 14_480,
                     decision: decision.clone(),
                     terms,
-                    reward: terms.reward(&environment.reward) as f32,
+                    reward: terms.reward(&interface.reward) as f32,
                     end: sequence + 1 == pattern.len(),
                     local: None,
                     remote: None,
@@ -190,46 +194,34 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
                 });
                 rows += 1;
                 if group.len() == GROUP {
-                    flush(
-                        &mut writer,
-                        &mut group,
-                        &environment,
-                        &directory,
-                        &mut files,
-                    )?;
+                    flush(&mut writer, &mut group, &interface, &directory, &mut files)?;
                 }
             }
         }
         first += FLOWS as u64;
     }
-    flush(
-        &mut writer,
-        &mut group,
-        &environment,
-        &directory,
-        &mut files,
-    )?;
+    flush(&mut writer, &mut group, &interface, &directory, &mut files)?;
     if let Some(writer) = writer {
         writer.finish()?;
     }
     Ok((rows, size_of_all(&directory)? as u64))
 }
 
-/// Writes a row group, to the next file when one is full.
+/// Writes a row group, to the next file when the current one is full.
 fn flush(
     writer: &mut Option<FileWriter>,
     group: &mut Vec<Row>,
-    environment: &Environment,
+    interface: &Interface,
     directory: &Path,
     files: &mut usize,
 ) -> anyhow::Result<()> {
     let mut own = match writer.take() {
         Some(full) if full.rows() >= FILE as u64 => {
             full.finish()?;
-            create(environment, directory, files)?
+            create(interface, directory, files)?
         }
         Some(own) => own,
-        None => create(environment, directory, files)?,
+        None => create(interface, directory, files)?,
     };
     own.write(group)?;
     group.clear();
@@ -238,12 +230,12 @@ fn flush(
 }
 
 fn create(
-    environment: &Environment,
+    interface: &Interface,
     directory: &Path,
     files: &mut usize,
 ) -> anyhow::Result<FileWriter> {
     let header = FileHeader {
-        environment: environment.clone(),
+        environment: interface.clone(),
         policy: "random".to_owned(),
         policy_metadata: None,
         agent_version: "0.1.0".to_owned(),
@@ -258,9 +250,9 @@ fn create(
     Ok(FileWriter::create(&path, header)?)
 }
 
-/// The windows of a simulated flow under actions at random, with their decisions.
+/// Returns the windows of a simulated flow under random actions, with its decisions.
 fn simulated(
-    environment: &Environment,
+    interface: &Interface,
     seed: u64,
 ) -> anyhow::Result<Vec<(WindowRecord, Option<Decided>)>> {
     let rate = 2 << seed;
@@ -269,18 +261,18 @@ fn simulated(
     );
     let scenarios = scenario::parse(&link, Path::new("."))?;
     let link = scenarios.first().context("one scenario")?;
-    let settings = Learned::settings(environment, Startup::SlowStart);
+    let settings = Learned::settings(interface, Startup::SlowStart);
     let control = Control::Learned(Box::new(Learned::new(settings)));
     let simulation = Simulation::new(link, vec![control], seed);
     let mut served = Served::new(
         simulation,
-        environment.clone(),
+        interface.clone(),
         Delay::default(),
         Mode::Asynchronous,
         seed,
     );
     let mut random = StdRng::seed_from_u64(seed);
-    let actions = environment.actions.len();
+    let actions = interface.actions.len();
     let probability = 1.0 / actions as f32;
     let mut all = Vec::new();
     while let Some(asked) = served.next(SECONDS * 1_000_000_000) {
@@ -291,9 +283,7 @@ fn simulated(
             probability: Some(probability),
             probabilities: Some(vec![probability; actions]),
             base_cwnd,
-            cwnd: environment
-                .actions
-                .apply(action, base_cwnd, environment.cwnd),
+            cwnd: interface.actions.apply(action, base_cwnd, interface.cwnd),
             delay_ns: Some(1_000_000),
         };
         let last = asked.windows.len() - 1;
@@ -310,7 +300,7 @@ fn simulated(
     Ok(all)
 }
 
-/// A window like another, so that numbers do not repeat from flow to flow.
+/// Returns a varied copy of a window, so that numbers do not repeat from flow to flow.
 fn varied(window: &WindowRecord, random: &mut StdRng) -> WindowRecord {
     let mut window = *window;
     let share = random.random_range(0.9..1.1_f64);
@@ -327,7 +317,7 @@ fn varied(window: &WindowRecord, random: &mut StdRng) -> WindowRecord {
     window
 }
 
-/// Bytes of the files in a directory.
+/// Returns the number of bytes of the files in a directory.
 fn size_of_all(directory: &Path) -> anyhow::Result<f64> {
     let mut bytes = 0.0;
     for entry in fs::read_dir(directory)? {

@@ -5,7 +5,7 @@ use std::{borrow::Cow, sync::Arc};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::{
-    environment::{Environment, Taken, Turn},
+    environment::{Environment, RecordedAction, Turn},
     model::{Inference, Outputs, Sequences, Weights},
     rollout::{Episode, Origin, Rollout, not_done},
     softmax,
@@ -160,7 +160,7 @@ struct Choice<'a> {
 impl Choice<'_> {
     /// A recorded action. Its logits are the logarithms of the recorded probabilities, those of 0
     /// replaced by the smallest normal number.
-    fn recorded(taken: &Taken, actions: usize) -> Self {
+    fn recorded(taken: &RecordedAction, actions: usize) -> Self {
         let (logits, origin) = match &taken.probabilities {
             Some(shares) => {
                 let log = |share: &f32| share.max(f32::MIN_POSITIVE).ln();

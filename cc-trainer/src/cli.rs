@@ -1,4 +1,4 @@
-//! The commands.
+//! The command line: one module per subcommand, and what they share.
 
 mod blocking;
 mod compare;
@@ -10,6 +10,7 @@ mod link;
 mod ope;
 mod study;
 mod train;
+mod values;
 
 use std::{
     env,
@@ -22,10 +23,13 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Size of the parts that recordings are sorted in, bytes; each thread holds one in memory.
+/// Size of the partitions that recordings are sorted in, bytes. Each thread holds one in memory.
 const SCRATCH_PARTITION: u64 = 32 << 20;
 
-/// Makes the policies that cc-agent serves, and finds out what they are worth.
+/// Trains, evaluates and exports the congestion-control policies that cc-agent serves.
+///
+/// The subcommands use the emulated kernel link or the simulator. Each
+/// one's --help ends with examples.
 #[derive(Debug, Parser)]
 #[command(name = "cc-trainer", version)]
 pub(crate) struct Cli {
@@ -35,18 +39,18 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Blocking(blocking::Args),
-    Compare(compare::Args),
-    Dataset(dataset::Args),
-    Ope(ope::Args),
-    Study(study::Args),
-    Train(train::Args),
-    Evaluate(evaluate::Args),
+    Blocking(blocking::BlockingArgs),
+    Compare(compare::CompareArgs),
+    Dataset(dataset::DatasetArgs),
+    Ope(ope::OpeArgs),
+    Study(study::StudyArgs),
+    Train(train::TrainArgs),
+    Evaluate(evaluate::EvaluateArgs),
     Link(link::Args),
-    Heuristic(heuristic::Args),
+    Heuristic(heuristic::HeuristicArgs),
 }
 
-/// Does what the command line says, and tells of a failure.
+/// Runs the subcommand and prints an error if it fails.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Blocking(args) => blocking::command(&args),
@@ -60,14 +64,16 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Heuristic(args) => heuristic::command(&args),
     };
     outcome.unwrap_or_else(|error| {
-        // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
-        note(format_args!("error: {}", told(&error)));
+        // Printed here and not by `main`, which would append a backtrace when RUST_BACKTRACE is
+        // set.
+        note(format_args!("error: {}", with_causes(&error)));
         ExitCode::FAILURE
     })
 }
 
-/// An error and what led to it. Many of our errors tell their cause themselves; it is not told twice.
-fn told(error: &anyhow::Error) -> String {
+/// Formats an error and its causes. Many errors of this crate include their cause in their message;
+/// such a cause is not repeated.
+fn with_causes(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
         if !text.contains(&cause) {
@@ -77,7 +83,8 @@ fn told(error: &anyhow::Error) -> String {
     text
 }
 
-/// Writes to standard output. A reader that has seen enough, such as head, is no failure.
+/// Writes to standard output. A closed pipe is not an error: the reader, such
+/// as `head`, has seen enough.
 fn print(text: impl Display) -> anyhow::Result<()> {
     match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -85,12 +92,12 @@ fn print(text: impl Display) -> anyhow::Result<()> {
     }
 }
 
-/// Writes a line to standard error; that nobody reads it is no reason to stop.
+/// Writes a line to standard error, ignoring failures.
 fn note(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// A progress bar on standard error, which shows on terminals only.
+/// Creates a progress bar on standard error, which is shown on terminals only.
 fn bar(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     let style =
@@ -101,7 +108,7 @@ fn bar(length: u64, what: &str) -> ProgressBar {
     bar.with_message(what.to_owned())
 }
 
-/// The command line, for records.
+/// Returns the command line, for the records of runs.
 fn command_line() -> String {
     let words = env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ")
@@ -118,11 +125,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_told_once() {
+    fn a_cause_in_the_message_is_not_repeated() {
         let source = io::Error::other("no such file");
         let error = anyhow::Error::new(Unread { source }).context("nothing to train");
         assert_eq!(
-            told(&error),
+            with_causes(&error),
             "nothing to train: reading x.toml: no such file"
         );
     }

@@ -1,12 +1,14 @@
-//! Recordings as what one learns from: trajectories of decisions, and the timeline, a row a decision with what followed it.
+//! Training material made from recordings: [`Trajectory`]s of decisions, and the [`timeline`], a
+//! table with one row per decision and what followed it.
 //!
-//! A recording interleaves the windows of all flows that were alive, and a flow goes on from file to file. So its rows are
-//! first spread over [`Partitions`] by flow, on the disk; then a partition at a time is sorted and its flows are told one
-//! after the other. Memory depends on the size of a partition and on the longest flow, not on that of the recording.
+//! A recording interleaves the windows of all flows that were alive, and a flow continues from file
+//! to file. The rows are therefore first distributed over [`Partitions`] on disk by their flow.
+//! Then one partition at a time is sorted and read flow by flow. Memory depends on the size of a
+//! partition and on the longest flow, not on the size of the recordings.
 //!
-//! There is no query engine in here: all that is needed is this one partition by key and a pass over each part, and DataFusion
-//! would be most of the program's size for it. What is read and written is Parquet, which any engine takes, on one host or on
-//! many.
+//! There is no query engine here: all that is needed is one partition by key and one pass over each
+//! part, and DataFusion alone would be larger than the rest of the program. Input and output are
+//! Parquet, which any engine reads, on one host or on many.
 
 pub mod features;
 mod partition;
@@ -20,50 +22,51 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cc_agent::{
-    environment::Environment,
-    recording::{self, FileHeader, RecordingError},
-};
+use cc_core::{interface::Interface, rows::FileHeader};
+use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
 pub use partition::{Gathered, Partitions};
-pub use trajectory::{Outcome, Step, TERMS, Trajectory};
+pub use trajectory::{StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
-/// Recordings that go together: one environment, any number of files, hosts and policies.
+/// Recordings that belong together: they share one interface, and come from any number
+/// of files, hosts and policies.
 #[derive(Clone, Debug)]
 pub struct Recordings {
     files: Vec<PathBuf>,
-    environment: Environment,
+    interface: Interface,
     policies: Vec<String>,
     rows: u64,
 }
 
 impl Recordings {
-    /// Opens files, and all complete files of directories; what a killed agent left open in these is completed first.
+    /// Opens files, and all complete files of directories. Files that a killed agent left
+    /// incomplete in a directory are completed first.
     ///
     /// # Errors
     ///
-    /// Nothing there, a file that is no recording of this version, or one of another environment than the first.
+    /// Returns an error when nothing is found, a file is not a recording of this version, or a
+    /// recording has another interface than the first.
     pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
         let mut files = Vec::new();
         for path in paths {
             if path.is_dir() {
                 complete(path)?;
             }
-            files.extend(recording::files(path)?);
+            files.extend(cc_recording::files(path)?);
         }
         let mut first: Option<(PathBuf, FileHeader)> = None;
         let mut policies = BTreeSet::new();
         let mut rows = 0;
         for path in &files {
-            let (header, _) = recording::read(path)?;
+            let (header, _) = cc_recording::read(path)?;
             rows += count(path)?;
             policies.insert(header.policy.clone());
             match &first {
                 None => first = Some((path.clone(), header)),
                 Some((first, expected)) => {
-                    let differences = differences(&expected.environment, &header.environment);
+                    let differences = differences(&expected.interface, &header.interface);
                     if !differences.is_empty() {
                         return Err(DatasetError::Mixed {
                             path: path.clone(),
@@ -79,117 +82,122 @@ impl Recordings {
         };
         Ok(Self {
             files,
-            environment: header.environment,
+            interface: header.interface,
             policies: policies.into_iter().collect(),
             rows,
         })
     }
 
-    /// What observations, actions and rewards are made with.
-    pub fn environment(&self) -> &Environment {
-        &self.environment
+    /// Returns the interface by which observations, actions and rewards are made.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
     }
 
-    /// The files, in order.
+    /// Returns the paths of the files, in the order in which they were named.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// The policies that were recorded.
+    /// Returns the identifiers of the recorded policies, sorted.
     pub fn policies(&self) -> &[String] {
         &self.policies
     }
 
-    /// Rows in all files.
+    /// Returns the number of rows in all files.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 }
 
-/// What is wrong with recordings, or with what is made of them.
+/// Why recordings cannot be read, or their timeline cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DatasetError {
-    /// Of a recording.
+    /// A recording cannot be read.
     #[error(transparent)]
     Recording(#[from] RecordingError),
-    /// Recordings of several environments.
+    /// The recordings have different interfaces.
     #[error(
-        "{}: recorded with other settings than {} ({}); they cannot be learnt from together: name the files of one of them",
+        "{}: recorded with other settings than {} ({}), so they cannot be used together: \
+         name the files of one of them",
         path.display(),
         first.display(),
         differences.join("; ")
     )]
     Mixed {
-        /// The file.
+        /// Path of the recording that differs.
         path: PathBuf,
-        /// What it is compared with.
+        /// Path of the first recording, which it is compared with.
         first: PathBuf,
-        /// What differs: `setting: this, not that`.
+        /// The settings that differ, each as `setting: this, not that`.
         differences: Vec<String>,
     },
-    /// No path was given.
+    /// The list of paths is empty.
     #[error("no recording was named")]
     Nothing,
-    /// A flow without a decision that names an action, in any file.
+    /// No row of the recordings has a decision with an action.
     #[error(
-        "{rows} rows, but not one decision: nothing can be learnt from them; a policy that sets windows (fixed:N) chooses no \
-         actions"
+        "{rows} rows, but not one decision with an action, so nothing can be learned from them; \
+         a policy that sets the cwnd directly (fixed:N) chooses no actions"
     )]
     NoDecisions {
-        /// Rows read.
+        /// Number of rows that were read.
         rows: u64,
     },
-    /// Decisions, but none whose observation is known.
+    /// There are decisions, but rows before each of them are missing, so
+    /// that no observation is known.
     #[error(
-        "{decisions} decisions, but rows are missing before each of them, so that nobody knows what the policy saw: record \
-         flows from their beginning, and name all files of a recording"
+        "{decisions} decisions, but rows are missing before each of them, so the policy's \
+         observations are unknown: record flows from their beginning, and name all files of \
+         a recording"
     )]
     NoneKnown {
-        /// Decisions read.
+        /// Number of decisions that were read.
         decisions: u64,
     },
-    /// A row that is there twice.
+    /// The recordings contain a row more than once.
     #[error(
-        "row {sequence} of flow {flow:#018x} is there twice, in {} and in {}: name a recording once, and no copy of it",
+        "row {sequence} of flow {flow:#018x} is present twice, in {} and in {}: name each \
+         recording once, and no copy of it",
         first.display(),
         second.display()
     )]
     Twice {
-        /// The flow.
+        /// Identifier of the row's flow.
         flow: u64,
-        /// The row's number in it.
+        /// Number of the row within the flow.
         sequence: u32,
-        /// A recording that has it.
+        /// Path of a recording that contains the row.
         first: PathBuf,
-        /// Another one, or the same again.
+        /// Path of another one, or the same path again.
         second: PathBuf,
     },
-    /// There is something already where output should go.
+    /// The output directory already holds a timeline or other Parquet files.
     #[error(
-        "{} is there already; a timeline has a directory of its own, and nothing is overwritten: choose another with --out",
+        "{} exists already; a timeline needs a directory of its own, and nothing is overwritten: \
+         choose another one with --out",
         path.display()
     )]
     Exists {
-        /// What is there.
+        /// Path of the existing file.
         path: PathBuf,
     },
-    /// The file system refuses.
+    /// An operation on a file or directory failed.
     #[error("{what} {}: {source}", path.display())]
     System {
-        /// What was tried.
+        /// The operation, such as `reading`.
         what: &'static str,
-        /// With which file.
+        /// Path that the operation concerned.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A Parquet file cannot be written.
     #[error("writing {}: {reason}", path.display())]
     Write {
-        /// The file.
+        /// Path of the file that is incomplete.
         path: PathBuf,
-        /// Why.
+        /// The error of the Parquet library.
         reason: String,
     },
 }
@@ -201,10 +209,11 @@ impl DatasetError {
     }
 }
 
-/// Completes what a killed agent left open in a directory. Where only others may write, what is open is left to them.
+/// Completes files that a killed agent left incomplete in a directory. In a directory that is not
+/// writable they are left as they are.
 fn complete(directory: &Path) -> Result<(), DatasetError> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    match recording::recover(directory) {
+    match cc_recording::recover(directory) {
         Err(RecordingError::Io { source, .. })
             if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
         {
@@ -214,8 +223,8 @@ fn complete(directory: &Path) -> Result<(), DatasetError> {
     }
 }
 
-/// Where two environments differ: `setting: this, not that`, from the second's point of view.
-pub(crate) fn differences(expected: &Environment, found: &Environment) -> Vec<String> {
+/// Returns the settings in which two interfaces differ, each as `setting: found, not expected`.
+pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String> {
     fn compare(path: &str, expected: &Value, found: &Value, into: &mut Vec<String>) {
         match (expected, found) {
             (Value::Object(expected), Value::Object(found)) => {
@@ -231,13 +240,13 @@ pub(crate) fn differences(expected: &Environment, found: &Environment) -> Vec<St
             _ => {}
         }
     }
-    let json = |environment| serde_json::to_value(environment).unwrap_or_default();
+    let json = |interface| serde_json::to_value(interface).unwrap_or_default();
     let mut all = Vec::new();
     compare("", &json(expected), &json(found), &mut all);
     all
 }
 
-/// Rows of a Parquet file, by its footer.
+/// Returns the number of rows of a Parquet file, from its footer.
 fn count(path: &Path) -> Result<u64, DatasetError> {
     let file = File::open(path).map_err(DatasetError::system("opening", path))?;
     let reader = SerializedFileReader::new(file).map_err(|error| DatasetError::Write {

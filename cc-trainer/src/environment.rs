@@ -1,78 +1,98 @@
-//! What a policy is trained in: environments that ask for actions, turn by turn.
+//! Environments: the worlds that a policy is trained in, each of which asks for actions turn by
+//! turn.
 //!
-//! An environment has seats. At a turn it asks one of them for an action; where the actors of one world act at
-//! times of their own, as flows on a link do, turns of different seats interleave. A seat's episodes follow each
-//! other without a pause: the first turn of an episode also tells how the one before it ended.
+//! An environment has one or more *seats*, each with its own sequence of episodes. Every turn asks
+//! one seat for one action. Where several agents act at times of their own, as flows that share a
+//! link do, the turns of different seats interleave. A seat's episodes follow each other without a
+//! pause: the first turn of an episode also reports how the previous one ended.
+//!
+//! `cc-trainer/examples/own_environment.rs` implements a small environment and trains a policy in
+//! it.
 
 pub mod cartpole;
 pub mod gridworld;
 pub mod network;
+mod normalised;
 pub mod recorded;
 
-/// A world with one or more seats.
+pub use normalised::Normalised;
+
+/// An environment with one or more seats.
 pub trait Environment: Send {
-    /// The lengths of what its turns hold, and how many actions there are.
+    /// Returns the sizes of observations, actions and so on. They never change during a run.
     fn spec(&self) -> Spec;
 
-    /// Runs to the next turn and fills it in. Called first, and then after every [`act`](Self::act).
+    /// Advances the environment to the next turn and writes it to `turn`, reusing its buffers.
+    ///
+    /// The caller calls this first, and then again after every [`act`](Self::act).
     fn next(&mut self, turn: &mut Turn);
 
-    /// Answers the turn that [`next`](Self::next) gave last with an action, below [`Spec::actions`].
+    /// Answers the turn that the last call of [`next`](Self::next) returned.
+    ///
+    /// `action` is an index below [`Spec::actions`].
     fn act(&mut self, action: usize);
 }
 
-/// The sizes of an environment.
+/// Sizes of an environment, by which the network's shape is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spec {
-    /// Seats; those of a turn are below.
+    /// Number of seats; [`Turn::seat`] is below it.
     pub seats: usize,
-    /// Length of an observation.
+    /// Number of values in [`Turn::observation`].
     pub observation: usize,
-    /// Length of what only the critic sees.
+    /// Number of values in [`Turn::privileged`], 0 when the critic sees nothing of its own.
     pub privileged: usize,
-    /// Number of actions.
+    /// Number of actions to choose from.
     pub actions: usize,
-    /// Number of tasks that [`Turn::task`] tells apart: kinds of link, each with reward statistics of its own.
+    /// Number of tasks that [`Turn::task`] distinguishes: kinds of link, for instance. Each task
+    /// has its own reward statistics.
     pub tasks: usize,
 }
 
-/// A seat is asked for an action.
+/// One turn: the request to choose an action for one seat, with the outcome of its previous action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// Which seat.
+    /// Index of the seat that is asked, below [`Spec::seats`].
     pub seat: usize,
-    /// How the seat's previous episode ended, on the first turn of an episode; on its very first, `Some(Truncated)`.
+    /// On the first turn of an episode, how the seat's previous episode ended; `None` on every
+    /// other turn. The very first turn of a seat has `Some(End::Truncated)`.
     pub first: Option<End>,
-    /// What the seat's previous action earned. On the first turn of an episode, what the last action of the previous
-    /// one did.
+    /// Reward of the seat's previous action. On the first turn of an episode it belongs to the last
+    /// action of the previous episode.
     pub reward: f32,
-    /// What the policy sees, [`Spec::observation`] values.
+    /// The policy's observation, [`Spec::observation`] values.
     pub observation: Vec<f32>,
-    /// The reward that the policy sees beside it: known where the policy is served, which the one that it is
-    /// trained for need not be. 0 where nothing is known yet.
+    /// The reward that is part of the policy's input, 0 while none is known yet.
+    ///
+    /// A served policy receives the same number, so it can only depend on what the
+    /// serving host measures. [`reward`](Self::reward), the one that is maximised, may
+    /// use the simulator's ground truth.
     pub observed_reward: f32,
-    /// What only the critic sees, [`Spec::privileged`] values.
+    /// Input of the critic alone, [`Spec::privileged`] values. It is not
+    /// needed to serve the policy.
     pub privileged: Vec<f32>,
-    /// Which task this is, below [`Spec::tasks`].
+    /// Index of the seat's current task, below [`Spec::tasks`].
     pub task: usize,
-    /// What was done on this turn, where it is a recorded one: nobody is asked. Environments that ask leave it empty.
-    pub taken: Option<Taken>,
+    /// The action that was taken on this turn, where the turn comes from a recording: the policy's
+    /// choice is then ignored. `None` in environments that act on the choice.
+    pub taken: Option<RecordedAction>,
 }
 
-/// What somebody did.
+/// An action that the behaviour policy took while it was recorded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// The action, below [`Spec::actions`].
+pub struct RecordedAction {
+    /// Index of the action, below [`Spec::actions`].
     pub action: usize,
-    /// `[A]`: the probabilities that it was chosen with; none where nobody knows them.
+    /// `[A]`: probabilities of all actions under the behaviour policy; `None` where they are
+    /// unknown, as for a kernel congestion control.
     pub probabilities: Option<Vec<f32>>,
 }
 
-/// How an episode ended.
+/// How an episode ended, which decides whether the value after it is bootstrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By what happened in it: nothing can be earned after it.
+    /// The environment reached a terminal state: the value of what follows is 0.
     Terminated,
-    /// By the clock: more could have been earned.
+    /// A time limit ended the episode in a state from which more reward would have followed.
     Truncated,
 }

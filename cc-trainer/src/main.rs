@@ -1,4 +1,4 @@
-//! The trainer's binary.
+//! The `cc-trainer` binary: trains, evaluates and exports congestion-control policies.
 
 mod cli;
 

@@ -7,11 +7,11 @@
 //! transform ([`Bend`]). Mean and deviation are fitted once, on the first frames, and constant from
 //! then on, because a network must not see its inputs move. The policy file contains the transform.
 
-use std::sync::Arc;
+mod inputs;
 
 use serde::{Deserialize, Serialize};
 
-use crate::environment::{Environment, Spec, Turn};
+pub use inputs::input_shapes;
 
 /// Normalised values are clipped to ± this.
 const LIMIT: f32 = 10.0;
@@ -251,38 +251,6 @@ impl InputMoments {
         let before = value - self.mean;
         self.mean += before / frames;
         self.squares += before * (value - self.mean);
-    }
-}
-
-/// An environment seen through a normaliser.
-pub struct Normalised {
-    environment: Box<dyn Environment>,
-    normalizer: Arc<Normalizer>,
-}
-
-impl Normalised {
-    /// The environment with what its policy sees transformed. Its rewards, and what only the critic sees, stay.
-    pub fn new(environment: Box<dyn Environment>, normalizer: Arc<Normalizer>) -> Self {
-        Self {
-            environment,
-            normalizer,
-        }
-    }
-}
-
-impl Environment for Normalised {
-    fn spec(&self) -> Spec {
-        self.environment.spec()
-    }
-
-    fn next(&mut self, turn: &mut Turn) {
-        self.environment.next(turn);
-        self.normalizer.apply(&mut turn.observation);
-        turn.observed_reward = self.normalizer.reward.apply(turn.observed_reward);
-    }
-
-    fn act(&mut self, action: usize) {
-        self.environment.act(action);
     }
 }
 

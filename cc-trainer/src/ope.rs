@@ -1,16 +1,23 @@
-//! Off-policy evaluation: what a policy would have earned, from what another one did.
+//! Off-policy evaluation: estimates what a candidate policy would earn from flows that another
+//! policy (the behaviour policy) was recorded on.
 //!
-//! Recorded flows are cut into stretches of [`Settings::horizon`] decisions. The question is what a candidate would earn
-//! from the first state of a stretch to its end, and each of seven [`Method`]s answers it for each reward term, with a
-//! bootstrap interval over flows (the stretches of a flow are not independent of each other). An answer that rests on too
-//! few decisions, or on a recording that hardly ever did what the candidate would do, is refused ([`Refusal`]).
+//! Recorded flows are cut into sub-trajectories of [`OpeSettings::horizon`] decisions. The quantity
+//! of interest is the candidate's return from the first state of a sub-trajectory to its end. Each
+//! of seven [`Method`]s estimates it for each reward term, with a bootstrap interval over flows
+//! (the sub-trajectories of one flow are not independent of each other). An estimate is refused
+//! ([`Refusal`]) when it rests on too few decisions, or when the behaviour policy hardly ever took
+//! the candidate's actions.
 //!
-//! Pure arithmetic over [`Flow`]s; where these come from is not its business.
+//! The module is pure arithmetic over [`OpeFlow`]s; [`recorded`] makes these from recordings.
 //!
-//! Sources: N. Jiang, L. Li, "Doubly Robust Off-policy Value Evaluation for Reinforcement Learning" (ICML 2016); P. Thomas,
-//! E. Brunskill, "Data-Efficient Off-Policy Policy Evaluation for Reinforcement Learning" (ICML 2016); M. Dudík, J. Langford,
-//! L. Li, "Doubly Robust Policy Evaluation and Learning" (ICML 2011); the set of methods is that of J. Gauci et al., "Horizon"
-//! (arXiv 1811.00260), section 5.
+//! Sources:
+//!
+//! - N. Jiang, L. Li, "Doubly Robust Off-policy Value Evaluation for Reinforcement Learning" (ICML
+//!   2016);
+//! - P. Thomas, E. Brunskill, "Data-Efficient Off-Policy Policy Evaluation for Reinforcement
+//!   Learning" (ICML 2016);
+//! - M. Dudík, J. Langford, L. Li, "Doubly Robust Policy Evaluation and Learning" (ICML 2011);
+//! - J. Gauci et al., "Horizon" (arXiv 1811.00260), section 5, for the set of methods.
 
 mod blend;
 mod fitted_q;
@@ -23,61 +30,65 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use fitted_q::{FittedQ, Source};
-use sums::{Layout, Sums};
+use fitted_q::{FittedQ, Functional};
+use sums::{SumLayout, Sums};
 
-/// Below this mean of π(a|x)/μ(a|x), which is 1 where the recording tried all that the candidate would do, there is no
-/// conclusion.
+/// Smallest mean of π(a|x)/μ(a|x) that allows a conclusion. The mean is 1 where the behaviour
+/// policy has tried all that the candidate would do.
 pub const LEAST_MEAN_RATIO: f64 = 0.8;
 
-/// A recorded flow, as estimators see it.
+/// A recorded flow, in the form that the estimators need.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Flow {
-    /// Names it in errors.
+pub struct OpeFlow {
+    /// Identifier of the flow, for error messages.
     pub id: u64,
-    /// Its decisions, in order.
-    pub steps: Vec<Step>,
-    /// Nothing can be earned after the last step. Otherwise it is not known what came after it; whether it is known must not depend
-    /// on what it was, or ends are counted too often.
+    /// The decisions of the flow, in order.
+    pub steps: Vec<OpeStep>,
+    /// Whether the flow terminated, so that the value after the last step is 0.
+    /// Otherwise what follows is unknown.
+    ///
+    /// Whether it is known must not depend on what it is, or terminations are counted too often.
     pub ended: bool,
 }
 
-/// A recorded decision.
+/// A recorded decision with its rewards and the candidate's probabilities.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// `[D]`: what the fitted Q is linear in.
+pub struct OpeStep {
+    /// `[D]`: the features that the fitted Q function is linear in.
     pub features: Vec<f32>,
-    /// The action taken.
+    /// Index of the action that was taken.
     pub action: usize,
-    /// μ(a|x): with which probability it was taken, above 0.
+    /// μ(a|x): probability of that action under the behaviour policy, above 0.
     pub behaviour: f64,
-    /// `[A]`, π(·|x): the candidate's probabilities.
+    /// `[A]`, π(·|x): probabilities of all actions under the candidate.
     pub candidate: Vec<f64>,
-    /// `[R]`: what the action earned, a value a reward term.
+    /// `[R]`: reward of the action, one value per reward term.
     pub rewards: Vec<f64>,
 }
 
-/// How to estimate.
+/// Settings of an off-policy evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Decisions of a stretch, H. Weights are products of as many ratios: the longer, the less is left of the data.
+pub struct OpeSettings {
+    /// H, the number of decisions of a sub-trajectory. Importance weights are products of up to H
+    /// ratios: the longer the horizon, the smaller the effective sample size.
     pub horizon: usize,
-    /// γ.
+    /// Discount γ of the rewards, per decision.
     pub discount: f64,
-    /// Of the intervals, within (0, 1).
+    /// Confidence level of the intervals, between 0 and 1.
     pub confidence: f64,
-    /// Resamples of the bootstrap.
+    /// Number of bootstrap resamples, at least 20.
     pub resamples: usize,
-    /// Ridge of the fitted Q's regressions, as if so many decisions in each direction had earned the mean of all.
+    /// Ridge penalty of the fitted Q's regressions. It acts like this many further decisions in
+    /// each direction of the features, all with the mean target.
     pub ridge: f64,
-    /// The least effective sample size that allows a conclusion.
+    /// Smallest effective sample size that allows a conclusion.
     pub least_effective: f64,
-    /// Fixes folds and resamples.
+    /// Fixes the two folds and the resamples.
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for OpeSettings {
     fn default() -> Self {
         Self {
             horizon: 10,
@@ -91,30 +102,36 @@ impl Default for Settings {
     }
 }
 
-/// An estimator. All but the step-wise doubly robust one estimate the same: the discounted mean of the candidate's rewards
-/// over a stretch, Σ γ^t r_t / Σ γ^t, from the states in which recorded stretches begin.
+/// An estimator of the candidate's reward.
+///
+/// All but the step-wise doubly robust one estimate the same quantity: the discounted mean
+/// of the candidate's rewards over a sub-trajectory, Σ γ^t r_t / Σ γ^t, from the states in
+/// which the recorded sub-trajectories start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
-    /// Each reward times the product of the ratios up to it (Jiang and Li, equation 3).
+    /// Per-decision importance sampling: each reward times the product of the ratios up to it
+    /// (Jiang and Li, equation 3).
     StepwiseImportance,
-    /// The same, over the sum of those weights at each step instead of their number.
+    /// The same, normalised by the sum of the weights at each step instead of their number.
     StepwiseImportanceNormalised,
-    /// What a fitted Q expects of the candidate in the first states.
+    /// The direct method: value of the first states under a fitted Q function.
     Direct,
-    /// Each decision on its own, as in a contextual bandit (Dudík et al.): what one decision of the candidate earns at once in
-    /// the states that the *recorded* policy gets into, a mean over all decisions.
+    /// Each decision on its own, as in a contextual bandit (Dudík et al.): the immediate
+    /// reward of one decision of the candidate in the states that the *behaviour policy*
+    /// reaches, averaged over all decisions.
     StepwiseDoublyRobust,
-    /// Jiang and Li, equation 10.
+    /// The sequential doubly robust estimator (Jiang and Li, equation 10).
     SequentialDoublyRobust,
     /// The same with normalised weights (Thomas and Brunskill, section 5).
     SequentialDoublyRobustWeighted,
-    /// The blend of model and weighted doubly robust estimate of the least estimated error (Thomas and Brunskill, section 7).
+    /// MAGIC: the blend of the direct and the weighted doubly robust estimate with the smallest
+    /// estimated error (Thomas and Brunskill, section 7).
     Magic,
 }
 
 impl Method {
-    /// All, in order.
+    /// All methods, in the order of [`Term::estimates`].
     pub const ALL: [Self; 7] = [
         Self::StepwiseImportance,
         Self::StepwiseImportanceNormalised,
@@ -125,7 +142,7 @@ impl Method {
         Self::Magic,
     ];
 
-    /// For people.
+    /// Returns the name for tables; variants of the method above are indented.
     pub fn name(self) -> &'static str {
         match self {
             Self::StepwiseImportance => "step-wise importance sampling",
@@ -139,36 +156,37 @@ impl Method {
     }
 }
 
-/// A value and its bootstrap interval (percentiles).
+/// An estimate with its bootstrap percentile interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
-    /// The estimate.
+    /// The estimate from all flows.
     pub value: f64,
-    /// The interval's lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
 impl Interval {
-    /// Whether a number lies in it.
+    /// Returns whether `value` lies in the interval, ends included.
     pub fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 }
 
-/// What a method says of one reward term.
+/// Result of one method for one reward term.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Estimate {
-    /// The method.
+pub struct MethodEstimate {
+    /// The method that made the estimate.
     pub method: Method,
-    /// Of the candidate, a decision.
+    /// The candidate's mean reward per decision.
     pub candidate: Interval,
-    /// The candidate's less what was recorded; both from the same resamples.
+    /// The candidate's mean minus the recorded one, both from the same resamples.
     pub difference: Interval,
-    /// Effective sample size: as many flows under the candidate itself would tell as much.
+    /// Effective sample size: the number of flows recorded with the candidate itself
+    /// that would be as informative.
     pub effective: f64,
-    /// Why nothing can be concluded from it.
+    /// Why the estimate allows no conclusion; `None` when it does.
     pub refusal: Option<Refusal>,
 }
 
@@ -176,49 +194,50 @@ pub struct Estimate {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Refusal {
-    /// It rests on too few flows.
+    /// The effective sample size is too small.
     #[error(
-        "effective sample size {effective:.1} is below {least}: record more flows, shorten the horizon, or compare with a \
-         policy nearer to the recorded one"
+        "effective sample size {effective:.1} is below {least}: record more flows, shorten the \
+         horizon, or evaluate a policy closer to the recorded one"
     )]
     Few {
-        /// The effective sample size.
+        /// The effective sample size of the estimate.
         effective: f64,
-        /// What is needed.
+        /// The smallest one that allows a conclusion.
         least: f64,
     },
-    /// The recording has not tried what the candidate would do.
+    /// The behaviour policy has hardly tried what the candidate would do.
     #[error(
-        "the mean ratio of probabilities is {mean_ratio:.2} where it should be 1: the recorded policy hardly ever does what \
-         this one would; record with more exploration"
+        "the mean ratio of probabilities is {mean_ratio:.2} where it should be 1: the recorded \
+         policy hardly ever does what this one would; record with more exploration"
     )]
     Unsupported {
-        /// The mean of π(a|x)/μ(a|x).
+        /// The mean of π(a|x)/μ(a|x) over all decisions.
         mean_ratio: f64,
     },
 }
 
-/// All that is said of one reward term.
+/// All results for one reward term.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Term {
-    /// What the recorded policy earned, a decision: its discounted mean over the stretches.
+    /// The recorded policy's mean reward per decision, discounted over the sub-trajectories.
     pub recorded: Interval,
-    /// In [`Method::ALL`]'s order.
-    pub estimates: Vec<Estimate>,
+    /// One estimate per method, in the order of [`Method::ALL`].
+    pub estimates: Vec<MethodEstimate>,
 }
 
-/// The outcome.
+/// The result of an off-policy evaluation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Evaluation {
-    /// Flows with at least one stretch.
+pub struct OpeEvaluation {
+    /// Number of flows with at least one sub-trajectory.
     pub flows: usize,
-    /// Stretches.
-    pub stretches: usize,
-    /// Decisions in them.
+    /// Number of sub-trajectories of all flows.
+    #[serde(rename = "stretches")]
+    pub sub_trajectories: usize,
+    /// Number of decisions in all sub-trajectories.
     pub decisions: usize,
-    /// Mean of π(a|x)/μ(a|x) over them.
+    /// Mean of π(a|x)/μ(a|x) over these decisions.
     pub mean_ratio: f64,
-    /// A reward term each, in the steps' order.
+    /// One result per reward term, in the order of [`OpeStep::rewards`].
     pub terms: Vec<Term>,
 }
 
@@ -226,54 +245,59 @@ pub struct Evaluation {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeError {
-    /// A step is not as it has to be.
+    /// A step is not valid.
     #[error("flow {flow:#018x}, decision {step}: {problem}")]
     Step {
-        /// The flow.
+        /// Identifier of the step's flow.
         flow: u64,
-        /// Its step, from 0.
+        /// Index of the step in the flow, from 0.
         step: usize,
-        /// What is wrong.
+        /// What is wrong with the step.
         problem: String,
     },
-    /// Not enough to evaluate anything.
+    /// Fewer than four flows are long enough.
     #[error(
-        "{flows} flows have a stretch of {horizon} decisions, and at least 4 are needed: record more, or shorten the horizon"
+        "{flows} flows have a sub-trajectory of {horizon} decisions, but at least 4 are needed: \
+         record more, or shorten the horizon"
     )]
     TooFew {
-        /// Flows that are long enough.
+        /// Number of flows that are long enough.
         flows: usize,
-        /// The horizon.
+        /// The configured horizon, in decisions.
         horizon: usize,
     },
-    /// A setting out of its range.
+    /// A setting is out of its range.
     #[error("{setting} is {found}; expected {expected}")]
     Setting {
-        /// Which.
+        /// Name of the setting, as in messages.
         setting: &'static str,
-        /// Its value.
+        /// The value that it has.
         found: f64,
-        /// What it may be.
+        /// The valid range, in words.
         expected: &'static str,
     },
 }
 
-/// Estimates what the candidate would earn.
+/// Estimates the candidate's rewards from recorded flows.
 ///
-/// The fitted Q that an estimate of a flow uses has never seen that flow (two folds); its own uncertainty is in the
-/// intervals, to first order ([`FittedQ::influence`]).
+/// The fitted Q function behind an estimate of a flow has not been fitted on that flow (two folds).
+/// Its own uncertainty is part of the intervals, to first order ([`FittedQ::influence`]).
 ///
 /// # Errors
 ///
-/// Steps that are not finite, not of one size or without probabilities; too few flows; settings out of range.
-pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeError> {
+/// Returns an error when a setting is out of range, a step has values that are not finite, of
+/// another size, or no probability, or fewer than four flows are long enough.
+pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluation, OpeError> {
     settings.validate()?;
     let sizes = Sizes::of(flows, settings)?;
-    let stretches: Vec<_> = flows
+    let sub_trajectories: Vec<_> = flows
         .iter()
-        .map(|flow| stretches(flow, settings.horizon))
+        .map(|flow| sub_trajectories(flow, settings.horizon))
         .collect();
-    let usable = stretches.iter().filter(|own| !own.is_empty()).count();
+    let usable = sub_trajectories
+        .iter()
+        .filter(|own| !own.is_empty())
+        .count();
     if usable < 4 {
         return Err(OpeError::TooFew {
             flows: usable,
@@ -281,7 +305,7 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
         });
     }
 
-    // Two folds, so that each flow is judged by a model that has not seen it.
+    // Two folds, so that each flow is judged by a model that was not fitted on it.
     let mut order: Vec<usize> = (0..flows.len()).collect();
     order.shuffle(&mut StdRng::seed_from_u64(settings.seed));
     let mut fold = vec![0; flows.len()];
@@ -293,25 +317,25 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
         FittedQ::fit(flows, others.collect(), &sizes, settings)
     });
 
-    let layout = Layout::new(sizes.terms, settings);
+    let layout = SumLayout::new(sizes.terms, settings);
     let sums: Vec<Sums> = (0..flows.len())
         .into_par_iter()
-        .map(|flow| layout.of(&flows[flow], &stretches[flow], &models[fold[flow]]))
+        .map(|flow| layout.of(&flows[flow], &sub_trajectories[flow], &models[fold[flow]]))
         .collect();
     let total = layout.total(sums.iter().map(|sums| (sums, 1.0)));
     let returns = blend::returns(settings.horizon);
 
-    // How the data of each flow shift the j-step returns through the models: `[flow][return][term]`.
+    // How each flow's data shift the j-step returns through the models: `[flow][return][term]`.
     let mut influence = vec![0.0; flows.len() * returns.len() * sizes.terms];
     for (own, model) in models.iter().enumerate() {
         let judged = (0..flows.len()).filter(|&flow| fold[flow] == own);
         let sources: Vec<_> = returns
             .iter()
             .map(|&after| {
-                let mut source = Source::new(settings.horizon - after, &sizes);
+                let mut source = Functional::new(settings.horizon - after, &sizes);
                 for flow in judged.clone() {
-                    for stretch in &stretches[flow] {
-                        layout.add_tail(&mut source, &flows[flow], stretch, after, &total);
+                    for sub_trajectory in &sub_trajectories[flow] {
+                        layout.add_tail(&mut source, &flows[flow], sub_trajectory, after, &total);
                     }
                 }
                 source
@@ -361,7 +385,7 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
             } else {
                 (mean_ratio < LEAST_MEAN_RATIO).then_some(Refusal::Unsupported { mean_ratio })
             };
-            Estimate {
+            MethodEstimate {
                 method,
                 candidate: spread(&of),
                 difference: spread(&|answers| of(answers) - answers.recorded(method, term)),
@@ -374,21 +398,21 @@ pub fn evaluate(flows: &[Flow], settings: &Settings) -> Result<Evaluation, OpeEr
             estimates: Method::ALL.map(estimate).into(),
         }
     });
-    Ok(Evaluation {
+    Ok(OpeEvaluation {
         flows: usable,
-        stretches: stretches.iter().map(Vec::len).sum(),
+        sub_trajectories: sub_trajectories.iter().map(Vec::len).sum(),
         decisions: layout.decisions(&total),
         mean_ratio,
         terms: terms.collect(),
     })
 }
 
-impl Settings {
-    /// Checks every setting.
+impl OpeSettings {
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
     ///
-    /// The first one out of its range, and what it may be.
+    /// Returns an error that names the first setting out of range, and the valid range.
     pub fn validate(&self) -> Result<(), OpeError> {
         let check = |fits: bool, setting, found, expected| match fits {
             true => Ok(()),
@@ -437,7 +461,7 @@ impl Settings {
     }
 }
 
-/// D, A and R, the same for all steps.
+/// The sizes D, A and R, which are the same for all steps.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     features: usize,
@@ -446,7 +470,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(flows: &[Flow], settings: &Settings) -> Result<Self, OpeError> {
+    fn of(flows: &[OpeFlow], settings: &OpeSettings) -> Result<Self, OpeError> {
         let first = flows.iter().find_map(|flow| flow.steps.first());
         let Some(first) = first else {
             return Err(OpeError::TooFew {
@@ -473,7 +497,7 @@ impl Sizes {
         Ok(sizes)
     }
 
-    fn problem(&self, step: &Step) -> Option<String> {
+    fn problem(&self, step: &OpeStep) -> Option<String> {
         let found = [
             step.features.len(),
             step.candidate.len(),
@@ -508,20 +532,21 @@ impl Sizes {
     }
 }
 
-/// Some decisions of a flow.
-type Stretch = std::ops::Range<usize>;
+/// Indices of consecutive decisions of one flow.
+type SubTrajectory = std::ops::Range<usize>;
 
-/// Whole stretches, and a last shorter one where the flow ended in it.
-fn stretches(flow: &Flow, horizon: usize) -> Vec<Stretch> {
+/// Cuts a flow into sub-trajectories of full length, plus a shorter last one if
+/// the flow terminated in it.
+fn sub_trajectories(flow: &OpeFlow, horizon: usize) -> Vec<SubTrajectory> {
     let steps = flow.steps.len();
     (0..steps)
         .step_by(horizon)
         .map(|start| start..(start + horizon).min(steps))
-        .filter(|stretch| stretch.len() == horizon || flow.ended)
+        .filter(|sub_trajectory| sub_trajectory.len() == horizon || flow.ended)
         .collect()
 }
 
-/// The percentile interval of a bootstrap's values.
+/// Returns the percentile interval of bootstrap values, which it sorts.
 fn interval(value: f64, values: &mut [f64], confidence: f64) -> Interval {
     values.sort_by(f64::total_cmp);
     let last = values.len() - 1;

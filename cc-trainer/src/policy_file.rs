@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use cc_agent::environment::Environment;
-use cc_agent::policy::export::ImportError;
-use cc_agent::policy::export::{
+use cc_core::interface::Interface;
+use cc_core::policy::export::ImportError;
+use cc_core::policy::export::{
     Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_agent::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
+use cc_core::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
 
 use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
 use crate::normalise::{Bend, Input, Normalizer};
@@ -47,14 +47,14 @@ pub enum ExportError {
 pub fn meta(
     name: &str,
     shape: &Shape,
-    environment: &Environment,
+    environment: &Interface,
     serving: Serving,
     provenance: BTreeMap<String, String>,
 ) -> PolicyMeta {
     PolicyMeta {
         name: name.to_owned(),
         kind: PolicyKind::Trained,
-        environment: environment.clone(),
+        interface: environment.clone(),
         hidden: shape.hidden.clone(),
         // A policy without an LSTM passes a state of width 1 through.
         state: shape.lstm.unwrap_or(1),
@@ -78,7 +78,7 @@ pub fn encode(
     description: &str,
 ) -> Result<Vec<u8>, ExportError> {
     let layout = ParameterLayout::of(shape);
-    let environment = &meta.environment;
+    let environment = &meta.interface;
     for (what, found, expected) in [
         ("number of parameters", parameters.len(), layout.len()),
         (
@@ -161,7 +161,7 @@ pub fn decode(
         policy,
         baseline,
     } = ActorCritic::import(file)?;
-    let width = file.meta().environment.observation_len();
+    let width = file.meta().interface.observation_len();
     let shape = Shape {
         observation: width,
         hidden: trunk.iter().map(|layer| layer.outputs).collect(),
@@ -388,21 +388,21 @@ fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
+    use cc_core::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
     use proptest::prelude::*;
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
     use crate::model::{Cpu, Outputs, Sequences};
 
-    fn environment(history: usize) -> Environment {
-        Environment {
+    fn environment(history: usize) -> Interface {
+        Interface {
             history,
-            ..Environment::default()
+            ..Interface::default()
         }
     }
 
-    fn shape(environment: &Environment, hidden: &[usize], lstm: Option<usize>) -> Shape {
+    fn shape(environment: &Interface, hidden: &[usize], lstm: Option<usize>) -> Shape {
         Shape {
             observation: environment.observation_len(),
             hidden: hidden.to_vec(),
@@ -457,7 +457,7 @@ mod tests {
 
     /// The largest difference of logits, baselines and states between the trainer's network and the
     /// agent's engine, over several steps of several flows.
-    fn largest_difference(environment: &Environment, shape: &Shape, seed: u64) -> f32 {
+    fn largest_difference(environment: &Interface, shape: &Shape, seed: u64) -> f32 {
         const FLOWS: usize = 3;
         let mut random = StdRng::seed_from_u64(seed);
         let parameters = initialise(shape, seed);
@@ -625,7 +625,7 @@ mod tests {
                 assert_eq!(seen(&again.expect("it fits")), found.parameters);
             }
         }
-        let rule = cc_agent::policy::heuristic_file();
+        let rule = cc_core::policy::heuristic_file();
         let rule = PolicyFile::parse(&rule).expect("accepted");
         let error = decode(&rule, 0, 0).expect_err("no network").to_string();
         assert!(error.contains("not one that cc-trainer writes"), "{error}");
@@ -686,7 +686,7 @@ mod tests {
             "{error}"
         );
         let longer = PolicyMeta {
-            environment: self::environment(20),
+            interface: self::environment(20),
             ..meta.clone()
         };
         let error = export(&parameters, &normalizer, &longer);

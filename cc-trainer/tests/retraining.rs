@@ -1,33 +1,39 @@
-//! From recordings to a better policy by the commands of the binary: `dataset`, `train --from` and `ope`.
+//! From recordings to a better policy with the binary's commands `dataset`, `train --from` and
+//! `ope`.
 //!
-//! What is recorded here is a small world whose truth is known: what a window carries depends on the action before it, and on
-//! nothing else ([`CARRIED`]).
+//! The recordings come from a small world whose truth is known: a window's throughput depends on
+//! the action before it and on nothing else ([`CARRIED`]).
+
+mod deadline;
 
 use std::{
     collections::BTreeMap,
     fs::{self, File},
+    io::Read,
     ops::Range,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output, Stdio},
     sync::Arc,
+    thread,
 };
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use bytemuck::Zeroable;
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{
         Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
         export::ActorCritic,
     },
-    recording::{AddressForm, Decided, FileHeader, FileWriter, NO_MODE, Replay, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
 };
 use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
+use cc_recording::FileWriter;
 use cc_trainer::{
     dataset::features::Analysis,
+    export,
     ope::{Interval, Method, Refusal, Term, recorded::TERM_NAMES},
-    policy_file,
 };
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
@@ -42,17 +48,18 @@ use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// What a window carries after each action, `0,/2,-10,+10,*2`, Mbit/s.
+/// Throughput of a window after each of the actions `0,/2,-10,+10,*2`, Mbit/s.
 const CARRIED: [u32; 5] = [4, 1, 2, 16, 8];
-/// Logits of a policy that tries everything alike, of one that likes what carries most, and of one that likes what carries least.
+/// Logits of three policies: one that samples all actions evenly, one that prefers the action with
+/// the highest throughput, and one that prefers the action with the lowest.
 const EVEN: [f32; 5] = [0.0; 5];
 const BETTER: [f32; 5] = [0.0, 0.0, 0.0, 1.2, 0.0];
 const WORSE: [f32; 5] = [0.0, 1.2, 0.0, 0.0, 0.0];
-/// Flows of a recording, and decisions of each; a window more than that.
+/// Number of flows of a recording, and of decisions per flow; a flow has one more window.
 const FLOWS: u64 = 200;
 const DECISIONS: usize = 16;
 
-/// Settings of a run that takes a moment, and happens alike each time.
+/// Configuration of a run that takes moments and is reproducible.
 const SMALL: &str = "
     serving = \"softmax\"
     actors = 0
@@ -77,7 +84,7 @@ const SMALL: &str = "
     fit_steps = 1000
 ";
 
-/// The same beside simulated networks.
+/// Configuration of a run with simulated networks beside the recordings.
 const BESIDE: &str = "
     actors = 0
 
@@ -100,15 +107,15 @@ const BESIDE: &str = "
 #[test]
 fn a_recording_becomes_a_policy_that_is_better() {
     let place = Place::new();
-    place.policy("even.onnx", &environment(), EVEN);
-    place.record("day1", &environment(), Some("even.onnx"), 0..FLOWS);
-    place.record("day2", &environment(), Some("even.onnx"), FLOWS..2 * FLOWS);
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("day1", &interface(), Some("even.onnx"), 0..FLOWS);
+    place.record("day2", &interface(), Some("even.onnx"), FLOWS..2 * FLOWS);
 
-    let told = place.run(0, "dataset day1 --out timeline");
+    let output = place.run(0, "dataset day1 --out timeline");
     let decisions = FLOWS as usize * DECISIONS;
     assert!(
-        told.contains(&format!("{decisions} decisions of {FLOWS} flows")),
-        "{told}"
+        output.contains(&format!("{decisions} decisions of {FLOWS} flows")),
+        "{output}"
     );
     let summary: BTreeMap<String, u64> = place.json("timeline/dataset.json");
     let expected = [
@@ -141,16 +148,16 @@ fn a_recording_becomes_a_policy_that_is_better() {
         &["nothing is overwritten", "--out"],
     );
 
-    // The transforms that were found are those that are trained with, and exported.
+    // Training uses the transforms that were found, and the exported policy contains them.
     place.write("small.toml", SMALL);
     let train = "train --config small.toml --from day1 --normalisation timeline/features.json \
                  --steps 15000 --out retrained";
     place.run(0, train);
     let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
-    let network = policy_file::decode(&policy, 0, 0).expect("one of ours");
+    let network = export::network(&policy, 0, 0).expect("one of ours");
     let analysis: Analysis = place.json("timeline/features.json");
     assert_eq!(Some(network.normalizer), analysis.normalizer());
-    assert_eq!(policy.meta().environment, environment());
+    assert_eq!(policy.meta().environment, interface());
     let even = PolicyFile::read(&place.at("even.onnx")).expect("a policy");
     assert_eq!(policy.meta().provenance["recorded"], even.summary().sha256);
     let record: Value = place.json("retrained/train.json");
@@ -163,27 +170,24 @@ fn a_recording_becomes_a_policy_that_is_better() {
         &["a run with other settings", "seed: 2, not 1"],
     );
 
-    // On what it was not trained on.
+    // Evaluated on flows that it was not trained on.
     let ope = "ope --from day2 --policy retrained/policy.onnx --horizon 2 --json ope.json";
-    let told = place.run(0, ope);
-    assert!(told.contains("candidate: better"), "{told}");
-    place.refuses(
-        ope,
-        &["ope.json is there already", "nothing is overwritten"],
-    );
+    let output = place.run(0, ope);
+    assert!(output.contains("candidate: better"), "{output}");
+    place.refuses(ope, &["ope.json exists already", "nothing is overwritten"]);
 }
 
 #[test]
-fn a_candidate_is_better_or_worse_or_nobody_can_say() {
+fn a_candidate_is_better_or_worse_or_undecided_or_refused() {
     let place = Place::new();
-    place.policy("even.onnx", &environment(), EVEN);
-    place.record("day", &environment(), Some("even.onnx"), 0..FLOWS);
-    place.policy("better.onnx", &environment(), BETTER);
-    place.policy("worse.onnx", &environment(), WORSE);
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("day", &interface(), Some("even.onnx"), 0..FLOWS);
+    place.policy("better.onnx", &interface(), BETTER);
+    place.policy("worse.onnx", &interface(), WORSE);
     let ask = |code, candidate: &str, json: &str| {
         let ope = format!("ope --from day --horizon 3 --policy {candidate} --json {json}");
-        let told = place.run(code, &ope);
-        let last = told.lines().rfind(|line| line.contains("candidate: "));
+        let output = place.run(code, &ope);
+        let last = output.lines().rfind(|line| line.contains("candidate: "));
         (
             last.unwrap_or_default().to_owned(),
             place.json::<Figures>(json),
@@ -225,7 +229,7 @@ fn a_candidate_is_better_or_worse_or_nobody_can_say() {
                 assert_eq!(estimate.refusal, None);
             }
         }
-        // Every one of the seven sees what is as plain as this.
+        // The difference is so large that all seven estimators agree on its sign.
         let sign = if reward(figures).difference.low > 0.0 {
             1.0
         } else {
@@ -235,7 +239,7 @@ fn a_candidate_is_better_or_worse_or_nobody_can_say() {
             assert!(sign * estimate.difference.value > 0.0, "{estimate:?}");
         }
     }
-    // What the world is made so.
+    // The true mean throughput of a policy.
     let mean = |logits: [f32; 5]| {
         let weights = logits.map(f32::exp);
         let carried = weights
@@ -256,33 +260,33 @@ fn a_candidate_is_better_or_worse_or_nobody_can_say() {
     }
 
     let (last, same) = ask(4, "even.onnx", "same.json");
-    assert!(last.contains("cannot be told apart"), "{last}");
+    assert!(last.contains("undecided: "), "{last}");
     assert!((same.mean_ratio - 1.0).abs() < 1e-6, "{}", same.mean_ratio);
 
-    // Who hardly ever tries anything records nothing about what others would do.
-    place.policy("narrow.onnx", &environment(), [12.0, 0.0, 0.0, 0.0, 0.0]);
-    place.record("narrow", &environment(), Some("narrow.onnx"), 0..FLOWS);
-    let told = place.run(
+    // A policy that hardly ever explores records nothing about what others would do.
+    place.policy("narrow.onnx", &interface(), [12.0, 0.0, 0.0, 0.0, 0.0]);
+    place.record("narrow", &interface(), Some("narrow.onnx"), 0..FLOWS);
+    let output = place.run(
         4,
         "ope --from narrow --policy better.onnx --json refused.json",
     );
-    assert!(told.contains("record with more exploration"), "{told}");
+    assert!(output.contains("record with more exploration"), "{output}");
     let refused = reward(&place.json("refused.json")).refusal;
     assert!(matches!(refused, Some(Refusal::Unsupported { mean_ratio }) if mean_ratio < 0.8));
 }
 
 #[test]
-fn observed_flows_are_learnt_from_without_probabilities() {
+fn observed_flows_are_learned_from_without_probabilities() {
     let place = Place::new();
-    place.record("observed", &environment(), None, 0..FLOWS);
-    let told = place.run(0, "dataset observed --out timeline");
+    place.record("observed", &interface(), None, 0..FLOWS);
+    let output = place.run(0, "dataset observed --out timeline");
     let expected = format!(
         "{} decisions without a probability",
         FLOWS as usize * DECISIONS
     );
     assert!(
-        told.contains("by observed:cubic") && told.contains(&expected),
-        "{told}"
+        output.contains("by observed:cubic") && output.contains(&expected),
+        "{output}"
     );
     place.write("small.toml", SMALL);
     place.run(
@@ -292,25 +296,26 @@ fn observed_flows_are_learnt_from_without_probabilities() {
     let why = ["has a probability", "cc-agent run --serving softmax"];
     place.refuses("ope --from observed --policy learnt/policy.onnx", &why);
 
-    // It stayed near what it saw, and yet does more of what turned out well.
-    place.policy("even.onnx", &environment(), EVEN);
-    place.record("day", &environment(), Some("even.onnx"), FLOWS..2 * FLOWS);
+    // The policy stayed close to the recorded one, and yet prefers what turned out well.
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("day", &interface(), Some("even.onnx"), FLOWS..2 * FLOWS);
     place.run(0, "ope --from day --policy learnt/policy.onnx --horizon 2");
 }
 
 #[test]
-fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
+fn a_run_starts_from_a_policy_and_mixes_in_simulated_links() {
     let place = Place::new();
-    place.policy("first.onnx", &environment(), BETTER);
-    place.record("day", &environment(), Some("first.onnx"), 0..20);
+    place.policy("first.onnx", &interface(), BETTER);
+    place.record("day", &interface(), Some("first.onnx"), 0..20);
     place.write("beside.toml", BESIDE);
     place.run(
         0,
-        "train --config beside.toml --from day --simulated 0.5 --init first.onnx --steps 800 --out mixed",
+        "train --config beside.toml --from day --simulated 0.5 --init first.onnx --steps 800 \
+         --out mixed",
     );
     let network = |path: &str| {
         let file = PolicyFile::read(&place.at(path)).expect("a policy");
-        policy_file::decode(&file, 0, 0).expect("one of ours")
+        export::network(&file, 0, 0).expect("one of ours")
     };
     let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
     assert_eq!(
@@ -333,11 +338,11 @@ fn a_run_begins_with_a_policy_and_mixes_in_what_is_simulated() {
 }
 
 #[test]
-fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
+fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     let place = Place::new();
-    place.policy("even.onnx", &environment(), EVEN);
+    place.policy("even.onnx", &interface(), EVEN);
     place.write("small.toml", SMALL);
-    place.record("good", &environment(), Some("even.onnx"), 0..8);
+    place.record("good", &interface(), Some("even.onnx"), 0..8);
     let good = place.at("good/0.parquet");
     let damaged = |directory: &str| {
         fs::create_dir(place.at(directory)).expect("a new directory");
@@ -352,9 +357,9 @@ fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
             }
         }
     });
-    let other = Environment {
+    let other = Interface {
         actions: "0,/2,*2".parse().expect("actions"),
-        ..environment()
+        ..interface()
     };
     place.record("mixed", &other, None, 8..12);
     fs::copy(&good, place.at("mixed/2.parquet")).expect("there is space");
@@ -371,11 +376,11 @@ fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
     fs::write(damaged("truncated"), &bytes[..bytes.len() / 2]).expect("there is space");
     fs::write(damaged("text"), "flow,sequence,reward\n").expect("there is space");
     fs::copy(&good, damaged("copied")).expect("there is space");
-    // The middle of flows that are shorter than an observation's memory.
+    // The middle of flows that are shorter than the observation's history.
     let parts = place.at("good/1.parquet");
-    let long = Environment {
+    let long = Interface {
         history: DECISIONS,
-        ..environment()
+        ..interface()
     };
     rewritten(&parts, &damaged("middle"), |values, _| {
         for value in values {
@@ -462,18 +467,18 @@ fn a_bad_recording_is_refused_with_its_place_and_leaves_nothing() {
 }
 
 #[test]
-fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
+fn settings_that_do_not_fit_the_recording_are_refused_and_nothing_is_overwritten() {
     let place = Place::new();
-    place.policy("even.onnx", &environment(), EVEN);
-    place.record("good", &environment(), Some("even.onnx"), 0..8);
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("good", &interface(), Some("even.onnx"), 0..8);
     place.write("small.toml", SMALL);
-    let actions = Environment {
+    let actions = Interface {
         actions: "0,/2,-20,+20,*2".parse().expect("actions"),
-        ..environment()
+        ..interface()
     };
-    let history = Environment {
+    let history = Interface {
         history: 3,
-        ..environment()
+        ..interface()
     };
     place.policy("actions.onnx", &actions, EVEN);
     place.policy("history.onnx", &history, EVEN);
@@ -501,7 +506,7 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
             format!("{ope} missing.onnx"),
             &["missing.onnx: No such file"],
         ),
-        (format!("{ope} fixed:10"), &["fixed:10: it sets a window"]),
+        (format!("{ope} fixed:10"), &["fixed:10: it sets the cwnd"]),
         (
             format!("{ope} even.onnx --horizon 0"),
             &["horizon is 0", "1 to 10000"],
@@ -512,7 +517,7 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
         ),
         (
             format!("{ope} even.onnx --horizon 100"),
-            &["0 flows have a stretch of 100", "shorten"],
+            &["0 flows have a sub-trajectory of 100", "shorten"],
         ),
         (
             format!("{ope} even.onnx --json nowhere/ope.json"),
@@ -520,7 +525,7 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
         ),
         (
             format!("{ope} even.onnx --json small.toml"),
-            &["small.toml is there already", "--json"],
+            &["small.toml exists already", "--json"],
         ),
         (
             format!("{train} --init actions.onnx --out new"),
@@ -538,7 +543,7 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
             format!("{train} --normalisation others/timeline/features.json --out new"),
             &[
                 "features.json",
-                "`past2.-20` in the place of these recordings' `past2.-10`",
+                "`past2.-20` where these recordings have `past2.-10`",
                 "dataset",
             ],
         ),
@@ -546,7 +551,7 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
             format!("{train} --normalisation timeline/dataset.json --out new"),
             &["timeline/dataset.json", "unknown field", "dataset"],
         ),
-        // Among these would lie a policy of the same name.
+        // A recording directory that contains a policy of the same name.
         (
             format!("{train} --out policies"),
             &["policies/policy.onnx is there already", "--out"],
@@ -567,14 +572,14 @@ fn what_does_not_fit_the_recording_is_refused_and_nothing_is_overwritten() {
     }
 }
 
-/// What `--json` writes, as far as it is looked at.
+/// The parts of the file of `--json` that are checked.
 #[derive(Deserialize)]
 struct Figures {
     mean_ratio: f64,
     terms: BTreeMap<String, Term>,
 }
 
-/// A directory in which commands are given.
+/// A scratch directory in which commands are run.
 struct Place(TempDir);
 
 impl Place {
@@ -597,32 +602,33 @@ impl Place {
         serde_json::from_slice(&text).expect("of this kind")
     }
 
-    /// Gives a command, which has to end with `code`; what it says.
+    /// Runs a command, checks its exit code and returns its output.
     fn run(&self, code: i32, command: &str) -> String {
-        let output = Command::new(env!("CARGO_BIN_EXE_cc-trainer"))
-            .args(command.split_whitespace())
-            .current_dir(self.0.path())
-            .env("TMPDIR", self.at("scratch"))
-            .output()
-            .expect("it starts");
-        let mut told = String::from_utf8_lossy(&output.stdout).into_owned();
-        told += &String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{command}: {told}");
-        told
+        let output = output(
+            Command::new(env!("CARGO_BIN_EXE_cc-trainer"))
+                .args(command.split_whitespace())
+                .current_dir(self.0.path())
+                .env("TMPDIR", self.at("scratch")),
+        );
+        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text += &String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{command}: {text}");
+        text
     }
 
-    /// A command that cannot be done: it says `expected`, and leaves everything as it was.
+    /// Checks that a command fails with an error that contains every part of `expected`, and that
+    /// it leaves all files as they were.
     fn refuses(&self, command: &str, expected: &[&str]) {
         let before = contents(self.0.path());
-        let told = self.run(1, command);
+        let text = self.run(1, command);
         assert!(
-            told.starts_with("error: ") && told.lines().count() == 1,
-            "{command}: {told}"
+            text.starts_with("error: ") && text.lines().count() == 1,
+            "{command}: {text}"
         );
         for expected in expected {
             assert!(
-                told.contains(expected),
-                "{command}: {told}\nlacks {expected}"
+                text.contains(expected),
+                "{command}: {text}\nlacks {expected}"
             );
         }
         let after = contents(self.0.path());
@@ -633,12 +639,12 @@ impl Place {
         );
     }
 
-    /// A policy that always prefers the same, and has a network that could learn.
-    fn policy(&self, path: &str, environment: &Environment, logits: [f32; 5]) {
+    /// Writes a policy with fixed logits, whose network can be trained further.
+    fn policy(&self, path: &str, interface: &Interface, logits: [f32; 5]) {
         let meta = PolicyMeta {
             name: "small".to_owned(),
             kind: PolicyKind::Trained,
-            environment: environment.clone(),
+            environment: interface.clone(),
             hidden: vec![8],
             state: 8,
             serving: SOFTMAX,
@@ -650,9 +656,9 @@ impl Place {
         fs::write(self.at(path), network.export(&meta, "")).expect("there is space");
     }
 
-    /// Records flows that a policy decides about, or that chance does and nobody knows how likely: two files, as when the first
-    /// one is full.
-    fn record(&self, path: &str, environment: &Environment, by: Option<&str>, flows: Range<u64>) {
+    /// Records flows to two files, as when the first one has become full. The decisions are those
+    /// of the policy `by`, or random ones without probabilities.
+    fn record(&self, path: &str, interface: &Interface, by: Option<&str>, flows: Range<u64>) {
         let mut policy = by.map(|path| {
             OnnxPolicy::from_file(&self.at(path), None, flows.start).expect("a policy")
         });
@@ -662,21 +668,21 @@ impl Place {
         for number in 0..=DECISIONS {
             let mut newest: Vec<_> = recorded
                 .iter()
-                .map(|flow| flow.row(environment, number, by.is_some(), &mut random))
+                .map(|flow| flow.row(interface, number, by.is_some(), &mut random))
                 .collect();
             if number < DECISIONS {
                 let decisions = match &mut policy {
-                    Some(policy) => decided(policy, environment, &mut recorded, &newest),
-                    None => observed(environment, &recorded, &mut random),
+                    Some(policy) => decided(policy, interface, &mut recorded, &newest),
+                    None => observed(interface, &recorded, &mut random),
                 };
                 for ((flow, row), decision) in recorded.iter_mut().zip(&mut newest).zip(decisions) {
-                    flow.carry_out(environment, row, decision);
+                    flow.carry_out(interface, row, decision);
                 }
             }
             rows.push(newest);
         }
         let header = FileHeader {
-            environment: environment.clone(),
+            environment: interface.clone(),
             policy: match by {
                 None => "observed:cubic".to_owned(),
                 Some(path) => {
@@ -704,10 +710,10 @@ impl Place {
 
 const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
 
-fn environment() -> Environment {
-    Environment {
+fn interface() -> Interface {
+    Interface {
         history: 2,
-        ..Environment::default()
+        ..Interface::default()
     }
 }
 
@@ -731,15 +737,10 @@ impl Recorded {
         }
     }
 
-    /// The flow's next window: what its last action makes of it, give or take.
-    fn row(
-        &self,
-        environment: &Environment,
-        number: usize,
-        ours: bool,
-        random: &mut StdRng,
-    ) -> Row {
-        let length_ns = u64::from(environment.window_ms) * 1_000_000;
+    /// Returns the flow's next window, whose throughput follows from the
+    /// last action with some noise.
+    fn row(&self, interface: &Interface, number: usize, ours: bool, random: &mut StdRng) -> Row {
+        let length_ns = u64::from(interface.window_ms) * 1_000_000;
         let mut window = WindowRecord::zeroed();
         let end_ns = (number as u64 + 1) * length_ns;
         window.header = Header::of::<WindowRecord>(self.flow as u32, 0, end_ns);
@@ -756,7 +757,7 @@ impl Recorded {
             features[Feature::Delay as usize] = 10_000;
             window.add(&features);
         }
-        let terms = Terms::of(&window, &environment.reward);
+        let terms = Terms::of(&window, &interface.reward);
         Row {
             flow: self.flow,
             sequence: number as u32,
@@ -764,7 +765,7 @@ impl Recorded {
             initial_cwnd_bytes: 14_480,
             decision: None,
             terms,
-            reward: terms.reward(&environment.reward) as f32,
+            reward: terms.reward(&interface.reward) as f32,
             end: number == DECISIONS,
             local: None,
             remote: None,
@@ -772,23 +773,23 @@ impl Recorded {
         }
     }
 
-    fn carry_out(&mut self, environment: &Environment, row: &mut Row, decision: Decided) {
+    fn carry_out(&mut self, interface: &Interface, row: &mut Row, decision: Decided) {
         self.action = usize::from(decision.action.expect("all have one"));
         self.cwnd = decision.cwnd;
         row.decision = Some(decision);
-        self.replay.next(environment, row);
+        self.replay.next(interface, row);
     }
 }
 
-/// What a policy decides on the flows' newest windows.
+/// Returns a policy's decisions on the flows' newest windows.
 fn decided(
     policy: &mut OnnxPolicy,
-    environment: &Environment,
+    interface: &Interface,
     flows: &mut [Recorded],
     newest: &[Row],
 ) -> Vec<Decided> {
     let queries = flows.iter_mut().zip(newest).map(|(flow, row)| Query {
-        observation: flow.replay.next(environment, row),
+        observation: flow.replay.next(interface, row),
         reward: row.reward,
         cwnd: flow.cwnd,
         state: std::mem::take(&mut flow.state),
@@ -807,34 +808,57 @@ fn decided(
             probability: Some(probability),
             probabilities: Some(query.probabilities),
             base_cwnd: flow.cwnd,
-            cwnd: environment
-                .actions
-                .apply(index, flow.cwnd, environment.cwnd),
+            cwnd: interface.actions.apply(index, flow.cwnd, interface.cwnd),
             delay_ns: Some(1_000_000),
         }
     });
     decisions.collect()
 }
 
-/// What chance decides.
-fn observed(environment: &Environment, flows: &[Recorded], random: &mut StdRng) -> Vec<Decided> {
+/// Returns random decisions without probabilities.
+fn observed(interface: &Interface, flows: &[Recorded], random: &mut StdRng) -> Vec<Decided> {
     let decisions = flows.iter().map(|flow| {
-        let action = random.random_range(0..environment.actions.len());
+        let action = random.random_range(0..interface.actions.len());
         Decided {
             action: Some(action as u8),
             probability: None,
             probabilities: None,
             base_cwnd: flow.cwnd,
-            cwnd: environment
-                .actions
-                .apply(action, flow.cwnd, environment.cwnd),
+            cwnd: interface.actions.apply(action, flow.cwnd, interface.cwnd),
             delay_ns: None,
         }
     });
     decisions.collect()
 }
 
-/// A Parquet file with its metadata and rows changed.
+/// Runs a command to its end, within the deadline, and returns its exit status and output.
+fn output(command: &mut Command) -> Output {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // Both pipes are drained meanwhile, so that neither fills up and blocks the command.
+    let drain = |pipe: Option<Box<dyn Read + Send>>| {
+        thread::spawn(move || {
+            let mut bytes = Vec::new();
+            if let Some(mut pipe) = pipe {
+                pipe.read_to_end(&mut bytes).expect("a readable pipe");
+            }
+            bytes
+        })
+    };
+    let stdout = drain(child.stdout.take().map(|pipe| Box::new(pipe) as _));
+    let stderr = drain(child.stderr.take().map(|pipe| Box::new(pipe) as _));
+    let status = deadline::wait(&mut child);
+    Output {
+        status,
+        stdout: stdout.join().expect("it only reads"),
+        stderr: stderr.join().expect("it only reads"),
+    }
+}
+
+/// Copies a Parquet file with its metadata and rows changed.
 fn rewritten(from: &Path, to: &Path, change: impl FnOnce(&mut [KeyValue], &mut RecordBatch)) {
     let file = File::open(from).expect("readable");
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
@@ -855,7 +879,7 @@ fn rewritten(from: &Path, to: &Path, change: impl FnOnce(&mut [KeyValue], &mut R
     writer.close().expect("there is space");
 }
 
-/// Every file and directory below one, and what is in it.
+/// Returns every file and directory below a directory, with its contents.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("readable") {

@@ -1,38 +1,44 @@
-//! `cc-trainer blocking`: what it costs when a sender waits for its decisions.
+//! `cc-trainer blocking`: measures the throughput lost by a sender that waits for its decisions.
 
-use std::{path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use cc_agent::policy::{PolicySpec, Serving};
-use cc_trainer::{blocking::Blocking, scenario};
+use cc_core::policy::{PolicySpec, Serving};
+use cc_sim::scenario;
+use cc_testbed::blocking::Blocking;
 
-use super::interrupt;
+use super::{interrupt, values::seconds};
 
-/// Measure, in the simulator, what a sender loses that waits for its decisions.
+/// Measure, in the simulator, how much a sender loses by waiting for its decisions.
 ///
-/// Serves a policy on a link, with decisions that take a fixed time: to senders that neither take an ACK nor send until
-/// the decision is there, and to senders that go on meanwhile, as cc-agent's do. The default is figure 1 of the mvfst-rl
-/// paper.
+/// Serves a policy on one link, with decisions that take a fixed time, in two modes:
+/// blocking senders, which neither process ACKs nor send until the decision is there, and
+/// asynchronous ones, which go on meanwhile as cc-agent's flows do. The defaults reproduce
+/// figure 1 of the mvfst-rl paper (arXiv 1910.04054).
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// What decides: a FILE.onnx, `default` (the one that cc-agent embeds), `heuristic`, `random` or `fixed:N`.
+pub(crate) struct BlockingArgs {
+    /// Policy to serve: a FILE.onnx, `default` (the one embedded in
+    /// cc-agent), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
-    /// Draw actions by their probabilities, as in training, rather than take the most probable one.
+    /// Sample actions from the policy's probabilities, as in training, instead of
+    /// taking the most probable one.
     #[arg(long)]
     sample: bool,
-    /// Where: a scenario of a set (`SET/NAME`, or `SET/N` from 0) or of a file.
+    /// Scenario to run on: one member of a set (`SET/NAME`, or `SET/N` counted from
+    /// 0) or of a file.
     #[arg(
         long,
         value_name = "SCENARIO",
         default_value = "calibrated/california-mexico"
     )]
     scenario: String,
-    /// Length of a run in seconds.
+    /// Length of each run, in seconds.
     #[arg(long, value_name = "S", default_value = "60", value_parser = seconds)]
     seconds: Duration,
-    /// How long a decision takes, in ms, separated by commas; the first one is what the others are compared with.
+    /// Decision times to compare, in ms, separated by commas. The first one is
+    /// the reference for the others.
     #[arg(
         long,
         value_name = "LIST",
@@ -40,10 +46,17 @@ pub(crate) struct Args {
         value_delimiter = ','
     )]
     delays: Vec<f64>,
-    /// Runs of each delay, with seeds from 1. Where neither link nor policy knows chance, all are the same.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Number of runs per decision time, with seeds from 1. All runs are equal if neither the link
+    /// nor the policy is random.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     runs: u64,
-    /// Directory for blocking.svg, the bytes sent over time, and blocking.json, the figures.
+    /// Directory for blocking.svg, a plot of bytes sent over time,
+    /// and blocking.json with the measurements.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -51,15 +64,15 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer blocking
-      the embedded policy on the paper's link
+      the embedded policy on the link of the paper's figure
   cc-trainer blocking --policy policy.onnx --delays 0,10,100,200 --out blocking
-      a trained one, and a picture";
+      a trained policy on the same link, with a plot";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &BlockingArgs) -> anyhow::Result<ExitCode> {
     let mut scenarios = scenario::load(&args.scenario)?;
     let (Some(scenario), true) = (scenarios.pop(), scenarios.is_empty()) else {
         bail!(
-            "`{}` is more than one scenario; name one, such as calibrated/california-mexico",
+            "`{}` names several scenarios; name one, such as calibrated/california-mexico",
             args.scenario
         );
     };
@@ -77,17 +90,10 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(out) = &args.out {
         let [json, svg] = results.write(out)?;
         super::print(format_args!(
-            "\npicture: {}\nfigures: {}\n",
+            "\nplot:         {}\nmeasurements: {}\n",
             svg.display(),
             json.display()
         ))?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match f64::from_str(text) {
-        Ok(seconds) if (0.1..=86_400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected a number of seconds from 0.1 to 86400".to_owned()),
-    }
 }

@@ -1,33 +1,34 @@
-//! `cc-trainer compare`: how far two evaluations are apart.
+//! `cc-trainer compare`: compares the summaries of two evaluations.
 
 use std::{fs, path::Path, path::PathBuf, process::ExitCode, str::FromStr};
 
 use anyhow::{Context, bail};
-use cc_trainer::summary::{
+use cc_testbed::summary::{
     Summary,
     compare::{Comparison, SchemeComparison, Tolerance},
 };
 
-/// Set two evaluations side by side: the simulator and the kernel, or before and after a change.
+/// Compare two evaluations: the simulator with the kernel, or before and after a change.
 ///
-/// Takes what both have, scheme by scheme and scenario by scenario, and shows the means over valid runs, the first's
-/// as a ratio to the second's, and on how many scenarios both throughput and p95 delay agree.
+/// For every scheme and scenario that both contain, prints the means over valid runs, the first
+/// evaluation's as a ratio to the second's, and on how many scenarios both throughput and
+/// 95th-percentile delay agree within the tolerances.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct CompareArgs {
     /// The summary.json of an evaluation.
     #[arg(value_name = "SUMMARY")]
     first: PathBuf,
-    /// The summary.json that it is compared with.
+    /// The summary.json of the evaluation to compare with.
     #[arg(value_name = "REFERENCE")]
     second: PathBuf,
-    /// By how many percent throughputs may differ.
+    /// Tolerance for throughputs, in percent.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent)]
     throughput: f64,
-    /// By how many percent 95th percentiles of the one-way delay may differ.
+    /// Tolerance for 95th percentiles of the one-way delay, in percent.
     #[arg(long, value_name = "PERCENT", default_value = "15", value_parser = percent)]
     delay: f64,
-    /// Fail unless each scheme agrees on so many scenarios.
+    /// Exit with an error unless every scheme agrees on at least N scenarios.
     #[arg(long, value_name = "N")]
     require: Option<usize>,
     /// Print the tables in Markdown.
@@ -38,11 +39,11 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer compare simulated/summary.json docs/results/pantheon/summary.json
-      the simulator beside the kernel
+      the simulator compared with the kernel
   cc-trainer compare new/summary.json old/summary.json --throughput 5 --delay 5 --markdown
-      two versions, as a table for a document";
+      two versions, as a Markdown table with tighter tolerances";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &CompareArgs) -> anyhow::Result<ExitCode> {
     let (first, second) = (read(&args.first)?, read(&args.second)?);
     let tolerance = Tolerance {
         throughput: args.throughput,
@@ -62,7 +63,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     })?;
     if !comparison.unmatched.is_empty() {
         super::note(format_args!(
-            "{} of a scheme on a scenario are in one of the two only, and left out",
+            "left out: {} pairs of scheme and scenario that only one of the two has",
             comparison.unmatched.len()
         ));
     }
@@ -94,7 +95,7 @@ fn read(path: &Path) -> anyhow::Result<Summary> {
         .with_context(|| format!("{}: not a summary of this version", path.display()))
 }
 
-/// As a part of one.
+/// Parses a percentage from 0 to 1000 and returns it as a fraction.
 fn percent(text: &str) -> Result<f64, String> {
     match f64::from_str(text) {
         Ok(percent) if (0.0..=1_000.0).contains(&percent) => Ok(percent / 100.0),

@@ -1,75 +1,85 @@
-//! `cc-trainer evaluate`: what congestion controls are worth.
+//! `cc-trainer evaluate`: runs congestion controls over scenarios and measures them.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, str::FromStr, time::Duration};
+use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use cc_agent::policy::{PolicySpec, Serving};
-use cc_trainer::{
+use cc_core::policy::{PolicySpec, Serving};
+use cc_sim::scenario;
+use cc_testbed::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
-    scenario,
     summary::{Platform, Run, table},
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::interrupt;
+use super::{interrupt, values::seconds};
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
-/// Every scheme runs on every scenario, several times in interleaved order. On the kernel each run has its own link under
-/// the running kernel's TCP, between two network namespaces (so this needs root), and takes as long as it says; a run that
-/// the host disturbed is repeated, and marked if that does not help. In the simulator (`--on sim`) the same runs take a
-/// moment and need nothing. The directory of --out gets summary.json, table.md, report.html
-/// with the pictures, and a file per run. An evaluation that was ended goes on when it is called again.
+/// Every scheme runs on every scenario, several times in interleaved order. On the kernel, each
+/// run has its own link between two network namespaces under the running kernel's TCP; this needs
+/// root and takes as long as the runs last. A run that other load on the host disturbed is
+/// repeated, and marked invalid if it is disturbed again. In the simulator (`--on sim`) the same
+/// runs take moments and no privileges.
+///
+/// The output directory gets summary.json, table.md, report.html with the plots, and a file per
+/// run. An interrupted evaluation continues when the same command is given again.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// Where the schemes run.
+pub(crate) struct EvaluateArgs {
+    /// Platform that the schemes run on.
     #[arg(long, value_name = "WHERE", default_value = "kernel", value_parser = platform())]
     on: Platform,
-    /// What to compare, separated by commas: congestion controls of the kernel or of the simulator (`cubic`, `bbr`, `reno`;
-    /// the kernel's others; the simulator's `copa`), `rlcc` (the
-    /// policy of --policy), `random`, `heuristic`, `fixed:N` (a window of N segments), or `NAME=FILE.onnx` (another
-    /// policy under a name).
+    /// Schemes to compare, separated by commas: congestion controls (`cubic`, `bbr`, `reno`; on the
+    /// kernel any it has, in the simulator also `copa`), `rlcc` (the policy of --policy), `random`,
+    /// `heuristic`, `fixed:N` (a cwnd of N segments), or `NAME=FILE.onnx` (a policy under a name).
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno")]
     schemes: String,
-    /// Where to compare them, separated by commas: built-in sets (`calibrated`, `pantheon`, …), scenarios of a set
-    /// (`SET/NAME`, or `SET/N` from 0), and files in TOML.
+    /// Scenarios to run on, separated by commas: built-in sets (`calibrated`, `pantheon`, …),
+    /// members of a set (`SET/NAME`, or `SET/N` counted from 0), and TOML files.
     #[arg(long, value_name = "LIST", default_value = "calibrated")]
     scenarios: String,
-    /// What `rlcc` serves: a FILE.onnx, `default` (the one that cc-agent embeds), `heuristic`, `random` or `fixed:N`.
+    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in
+    /// cc-agent), `heuristic`, `random` or `fixed:N`.
     #[arg(long, value_name = "POLICY", default_value = "default")]
     policy: PolicySpec,
-    /// How policies of files draw their actions: `greedy`, `softmax` or `softmax:TEMPERATURE` [default: as each file
-    /// asks].
+    /// How policies from files select actions: `greedy` (the most probable one), `softmax`
+    /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
     #[arg(long, value_name = "HOW")]
     serving: Option<Serving>,
-    /// Length of a run in seconds.
+    /// Length of each run, in seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     seconds: Duration,
-    /// Runs of each scheme on each scenario.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of runs of each scheme on each scenario.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     runs: u32,
-    /// Fixes random loss and jitter of the links: they are the same for all schemes.
+    /// Seed of the links' random loss and jitter, which are the same for all schemes.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Directory for the results. Runs that it holds already under the same settings are kept.
+    /// Directory for the results. Runs that it already holds under the same settings are kept.
     #[arg(long, value_name = "DIR", default_value = "evaluation")]
     out: PathBuf,
-    /// Remove the runs that the directory holds, and start anew.
+    /// Remove the runs that the directory holds, and start over.
     #[arg(long)]
     fresh: bool,
-    /// The agent's program, which serves policies on the kernel [default: cc-agent beside this program].
+    /// Path of the cc-agent program, which serves policies on the kernel
+    /// [default: cc-agent beside this program].
     #[arg(long, value_name = "PATH")]
     agent: Option<PathBuf>,
-    /// Record what the policies do, each in a directory of its scheme's name in DIR (on the kernel; runs that are kept
-    /// are not recorded).
+    /// Record the policies' decisions to DIR, in one subdirectory per scheme. Needs the kernel;
+    /// runs that are kept are not recorded.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
-    /// Runs at the same time: `auto` (as many as leave packets punctual; in the simulator one a core), or a number.
+    /// Number of runs at the same time: `auto` (on the kernel, as many as leave packets punctual;
+    /// in the simulator, one per core) or a number from 1 to 64.
     #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
     jobs: Jobs,
-    /// Print a line a second about each run that is going on.
+    /// Print a line per second about each run in progress.
     #[arg(long)]
     live: bool,
 }
@@ -77,30 +87,32 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer evaluate --schemes cubic,bbr --scenarios pantheon/bdp-1 --seconds 10 --live
-      two of the kernel's own on one link
-  cc-trainer evaluate --schemes rlcc,cubic --policy policy.onnx --scenarios calibrated,my-links.toml --out results
-      a trained policy beside cubic
+      two of the kernel's congestion controls on one link
+  cc-trainer evaluate --schemes rlcc,cubic --policy policy.onnx --scenarios calibrated,mine.toml
+      a trained policy compared with cubic
   cc-trainer evaluate --schemes old=old.onnx,new=new.onnx --scenarios fairness
-      two policies
-  cc-trainer evaluate --schemes rlcc --serving softmax:1 --scenarios my-links.toml --record recorded
-      record what a policy does that tries things out, for `cc-trainer train --from recorded/rlcc`
+      two policies compared with each other
+  cc-trainer evaluate --schemes rlcc --serving softmax:1 --scenarios mine.toml --record recorded
+      record a policy that samples its actions, for `cc-trainer train --from recorded/rlcc`
   cc-trainer evaluate --on sim --schemes rlcc,cubic,bbr,copa --scenarios pantheon --out simulated
-      in the simulator, within a minute; `cc-trainer compare` sets that beside figures of the kernel
+      in the simulator, within a minute; `cc-trainer compare` compares it with results on the kernel
 
-Measures: throughput counts the payload that receivers got. One-way delay is that of every data packet through the link,
-propagation included. Power is throughput over the 95th percentile of that. The exit status is not 0 when a scheme has no valid run on a scenario.";
+Measures: throughput counts the payload that receivers got. One-way delay is that of every data
+packet through the link, propagation included. Power is throughput divided by the 95th percentile
+of the one-way delay. The exit status is 1 when a scheme has no valid run on a scenario.";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
-    // SAFETY: has no arguments and cannot fail.
+pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
+    // SAFETY: geteuid has no arguments and cannot fail.
     if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
         bail!(
-            "evaluating on the kernel needs root, for network namespaces and TUN devices: run it with sudo, or \
-             use --on sim"
+            "evaluating on the kernel needs root, for network namespaces and TUN devices: run it \
+             with sudo, or use --on sim"
         );
     }
     if args.on == Platform::Sim && args.record.is_some() {
         bail!(
-            "--record needs the kernel: a simulated run has no agent that records; leave --on sim away"
+            "--record needs the kernel, because a simulated run has no agent that records: \
+             omit --on sim"
         );
     }
     let controls = Controls::of(args.on);
@@ -136,7 +148,7 @@ fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {
         outcome.report_path.display()
     ))?;
     if outcome.cancelled {
-        bail!("ended early; the same command goes on from here");
+        bail!("ended early; the same command continues from here");
     }
     let missing = outcome.without_valid_run();
     if !missing.is_empty() {
@@ -145,15 +157,15 @@ fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {
             .map(|(scenario, scheme)| format!("{scheme} on {scenario}"))
             .collect();
         bail!(
-            "no valid run of {}: the host was too busy (the runs' reasons are in the summary); leave it alone, or use a \
-             smaller --jobs",
+            "no valid run of {}: the host was too busy (the summary has the reason for each run); \
+             stop other load on it, or use a smaller --jobs",
             names.join(", ")
         );
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a person sees meanwhile: on a terminal a bar with the time left, and a line per run that has ended.
+/// Progress output: on a terminal a bar with the time left, and a line for each run that has ended.
 struct Screen {
     bar: ProgressBar,
     live: bool,
@@ -182,7 +194,9 @@ impl Screen {
             Event::Begun { left, kept } => {
                 self.left = left;
                 if kept > 0 {
-                    self.say(&format!("{kept} runs are there already, {left} are left"));
+                    self.say(&format!(
+                        "{kept} runs are kept from before, {left} are left"
+                    ));
                 }
                 self.count();
             }
@@ -224,7 +238,10 @@ fn run_line(run: &Run, again: bool) -> String {
         .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
     let validity = match (run.is_valid(), again) {
         (true, _) => String::new(),
-        (false, true) => format!("  INVALID, goes again: {}", run.validity.reasons.join("; ")),
+        (false, true) => format!(
+            "  INVALID, to be repeated: {}",
+            run.validity.reasons.join("; ")
+        ),
         (false, false) => format!("  INVALID: {}", run.validity.reasons.join("; ")),
     };
     format!(
@@ -257,7 +274,7 @@ fn title(run: &Run) -> String {
     format!("{} {} #{}", run.scenario, run.scheme, run.run + 1)
 }
 
-/// The library's type has no ties to clap.
+/// Parses the platform here, so that the library's type does not depend on clap.
 fn platform() -> impl TypedValueParser<Value = Platform> {
     PossibleValuesParser::new([
         PossibleValue::new("kernel")
@@ -268,15 +285,6 @@ fn platform() -> impl TypedValueParser<Value = Platform> {
         "sim" => Platform::Sim,
         _ => Platform::Kernel,
     })
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a number of seconds from 0.1 to 86400".to_owned();
-    let seconds = f64::from_str(text).map_err(|_| expected())?;
-    match (0.1..=86_400.0).contains(&seconds) {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(expected()),
-    }
 }
 
 fn jobs(text: &str) -> Result<Jobs, String> {

@@ -1,4 +1,4 @@
-//! Ctrl-C: a command ends in good order, or at once when it is pressed again.
+//! Handling of Ctrl-C: the first one ends a command in good order, the second one at once.
 
 use std::{
     sync::{
@@ -11,10 +11,14 @@ use std::{
 use anyhow::Context;
 use nix::sys::signal::{SigSet, Signal};
 
-/// Becomes true at the first Ctrl-C or SIGTERM; a second one ends the process at once (its children end with it).
+/// Returns a flag that is set at the first SIGINT, SIGTERM or SIGHUP. A second one exits the
+/// process with status 130; its children are killed with it.
+///
+/// Call this before any other thread starts.
 pub(super) fn on_interrupt() -> anyhow::Result<Arc<AtomicBool>> {
     let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
-    // Before any other thread is there: all inherit it, and no system call of theirs is interrupted.
+    // All threads started later inherit the mask, so that none of their system calls is
+    // interrupted.
     signals.thread_block().context("blocking signals")?;
     let cancel = Arc::new(AtomicBool::new(false));
     let cancelled = cancel.clone();

@@ -1,4 +1,4 @@
-//! `cc-trainer link`: any program behind an emulated link.
+//! `cc-trainer link`: runs any program behind an emulated link.
 
 mod init;
 mod view;
@@ -16,10 +16,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_trainer::{
-    link::{Addresses, Classifier, Limits, Link, Namespace},
-    scenario::{self, Scenario},
-};
+use cc_sim::scenario::{self, Scenario};
+use cc_testbed::link::{Addresses, Classifier, Limits, Link, Namespace};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -30,17 +28,18 @@ use init::{Contained, Signals};
 
 /// Run a program behind an emulated link.
 ///
-/// COMMAND runs in a network namespace of its own, and the only way out of it is the scenario's link. The other end is
-/// in the namespace where you are: servers on this host are reached at the address in $LINK_HOST, and what COMMAND
-/// sends there takes the scenario's data direction (forward). $LINK_ADDRESS is COMMAND's own address. Both are
-/// addresses of 100.64.0.0/10.
+/// COMMAND runs in a network namespace of its own, whose only connection is the scenario's link.
+/// The other end is in the current namespace: servers on this host are reached at the address in
+/// $LINK_HOST, and what COMMAND sends there takes the scenario's data direction (forward).
+/// $LINK_ADDRESS is COMMAND's own address. Both are addresses of 100.64.0.0/10.
 ///
-/// The Internet is not reached: nothing is routed or translated beyond this host. Where the host forwards and
-/// masquerades, `ip route add default via $LINK_HOST` as COMMAND's first step opens it.
+/// The Internet is not reachable: nothing is routed or translated beyond this host. If the host
+/// forwards and masquerades, `ip route add default via $LINK_HOST` as COMMAND's first
+/// step opens the way.
 ///
-/// When COMMAND ends, whatever it has started ends with it, and a line says what the link did. The exit status is
-/// COMMAND's, 128 + N when signal N ended it, 127 when it was not found. The scenario's list of flows does not
-/// apply: what COMMAND sends is the traffic.
+/// When COMMAND ends, all its descendants are killed, and a line reports what the link did. The
+/// exit status is COMMAND's, 128 + N when signal N ended it, 127 when it was not found. The
+/// scenario's list of flows does not apply: what COMMAND sends is the traffic.
 ///
 /// Needs root and iproute2.
 ///
@@ -55,16 +54,18 @@ use init::{Contained, Signals};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
-    /// The link: SET/NAME or SET/INDEX of a built-in set, or a TOML file (FILE.toml/NAME where it holds several).
+    /// Scenario: SET/NAME or SET/INDEX of a built-in set, or a TOML file
+    /// (FILE.toml/NAME if it holds several).
     #[arg(long, value_name = "NAME|FILE", required_unless_present = "as_init")]
     scenario: Option<String>,
-    /// Write a line a second to stderr: what came, what was delivered, queue, delay and drops, each way.
+    /// Print a line per second to stderr with each direction's offered and delivered
+    /// rate, queue, delay and drops.
     #[arg(long)]
     live: bool,
-    /// Fixes random loss and jitter.
+    /// Seed of random loss and jitter.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// We are the first process of COMMAND's namespace.
+    /// Set by the command itself in the first process of COMMAND's process namespace.
     #[arg(long, hide = true)]
     as_init: bool,
     /// The program and its arguments.
@@ -77,7 +78,8 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         return init::run(&args.command);
     }
     let scenario = only_scenario(args.scenario.as_deref().unwrap_or_default())?;
-    // Before there are threads, so that all of them leave the signals to the one that handles them.
+    // Taken before any thread starts, so that all threads leave the signals to the one that handles
+    // them.
     let signals = Signals::take().context("cannot handle signals")?;
     let near = Namespace::new()?;
     let far = Namespace::current()?;
@@ -115,7 +117,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let observation = link.finish()?;
-    // Nobody may be reading any more.
+    // The reader may be gone; a failed write is ignored.
     let mut err = io::stderr().lock();
     let _ = writeln!(err, "link: {}", view::summary(&scenario, &observation));
     for disturbance in Limits::of(&scenario).disturbances(&observation) {
@@ -129,17 +131,19 @@ fn only_scenario(spec: &str) -> anyhow::Result<Scenario> {
     match (scenarios.pop(), scenarios.len()) {
         (Some(scenario), 0) => Ok(scenario),
         (last, more) => bail!(
-            "`{spec}` holds {} scenarios, and one link needs one: name it, e.g. `--scenario {spec}/{}`",
+            "`{spec}` holds {} scenarios; a link needs one, so name it, as in `--scenario {spec}/{}`",
             more + usize::from(last.is_some()),
             last.map_or_else(|| "NAME".into(), |scenario| scenario.name)
         ),
     }
 }
 
-/// Addresses that no other such command in this network namespace uses while the reservation lives.
+/// Reserves addresses that no other `link` command in this network namespace uses. They are
+/// reserved until the returned value is dropped.
 fn free_addresses() -> anyhow::Result<(Addresses, UnixListener)> {
     for n in 0..=u16::MAX {
-        // Abstract names belong to the network namespace, as addresses do, and go with the process.
+        // Abstract socket names belong to the network namespace, as addresses do, and disappear
+        // with the process.
         let name = SocketAddr::from_abstract_name(format!("cc-trainer/link/{n}"))?;
         match UnixListener::bind_addr(&name) {
             Ok(reservation) => return Ok((Addresses::nth(n), reservation)),
@@ -150,10 +154,10 @@ fn free_addresses() -> anyhow::Result<(Addresses, UnixListener)> {
     bail!("65536 links run in this network namespace already")
 }
 
-/// Until a signal comes, or for `timeout`.
+/// Waits until a signal is pending, or for `timeout`.
 fn wait(signals: &Signals, timeout: Option<Duration>) -> anyhow::Result<()> {
     let timeout = timeout.map_or(PollTimeout::NONE, |timeout| {
-        // Rounded up, so that the time has come afterwards.
+        // Rounded up, so that the time has passed afterwards.
         PollTimeout::try_from(timeout + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
     });
     match poll(

@@ -1,4 +1,4 @@
-//! `cc-trainer ope`: what another policy would have earned on recorded flows.
+//! `cc-trainer ope`: off-policy evaluation of a policy on recorded flows.
 
 use std::{
     env,
@@ -10,63 +10,74 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_agent::policy::{PolicySpec, Serving};
+use cc_core::policy::{PolicySpec, Serving};
 use cc_trainer::{
     dataset::Recordings,
     ope::{
-        self, Estimate, Evaluation, Interval, Method, Settings,
-        recorded::{self, MORE_IS_BETTER, TERM_NAMES, Taken},
+        self, Interval, Method, MethodEstimate, OpeEvaluation, OpeSettings,
+        recorded::{self, CandidateFlows, MORE_IS_BETTER, TERM_NAMES},
     },
 };
 use tempfile::NamedTempFile;
 
-use super::{SCRATCH_PARTITION, bar, dataset::discount};
+use super::{SCRATCH_PARTITION, bar, values::discount};
 
-/// Estimate, from recordings alone, what another policy would have earned.
+/// Estimate from recordings what another policy would have earned.
 ///
-/// Runs the candidate over every recorded flow, its memory included, and weighs what was recorded by how much likelier the
-/// candidate would have done it. Seven estimators answer for throughput, delay, loss and reward, each with a bootstrap interval
-/// over flows and an effective sample size; where that is too small, or the recording never tried what the candidate would do,
-/// there is no conclusion. The recording has to be of a policy that chose by chance.
+/// Asks the candidate at every recorded decision, carrying its recurrent state along each flow, and
+/// weights the recorded rewards by how much more probable the recorded action is under the
+/// candidate. Seven estimators are computed for throughput, delay, loss and reward, each with a
+/// bootstrap interval over flows and an effective sample size. There is no conclusion where the
+/// effective sample size is too small, or the recorded policy hardly ever took the candidate's
+/// actions. The recorded policy must have sampled its actions (cc-agent run --serving softmax).
 ///
-/// Exit codes: 0 when the reward's conclusion is "better", 3 when it is "worse", 4 when there is none, 1 on an error.
+/// Exit codes: 0 when the candidate's reward is better than the recorded one, 3 when it is worse, 4
+/// when there is no conclusion, 1 on an error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
+pub(crate) struct OpeArgs {
     /// Recordings: files, or directories of them. Can be given several times.
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     from: Vec<PathBuf>,
-    /// The candidate: a policy file, `default`, `heuristic` or `random`.
+    /// Candidate policy: a FILE.onnx, `default`, `heuristic` or `random`.
     #[arg(long, value_name = "POLICY")]
     policy: PolicySpec,
-    /// How the candidate will be served: `greedy`, `softmax`, or `softmax:T` at temperature T [default: as its file asks].
+    /// How the candidate would select actions: `greedy`, `softmax`, or `softmax:T` at temperature T
+    /// [default: as its file specifies].
     #[arg(long, value_name = "HOW")]
     serving: Option<Serving>,
-    /// Decisions over which rewards count: the stretches that flows are cut into.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().horizon)]
+    /// Number of decisions over which rewards are summed. Flows are cut
+    /// into sub-trajectories of this length.
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]
     horizon: usize,
-    /// Discount of rewards, a decision.
-    #[arg(long, value_name = "GAMMA", default_value_t = Settings::default().discount, value_parser = discount)]
+    /// Discount of rewards, per decision.
+    #[arg(
+        long,
+        value_name = "GAMMA",
+        default_value_t = OpeSettings::default().discount,
+        value_parser = discount
+    )]
     discount: f64,
-    /// Of the intervals.
-    #[arg(long, value_name = "SHARE", default_value_t = Settings::default().confidence)]
+    /// Confidence level of the intervals, between 0 and 1.
+    #[arg(long, value_name = "SHARE", default_value_t = OpeSettings::default().confidence)]
     confidence: f64,
-    /// Resamples of the bootstrap.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().resamples)]
+    /// Number of bootstrap resamples, at least 20.
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().resamples)]
     resamples: usize,
-    /// The least effective sample size, in flows, that allows a conclusion.
-    #[arg(long, value_name = "N", default_value_t = Settings::default().least_effective)]
+    /// Smallest effective sample size, in flows, that allows a conclusion.
+    #[arg(long, value_name = "N", default_value_t = OpeSettings::default().least_effective)]
     least_effective: f64,
-    /// Decisions to look at, at most: they are held in memory.
+    /// Largest number of decisions to read, approximately. They are held in memory.
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     decisions: usize,
-    /// Fixes folds and resamples.
+    /// Seed of the folds and resamples.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where to sort the recordings, some 800 bytes a row [default: the system's temporary directory].
+    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
+    /// system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
-    /// Also write all figures to FILE, which must not exist.
+    /// Also write all results to FILE, which must not exist.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -74,34 +85,35 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer ope --from recordings --policy retrained/policy.onnx
-      is it better than what was recorded?
-  cc-trainer ope --from host1 --from host2 --policy retrained/policy.onnx --serving softmax:0.5 --horizon 5 --json ope.json
-      as it would explore, over shorter stretches: more of the data counts";
+      is the retrained policy better than the recorded one?
+  cc-trainer ope --from host1 --from host2 --policy new.onnx --serving softmax:0.5 --horizon 5
+      the same policy sampling its actions; a shorter horizon gives a larger effective sample";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     if let PolicySpec::Fixed(_) = args.policy {
         bail!(
-            "{}: it sets a window and chooses no actions, so recorded actions tell nothing about it",
+            "{}: it sets the cwnd directly and chooses no actions, so it cannot be evaluated \
+             from recorded actions",
             args.policy
         );
     }
-    let settings = Settings {
+    let settings = OpeSettings {
         horizon: args.horizon,
         discount: args.discount,
         confidence: args.confidence,
         resamples: args.resamples,
         least_effective: args.least_effective,
         seed: args.seed,
-        ..Settings::default()
+        ..OpeSettings::default()
     };
     settings.validate()?;
-    let figures = args.json.as_deref().map(Figures::create).transpose()?;
+    let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
     let recordings = Recordings::open(&args.from)?;
     let mut candidate = args
         .policy
-        .load(recordings.environment(), args.serving, args.seed)
+        .load(recordings.interface(), args.serving, args.seed)
         .with_context(|| format!("the policy {}", args.policy))?;
-    recorded::check(&*candidate, recordings.environment())?;
+    recorded::check(&*candidate, recordings.interface())?;
     let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
     let reading = bar(recordings.rows(), "rows read");
     let partitions = recordings.partition(&scratch, SCRATCH_PARTITION, &|rows| {
@@ -121,14 +133,14 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
             "policy": args.policy.to_string(),
             "recorded": recordings.policies(),
             "flows": evaluation.flows,
-            "stretches": evaluation.stretches,
+            "stretches": evaluation.sub_trajectories,
             "decisions": evaluation.decisions,
             "mean_ratio": evaluation.mean_ratio,
             "terms": named,
         });
         figures.write(&json)?;
     }
-    super::print(told(args, &recordings, &taken, &evaluation))?;
+    super::print(report(args, &recordings, &taken, &evaluation))?;
     Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1) {
         Conclusion::Better => ExitCode::SUCCESS,
         Conclusion::Worse => ExitCode::from(3),
@@ -136,18 +148,18 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A file that is to get all figures, and has none before.
-struct Figures {
+/// A temporary file that becomes the file of `--json` once all results are known.
+struct FigureFile {
     path: PathBuf,
     file: NamedTempFile,
 }
 
-impl Figures {
-    /// Whatever is wrong with the place shows before any work is done.
+impl FigureFile {
+    /// Creates the file, so that a path that cannot be written is an error before any work is done.
     fn create(path: &Path) -> anyhow::Result<Self> {
         if path.exists() {
             bail!(
-                "{} is there already, and nothing is overwritten: choose another file with --json",
+                "{} exists already, and nothing is overwritten: choose another file with --json",
                 path.display()
             );
         }
@@ -174,19 +186,22 @@ impl Figures {
     }
 }
 
-/// What can be said of a term.
+/// Conclusion about one reward term.
 #[derive(Debug, PartialEq)]
 enum Conclusion {
+    /// The interval of the difference is on the better side of 0.
     Better,
+    /// The interval of the difference is on the worse side of 0.
     Worse,
-    /// The interval of the difference holds 0.
+    /// The interval of the difference contains 0.
     Undecided,
-    /// Why not.
+    /// The estimate allows no conclusion, for this reason.
     Refused(String),
 }
 
-/// By MAGIC, whose interval holds for all that goes before it.
-fn conclusion(evaluation: &Evaluation, term: usize) -> Conclusion {
+/// Concludes from MAGIC's estimate, whose interval also covers the uncertainty
+/// of the fitted Q function.
+fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
     let estimates = &evaluation.terms[term].estimates;
     let Some(estimate) = estimates.iter().find(|e| e.method == Method::Magic) else {
         return Conclusion::Undecided;
@@ -202,12 +217,19 @@ fn conclusion(evaluation: &Evaluation, term: usize) -> Conclusion {
     }
 }
 
-fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evaluation) -> String {
+/// Formats the results as tables, one per reward term, each with its conclusion.
+fn report(
+    args: &OpeArgs,
+    recordings: &Recordings,
+    taken: &CandidateFlows,
+    evaluation: &OpeEvaluation,
+) -> String {
     let mut text = format!(
-        "{} flows recorded with {}, {} stretches of {} decisions; mean ratio of probabilities {:.3}\n",
+        "{} flows recorded with {}, {} sub-trajectories of {} decisions; \
+         mean ratio of probabilities {:.3}\n",
         evaluation.flows,
         recordings.policies().join(", "),
-        evaluation.stretches,
+        evaluation.sub_trajectories,
         args.horizon,
         evaluation.mean_ratio
     );
@@ -217,10 +239,7 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
             taken.without_answer,
             "decisions got no answer from the candidate",
         ),
-        (
-            taken.not_looked_at,
-            "decisions were not looked at (--decisions)",
-        ),
+        (taken.not_looked_at, "decisions were not read (--decisions)"),
     ] {
         if count > 0 {
             text += &format!("{count} {what}\n");
@@ -230,13 +249,13 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
         let found = &evaluation.terms[term];
         text += &format!(
             "\n{name:<32} {:>28} {:>28} {:>9}\n{:<32} {:>28}\n",
-            "a decision",
-            "less the recorded",
+            "per decision",
+            "minus recorded",
             "effective",
             "  recorded",
             shown(&found.recorded)
         );
-        for Estimate {
+        for MethodEstimate {
             method,
             candidate,
             difference,
@@ -256,20 +275,22 @@ fn told(args: &Args, recordings: &Recordings, taken: &Taken, evaluation: &Evalua
             Conclusion::Better => "better".to_owned(),
             Conclusion::Worse => "worse".to_owned(),
             Conclusion::Undecided => {
-                "cannot be told apart: the interval of the difference holds 0".to_owned()
+                "undecided: the interval of the difference contains 0".to_owned()
             }
             Conclusion::Refused(why) => format!("no conclusion: {why}"),
         };
         text += &format!("  candidate: {better}\n");
     }
-    text + "\n* allows no conclusion. Step-wise doubly robust counts single decisions in recorded states.\n"
+    text + "\n* allows no conclusion. Step-wise doubly robust averages single decisions in \
+            recorded states.\n"
 }
 
+/// Formats an estimate with its interval.
 fn shown(interval: &Interval) -> String {
     let Interval { value, low, high } = interval;
     let largest = value.abs().max(low.abs()).max(high.abs());
     match largest > 0.0 && largest < 0.01 {
-        // Megabytes lost in a window are few.
+        // Loss in MB per window is typically this small.
         true => format!("{value:.1e} [{low:.1e}, {high:.1e}]"),
         false => format!("{value:.4} [{low:.4}, {high:.4}]"),
     }
@@ -281,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> Evaluation {
+    fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> OpeEvaluation {
         let interval = Interval {
             value: 0.5 * (low + high),
             low,
@@ -289,7 +310,7 @@ mod tests {
         };
         let term = Term {
             recorded: interval,
-            estimates: vec![Estimate {
+            estimates: vec![MethodEstimate {
                 method: Method::Magic,
                 candidate: interval,
                 difference: interval,
@@ -297,9 +318,9 @@ mod tests {
                 refusal,
             }],
         };
-        Evaluation {
+        OpeEvaluation {
             flows: 1,
-            stretches: 1,
+            sub_trajectories: 1,
             decisions: 1,
             mean_ratio: 1.0,
             terms: vec![term; 4],
@@ -324,8 +345,9 @@ mod tests {
             least: 30.0,
         };
         let refused = evaluation(1.0, 2.0, Some(refusal));
-        assert!(
-            matches!(conclusion(&refused, 3), Conclusion::Refused(why) if why.contains("record more"))
-        );
+        let Conclusion::Refused(why) = conclusion(&refused, 3) else {
+            panic!("a refused estimate allows no conclusion");
+        };
+        assert!(why.contains("record more"), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-//! `cc-trainer study`: compares ways to learn.
+//! `cc-trainer study`: compares variants of a training configuration.
 
 use std::{num::NonZero, path::PathBuf, process::ExitCode, sync::atomic::Ordering, thread};
 
@@ -10,25 +10,26 @@ use cc_trainer::{
 
 use super::interrupt;
 
-/// Train several variants of a configuration with several seeds, and draw their curves.
+/// Train several variants of a configuration with several seeds, and plot their learning curves.
 ///
-/// Every run is one of `train`, on one thread, in a directory of its own under --out, called after its variant and its
-/// seed. --out gets study.svg, the mean over the seeds and their range against steps, and study.json with the figures.
-/// Ctrl-C ends it, with the picture of what is there; the same command goes on from there.
+/// Every run is a `train` run on one thread, in a directory under --out named after its
+/// variant and seed. --out gets study.svg, the mean and range over the seeds against
+/// environment steps, and study.json with the numbers. Ctrl-C ends the study with a plot of
+/// what is there; the same command continues it.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// What to compare, in TOML: `title`, `seeds`, a configuration as `train` takes it under `base`, and what differs from
-    /// it, a `[[variant]]` each.
+pub(crate) struct StudyArgs {
+    /// The study in TOML: `title`, `seeds`, a configuration as for `train` under `base`, and one
+    /// `[[variant]]` for each set of changes to it.
     #[arg(long, value_name = "STUDY.toml")]
     config: PathBuf,
     /// Environment steps of each run [default: the configuration's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Runs at the same time [default: as many as there are processors].
+    /// Number of runs at the same time [default: the number of processors].
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
-    /// The study's directory. Runs that it holds are kept.
+    /// Directory of the study. Runs that it already holds are kept.
     #[arg(long, value_name = "DIR", default_value = "study")]
     out: PathBuf,
 }
@@ -36,11 +37,11 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer study --config cc-trainer/training/memory.toml --out memory
-      what past decisions in the observation and an LSTM are good for
+      the benefit of past decisions in the observation and of an LSTM
   cc-trainer study --config cc-trainer/training/memory.toml --out memory --steps 1000000
-      the same runs, further";
+      the same runs, continued to more steps";
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     let study = Study::load(&args.config)?;
     let options = Options {
         dir: args.out.clone(),
@@ -53,7 +54,7 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = interrupt::on_interrupt()?;
     let runs = study::run(&study, &options, &stop, &|event| match event {
-        StudyEvent::Begun { name } => super::note(format_args!("{name} begins")),
+        StudyEvent::Begun { name } => super::note(format_args!("{name} starts")),
         StudyEvent::Ended {
             name,
             record,
@@ -72,13 +73,13 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let results = StudyResults::new(&study, &runs, &options.command);
     let [json, svg] = results.write(&args.out)?;
     super::print(format_args!(
-        "{}\npicture: {}\nfigures: {}\n",
+        "{}\nplot:         {}\nmeasurements: {}\n",
         results.table(),
         svg.display(),
         json.display()
     ))?;
     if runs.len() < study.variants.len() * study.seeds.len() || stop.load(Ordering::Relaxed) {
-        bail!("ended early; the same command goes on from here");
+        bail!("ended early; the same command continues from here");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,9 @@
-//! `cc-trainer train`: learns a policy.
+//! `cc-trainer train`: trains a policy.
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
-use cc_agent::policy::PolicyFile;
+use cc_core::policy::PolicyFile;
 use cc_trainer::{
     model::DeviceKind,
     policy_file,
@@ -19,44 +19,51 @@ use clap::ValueEnum;
 
 use super::interrupt;
 
-/// Learn a policy, and write it as policy.onnx.
+/// Train a policy and write it as policy.onnx.
 ///
-/// Actors step many environments at a time against the newest policy; a learner improves it by V-trace from their
-/// rollouts (IMPALA). The directory of --out gets a checkpoint every minute, train.json with the settings and the curve,
-/// event files for TensorBoard, and in the end policy.onnx. Ctrl-C ends it with a checkpoint; the same command goes
-/// on from there, and with a larger --steps a finished run goes on, too.
+/// Actors step many environments at a time with the newest policy; a learner improves the policy
+/// from their rollouts by V-trace (IMPALA, arXiv 1802.01561). The directory of --out gets a
+/// checkpoint every minute, train.json with settings and learning curve, event files for
+/// TensorBoard, and at the end policy.onnx. Ctrl-C ends the run with a checkpoint. The same command
+/// continues it; a larger --steps also continues a finished run.
 ///
-/// With --from it learns from what cc-agent recorded: by V-trace with the recorded probabilities; where there are none, by cloning
-/// what was done the more, the better it turned out. Observations, actions and reward are those of the recordings.
+/// With --from, it learns from recordings of cc-agent: by V-trace where actions were recorded with
+/// probabilities; otherwise by cloning, with larger weights for actions that turned out well.
+/// Observations, actions and reward are those of the recordings.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
-pub(crate) struct Args {
-    /// What to learn, and how, in TOML. May be left away to continue the run in --out.
+pub(crate) struct TrainArgs {
+    /// Configuration in TOML: the environment, the network and the learner. Can be omitted to
+    /// continue the run in --out.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
-    /// Environment steps (decisions) to learn from, in all [default: the configuration's, or 1000000].
+    /// Total number of environment steps (decisions) to learn from
+    /// [default: the configuration's, or 1000000].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Where the learner computes; actors always use the processor [default: the configuration's, or cpu].
+    /// Device of the learner; actors always use the CPU [default: the configuration's, or cpu].
     #[arg(long, value_enum, value_name = "DEVICE")]
-    device: Option<Device>,
-    /// Threads that act beside the learner; with 0, one thread acts and learns in turns, and the seed fixes the run bit for
-    /// bit [default: the configuration's, or as many as there are processors but one].
+    device: Option<DeviceArg>,
+    /// Number of actor threads beside the learner. With 0, one thread acts and learns in turns, and
+    /// the seed makes the run reproducible to the bit [default: the configuration's, or one less
+    /// than the number of processors].
     #[arg(long, value_name = "N")]
     actors: Option<usize>,
-    /// Fixes initial parameters, environments and choices of actions [default: the configuration's, or 1].
+    /// Seed of the initial parameters, the environments and the sampled actions
+    /// [default: the configuration's, or 1].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Learn from recordings: files, or directories of them. Can be given several times.
+    /// Recordings to learn from: files, or directories of them. Can be given several times.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     from: Vec<PathBuf>,
-    /// Begin with the network of this policy file.
+    /// Start from the network of this policy file.
     #[arg(long, value_name = "FILE.onnx")]
     init: Option<PathBuf>,
-    /// Share of simulated networks beside the recordings, below 1; those of --config's environment.
+    /// Fraction of environments that are simulated instead of recorded, below 1. Their
+    /// links are those of --config.
     #[arg(long, value_name = "SHARE", requires_all = ["from", "config"])]
     simulated: Option<f64>,
-    /// How inputs are transformed, as cc-trainer dataset found: its features.json.
+    /// The features.json of `cc-trainer dataset`, with the transforms of the inputs.
     #[arg(
         long,
         value_name = "FILE.json",
@@ -64,10 +71,11 @@ pub(crate) struct Args {
         conflicts_with = "init"
     )]
     normalisation: Option<PathBuf>,
-    /// Where recordings are sorted, some 800 bytes a row [default: the system's directory for temporary files].
+    /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
+    /// system's directory for temporary files].
     #[arg(long, value_name = "DIR", requires = "from")]
     scratch: Option<PathBuf>,
-    /// The run's directory. A run that it holds goes on.
+    /// Directory of the run. A run that it already holds is continued.
     #[arg(long, value_name = "DIR", default_value = "training")]
     out: PathBuf,
 }
@@ -75,29 +83,29 @@ pub(crate) struct Args {
 const EXAMPLES: &str = "\
 Examples:
   cc-trainer train --config cc-trainer/training/calibrated.toml --out calibrated
-      a policy for the paper's six links, within a minute
+      a policy for the mvfst-rl paper's six links, within a minute
   cc-trainer train --config cc-trainer/training/cartpole.toml --out /tmp/cartpole
-      the algorithm's test: a pole on a cart, in some seconds
+      a test of the algorithm on CartPole, within seconds
   cc-trainer train --out /tmp/cartpole --steps 2000000
-      the same run, further
+      the same run, continued to more steps
   tensorboard --logdir /tmp/cartpole
-      its curves
+      the learning curves of that run
   cc-trainer train --from recordings --init policy.onnx --steps 2000000 --out retrained
-      from what that policy did on live hosts
+      improve a policy from its recordings on live hosts
 
-A setting that a configuration does not name has its default; train.json shows them all.";
+Settings that a configuration does not name have their defaults; train.json lists all of them.";
 
-/// Where a learner can compute.
+/// Device that the learner computes on.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Device {
-    /// The processor.
+enum DeviceArg {
+    /// The CPU, with the configured number of threads.
     Cpu,
-    /// The first NVIDIA GPU.
+    /// The first NVIDIA GPU, if built with CUDA.
     Cuda,
 }
 
-/// The settings of a new run, if any are given.
-fn config(args: &Args) -> anyhow::Result<Option<Config>> {
+/// Returns the configuration of a new run; `None` when neither --config nor --from is given.
+fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
     let mut config = args.config.as_deref().map(Config::load).transpose()?;
     if !args.from.is_empty() {
         let mut recorded = Config::recorded(args.from.clone());
@@ -107,7 +115,7 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
                 Environments::Recorded(given) => given.network,
                 _ => None,
             };
-            // The file's word counts for all but what is learnt from.
+            // The file decides everything but the source of experience.
             recorded = Config {
                 environment: recorded.environment,
                 ..given
@@ -125,10 +133,10 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
     }
     if let Some(path) = &args.init {
         let Some(config) = &mut config else {
-            bail!("--init begins a new run, which needs --from or --config");
+            bail!("--init starts a new run, which needs --from or --config");
         };
         let file = PolicyFile::read(path)
-            .with_context(|| format!("the policy to begin with, {}", path.display()))?;
+            .with_context(|| format!("the policy to start from, {}", path.display()))?;
         let network = policy_file::decode(&file, 0, config.seed)
             .with_context(|| path.display().to_string())?;
         config.model = Model::of(&network.shape);
@@ -140,15 +148,15 @@ fn config(args: &Args) -> anyhow::Result<Option<Config>> {
     Ok(config)
 }
 
-pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let training = Training {
         config: config(args)?,
         overrides: Overrides {
             steps: args.steps,
             seed: args.seed,
             device: args.device.map(|device| match device {
-                Device::Cpu => DeviceKind::Cpu,
-                Device::Cuda => DeviceKind::Cuda,
+                DeviceArg::Cpu => DeviceKind::Cpu,
+                DeviceArg::Cuda => DeviceKind::Cuda,
             }),
             actors: args.actors,
         },
@@ -162,9 +170,9 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     let record = record.context("training")?;
 
     let outcome = match record.finish {
-        Finish::Steps => "the steps are done; a larger --steps goes on from here",
-        Finish::Return => "the return asked for is reached",
-        Finish::Open => "ended early; the same command goes on from here",
+        Finish::Steps => "all steps are done; a larger --steps continues from here",
+        Finish::Return => "the target return is reached",
+        Finish::Open => "ended early; the same command continues from here",
     };
     super::print(format_args!(
         "{}\n{outcome}: {}\n",

@@ -1,68 +1,74 @@
-//! What kind of number each input of a policy is, and the transform that makes it one of about unit size.
+//! Finds the kind of each input of a policy, and the transform that brings it to about unit size.
 //!
-//! In this order: a constant; two values are *binary*; all within [0, 1] a *probability*; whole numbers of which there are few an
-//! *enum*; a variable that is about normal *continuous*; one that is after a Box-Cox transform *box_cox*; any other is replaced by
-//! its rank among *quantiles*. Normality is judged by D'Agostino and Pearson's K² (Biometrika 60, 1973). The rules and their
-//! thresholds are those of Horizon (arXiv 1811.00260, section 4) as far as they are public.
+//! The kinds are tried in this order: a *constant*; *binary* for two values; *probability* for
+//! values within [0, 1]; *enum* for a few whole numbers; *continuous* for a variable that is about
+//! normal; *box_cox* for one that is about normal after a Box-Cox transform; *quantile* for any
+//! other, which is replaced by its rank among quantiles. Normality is judged by D'Agostino and
+//! Pearson's K² (Biometrika 60, 1973). The rules and their thresholds are those of Horizon (J.
+//! Gauci et al., arXiv 1811.00260, section 4) as far as they are published.
 
-use cc_agent::{environment::Environment, recording::feature_name};
+use cc_core::interface::Interface;
 use cc_ebpf::Feature;
+use cc_recording::feature_name;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::normalise::{Bend, Fit, Input, Normalizer};
 
-/// Different values that still make an enum.
+/// Largest number of distinct values of an enum.
 const MOST_LEVELS: usize = 10;
 /// A variable whose K² is above this is far from normal.
 const MOST_K2: f64 = 1_000.0;
-/// A Box-Cox transform has to lower K² by this factor.
+/// Factor by which a Box-Cox transform must lower K² to be chosen.
 const GAIN_K2: f64 = 10.0;
-/// Powers so near to 1 change nothing.
+/// Powers of a Box-Cox transform that change too little to be worth it.
 const NEAR_ONE: std::ops::RangeInclusive<f64> = 0.9..=1.1;
-/// Quantiles of a rank.
+/// Number of intervals between the quantiles of [`FeatureKind::Quantile`].
 const QUANTILES: usize = 20;
-/// Values that normality is judged on: K² grows with their number, and the thresholds with none.
+/// Number of values that normality is judged on. K² grows with their number,
+/// but the thresholds do not.
 const JUDGED: usize = 5_000;
-/// Fewest values that it can be judged on.
+/// Smallest number of values that normality can be judged on.
 const FEWEST: usize = 20;
-/// Box-Cox transforms take no value below this.
+/// Smallest value that a Box-Cox transform is applied to; smaller ones are clamped to it.
 const LEAST_POSITIVE: f64 = Bend::LEAST_POSITIVE as f64;
 
-/// Some decisions' observations.
+/// A sample of decisions: their observations and observed rewards.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// Names of inputs.
+pub struct DecisionSample {
+    /// Names of the inputs, the reward last.
     names: Vec<String>,
-    /// `[row][D + 1]`: the observation and the reward that the policy saw.
+    /// `[row][D + 1]`: the observation, and the reward that the policy saw.
     values: Vec<f32>,
+    /// D + 1, the length of a row.
     width: usize,
 }
 
-/// The kind of an input.
+/// The kind of an input, which decides its transform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// Always the same; becomes 0.
+pub enum FeatureKind {
+    /// All values are equal; the input becomes 0.
     Constant,
-    /// One of two values; become 0 and 1.
+    /// One of two values, which become 0 and 1.
     Binary,
-    /// Within [0, 1]; becomes its logit.
+    /// Values within [0, 1], replaced by their logit.
     Probability,
-    /// One of a few whole numbers; each becomes a level of its own, equally far from the next.
+    /// A few whole numbers, replaced by equally spaced levels and then standardised.
     Enum,
-    /// About normal; standardised.
+    /// About normally distributed values, which are standardised.
     Continuous,
-    /// About normal after a power transform; that, standardised.
+    /// About normal after a power transform, which is applied before standardising.
     BoxCox,
-    /// Anything; becomes its rank among quantiles, standardised.
+    /// Any distribution; replaced by the rank among quantiles and then standardised.
     Quantile,
-    /// What the trainer takes for simulated networks: a logarithm above a unit, standardised. Only by choice.
+    /// The logarithmic shape used for simulated networks ([`crate::normalise::input_shapes`]),
+    /// standardised. Never found, only chosen by an [`Override`].
     Logarithmic,
 }
 
-impl Kind {
-    /// All, with their names.
+impl FeatureKind {
+    /// All kinds with their names, as in `features.json` and in overrides.
     pub const NAMES: [(&'static str, Self); 8] = [
         ("constant", Self::Constant),
         ("binary", Self::Binary),
@@ -75,26 +81,26 @@ impl Kind {
     ];
 }
 
-/// A kind that somebody chose for some inputs.
+/// A kind that the user has chosen for some inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The input's name, or one that ends in `*` for all that begin so.
+    /// Name of an input, or a prefix followed by `*` for all inputs that start with it.
     pub name: String,
-    /// Its kind.
-    pub kind: Kind,
+    /// The kind of these inputs.
+    pub kind: FeatureKind,
 }
 
 impl std::str::FromStr for Override {
     type Err = String;
 
-    /// From `NAME=KIND`.
+    /// Parses `NAME=KIND`, such as `mean.delay=continuous`.
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
-            let kinds: Vec<_> = Kind::NAMES.iter().map(|(name, _)| *name).collect();
+            let kinds: Vec<_> = FeatureKind::NAMES.iter().map(|(name, _)| *name).collect();
             format!("expected NAME=KIND, the kind one of {}", kinds.join(", "))
         };
         let (name, kind) = text.split_once('=').ok_or_else(expected)?;
-        let found = Kind::NAMES.iter().find(|(name, _)| *name == kind);
+        let found = FeatureKind::NAMES.iter().find(|(name, _)| *name == kind);
         let (_, kind) = found.ok_or_else(expected)?;
         Ok(Self {
             name: name.to_owned(),
@@ -103,44 +109,44 @@ impl std::str::FromStr for Override {
     }
 }
 
-/// What was found of all inputs: `features.json`.
+/// The result for all inputs, stored as `features.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Analysis {
-    /// Decisions that it was found from.
+    /// Number of decisions in the sample.
     pub decisions: usize,
-    /// Of each input, in the observation's order; the last is the reward.
+    /// The inputs in the observation's order; the last one is the reward.
     pub features: Vec<Found>,
 }
 
-/// What was found of one input.
+/// The result for one input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Found {
-    /// Its name, such as `mean.delay`.
+    /// Name of the input, such as `mean.delay`.
     pub name: String,
-    /// What it was taken for.
-    pub kind: Kind,
-    /// Somebody said so.
+    /// The kind that was found or chosen.
+    pub kind: FeatureKind,
+    /// Whether the kind was chosen by an [`Override`].
     pub chosen: bool,
-    /// Least value.
+    /// Smallest value in the sample.
     pub least: f32,
-    /// Largest value.
+    /// Largest value in the sample.
     pub most: f32,
-    /// Mean.
+    /// Mean of the untransformed values.
     pub mean: f64,
-    /// Standard deviation.
+    /// Standard deviation of the untransformed values.
     pub deviation: f64,
-    /// K² as it is; none for too few values.
+    /// K² of the untransformed values; `None` for fewer than 20 or equal values.
     pub k2: Option<f64>,
-    /// The transform.
+    /// The transform that follows from the kind.
     pub input: Input,
 }
 
-impl Sample {
-    /// Of inputs with the names that they have in an environment.
-    pub fn new(environment: &Environment) -> Self {
-        let names = names(environment);
+impl DecisionSample {
+    /// Creates an empty sample, with the inputs' names of an interface.
+    pub fn new(interface: &Interface) -> Self {
+        let names = names(interface);
         Self {
             width: names.len(),
             names,
@@ -148,33 +154,34 @@ impl Sample {
         }
     }
 
-    /// Adds a decision.
+    /// Adds the observation of a decision and the reward that the policy saw with it.
     pub fn add(&mut self, observation: &[f32], observed_reward: f32) {
         self.width = observation.len() + 1;
         self.values.extend_from_slice(observation);
         self.values.push(observed_reward);
     }
 
-    /// Adds another sample's decisions.
+    /// Adds all decisions of another sample.
     pub fn append(&mut self, other: Self) {
         self.values.extend(other.values);
     }
 
-    /// Decisions in it.
+    /// Returns the number of decisions in the sample.
     pub fn len(&self) -> usize {
         self.values.len().checked_div(self.width).unwrap_or(0)
     }
 
-    /// Whether there is none.
+    /// Returns whether the sample has no decisions.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Finds out what each input is. `shapes` are what [`Kind::Logarithmic`] means for each of the observation.
+    /// Finds kind and transform of each input. `shapes` are the transforms of
+    /// [`FeatureKind::Logarithmic`], in the observation's order.
     ///
     /// # Errors
     ///
-    /// Overrides that fit no input, by name.
+    /// Returns a message naming the override when one fits no input.
     pub fn analyse(&self, shapes: &[Input], overrides: &[Override]) -> Result<Analysis, String> {
         check(&self.names, overrides)?;
         let rows = self.len();
@@ -203,7 +210,8 @@ impl Override {
 }
 
 impl Analysis {
-    /// The transforms of all inputs, for training and for the exported graph.
+    /// Returns the transforms of all inputs, for training and for the exported graph; `None`
+    /// when there are no inputs.
     pub fn normalizer(&self) -> Option<Normalizer> {
         let (reward, observation) = self.features.split_last()?;
         Some(Normalizer {
@@ -216,11 +224,11 @@ impl Analysis {
     }
 }
 
-/// Checks that each override is of one of the names.
+/// Checks that each override fits at least one of the names.
 ///
 /// # Errors
 ///
-/// The override that fits none.
+/// Returns a message naming the override when one fits no input.
 pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
     let stray = |choice: &&Override| !names.iter().any(|name| choice.fits(name));
     match overrides.iter().find(stray) {
@@ -228,7 +236,8 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
         Some(choice) => {
             let some: Vec<_> = names.iter().map(String::as_str).take(3).collect();
             Err(format!(
-                "no input is called `{}`; they are called {} and so on, as features.json lists them",
+                "no input is called `{}`; inputs are called {} and so on, \
+                 as listed in features.json",
                 choice.name,
                 some.join(", ")
             ))
@@ -236,17 +245,19 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
     }
 }
 
-/// The names of an observation's values in order, and of the reward: `sum.acked`, `max.delay`, `past1.*2`, `past1.cwnd` (1 is
-/// the newest decision), `reward`.
-pub fn names(environment: &Environment) -> Vec<String> {
+/// Returns the names of an observation's values in order, followed by `reward`.
+///
+/// Examples are `sum.acked`, `max.delay`, `past1.*2` (whether the newest decision was `*2`) and
+/// `past1.cwnd` (the cwnd that it set).
+pub fn names(interface: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {
         for feature in Feature::ALL {
             names.push(format!("{statistic}.{}", feature_name(feature)));
         }
     }
-    for past in (1..=environment.history).rev() {
-        for action in environment.actions.actions() {
+    for past in (1..=interface.history).rev() {
+        for action in interface.actions.actions() {
             names.push(format!("past{past}.{action}"));
         }
         names.push(format!("past{past}.cwnd"));
@@ -255,7 +266,8 @@ pub fn names(environment: &Environment) -> Vec<String> {
     names
 }
 
-fn found(name: &str, values: &[f32], chosen: Option<Kind>, shape: &Input) -> Found {
+/// Analyses the values of one input.
+fn found(name: &str, values: &[f32], chosen: Option<FeatureKind>, shape: &Input) -> Found {
     let mut sorted = values.to_vec();
     sorted.sort_by(f32::total_cmp);
     let wide: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
@@ -276,45 +288,46 @@ fn found(name: &str, values: &[f32], chosen: Option<Kind>, shape: &Input) -> Fou
     }
 }
 
-fn kind(sorted: &[f32], judged: &[f64], k2: Option<f64>) -> Kind {
+/// Finds the kind of an input by the rules of the module.
+fn kind(sorted: &[f32], judged: &[f64], k2: Option<f64>) -> FeatureKind {
     let (Some(&least), Some(&most)) = (sorted.first(), sorted.last()) else {
-        return Kind::Constant;
+        return FeatureKind::Constant;
     };
     let levels = levels(sorted);
     if levels.len() == 1 {
-        return Kind::Constant;
+        return FeatureKind::Constant;
     }
     if levels.len() == 2 {
-        return Kind::Binary;
+        return FeatureKind::Binary;
     }
     if least >= 0.0 && most <= 1.0 {
-        return Kind::Probability;
+        return FeatureKind::Probability;
     }
     let whole = levels
         .iter()
         .all(|level| level.fract() == 0.0 && *level >= 0.0);
     if levels.len() <= MOST_LEVELS && whole {
-        return Kind::Enum;
+        return FeatureKind::Enum;
     }
     let Some(k2) = k2 else {
-        return Kind::Continuous;
+        return FeatureKind::Continuous;
     };
     let (power, shift) = box_cox(judged);
     if !NEAR_ONE.contains(&power) {
         let bent: Vec<f64> = judged.iter().map(|x| bend(*x, power, shift)).collect();
         let after = k_squared(&bent).unwrap_or(f64::INFINITY);
         if k2 > GAIN_K2 * after && after <= MOST_K2 {
-            return Kind::BoxCox;
+            return FeatureKind::BoxCox;
         }
     }
     match k2 > MOST_K2 {
-        true => Kind::Quantile,
-        false => Kind::Continuous,
+        true => FeatureKind::Quantile,
+        false => FeatureKind::Continuous,
     }
 }
 
-/// The transform of a kind; means and gains are those of the values.
-fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
+/// Returns the transform of a kind, with mean and gain fitted to the values.
+fn input(kind: FeatureKind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
     let fitted = |input: Input| {
         let mut fit = Fit::new(vec![input]);
         for &value in sorted {
@@ -333,28 +346,28 @@ fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
     let least = sorted.first().copied().unwrap_or(0.0);
     let most = sorted.last().copied().unwrap_or(0.0);
     match kind {
-        Kind::Constant => Input {
+        FeatureKind::Constant => Input {
             gain: 0.0,
             ..Input::LINEAR
         },
-        Kind::Binary if most > least => Input {
+        FeatureKind::Binary if most > least => Input {
             mean: least,
             gain: 1.0 / (most - least),
             ..Input::LINEAR
         },
-        Kind::Probability => bent(Bend::Logit),
-        Kind::Enum => fitted(bent(Bend::Ramps {
+        FeatureKind::Probability => bent(Bend::Logit),
+        FeatureKind::Enum => fitted(bent(Bend::Ramps {
             knots: levels(sorted),
         })),
-        Kind::Binary | Kind::Continuous => fitted(Input::LINEAR),
-        Kind::BoxCox => {
+        FeatureKind::Binary | FeatureKind::Continuous => fitted(Input::LINEAR),
+        FeatureKind::BoxCox => {
             let (power, shift) = box_cox(judged);
             fitted(bent(Bend::BoxCox {
                 power: power as f32,
                 shift: shift as f32,
             }))
         }
-        Kind::Quantile => {
+        FeatureKind::Quantile => {
             let last = sorted.len().saturating_sub(1);
             let at = |i: usize| sorted.get(i * last / QUANTILES).copied().unwrap_or(0.0);
             let knots: Vec<f32> = (0..=QUANTILES).map(at).collect();
@@ -362,23 +375,24 @@ fn input(kind: Kind, sorted: &[f32], judged: &[f64], shape: &Input) -> Input {
                 knots: levels(&knots),
             }))
         }
-        Kind::Logarithmic => fitted(shape.clone()),
+        FeatureKind::Logarithmic => fitted(shape.clone()),
     }
 }
 
-/// The different ones of sorted values; at least two, so that there is a ramp between them, unless there is one value alone.
+/// Returns the distinct ones of sorted values.
 fn levels(sorted: &[f32]) -> Vec<f32> {
     let mut levels = sorted.to_vec();
     levels.dedup();
     levels
 }
 
-/// Evenly spread over the values as they came.
+/// Returns at most [`JUDGED`] values, evenly spaced over the values in their original order.
 fn judged(values: &[f64]) -> Vec<f64> {
     let step = values.len().div_ceil(JUDGED).max(1);
     values.iter().copied().step_by(step).collect()
 }
 
+/// Returns mean and standard deviation.
 fn moments(values: &[f64]) -> (f64, f64) {
     let count = values.len().max(1) as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -390,8 +404,8 @@ fn moments(values: &[f64]) -> (f64, f64) {
     (mean, square.sqrt())
 }
 
-/// D'Agostino and Pearson's omnibus statistic, about χ² with two degrees of freedom for normal variables; none for fewer than 20
-/// values, or equal ones.
+/// Returns D'Agostino and Pearson's omnibus statistic K², distributed about as χ² with two degrees
+/// of freedom for a normal variable. `None` for fewer than 20 values, or equal ones.
 fn k_squared(values: &[f64]) -> Option<f64> {
     let n = values.len() as f64;
     let (mean, deviation) = moments(values);
@@ -407,7 +421,8 @@ fn k_squared(values: &[f64]) -> Option<f64> {
     Some(skewness_z(n, power(3)).powi(2) + kurtosis_z(n, power(4)).powi(2))
 }
 
-/// A sample's skewness as a standard normal variable (D'Agostino 1970).
+/// Transforms a sample's skewness to a standard normal variable
+/// (R. D'Agostino, Biometrika 57, 1970).
 fn skewness_z(n: f64, skewness: f64) -> f64 {
     let y = skewness * ((n + 1.0) * (n + 3.0) / (6.0 * (n - 2.0))).sqrt();
     let beta = 3.0 * (n * n + 27.0 * n - 70.0) * (n + 1.0) * (n + 3.0)
@@ -419,7 +434,8 @@ fn skewness_z(n: f64, skewness: f64) -> f64 {
     delta * (ratio + (ratio * ratio + 1.0).sqrt()).ln()
 }
 
-/// A sample's kurtosis as a standard normal variable (Anscombe, Glynn 1983).
+/// Transforms a sample's kurtosis to a standard normal variable (F. Anscombe and
+/// W. Glynn, Biometrika 70, 1983).
 fn kurtosis_z(n: f64, kurtosis: f64) -> f64 {
     let expected = 3.0 * (n - 1.0) / (n + 1.0);
     let variance = 24.0 * n * (n - 2.0) * (n - 3.0) / ((n + 1.0).powi(2) * (n + 3.0) * (n + 5.0));
@@ -431,7 +447,8 @@ fn kurtosis_z(n: f64, kurtosis: f64) -> f64 {
     (1.0 - 2.0 / (9.0 * a) - inner.cbrt()) / (2.0 / (9.0 * a)).sqrt()
 }
 
-/// The power of the largest likelihood (Box, Cox 1964), and what is added before: values begin at 0.
+/// Returns the power of maximum likelihood (G. Box and D. Cox, 1964), and the shift that is added
+/// first so that the smallest value is 0.
 fn box_cox(values: &[f64]) -> (f64, f64) {
     let shift = -values.iter().copied().fold(f64::INFINITY, f64::min);
     let shift = if shift.is_finite() { shift } else { 0.0 };
@@ -444,7 +461,7 @@ fn box_cox(values: &[f64]) -> (f64, f64) {
         let (_, deviation) = moments(&bent);
         (power - 1.0) * logs - values.len() as f64 * deviation.max(1e-300).ln()
     };
-    // Golden section: the likelihood has one maximum.
+    // Golden-section search: the likelihood has a single maximum.
     const SHARE: f64 = 0.618_033_988_749_894_9;
     let (mut low, mut high) = (-2.0, 3.0);
     let (mut a, mut b) = (high - SHARE * (high - low), low + SHARE * (high - low));
@@ -463,6 +480,7 @@ fn box_cox(values: &[f64]) -> (f64, f64) {
     (0.5 * (low + high), shift)
 }
 
+/// Applies the Box-Cox transform with this power after adding the shift.
 fn bend(x: f64, power: f64, shift: f64) -> f64 {
     let x = (x + shift).max(LEAST_POSITIVE);
     match power.abs() < 1e-6 {
@@ -490,19 +508,22 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_told_from_the_others() {
+    fn each_kind_is_distinguished_from_the_others() {
         let normal = Normal::new(50.0_f32, 10.0).expect("valid");
         let skewed = LogNormal::new(1.0_f32, 0.7).expect("valid");
         for (kind, values) in [
-            (Kind::Constant, drawn(|_| 3.5)),
-            (Kind::Binary, drawn(|r| if r.random() { 7.0 } else { 2.0 })),
-            (Kind::Probability, drawn(|r| r.random())),
-            (Kind::Enum, drawn(|r| r.random_range(0..5_u8).into())),
-            (Kind::Continuous, drawn(|r| r.sample(normal))),
-            (Kind::BoxCox, drawn(|r| r.sample(skewed) + 3.0)),
-            // Two heaps far apart: no power makes a bell of them.
+            (FeatureKind::Constant, drawn(|_| 3.5)),
             (
-                Kind::Quantile,
+                FeatureKind::Binary,
+                drawn(|r| if r.random() { 7.0 } else { 2.0 }),
+            ),
+            (FeatureKind::Probability, drawn(|r| r.random())),
+            (FeatureKind::Enum, drawn(|r| r.random_range(0..5_u8).into())),
+            (FeatureKind::Continuous, drawn(|r| r.sample(normal))),
+            (FeatureKind::BoxCox, drawn(|r| r.sample(skewed) + 3.0)),
+            // Two clusters far apart, which no power transform makes normal.
+            (
+                FeatureKind::Quantile,
                 drawn(|r| {
                     let far = if r.random_bool(0.9) { 0.0 } else { 1e4 };
                     far + r.random_range(0.0..1.0_f32)
@@ -511,7 +532,7 @@ mod tests {
         ] {
             let found = judge(&values);
             assert_eq!(found.kind, kind, "{found:?}");
-            // Whatever it is, what the network sees is of about unit size.
+            // Whatever the kind, the network's input is of about unit size.
             let seen: Vec<f64> = values
                 .iter()
                 .map(|&x| found.input.apply(x).into())
@@ -521,15 +542,15 @@ mod tests {
                 mean.abs() < 1.0 && deviation < 2.5,
                 "{kind:?}: {mean} {deviation}"
             );
-            if kind != Kind::Constant {
+            if kind != FeatureKind::Constant {
                 assert!(deviation > 0.3, "{kind:?}: {deviation}");
             }
         }
     }
 
-    /// The examples of scipy.stats.skewtest and scipy.stats.kurtosistest.
+    /// The examples in the documentation of `scipy.stats.skewtest` and `kurtosistest`.
     #[test]
-    fn the_parts_of_k2_are_those_of_others() {
+    fn the_parts_of_k2_match_scipy() {
         let power = |values: &[f64], exponent| {
             let (mean, deviation) = moments(values);
             let terms = values
@@ -550,7 +571,7 @@ mod tests {
     #[test]
     fn a_power_transform_makes_a_log_normal_normal() {
         let skewed = LogNormal::new(0.0_f32, 0.5).expect("valid");
-        // Beginning at 0, so that nothing is shifted.
+        // The values start at 0, so that the shift is 0.
         let mut values = drawn(|r| r.sample(skewed));
         values.push(0.0);
         let wide: Vec<f64> = values.iter().map(|&x| x.into()).collect();
@@ -559,10 +580,10 @@ mod tests {
     }
 
     #[test]
-    fn somebody_may_know_better() {
-        let environment = Environment::default();
-        let mut sample = Sample::new(&environment);
-        let width = environment.observation_len();
+    fn overrides_replace_the_kinds_that_were_found() {
+        let interface = Interface::default();
+        let mut sample = DecisionSample::new(&interface);
+        let width = interface.observation_len();
         for row in 0..100 {
             let observation: Vec<f32> = (0..width).map(|i| (row * i % 17) as f32).collect();
             sample.add(&observation, row as f32);
@@ -577,8 +598,8 @@ mod tests {
             let found = analysis.features.iter().find(|found| found.name == name);
             found.expect("an input").clone()
         };
-        assert_eq!(of("mean.cwnd").kind, Kind::Quantile);
-        assert_eq!(of("mean.delay").kind, Kind::Continuous);
+        assert_eq!(of("mean.cwnd").kind, FeatureKind::Quantile);
+        assert_eq!(of("mean.delay").kind, FeatureKind::Continuous);
         assert!(of("reward").chosen && !of("max.delay").chosen);
         let normalizer = analysis.normalizer().expect("inputs");
         assert_eq!(normalizer.observation.len(), width);

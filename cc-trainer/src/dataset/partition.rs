@@ -1,4 +1,5 @@
-//! Rows spread over files by their flow, so that one file holds all of a flow.
+//! Distributes the rows of recordings over files by their flow, so that one file holds all rows of
+//! a flow.
 
 use std::{
     fs::{self, OpenOptions},
@@ -11,10 +12,10 @@ use std::{
 };
 
 use bytemuck::{Pod, Zeroable};
-use cc_agent::{
-    environment::Environment,
-    recording::{self, Decided, FileHeader, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Decided, FileHeader, Row},
 };
 use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
@@ -22,51 +23,56 @@ use tempfile::TempDir;
 
 use super::{DatasetError, Recordings, Trajectory, trajectory::assemble};
 
-/// What a thread that reads may hold back before it writes, bytes in all.
+/// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
 
-/// Recordings sorted by flow, roughly: each file in a scratch directory has all rows of its flows, in any order.
+/// Rows of recordings, distributed by flow: each file in a scratch directory holds all rows of
+/// its flows, in any order.
+///
+/// The scratch directory is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Partitions {
     directory: TempDir,
-    environment: Environment,
-    sources: Vec<Source>,
+    interface: Interface,
+    sources: Vec<RecordingFile>,
     count: usize,
     gathered: Gathered,
 }
 
-/// A recording that rows are from.
+/// A recording that rows come from.
 #[derive(Debug)]
-struct Source {
+struct RecordingFile {
     path: PathBuf,
     policy: Arc<str>,
 }
 
-/// What was read.
+/// Counts of what was read from recordings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gathered {
-    /// Rows.
+    /// Number of rows, with and without decision.
     pub rows: u64,
-    /// Of them, rows with a decision that names an action.
+    /// Number of rows with a decision that names an action.
     pub decisions: u64,
-    /// Of these, decisions without a probability.
+    /// Number of these decisions that have no probability.
     pub without_probability: u64,
 }
 
 impl Recordings {
-    /// Spreads all rows over partitions of about so many bytes, in a directory of its own under `scratch`, which goes with
-    /// them. Calls `watch` with the rows done so far, now and then, from any thread.
+    /// Distributes all rows over partitions of about `bytes` bytes, in a new directory
+    /// under `scratch`. From time to time it calls `watch` with the number of rows done
+    /// so far, from any thread.
     ///
     /// # Errors
     ///
-    /// A recording that cannot be read, or a full disk.
+    /// Returns an error when a recording cannot be read, no row has a decision, or writing
+    /// to the scratch directory fails.
     pub fn partition(
         &self,
         scratch: &Path,
         bytes: u64,
         watch: &(dyn Fn(u64) + Sync),
     ) -> Result<Partitions, DatasetError> {
-        let actions = self.environment.actions.len();
+        let actions = self.interface.actions.len();
         let stride = stride(actions);
         let count = (self.rows * stride as u64).div_ceil(bytes.max(1)).max(1) as usize;
         let directory = tempfile::Builder::new()
@@ -78,8 +84,8 @@ impl Recordings {
             .collect();
         let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let sources = self.files.par_iter().enumerate().map(|(number, path)| {
-            let (header, read) = recording::read(path)?;
-            let mut spread = Spread {
+            let (header, read) = cc_recording::read(path)?;
+            let mut spread = PartitionWriter {
                 files: &files,
                 buffers: vec![Vec::new(); count],
                 capacity: (HELD_BACK / count).max(stride),
@@ -100,7 +106,7 @@ impl Recordings {
                 }
             }
             spread.end()?;
-            Ok(Source {
+            Ok(RecordingFile {
                 path: path.clone(),
                 policy: header.policy.into(),
             })
@@ -118,7 +124,7 @@ impl Recordings {
         }
         Ok(Partitions {
             directory,
-            environment: self.environment.clone(),
+            interface: self.interface.clone(),
             sources,
             count,
             gathered,
@@ -127,27 +133,28 @@ impl Recordings {
 }
 
 impl Partitions {
-    /// Number of partitions; some may be empty.
+    /// Returns the number of partitions; some may be empty.
     #[expect(clippy::len_without_is_empty, reason = "there is always at least one")]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// What observations, actions and rewards are made with.
-    pub fn environment(&self) -> &Environment {
-        &self.environment
+    /// Returns the interface by which observations, actions and rewards are made.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
     }
 
-    /// What was read.
+    /// Returns the counts of what was read.
     pub fn gathered(&self) -> Gathered {
         self.gathered
     }
 
-    /// Calls `each` with the trajectories of a partition, flow after flow.
+    /// Calls `each` with the trajectories of a partition, flow by flow.
     ///
     /// # Errors
     ///
-    /// A row that is there twice, and what `each` says.
+    /// Returns an error when a row is present twice, when the partition cannot be read,
+    /// or when `each` returns one.
     pub fn visit(
         &self,
         index: usize,
@@ -158,7 +165,7 @@ impl Partitions {
             return Ok(());
         }
         let bytes = fs::read(&path).map_err(DatasetError::system("reading", &path))?;
-        let stride = stride(self.environment.actions.len());
+        let stride = stride(self.interface.actions.len());
         let packed = |at: usize| Packed::at(&bytes[at * stride..][..stride]);
         let mut order: Vec<(u64, u32, usize)> = (0..bytes.len() / stride)
             .map(|at| {
@@ -187,7 +194,7 @@ impl Partitions {
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.environment, rows) {
+            for trajectory in assemble(&self.interface, rows) {
                 each(trajectory)?;
             }
         }
@@ -195,14 +202,14 @@ impl Partitions {
     }
 }
 
-/// What one thread writes.
-struct Spread<'a> {
+/// The buffers of one thread that distributes rows.
+struct PartitionWriter<'a> {
     files: &'a [Mutex<PathBuf>],
     buffers: Vec<Vec<u8>>,
     capacity: usize,
 }
 
-impl Spread<'_> {
+impl PartitionWriter<'_> {
     fn add(
         &mut self,
         header: &FileHeader,
@@ -210,7 +217,8 @@ impl Spread<'_> {
         row: &Row,
         actions: usize,
     ) -> Result<(), DatasetError> {
-        // Flows' names are hashes already, but need not be.
+        // Identifiers are hashes already when cc-agent records, but other recordings may number
+        // flows.
         let mixed = row
             .flow
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -245,7 +253,7 @@ impl Spread<'_> {
         let path = self.files[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Opened anew each time: there may be more partitions than a process may have files.
+        // Opened for each write: there may be more partitions than a process may have open files.
         OpenOptions::new()
             .append(true)
             .create(true)
@@ -257,7 +265,7 @@ impl Spread<'_> {
     }
 }
 
-/// A row as it lies in a partition; the probabilities of all actions follow it.
+/// A row in a partition's file, followed by the probabilities of all actions.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
 struct Packed {
@@ -267,7 +275,7 @@ struct Packed {
     terms: [f64; 3],
     window: WindowRecord,
     sequence: u32,
-    /// The number of its recording.
+    /// Index of the row's recording.
     source: u32,
     reward: f32,
     probability: f32,
@@ -278,6 +286,7 @@ struct Packed {
     reserved: u32,
 }
 
+// Bits of `Packed::flags`: the flow ends with this row, and which parts of its decision are known.
 const END: u16 = 1;
 const DECIDED: u16 = 2;
 const ACTION: u16 = 4;
@@ -317,7 +326,7 @@ impl Packed {
         packed
     }
 
-    /// From a partition's bytes, with the probabilities that follow.
+    /// Reads a row from a partition's bytes; also returns the bytes of the probabilities after it.
     fn at(bytes: &[u8]) -> (Self, &[u8]) {
         let (packed, probabilities) = bytes.split_at(size_of::<Self>());
         (bytemuck::pod_read_unaligned(packed), probabilities)
@@ -355,10 +364,12 @@ impl Packed {
     }
 }
 
+/// Returns the number of bytes of a row with the probabilities of its actions.
 fn stride(actions: usize) -> usize {
     size_of::<Packed>() + 4 * actions
 }
 
+/// Returns the path of a partition's file.
 fn place(directory: &Path, index: usize) -> PathBuf {
     directory.join(format!("{index:06}"))
 }

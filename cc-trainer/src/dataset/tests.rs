@@ -1,4 +1,4 @@
-//! Recordings of simulated flows, and what becomes of them.
+//! Tests that record simulated flows and read them back as trajectories and as a timeline.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -7,23 +7,24 @@ use arrow_array::{
     cast::AsArray,
     types::{Float32Type, Float64Type, UInt32Type, UInt64Type},
 };
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Query, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row, read},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::Startup;
+use cc_recording::{FileWriter, read};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
 
 use super::{
     features::names,
-    timeline::{self, Output, Settings},
+    timeline::{self, TimelineDirectory, TimelineSettings},
     *,
 };
-use crate::{
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -32,12 +33,12 @@ use crate::{
     },
 };
 
-/// Probabilities of actions, for what a policy is asked.
+/// The probabilities of the actions, given the query.
 pub(crate) type Shares<'a> = &'a dyn Fn(&Query) -> Vec<f32>;
 
-pub(crate) fn header(environment: &Environment, policy: &str) -> FileHeader {
+pub(crate) fn header(interface: &Interface, policy: &str) -> FileHeader {
     FileHeader {
-        environment: environment.clone(),
+        interface: interface.clone(),
         policy: policy.to_owned(),
         policy_metadata: None,
         agent_version: "0.1.0".to_owned(),
@@ -49,11 +50,11 @@ pub(crate) fn header(environment: &Environment, policy: &str) -> FileHeader {
     }
 }
 
-/// Records `flows` flows, each alone on a link of 12 Mbit/s for some seconds, into a file; numbered from `first`. With
-/// `known`, probabilities are recorded.
+/// Records `flows` flows, numbered from `first`, to one file. Each is alone on a link of 12 Mbit/s
+/// for `seconds` seconds. Probabilities are recorded if `known` is set.
 pub(crate) fn record(
     path: &Path,
-    environment: &Environment,
+    interface: &Interface,
     first: u64,
     flows: u64,
     seconds: u64,
@@ -63,20 +64,14 @@ pub(crate) fn record(
     let link =
         "[[scenario]]\nname = \"link\"\nrate_mbps = 12\ndelay_ms = 10\nqueue = { bdp = 3 }\n";
     let link = &scenario::parse(link, Path::new(".")).expect("a valid scenario")[0];
-    let mut writer = FileWriter::create(path, header(environment, "softmax")).expect("a new file");
+    let mut writer = FileWriter::create(path, header(interface, "softmax")).expect("a new file");
     let mut rows = Vec::new();
     for flow in first..first + flows {
-        let settings = Learned::settings(environment, Startup::SlowStart);
+        let settings = Learned::settings(interface, Startup::SlowStart);
         let control = Control::Learned(Box::new(Learned::new(settings)));
         let simulation = Simulation::new(link, vec![control], flow);
         let delay = Delay::Fixed { ms: 2.0 };
-        let mut served = Served::new(
-            simulation,
-            environment.clone(),
-            delay,
-            Mode::Asynchronous,
-            1,
-        );
+        let mut served = Served::new(simulation, interface.clone(), delay, Mode::Asynchronous, 1);
         let mut random = StdRng::seed_from_u64(flow);
         let mut sequence = 0;
         while let Some(asked) = served.next(seconds * 1_000_000_000) {
@@ -90,15 +85,13 @@ pub(crate) fn record(
             let base_cwnd = asked.query.cwnd;
             for (place, window) in asked.windows.iter().enumerate() {
                 let newest = place + 1 == asked.windows.len();
-                let terms = Terms::of(window, &environment.reward);
+                let terms = Terms::of(window, &interface.reward);
                 let decision = newest.then(|| Decided {
                     action: Some(action as u8),
                     probability: known.then(|| shares[action]),
                     probabilities: known.then(|| shares.clone()),
                     base_cwnd,
-                    cwnd: environment
-                        .actions
-                        .apply(action, base_cwnd, environment.cwnd),
+                    cwnd: interface.actions.apply(action, base_cwnd, interface.cwnd),
                     delay_ns: Some(2_000_000),
                 });
                 rows.push(Row {
@@ -108,7 +101,7 @@ pub(crate) fn record(
                     initial_cwnd_bytes: 14_480,
                     decision,
                     terms,
-                    reward: terms.reward(&environment.reward) as f32,
+                    reward: terms.reward(&interface.reward) as f32,
                     end: false,
                     local: None,
                     remote: None,
@@ -124,7 +117,7 @@ pub(crate) fn record(
         }
         rows.last_mut().expect("some windows").end = true;
     }
-    // As many flows at once would have it.
+    // Interleaved, as an agent that serves all of them would record them.
     rows.sort_by_key(|row| row.window.header.time_ns);
     for group in rows.chunks(1_000) {
         writer.write(group).expect("there is space");
@@ -132,10 +125,10 @@ pub(crate) fn record(
     writer.finish().expect("there is space");
 }
 
-pub(crate) fn environment() -> Environment {
-    Environment {
+pub(crate) fn interface() -> Interface {
+    Interface {
         history: 2,
-        ..Environment::default()
+        ..Interface::default()
     }
 }
 
@@ -148,7 +141,7 @@ fn rows_of(path: &Path) -> Vec<Row> {
     rows.collect::<Result<_, _>>().expect("sound")
 }
 
-/// A recording with some rows changed.
+/// Writes a copy of a recording with some rows changed.
 fn rewrite(from: &Path, to: &Path, change: impl FnOnce(&mut Vec<Row>)) {
     let mut rows = rows_of(from);
     change(&mut rows);
@@ -173,15 +166,15 @@ fn trajectories(paths: &[PathBuf], bytes: u64) -> Result<Vec<Trajectory>, Datase
 }
 
 #[test]
-fn every_decision_comes_back_with_what_followed_it() {
+fn every_decision_is_read_back_with_its_outcome() {
     let directory = TempDir::new().expect("a scratch directory");
     let (a, b) = (
         directory.path().join("a.parquet"),
         directory.path().join("b.parquet"),
     );
-    record(&a, &environment(), 0, 3, 4, true, &uniform);
-    record(&b, &environment(), 3, 2, 4, true, &uniform);
-    // Whatever the partitions.
+    record(&a, &interface(), 0, 3, 4, true, &uniform);
+    record(&b, &interface(), 3, 2, 4, true, &uniform);
+    // The size of the partitions makes no difference.
     let all = trajectories(&[directory.path().to_owned()], 1 << 30).expect("sound");
     assert_eq!(
         all,
@@ -197,11 +190,11 @@ fn every_decision_comes_back_with_what_followed_it() {
             .iter()
             .filter(|row| row.flow == trajectory.flow)
             .collect();
-        let mut replay = cc_agent::recording::Replay::new();
+        let mut replay = cc_core::rows::Replay::new();
         let mut steps = trajectory.steps.iter();
-        let mut previous: Option<(&Step, Vec<&Row>)> = None;
+        let mut previous: Option<(&TrajectoryStep, Vec<&Row>)> = None;
         for row in own {
-            let observation = replay.next(&environment(), row);
+            let observation = replay.next(&interface(), row);
             if let Some((_, after)) = &mut previous {
                 after.push(row);
             }
@@ -228,10 +221,10 @@ fn every_decision_comes_back_with_what_followed_it() {
 }
 
 #[test]
-fn missing_rows_cut_a_trajectory_until_all_is_known_again() {
+fn missing_rows_end_a_trajectory_until_the_observation_is_complete_again() {
     let directory = TempDir::new().expect("a scratch directory");
     let whole = directory.path().join("whole.parquet");
-    record(&whole, &environment(), 0, 1, 4, true, &uniform);
+    record(&whole, &interface(), 0, 1, 4, true, &uniform);
     let with_gap = directory.path().join("gap.parquet");
     rewrite(&whole, &with_gap, |rows| {
         rows.remove(10);
@@ -247,21 +240,21 @@ fn missing_rows_cut_a_trajectory_until_all_is_known_again() {
     let known = before.steps.len() - 1;
     assert_eq!(before.steps[..known], whole.steps[..known]);
     let from = after.steps[0].sequence;
-    assert_eq!(from, 11 + environment().history as u32);
+    assert_eq!(from, 11 + interface().history as u32);
     let same = whole.steps.iter().position(|step| step.sequence == from);
     assert_eq!(after.steps, whole.steps[same.expect("there")..]);
 
-    // Likewise where its beginning is missing.
+    // The same applies where the beginning of the flow is missing.
     let late = directory.path().join("late.parquet");
     rewrite(&with_gap, &late, |rows| drop(rows.drain(..10)));
     assert_eq!(of(&late), std::slice::from_ref(after));
 }
 
 #[test]
-fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
+fn a_replaced_policy_ends_a_trajectory_without_loss_of_steps() {
     let directory = TempDir::new().expect("a scratch directory");
     let whole = directory.path().join("whole.parquet");
-    record(&whole, &environment(), 0, 1, 4, true, &uniform);
+    record(&whole, &interface(), 0, 1, 4, true, &uniform);
     let rows = rows_of(&whole);
     let parts = [
         ("a.parquet", "first", &rows[..20]),
@@ -270,7 +263,7 @@ fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
     let paths = parts.map(|(name, policy, rows)| {
         let path = directory.path().join(name);
         let mut writer =
-            FileWriter::create(&path, header(&environment(), policy)).expect("a new file");
+            FileWriter::create(&path, header(&interface(), policy)).expect("a new file");
         writer.write(rows).expect("there is space");
         writer.finish().expect("there is space")
     });
@@ -279,27 +272,27 @@ fn a_policy_that_was_replaced_ends_a_trajectory_and_no_more() {
     let parts = of(&paths);
     let names: Vec<&str> = parts.iter().map(|part| &*part.policy).collect();
     assert_eq!(names, ["first", "second"]);
-    let steps: Vec<Step> = parts.iter().flat_map(|part| part.steps.clone()).collect();
+    let steps: Vec<TrajectoryStep> = parts.iter().flat_map(|part| part.steps.clone()).collect();
     assert_eq!(steps, whole.steps);
     assert_eq!((parts[0].ended, parts[1].ended), (false, true));
 }
 
 #[test]
-fn the_timeline_says_what_followed() {
+fn the_timeline_holds_the_outcome_of_every_decision() {
     let directory = TempDir::new().expect("a scratch directory");
     let path = directory.path().join("a.parquet");
-    record(&path, &environment(), 0, 4, 4, true, &uniform);
+    record(&path, &interface(), 0, 4, 4, true, &uniform);
     let all = trajectories(std::slice::from_ref(&path), 1 << 30).expect("sound");
     let recordings = Recordings::open(&[path]).expect("one file");
     let partitions = recordings
         .partition(directory.path(), 100_000, &|_| {})
         .expect("there is space");
     let out = directory.path().join("timeline");
-    let settings = Settings {
+    let settings = TimelineSettings {
         sample: 50,
-        ..Settings::default()
+        ..TimelineSettings::default()
     };
-    let output = Output::create(&out).expect("new");
+    let output = TimelineDirectory::create(&out).expect("new");
     let (summary, sample) =
         timeline::write(&partitions, &output, &settings, &|_| {}).expect("there is space");
     let analysis = sample.analyse(&[], &[]).expect("no overrides");
@@ -363,7 +356,7 @@ fn the_timeline_says_what_followed() {
     }
     assert_eq!(found, decisions);
 
-    let error = Output::create(&out).expect_err("not empty");
+    let error = TimelineDirectory::create(&out).expect_err("not empty");
     assert!(
         error.to_string().contains("nothing is overwritten"),
         "{error}"
@@ -371,7 +364,7 @@ fn the_timeline_says_what_followed() {
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_with_its_place() {
+fn recordings_that_do_not_go_together_are_refused_naming_the_file() {
     let directory = TempDir::new().expect("a scratch directory");
     let place = |name: &str| directory.path().join(name);
     let error = |paths: &[PathBuf]| {
@@ -382,10 +375,10 @@ fn what_does_not_go_together_is_refused_with_its_place() {
     let found = error(&[directory.path().to_owned()]);
     assert!(found.contains("no recording there"), "{found}");
 
-    record(&place("a.parquet"), &environment(), 0, 1, 1, true, &uniform);
-    let other = Environment {
+    record(&place("a.parquet"), &interface(), 0, 1, 1, true, &uniform);
+    let other = Interface {
         actions: "0,/2,*2,+1,-1".parse().expect("actions"),
-        ..environment()
+        ..interface()
     };
     record(&place("b.parquet"), &other, 1, 1, 1, true, &uniform);
     let found = error(&[directory.path().to_owned()]);
@@ -400,7 +393,7 @@ fn what_does_not_go_together_is_refused_with_its_place() {
 
     let found = error(&[place("a.parquet"), place("a.parquet")]);
     assert!(
-        found.contains("row 0 of flow 0x0000000000000000 is there twice, in ")
+        found.contains("row 0 of flow 0x0000000000000000 is present twice, in ")
             && found.matches("a.parquet").count() == 2,
         "{found}"
     );
@@ -417,9 +410,9 @@ fn what_does_not_go_together_is_refused_with_its_place() {
 }
 
 #[test]
-fn inputs_have_names() {
-    let names = names(&environment());
-    assert_eq!(names.len(), environment().observation_len() + 1);
+fn inputs_are_named_after_statistic_feature_and_past_action() {
+    let names = names(&interface());
+    assert_eq!(names.len(), interface().observation_len() + 1);
     assert_eq!(names[25], "mean.delay");
     assert_eq!(names[100..103], ["past2.0", "past2./2", "past2.-10"]);
     assert_eq!(names[names.len() - 2], "past1.cwnd");

@@ -1,4 +1,5 @@
-//! The timeline: a row a decision with what followed it, as Parquet (J. Gauci et al., "Horizon", arXiv 1811.00260, section 3).
+//! The timeline: a Parquet table with one row per decision and what followed it (J. Gauci et al.,
+//! "Horizon", arXiv 1811.00260, section 3).
 
 use std::{
     fs::{self, File},
@@ -11,7 +12,7 @@ use arrow_array::{
     RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array, types::Int32Type,
 };
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use cc_agent::recording::columns::{UTC, number, numbers, text, timestamp};
+use cc_recording::columns::{UTC, number, numbers, text, timestamp};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -23,34 +24,34 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::{
-    DatasetError, Partitions, Step, Trajectory,
-    features::{Analysis, Sample},
+    DatasetError, Partitions, Trajectory, TrajectoryStep,
+    features::{Analysis, DecisionSample},
 };
 
-/// The version of the columns.
+/// Version of the columns, written to each file as `cc.timeline_version`.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// Rows of a batch, and of a row group.
+/// Number of rows that are converted at a time, and of a row group.
 const BATCH: usize = 2_048;
 const GROUP: usize = 8_192;
 
-/// How to write it.
+/// Settings by which a timeline is written.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// γ of episode values.
+pub struct TimelineSettings {
+    /// Discount γ per decision of the episode values.
     pub discount: f64,
-    /// Rewards of the timeline of each row, its own included.
+    /// Number of rewards in each row's `reward_timeline`, the row's own included.
     pub ahead: usize,
-    /// Whether to write observations and next observations, which are nearly all of the size.
+    /// Whether to write observations and next observations, which take most of the space.
     pub states: bool,
-    /// Decisions that the features are analysed on.
+    /// Number of decisions that the features are analysed on, approximately.
     pub sample: usize,
-    /// Fixes which.
+    /// Fixes which decisions these are.
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for TimelineSettings {
     fn default() -> Self {
         Self {
             discount: 0.99,
@@ -62,45 +63,47 @@ impl Default for Settings {
     }
 }
 
-/// What was written, and what it was made of: `dataset.json`.
+/// Counts of what was read and written, stored as `dataset.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
-    /// Rows of the recordings.
+pub struct TimelineSummary {
+    /// Number of rows of the recordings.
     pub rows: u64,
-    /// Decisions, a row each in the timeline.
+    /// Number of decisions, which is the number of rows of the timeline.
     pub decisions: u64,
-    /// Decisions left out, as rows before them are missing.
+    /// Number of decisions left out because rows before them are missing.
     pub left_out: u64,
-    /// Decisions without a probability.
+    /// Number of decisions without a probability.
     pub without_probability: u64,
-    /// Flows, or parts of flows between rows that are missing.
+    /// Number of trajectories: flows, split where rows are missing or the policy was replaced.
     pub trajectories: u64,
-    /// Of them, those whose flow closed.
+    /// Number of trajectories at whose end the flow closed.
     pub ended: u64,
-    /// Files of the timeline.
+    /// Number of the timeline's Parquet files.
     pub files: u64,
 }
 
-/// The columns, for observations of `observation` values.
+/// Returns the columns, for observations of `observation` values.
 ///
 /// | column | meaning |
 /// |---|---|
-/// | `flow`, `ordinal` | the flow, and the decision's number in its trajectory, 0, 1, 2 … |
-/// | `sequence`, `time` | of the recorded row: its number in the flow, and when its window ended |
-/// | `sequence_difference`, `time_difference_ns` | to the next decision; null where there is none |
+/// | `flow`, `ordinal` | the flow, and the number of the decision in its trajectory: 0, 1, 2 … |
+/// | `sequence`, `time` | number of the recorded row in its flow, and the end of its window |
+/// | `sequence_difference`, `time_difference_ns` | difference to the next decision, null if none |
 /// | `state`, `next_state` | the observation, and that of the next decision |
-/// | `observed_reward` | the reward of the decision's own window, which the policy saw |
-/// | `action`, `probability`, `probabilities` | the action, and what it and all others were chosen with |
-/// | `next_action` | of the next decision |
-/// | `possible_actions`, `possible_next_actions` | the action space; null where there is no next decision |
-/// | `base_cwnd`, `cwnd` | the window in segments that the action was applied to, and the one that was decided |
-/// | `windows`, `seconds` | what the outcome covers |
+/// | `observed_reward` | reward of the decision's own window, part of the policy's input |
+/// | `action` | index of the action |
+/// | `probability`, `probabilities` | its probability, and the full action distribution |
+/// | `next_action` | action of the next decision |
+/// | `possible_actions` | the action space |
+/// | `possible_next_actions` | the same, null if there is no next decision |
+/// | `base_cwnd`, `cwnd` | cwnd in segments before and after the action was applied |
+/// | `windows`, `seconds` | number and length of the windows up to the next decision |
 /// | `throughput_mbps`, `delay_ms`, `loss_mb` | means over these windows |
-/// | `reward` | sum of their rewards |
+/// | `reward` | sum of the rewards of these windows |
 /// | `reward_timeline` | this reward and those of the next decisions |
-/// | `episode_value` | the discounted sum of this reward and of all that follow |
-/// | `terminal` | the flow closed after this decision |
-/// | `policy` | who decided |
+/// | `episode_value` | discounted sum of this reward and all later ones |
+/// | `terminal` | whether the flow closed after this decision |
+/// | `policy` | identifier of the policy that took the decision |
 pub fn schema(observation: usize) -> SchemaRef {
     let always = |name: &str, kind| Field::new(name, kind, false);
     let maybe = |name: &str, kind| Field::new(name, kind, true);
@@ -136,20 +139,24 @@ pub fn schema(observation: usize) -> SchemaRef {
     ]))
 }
 
-/// A directory that is to have a timeline. All that is written goes to a directory within it first, which goes with this.
+/// The output directory of a timeline.
+///
+/// Files are written to a staging directory inside it and moved by [`publish`](Self::publish). If
+/// this value is dropped before, the staging directory is removed.
 #[derive(Debug)]
-pub struct Output {
+pub struct TimelineDirectory {
     directory: PathBuf,
     staging: TempDir,
-    // After what is in it, as they are dropped in this order.
-    _made: Made,
+    // Declared after the staging directory, because fields are dropped in order.
+    _created: CreatedDirectories,
 }
 
-/// Directories that were not there before, the innermost first. They go again where they stay empty.
+/// Directories that [`TimelineDirectory::create`] made, the innermost first. On drop, those that
+/// are still empty are removed.
 #[derive(Debug)]
-struct Made(Vec<PathBuf>);
+struct CreatedDirectories(Vec<PathBuf>);
 
-impl Drop for Made {
+impl Drop for CreatedDirectories {
     fn drop(&mut self) {
         for directory in &self.0 {
             let _ = fs::remove_dir(directory);
@@ -157,16 +164,17 @@ impl Drop for Made {
     }
 }
 
-impl Output {
-    /// Creates the directory, unless it is there.
+impl TimelineDirectory {
+    /// Creates the directory, unless it exists.
     ///
     /// # Errors
     ///
-    /// It cannot be created or written to, or has a timeline or recordings.
+    /// Returns an error when the directory cannot be created or written to, or already
+    /// holds a timeline or recordings.
     pub fn create(directory: &Path) -> Result<Self, DatasetError> {
         let missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
         let missing = directory.ancestors().take_while(missing);
-        let made = Made(missing.map(Path::to_owned).collect());
+        let created = CreatedDirectories(missing.map(Path::to_owned).collect());
         fs::create_dir_all(directory).map_err(DatasetError::system("creating", directory))?;
         refuse_to_overwrite(directory)?;
         let staging = tempfile::Builder::new()
@@ -176,21 +184,26 @@ impl Output {
         Ok(Self {
             directory: directory.to_owned(),
             staging,
-            _made: made,
+            _created: created,
         })
     }
 
-    /// A directory for what is needed meanwhile.
+    /// Returns a directory for temporary files, removed together with the staging directory.
     pub fn scratch(&self) -> &Path {
         self.staging.path()
     }
 
-    /// Gives all that was written its place, with what was found out beside it: `dataset.json` and `features.json`.
+    /// Moves all written files to their place, with `dataset.json` and `features.json` beside them.
     ///
     /// # Errors
     ///
-    /// A full disk, or that somebody else has written there meanwhile.
-    pub fn publish(self, summary: &Summary, analysis: &Analysis) -> Result<(), DatasetError> {
+    /// Returns an error when a file cannot be written or moved, or another process has written
+    /// a timeline to the directory.
+    pub fn publish(
+        self,
+        summary: &TimelineSummary,
+        analysis: &Analysis,
+    ) -> Result<(), DatasetError> {
         fn put(path: PathBuf, value: &impl Serialize) -> Result<(), DatasetError> {
             let json = serde_json::to_vec_pretty(value)
                 .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
@@ -201,7 +214,7 @@ impl Output {
         put(staging.join("dataset.json"), summary)?;
         refuse_to_overwrite(&self.directory)?;
         let mut written = files(staging)?;
-        // dataset.json last: with it, all is there.
+        // `dataset.json` is moved last: once it exists, all other files do.
         written.sort_unstable_by(|a, b| b.cmp(a));
         for from in written {
             let to = self.directory.join(from.file_name().unwrap_or_default());
@@ -211,24 +224,27 @@ impl Output {
     }
 }
 
-/// Writes the timeline of all partitions: `timeline-000000.parquet` and so on. Calls `watch` with the decisions done so far, from
-/// any thread. Gives what was written, and the features' analysis sample.
+/// Writes the timeline of all partitions to `timeline-000000.parquet` and so on. Calls `watch` with
+/// the number of decisions done so far, from any thread.
+///
+/// Returns the counts, and a sample of the decisions for the analysis of features.
 ///
 /// # Errors
 ///
-/// Rows that are there twice, not one decision whose observation is known, or a full disk.
+/// Returns an error when a row is present twice, no decision has a known observation, or
+/// a file cannot be written.
 pub fn write(
     partitions: &Partitions,
-    output: &Output,
-    settings: &Settings,
+    output: &TimelineDirectory,
+    settings: &TimelineSettings,
     watch: &(dyn Fn(u64) + Sync),
-) -> Result<(Summary, Sample), DatasetError> {
-    let environment = partitions.environment();
+) -> Result<(TimelineSummary, DecisionSample), DatasetError> {
+    let interface = partitions.interface();
     let gathered = partitions.gathered();
     let table = Table {
-        schema: schema(environment.observation_len()),
-        actions: environment.actions.to_string(),
-        environment: serde_json::to_string(environment)
+        schema: schema(interface.observation_len()),
+        actions: interface.actions.to_string(),
+        interface: serde_json::to_string(interface)
             .unwrap_or_else(|error| unreachable!("plain data serialises: {error}")),
         settings,
     };
@@ -237,7 +253,7 @@ pub fn write(
     let parts: Vec<_> = (0..partitions.len())
         .into_par_iter()
         .map(|index| {
-            let mut part = Part::new(&table, output.staging.path(), index, every);
+            let mut part = TimelineFile::new(&table, output.staging.path(), index, every);
             partitions.visit(index, |trajectory| part.add(&trajectory))?;
             let (summary, sample) = part.end()?;
             let before = done.fetch_add(summary.decisions, std::sync::atomic::Ordering::Relaxed);
@@ -245,12 +261,12 @@ pub fn write(
             Ok((summary, sample))
         })
         .collect::<Result<_, DatasetError>>()?;
-    let mut summary = Summary {
+    let mut summary = TimelineSummary {
         rows: gathered.rows,
         without_probability: gathered.without_probability,
-        ..Summary::default()
+        ..TimelineSummary::default()
     };
-    let mut sample = Sample::new(environment);
+    let mut sample = DecisionSample::new(interface);
     for (part, own) in parts {
         summary.decisions += part.decisions;
         summary.trajectories += part.trajectories;
@@ -267,7 +283,8 @@ pub fn write(
     Ok((summary, sample))
 }
 
-/// A timeline among other Parquet would be read with it, and recordings with a timeline among them not at all.
+/// Refuses a directory with Parquet files: a reader of either a timeline or recordings takes all
+/// Parquet files of a directory.
 fn refuse_to_overwrite(directory: &Path) -> Result<(), DatasetError> {
     for path in files(directory)? {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
@@ -278,7 +295,7 @@ fn refuse_to_overwrite(directory: &Path) -> Result<(), DatasetError> {
     Ok(())
 }
 
-/// The files of a directory, without those of others in it.
+/// Returns the files of a directory, without its subdirectories.
 fn files(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let failed = |source| DatasetError::system("reading", directory)(source);
     let mut files = Vec::new();
@@ -291,53 +308,54 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     Ok(files)
 }
 
-/// What all files have in common.
+/// What all files of a timeline have in common.
 struct Table<'a> {
     schema: SchemaRef,
     actions: String,
-    environment: String,
-    settings: &'a Settings,
+    /// The [interface](Partitions::interface) of the recordings as JSON.
+    interface: String,
+    settings: &'a TimelineSettings,
 }
 
-/// One file.
-struct Part<'a> {
+/// One Parquet file of a timeline, written from one partition.
+struct TimelineFile<'a> {
     table: &'a Table<'a>,
     path: PathBuf,
     writer: Option<ArrowWriter<File>>,
     rows: Vec<Line>,
-    summary: Summary,
-    sample: Sample,
+    summary: TimelineSummary,
+    sample: DecisionSample,
     every: u64,
 }
 
-/// A decision and what is said of it beside its own.
+/// One row: a decision and what the timeline adds to it.
 struct Line {
     flow: u64,
     ordinal: u32,
     policy: Arc<str>,
-    step: Step,
-    next: Option<Next>,
+    step: TrajectoryStep,
+    next: Option<NextDecision>,
     rewards: Vec<f32>,
     value: f64,
     terminal: bool,
 }
 
-/// Of the next decision.
-struct Next {
+/// The columns that come from the next decision.
+struct NextDecision {
     sequence: u32,
     time_ns: i64,
     action: u8,
     observation: Vec<f32>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> TimelineFile<'a> {
     fn new(table: &'a Table<'a>, directory: &Path, index: usize, every: u64) -> Self {
         Self {
             path: directory.join(format!("timeline-{index:06}.parquet")),
             writer: None,
             rows: Vec::new(),
-            summary: Summary::default(),
-            sample: Sample::default(),
+            summary: TimelineSummary::default(),
+            sample: DecisionSample::default(),
             every,
             table,
         }
@@ -351,12 +369,12 @@ impl<'a> Part<'a> {
         let steps = &trajectory.steps;
         for (ordinal, (step, value)) in steps.iter().zip(values).enumerate() {
             self.summary.decisions += 1;
-            // The flow's name is a hash, so that its sum with the number picks evenly.
+            // The identifier of a flow is a hash, so the sum with the row's number picks evenly.
             let pick = trajectory.flow.wrapping_add(u64::from(step.sequence));
             if pick.wrapping_add(settings.seed).is_multiple_of(self.every) {
                 self.sample.add(&step.observation, step.observed_reward);
             }
-            let next = steps.get(ordinal + 1).map(|next| Next {
+            let next = steps.get(ordinal + 1).map(|next| NextDecision {
                 sequence: next.sequence,
                 time_ns: next.time_ns,
                 action: next.action,
@@ -384,7 +402,7 @@ impl<'a> Part<'a> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<(Summary, Sample), DatasetError> {
+    fn end(mut self) -> Result<(TimelineSummary, DecisionSample), DatasetError> {
         self.flush()?;
         if let Some(writer) = self.writer.take() {
             writer.close().map_err(|error| self.wrong(error))?;
@@ -421,11 +439,11 @@ impl<'a> Part<'a> {
             .set_created_by(concat!("cc-trainer ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_key_value_metadata(Some(vec![
                 key("timeline_version", SCHEMA_VERSION.to_string()),
-                key("environment", self.table.environment.clone()),
+                key("environment", self.table.interface.clone()),
                 key("discount", self.table.settings.discount.to_string()),
             ]));
         for column in ["state", "next_state"] {
-            // Numbers that hardly repeat.
+            // A dictionary does not pay for numbers that hardly repeat.
             let path = ColumnPath::new([column, "list", "item"].map(str::to_owned).to_vec());
             properties = properties.set_column_dictionary_enabled(path, false);
         }

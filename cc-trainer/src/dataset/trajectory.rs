@@ -1,70 +1,73 @@
-//! A flow's decisions with what each of them led to.
+//! Trajectories: the decisions of a flow, each with its outcome.
 
 use std::sync::Arc;
 
-use cc_agent::{
-    environment::Environment,
-    recording::{Replay, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Replay, Row},
 };
 
-/// Names of the reward's terms, in the order of [`Outcome::terms`].
+/// Names of the reward's terms, in the order of [`StepOutcome::terms`].
 pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
 
-/// Consecutive decisions of one flow.
+/// Consecutive decisions of one flow under one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
-    /// The flow.
+    /// Identifier of the flow in its recordings.
     pub flow: u64,
-    /// Which policy decided.
+    /// Identifier of the policy that took the decisions.
     pub policy: Arc<str>,
-    /// Its decisions, in order.
-    pub steps: Vec<Step>,
-    /// The flow closed after the last of them.
+    /// The decisions, in order; never empty.
+    pub steps: Vec<TrajectoryStep>,
+    /// Whether the flow closed after the last decision.
     pub ended: bool,
 }
 
-/// A decision.
+/// One decision with its outcome.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
-    /// Number of its row in the flow.
+pub struct TrajectoryStep {
+    /// Number of the recorded row within the flow.
     pub sequence: u32,
-    /// When its window ended, ns since 1970 UTC.
+    /// End of the decision's window, ns since 1970 UTC.
     pub time_ns: i64,
-    /// What the policy saw.
+    /// The observation that the policy saw.
     pub observation: Vec<f32>,
-    /// The reward of its own window, which the policy saw, too.
+    /// Reward of the decision's own window, which is part of the policy's input.
     pub observed_reward: f32,
-    /// What that window was judged by.
+    /// Throughput, delay and loss of that window.
     pub observed_terms: Terms,
-    /// The action taken.
+    /// Index of the action that was taken.
     pub action: u8,
-    /// Its probability under the policy that took it; none where nobody knows it, as of observed flows.
+    /// Probability of the action under the behaviour policy; `None` where it is
+    /// unknown, as for observed flows.
     pub probability: Option<f32>,
-    /// The probabilities of all actions.
+    /// Probabilities of all actions under the behaviour policy; `None` where they are unknown.
     pub probabilities: Option<Vec<f32>>,
-    /// The window, segments, that the action was applied to.
+    /// The cwnd that the action was applied to, segments.
     pub base_cwnd: u32,
-    /// The window, segments, that was decided.
+    /// The cwnd that the action set, segments.
     pub cwnd: u32,
-    /// What it led to; none where the recording does not say, at most of the last step.
-    pub outcome: Option<Outcome>,
+    /// What followed; `None` where the recording does not contain it, which is possible
+    /// for the last step only.
+    pub outcome: Option<StepOutcome>,
 }
 
-/// What followed a decision, until the next one.
+/// What followed a decision, up to and including the next decision's window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
-    /// Windows that ended, the next decision's own included. More than one where windows had no decision.
+pub struct StepOutcome {
+    /// Number of windows that ended, the next decision's own included. It is more than one
+    /// where windows have no decision.
     pub windows: u32,
-    /// From the decision's window to the end of the last of them, s.
+    /// Time from the end of the decision's window to the end of the last of them, s.
     pub seconds: f64,
-    /// Means over them: throughput, Mbit/s; delay, ms; lost, MB a window.
+    /// Means over these windows: throughput in Mbit/s, delay in ms, loss in MB per window.
     pub terms: [f64; 3],
-    /// Sum of their rewards, as the trainer counts them in simulated networks.
+    /// Sum of the windows' rewards, which is how the trainer counts reward in simulated networks.
     pub reward: f32,
 }
 
-impl Outcome {
+impl StepOutcome {
     fn add(&mut self, row: &Row, seconds: f64) {
         self.windows += 1;
         self.seconds = seconds;
@@ -76,7 +79,7 @@ impl Outcome {
 }
 
 impl Trajectory {
-    /// Discounted sums of the rewards from each step to the last whose outcome is known.
+    /// Returns the discounted sum of rewards from each step to the last whose outcome is known.
     pub fn values(&self, discount: f64) -> Vec<f64> {
         let mut values = vec![0.0; self.steps.len()];
         let mut after = 0.0;
@@ -91,25 +94,28 @@ impl Trajectory {
     }
 }
 
-/// The trajectories of a flow, from its rows in order, each with the time of its end, ns since 1970, and who decided. There is
-/// more than one where the policy was replaced, and where rows are missing. After a gap, and where the first row is, nobody knows what the observation's past decisions were:
-/// the decisions until it is all known again are left out.
+/// Assembles the trajectories of one flow from its rows. Each row comes in order with the end of
+/// its window (ns since 1970) and the identifier of its policy.
+///
+/// A new trajectory starts where the policy was replaced and where rows are missing. After missing
+/// rows, and when the first rows are missing, the past decisions in the observation are unknown;
+/// decisions are left out until the observation is complete again.
 pub(super) fn assemble(
-    environment: &Environment,
+    interface: &Interface,
     rows: impl Iterator<Item = (Row, i64, Arc<str>)>,
 ) -> Vec<Trajectory> {
     let mut all = Vec::new();
     let mut current: Option<Trajectory> = None;
     let mut replay = Replay::new();
     let mut expected = 0;
-    // Decisions whose observations would hold others that are not known.
+    // Number of decisions to leave out until the observation's past decisions are known.
     let mut unknown = 0;
     let mut decided_at = 0;
     for (row, time_ns, policy) in rows {
         if row.sequence != expected {
-            unknown = environment.history;
+            unknown = interface.history;
             if let Some(mut cut) = current.take() {
-                // What the last one led to may be in the rows that are missing.
+                // Part of what followed the last decision may be in the missing rows.
                 if let Some(last) = cut.steps.last_mut() {
                     last.outcome = None;
                 }
@@ -117,7 +123,7 @@ pub(super) fn assemble(
             }
         }
         expected = row.sequence.wrapping_add(1);
-        let observation = replay.next(environment, &row);
+        let observation = replay.next(interface, &row);
         if let Some(last) = current.as_mut().and_then(|own| own.steps.last_mut()) {
             let seconds = (time_ns - decided_at) as f64 / 1e9;
             last.outcome.get_or_insert_default().add(&row, seconds);
@@ -141,7 +147,7 @@ pub(super) fn assemble(
             continue;
         };
         decided_at = time_ns;
-        trajectory.steps.push(Step {
+        trajectory.steps.push(TrajectoryStep {
             sequence: row.sequence,
             time_ns,
             observation,
@@ -160,6 +166,7 @@ pub(super) fn assemble(
     all
 }
 
+/// Returns the terms in the order and units of [`TERMS`].
 fn values(terms: &Terms) -> [f64; 3] {
     // MB/s to Mbit/s.
     [terms.throughput * 8.0, terms.delay, terms.loss]

@@ -1,46 +1,51 @@
-//! The pole on a cart: the smallest control task that everybody knows, a test of the algorithm.
+//! CartPole: balancing a pole on a cart, the customary smallest test of a learning algorithm.
 //!
-//! Dynamics of Barto, Sutton and Anderson, "Neuronlike adaptive elements that can solve difficult learning control
-//! problems" (1983), with the constants, limits and length of Gym's CartPole-v1. It counts as solved at a mean return
-//! of 475 over 100 episodes.
+//! The dynamics are those of A. Barto, R. Sutton and C. Anderson, "Neuronlike adaptive elements
+//! that can solve difficult learning control problems" (1983), with the constants, limits and
+//! episode length of Gym's CartPole-v1. The task counts as solved at a mean return of 475 over 100
+//! episodes.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
 
-/// m/s².
+/// Gravitational acceleration as in Gym, m/s².
 const GRAVITY: f64 = 9.8;
-/// Of the cart, kg.
+/// Mass of the cart, kg.
 const CART_MASS: f64 = 1.0;
-/// Of the pole, kg.
+/// Mass of the pole, kg.
 const POLE_MASS: f64 = 0.1;
 /// Half of the pole's length, m.
 const HALF_LENGTH: f64 = 0.5;
-/// Of a push, N.
+/// Force of a push, N.
 const FORCE: f64 = 10.0;
-/// Between two actions, s.
+/// Time between two actions, s.
 const INTERVAL: f64 = 0.02;
-/// The cart's way from the middle to either end, m.
+/// Distance from the middle of the track to either end, m.
 const TRACK: f64 = 2.4;
-/// How far the pole may lean, rad.
+/// Largest angle of the pole from upright before the episode terminates, rad.
 const LEAN: f64 = 12.0 * std::f64::consts::PI / 180.0;
 
-/// Settings.
+/// Settings of a [`CartPole`]: the length of an episode.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Steps after which an episode is cut off.
+pub struct CartPoleConfig {
+    /// Number of steps after which an episode is truncated.
     pub steps: u32,
 }
 
-impl Default for Config {
+impl Default for CartPoleConfig {
     fn default() -> Self {
         Self { steps: 500 }
     }
 }
 
-/// The environment: one seat, four observations, two actions (push left, push right), reward 1 a step.
+/// The environment, with one seat.
+///
+/// Its four observations are the cart's position (m) and velocity (m/s) and the pole's angle
+/// (rad) and angular velocity (rad/s). Its two actions push the cart left and right. The
+/// reward is 1 per step.
 #[derive(Debug)]
 pub struct CartPole {
     limit: u32,
@@ -51,8 +56,8 @@ pub struct CartPole {
 }
 
 impl CartPole {
-    /// One whose starts the seed fixes.
-    pub fn new(config: &Config, seed: u64) -> Self {
+    /// Creates an environment. The seed fixes the initial state of each episode.
+    pub fn new(config: &CartPoleConfig, seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         Self {
             limit: config.steps,
@@ -111,20 +116,21 @@ impl Environment for CartPole {
     }
 }
 
+/// State of cart and pole.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Cart {
-    /// From the middle of the track, m.
+    /// Position relative to the middle of the track, m.
     position: f64,
-    /// m/s.
+    /// Velocity of the cart, m/s.
     velocity: f64,
-    /// From upright, rad.
+    /// Angle of the pole from upright, rad.
     angle: f64,
-    /// rad/s.
+    /// Angular velocity of the pole, rad/s.
     spin: f64,
 }
 
 impl Cart {
-    /// Nearly at rest, nearly in the middle and nearly upright.
+    /// Draws a state that is nearly at rest, in the middle and upright.
     fn at_random(random: &mut StdRng) -> Self {
         let mut near_zero = || random.random_range(-0.05..0.05);
         Self {
@@ -135,7 +141,8 @@ impl Cart {
         }
     }
 
-    /// One interval under a force, by Euler's method with the rates at its start.
+    /// Integrates one interval under a constant force, by Euler's method with
+    /// the derivatives at its start.
     fn push(&mut self, force: f64) {
         let (sin, cos) = self.angle.sin_cos();
         let mass = CART_MASS + POLE_MASS;
@@ -164,7 +171,8 @@ mod tests {
 
     #[test]
     fn a_push_moves_cart_and_pole_as_the_equations_say() {
-        // From rest and upright: drive = 10/1.1; pole: −drive/(0.5·(4/3 − 0.1/1.1)); cart: drive + 0.05·that/1.1.
+        // From rest and upright: drive = 10/1.1; the pole gets −drive/(0.5·(4/3 − 0.1/1.1)), the
+        // cart drive + 0.05·drive/(0.5·(4/3 − 0.1/1.1))/1.1.
         let mut cart = Cart {
             position: 0.0,
             velocity: 0.0,
@@ -177,13 +185,13 @@ mod tests {
         assert_eq!((cart.position, cart.angle), (0.0, 0.0));
         assert!((cart.spin - 0.02 * spin_up).abs() < 1e-12);
         assert!((cart.velocity - 0.02 * (drive + 0.05 * -spin_up / 1.1)).abs() < 1e-12);
-        // The well-known first step of Gym: 0.195 and −0.293 near the origin.
+        // The first step of Gym's CartPole near the origin: 0.195 m/s and −0.293 rad/s.
         assert!((cart.velocity - 0.195).abs() < 1e-3 && (cart.spin + 0.293).abs() < 1e-3);
     }
 
     #[test]
-    fn without_balance_the_pole_falls_and_with_it_the_episode_is_cut_off() {
-        let mut cartpole = CartPole::new(&Config::default(), 1);
+    fn a_pole_that_falls_terminates_the_episode_and_a_balanced_one_is_truncated() {
+        let mut cartpole = CartPole::new(&CartPoleConfig::default(), 1);
         let mut turn = Turn::default();
         cartpole.next(&mut turn);
         assert_eq!(
@@ -203,7 +211,7 @@ mod tests {
         assert_eq!(turn.observed_reward, 0.0);
         assert!((8..12).contains(&steps), "fell after {steps} steps");
 
-        // A hand-made controller balances until the clock ends it.
+        // A hand-made controller balances until the time limit truncates the episode.
         steps = 0;
         while {
             let [x, v, angle, spin] = [0, 1, 2, 3].map(|at| turn.observation[at]);
@@ -219,7 +227,7 @@ mod tests {
     fn a_seed_fixes_the_starts() {
         let start = |seed| {
             let mut turn = Turn::default();
-            CartPole::new(&Config::default(), seed).next(&mut turn);
+            CartPole::new(&CartPoleConfig::default(), seed).next(&mut turn);
             turn.observation
         };
         assert_eq!(start(7), start(7));

@@ -1,33 +1,34 @@
-//! A corridor that ends in a junction, on a grid: a task for memory.
+//! A corridor on a grid that ends in a T-junction: a task that needs memory.
 //!
-//! The T-maze of Bakker, "Reinforcement Learning with Long Short-Term Memory" (2001). At the corridor's start a sign
-//! tells at which of the two ends behind the junction the prize lies. The walker sees only the walls around it
-//! and what is written where it stands, so that at the junction it has to remember the sign. With the sign all the way
-//! ([`Config::memory`] off) no memory is needed.
+//! This is the T-maze of B. Bakker, "Reinforcement Learning with Long Short-Term Memory" (NIPS
+//! 2001). A sign at the corridor's start shows at which of the two ends behind the junction the
+//! prize lies. The walker sees only the walls around it and the sign of its own square, so that at
+//! the junction it must remember the sign. With [`GridWorldConfig::memory`] off, the sign is
+//! visible on every square and no memory is needed.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
 
-/// What a step costs.
+/// Reward of a step that does not reach an end.
 const STEP: f32 = -0.02;
-/// What the end with the prize earns.
+/// Reward of the end with the prize.
 const PRIZE: f32 = 1.0;
-/// What the other end earns.
+/// Reward of the end without the prize.
 const WRONG: f32 = -0.5;
 
-/// Settings.
+/// Settings of a [`GridWorld`]: its size, and whether it needs memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Squares from the start to the junction.
+pub struct GridWorldConfig {
+    /// Number of squares from the start to the junction.
     pub length: u32,
-    /// The sign stands only at the start.
+    /// Whether the sign is visible at the start only, so that the policy must remember it.
     pub memory: bool,
 }
 
-impl Default for Config {
+impl Default for GridWorldConfig {
     fn default() -> Self {
         Self {
             length: 6,
@@ -36,30 +37,33 @@ impl Default for Config {
     }
 }
 
-impl Config {
-    /// Steps after which an episode is cut off.
+impl GridWorldConfig {
+    /// Number of steps after which an episode is truncated.
     fn limit(&self) -> u32 {
         4 * (self.length + 1)
     }
 }
 
-/// The environment: one seat; six observations (for each of north, east, south and west whether the way is free, and the
-/// sign, two of which say north and south); four actions, a step to each side; a step into a wall goes nowhere.
+/// The environment, with one seat.
+///
+/// Its six observations are 0 or 1: whether the way north, east, south and west is free, then
+/// whether the sign points north and whether it points south. Its four actions are steps north,
+/// east, south and west; a step into a wall leaves the walker where it is.
 #[derive(Debug)]
 pub struct GridWorld {
-    config: Config,
+    config: GridWorldConfig,
     random: StdRng,
-    /// Squares from the start.
+    /// Number of squares between the start and the walker.
     at: u32,
-    /// Where the prize is.
+    /// Whether the prize lies north of the junction, rather than south.
     north: bool,
     steps: u32,
     action: Option<usize>,
 }
 
 impl GridWorld {
-    /// One whose prizes the seed fixes.
-    pub fn new(config: &Config, seed: u64) -> Self {
+    /// Creates an environment. The seed fixes on which side the prize of each episode lies.
+    pub fn new(config: &GridWorldConfig, seed: u64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         Self {
             config: config.clone(),
@@ -71,7 +75,7 @@ impl GridWorld {
         }
     }
 
-    /// One step: what it earns, and how it ends the episode if it does.
+    /// Takes one step; returns its reward, and how it ended the episode if it did.
     fn walk(&mut self, action: usize) -> (f32, Option<End>) {
         self.steps += 1;
         let junction = self.at == self.config.length;
@@ -144,8 +148,13 @@ impl Environment for GridWorld {
 mod tests {
     use super::*;
 
-    /// Walks with a policy that is told the sign seen at the start; gives the first episode's return and end.
-    fn walk(config: &Config, seed: u64, turn_for: impl Fn(bool) -> usize) -> (f32, Option<End>) {
+    /// Walks one episode with a policy that knows the sign seen at the start, and returns
+    /// the episode's return and end.
+    fn walk(
+        config: &GridWorldConfig,
+        seed: u64,
+        turn_for: impl Fn(bool) -> usize,
+    ) -> (f32, Option<End>) {
         let mut world = GridWorld::new(config, seed);
         let mut turn = Turn::default();
         world.next(&mut turn);
@@ -166,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn the_sign_says_where_the_prize_is() {
+    fn the_prize_is_where_the_sign_points() {
         for memory in [true, false] {
-            let config = Config { length: 6, memory };
+            let config = GridWorldConfig { length: 6, memory };
             for seed in 0..8 {
                 let (right, end) = walk(&config, seed, |north| if north { 0 } else { 2 });
                 assert!((right - (1.0 - 6.0 * 0.02)).abs() < 1e-5);
@@ -180,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_still_is_cut_off() {
-        let config = Config::default();
+    fn an_episode_without_progress_is_truncated() {
+        let config = GridWorldConfig::default();
         let (total, end) = walk(&config, 1, |_| 1);
         assert_eq!(end, Some(End::Truncated));
         assert!((total + 28.0 * 0.02).abs() < 1e-5);

@@ -1,232 +1,83 @@
-//! Flows on simulated links, for a policy to serve: an episode is a link, a seat a flow on it.
+//! Flows on simulated links: an episode is one link with its traffic, a seat one learned flow on
+//! it.
 //!
-//! The agent's own code makes the observations and takes the actions ([`crate::sim::serve`]), so that a policy meets in
-//! training what it will be served with, the delay of its decisions included.
+//! The agent's own code makes the observations and applies the actions ([`crate::sim::serve`]), so
+//! a policy meets the same interface in training as when it is served, including the delay of its
+//! decisions.
 
-mod inputs;
+mod error;
+mod flows;
 mod links;
 mod objective;
+mod random;
+mod range;
+mod schemes;
 mod truth;
+mod world;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cc_agent::environment::{Environment as Interface, EnvironmentError};
-use cc_agent::policy::{Choice, State};
-use cc_ebpf::{Settings, Startup};
+use cc_core::policy::{Choice, State};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
-use serde::{Deserialize, Serialize};
 
 use super::{End, Environment, Spec, Turn};
-use crate::path::Nanos;
-use crate::scenario::{Scenario, ScenarioError};
-use crate::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
-use crate::sim::serve::{Asked, Delay, Mode, Served};
-use crate::sim::{Control, RECEIVER_REST, Simulation};
-use links::Links;
+use cc_sim::path::Nanos;
+use cc_sim::sim::Simulation;
+use cc_sim::sim::serve::{Asked, Served};
 use objective::{Latest, Meter, Situation};
-use truth::{PRIVILEGED, Truth};
+use truth::Truth;
 
-pub use inputs::inputs;
-pub use links::{Entry, Flows, Kind, Random, Range, SCHEMES, Sometimes};
-pub use objective::{Objective, Power};
+pub use error::NetworkConfigError;
+pub use flows::Flows;
+pub use links::Entry;
+pub use objective::{Objective, PowerObjective};
+pub use random::{RandomLinks, ServiceKind};
+pub use range::{Range, Sometimes};
+pub use schemes::SCHEMES;
+pub use world::{NetworkConfig, World};
 
-/// What is trained on, and for what.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Observation, actions and windows of the policy; its file will carry them.
-    pub policy: Interface,
-    /// The links.
-    pub links: Vec<Entry>,
-    /// The reward.
-    pub objective: Objective,
-    /// Length of an episode, s.
-    pub episode_s: f64,
-    /// How long a link's receiving applications rest after a read, ms: within this range, evenly by its logarithm.
-    pub receiver_rest_ms: Range,
-    /// From a window to its decision.
-    pub delay: Delay,
-    /// Whether senders wait for their decisions.
-    pub mode: Mode,
-    /// Flows keep their initial window until the first decision, as in the paper, instead of a slow start.
-    pub constant_start: bool,
-}
-
-impl Default for Config {
-    /// The paper's six calibrated links for 30 s each.
-    fn default() -> Self {
-        Self {
-            policy: Interface::default(),
-            links: vec![Entry {
-                weight: 1.0,
-                scenarios: Some("calibrated".to_owned()),
-                random: None,
-                flows: None,
-                shift_s: 0.0,
-            }],
-            objective: Objective::default(),
-            episode_s: 30.0,
-            receiver_rest_ms: [1e3 * RECEIVER_REST.as_secs_f64(); 2],
-            delay: Delay::default(),
-            mode: Mode::default(),
-            constant_start: false,
-        }
-    }
-}
-
-/// Why a configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// A delay of decisions out of its range.
-    #[error("delay: {0}")]
-    Delay(String),
-    /// An entry that is neither or both.
-    #[error(
-        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") or `random` (a family)"
-    )]
-    Entry {
-        /// Its place, from 0.
-        index: usize,
-    },
-    /// What the policy is served with.
-    #[error("policy.{0}")]
-    Interface(#[from] EnvironmentError),
-    /// No entry.
-    #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
-    NoLinks,
-    /// A number out of its range.
-    #[error("{place} is {found}; expected {least} to {most}")]
-    Range {
-        /// Where.
-        place: String,
-        /// The number.
-        found: f64,
-        /// From here.
-        least: f64,
-        /// To here.
-        most: f64,
-    },
-    /// The scenarios cannot be read.
-    #[error("links: {0}")]
-    Scenario(#[from] ScenarioError),
-    /// Other flows run what the simulator has not.
-    #[error("{place} names the scheme `{found}`; the simulator has {}", SCHEMES.join(", "))]
-    Scheme {
-        /// Where.
-        place: String,
-        /// The name.
-        found: String,
-    },
-    /// A link that is never full.
-    #[error("the scenario `{scenario}` has no rate, so nothing can be learned on it: leave it out")]
-    Unlimited {
-        /// Its name.
-        scenario: String,
-    },
-}
-
-/// A checked configuration with its scenarios, shared by any number of environments.
-#[derive(Clone, Debug)]
-pub struct World {
-    config: Config,
-    links: Links,
-    settings: Settings,
-    spec: Spec,
-}
-
-impl World {
-    /// Checks the configuration and reads the scenarios.
-    ///
-    /// # Errors
-    ///
-    /// Says what does not fit, and where.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
-        config.policy.validate()?;
-        config.delay.validate().map_err(ConfigError::Delay)?;
-        if !(0.1..=86_400.0).contains(&config.episode_s) {
-            return Err(ConfigError::Range {
-                place: "episode_s".to_owned(),
-                found: config.episode_s,
-                least: 0.1,
-                most: 86_400.0,
-            });
-        }
-        links::ordered(config.receiver_rest_ms, 1e-3, 100.0, || {
-            "receiver_rest_ms".to_owned()
-        })?;
-        let links = Links::new(&config.links)?;
-        let startup = match config.constant_start {
-            true => Startup::Constant,
-            false => Startup::SlowStart,
-        };
-        Ok(Self {
-            settings: Learned::settings(&config.policy, startup),
-            spec: Spec {
-                seats: links.most_learned(),
-                observation: config.policy.observation_len(),
-                privileged: PRIVILEGED,
-                actions: config.policy.actions.len(),
-                tasks: links.tasks().len(),
-            },
-            links,
-            config,
-        })
-    }
-
-    /// The sizes of its environments.
-    pub fn spec(&self) -> Spec {
-        self.spec
-    }
-
-    /// The names of the tasks: scenarios, and families of random links.
-    pub fn tasks(&self) -> &[String] {
-        self.links.tasks()
-    }
-
-    /// The configuration.
-    pub fn config(&self) -> &Config {
-        &self.config
-    }
-}
-
-/// An environment of simulated links, one after the other.
-pub struct Network {
+/// An environment of simulated links: each episode draws one link from its [`World`].
+pub struct NetworkEnvironment {
     world: Arc<World>,
     random: Xoshiro256PlusPlus,
-    seats: Vec<Seat>,
-    episode: Option<Episode>,
-    /// The flow asked last, its window, and what may answer it.
+    seats: Vec<SeatState>,
+    episode: Option<LinkEpisode>,
+    /// The flow of the last turn and its cwnd in segments, until the turn is answered.
     asked: Option<(usize, u32)>,
 }
 
-/// What a seat keeps from episode to episode.
+/// State of a seat, kept from episode to episode.
 #[derive(Clone, Debug, Default)]
-struct Seat {
-    /// Whether it was asked in this episode.
-    acts: bool,
+struct SeatState {
+    /// Whether the seat has had a turn in the current episode.
+    asked: bool,
     meter: Meter,
-    /// What the last action of the episode before earned, and on which task.
-    earned: f64,
+    /// Reward of the last action of the previous episode, reported on
+    /// the next episode's first turn.
+    last_reward: f64,
 }
 
-struct Episode {
+/// One episode: a simulation with its agent, and the ground truth about its link.
+struct LinkEpisode {
+    /// The simulation, and the agent that serves its learned flows.
     served: Served,
     truth: Truth,
     latest: Latest,
-    /// Of each flow; none for those that are not learned.
+    /// Seat of each flow; `None` for background flows.
     seat_of: Vec<Option<usize>>,
     task: usize,
+    /// Simulated time at which the episode is truncated.
     end: Nanos,
 }
 
-impl Network {
-    /// An environment of that world; the seed fixes its links and what happens on them.
+impl NetworkEnvironment {
+    /// Creates an environment. The seed fixes the links that are drawn
+    /// and everything random on them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
-            seats: vec![Seat::default(); world.spec.seats],
+            seats: vec![SeatState::default(); world.spec.seats],
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             world,
             episode: None,
@@ -234,7 +85,7 @@ impl Network {
         }
     }
 
-    fn begin(&mut self) -> Episode {
+    fn begin(&mut self) -> LinkEpisode {
         let World {
             config,
             links,
@@ -243,7 +94,7 @@ impl Network {
         } = &*self.world;
         let link = links.draw(config.episode_s, &mut self.random);
         let scenario = link.scenario;
-        // Each seat gets its share of links with few flows.
+        // Shuffled, so that on links with few flows every seat is used equally often.
         let mut seats: Vec<usize> = (0..self.seats.len()).collect();
         seats.shuffle(&mut self.random);
         let seat_of: Vec<_> = scenario
@@ -251,13 +102,13 @@ impl Network {
             .iter()
             .map(|flow| flow.scheme.is_none().then(|| seats.pop()).flatten())
             .collect();
-        let controls = controls(&scenario, settings, &mut self.random);
-        let rest_ms = links::logarithmic(config.receiver_rest_ms, &mut self.random);
+        let controls = schemes::controls(&scenario, settings, &mut self.random);
+        let rest_ms = range::logarithmic(config.receiver_rest_ms, &mut self.random);
         let simulation = Simulation::new(&scenario, controls, self.random.random())
             .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
         let end = end.as_nanos() as Nanos;
-        Episode {
+        LinkEpisode {
             served: Served::new(
                 simulation,
                 config.policy.clone(),
@@ -273,8 +124,8 @@ impl Network {
         }
     }
 
-    /// A flow asks: its seat's turn.
-    fn turn(&mut self, episode: &mut Episode, asked: Asked, turn: &mut Turn) {
+    /// Fills in the turn of the seat whose flow waits for a decision.
+    fn turn(&mut self, episode: &mut LinkEpisode, asked: Asked, turn: &mut Turn) {
         let Asked {
             flow,
             query,
@@ -295,12 +146,12 @@ impl Network {
             windows: &windows,
         };
         let objective = &config.objective;
-        turn.reward = match seat.acts {
+        turn.reward = match seat.asked {
             true => objective.reward(&situation, &seat.meter, &mut episode.latest),
-            false => seat.earned,
+            false => seat.last_reward,
         } as f32;
-        turn.first = (!seat.acts).then_some(End::Truncated);
-        seat.acts = true;
+        turn.first = (!seat.asked).then_some(End::Truncated);
+        seat.asked = true;
         seat.meter.start(simulation);
         let privileged = &mut turn.privileged;
         episode
@@ -313,15 +164,15 @@ impl Network {
         self.asked = Some((flow, query.cwnd));
     }
 
-    /// The link's time is over: what the last actions earned, of which no window tells.
-    fn finish(&mut self, mut episode: Episode) {
+    /// Ends an episode: computes the reward of each seat's last action, which no window reports.
+    fn finish(&mut self, mut episode: LinkEpisode) {
         let config = &self.world.config;
         for (flow, seat) in episode.seat_of.iter().enumerate() {
             let Some(seat) = seat.map(|index| &mut self.seats[index]) else {
                 continue;
             };
-            if seat.acts {
-                seat.acts = false;
+            if seat.asked {
+                seat.asked = false;
                 let situation = Situation {
                     policy: &config.policy,
                     truth: &episode.truth,
@@ -330,13 +181,13 @@ impl Network {
                     windows: &[],
                 };
                 let latest = &mut episode.latest;
-                seat.earned = config.objective.reward(&situation, &seat.meter, latest);
+                seat.last_reward = config.objective.reward(&situation, &seat.meter, latest);
             }
         }
     }
 }
 
-impl Environment for Network {
+impl Environment for NetworkEnvironment {
     fn spec(&self) -> Spec {
         self.world.spec
     }
@@ -373,24 +224,6 @@ impl Environment for Network {
         };
         episode.served.answer(choice, State::default());
     }
-}
-
-/// What the flows of a scenario run.
-fn controls(
-    scenario: &Scenario,
-    settings: &Settings,
-    random: &mut Xoshiro256PlusPlus,
-) -> Vec<Control> {
-    let control = |scheme: Option<&str>| match scheme {
-        Some("bbr") => Control::Bbr(Bbr::new(random.random())),
-        Some("copa") => Control::Copa(Copa::new()),
-        Some("cubic") => Control::Cubic(Cubic::new()),
-        // Any other was refused.
-        Some(_) => Control::Reno(Reno::new()),
-        None => Control::Learned(Box::new(Learned::new(*settings))),
-    };
-    let schemes = scenario.flows.iter().map(|flow| flow.scheme.as_deref());
-    schemes.map(control).collect()
 }
 
 #[cfg(test)]

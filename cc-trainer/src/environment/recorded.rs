@@ -1,17 +1,19 @@
-//! Recorded flows, for a policy to learn from what others did: an episode is a flow, and every turn has been answered already.
+//! Recorded flows as an environment: an episode is a trajectory of one flow, and every turn has
+//! already been answered.
 //!
-//! What was done is in [`Turn::taken`]. The actor runs the learning policy along, so that its memory of a flow is its own,
-//! and hands over what was recorded.
+//! [`Turn::taken`] holds the recorded action. The actor still runs the learning policy on every
+//! turn, so that its recurrent state is that of the learning policy, but stores the recorded
+//! action.
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
-use cc_agent::environment::Environment as Interface;
+use cc_core::interface::Interface;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    End, Environment, Spec, Taken, Turn,
-    network::{self, Network, World},
+    End, Environment, RecordedAction, Spec, Turn,
+    network::{self, NetworkEnvironment, World},
 };
 use crate::{
     dataset::{
@@ -21,98 +23,104 @@ use crate::{
     normalise::Normalizer,
 };
 
-/// Bytes of a partition of recordings: each environment holds one in memory.
+/// Size of a partition of the recordings, bytes. Each environment holds one partition in memory.
 const PARTITION: u64 = 4 << 20;
 
-/// What is learnt from.
+/// Configuration of learning from recordings, `[environment]` of kind `recorded`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Config {
-    /// Recordings: files, or directories of them.
+pub struct RecordedConfig {
+    /// Paths of recordings: files, or directories of them.
     pub from: Vec<PathBuf>,
-    /// Share of environments that are simulated, below 1; the others are recorded.
+    /// Fraction of the environments that are simulated, at least 0 and below
+    /// 1. The others replay recordings.
     #[serde(default)]
     pub simulated: f64,
-    /// The simulated ones. Their policy's observation and actions are those of the recordings, whatever it says here.
+    /// Configuration of the simulated environments. Its `policy` is ignored: observation and
+    /// actions are those of the recordings.
     #[serde(default)]
-    pub network: Option<Box<network::Config>>,
-    /// `features.json` of `cc-trainer dataset`, for the transforms of inputs.
+    pub network: Option<Box<network::NetworkConfig>>,
+    /// The `features.json` that `cc-trainer dataset` wrote, with the transforms of the inputs.
     #[serde(default)]
     pub normalisation: Option<PathBuf>,
-    /// Where recordings are sorted meanwhile; by default the system's directory for temporary files.
+    /// Directory for the sorted recordings, which are removed at the end. `None` is the
+    /// system's directory for temporary files.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
 }
 
-/// Why recordings cannot be learnt from.
+/// Why a [`RecordedConfig`] cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConfigError {
-    /// Of the recordings.
+pub enum RecordedConfigError {
+    /// The recordings cannot be read, or do not go together.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// Of the simulated networks.
+    /// The configuration of the simulated environments is not valid.
     #[error("environment.network.{0}")]
-    Network(#[from] network::ConfigError),
-    /// Simulated networks are asked for, and not said.
+    Network(#[from] network::NetworkConfigError),
+    /// A fraction of simulated environments is set, but no configuration of them.
     #[error(
-        "environment.simulated is {share}, but there is no environment.network that says what to simulate"
+        "environment.simulated is {share}, but there is no environment.network \
+         with the links to simulate"
     )]
     NoNetwork {
-        /// The share.
+        /// The fraction in the configuration.
         share: f64,
     },
-    /// The transforms cannot be read.
+    /// The file with the transforms cannot be read.
     #[error("reading {}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the configured `features.json`.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The transforms are not for these recordings.
+    /// The transforms belong to other inputs than those of the recordings.
     #[error("{}: {reason}; make it from these recordings with cc-trainer dataset", path.display())]
     Normalisation {
-        /// The file.
+        /// Path of the configured `features.json`.
         path: PathBuf,
-        /// What is wrong.
+        /// How its inputs differ from those of the recordings.
         reason: String,
     },
-    /// The share is out of its range.
+    /// The fraction of simulated environments is out of range.
     #[error("environment.simulated is {share}; expected 0 or more, and below 1")]
     Share {
-        /// The share.
+        /// The fraction in the configuration.
         share: f64,
     },
 }
 
-/// Recordings, and perhaps simulated networks beside them, ready for any number of environments.
+/// Sorted recordings, with simulated links beside them if configured, shared
+/// by any number of environments.
 #[derive(Debug)]
-pub struct Store {
+pub struct RecordedWorld {
     partitions: Partitions,
     policies: Vec<String>,
     simulated: Option<(f64, Arc<World>)>,
     normalizer: Option<Normalizer>,
 }
 
-impl Store {
-    /// Reads the recordings, once, and sorts them.
+impl RecordedWorld {
+    /// Reads the recordings once and sorts them by flow into partitions in the scratch directory.
     ///
     /// # Errors
     ///
-    /// Says what does not fit, and where.
-    pub fn open(config: &Config) -> Result<Self, ConfigError> {
+    /// Returns an error when a setting is out of range, a recording cannot be read, the recordings
+    /// do not go together, or no decision has a known observation.
+    pub fn open(config: &RecordedConfig) -> Result<Self, RecordedConfigError> {
         let share = config.simulated;
         if !(0.0..1.0).contains(&share) {
-            return Err(ConfigError::Share { share });
+            return Err(RecordedConfigError::Share { share });
         }
         let recordings = Recordings::open(&config.from)?;
-        let interface = recordings.environment();
+        let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {
             (_, false) => None,
-            (None, true) => return Err(ConfigError::NoNetwork { share }),
+            (None, true) => return Err(RecordedConfigError::NoNetwork { share }),
             (Some(network), true) => {
-                let network = network::Config {
+                let network = network::NetworkConfig {
                     policy: interface.clone(),
                     ..(**network).clone()
                 };
@@ -122,7 +130,7 @@ impl Store {
         let normalizer = normalizer(config, interface)?;
         let scratch = config.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let partitions = recordings.partition(&scratch, PARTITION, &|_| {})?;
-        // Whatever is wrong with them shows now.
+        // Visits every partition once, so that errors show now and not in the middle of training.
         let mut known = false;
         for index in 0..partitions.len() {
             partitions.visit(index, |_| {
@@ -142,22 +150,23 @@ impl Store {
         })
     }
 
-    /// What observations, actions and rewards are made with.
+    /// Returns the interface of the recordings, by which observations,
+    /// actions and rewards are made.
     pub fn interface(&self) -> &Interface {
-        self.partitions.environment()
+        self.partitions.interface()
     }
 
-    /// Whose decisions they are.
+    /// Returns the identifiers of the policies that were recorded.
     pub fn policies(&self) -> &[String] {
         &self.policies
     }
 
-    /// The transforms of inputs, where they were given.
+    /// Returns the transforms of the inputs, if the configuration names a `features.json`.
     pub fn normalizer(&self) -> Option<&Normalizer> {
         self.normalizer.as_ref()
     }
 
-    /// The sizes of its environments.
+    /// Returns the sizes of the environments.
     pub fn spec(&self) -> Spec {
         let interface = self.interface();
         Spec {
@@ -169,7 +178,7 @@ impl Store {
         }
     }
 
-    /// Names of the tasks: the recordings, then the simulated ones.
+    /// Returns the names of the tasks: `recorded`, then those of the simulated links.
     pub fn tasks(&self) -> Vec<String> {
         let simulated = self.simulated.iter().flat_map(|(_, world)| world.tasks());
         std::iter::once("recorded".to_owned())
@@ -178,15 +187,18 @@ impl Store {
     }
 }
 
-fn normalizer(config: &Config, interface: &Interface) -> Result<Option<Normalizer>, ConfigError> {
+fn normalizer(
+    config: &RecordedConfig,
+    interface: &Interface,
+) -> Result<Option<Normalizer>, RecordedConfigError> {
     let Some(path) = &config.normalisation else {
         return Ok(None);
     };
-    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+    let text = fs::read_to_string(path).map_err(|source| RecordedConfigError::Read {
         path: path.clone(),
         source,
     })?;
-    let wrong = |reason: String| ConfigError::Normalisation {
+    let wrong = |reason: String| RecordedConfigError::Normalisation {
         path: path.clone(),
         reason,
     };
@@ -196,55 +208,58 @@ fn normalizer(config: &Config, interface: &Interface) -> Result<Option<Normalize
     let (found, expected) = (analysis.features.len(), names.len());
     if found != expected {
         return Err(wrong(format!(
-            "it has {found} inputs, and these recordings {expected}"
+            "it has {found} inputs, but these recordings have {expected}"
         )));
     }
     let mut pairs = analysis.features.iter().zip(&names);
     match pairs.find(|(found, expected)| found.name != **expected) {
         None => Ok(analysis.normalizer()),
         Some((found, expected)) => Err(wrong(format!(
-            "it has an input `{}` in the place of these recordings' `{expected}`",
+            "it has the input `{}` where these recordings have `{expected}`",
             found.name
         ))),
     }
 }
 
-/// An environment of a store: number `number` of those of an actor. The seed fixes the order of flows, and the simulation.
-pub fn environment(store: &Arc<Store>, number: usize, seed: u64) -> Box<dyn Environment> {
+/// Creates environment `number` of an actor.
+///
+/// The number decides whether it replays recordings or simulates links. The seed fixes the order of
+/// the recorded flows, and the simulation.
+pub fn environment(store: &Arc<RecordedWorld>, number: usize, seed: u64) -> Box<dyn Environment> {
     if let Some((share, world)) = &store.simulated {
-        // Evenly among the numbers, the first one recorded.
+        // Spreads the simulated environments evenly over the numbers; number 0 is recorded.
         let before = |number: usize| (number as f64 * share).floor();
         if before(number + 1) > before(number) {
-            return Box::new(Beside {
-                network: Network::new(world.clone(), seed),
+            return Box::new(BesideRecorded {
+                network: NetworkEnvironment::new(world.clone(), seed),
             });
         }
     }
-    Box::new(Recorded {
+    Box::new(RecordedEnvironment {
         store: store.clone(),
         random: StdRng::seed_from_u64(seed),
         partitions: Vec::new(),
         waiting: Vec::new(),
         current: None,
-        earned: 0.0,
+        last_reward: 0.0,
     })
 }
 
-/// Flow after flow of a store, in an order of its own.
-struct Recorded {
-    store: Arc<Store>,
+/// An environment that replays all flows of a [`RecordedWorld`] in random order, again and again.
+struct RecordedEnvironment {
+    store: Arc<RecordedWorld>,
     random: StdRng,
-    /// Those that are still to come before all begin again.
+    /// Partitions still to be visited in this pass over the data.
     partitions: Vec<usize>,
-    /// Flows of the newest one.
+    /// Trajectories of the newest partition that are still to be replayed.
     waiting: Vec<Trajectory>,
-    /// The flow, and its next step.
+    /// The current trajectory and the index of its next step.
     current: Option<(Trajectory, usize)>,
-    /// What the last step earned.
-    earned: f32,
+    /// Reward of the previous step.
+    last_reward: f32,
 }
 
-impl Recorded {
+impl RecordedEnvironment {
     fn load(&mut self) -> Trajectory {
         loop {
             if let Some(trajectory) = self.waiting.pop() {
@@ -262,14 +277,16 @@ impl Recorded {
                 waiting.push(trajectory);
                 Ok(())
             });
-            // It could be read when the store was opened.
-            visited.unwrap_or_else(|error| panic!("sorted recordings are gone: {error}"));
+            // It was readable when the world was opened.
+            visited.unwrap_or_else(|error| {
+                panic!("the sorted recordings cannot be read any more: {error}")
+            });
             self.waiting.shuffle(&mut self.random);
         }
     }
 }
 
-impl Environment for Recorded {
+impl Environment for RecordedEnvironment {
     fn spec(&self) -> Spec {
         self.store.spec()
     }
@@ -281,12 +298,12 @@ impl Environment for Recorded {
         let step = &trajectory.steps[at];
         turn.seat = 0;
         turn.first = (at == 0).then_some(End::Truncated);
-        turn.reward = self.earned;
+        turn.reward = self.last_reward;
         turn.observation.clone_from(&step.observation);
         turn.observed_reward = step.observed_reward;
         turn.task = 0;
         let action = usize::from(step.action);
-        turn.taken = Some(Taken {
+        turn.taken = Some(RecordedAction {
             action,
             probabilities: step.probabilities.clone().or_else(|| {
                 let probability = step.probability?;
@@ -297,14 +314,15 @@ impl Environment for Recorded {
                 ))
             }),
         });
-        self.earned = step.outcome.map_or(0.0, |outcome| outcome.reward);
+        self.last_reward = step.outcome.map_or(0.0, |outcome| outcome.reward);
         self.current = Some((trajectory, at + 1));
     }
 
     fn act(&mut self, _: usize) {}
 }
 
-/// Probabilities of which only one is known, the rest spread evenly.
+/// Completes a distribution of which one probability is known: the rest is spread
+/// evenly over the other actions.
 fn spread(action: usize, probability: f32, actions: usize) -> Vec<f32> {
     let rest = (1.0 - probability) / actions.saturating_sub(1).max(1) as f32;
     let mut all = vec![rest; actions];
@@ -312,12 +330,12 @@ fn spread(action: usize, probability: f32, actions: usize) -> Vec<f32> {
     all
 }
 
-/// A simulated network beside recordings, whose task is the first.
-struct Beside {
-    network: Network,
+/// A simulated network whose tasks come after the task `recorded`.
+struct BesideRecorded {
+    network: NetworkEnvironment,
 }
 
-impl Environment for Beside {
+impl Environment for BesideRecorded {
     fn spec(&self) -> Spec {
         let spec = self.network.spec();
         Spec {
@@ -343,25 +361,25 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::dataset::tests::{environment as interface, record};
+    use crate::dataset::tests::{interface, record};
 
-    fn config(directory: &TempDir, known: bool) -> Config {
+    fn config(directory: &TempDir, known: bool) -> RecordedConfig {
         let path = directory.path().join("a.parquet");
         if !path.exists() {
             record(&path, &interface(), 0, 6, 3, known, &|_| {
                 vec![0.1, 0.2, 0.3, 0.3, 0.1]
             });
         }
-        Config {
+        RecordedConfig {
             from: vec![path],
-            ..Config::default()
+            ..RecordedConfig::default()
         }
     }
 
     #[test]
-    fn every_flow_is_told_as_it_was_and_then_all_again() {
+    fn every_flow_is_replayed_as_recorded_and_then_all_again() {
         let directory = TempDir::new().expect("a scratch directory");
-        let store = Arc::new(Store::open(&config(&directory, true)).expect("a recording"));
+        let store = Arc::new(RecordedWorld::open(&config(&directory, true)).expect("a recording"));
         let mut all = Vec::new();
         for index in 0..store.partitions.len() {
             let visited = store.partitions.visit(index, |trajectory| {
@@ -375,13 +393,13 @@ mod tests {
         let mut turn = Turn::default();
         for _ in 0..2 {
             let mut seen = BTreeSet::new();
-            let (mut told, mut earned) = (0, 0.0);
-            while told < decisions {
+            let (mut seen_steps, mut reward) = (0, 0.0);
+            while seen_steps < decisions {
                 environment.next(&mut turn);
                 assert!(turn.first.is_some(), "a flow begins");
                 let of =
                     |trajectory: &&Trajectory| trajectory.steps[0].observation == turn.observation;
-                // Flows on the same kind of link may begin alike.
+                // Flows on the same kind of link may start with the same observation.
                 let next = all
                     .iter()
                     .filter(of)
@@ -393,28 +411,30 @@ mod tests {
                 for (at, step) in trajectory.steps.iter().enumerate() {
                     if at > 0 {
                         environment.next(&mut turn);
-                        assert_eq!(turn.reward, earned);
+                        assert_eq!(turn.reward, reward);
                         assert_eq!(turn.first, None);
                     }
                     let taken = turn.taken.as_ref().expect("recorded");
                     assert_eq!(taken.probabilities, step.probabilities);
-                    earned = step.outcome.map_or(0.0, |outcome| outcome.reward);
-                    told += 1;
+                    reward = step.outcome.map_or(0.0, |outcome| outcome.reward);
+                    seen_steps += 1;
                 }
             }
-            assert_eq!((told, seen.len()), (decisions, 6));
+            assert_eq!((seen_steps, seen.len()), (decisions, 6));
         }
     }
 
     #[test]
-    fn simulated_links_stand_beside() {
+    fn the_configured_fraction_of_environments_is_simulated() {
         let directory = TempDir::new().expect("a scratch directory");
         let mut config = config(&directory, false);
         config.simulated = 0.25;
-        let error = Store::open(&config).expect_err("which ones?").to_string();
+        let error = RecordedWorld::open(&config)
+            .expect_err("which ones?")
+            .to_string();
         assert!(error.contains("no environment.network"), "{error}");
         config.network = Some(Box::default());
-        let store = Arc::new(Store::open(&config).expect("both"));
+        let store = Arc::new(RecordedWorld::open(&config).expect("both"));
         assert_eq!(store.spec().tasks, store.tasks().len());
         assert!(store.tasks().len() > 1);
         let recorded: Vec<bool> = (0..8)
@@ -431,8 +451,8 @@ mod tests {
         assert_eq!(recorded, [true, true, true, false, true, true, true, false]);
         config.simulated = 1.0;
         assert!(matches!(
-            Store::open(&config),
-            Err(ConfigError::Share { .. })
+            RecordedWorld::open(&config),
+            Err(RecordedConfigError::Share { .. })
         ));
     }
 
@@ -446,17 +466,19 @@ mod tests {
             ("{", "features.json: EOF"),
             (
                 "{\"decisions\": 3, \"features\": []}",
-                "it has 0 inputs, and these recordings 113;",
+                "it has 0 inputs, but these recordings have 113;",
             ),
         ] {
             fs::write(&path, text).expect("there is space");
-            let error = Store::open(&config).expect_err("refused").to_string();
+            let error = RecordedWorld::open(&config)
+                .expect_err("refused")
+                .to_string();
             assert!(error.contains(expected), "{error}");
         }
     }
 
     #[test]
-    fn what_is_left_of_a_probability_is_spread() {
+    fn the_rest_of_a_probability_is_spread_over_the_other_actions() {
         assert_eq!(spread(1, 0.5, 3), [0.25, 0.5, 0.25]);
         assert_eq!(spread(0, 1.0, 1), [1.0]);
     }

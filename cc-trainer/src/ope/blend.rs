@@ -1,22 +1,26 @@
-//! MAGIC's blend of j-step returns: the weights of the least estimated mean squared error (Thomas and Brunskill, section 7).
+//! MAGIC's blend of j-step returns, with the weights of the smallest estimated mean squared error
+//! (Thomas and Brunskill, section 7).
 
 use super::{Method, sums::Answers};
 
-/// Which returns are blended: those that follow the data for 0 (the model alone), 1, 2, 4, 8 … steps, and for all (the weighted
-/// doubly robust estimate).
+/// Returns the lengths j of the j-step returns that are blended: 0 (the model alone), 1, 2, 4, 8 …
+/// and the horizon (the weighted doubly robust estimate).
 pub(super) fn returns(horizon: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |steps| Some(steps * 2));
     let between = powers.take_while(|&steps| steps < horizon);
     std::iter::once(0).chain(between).chain([horizon]).collect()
 }
 
-/// The weights, at least 0 and 1 in sum, that minimise xᵀ (Ω + b bᵀ) x. Ω, the returns' covariance, is that of the bootstrap's
-/// replicates, which also know of the model's uncertainty; b, their bias, is the distance to the 50 % interval of the
-/// weighted doubly robust estimate.
+/// Returns the weights, at least 0 and 1 in sum, that minimise xᵀ (Ω + b bᵀ) x.
 ///
-/// All of them are counted less what was recorded, which is what an answer is for. Flows on all kinds of links earn so
-/// differently that a model could be wrong by any of it and still lie within the interval of what the candidate earns; from
-/// the same flows' record it is far all the same.
+/// Ω is the covariance of the returns over the bootstrap's replicates, which include the
+/// model's uncertainty. The bias b of a return is its distance to the 50 % interval of
+/// the weighted doubly robust estimate.
+///
+/// Both are computed for the differences to the recorded mean, which is what an estimate is used
+/// for. Rewards on different kinds of link differ so much that a wrong model can still lie within
+/// the interval of the candidate's reward; it does not lie within the interval of the difference to
+/// the same flows' recorded reward.
 pub(super) fn weights(answers: &Answers, replicates: &[Answers], term: usize) -> Vec<f64> {
     let differences = |answers: &Answers| -> Vec<f64> {
         let recorded = answers.recorded(Method::Magic, term);
@@ -53,7 +57,7 @@ pub(super) fn weights(answers: &Answers, replicates: &[Answers], term: usize) ->
     minimise(&error, size)
 }
 
-/// The x on the simplex of the least xᵀ M x, by moving weight between pairs until no pair gains.
+/// Minimises xᵀ M x over the simplex, by moving weight between pairs until no pair improves.
 fn minimise(matrix: &[f64], size: usize) -> Vec<f64> {
     let mut x = vec![1.0 / size as f64; size];
     let slope = |x: &[f64], i: usize| -> f64 {
@@ -105,7 +109,7 @@ mod tests {
 
     #[test]
     fn no_weight_is_negative() {
-        // Without the bound the best would be (1.5, −0.5).
+        // Without the bound the minimum would be at (1.5, −0.5).
         let weights = minimise(&[1.0, 2.0, 2.0, 5.0], 2);
         assert_eq!(weights, [1.0, 0.0]);
     }

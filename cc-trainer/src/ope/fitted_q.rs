@@ -1,67 +1,74 @@
-//! Fitted Q for a finite horizon: Q_h(x, a), what `h` more decisions earn of which the first is `a` and the others are the
-//! candidate's, by regressions of r + γ V_{h−1}(x') on the features, one an action (fitted Q evaluation: H. Le, C. Voloshin,
-//! Y. Yue, "Batch Policy Learning under Constraints", ICML 2019, with linear functions). All transitions serve all h. The ridge
-//! pulls towards the mean of all targets: towards 0, each of the h regressions would lose a share of what is left to earn.
+//! Fitted Q evaluation for a finite horizon.
+//!
+//! Q_h(x, a) is the value of h more decisions, the first of which is `a` while the others are the
+//! candidate's. It is fitted by regressions of r + γ V_{h−1}(x') on the features, one per action
+//! (H. Le, C. Voloshin, Y. Yue, "Batch Policy Learning under Constraints", ICML 2019, here with
+//! linear functions). All transitions are used for every h. The ridge penalty pulls towards the
+//! mean of all targets: a pull towards 0 would lose a fraction of the remaining return in each of
+//! the h regressions.
 
 use rayon::prelude::*;
 
-use super::{Flow, Settings, Sizes, Step};
+use super::{OpeFlow, OpeSettings, OpeStep, Sizes};
 
-/// Parts that the flows are gone through in, side by side; their number fixes the order of sums.
+/// Number of parts that the flows are split into for parallel work. It fixes the order of
+/// sums, and so their rounding.
 const PARTS: usize = 16;
 
-/// Q_1 to Q_H of some flows.
+/// The functions Q_1 to Q_H, fitted on some of the flows.
 pub(super) struct FittedQ<'a> {
-    flows: &'a [Flow],
-    /// Those that it is fitted on.
+    flows: &'a [OpeFlow],
+    /// Indices of the flows that it is fitted on.
     own: Vec<usize>,
     sizes: Sizes,
     horizon: usize,
     discount: f64,
-    /// An action each.
+    /// The factorised regression matrix of each action.
     grams: Vec<Cholesky>,
-    /// Of the features, by action: `[A][D]`.
+    /// Sums of the features by action, `[A][D]`.
     sums: Vec<f64>,
-    /// Transitions that it is fitted on.
+    /// Number of transitions that it is fitted on.
     count: f64,
-    /// Of Q_h at h − 1, beside the mean: `[D][A][R]`.
+    /// Weights of Q_h at index h − 1, to be added to the mean: `[D][A][R]`.
     weights: Vec<Vec<f64>>,
-    /// The mean of its targets, likewise: `[R]`.
+    /// Mean of the targets of Q_h at index h − 1: `[R]`.
     means: Vec<Vec<f64>>,
-    /// V_h of its flows' steps at h, flow after flow: `[step][R]`.
+    /// V_h of all its flows' steps at index h, flow by flow: `[step][R]`.
     values: Vec<Vec<f64>>,
-    /// Where each of its flows begins there.
+    /// Index of each of its flows' first step in `values`.
     offsets: Vec<usize>,
 }
 
-/// A linear functional of Q_h: of its weights, and of its mean.
-pub(super) struct Source {
-    /// h; nothing for 0.
+/// A linear functional of Q_h: coefficients of its weights and of its mean.
+pub(super) struct Functional {
+    /// h; the functional is 0 when it is 0.
     left: usize,
-    /// What the weight of feature d in Q_h(·, a) counts, `[A][D]`; at last what the mean does.
-    of: Vec<f64>,
+    /// Coefficient of each weight of Q_h, `[A][D]`, followed by the coefficient of the mean.
+    coefficients: Vec<f64>,
 }
 
-impl Source {
+impl Functional {
+    /// Creates a functional of Q_`left` that is 0.
     pub(super) fn new(left: usize, sizes: &Sizes) -> Self {
         Self {
             left,
-            of: vec![0.0; sizes.actions * sizes.features + 1],
+            coefficients: vec![0.0; sizes.actions * sizes.features + 1],
         }
     }
 
-    /// Adds V_h of a step, times `weight`.
-    pub(super) fn add_value(&mut self, step: &Step, weight: f64) {
-        add_value(&mut self.of, step, weight);
+    /// Adds V_h of a step, multiplied by `weight`.
+    pub(super) fn add_value(&mut self, step: &OpeStep, weight: f64) {
+        add_value(&mut self.coefficients, step, weight);
     }
 }
 
 impl<'a> FittedQ<'a> {
+    /// Fits Q_1 to Q_H on the transitions of the flows `own`.
     pub(super) fn fit(
-        flows: &'a [Flow],
+        flows: &'a [OpeFlow],
         own: Vec<usize>,
         sizes: &Sizes,
-        settings: &Settings,
+        settings: &OpeSettings,
     ) -> Self {
         let mut steps = 0;
         let offsets = own
@@ -93,7 +100,7 @@ impl<'a> FittedQ<'a> {
         model
     }
 
-    /// Q_`left`(x, ·), `[A][R]`.
+    /// Writes Q_h(x, ·) for h = `left` to `into`, `[A][R]`.
     pub(super) fn predict(&self, left: usize, features: &[f32], into: &mut [f64]) {
         predict(
             &self.weights[left - 1],
@@ -103,12 +110,16 @@ impl<'a> FittedQ<'a> {
         );
     }
 
-    /// To first order, how each functional of Q changes with the weight that a flow has in the fit: added to
-    /// `into[flow][source][term]`, all flows' numbering. A change of the weights of the flows by c − 1 moves the weights of Q_h
-    /// by G⁻¹ Σ (c − 1) φ e, its mean by that of (c − 1) times the targets' deviations, and through V_h all later ones. e is
-    /// r + γ V_{h−1} − Q_h as if the fit had not seen that very transition: its residual over 1 − φᵀ G⁻¹ φ (the jackknife; what
-    /// a fit has seen it fits too well).
-    pub(super) fn influence(&self, sources: &[Source], into: &mut [f64]) {
+    /// Adds each flow's influence on each functional to `into[flow][functional][term]`, where flows
+    /// are numbered over all folds.
+    ///
+    /// The influence is the derivative of the functional with respect to the flow's weight in the
+    /// fit. Changing the flows' weights by c − 1 moves the weights of Q_h by G⁻¹ Σ (c − 1) φ e,
+    /// its mean by that of (c − 1) times the targets' deviations, and all later functions through
+    /// V_h. The error e is r + γ V_{h−1} − Q_h as if the fit had not seen that very transition:
+    /// its residual over 1 − φᵀ G⁻¹ φ (the jackknife), because a fit reproduces the transitions
+    /// it has seen too well.
+    pub(super) fn influence(&self, functionals: &[Functional], into: &mut [f64]) {
         let Sizes {
             features,
             actions,
@@ -116,19 +127,20 @@ impl<'a> FittedQ<'a> {
         } = self.sizes;
         let width = actions * features + 1;
         let leverages = self.leverages();
-        let mut ahead = vec![0.0; sources.len() * width];
+        let mut ahead = vec![0.0; functionals.len() * width];
         for left in (1..=self.horizon).rev() {
-            for (ahead, source) in ahead.chunks_exact_mut(width).zip(sources) {
-                if source.left == left {
-                    for (ahead, of) in ahead.iter_mut().zip(&source.of) {
-                        *ahead += of;
+            for (ahead, functional) in ahead.chunks_exact_mut(width).zip(functionals) {
+                if functional.left == left {
+                    for (ahead, coefficient) in ahead.iter_mut().zip(&functional.coefficients) {
+                        *ahead += coefficient;
                     }
                 }
                 let (ahead, mean) = ahead.split_at_mut(width - 1);
                 for (gram, ahead) in self.grams.iter().zip(ahead.chunks_exact_mut(features)) {
                     gram.solve(ahead, 1);
                 }
-                // What the mean does that the weights do not take back, shared among all targets.
+                // The part of the mean's effect that the weights do not cancel, shared among all
+                // targets.
                 let taken_back: f64 = ahead.iter().zip(&self.sums).map(|(a, b)| a * b).sum();
                 mean[0] = (mean[0] - taken_back) / self.count.max(1.0);
             }
@@ -139,7 +151,7 @@ impl<'a> FittedQ<'a> {
                 let mut own = Vec::new();
                 for &place in part {
                     let flow = &self.flows[self.own[place]];
-                    let mut moved = vec![0.0; sources.len() * terms];
+                    let mut moved = vec![0.0; functionals.len() * terms];
                     self.transitions(place, left, |index, follows, target| {
                         let step = &flow.steps[index];
                         let deviation: Vec<f64> = target
@@ -162,7 +174,7 @@ impl<'a> FittedQ<'a> {
                         error
                             .iter_mut()
                             .for_each(|error| *error /= unseen.max(0.05));
-                        for (source, (direction, next)) in directions
+                        for (functional, (direction, next)) in directions
                             .chunks_exact(width)
                             .zip(next.chunks_exact_mut(width))
                             .enumerate()
@@ -176,7 +188,7 @@ impl<'a> FittedQ<'a> {
                             let share = direction[width - 1];
                             let errors = error.iter().zip(&deviation);
                             for (moved, (error, deviation)) in
-                                moved[source * terms..].iter_mut().zip(errors)
+                                moved[functional * terms..].iter_mut().zip(errors)
                             {
                                 *moved += pull * error + share * deviation;
                             }
@@ -205,7 +217,7 @@ impl<'a> FittedQ<'a> {
         }
     }
 
-    /// The regressions' matrices, Σ φ φᵀ + ridge, and Σ φ.
+    /// Computes the regressions' matrices Σ φ φᵀ + ridge, factorises them, and computes Σ φ.
     fn factorise(&mut self, ridge: f64) {
         let Sizes {
             features, actions, ..
@@ -253,7 +265,7 @@ impl<'a> FittedQ<'a> {
             .collect();
     }
 
-    /// One decision more.
+    /// Fits Q_h for the next h.
     fn stage(&mut self) {
         let Sizes {
             features,
@@ -322,7 +334,8 @@ impl<'a> FittedQ<'a> {
         self.means.push(mean);
     }
 
-    /// φᵀ G⁻¹ φ of each step: how much its own outcome counts in what is fitted there.
+    /// Returns the leverage φᵀ G⁻¹ φ of each step: the weight of its own outcome in the
+    /// value that is fitted there.
     fn leverages(&self) -> Vec<f64> {
         let parts = self.parts(|part| {
             let mut leverages = Vec::new();
@@ -338,8 +351,9 @@ impl<'a> FittedQ<'a> {
         parts.concat()
     }
 
-    /// Calls `each` with every transition of one of its flows, for Q_`left`: the step's index, whether another follows it (or
-    /// the flow ended), and r + γ V_{left−1}.
+    /// Calls `each` with every transition of one of its flows for Q_`left`: the step's index,
+    /// whether another step follows it, and the target r + γ V_{left−1}. A last step is a
+    /// transition only if the flow terminated.
     fn transitions(&self, place: usize, left: usize, mut each: impl FnMut(usize, bool, &[f64])) {
         let terms = self.sizes.terms;
         let flow = &self.flows[self.own[place]];
@@ -360,7 +374,7 @@ impl<'a> FittedQ<'a> {
         }
     }
 
-    /// What `of` makes of each part of its flows, in order.
+    /// Applies `of` to each part of its flows in parallel, and returns the results in order.
     fn parts<T: Send>(&self, of: impl Fn(&[usize]) -> T + Sync + Send) -> Vec<T> {
         let places: Vec<usize> = (0..self.own.len()).collect();
         let size = places.len().div_ceil(PARTS).max(1);
@@ -368,14 +382,15 @@ impl<'a> FittedQ<'a> {
     }
 }
 
-/// Σ_a π(a|x) Q(x, a), a term each.
-pub(super) fn expected(step: &Step, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
+/// Returns Σ_a π(a|x) Q(x, a), one value per term.
+pub(super) fn expected(step: &OpeStep, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
     (0..terms).map(move |term| {
         let each = step.candidate.iter().zip(q[term..].iter().step_by(terms));
         each.map(|(share, q)| share * q).sum()
     })
 }
 
+/// Writes the mean plus the weights' prediction to `into`, `[A][R]`.
 fn predict(weights: &[f64], mean: &[f64], features: &[f32], into: &mut [f64]) {
     for own in into.chunks_exact_mut(mean.len()) {
         own.copy_from_slice(mean);
@@ -390,13 +405,14 @@ fn predict(weights: &[f64], mean: &[f64], features: &[f32], into: &mut [f64]) {
     }
 }
 
-fn add_value(of: &mut [f64], step: &Step, weight: f64) {
+/// Adds Σ_a π(a|x) Q(x, a), multiplied by `weight`, to the coefficients of a functional.
+fn add_value(coefficients: &mut [f64], step: &OpeStep, weight: f64) {
     let features = step.features.len();
     // The candidate's probabilities sum to 1.
-    if let Some(mean) = of.last_mut() {
+    if let Some(mean) = coefficients.last_mut() {
         *mean += weight;
     }
-    for (row, share) in of.chunks_exact_mut(features).zip(&step.candidate) {
+    for (row, share) in coefficients.chunks_exact_mut(features).zip(&step.candidate) {
         let factor = share * weight;
         if factor == 0.0 {
             continue;
@@ -407,6 +423,7 @@ fn add_value(of: &mut [f64], step: &Step, weight: f64) {
     }
 }
 
+/// Adds up the parts' vectors, in order.
 fn sum(parts: Vec<Vec<f64>>, len: usize) -> Vec<f64> {
     let mut total = vec![0.0; len];
     for part in parts {
@@ -417,7 +434,7 @@ fn sum(parts: Vec<Vec<f64>>, len: usize) -> Vec<f64> {
     total
 }
 
-/// L of a positive definite matrix L Lᵀ.
+/// The factor L of a positive definite matrix L Lᵀ.
 #[derive(Debug)]
 struct Cholesky {
     lower: Vec<f64>,
@@ -425,7 +442,7 @@ struct Cholesky {
 }
 
 impl Cholesky {
-    /// Of the lower triangle of a row-major matrix.
+    /// Factorises a row-major matrix, of which it reads the lower triangle.
     fn new(matrix: &[f64], size: usize) -> Self {
         let mut lower = vec![0.0; size * size];
         for i in 0..size {
@@ -434,7 +451,7 @@ impl Cholesky {
                 let dot: f64 = row.iter().zip(other).map(|(a, b)| a * b).sum();
                 let left = matrix[i * size + j] - dot;
                 lower[i * size + j] = match i == j {
-                    // Only rounding can make it less than the ridge left of it.
+                    // Rounding alone can make the pivot smaller than the ridge penalty.
                     true => left.max(1e-12).sqrt(),
                     false => left / lower[j * size + j],
                 };
@@ -443,7 +460,7 @@ impl Cholesky {
         Self { lower, size }
     }
 
-    /// Solves in place for `columns` right-hand sides, `[size][columns]`.
+    /// Solves L Lᵀ x = b in place for `columns` right-hand sides, `[size][columns]`.
     fn solve(&self, right: &mut [f64], columns: usize) {
         self.solve_lower(right, columns);
         let size = self.size;
@@ -458,7 +475,7 @@ impl Cholesky {
         }
     }
 
-    /// The same for L alone.
+    /// Solves L x = b in place for `columns` right-hand sides, `[size][columns]`.
     fn solve_lower(&self, right: &mut [f64], columns: usize) {
         let size = self.size;
         for column in 0..columns {
@@ -479,10 +496,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cholesky_solves() {
+    fn the_cholesky_factor_solves_for_several_columns() {
         let matrix = [4.0, 0.0, 0.0, 2.0, 5.0, 0.0, 1.0, 3.0, 6.0];
         let cholesky = Cholesky::new(&matrix, 3);
-        // Columns (1, 2, 3) and (−1, 0, 2) times the symmetric matrix.
+        // The columns (1, 2, 3) and (−1, 0, 2), multiplied by the symmetric matrix.
         let mut right = [11.0, -2.0, 21.0, 4.0, 25.0, 11.0];
         cholesky.solve(&mut right, 2);
         for (found, expected) in right.iter().zip([1.0, -1.0, 2.0, 0.0, 3.0, 2.0]) {

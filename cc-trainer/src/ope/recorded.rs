@@ -1,36 +1,36 @@
-//! Recorded flows as estimators want them: what a candidate would have chosen at each decision, its memory of the flow included.
+//! Makes the estimators' flows from recordings: asks the candidate at each recorded decision,
+//! carrying its recurrent state along the flow.
 
-use cc_agent::{
-    environment::Environment,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Policy, Query, State},
 };
 
-use super::{Flow, Step};
+use super::{OpeFlow, OpeStep};
 use crate::{
     dataset::{self, DatasetError, Partitions, TERMS, Trajectory},
-    environment::network,
-    normalise::{Fit, Normalizer},
+    normalise::{Fit, Normalizer, input_shapes},
 };
 
-/// Names of the reward terms of [`flows`]'s steps.
+/// Names of the reward terms of the steps that [`flows`] returns.
 pub const TERM_NAMES: [&str; 4] = [TERMS[0], TERMS[1], TERMS[2], "reward"];
 
-/// Whether more of a term is better, in [`TERM_NAMES`]'s order.
+/// Whether a larger value of a term is better, in the order of [`TERM_NAMES`].
 pub const MORE_IS_BETTER: [bool; 4] = [true, false, false, true];
 
-/// Flows that are asked together.
-const LANES: usize = 64;
+/// Number of flows whose queries form one batch.
+const BATCH: usize = 64;
 
-/// What became of recorded decisions.
+/// Flows with the candidate's probabilities, and counts of the decisions that could not be used.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
-    /// Flows, or parts of them between gaps.
-    pub flows: Vec<Flow>,
-    /// Decisions without a probability, which cannot be weighed.
+pub struct CandidateFlows {
+    /// Flows, split where a decision could not be used.
+    pub flows: Vec<OpeFlow>,
+    /// Number of decisions without a recorded probability, which have no importance weight.
     pub without_probability: usize,
-    /// Decisions for which the candidate gave no usable answer.
+    /// Number of decisions for which the candidate gave no usable answer.
     pub without_answer: usize,
-    /// Decisions that were not looked at, as there were more than asked for.
+    /// Number of decisions beyond the limit, which were not read.
     pub not_looked_at: usize,
 }
 
@@ -38,60 +38,64 @@ pub struct Taken {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CandidateError {
-    /// It expects other observations or has other actions.
+    /// The candidate has other observations, actions or windows.
     #[error(
-        "the policy was made for other settings than the recording ({}): only a policy with the same observations, actions and \
-         windows can be evaluated on it",
+        "the policy was made for other settings than the recording ({}): only a policy with the \
+         same observations, actions and windows can be evaluated on it",
         differences.join("; ")
     )]
-    Environment {
-        /// What differs: `setting: this, not that`.
+    Interface {
+        /// The settings that differ, each as `setting: this, not that`.
         differences: Vec<String>,
     },
-    /// Of the recordings.
+    /// The recordings cannot be read.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// No decision can be weighed.
+    /// No recorded decision has a probability, so none has an importance weight.
     #[error(
-        "none of {decisions} recorded decisions has a probability, without which nobody can say what another policy would have \
-         earned: record with a policy that chooses by chance (cc-agent run --serving softmax), not another congestion control"
+        "none of {decisions} recorded decisions has a probability, without which another policy's \
+         reward cannot be estimated: record a policy that samples its actions \
+         (cc-agent run --serving softmax), not another congestion control"
     )]
     NoProbability {
-        /// Decisions read.
+        /// Number of decisions that were read.
         decisions: usize,
     },
 }
 
-/// Checks that a candidate can be asked what the recorded policy was. What it is rewarded for does not matter.
+/// Checks that a candidate has the observations, actions and windows of the recordings.
+/// Its reward settings may differ.
 ///
 /// # Errors
 ///
-/// Says what differs.
-pub fn check(candidate: &dyn Policy, recorded: &Environment) -> Result<(), CandidateError> {
-    let own = Environment {
+/// Returns an error that lists the settings that differ.
+pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), CandidateError> {
+    let own = Interface {
         reward: recorded.reward,
-        ..candidate.environment().clone()
+        ..candidate.interface().clone()
     };
     let differences = dataset::differences(recorded, &own);
     match differences.is_empty() {
         true => Ok(()),
-        false => Err(CandidateError::Environment { differences }),
+        false => Err(CandidateError::Interface { differences }),
     }
 }
 
-/// Flows with a candidate's probabilities, from at most about `most` decisions: whole partitions, in order.
+/// Returns flows with the candidate's probabilities. It reads whole partitions in order, until they
+/// have at least `most` decisions.
 ///
 /// # Errors
 ///
-/// A candidate that does not fit, rows that are there twice, or no decision with a probability.
+/// Returns an error when the candidate does not fit the recordings, a row is present twice, or no
+/// decision has a known observation or a probability.
 pub fn flows(
     partitions: &Partitions,
     candidate: &mut dyn Policy,
     most: usize,
-) -> Result<Taken, CandidateError> {
-    let environment = partitions.environment();
-    check(candidate, environment)?;
-    let mut taken = Taken::default();
+) -> Result<CandidateFlows, CandidateError> {
+    let interface = partitions.interface();
+    check(candidate, interface)?;
+    let mut taken = CandidateFlows::default();
     let mut decisions = 0;
     for index in 0..partitions.len() {
         if decisions >= most {
@@ -103,7 +107,7 @@ pub fn flows(
             all.push(trajectory);
             Ok(())
         })?;
-        for chunk in all.chunks(LANES) {
+        for chunk in all.chunks(BATCH) {
             taken.add(chunk, candidate);
         }
     }
@@ -116,27 +120,29 @@ pub fn flows(
     if taken.without_probability == decisions {
         return Err(CandidateError::NoProbability { decisions });
     }
-    let normalizer = fit(environment, &taken.flows);
+    let normalizer = fit(interface, &taken.flows);
     for step in taken.flows.iter_mut().flat_map(|flow| &mut flow.steps) {
-        // The reward that the policy saw stands last but one, and last what is always 1.
-        let (observation, rest) = step.features.split_at_mut(environment.observation_len());
+        // The last feature is always 1, the one before it is the reward that the policy saw.
+        let (observation, rest) = step.features.split_at_mut(interface.observation_len());
         normalizer.apply(observation);
         rest[0] = normalizer.reward.apply(rest[0]);
     }
     Ok(taken)
 }
 
-impl Taken {
+impl CandidateFlows {
+    /// Adds trajectories with the candidate's probabilities.
     fn add(&mut self, trajectories: &[Trajectory], candidate: &mut dyn Policy) {
         let probabilities = probabilities(candidate, trajectories);
         for (trajectory, probabilities) in trajectories.iter().zip(probabilities) {
             let mut steps = Vec::new();
-            let mut end = |steps: &mut Vec<Step>| {
+            let mut end = |steps: &mut Vec<OpeStep>| {
                 if !steps.is_empty() {
-                    self.flows.push(Flow {
+                    self.flows.push(OpeFlow {
                         id: trajectory.flow,
                         steps: std::mem::take(steps),
-                        // That a flow ended is the application's doing: what a policy earns is counted while it lasts.
+                        // The application decides when a flow ends, so the end is not an outcome of
+                        // the policy: its reward is counted while the flow lasts.
                         ended: false,
                     });
                 }
@@ -155,7 +161,7 @@ impl Taken {
                 features.extend([step.observed_reward, 1.0]);
                 let mut rewards = outcome.terms.to_vec();
                 rewards.push(f64::from(outcome.reward));
-                steps.push(Step {
+                steps.push(OpeStep {
                     features,
                     action: step.action.into(),
                     behaviour: behaviour.into(),
@@ -168,48 +174,49 @@ impl Taken {
     }
 }
 
-/// What makes the features about unit size.
-fn fit(environment: &Environment, flows: &[Flow]) -> Normalizer {
-    let mut fit = Fit::new(network::inputs(environment));
+/// Fits the transforms that bring the features to about unit size.
+fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
+    let mut fit = Fit::new(input_shapes(interface));
     for step in flows.iter().flat_map(|flow| &flow.steps) {
-        let (observation, rest) = step.features.split_at(environment.observation_len());
+        let (observation, rest) = step.features.split_at(interface.observation_len());
         fit.add(observation, rest[0]);
     }
     fit.normalizer()
 }
 
-/// The candidate's probabilities at each step of some trajectories, none where it has no usable answer.
+/// Returns the candidate's probabilities at each step of each trajectory, `None` where
+/// it has no usable answer.
 fn probabilities(
     candidate: &mut dyn Policy,
     trajectories: &[Trajectory],
 ) -> Vec<Vec<Option<Vec<f64>>>> {
-    let reward = candidate.environment().reward;
+    let reward = candidate.interface().reward;
     let longest = trajectories.iter().map(|t| t.steps.len()).max();
     let mut all: Vec<Vec<_>> = vec![Vec::new(); trajectories.len()];
     let mut states = vec![State::default(); trajectories.len()];
     for at in 0..longest.unwrap_or(0) {
         let present: Vec<usize> = (0..trajectories.len())
-            .filter(|&lane| at < trajectories[lane].steps.len())
+            .filter(|&flow| at < trajectories[flow].steps.len())
             .collect();
         let mut queries: Vec<_> = present
             .iter()
-            .map(|&lane| {
-                let step = &trajectories[lane].steps[at];
+            .map(|&flow| {
+                let step = &trajectories[flow].steps[at];
                 Query {
                     observation: step.observation.clone(),
                     reward: step.observed_terms.reward(&reward) as f32,
                     cwnd: step.base_cwnd,
-                    state: std::mem::take(&mut states[lane]),
+                    state: std::mem::take(&mut states[flow]),
                     probabilities: Vec::new(),
                 }
             })
             .collect();
         let choices = candidate.decide(&mut queries);
-        for ((lane, query), choice) in present.into_iter().zip(queries).zip(choices) {
-            states[lane] = query.state;
+        for ((flow, query), choice) in present.into_iter().zip(queries).zip(choices) {
+            states[flow] = query.state;
             let usable = choice != Choice::Invalid && !query.probabilities.is_empty();
             let shares = query.probabilities.iter().map(|&share| f64::from(share));
-            all[lane].push(usable.then(|| shares.collect()));
+            all[flow].push(usable.then(|| shares.collect()));
         }
     }
     all
@@ -217,24 +224,24 @@ fn probabilities(
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{OnnxPolicy, Random, Serving};
+    use cc_core::policy::{OnnxPolicy, Random, Serving};
     use tempfile::TempDir;
 
     use super::*;
     use crate::{
         dataset::{
             Recordings,
-            tests::{environment, record},
+            tests::{interface, record},
         },
         model::{Activation, Shape, initialise},
-        ope::{Method, Settings, evaluate},
+        ope::{Method, OpeSettings, evaluate},
         policy_file,
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
         let path = directory.path().join("a.parquet");
-        record(&path, &environment(), 0, 12, 6, known, &|query| {
-            // Growing is the better liked, the smaller the window.
+        record(&path, &interface(), 0, 12, 6, known, &|query| {
+            // Prefers growth when the cwnd is small.
             let up = if query.cwnd < 20 { 0.6 } else { 0.2 };
             vec![0.1, 0.1, 0.7 - up, up, 0.1]
         });
@@ -245,9 +252,9 @@ mod tests {
     }
 
     fn network(lstm: Option<usize>) -> Vec<u8> {
-        let environment = environment();
+        let interface = interface();
         let shape = Shape {
-            observation: environment.observation_len(),
+            observation: interface.observation_len(),
             hidden: vec![8],
             activation: Activation::Tanh,
             lstm,
@@ -257,7 +264,7 @@ mod tests {
         let meta = policy_file::meta(
             "small",
             &shape,
-            &environment,
+            &interface,
             Serving::Greedy,
             Default::default(),
         );
@@ -267,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_candidate_remembers_each_flow() {
+    fn a_candidate_keeps_its_recurrent_state_per_flow() {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
         let bytes = network(Some(6));
@@ -275,7 +282,7 @@ mod tests {
         let load = || OnnxPolicy::from_bytes(&bytes, Some(serving), 0).expect("accepted");
         let taken = flows(&partitions, &mut load(), usize::MAX).expect("it fits");
         assert_eq!((taken.flows.len(), taken.without_answer), (12, 0));
-        // The same flow alone, one decision after the other.
+        // The same flow on its own, one decision after the other.
         let mut policy = load();
         let mut checked = 0;
         let visited = partitions.visit(0, |trajectory| {
@@ -309,12 +316,12 @@ mod tests {
     fn recorded_flows_can_be_evaluated() {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
-        let mut uniform = Random::new(environment(), 0);
+        let mut uniform = Random::new(interface(), 0);
         let taken = flows(&partitions, &mut uniform, usize::MAX).expect("it fits");
-        let settings = Settings {
+        let settings = OpeSettings {
             horizon: 3,
             resamples: 100,
-            ..Settings::default()
+            ..OpeSettings::default()
         };
         let evaluation = evaluate(&taken.flows, &settings).expect("enough");
         assert_eq!(evaluation.terms.len(), TERM_NAMES.len());
@@ -336,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_evaluated_says_why() {
+    fn recordings_or_candidates_that_cannot_be_evaluated_are_refused_with_the_reason() {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, false);
-        let mut uniform = Random::new(environment(), 0);
-        let error = flows(&partitions, &mut uniform, usize::MAX).expect_err("no μ");
+        let mut uniform = Random::new(interface(), 0);
+        let error = flows(&partitions, &mut uniform, usize::MAX).expect_err("no probabilities");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
-        let rule = cc_agent::policy::heuristic_file();
+        let rule = cc_core::policy::heuristic_file();
         let mut candidate =
             OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");

@@ -1,39 +1,44 @@
-//! What all estimators need of a flow are sums over its stretches, which add up over flows: a resample costs additions.
+//! Everything the estimators need of a flow, as sums over its sub-trajectories. The sums add up
+//! over flows, so that a bootstrap resample costs additions only.
 
 use super::{
-    Flow, Method, Settings, Stretch,
-    fitted_q::{FittedQ, Source, expected},
+    Method, OpeFlow, OpeSettings, SubTrajectory,
+    fitted_q::{FittedQ, Functional, expected},
 };
 
-/// The sums of one flow, or of several, as [`Layout`] places them.
+/// The sums of one flow, or of several, in the order of [`SumLayout`].
 pub(super) struct Sums(Vec<f64>);
 
-/// Where each sum lies. At t = 0..H of a stretch, ρ_t is the product of the ratios up to and including t, ρ_{−1} = 1. After
-/// the end of a flow weights stay, and rewards, Q and V are 0.
-pub(super) struct Layout {
+/// The position of each sum in [`Sums`].
+///
+/// At t = 0..H of a sub-trajectory, ρ_t is the product of the ratios up to and including t, and
+/// ρ_{−1} = 1. After the end of a flow the weights stay as they are, and rewards, Q and V are 0.
+pub(super) struct SumLayout {
     terms: usize,
     horizon: usize,
     discount: f64,
 }
 
-/// Stretches; decisions in them; ratios of single decisions; their squares.
+/// Number of sums at the start: sub-trajectories; their decisions; ratios π/μ of single
+/// decisions; squares of these ratios.
 const HEAD: usize = 4;
-const STRETCHES: usize = 0;
+const SUB_TRAJECTORIES: usize = 0;
 const DECISIONS: usize = 1;
 const RATIOS: usize = 2;
 const SQUARES: usize = 3;
 
-/// Of terms: Σ γ^t r_t; Σ r; Σ of the step-wise doubly robust estimates.
+/// Number of sums per reward term: Σ γ^t r_t; Σ r; Σ of the step-wise doubly robust estimates.
 const OVERALL: usize = 3;
 const RETURN: usize = 0;
 const REWARD: usize = 1;
 const BANDIT: usize = 2;
 
-/// Of terms at a step: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t, after ρ_t and its square.
+/// Number of sums per step and reward term: ρ_t r_t, ρ_t Q_t, ρ_{t−1} V_t. They follow
+/// the step's ρ_t and ρ_t².
 const STEP: usize = 3;
 
-impl Layout {
-    pub(super) fn new(terms: usize, settings: &Settings) -> Self {
+impl SumLayout {
+    pub(super) fn new(terms: usize, settings: &OpeSettings) -> Self {
         Self {
             terms,
             horizon: settings.horizon,
@@ -41,16 +46,21 @@ impl Layout {
         }
     }
 
-    /// The sums of a flow, with Q and V by a model.
-    pub(super) fn of(&self, flow: &Flow, stretches: &[Stretch], model: &FittedQ<'_>) -> Sums {
+    /// Returns the sums of a flow, with Q and V from a model.
+    pub(super) fn of(
+        &self,
+        flow: &OpeFlow,
+        sub_trajectories: &[SubTrajectory],
+        model: &FittedQ<'_>,
+    ) -> Sums {
         let mut sums = Sums(vec![0.0; self.len()]);
         let all = &mut sums.0;
-        for stretch in stretches {
-            all[STRETCHES] += 1.0;
+        for sub_trajectory in sub_trajectories {
+            all[SUB_TRAJECTORIES] += 1.0;
             let (mut before, mut discount) = (1.0, 1.0);
             for t in 0..self.horizon {
                 let place = self.step(t);
-                let Some(step) = flow.steps[stretch.clone()].get(t) else {
+                let Some(step) = flow.steps[sub_trajectory.clone()].get(t) else {
                     all[place] += before;
                     all[place + 1] += before * before;
                     continue;
@@ -87,7 +97,7 @@ impl Layout {
         sums
     }
 
-    /// Adds sums up, each times its factor.
+    /// Adds up sums, each multiplied by its factor.
     pub(super) fn total<'a>(&self, all: impl Iterator<Item = (&'a Sums, f64)>) -> Sums {
         let mut total = vec![0.0; self.len()];
         for (sums, factor) in all {
@@ -100,18 +110,19 @@ impl Layout {
         Sums(total)
     }
 
-    /// Adds what a stretch contributes to the j-step return of `after` = j + 1 steps through the V that stands for the rest.
+    /// Adds a sub-trajectory's contribution to the j-step return of `after` = j + 1 steps through
+    /// the V that stands for the remaining steps.
     pub(super) fn add_tail(
         &self,
-        source: &mut Source,
-        flow: &Flow,
-        stretch: &Stretch,
+        source: &mut Functional,
+        flow: &OpeFlow,
+        sub_trajectory: &SubTrajectory,
         after: usize,
         total: &Sums,
     ) {
-        let steps = &flow.steps[stretch.clone()];
+        let steps = &flow.steps[sub_trajectory.clone()];
         let Some(step) = steps.get(after) else { return };
-        let ratio = |step: &super::Step| step.candidate[step.action] / step.behaviour;
+        let ratio = |step: &super::OpeStep| step.candidate[step.action] / step.behaviour;
         let weight: f64 = steps[..after].iter().map(ratio).product();
         let norm = self.weight(total, after);
         if norm > 0.0 {
@@ -120,10 +131,10 @@ impl Layout {
         }
     }
 
-    /// Every answer. `shift` is added to the j-step returns, `[return][term]`.
+    /// Computes every estimate. `shift` is added to the j-step returns, `[return][term]`.
     pub(super) fn answers(&self, sums: &Sums, returns: &[usize], shift: &[f64]) -> Answers {
         let all = &sums.0;
-        let (stretches, decisions) = (all[STRETCHES], all[DECISIONS]);
+        let (sub_trajectories, decisions) = (all[SUB_TRAJECTORIES], all[DECISIONS]);
         let over = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
         let scale = self.scale();
         let mut answers = Answers::default();
@@ -131,7 +142,7 @@ impl Layout {
             let overall = HEAD + term * OVERALL;
             answers
                 .recorded
-                .push(over(all[overall + RETURN], stretches) / scale);
+                .push(over(all[overall + RETURN], sub_trajectories) / scale);
             answers
                 .recorded_mean
                 .push(over(all[overall + REWARD], decisions));
@@ -154,9 +165,9 @@ impl Layout {
                 let now = self.weight(sums, t + 1);
                 let place = self.step(t) + 2 + term * STEP;
                 let (reward, q, value) = (all[place], all[place + 1], all[place + 2]);
-                plain += discount * over(reward, stretches);
+                plain += discount * over(reward, sub_trajectories);
                 normalised += discount * over(reward, now);
-                robust += discount * over(reward - q + value, stretches);
+                robust += discount * over(reward - q + value, sub_trajectories);
                 weighted += discount * (over(reward - q, now) + over(value, before));
                 discount *= self.discount;
             }
@@ -171,7 +182,7 @@ impl Layout {
         answers
     }
 
-    /// Mean of the ratios of single decisions.
+    /// Returns the mean of the ratios of single decisions.
     pub(super) fn mean_ratio(&self, total: &Sums) -> f64 {
         total.0[RATIOS] / total.0[DECISIONS].max(1.0)
     }
@@ -180,20 +191,21 @@ impl Layout {
         total.0[DECISIONS] as usize
     }
 
-    /// Effective sample sizes (A. Kong 1992): (Σ w)²/Σ w², of stretches and of flows, whichever is less.
+    /// Returns the effective sample sizes (Σ w)²/Σ w² (A. Kong 1992), over sub-trajectories or
+    /// over flows, whichever is smaller.
     pub(super) fn effective(&self, flows: &[Sums], returns: &[usize]) -> Effective {
         let size = |sum: f64, squares: f64| match squares > 0.0 {
             true => sum * sum / squares,
             false => 0.0,
         };
         let of = |place: usize, squares: usize| {
-            let (mut sum, mut stretches, mut whole) = (0.0, 0.0, 0.0);
+            let (mut sum, mut sub_trajectories, mut whole) = (0.0, 0.0, 0.0);
             for flow in flows {
                 sum += flow.0[place];
-                stretches += flow.0[squares];
+                sub_trajectories += flow.0[squares];
                 whole += flow.0[place].powi(2);
             }
-            size(sum, stretches).min(size(sum, whole))
+            size(sum, sub_trajectories).min(size(sum, whole))
         };
         let single = of(RATIOS, SQUARES);
         let returns = returns.iter().map(|&after| match after {
@@ -206,15 +218,15 @@ impl Layout {
         }
     }
 
-    /// Σ ρ_{t−1}.
+    /// Returns Σ ρ_{t−1}, the sum of the weights before step t.
     fn weight(&self, sums: &Sums, t: usize) -> f64 {
         match t {
-            0 => sums.0[STRETCHES],
+            0 => sums.0[SUB_TRAJECTORIES],
             _ => sums.0[self.step(t - 1)],
         }
     }
 
-    /// Σ γ^t.
+    /// Returns Σ γ^t over the horizon.
     fn scale(&self) -> f64 {
         (0..self.horizon)
             .map(|t| self.discount.powi(t as i32))
@@ -230,7 +242,7 @@ impl Layout {
     }
 }
 
-/// What the estimators say, a value a term.
+/// The estimates of all methods, one value per reward term.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
     recorded: Vec<f64>,
@@ -239,12 +251,13 @@ pub(super) struct Answers {
     normalised: Vec<f64>,
     bandit: Vec<f64>,
     robust: Vec<f64>,
-    /// `[term][return]`: j-step returns, from the model alone to the weighted doubly robust estimate.
+    /// `[term][return]`: j-step returns, from the model alone to
+    /// the weighted doubly robust estimate.
     pub(super) returns: Vec<Vec<f64>>,
 }
 
 impl Answers {
-    /// A method's; `weights` are MAGIC's, of the returns.
+    /// Returns the estimate of a method. `weights` are MAGIC's weights of the returns.
     pub(super) fn of(&self, method: Method, term: usize, weights: &[f64]) -> f64 {
         let returns = &self.returns[term];
         match method {
@@ -258,7 +271,7 @@ impl Answers {
         }
     }
 
-    /// What was recorded, as the method counts.
+    /// Returns the recorded mean in the form that is comparable with the method's estimate.
     pub(super) fn recorded(&self, method: Method, term: usize) -> f64 {
         match method {
             Method::StepwiseDoublyRobust => self.recorded_mean[term],
@@ -267,11 +280,11 @@ impl Answers {
     }
 }
 
-/// Effective sample sizes.
+/// Effective sample sizes, from which [`Effective::of`] takes that of a method.
 pub(super) struct Effective {
-    /// By the ratios of single decisions.
+    /// From the ratios of single decisions.
     single: f64,
-    /// By the weights of each return.
+    /// From the weights of each j-step return.
     returns: Vec<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! On a small Markov decision process whose values are computed exactly.
+//! Tests on a small Markov decision process whose values are computed exactly.
 
 use super::*;
 
@@ -8,19 +8,19 @@ const TERMS: usize = 2;
 const HORIZON: usize = 4;
 const DISCOUNT: f64 = 0.9;
 
-/// Random tables; an action may also end the flow.
+/// A process with random tables. An action may terminate the flow.
 struct Process {
     start: Vec<f64>,
-    /// `[s][a][s']`; what is missing to 1 ends the flow.
+    /// `[s][a][s']`: transition probabilities; the remainder to 1 terminates the flow.
     next: Vec<Vec<Vec<f64>>>,
-    /// `[s][a][term]`: means; rewards have a deviation of 0.3 about them.
+    /// `[s][a][term]`: mean rewards, with a standard deviation of 0.3.
     rewards: Vec<Vec<Vec<f64>>>,
     behaviour: Vec<Vec<f64>>,
     candidate: Vec<Vec<f64>>,
 }
 
 impl Process {
-    /// `distance` says how far the policies are apart.
+    /// Creates a process. `distance` controls how far the two policies are apart.
     fn new(seed: u64, distance: f64) -> Self {
         let mut random = StdRng::seed_from_u64(seed);
         let mut shares = |count: usize, spread: f64| {
@@ -64,7 +64,7 @@ impl Process {
         }
     }
 
-    /// The mean of a policy's rewards over a stretch, by backward induction.
+    /// Returns the mean of a policy's rewards over a sub-trajectory, by backward induction.
     fn value(&self, policy: &[Vec<f64>], term: usize) -> f64 {
         let mut values = vec![0.0; STATES];
         for _ in 0..HORIZON {
@@ -83,7 +83,8 @@ impl Process {
         starts.map(|(share, value)| share * value).sum::<f64>() / scale
     }
 
-    /// What one decision of the candidate earns at once, where the recorded policy gets to.
+    /// Returns the candidate's mean immediate reward in the states
+    /// that the behaviour policy reaches.
     fn at_once(&self, term: usize) -> f64 {
         let mut reached = self.start.clone();
         let (mut sum, mut decisions) = (0.0, 0.0);
@@ -110,13 +111,13 @@ impl Process {
         }
     }
 
-    /// Flows under the behaviour policy. `told` says whether the features tell the states apart.
-    fn flows(&self, count: usize, seed: u64, told: bool) -> Vec<Flow> {
+    /// Samples flows under the behaviour policy. `one_hot` makes the features identify the state.
+    fn flows(&self, count: usize, seed: u64, one_hot: bool) -> Vec<OpeFlow> {
         let mut random = StdRng::seed_from_u64(crate::seed::output(77, seed));
         (0..count)
             .map(|id| {
                 let mut state = draw(&self.start, &mut random);
-                let mut flow = Flow {
+                let mut flow = OpeFlow {
                     id: id as u64,
                     steps: Vec::new(),
                     ended: false,
@@ -124,8 +125,8 @@ impl Process {
                 while let Some(s) = state.filter(|_| flow.steps.len() < HORIZON) {
                     let action = draw(&self.behaviour[s], &mut random).unwrap_or(ACTIONS - 1);
                     let noise = |mean: &f64| mean + 0.3 * random.random_range(-1.7..1.7);
-                    flow.steps.push(Step {
-                        features: match told {
+                    flow.steps.push(OpeStep {
+                        features: match one_hot {
                             true => (0..STATES).map(|i| f32::from(u8::from(i == s))).collect(),
                             false => vec![1.0],
                         },
@@ -135,7 +136,8 @@ impl Process {
                         rewards: self.rewards[s][action].iter().map(noise).collect(),
                     });
                     state = draw(&self.next[s][action], &mut random);
-                    // Whether a flow is cut must not depend on what follows, so at the horizon nobody looks.
+                    // Whether a flow is truncated must not depend on what follows, so a termination
+                    // at the horizon is not reported.
                     flow.ended = state.is_none() && flow.steps.len() < HORIZON;
                 }
                 flow
@@ -144,7 +146,7 @@ impl Process {
     }
 }
 
-/// An index by its share; none for what is missing to 1.
+/// Samples an index by its probability; `None` stands for the remainder to 1.
 fn draw(shares: &[f64], random: &mut StdRng) -> Option<usize> {
     let mut left = random.random::<f64>();
     shares.iter().position(|share| {
@@ -153,21 +155,21 @@ fn draw(shares: &[f64], random: &mut StdRng) -> Option<usize> {
     })
 }
 
-fn settings(resamples: usize) -> Settings {
-    Settings {
+fn settings(resamples: usize) -> OpeSettings {
+    OpeSettings {
         horizon: HORIZON,
         discount: DISCOUNT,
         resamples,
         ridge: 1e-3,
-        ..Settings::default()
+        ..OpeSettings::default()
     }
 }
 
-/// Root mean square errors of the methods over repetitions.
-fn errors(process: &Process, flows: usize, repetitions: u64, told: bool) -> Vec<f64> {
+/// Returns the root mean square errors of the methods over repetitions.
+fn errors(process: &Process, flows: usize, repetitions: u64, one_hot: bool) -> Vec<f64> {
     let mut squares = vec![0.0; Method::ALL.len()];
     for repetition in 0..repetitions {
-        let data = process.flows(flows, repetition, told);
+        let data = process.flows(flows, repetition, one_hot);
         let evaluation = evaluate(&data, &settings(20)).expect("valid");
         for (square, estimate) in squares.iter_mut().zip(&evaluation.terms[0].estimates) {
             let error = estimate.candidate.value - process.truth(estimate.method, 0);
@@ -185,7 +187,8 @@ fn errors_fall_with_the_root_of_the_data() {
         errors(&process, 960, 60, true),
     );
     for ((method, few), many) in Method::ALL.iter().zip(few).zip(many) {
-        // Sixteen times the data, a quarter of the error; sixty repetitions tell it to some 13 %.
+        // Sixteen times the data, a quarter of the error; sixty repetitions estimate it within
+        // about 13 %.
         let ratio = few / many;
         assert!((2.7..6.0).contains(&ratio), "{method:?}: {few} to {many}");
     }
@@ -207,7 +210,7 @@ fn a_wrong_model_misleads_the_direct_method_alone() {
 }
 
 #[test]
-fn a_model_lowers_the_variance_of_weights() {
+fn a_model_lowers_the_variance_of_importance_sampling() {
     let process = Process::new(5, 2.0);
     let errors = errors(&process, 200, 60, true);
     // Step-wise importance sampling, sequential doubly robust, MAGIC.
@@ -238,7 +241,8 @@ fn intervals_contain_the_truth_as_often_as_they_say() {
         differences += usize::from(magic.difference.contains(gain));
     }
     println!("{contained:?} {recorded} {differences}");
-    // 95 % nominal: 190 of 200, give or take 3; percentile intervals of skewed means are a little short.
+    // 95 % nominal: 190 of 200, with a standard deviation of 3; percentile intervals of skewed
+    // means are a little too short.
     for (count, what) in contained
         .iter()
         .zip(Method::ALL.map(Method::name))
@@ -249,15 +253,15 @@ fn intervals_contain_the_truth_as_often_as_they_say() {
 }
 
 #[test]
-fn influence_is_what_leaving_a_flow_out_does() {
+fn influence_predicts_the_effect_of_leaving_a_flow_out() {
     let process = Process::new(3, 1.0);
     let data = process.flows(80, 5, true);
     let settings = settings(20);
     let sizes = Sizes::of(&data, &settings).expect("valid");
-    let firsts: Vec<&Step> = data.iter().map(|flow| &flow.steps[0]).collect();
+    let firsts: Vec<&OpeStep> = data.iter().map(|flow| &flow.steps[0]).collect();
     let direct = |own: Vec<usize>| -> f64 {
         let model = FittedQ::fit(&data, own, &sizes, &settings);
-        let value = |step: &&Step| {
+        let value = |step: &&OpeStep| {
             let mut q = vec![0.0; ACTIONS * TERMS];
             model.predict(HORIZON, &step.features, &mut q);
             let value = fitted_q::expected(step, &q, TERMS).next();
@@ -266,7 +270,7 @@ fn influence_is_what_leaving_a_flow_out_does() {
         firsts.iter().map(value).sum::<f64>() / firsts.len() as f64
     };
     let all: Vec<usize> = (0..data.len()).collect();
-    let mut source = Source::new(HORIZON, &sizes);
+    let mut source = Functional::new(HORIZON, &sizes);
     for step in &firsts {
         source.add_value(step, 1.0 / firsts.len() as f64);
     }
@@ -280,27 +284,28 @@ fn influence_is_what_leaving_a_flow_out_does() {
         missed += (change + influence[flow * TERMS]).powi(2);
         changed += change * change;
     }
-    // To first order in one flow of eighty.
+    // Equal to first order in the weight of one flow of eighty.
     assert!(missed < 0.02 * changed, "{missed} of {changed}");
 }
 
 #[test]
-fn what_is_always_earned_is_expected_however_little_was_seen() {
-    // More inputs than the data can tell anything about: whatever the model does not know, it must not take for nothing.
+fn a_constant_reward_is_estimated_exactly_from_little_data() {
+    // More features than the data can determine: the model must not take what it does not know for
+    // 0.
     let mut random = StdRng::seed_from_u64(1);
-    let mut step = || Step {
+    let mut step = || OpeStep {
         features: (0..40).map(|_| random.random_range(-1.0..1.0)).collect(),
         action: random.random_range(0..ACTIONS),
         behaviour: 1.0 / ACTIONS as f64,
         candidate: vec![0.5, 0.3, 0.2],
         rewards: vec![10.0, 10.0 + random.random_range(-1.0..1.0)],
     };
-    let flow = |id| Flow {
+    let flow = |id| OpeFlow {
         id,
         steps: (0..2 * HORIZON).map(|_| step()).collect(),
         ended: false,
     };
-    let data: Vec<Flow> = (0..40).map(flow).collect();
+    let data: Vec<OpeFlow> = (0..40).map(flow).collect();
     let evaluation = evaluate(&data, &settings(200)).expect("valid");
     for (term, tolerance) in evaluation.terms.iter().zip([1e-9, 0.3]) {
         for estimate in &term.estimates[2..] {
@@ -311,25 +316,26 @@ fn what_is_always_earned_is_expected_however_little_was_seen() {
 }
 
 #[test]
-fn flows_that_differ_hide_no_wrong_model() {
-    // Links of all kinds, of which the model makes a straight line; and the policy that recorded them.
+fn differences_between_flows_do_not_hide_a_wrong_model() {
+    // The rewards of different links are exponential in the feature, while the model is linear; the
+    // candidate is the behaviour policy.
     let mut random = StdRng::seed_from_u64(3);
     let mut flow = |id| {
         let level = random.random_range(0.0..6.0f64);
-        let mut step = || Step {
+        let mut step = || OpeStep {
             features: vec![level as f32, 1.0],
             action: random.random_range(0..ACTIONS),
             behaviour: 1.0 / ACTIONS as f64,
             candidate: vec![1.0 / ACTIONS as f64; ACTIONS],
             rewards: vec![level.exp() + random.random_range(-1.0..1.0)],
         };
-        Flow {
+        OpeFlow {
             id,
             steps: (0..5 * HORIZON).map(|_| step()).collect(),
             ended: false,
         }
     };
-    let data: Vec<Flow> = (0..30).map(&mut flow).collect();
+    let data: Vec<OpeFlow> = (0..30).map(&mut flow).collect();
     let evaluation = evaluate(&data, &settings(200)).expect("valid");
     let estimates = &evaluation.terms[0].estimates;
     let (direct, magic) = (&estimates[2].difference, &estimates[6].difference);
@@ -338,7 +344,7 @@ fn flows_that_differ_hide_no_wrong_model() {
 }
 
 #[test]
-fn each_reward_term_has_its_own_answer() {
+fn each_reward_term_has_its_own_estimate() {
     let process = Process::new(3, 1.0);
     let data = process.flows(3_000, 9, true);
     let evaluation = evaluate(&data, &settings(100)).expect("valid");
@@ -360,7 +366,7 @@ fn too_little_data_allows_no_conclusion() {
         assert!(estimate.effective < 13.0, "{estimate:?}");
         assert!(matches!(estimate.refusal, Some(Refusal::Few { .. })));
     }
-    // Many flows, but hardly one of them does what the candidate would.
+    // Many flows, but hardly any of them does what the candidate would.
     let far = Process::new(3, 12.0);
     let evaluation = evaluate(&far.flows(300, 1, true), &settings(50)).expect("valid");
     let weighted = &evaluation.terms[0].estimates[5];
@@ -371,11 +377,12 @@ fn too_little_data_allows_no_conclusion() {
 }
 
 #[test]
-fn what_was_never_tried_allows_no_conclusion() {
+fn actions_that_were_never_tried_allow_no_conclusion() {
     let process = Process::new(3, 1.0);
     let mut data = process.flows(300, 1, true);
     for step in data.iter_mut().flat_map(|flow| &mut flow.steps) {
-        // Recorded greedily; the candidate prefers another action, so all ratios are equal, and small.
+        // Recorded greedily, while the candidate prefers another action: all ratios are equal and
+        // small.
         (step.action, step.behaviour) = (0, 1.0);
         step.candidate = vec![0.1, 0.8, 0.1];
     }
@@ -391,7 +398,7 @@ fn what_was_never_tried_allows_no_conclusion() {
 }
 
 #[test]
-fn the_recorded_policy_itself_is_as_good_as_it_was() {
+fn the_behaviour_policy_as_candidate_earns_what_was_recorded() {
     let process = Process::new(3, 1.0);
     let mut data = process.flows(400, 1, true);
     for step in data.iter_mut().flat_map(|flow| &mut flow.steps) {
@@ -408,36 +415,36 @@ fn the_recorded_policy_itself_is_as_good_as_it_was() {
 }
 
 #[test]
-fn the_seed_fixes_everything() {
+fn the_seed_fixes_the_evaluation() {
     let data = Process::new(3, 1.0).flows(50, 1, true);
     let run = || evaluate(&data, &settings(50)).expect("valid");
     assert_eq!(run(), run());
 }
 
 #[test]
-fn flows_without_an_end_are_cut_into_whole_stretches() {
-    let step = Step {
+fn flows_without_an_end_are_cut_into_whole_sub_trajectories() {
+    let step = OpeStep {
         features: vec![1.0],
         action: 0,
         behaviour: 0.5,
         candidate: vec![0.5, 0.5],
         rewards: vec![1.0],
     };
-    let mut flow = Flow {
+    let mut flow = OpeFlow {
         id: 1,
         steps: vec![step; 10],
         ended: false,
     };
-    assert_eq!(stretches(&flow, 4), [0..4, 4..8]);
+    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8]);
     flow.ended = true;
-    assert_eq!(stretches(&flow, 4), [0..4, 4..8, 8..10]);
+    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8, 8..10]);
 }
 
 #[test]
 fn bad_steps_are_refused_with_their_place() {
     let process = Process::new(3, 1.0);
     let good = process.flows(20, 1, true);
-    let error = |break_it: &dyn Fn(&mut Step)| {
+    let error = |break_it: &dyn Fn(&mut OpeStep)| {
         let mut data = good.clone();
         break_it(&mut data[7].steps[0]);
         evaluate(&data, &settings(20))
@@ -470,7 +477,7 @@ fn bad_steps_are_refused_with_their_place() {
         evaluate(&good[..2], &settings(20)),
         Err(OpeError::TooFew { .. })
     ));
-    let nothing = Settings {
+    let nothing = OpeSettings {
         horizon: 0,
         ..settings(20)
     };

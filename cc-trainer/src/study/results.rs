@@ -8,10 +8,10 @@ use std::{
 use serde::Serialize;
 
 use super::{Study, StudyError, StudyRun, Variant};
-use crate::{
+use crate::train::CurvePoint;
+use cc_testbed::{
     report::chart::{Chart, Curve, Panel, Spread},
     summary::{Host, table::figure, utc_now},
-    train::CurvePoint,
 };
 
 /// Number of points on a curve.

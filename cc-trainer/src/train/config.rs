@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use cc_agent::policy::Serving;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -209,9 +209,9 @@ impl Config {
             checkpoint_seconds: default_checkpoint_seconds(),
             // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
             serving: Serving::Softmax { temperature: 1.0 },
-            environment: Environments::Recorded(recorded::Config {
+            environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
-                ..recorded::Config::default()
+                ..recorded::RecordedConfig::default()
             }),
             init: None,
             model: Model::default(),

@@ -2,22 +2,22 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cc_agent::environment::Environment as Interface;
-use cc_agent::policy::Serving;
+use cc_core::interface::Interface;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
 
 use crate::{
     environment::{
-        Environment, Spec,
-        cartpole::{self, CartPole},
-        gridworld::{self, GridWorld},
-        network::{self, Network, World},
-        recorded::{self, Store},
+        Environment, Normalised, Spec,
+        cartpole::{CartPole, CartPoleConfig},
+        gridworld::{GridWorld, GridWorldConfig},
+        network::{NetworkConfig, NetworkEnvironment, World},
+        recorded::{self, RecordedConfig, RecordedWorld},
     },
     model::Shape,
-    normalise::{Fit, Normalised, Normalizer},
+    normalise::{Fit, Normalizer, input_shapes},
     policy_file::{self, ExportError},
 };
 
@@ -33,13 +33,13 @@ const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from rec
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Environments {
     /// CartPole: balancing a pole on a cart.
-    CartPole(cartpole::Config),
+    CartPole(CartPoleConfig),
     /// A corridor with a junction, which takes memory to solve.
-    GridWorld(gridworld::Config),
+    GridWorld(GridWorldConfig),
     /// Flows on links that are simulated.
-    Network(Box<network::Config>),
+    Network(Box<NetworkConfig>),
     /// Flows replayed from recordings of cc-agent.
-    Recorded(recorded::Config),
+    Recorded(RecordedConfig),
 }
 
 impl Environments {
@@ -53,7 +53,7 @@ impl Environments {
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),
             Self::Network(config) => Source::Network(Arc::new(World::new((**config).clone())?)),
-            Self::Recorded(config) => Source::Recorded(Arc::new(Store::open(config)?)),
+            Self::Recorded(config) => Source::Recorded(Arc::new(RecordedWorld::open(config)?)),
         })
     }
 }
@@ -61,10 +61,10 @@ impl Environments {
 /// Makes environments of one kind, from settings that were checked and files that were read.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
-    CartPole(cartpole::Config),
-    GridWorld(gridworld::Config),
+    CartPole(CartPoleConfig),
+    GridWorld(GridWorldConfig),
     Network(Arc<World>),
-    Recorded(Arc<Store>),
+    Recorded(Arc<RecordedWorld>),
 }
 
 impl Source {
@@ -79,7 +79,7 @@ impl Source {
         let environment: Box<dyn Environment> = match self {
             Self::CartPole(config) => Box::new(CartPole::new(config, seed)),
             Self::GridWorld(config) => Box::new(GridWorld::new(config, seed)),
-            Self::Network(world) => Box::new(Network::new(world.clone(), seed)),
+            Self::Network(world) => Box::new(NetworkEnvironment::new(world.clone(), seed)),
             Self::Recorded(store) => recorded::environment(store, number, seed),
         };
         match normalizer {
@@ -111,8 +111,8 @@ impl Source {
     pub(super) fn fit(&self) -> Option<Fit> {
         match self {
             Self::CartPole(_) | Self::GridWorld(_) => None,
-            Self::Network(world) => Some(Fit::new(network::inputs(&world.config().policy))),
-            Self::Recorded(store) => Some(Fit::new(network::inputs(store.interface()))),
+            Self::Network(world) => Some(Fit::new(input_shapes(&world.config().policy))),
+            Self::Recorded(store) => Some(Fit::new(input_shapes(store.interface()))),
         }
     }
 

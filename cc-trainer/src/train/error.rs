@@ -23,10 +23,10 @@ pub enum TrainError {
     Config(#[from] ConfigError),
     /// The settings of the network environment contradict each other or name what does not exist.
     #[error("environment.{0}")]
-    Environment(#[from] network::ConfigError),
+    Environment(#[from] network::NetworkConfigError),
     /// The recordings to learn from cannot be used.
     #[error(transparent)]
-    Recorded(#[from] recorded::ConfigError),
+    Recorded(#[from] recorded::RecordedConfigError),
     /// The policy file of [`Config::init`](super::config::Config::init) cannot be read or used.
     #[error("the policy to begin with, {}: {reason}", path.display())]
     Init {

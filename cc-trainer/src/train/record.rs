@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{config::Config, statistics::CurvePoint};
-use crate::{model::Shape, summary::Host};
+use crate::model::Shape;
+use cc_testbed::summary::Host;
 
 /// The record of a run, as `train.json` has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

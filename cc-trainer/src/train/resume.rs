@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
-use cc_agent::policy::PolicyFile;
+use cc_core::policy::PolicyFile;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
@@ -23,8 +23,8 @@ use crate::{
     normalise::Normalizer,
     policy_file::{self, ImportedNetwork},
     seed,
-    summary::{Host, utc_now},
 };
+use cc_testbed::summary::{Host, utc_now};
 
 impl Run {
     /// Begins a run, or continues the one whose checkpoint is in the directory.
@@ -177,7 +177,7 @@ fn initial_policy(
             "this environment's policies have no files".to_owned(),
         ));
     };
-    let differences = dataset::differences(interface, &file.meta().environment);
+    let differences = dataset::differences(interface, &file.meta().interface);
     if !differences.is_empty() {
         return Err(wrong(format!(
             "it was made for other settings than those that are learnt from ({})",

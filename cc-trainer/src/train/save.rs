@@ -6,7 +6,8 @@ use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
 };
-use crate::{durable::replace_durably, summary::utc_now};
+use crate::durable::replace_durably;
+use cc_testbed::summary::utc_now;
 
 impl Run {
     /// Writes `checkpoint.bin`, `train.json` and, for environments whose policies are served by

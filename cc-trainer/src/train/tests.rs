@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use cc_agent::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
+use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
@@ -374,7 +374,7 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
 }
 
 /// A behaviour policy that mostly grows below 15 segments and mostly shrinks above.
-fn around_fifteen(query: &cc_agent::policy::Query) -> Vec<f32> {
+fn around_fifteen(query: &cc_core::policy::Query) -> Vec<f32> {
     match query.cwnd < 15 {
         true => vec![0.02, 0.02, 0.02, 0.92, 0.02],
         false => vec![0.02, 0.92, 0.02, 0.02, 0.02],
@@ -387,7 +387,7 @@ fn actions_recorded_without_probabilities_are_cloned() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         12,
         5,
@@ -397,7 +397,7 @@ fn actions_recorded_without_probabilities_are_cloned() {
     let observed = dir.path().join("observed.parquet");
     dataset::tests::record(
         &observed,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         12,
         5,
@@ -424,7 +424,7 @@ fn a_policy_is_trained_further_from_its_own_recordings() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         8,
         4,
@@ -474,7 +474,7 @@ fn a_seed_fixes_a_run_from_recordings() {
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
         &recording,
-        &dataset::tests::environment(),
+        &dataset::tests::interface(),
         0,
         4,
         4,

@@ -1,5 +1,5 @@
-//! A program and all its descendants in a process namespace of their own, which ends when its first process does:
-//! nothing that the program has started outlives it, or us.
+//! Runs a program in a process namespace of its own. When the program ends, or this process does,
+//! the kernel kills everything in the namespace.
 
 use std::{
     ffi::OsString,
@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context;
-use cc_trainer::link::{LinkError, Namespace};
+use cc_testbed::link::{LinkError, Namespace};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},
@@ -28,14 +28,14 @@ use nix::{
     unistd::Pid,
 };
 
-/// Exit status when the surroundings of COMMAND could not be made.
+/// Exit status when the namespace of COMMAND could not be created.
 const NO_SURROUNDINGS: u8 = 125;
-/// Exit status when COMMAND could not be run, as shells have it.
+/// Exit status when COMMAND could not be executed, as in POSIX shells.
 const NOT_EXECUTABLE: u8 = 126;
-/// Exit status when COMMAND is not there, as shells have it.
+/// Exit status when COMMAND was not found, as in POSIX shells.
 const NOT_FOUND: u8 = 127;
 
-/// What we pass on to the program.
+/// Signals that are forwarded to the program.
 const FORWARDED: [Signal; 6] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -45,13 +45,14 @@ const FORWARDED: [Signal; 6] = [
     Signal::SIGUSR2,
 ];
 
-/// Signals that come to this process: those to be passed on, and SIGCHLD.
+/// The signals of this process: those to be forwarded, and SIGCHLD.
 pub(super) struct Signals {
     source: SignalFd,
 }
 
 impl Signals {
-    /// Keeps them from ending this process. Call it before any thread starts.
+    /// Blocks the signals, so that they do not end this process. Call
+    /// this before any thread starts.
     pub(super) fn take() -> io::Result<Self> {
         let mut set = SigSet::from_iter(FORWARDED);
         set.add(Signal::SIGCHLD);
@@ -62,8 +63,8 @@ impl Signals {
         })
     }
 
-    /// The next one that has come. What a terminal's keys send goes to the program without our help, as it is in the
-    /// same process group, and is left out.
+    /// Returns the next pending signal. Signals from a terminal's keys are left out, because the
+    /// terminal sends them to the program too, which is in the same process group.
     pub(super) fn next(&self) -> io::Result<Option<Signal>> {
         while let Some(info) = self.source.read_signal()? {
             let signal = Signal::try_from(info.ssi_signo as i32)?;
@@ -84,23 +85,26 @@ impl AsFd for Signals {
 /// A running program with a process namespace of its own.
 pub(super) struct Contained {
     init: Child,
-    /// The thread that started it, which must outlive it, and what keeps that thread.
+    /// The thread that started the program and must outlive it, and the channel
+    /// that keeps the thread alive.
     home: Option<(JoinHandle<()>, mpsc::Sender<()>)>,
 }
 
 impl Contained {
-    /// Starts `program`, which must lead to [`run`], in a network namespace. It is killed when this process ends.
+    /// Starts `program`, which must call [`run`], in a network namespace. It is
+    /// killed when this process ends.
     pub(super) fn spawn(program: Command, network: &Namespace) -> anyhow::Result<Self> {
         let network = network.try_clone()?;
         let (report, started) = mpsc::channel();
         let (keep, kept) = mpsc::channel();
-        // The kernel ties the child's life to the thread that forked it, and a thread that has a new process
-        // namespace for its children can start no threads: so this is a thread for it alone.
+        // The kernel ties the child's life to the thread that forked it, and a thread whose
+        // children have a new process namespace cannot start threads. Hence a thread for this
+        // purpose alone.
         let thread = thread::Builder::new()
             .name("home of init".into())
             .spawn(move || {
                 if report.send(spawn_here(program, &network)).is_ok() {
-                    // Ends when the other side is dropped.
+                    // Returns when the other side of the channel is dropped.
                     let _: Result<(), _> = kept.recv();
                 }
             })
@@ -114,22 +118,22 @@ impl Contained {
         })
     }
 
-    /// The program's exit status, when it has ended.
+    /// Returns the program's exit status, or `None` while it is running.
     pub(super) fn try_wait(&mut self) -> anyhow::Result<Option<ExitCode>> {
         let status = self.init.try_wait().context("cannot wait for COMMAND")?;
         Ok(status.map(|status| ExitCode::from(exit_status(status))))
     }
 
-    /// Passes a signal on to the program.
+    /// Forwards a signal to the program.
     pub(super) fn forward(&self, signal: Signal) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = kill(Pid::from_raw(self.init.id() as i32), signal);
     }
 }
 
 impl Drop for Contained {
     fn drop(&mut self) {
-        // No effect when it has ended already.
+        // Without effect if the program has ended already.
         let _ = self.init.kill();
         let _ = self.init.wait();
         if let Some((thread, keep)) = self.home.take() {
@@ -139,8 +143,8 @@ impl Drop for Contained {
     }
 }
 
-/// What the first process of the namespace does: runs the program, passes signals on to it, collects the processes
-/// that lost their parents, and ends with the program, and with that everything in the namespace.
+/// Body of the namespace's first process: runs the program, forwards signals to it, reaps orphaned
+/// processes, and ends with the program, which ends the namespace.
 pub(super) fn run(command: &[OsString]) -> anyhow::Result<ExitCode> {
     if process::id() != 1 {
         anyhow::bail!("--as-init is for this program's own use");
@@ -170,7 +174,7 @@ pub(super) fn run(command: &[OsString]) -> anyhow::Result<ExitCode> {
             Ok(None) | Err(Errno::EINTR) => continue,
             Err(error) => return Err(error).context("cannot read signals"),
         };
-        // As in Signals::next.
+        // As in `Signals::next`.
         if info.ssi_code <= 0 && info.ssi_signo as i32 != Signal::SIGCHLD as i32 {
             let _ = kill(program, Signal::try_from(info.ssi_signo as i32)?);
         }
@@ -195,7 +199,7 @@ fn spawn_here(mut program: Command, network: &Namespace) -> anyhow::Result<Child
                 events: libc::POLLIN,
                 revents: 0,
             };
-            // Who has ended before the call above sends no signal any more.
+            // A parent that ended before the call above will not send the signal.
             match libc::poll(&mut ended, 1, 0) {
                 0 => Ok(()),
                 _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
@@ -207,17 +211,18 @@ fn spawn_here(mut program: Command, network: &Namespace) -> anyhow::Result<Child
         .context("cannot start our own program again (/proc/self/exe)")
 }
 
-/// A descriptor that becomes readable when this process has ended (pidfd_open(2)).
+/// Returns a descriptor that becomes readable when this process has ended (pidfd_open(2)).
 fn watch_this_process() -> io::Result<OwnedFd> {
     // SAFETY: takes integers only.
     match unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } {
-        // SAFETY: the kernel just made this descriptor for us.
+        // SAFETY: the kernel has just created this descriptor for us.
         fd if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Mounts a /proc of this process namespace that only this and later processes see.
+/// Mounts a /proc that shows the processes of this namespace, visible to this
+/// process and its descendants only.
 fn show_own_processes() -> nix::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none = None::<&str>;
@@ -226,7 +231,7 @@ fn show_own_processes() -> nix::Result<()> {
     mount(Some("proc"), "/proc", Some("proc"), flags, none)
 }
 
-/// Collects the ended children; the program's status when it is among them.
+/// Reaps the ended children; returns the program's status if it is among them.
 fn reap(program: Pid) -> nix::Result<Option<u8>> {
     loop {
         let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

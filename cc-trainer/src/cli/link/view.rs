@@ -1,4 +1,4 @@
-//! What a person sees of a link.
+//! The output of `cc-trainer link`: a line per second, and a summary.
 
 use std::{
     fmt::Write as _,
@@ -6,22 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_trainer::{
-    link::{DirectionObservation, Observation},
-    scenario::{Direction, Scenario},
-};
+use cc_sim::path::DirectionObservation;
+use cc_sim::scenario::{Direction, Scenario};
+use cc_testbed::link::LinkObservation;
 
-/// Time between two lines.
+/// Time between two lines of output.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Lines between two headings.
+/// Number of lines between two headings.
 const PAGE: u32 = 20;
 
-/// Prints a line a second.
+/// Prints a line per second about a running link.
 pub(super) struct Live<'a> {
     scenario: &'a Scenario,
     start: Instant,
     lines: u32,
-    last: Option<Observation>,
+    last: Option<LinkObservation>,
 }
 
 impl<'a> Live<'a> {
@@ -34,57 +33,67 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Time until the next line.
+    /// Returns the time until the next line is due.
     pub(super) fn until_next(&self) -> Duration {
         let due = self.start + PERIOD * (self.lines + 1);
         due.saturating_duration_since(Instant::now())
     }
 
-    /// Prints the next line.
-    pub(super) fn show(&mut self, observation: Observation) {
+    /// Prints the next line, from the link's counters.
+    pub(super) fn show(&mut self, observation: LinkObservation) {
         let mut text = String::new();
         if self.lines.is_multiple_of(PAGE) {
             let columns = "   in    out     of  queue    delay   p95 drops";
             text += &format!("        | forward (Mbit/s, kB, ms){:24}| reverse\n", "");
             text += &format!("   time |{columns} |{columns}\n");
         }
-        let _ = write!(text, "{:6.0} s", observation.forward.elapsed.as_secs_f64());
+        let _ = write!(
+            text,
+            "{:6.0} s",
+            observation.path.forward.elapsed.as_secs_f64()
+        );
         let last = self.last.as_ref();
         let ways = [
             (
                 &self.scenario.forward,
-                &observation.forward,
-                last.map(|last| &last.forward),
+                &observation.path.forward,
+                last.map(|last| &last.path.forward),
             ),
             (
                 &self.scenario.reverse,
-                &observation.reverse,
-                last.map(|last| &last.reverse),
+                &observation.path.reverse,
+                last.map(|last| &last.path.reverse),
             ),
         ];
         for (model, now, before) in ways {
             text += " |";
             text += &columns(model, now, before);
         }
-        // Nobody may be reading any more.
+        // The reader may be gone; a failed write is ignored.
         let _ = writeln!(io::stderr(), "{text}");
         self.last = Some(observation);
         self.lines += 1;
-        // After a pause (the process was stopped) there is one line, not one for each second missed.
+        // After a pause (the process was stopped), one line is printed instead of one per missed
+        // second.
         let missed = self.start.elapsed().as_secs() as u32;
         self.lines = self.lines.max(missed);
     }
 }
 
-/// A line about a whole run.
-pub(super) fn summary(scenario: &Scenario, observation: &Observation) -> String {
-    let elapsed = observation.forward.elapsed;
+/// Returns a line about a whole run.
+pub(super) fn summary(scenario: &Scenario, observation: &LinkObservation) -> String {
+    let LinkObservation {
+        path,
+        forward,
+        reverse,
+    } = observation;
+    let elapsed = path.forward.elapsed;
     let mut text = format!("{:.1} s", elapsed.as_secs_f64());
     let ways = [
-        ("forward", &scenario.forward, &observation.forward),
-        ("reverse", &scenario.reverse, &observation.reverse),
+        ("forward", &scenario.forward, &path.forward, forward),
+        ("reverse", &scenario.reverse, &path.reverse, reverse),
     ];
-    for (way, model, observed) in ways {
+    for (way, model, observed, host) in ways {
         let total = observed.total();
         let rate = megabits(total.delivered.bytes, elapsed);
         let _ = write!(text, "; {way} {rate:.3} Mbit/s");
@@ -96,7 +105,7 @@ pub(super) fn summary(scenario: &Scenario, observation: &Observation) -> String 
             let _ = write!(text, ", delay {mean:.2} ms (p95 {p95:.2})");
         }
         let (dropped, arrived) = (total.dropped.total().packets, total.arrived.packets);
-        let late = milliseconds(observed.lateness.quantile(0.999));
+        let late = milliseconds(host.lateness.quantile(0.999));
         let _ = write!(
             text,
             ", {dropped} of {arrived} packets dropped, p99.9 {late:.3} ms late"
@@ -105,7 +114,7 @@ pub(super) fn summary(scenario: &Scenario, observation: &Observation) -> String 
     text
 }
 
-/// Figures of one direction since `before`.
+/// Formats the columns of one direction, from its counters since `before`.
 fn columns(
     model: &Direction,
     now: &DirectionObservation,
@@ -130,7 +139,7 @@ fn columns(
         drops -= earlier.dropped.total().packets;
         packets -= earlier.data_delivered.packets;
         sum -= earlier.delay_sum_ns;
-        // Counts only grow, so this cannot go below 0.
+        // Counters never decrease, so the difference is not negative.
         let _ = delays.subtract(&earlier.delay);
     }
     let capacity =
@@ -150,7 +159,7 @@ fn columns(
     )
 }
 
-/// Mean capacity between two times, Mbit/s; none when it is unlimited.
+/// Returns the mean capacity between two times, Mbit/s; `None` when it is unlimited.
 fn capacity(model: &Direction, from: Duration, to: Duration) -> Option<f64> {
     let seconds = to.saturating_sub(from).as_secs_f64();
     let bits = model.service.capacity_bits(from, to)?;

@@ -1,62 +1,74 @@
-//! What a policy is trained for.
+//! The reward that training maximises, computed from the simulator's ground truth or
+//! from the agent's own measurements.
 
-use cc_agent::environment::Environment;
-use cc_agent::reward::Terms;
+use cc_core::interface::Interface;
+use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
 use super::truth::Truth;
-use crate::path::Nanos;
-use crate::sim::{FlowTotals, Simulation};
+use cc_sim::path::Nanos;
+use cc_sim::sim::{FlowTotals, Simulation};
 
-/// Payload of a segment, bits.
+/// Payload of a full-sized segment, bits.
 const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
 
-/// The reward of training. It may use what nobody knows on a live host; the policy sees the agent's own reward all the
-/// same.
+/// The reward that training maximises.
+///
+/// It may use quantities that are unknown on a live host. The policy's input holds the agent's own
+/// reward in any case ([`Turn::observed_reward`](super::Turn::observed_reward)).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Objective {
-    /// The agent's own: that of [`Environment::reward`], of every window since the action, times `scale`.
+    /// The agent's own reward ([`Interface::reward`]), summed over all windows
+    /// since the action, times `scale`.
     Environment {
-        /// Multiplies it.
+        /// Factor of the reward, 1 by default.
         #[serde(default = "one")]
         scale: f64,
     },
-    /// By the truth about the link.
-    Power(Power),
+    /// A reward from the simulator's ground truth, relative to what the link can carry.
+    Power(PowerObjective),
 }
 
-/// `a ln((t + ε) / r) − b ln(d / d₀) − c l − s |ln w|`, times the action's share of a window's length.
+/// `a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l − s |ln w|`, times the time since the action in
+/// units of a window's length.
 ///
-/// t is the flow's throughput (payload acknowledged or SACKed) from this turn to its next one and r its fair share: the link's mean
-/// rate over the number of flows that are there. d is the mean one-way delay of the data packets that arrived meanwhile, d₀
-/// what an empty link has; l the share of the bytes sent that were sent again; w the factor by which the action changed the
-/// window. ε is relative to r.
+/// - t is the flow's throughput (payload acknowledged or SACKed) from this turn to its next one,
+///   and r its fair share: the link's mean rate divided by the number of active flows.
+/// - d is the mean one-way delay of the data packets that arrived in that time, d₀
+///   that of an idle link.
+/// - l is the fraction of the bytes sent that were retransmissions.
+/// - w is the factor by which the action changed the cwnd.
+///
+/// The reward is logarithmic so that doubling the throughput is worth the same at 0.5 Mbit/s as at
+/// 100 Mbit/s, and relative to the link so that fast links do not dominate the gradient.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Power {
-    /// a.
+pub struct PowerObjective {
+    /// a, the weight of the throughput term.
     pub throughput: f64,
-    /// b.
+    /// b, the weight of the delay term.
     pub delay: f64,
-    /// c.
+    /// c, the weight of the loss term.
     pub loss: f64,
-    /// ε.
+    /// ε, added to t/r so that a flow at rest has a finite reward.
     pub epsilon: f64,
-    /// s.
+    /// s, the cost of changing the cwnd by a factor of e.
     pub switch: f64,
-    /// d is the window's largest delay, by the RTT, rather than the mean.
+    /// Takes as d the largest delay of the newest windows, derived from the RTT, instead
+    /// of the mean one-way delay.
     pub max_delay: bool,
-    /// r is the link's whole rate.
+    /// Takes as r the link's whole rate instead of the fair share.
     pub whole_rate: bool,
-    /// The mean over all learned flows of the link, rather than the flow's own.
+    /// Gives every learned flow the mean reward of all active learned flows of the link,
+    /// instead of its own reward.
     pub shared: bool,
-    /// Multiplies it all.
+    /// Factor of the whole reward.
     pub scale: f64,
 }
 
-impl Default for Power {
+impl Default for PowerObjective {
     fn default() -> Self {
         Self {
             throughput: 1.0,
@@ -74,24 +86,24 @@ impl Default for Power {
 
 impl Default for Objective {
     fn default() -> Self {
-        Self::Power(Power::default())
+        Self::Power(PowerObjective::default())
     }
 }
 
-/// Where the flows stood when a seat was asked last.
+/// Counters of all flows at a seat's last turn, from which its reward is measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
     since: Nanos,
-    /// Of each flow of the link.
+    /// Totals of each flow of the link, in the scenario's order.
     totals: Vec<FlowTotals>,
-    /// How the action changed the window.
+    /// Logarithm of the factor by which the action changed the cwnd.
     switched: f64,
 }
 
-/// What the latest windows said of each flow.
+/// The newest delay measurements of each flow of the link.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Latest {
-    /// One-way delay, s: kept while nothing arrives.
+    /// Mean one-way delay, s; kept while no packet arrives.
     delay_s: Vec<f64>,
     /// Largest RTT of the newest windows, µs.
     rtt_us: Vec<f64>,
@@ -114,7 +126,7 @@ impl Latest {
 }
 
 impl Meter {
-    /// Starts to measure.
+    /// Starts a measurement at the current simulated time.
     pub(super) fn start(&mut self, simulation: &Simulation) {
         self.since = simulation.now();
         self.totals.clear();
@@ -123,25 +135,25 @@ impl Meter {
         self.switched = 0.0;
     }
 
-    /// The action took the window from `before` to `after`.
+    /// Notes that the action changed the cwnd from `before` to `after` segments.
     pub(super) fn switch(&mut self, before: u32, after: u32) {
         self.switched = (f64::from(after.max(1)) / f64::from(before.max(1))).ln();
     }
 }
 
-/// A seat's turn, or the end of its episode.
+/// What a reward is computed from, at a seat's turn or at the end of its episode.
 #[derive(Clone, Copy)]
 pub(super) struct Situation<'a> {
-    pub(super) policy: &'a Environment,
+    pub(super) policy: &'a Interface,
     pub(super) truth: &'a Truth,
     pub(super) simulation: &'a Simulation,
     pub(super) flow: usize,
-    /// That ended since its turn before.
+    /// The windows that ended since the flow's previous turn; empty at the end of an episode.
     pub(super) windows: &'a [WindowRecord],
 }
 
 impl Objective {
-    /// What the action on the flow earned since the meter's start.
+    /// Returns the reward of the last action on the flow, measured since `meter` was started.
     pub(super) fn reward(
         &self,
         situation: &Situation<'_>,
@@ -187,8 +199,8 @@ impl Objective {
     }
 }
 
-impl Power {
-    /// The terms of one flow since the meter's start.
+impl PowerObjective {
+    /// Returns a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l of one flow since the meter was started.
     fn of(
         &self,
         situation: &Situation<'_>,

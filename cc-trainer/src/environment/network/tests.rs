@@ -1,16 +1,20 @@
 use super::*;
 
-fn config(text: &str) -> Config {
+fn config(text: &str) -> NetworkConfig {
     toml::from_str(text).expect("a valid configuration")
 }
 
-fn network(text: &str, seed: u64) -> Network {
+fn network(text: &str, seed: u64) -> NetworkEnvironment {
     let world = World::new(config(text)).expect("a valid world");
-    Network::new(Arc::new(world), seed)
+    NetworkEnvironment::new(Arc::new(world), seed)
 }
 
-/// So many turns under a fixed rule.
-fn play(network: &mut Network, turns: usize, rule: impl Fn(&Turn) -> usize) -> Vec<Turn> {
+/// Plays a number of turns under a fixed rule and returns them.
+fn play(
+    network: &mut NetworkEnvironment,
+    turns: usize,
+    rule: impl Fn(&Turn) -> usize,
+) -> Vec<Turn> {
     let mut all = Vec::new();
     for _ in 0..turns {
         let mut turn = Turn::default();
@@ -77,23 +81,24 @@ fn a_seed_repeats_a_run() {
     assert!(run(3) != run(4));
 }
 
-/// By the formula, from what the link can carry.
+/// Compares rewards with the formula's value, derived from what the link can carry.
 #[test]
-fn power_is_best_where_the_window_fills_the_link_and_not_the_queue() {
-    // 12 Mbit/s × 40 ms are 40 packets.
+fn the_power_reward_is_best_where_the_cwnd_fills_the_link_but_not_the_queue() {
+    // The BDP: 12 Mbit/s × 40 ms are 40 segments.
     let mean = |cwnd: u32| {
         let actions = format!("0,/1.2,*1.2,+{cwnd}");
         let text = format!(
             "{ONE}\n[policy]\nactions = \"{actions}\"\ncwnd = {{ min = 2, max = {cwnd} }}\n"
         );
-        // The bound of the window makes +cwnd a fixed one.
+        // The upper bound on the cwnd turns the action +cwnd into a fixed cwnd.
         let turns = play(&mut network(&text, 1), 100, |_| 3);
         let rewards = turns.iter().filter(|turn| turn.first.is_none());
         let rewards: Vec<_> = rewards.map(|turn| f64::from(turn.reward)).skip(2).collect();
         rewards.iter().sum::<f64>() / rewards.len() as f64
     };
     let (little, right, much) = (mean(10), mean(40), mean(80));
-    // ln(1448/1500) at the best; a fifth of the rate, in bursts of ten packets; a delay of 60 ms on 20 of propagation.
+    // ln(1448/1500) at the BDP; a fifth of the rate, in bursts of ten segments, below it; above it
+    // a delay of 60 ms where the propagation takes 20.
     assert!((-0.15..0.02).contains(&right), "{right}");
     assert!((-2.0..-1.5).contains(&little), "{little}");
     assert!((-1.2..-0.9).contains(&much), "{much}");
@@ -109,12 +114,12 @@ fn the_agents_own_reward_can_be_the_objective() {
 }
 
 #[test]
-fn changing_the_window_costs_what_is_asked() {
+fn changing_the_cwnd_costs_the_configured_amount() {
     let with = |switch: f64| {
         let text = format!("{ONE}\n[objective]\nkind = \"power\"\nswitch = {switch}\n");
         play(&mut network(&text, 1), 3, |_| 1)[1].reward
     };
-    // Half the window.
+    // The action halves the cwnd, so the cost is about ln 2.
     let difference = with(0.0) - with(1.0);
     assert!((0.5..0.9).contains(&difference), "{difference}");
 }
@@ -146,7 +151,7 @@ fn several_flows_have_seats_of_their_own() {
 }
 
 #[test]
-fn families_draw_what_they_say() {
+fn random_families_draw_within_their_ranges() {
     let kinds = [
         "constant", "poisson", "cellular", "steps", "ramps", "outages",
     ];
@@ -174,7 +179,7 @@ fn families_draw_what_they_say() {
             let truth = Truth::new(&scenario, 5_000_000_000);
             least = least.min(truth.mean_bits_per_second);
             most = most.max(truth.mean_bits_per_second);
-            lossy += u32::from(scenario.forward.loss != crate::scenario::Loss::None);
+            lossy += u32::from(scenario.forward.loss != cc_sim::scenario::Loss::None);
             let delay = scenario.forward.delay.base.as_secs_f64();
             assert!((0.005..0.0501).contains(&delay));
             assert!(scenario.forward.queue.bytes >= Some(1500));
@@ -182,14 +187,14 @@ fn families_draw_what_they_say() {
         assert!(least > 0.5e6 && most < 65e6, "{kind}: {least} to {most}");
         assert!(most > 1.8 * least, "{kind}");
         assert!((15..45).contains(&lossy), "{kind}: {lossy} of 60");
-        // And they can be played.
+        // An environment of these links can also be played.
         let turns = play(&mut network(&text, 2), 40, |_| 0);
         assert!(turns.iter().any(|turn| turn.first.is_none()), "{kind}");
     }
 }
 
 #[test]
-fn bad_configurations_say_what_and_where() {
+fn invalid_configurations_are_refused_naming_the_setting() {
     for (text, expected) in [
         ("links = []", "links is empty"),
         ("[[links]]", "links[0]: give either"),
@@ -211,7 +216,8 @@ fn bad_configurations_say_what_and_where() {
         ),
         (
             "[[links]]\nrandom = {}\nflows = { schemes = [\"vegas\"] }",
-            "links[0].flows.schemes names the scheme `vegas`; the simulator has bbr, copa, cubic, reno",
+            "links[0].flows.schemes names the scheme `vegas`; \
+             the simulator has bbr, copa, cubic, reno",
         ),
         ("[[links]]\nweight = 0\nrandom = {}", "links[0].weight is 0"),
         ("episode_s = 0", "episode_s is 0"),
@@ -227,7 +233,7 @@ fn bad_configurations_say_what_and_where() {
 }
 
 #[test]
-fn an_episode_may_begin_anywhere_in_a_trace() {
+fn a_shifted_episode_may_begin_anywhere_in_a_trace() {
     let openings = |shift_s: f64| {
         let text = format!(
             "episode_s = 3

@@ -1,34 +1,37 @@
-//! What is known of an episode's link in training and never on a live host: for the objective, and for the critic.
+//! Ground truth about an episode's link, known in simulation and never on a live host. It feeds the
+//! objective and the critic's privileged input.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::path::Nanos;
-use crate::scenario::{Loss, MTU, Scenario, Service};
-use crate::sim::Simulation;
+use cc_sim::path::Nanos;
+use cc_sim::scenario::{Loss, MTU, Scenario, Service};
+use cc_sim::sim::Simulation;
 
-/// An episode's link.
+/// Ground truth about the link of one episode.
 #[derive(Clone, Debug)]
 pub(super) struct Truth {
     scenario: Arc<Scenario>,
-    /// Of the way of the data.
+    /// Mean rate of the link in the direction of the data, bit/s; at least 1.
     pub(super) mean_bits_per_second: f64,
-    /// Whether the flows are learned.
+    /// Whether each flow is learned, in the scenario's order.
     learned: Vec<bool>,
     end: Nanos,
 }
 
-/// Length of what the critic sees beside the observation.
+/// Number of values in the critic's privileged input.
 pub(super) const PRIVILEGED: usize = 12;
 
-/// The rate now is that of so long, ns: of a trace, less would be single packets.
+/// Interval over which the current rate is averaged, ns. On a trace, a shorter
+/// one would count single packets.
 const NOW_NS: u64 = 200_000_000;
 
 impl Truth {
     pub(super) fn new(scenario: &Arc<Scenario>, end: Nanos) -> Self {
         let service = &scenario.forward.service;
         let mean = match service {
-            // What comes in the episode; the mean of a rate that does not repeat gives its last point too much.
+            // The mean over the episode: the mean of a rate that does not repeat gives its last
+            // point too much weight.
             Service::Rate(rate) if rate.points.len() > 1 => {
                 let end = Duration::from_nanos(end);
                 service
@@ -58,28 +61,29 @@ impl Truth {
         nanos(flow.start) <= now && flow.stop.is_none_or(|stop| now < nanos(stop))
     }
 
-    /// How many flows are there.
+    /// Returns the number of flows that have started and not stopped.
     pub(super) fn active(&self, now: Nanos) -> usize {
         (0..self.learned.len())
             .filter(|&flow| self.is_active(flow, now))
             .count()
     }
 
-    /// One-way delay of a data packet on the empty link, s: propagation and the time that the link takes for it.
+    /// Returns the one-way delay of a full-sized data packet on the idle
+    /// link, s: propagation and serialisation.
     pub(super) fn base_delay_s(&self, flow: usize, now: Nanos) -> f64 {
         let extra = self.scenario.flows[flow].extra_delay;
         let propagation = delay_at(&self.scenario.forward.delay, now) + extra;
         propagation.as_secs_f64() + f64::from(MTU) * 8.0 / self.mean_bits_per_second
     }
 
-    /// Base RTT, s.
+    /// Returns the RTT on the idle link, s.
     pub(super) fn base_rtt_s(&self, flow: usize, now: Nanos) -> f64 {
         let extra = self.scenario.flows[flow].extra_delay;
         let back = delay_at(&self.scenario.reverse.delay, now) + extra;
         self.base_delay_s(flow, now) + back.as_secs_f64()
     }
 
-    /// What the critic of a flow sees, each about as large as 1.
+    /// Writes the critic's privileged input for a flow: [`PRIVILEGED`] values of about unit size.
     pub(super) fn privileged(
         &self,
         simulation: &Simulation,
@@ -126,7 +130,7 @@ impl Truth {
             active.ln(),
             learned / active,
             self.end.saturating_sub(now) as f64 / self.end as f64,
-            // How long what waits takes, in base RTTs.
+            // Time to drain the queue, in base RTTs.
             (1.0 + backlog as f64 * 8.0 / rate.max(mean * 0.05) / rtt).ln(),
             window.max(1e-3).ln().clamp(-3.0, 3.0),
             (1.0 + ack_period_ms).ln() / 3.0,
@@ -151,7 +155,7 @@ impl Truth {
     }
 }
 
-fn delay_at(delay: &crate::scenario::Delay, now: Nanos) -> Duration {
+fn delay_at(delay: &cc_sim::scenario::Delay, now: Nanos) -> Duration {
     let changes = delay.changes.iter();
     changes
         .take_while(|change| nanos(change.at) <= now)

@@ -1,0 +1,59 @@
+//! Why the configuration of an environment cannot be used.
+
+use cc_core::interface::InterfaceError;
+
+use super::schemes::SCHEMES;
+use cc_sim::scenario::ScenarioError;
+
+/// Why a [`NetworkConfig`] cannot be used. The message names the setting.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkConfigError {
+    /// A parameter of the decision delay is out of its range; the string names it.
+    #[error("delay: {0}")]
+    Delay(String),
+    /// A links entry has neither `scenarios` nor `random`, or both.
+    #[error(
+        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") \
+         or `random` (a family)"
+    )]
+    Entry {
+        /// Position of the entry in `links`, counted from 0.
+        index: usize,
+    },
+    /// The policy's observation, actions or windows are not valid.
+    #[error("policy.{0}")]
+    Interface(#[from] InterfaceError),
+    /// The configuration has no links entry.
+    #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
+    NoLinks,
+    /// A number is out of its range.
+    #[error("{place} is {found}; expected {least} to {most}")]
+    Range {
+        /// Path of the setting, such as `links[0].random.rate_mbps`.
+        place: String,
+        /// The number in the configuration.
+        found: f64,
+        /// The smallest number that is valid.
+        least: f64,
+        /// The largest number that is valid.
+        most: f64,
+    },
+    /// A scenario is unknown or its file cannot be read.
+    #[error("links: {0}")]
+    Scenario(#[from] ScenarioError),
+    /// A background flow uses a congestion control that the simulator does not have.
+    #[error("{place} names the scheme `{found}`; the simulator has {}", SCHEMES.join(", "))]
+    Scheme {
+        /// The setting or scenario that names it.
+        place: String,
+        /// The name that is unknown, possibly empty.
+        found: String,
+    },
+    /// The scenario's link has no rate, so that throughput cannot be related to it.
+    #[error("the scenario `{scenario}` has no rate, so nothing can be learned on it: leave it out")]
+    Unlimited {
+        /// Name of the scenario, without its set.
+        scenario: String,
+    },
+}

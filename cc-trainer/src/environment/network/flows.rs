@@ -1,0 +1,124 @@
+//! The flows on a training link: how many are learned, and what competes with them.
+
+use std::time::Duration;
+
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, seq::IndexedRandom};
+use serde::{Deserialize, Serialize};
+
+use super::NetworkConfigError;
+use super::range::{check, milliseconds};
+use super::schemes::SCHEMES;
+use cc_sim::scenario::{Flow, MAX_FLOWS};
+
+/// The flows on a link: learned ones, and optionally background flows.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Flows {
+    /// Least and largest number of learned flows.
+    pub learned: [usize; 2],
+    /// All learned flows but the first, and all background flows, start within this many seconds.
+    pub stagger_s: f64,
+    /// Largest extra propagation delay of a flow in each direction, ms; drawn
+    /// uniformly from 0 to it.
+    pub extra_delay_ms: f64,
+    /// Fraction of the episodes that have background flows, 0 to 1.
+    pub background_share: f64,
+    /// Least and largest number of background flows in an episode that has any.
+    pub background: [usize; 2],
+    /// Congestion controls of the background flows, of which each flow draws one. See [`SCHEMES`].
+    pub schemes: Vec<String>,
+}
+
+impl Default for Flows {
+    /// One learned flow from the start, and no background flows.
+    fn default() -> Self {
+        Self {
+            learned: [1, 1],
+            stagger_s: 0.0,
+            extra_delay_ms: 0.0,
+            background_share: 0.0,
+            background: [1, 1],
+            schemes: vec!["cubic".to_owned()],
+        }
+    }
+}
+
+impl Flows {
+    pub(super) fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
+        let counts = |name: &str, [least, most]: [usize; 2], from: usize| {
+            let bounds = [from as f64, MAX_FLOWS as f64 / 2.0];
+            check(least as f64, bounds, || place(name))?;
+            check(most as f64, [least as f64, bounds[1]], || place(name))
+        };
+        counts("learned", self.learned, 1)?;
+        counts("background", self.background, 1)?;
+        check(self.stagger_s, [0.0, 1e5], || place("stagger_s"))?;
+        check(self.extra_delay_ms, [0.0, 1e4], || place("extra_delay_ms"))?;
+        check(self.background_share, [0.0, 1.0], || {
+            place("background_share")
+        })?;
+        for scheme in &self.schemes {
+            check_scheme(scheme, || place("schemes"))?;
+        }
+        if self.background_share > 0.0 && self.schemes.is_empty() {
+            return Err(NetworkConfigError::Scheme {
+                place: place("schemes"),
+                found: String::new(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Vec<Flow> {
+        let stagger = self.stagger_s.min(seconds * 0.8);
+        let extra = |random: &mut Xoshiro256PlusPlus| {
+            milliseconds(random.random::<f64>() * self.extra_delay_ms)
+        };
+        let start = |random: &mut Xoshiro256PlusPlus| {
+            Duration::from_secs_f64(random.random::<f64>() * stagger)
+        };
+        let mut flows = vec![Flow {
+            extra_delay: extra(random),
+            ..Flow::default()
+        }];
+        for _ in 1..random.random_range(self.learned[0]..=self.learned[1]) {
+            flows.push(Flow {
+                start: start(random),
+                extra_delay: extra(random),
+                ..Flow::default()
+            });
+        }
+        if random.random::<f64>() < self.background_share {
+            for _ in 0..random.random_range(self.background[0]..=self.background[1]) {
+                let start = start(random);
+                // Half of the background flows stop before the episode ends.
+                let rest = (seconds - start.as_secs_f64()).max(0.0);
+                let stop = random
+                    .random::<bool>()
+                    .then(|| start + Duration::from_secs_f64(rest * random.random_range(0.2..1.0)));
+                flows.push(Flow {
+                    start,
+                    stop,
+                    scheme: self.schemes.choose(random).cloned(),
+                    extra_delay: extra(random),
+                });
+            }
+        }
+        flows
+    }
+}
+
+/// Checks that the simulator has a congestion control.
+pub(super) fn check_scheme(
+    scheme: &str,
+    place: impl Fn() -> String,
+) -> Result<(), NetworkConfigError> {
+    if SCHEMES.contains(&scheme) {
+        return Ok(());
+    }
+    Err(NetworkConfigError::Scheme {
+        place: place(),
+        found: scheme.to_owned(),
+    })
+}

@@ -1,0 +1,126 @@
+//! The configuration of the environment, and its checked form that environments share.
+
+use cc_core::interface::Interface;
+use cc_ebpf::{Settings, Startup};
+use serde::{Deserialize, Serialize};
+
+use super::links::{Entry, Links};
+use super::range::{Range, ordered};
+use super::truth::PRIVILEGED;
+use super::{NetworkConfigError, Objective, Spec};
+use cc_sim::sim::RECEIVER_REST;
+use cc_sim::sim::control::learned::Learned;
+use cc_sim::sim::serve::{Delay, Mode};
+
+/// Configuration of the simulated links and of the reward, `[environment]` of kind `network`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NetworkConfig {
+    /// Observation, actions and window length of the policy; written to its policy file.
+    pub policy: Interface,
+    /// The links to draw from, each entry with a weight.
+    pub links: Vec<Entry>,
+    /// The reward that is maximised.
+    pub objective: Objective,
+    /// Length of an episode, s.
+    pub episode_s: f64,
+    /// Pause of the receiving applications between two reads, ms. Each episode draws it from this
+    /// range, uniformly in its logarithm.
+    pub receiver_rest_ms: Range,
+    /// Time from the arrival of a window at the agent until its decision is published.
+    pub delay: Delay,
+    /// Whether senders wait for their decisions or go on meanwhile.
+    pub mode: Mode,
+    /// Whether flows keep their initial cwnd until the first decision, as in the mvfst-rl paper,
+    /// instead of starting in slow start.
+    pub constant_start: bool,
+}
+
+impl Default for NetworkConfig {
+    /// The six calibrated Pantheon links of the mvfst-rl paper, 30 s each.
+    fn default() -> Self {
+        Self {
+            policy: Interface::default(),
+            links: vec![Entry {
+                weight: 1.0,
+                scenarios: Some("calibrated".to_owned()),
+                random: None,
+                flows: None,
+                shift_s: 0.0,
+            }],
+            objective: Objective::default(),
+            episode_s: 30.0,
+            receiver_rest_ms: [1e3 * RECEIVER_REST.as_secs_f64(); 2],
+            delay: Delay::default(),
+            mode: Mode::default(),
+            constant_start: false,
+        }
+    }
+}
+
+/// A checked configuration with its scenarios, shared by any number of environments.
+#[derive(Clone, Debug)]
+pub struct World {
+    pub(super) config: NetworkConfig,
+    pub(super) links: Links,
+    /// Settings of the simulated datapath, derived from the policy's interface.
+    pub(super) settings: Settings,
+    pub(super) spec: Spec,
+}
+
+impl World {
+    /// Checks the configuration and reads its scenarios.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when a setting is out of range, a scenario cannot be read, or a link has no
+    /// rate. The message names the setting.
+    pub fn new(config: NetworkConfig) -> Result<Self, NetworkConfigError> {
+        config.policy.validate()?;
+        config.delay.validate().map_err(NetworkConfigError::Delay)?;
+        if !(0.1..=86_400.0).contains(&config.episode_s) {
+            return Err(NetworkConfigError::Range {
+                place: "episode_s".to_owned(),
+                found: config.episode_s,
+                least: 0.1,
+                most: 86_400.0,
+            });
+        }
+        ordered(config.receiver_rest_ms, 1e-3, 100.0, || {
+            "receiver_rest_ms".to_owned()
+        })?;
+        let links = Links::new(&config.links)?;
+        let startup = match config.constant_start {
+            true => Startup::Constant,
+            false => Startup::SlowStart,
+        };
+        Ok(Self {
+            settings: Learned::settings(&config.policy, startup),
+            spec: Spec {
+                seats: links.most_learned(),
+                observation: config.policy.observation_len(),
+                privileged: PRIVILEGED,
+                actions: config.policy.actions.len(),
+                tasks: links.tasks().len(),
+            },
+            links,
+            config,
+        })
+    }
+
+    /// Returns the sizes of this world's environments.
+    pub fn spec(&self) -> Spec {
+        self.spec
+    }
+
+    /// Returns the names of the tasks in order: the scenarios' names, and `random-N` for links
+    /// entry N when it is a random family.
+    pub fn tasks(&self) -> &[String] {
+        self.links.tasks()
+    }
+
+    /// Returns the configuration that this world was made from.
+    pub fn config(&self) -> &NetworkConfig {
+        &self.config
+    }
+}

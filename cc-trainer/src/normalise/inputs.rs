@@ -1,0 +1,53 @@
+//! Shapes of the inputs of a policy network, before they are normalised.
+
+use cc_core::interface::{Interface, STATISTICS};
+use cc_ebpf::{Feature, Unit};
+
+use super::Input;
+
+/// Payload of a full-sized segment, bytes.
+const SEGMENT: f32 = 1448.0;
+/// Smallest difference between delivery rates that matters, bytes/s.
+const RATE: f32 = 10_000.0;
+
+/// Returns the shape of each input of an observation, in order.
+///
+/// Features go through a logarithm in which the smallest amount that matters (a
+/// millisecond, a segment, 80 kbit/s, a count of one) is a unit. The one-hot past actions
+/// are 0 or 1 and stay as they are.
+pub fn input_shapes(interface: &Interface) -> Vec<Input> {
+    let scales = &interface.scales;
+    let curvature = |feature: Feature| match feature.unit() {
+        Unit::Micros => scales.time_ms,
+        Unit::Bytes => scales.bytes / SEGMENT,
+        Unit::KilobytesPerSecond => scales.bytes / RATE,
+        Unit::Count => 1.0,
+    };
+    let features = Feature::ALL.map(|feature| Input::logarithmic(curvature(feature)));
+    let mut inputs = vec![features; STATISTICS].concat();
+    for _ in 0..interface.history {
+        inputs.extend(std::iter::repeat_n(Input::LINEAR, interface.actions.len()));
+        inputs.push(Input::logarithmic(scales.bytes / SEGMENT));
+    }
+    inputs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_input_has_a_shape_whose_unit_is_a_segment_or_a_millisecond() {
+        let interface = Interface::default();
+        let inputs = input_shapes(&interface);
+        assert_eq!(inputs.len(), interface.observation_len());
+        // Index 20 starts the means: 0.01 is a delay of 1 ms in units of 100 ms, 1.448 one segment
+        // in units of 1000 bytes.
+        let (delay, cwnd) = (20 + Feature::Delay as usize, 20 + Feature::Cwnd as usize);
+        assert!((inputs[delay].apply(0.01) - 2_f32.ln()).abs() < 1e-6);
+        assert!((inputs[cwnd].apply(1.448) - 2_f32.ln()).abs() < 1e-6);
+        let newest = interface.past_action(1);
+        assert_eq!(inputs[newest].apply(1.0), 1.0);
+        assert!((inputs[newest + 5].apply(1.448) - 2_f32.ln()).abs() < 1e-6);
+    }
+}
