@@ -49,7 +49,8 @@ pub struct Config {
     /// Time between two checkpoints, s.
     #[serde(default = "default_checkpoint_seconds")]
     pub checkpoint_seconds: f64,
-    /// How cc-agent selects actions when it serves the policy file, unless it is told otherwise.
+    /// How cc-agent selects actions when it serves the policy file, unless its options say
+    /// otherwise; part of the file.
     #[serde(default)]
     pub serving: Serving,
     /// The environment to learn in.
@@ -158,7 +159,7 @@ pub enum WhenFull {
 pub struct Overrides {
     /// Replaces [`Config::steps`], the steps of the run.
     pub steps: Option<u64>,
-    /// Replaces [`Config::seed`], which determines randomness.
+    /// Replaces [`Config::seed`], the seed of the run.
     pub seed: Option<u64>,
     /// Replaces [`Config::device`], which the learner computes on.
     pub device: Option<DeviceKind>,
