@@ -4,27 +4,23 @@
 //! Both run on the live kernel, as root. `rlcc` has a fixed window larger than it needs, so that only
 //! its cost differs from cubic's. The runs alternate, and the figures are medians.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-mod report;
-
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Flow, Offloads, Path, ProgramTime, Sink};
-use report::{Report, median};
+use cc_lab::{AfterEnd, Agent, Flow, Offloads, Path, ProgramTime, Sink};
+use cc_lab::{Report, median};
 
 const ROUNDS: usize = 9;
 const SETTLE: Duration = Duration::from_millis(300);
 const MEASURE: Duration = Duration::from_millis(1_500);
 
 fn main() -> anyhow::Result<()> {
-    if let Some(reason) = lab::unmet_requirement() {
+    if let Some(reason) = cc_lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = lab::exclusive();
+    let _exclusive = cc_lab::exclusive();
     let mut report = Report::new("datapath");
     let path = Path::direct(Offloads::On);
-    let name = lab::unique_name();
+    let name = cc_lab::unique_name();
     let agent = |more: &[&str]| {
         let mut arguments = vec!["--policy", "fixed:2000"];
         arguments.extend(more);

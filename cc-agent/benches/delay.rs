@@ -4,14 +4,10 @@
 //! A flow with a fixed window on a 100 Mbit/s path. Agents that need 0, 25, 50 and 200 ms more for
 //! each inference take turns, and the figures are medians.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-mod report;
-
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Bottleneck, Flow, Path, ProgramTime, Sink};
-use report::{Report, median};
+use cc_lab::{AfterEnd, Agent, Bottleneck, Flow, Path, ProgramTime, Sink};
+use cc_lab::{Report, median};
 
 const DELAYS_MS: [u32; 4] = [0, 25, 50, 200];
 const ROUNDS: usize = 5;
@@ -19,10 +15,10 @@ const SETTLE: Duration = Duration::from_millis(1_500);
 const MEASURE: Duration = Duration::from_secs(4);
 
 fn main() -> anyhow::Result<()> {
-    if let Some(reason) = lab::unmet_requirement() {
+    if let Some(reason) = cc_lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = lab::exclusive();
+    let _exclusive = cc_lab::exclusive();
     let mut report = Report::new("delay");
     let path = Path::through(Bottleneck {
         rate_mbit: 100,
@@ -37,7 +33,7 @@ fn main() -> anyhow::Result<()> {
     );
     for _ in 0..ROUNDS {
         for (index, delay) in DELAYS_MS.into_iter().enumerate() {
-            let name = lab::unique_name();
+            let name = cc_lab::unique_name();
             let added = delay.to_string();
             let arguments = ["--policy", "fixed:60", "--added-delay-ms", &added];
             let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, &arguments);

@@ -1,14 +1,10 @@
 //! Many flows at once: how soon their windows are answered, and what becomes of those that find no
 //! slot.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-mod report;
-
 use std::{thread, time::Duration};
 
-use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
-use report::Report;
+use cc_lab::Report;
+use cc_lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
 
 const FLOWS: usize = 1_000;
 const SECONDS: u64 = 30;
@@ -16,10 +12,10 @@ const SLOTS: usize = 10_000;
 const SURPLUS: usize = 200;
 
 fn main() -> anyhow::Result<()> {
-    if let Some(reason) = lab::unmet_requirement() {
+    if let Some(reason) = cc_lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = lab::exclusive();
+    let _exclusive = cc_lab::exclusive();
     let mut report = Report::new("flows");
     let path = Path::through(Bottleneck {
         rate_mbit: 400,
@@ -32,7 +28,7 @@ fn main() -> anyhow::Result<()> {
 
 /// 1,000 flows under the default policy.
 fn answers(path: &Path, report: &mut Report) {
-    let name = lab::unique_name();
+    let name = cc_lab::unique_name();
     let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, &[]);
     let sink = Sink::listen(&path.receiver, AfterEnd::Close);
     let to = sink.at(path.receiver4());
@@ -68,7 +64,7 @@ fn answers(path: &Path, report: &mut Report) {
 
 /// More flows than slots: the surplus runs without.
 fn exhaustion(path: &Path, report: &mut Report) {
-    let name = lab::unique_name();
+    let name = cc_lab::unique_name();
     let slots = SLOTS.to_string();
     let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, &["--slots", &slots]);
     let sink = Sink::listen(&path.receiver, AfterEnd::Close);

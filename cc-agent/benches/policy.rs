@@ -4,16 +4,14 @@
 //! Prints a table; where the environment variable `BENCH_JSON` names a file, writes the figures to
 //! it as well. The networks have random weights: how long one takes does not depend on them.
 
-mod report;
-
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use cc_agent::environment::Environment;
-use cc_agent::policy::export::ActorCritic;
-use cc_agent::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
-use report::{Report, median};
+use cc_core::interface::Interface;
+use cc_core::policy::export::ActorCritic;
+use cc_core::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
+use cc_lab::{Report, median};
 
 /// How many flows are decided at once.
 const BATCHES: [usize; 4] = [1, 8, 64, 256];
@@ -66,7 +64,7 @@ fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy
     let meta = PolicyMeta {
         name: name.to_owned(),
         kind: PolicyKind::Heuristic,
-        environment: Environment::default(),
+        interface: Interface::default(),
         hidden: hidden.to_vec(),
         state,
         serving: Default::default(),
@@ -82,7 +80,7 @@ fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy
 
 /// The mean time of a call that decides for `batch` flows, their memories carried along.
 fn seconds_a_call(policy: &mut OnnxPolicy, batch: usize) -> anyhow::Result<f64> {
-    let observation = vec![0.5; policy.environment().observation_len()];
+    let observation = vec![0.5; policy.interface().observation_len()];
     let query = Query {
         observation,
         reward: 0.1,

@@ -1,23 +1,17 @@
 //! What recording costs: processor time and decision delay of an agent that records, beside one that does not, and the
 //! bytes of a decision. Both run at the same time, each on a path of its own, and change places every round.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-mod report;
-
 use std::{thread, time::Duration};
 
-use cc_agent::{
-    recording::{files, read},
-    status::Snapshot,
-};
-use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
+use cc_core::status::Snapshot;
+use cc_lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink};
+use cc_lab::{Report, median};
+use cc_recording::{files, read};
 use nix::sys::{
     resource::{UsageWho, getrusage},
     signal::Signal,
     time::TimeValLike,
 };
-use report::{Report, median};
 use tempfile::TempDir;
 
 const FLOWS: usize = 200;
@@ -25,10 +19,10 @@ const ROUNDS: usize = 6;
 const SECONDS: u64 = 20;
 
 fn main() -> anyhow::Result<()> {
-    if let Some(reason) = lab::unmet_requirement() {
+    if let Some(reason) = cc_lab::unmet_requirement() {
         anyhow::bail!("this benchmark needs the live kernel: {reason}");
     }
-    let _exclusive = lab::exclusive();
+    let _exclusive = cc_lab::exclusive();
     let mut report = Report::new("recording");
     let bottleneck = Bottleneck {
         rate_mbit: 50,
@@ -106,9 +100,9 @@ struct Served {
 
 impl Served {
     fn start(path: &Path, arguments: &[&str]) -> Self {
-        let name = lab::unique_name();
+        let name = cc_lab::unique_name();
         let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, arguments);
-        let start_cpu_s = lab::eventually("it has begun to serve", || {
+        let start_cpu_s = cc_lab::eventually("it has begun to serve", || {
             Some(agent.status().cpu_s).filter(|&cpu_s| cpu_s > 0.0)
         });
         let sink = Sink::listen(&path.receiver, AfterEnd::Close);
@@ -125,7 +119,7 @@ impl Served {
     /// when it has ended, its recording complete: to ask it until then would cost it more than to record does.
     fn end(mut self) -> (Snapshot, f64) {
         drop(self.crowd);
-        let status = lab::eventually("all flows closed", || {
+        let status = cc_lab::eventually("all flows closed", || {
             Some(self.agent.status()).filter(|status| status.live_flows == 0)
         });
         let before = ended_children_us();

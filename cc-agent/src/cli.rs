@@ -10,15 +10,11 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::{
-    config::RunOptions,
-    kernel::host,
-    logging,
-    observe::ObserveOptions,
+use crate::{config::RunOptions, kernel::host, logging, observe::ObserveOptions, serve, view};
+use cc_client::fetch;
+use cc_core::{
     policy::PolicyFile,
-    serve,
-    status::{self, default_socket, fetch},
-    view,
+    status::{self, default_socket},
 };
 
 /// A learned TCP congestion control for stock Linux kernels.
@@ -193,7 +189,7 @@ fn reload(file: &Path, canary: Option<f64>, place: &Place) -> anyhow::Result<Exi
 }
 
 fn tell(place: &Place, command: status::Command) -> anyhow::Result<ExitCode> {
-    let outcome = status::command(&place.socket(), command)?;
+    let outcome = cc_client::command(&place.socket(), command)?;
     write(&outcome)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,16 +7,19 @@ use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
-    action::ActionSpace,
     deploy::{Canary, DeployError, Loaded, Loader},
-    environment::Environment,
     kernel,
-    policy::{PolicySpec, Serving},
     record::RecordOptions,
-    recording::{AddressKey, Addresses, Limits},
-    status::default_socket,
-    trial::GuardRails,
 };
+use cc_core::{
+    action::ActionSpace,
+    canary::GuardRails,
+    interface::Interface,
+    policy::{PolicySpec, Serving},
+    rows::{AddressKey, Addresses},
+    status::default_socket,
+};
+use cc_recording::Limits;
 
 /// Options of `cc-agent run`, each also a key of the file (with `_` for `-`); the command line wins.
 #[derive(Args, Clone, Debug, Default, Deserialize)]
@@ -315,46 +318,44 @@ impl RunOptions {
 
         let spec = self.policy.clone().unwrap_or_default();
         let loader = Loader {
-            environment: self.environment(),
+            interface: self.interface(),
             serving: self.serving,
             seed: self.seed.unwrap_or(0),
         };
         let policy = loader.load(&spec)?;
-        let environment = policy.policy.environment().clone();
-        self.check_against(&spec, &environment)?;
+        let interface = policy.policy.interface().clone();
+        self.check_against(&spec, &interface)?;
         let cwnd_max = self
             .cwnd_max
-            .unwrap_or(environment.cwnd.max)
-            .min(environment.cwnd.max);
+            .unwrap_or(interface.cwnd.max)
+            .min(interface.cwnd.max);
         if let PolicySpec::Fixed(cwnd) = spec
-            && !(environment.cwnd.min..=cwnd_max).contains(&cwnd)
+            && !(interface.cwnd.min..=cwnd_max).contains(&cwnd)
         {
             let expected = format!(
                 "a window within --cwnd-min {} and --cwnd-max {cwnd_max}",
-                environment.cwnd.min
+                interface.cwnd.min
             );
             return Err(out_of_range("--policy", &spec, expected));
         }
         let rails = self.rails()?;
-        let canary = self.canary(&loader, rails, &environment)?;
+        let canary = self.canary(&loader, rails, &interface)?;
         let ack_filter = self
             .per_ack
             .clone()
             .map_or(AckFilter::Off, |option| option.0);
+        let startup = self.startup.clone();
+        let datapath = cc_ebpf::Settings {
+            heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
+            cwnd_max,
+            ..interface.datapath_settings()
+        }
+        .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
+        .with_ack_filter(ack_filter);
         Ok(Settings {
             datapath: kernel::Options {
                 slots,
-                window_ns: u64::from(environment.window_ms) * 1_000_000,
-                heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
-                min_rtt_window_ns: u64::from(environment.min_rtt_window_s) * 1_000_000_000,
-                cwnd_min: environment.cwnd.min,
-                cwnd_max,
-                startup: self
-                    .startup
-                    .clone()
-                    .map_or(Startup::SlowStart, |option| option.0),
-                pacing_gain: environment.pacing_gain,
-                ack_filter,
+                settings: datapath,
                 cgroup: self.cgroup.clone(),
                 name: name.clone(),
             },
@@ -389,7 +390,7 @@ impl RunOptions {
         &self,
         loader: &Loader,
         rails: GuardRails,
-        running: &Environment,
+        running: &Interface,
     ) -> Result<Option<Canary>, ConfigError> {
         let (percent, spec) = match (self.canary, &self.candidate) {
             (None, None) => return Ok(None),
@@ -441,22 +442,22 @@ impl RunOptions {
     }
 
     /// The environment that policies without a file of their own work in.
-    fn environment(&self) -> Environment {
-        let mut environment = Environment::default();
-        let defaults = environment.cwnd;
-        environment.window_ms = self.window_ms.unwrap_or(environment.window_ms);
-        environment.history = self.history.unwrap_or(environment.history);
-        environment.cwnd.min = self.cwnd_min.unwrap_or(defaults.min);
-        environment.cwnd.max = self.cwnd_max.unwrap_or(defaults.max);
-        environment.pacing_gain = self.pacing_gain;
+    fn interface(&self) -> Interface {
+        let mut interface = Interface::default();
+        let defaults = interface.cwnd;
+        interface.window_ms = self.window_ms.unwrap_or(interface.window_ms);
+        interface.history = self.history.unwrap_or(interface.history);
+        interface.cwnd.min = self.cwnd_min.unwrap_or(defaults.min);
+        interface.cwnd.max = self.cwnd_max.unwrap_or(defaults.max);
+        interface.pacing_gain = self.pacing_gain;
         if let Some(actions) = &self.actions {
-            environment.actions = actions.clone();
+            interface.actions = actions.clone();
         }
-        environment
+        interface
     }
 
     /// Refuses options that a policy's file has other values for.
-    fn check_against(&self, spec: &PolicySpec, has: &Environment) -> Result<(), ConfigError> {
+    fn check_against(&self, spec: &PolicySpec, has: &Interface) -> Result<(), ConfigError> {
         let contradiction = |option, asked: String, has: String| ConfigError::Contradiction {
             option,
             asked,
@@ -608,8 +609,11 @@ mod tests {
     fn nothing_is_the_default_policy_as_rlcc() {
         let settings = resolve("").expect("defaults are valid");
         assert_eq!(settings.datapath.name, "rlcc");
-        assert_eq!(settings.datapath.window_ns, 100_000_000);
-        assert_eq!(settings.datapath.ack_filter, AckFilter::Off);
+        assert_eq!(settings.datapath.settings.window_ns, 100_000_000);
+        assert_eq!(
+            settings.datapath.settings.ack_filter,
+            AckFilter::Off.encode().0
+        );
         assert_eq!(settings.per_ack_file, None);
         assert!(settings.record.is_none());
         assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
@@ -644,14 +648,17 @@ mod tests {
             kernel::Options {
                 name: "x".into(),
                 slots: 5,
-                window_ns: 50_000_000,
-                heartbeat_limit_ns: 500_000_000,
-                min_rtt_window_ns: 10_000_000_000,
-                cwnd_min: 4,
-                cwnd_max: 50,
-                startup: Startup::Constant,
-                pacing_gain: Some(1.5),
-                ack_filter: AckFilter::Port(80),
+                settings: cc_ebpf::Settings {
+                    window_ns: 50_000_000,
+                    heartbeat_limit_ns: 500_000_000,
+                    min_rtt_window_ns: 10_000_000_000,
+                    cwnd_min: 4,
+                    cwnd_max: 50,
+                    ..cc_ebpf::Settings::default()
+                }
+                .with_startup(Startup::Constant)
+                .with_pacing_gain(Some(1.5))
+                .with_ack_filter(AckFilter::Port(80)),
                 cgroup: Some("/c".into()),
             }
         );

@@ -1,11 +1,11 @@
 //! Which policies an agent serves: how they are loaded, and what one must share with those that run.
 
-use crate::{
+use crate::record::Run;
+use cc_core::{
     agent::Served,
-    environment::Environment,
+    canary::GuardRails,
+    interface::Interface,
     policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
-    record::Run,
-    trial::GuardRails,
 };
 
 /// A policy, ready to decide.
@@ -34,7 +34,7 @@ pub struct Canary {
 #[derive(Clone, Debug)]
 pub struct Loader {
     /// What policies without a file work in.
-    pub environment: Environment,
+    pub interface: Interface,
     /// How files are served, if not as they ask for themselves.
     pub serving: Option<Serving>,
     /// Of every random choice.
@@ -78,7 +78,7 @@ impl Loader {
     /// [`DeployError::Policy`].
     pub fn load(&self, spec: &PolicySpec) -> Result<Loaded, DeployError> {
         let policy = spec
-            .load(&self.environment, self.serving, self.seed)
+            .load(&self.interface, self.serving, self.seed)
             .map_err(|source| DeployError::Policy {
                 policy: spec.clone(),
                 source,
@@ -101,12 +101,12 @@ impl Loader {
     pub fn load_beside(
         &self,
         spec: &PolicySpec,
-        running: &Environment,
+        running: &Interface,
     ) -> Result<Loaded, DeployError> {
         let loaded = self.load(spec)?;
-        let found = loaded.policy.environment();
-        let pacing = |environment: &Environment| {
-            let gain = environment.pacing_gain;
+        let found = loaded.policy.interface();
+        let pacing = |interface: &Interface| {
+            let gain = interface.pacing_gain;
             gain.map_or_else(|| "none".into(), |gain| gain.to_string())
         };
         for (field, found, running) in [
@@ -138,13 +138,10 @@ impl Loader {
 impl Loaded {
     /// It, as the agent's core knows it; with the header of its rows where `run` is recorded.
     pub fn served(&self, run: Option<&Run>) -> Served {
-        let environment = self.policy.environment().clone();
+        let interface = self.policy.interface().clone();
         let metadata = self.policy.file().map(|file| file.meta.clone());
-        let header = run.map(|run| run.header(environment.clone(), &self.name, metadata).into());
-        Served {
-            environment,
-            header,
-        }
+        let header = run.map(|run| run.header(interface.clone(), &self.name, metadata).into());
+        Served { interface, header }
     }
 }
 
@@ -159,15 +156,15 @@ fn describe(spec: &PolicySpec, file: Option<&Summary>) -> String {
 mod tests {
     use super::*;
 
-    type Change = fn(&mut Environment);
+    type Change = fn(&mut Interface);
 
     /// Loads a policy that works in another environment than the one that runs.
     fn load_changed(change: Change) -> Result<(), String> {
-        let running = Environment::default();
-        let mut environment = running.clone();
-        change(&mut environment);
+        let running = Interface::default();
+        let mut interface = running.clone();
+        change(&mut interface);
         let loader = Loader {
-            environment,
+            interface,
             serving: None,
             seed: 0,
         };

@@ -1,39 +1,18 @@
-//! The userspace half of a learned congestion control: it turns each flow's windows into
-//! observations, runs a policy on them, and publishes the windows that it decides.
+//! The agent: loads the BPF datapath, runs a policy on each flow's windows, and publishes the cwnds
+//! that it decides.
 //!
-//! Without the feature `kernel` (on by default) only the pure part is built, the one that the trainer
-//! shares: [`action`], [`agent`], [`environment`], [`observation`], [`observed`], [`policy`], [`recording`],
-//! [`reward`] and [`trial`].
+//! What it decides, and on what, is [`cc_core`]'s. This crate is the edge that does the I/O: the
+//! [`kernel`]'s interface, the event loop ([`serve`]), the status socket ([`status`]), the live [`view`] and the
+//! command line ([`cli`]).
 
-#[cfg(feature = "kernel")]
 pub mod acks;
-pub mod action;
-pub mod agent;
-#[cfg(feature = "kernel")]
 pub mod cli;
-#[cfg(feature = "kernel")]
 pub mod config;
-#[cfg(feature = "kernel")]
 pub mod deploy;
-pub mod environment;
-#[cfg(feature = "kernel")]
 pub mod kernel;
-#[cfg(feature = "kernel")]
 pub mod logging;
-pub mod observation;
-#[cfg(feature = "kernel")]
 pub mod observe;
-pub mod observed;
-pub mod policy;
-#[cfg(feature = "kernel")]
 pub mod record;
-pub mod recording;
-pub mod reward;
-#[cfg(feature = "kernel")]
 pub mod serve;
-mod silence;
-#[cfg(feature = "kernel")]
 pub mod status;
-pub mod trial;
-#[cfg(feature = "kernel")]
 pub mod view;

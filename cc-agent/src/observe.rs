@@ -16,17 +16,19 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    action::ActionSpace,
     config::{AddressesOption, RunOptions, Settings},
     kernel::{
         self, Observer, clock, datapath,
         observer::{self, Source},
     },
+    record::Run,
+};
+use cc_core::{
+    action::ActionSpace,
     observed::{Observed, Share},
     policy::PolicySpec,
-    record::Run,
-    recording::Recorder,
 };
+use cc_recording::Recorder;
 
 /// Records taken between two looks at everything else.
 const DRAIN: usize = 4_096;
@@ -149,21 +151,21 @@ struct Service {
 
 impl Service {
     fn new(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
-        let environment = settings.policy.policy.environment().clone();
+        let interface = settings.policy.policy.interface().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
-            window_ns: settings.datapath.window_ns,
-            min_rtt_window_ns: settings.datapath.min_rtt_window_ns,
+            window_ns: settings.datapath.settings.window_ns,
+            min_rtt_window_ns: settings.datapath.settings.min_rtt_window_ns,
             ack_filter: AckFilter::Off,
             selection,
             source: None,
         };
-        let mut observed = Observed::new(environment.clone(), options.slots as usize);
+        let mut observed = Observed::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
         if let Some(options) = settings.record {
             let run = Run::begin(options.addresses.clone());
             recorder = Some(run.record(options.limits)?);
-            let header = run.header(environment, "observed", None);
+            let header = run.header(interface, "observed", None);
             observed.record(header, run.episodes(), options.addresses);
         }
         let observer = Observer::attach(&options)?;

@@ -8,12 +8,13 @@ use std::{
 
 use tracing::warn;
 
-use crate::{
-    environment::Environment,
-    kernel::{clock, priority},
+use crate::kernel::{clock, priority};
+use cc_core::{
+    interface::Interface,
     policy::PolicyMeta,
-    recording::{Addresses, Episodes, FileHeader, Limits, Recorder, RecordingError},
+    rows::{Addresses, Episodes, FileHeader},
 };
+use cc_recording::{Limits, Recorder, RecordingError};
 
 /// Niceness of the thread that writes: it has seconds, the others milliseconds.
 const NICENESS: i32 = 10;
@@ -78,12 +79,12 @@ impl Run {
     /// The header of the files of one policy.
     pub fn header(
         &self,
-        environment: Environment,
+        interface: Interface,
         policy: &str,
         policy_metadata: Option<PolicyMeta>,
     ) -> FileHeader {
         FileHeader {
-            environment,
+            interface,
             policy: policy.into(),
             policy_metadata,
             agent_version: env!("CARGO_PKG_VERSION").into(),

@@ -28,17 +28,20 @@ use tracing::{info, warn};
 
 use crate::{
     acks::AckWriter,
-    agent::{Agent, Batch},
     config::Settings,
     deploy::{DeployError, Loaded, Loader},
     kernel::{self, Datapath, clock, priority, sysctl::DefaultCongestionControl},
-    policy::{Choice, Policy, PolicySpec},
     record::Run,
-    recording::{Recorder, RecordingStatus},
-    status::{Command, Outcome, Percentiles, Server, Snapshot, Told, Trial},
-    trial::{GuardRails, Share, Side},
+    status::{Server, Told},
     view,
 };
+use cc_core::{
+    agent::{Agent, Batch},
+    canary::{GuardRails, Share, Side},
+    policy::{Choice, Policy, PolicySpec},
+    status::{Command, Outcome, Percentiles, RecordingStatus, Snapshot, Trial},
+};
+use cc_recording::Recorder;
 
 /// Flows in one call of the policy, at most: enough for its full speed, and no flow waits for more.
 const BATCH: usize = 256;
@@ -141,8 +144,8 @@ impl Service {
         commands: mpsc::Receiver<Told>,
     ) -> Result<Self, anyhow::Error> {
         let policy = settings.policy;
-        let environment = policy.policy.environment().clone();
-        let mut agent = Agent::new(environment, datapath.slots());
+        let interface = policy.policy.interface().clone();
+        let mut agent = Agent::new(interface, datapath.slots());
         let (mut recorder, mut run) = (None, None);
         if let Some(options) = settings.record {
             let begun = Run::begin(options.addresses.clone());
@@ -154,7 +157,7 @@ impl Service {
         for flow in datapath.live_flows() {
             agent.adopt(&flow);
         }
-        let limit = Duration::from_nanos(settings.datapath.heartbeat_limit_ns);
+        let limit = Duration::from_nanos(settings.datapath.settings.heartbeat_limit_ns);
         let acks = match &settings.per_ack_file {
             Some(path) => Some(AckWriter::create(path)?),
             None => None,
@@ -331,7 +334,7 @@ impl Service {
         tell: Option<oneshot::Sender<Outcome>>,
     ) {
         let loader = self.policies.loader.clone();
-        let running = self.agent.environment().clone();
+        let running = self.agent.interface().clone();
         let loads = self.loads.0.clone();
         task::spawn_blocking(move || {
             // Best effort, as it is at the start.

@@ -1,445 +1,511 @@
-//! What a running agent tells about itself: the snapshot, what it says about the time since an
-//! earlier one, and which of its counters mean trouble.
-//!
-//! [`Server`] hands snapshots out over a Unix socket, [`fetch`] gets one.
+//! Snapshots and commands over a Unix socket: who connects says what it wants in a line of JSON, or nothing, and gets a
+//! line of JSON.
 
-mod socket;
-mod text;
-
-pub use crate::recording::RecordingStatus;
-pub use socket::{Command, Outcome, Server, StatusError, Told, command, default_socket, fetch};
-pub(crate) use text::{clock, digits};
-
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-use cc_ebpf::Counter;
-use serde::{Deserialize, Serialize};
-
-use crate::{
-    agent::{Counts, FlowView},
-    trial::SideReport,
+use std::{
+    fs, io,
+    os::unix::{
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        net::{SocketAddr, UnixListener},
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
-/// The state of a running agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// Name of the congestion control that it serves.
-    pub name: String,
-    /// Version of the agent.
-    pub version: String,
-    /// Process id of the agent.
-    pub pid: u32,
-    /// The policy, in a line.
-    pub policy: String,
-    /// Since the start, s.
-    pub uptime_s: f64,
-    /// Slots for flows.
-    pub slots: usize,
-    /// Live flows.
-    pub live_flows: usize,
-    /// Flows that a former agent had left behind and that this one took over.
-    pub adopted_flows: usize,
-    /// Counts on the agent's side.
-    pub agent: Counts,
-    /// The datapath's counters by name ([`cc_ebpf::Counter`]).
-    pub datapath: BTreeMap<String, u64>,
-    /// From window end to publication.
-    pub decision_delay: Percentiles,
-    /// Time that the policy takes for a batch.
-    pub inference: Percentiles,
-    /// Mean number of flows in a batch.
-    pub mean_batch: f64,
-    /// Processor time that the agent has used, s.
-    pub cpu_s: f64,
-    /// How the trial of a candidate policy stands, where there is one.
-    #[serde(default)]
-    pub trial: Option<Trial>,
-    /// What became of the last trial, and of the last policy that was to be loaded.
-    #[serde(default)]
-    pub news: Option<String>,
-    /// How the recording is going, where there is one.
-    #[serde(default)]
-    pub recording: Option<RecordingStatus>,
-    /// The flows, at most as many as a screen has use for.
-    pub flows: Vec<FlowView>,
+use bytes::Bytes;
+use cc_client::{StatusError, fetch};
+use cc_core::status::{Command, Outcome, Reply, Request, Snapshot};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::timeout,
+};
+
+/// A command, and where its outcome goes.
+pub type Told = (Command, oneshot::Sender<Outcome>);
+
+/// How long a client may take to say what it wants; one that says nothing wants the status.
+const REQUEST_PATIENCE: Duration = Duration::from_millis(200);
+/// The longest request, bytes.
+const LONGEST_REQUEST: u64 = 1 << 14;
+/// How long a client may take to read its answer.
+const SERVER_PATIENCE: Duration = Duration::from_secs(1);
+/// Clients answered at the same time; others wait in the socket's backlog.
+const CLIENTS: usize = 32;
+
+/// Why an agent has no status socket.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// A running agent has the socket.
+    #[error("{} is in use by {owner}; stop it, or choose another socket with --socket", path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+        /// Who has it, as far as it tells.
+        owner: String,
+    },
+    /// The socket's place is taken by something else, or a system call failed.
+    #[error(transparent)]
+    Place(#[from] StatusError),
 }
 
-/// A candidate policy beside the current one.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
-    /// The candidate, in a line.
-    pub candidate: String,
-    /// Its share of the new flows, percent.
-    pub percent: f64,
-    /// Flows that each side needs before the guard rails hold.
-    pub flows_needed: u64,
-    /// How the current policy's flows fare.
-    pub current_flows: SideReport,
-    /// How the candidate's flows fare.
-    pub candidate_flows: SideReport,
+/// The agent's end of the socket. Dropping it removes the socket's file.
+#[derive(Debug)]
+pub struct Server {
+    listener: UnixListener,
+    file: SocketFile,
 }
 
-/// A distribution of durations in ms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Percentiles {
-    /// How many there were.
-    pub count: u64,
-    /// Median.
-    pub p50_ms: f64,
-    /// 99 % are at most this.
-    pub p99_ms: f64,
-    /// 99.9 % are at most this.
-    pub p999_ms: f64,
-    /// Largest.
-    pub max_ms: f64,
-}
-
-/// A counter of the agent or of its datapath.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// Its name in reports.
-    pub name: String,
-    /// Its value since the agent's start.
-    pub value: u64,
-    /// What a value above zero means, for the counters that should stay there.
-    pub trouble: Option<&'static str>,
-}
-
-/// What happened between two snapshots.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Recent {
-    /// Time between them, s.
-    pub seconds: f64,
-    /// Decisions published per second.
-    pub decisions_per_s: f64,
-    /// Processor time used per time, 1 is one processor.
-    pub cpu: f64,
-    /// Delivery rate of all listed flows together, Mbit/s.
-    pub rate_mbps: f64,
-    /// The longest queueing delay of the listed flows, ms.
-    pub queue_ms: f64,
-    /// Slots and generations of the flows without a new window.
-    quiet: HashSet<(u32, u32)>,
-}
-
-impl Snapshot {
-    /// What happened since `previous`, or since the start where there is no earlier snapshot of
-    /// the same agent.
-    pub fn since(&self, previous: Option<&Self>) -> Recent {
-        let previous = previous.filter(|previous| self.continues(previous));
-        let seconds = self.uptime_s - previous.map_or(0.0, |p| p.uptime_s);
-        let decisions = self.agent.decisions - previous.map_or(0, |p| p.agent.decisions);
-        let cpu_s = self.cpu_s - previous.map_or(0.0, |p| p.cpu_s);
-        let per_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
-        let windows: HashMap<(u32, u32), u32> = previous
-            .iter()
-            .flat_map(|previous| &previous.flows)
-            .map(|flow| (key(flow), flow.window))
-            .collect();
-        let is_quiet = |flow: &&FlowView| windows.get(&key(flow)) == Some(&flow.window);
-        let quiet: HashSet<_> = self.flows.iter().filter(is_quiet).map(key).collect();
-        let busy = || self.flows.iter().filter(|flow| !quiet.contains(&key(flow)));
-        Recent {
-            seconds,
-            decisions_per_s: per_second(decisions as f64),
-            cpu: per_second(cpu_s),
-            // Not sum(), which makes -0.0 of no flows.
-            rate_mbps: busy().fold(0.0, |sum, flow| sum + flow.rate_mbps),
-            queue_ms: busy().map(|flow| flow.queue_ms).fold(0.0, f64::max),
-            quiet,
+impl Server {
+    /// Makes a socket that its owner and group may connect to, and the directory for it. What a
+    /// dead agent left behind is replaced.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::InUse`] when another agent answers there, [`ServerError::Place`] otherwise.
+    pub fn bind(path: &Path) -> Result<Self, ServerError> {
+        // Nobody could connect to a path that is too long.
+        SocketAddr::from_pathname(path)
+            .map_err(StatusError::failed("creating the socket", path))?;
+        if let Some(directory) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(directory)
+                .map_err(StatusError::failed("creating the directory", directory))?;
         }
+        make_room(path)?;
+        // Under another name until it has its mode: no client sees a socket that is half made. A
+        // short one, as sockets' paths are limited.
+        let draft = path.with_file_name(format!(".{}", std::process::id()));
+        let _ = fs::remove_file(&draft);
+        let listener =
+            UnixListener::bind(&draft).map_err(StatusError::failed("creating the socket", path))?;
+        let finish = || {
+            listener.set_nonblocking(true)?;
+            fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
+            let inode = fs::symlink_metadata(&draft)?.ino();
+            fs::rename(&draft, path)?;
+            Ok(inode)
+        };
+        let inode = finish().map_err(|error| {
+            let _ = fs::remove_file(&draft);
+            StatusError::failed("creating the socket", path)(error)
+        })?;
+        Ok(Self {
+            listener,
+            file: SocketFile {
+                path: path.to_owned(),
+                inode,
+            },
+        })
     }
 
-    /// Whether this is a later state of the agent that `previous` shows.
-    pub fn continues(&self, previous: &Self) -> bool {
-        self.pid == previous.pid
-            && self.name == previous.name
-            && self.uptime_s > previous.uptime_s
-            && self.agent.decisions >= previous.agent.decisions
-    }
-
-    /// Whether [`Self::flows`] leaves live flows out.
-    pub fn is_partial(&self) -> bool {
-        self.flows.len() < self.live_flows
-    }
-
-    /// All counters: the agent's, then the datapath's.
-    pub fn counters(&self) -> Vec<Count> {
-        let agent = agent_counts(&self.agent);
-        let mut counters: Vec<Count> = agent.into_iter().map(Count::from).collect();
-        let recording = self.recording.iter().flat_map(recording_counts);
-        counters.extend(recording.map(Count::from));
-        counters.extend(self.datapath.iter().map(|(name, &value)| {
-            let known = Counter::ALL.iter().find(|counter| counter.name() == name);
-            Count {
-                name: name.clone(),
-                value,
-                trouble: known.and_then(|&counter| datapath_trouble(counter)),
+    /// Answers each connection until dropped: with the latest snapshot, or with what became of its command, which
+    /// goes to `commands`.
+    ///
+    /// # Errors
+    /// When the runtime cannot take the socket.
+    pub async fn serve(
+        self,
+        latest: watch::Receiver<Arc<Snapshot>>,
+        commands: mpsc::Sender<Told>,
+    ) -> io::Result<()> {
+        // The file goes when this future does.
+        let Self {
+            listener,
+            file: _file,
+        } = self;
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        let mut clients = JoinSet::new();
+        let mut line: Option<(Arc<Snapshot>, Bytes)> = None;
+        loop {
+            while clients.try_join_next().is_some() {}
+            if clients.len() >= CLIENTS {
+                clients.join_next().await;
             }
-        }));
-        counters
-    }
-
-    /// The counters that should be zero and are not.
-    pub fn troubles(&self) -> Vec<Count> {
-        let mut counters = self.counters();
-        counters.retain(|count| count.trouble.is_some() && count.value > 0);
-        counters
-    }
-}
-
-impl Recent {
-    /// Whether nothing came from a flow: what the snapshot says about it is old.
-    pub fn is_quiet(&self, flow: &FlowView) -> bool {
-        self.quiet.contains(&key(flow))
-    }
-}
-
-impl From<(&str, u64, Option<&'static str>)> for Count {
-    fn from((name, value, trouble): (&str, u64, Option<&'static str>)) -> Self {
-        Self {
-            name: name.into(),
-            value,
-            trouble,
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of file descriptors, most likely: that may pass.
+                    tracing::warn!("the status socket could not take a client: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            // Written once, however many ask: clients cannot keep the agent busy with it.
+            let snapshot = Arc::clone(&latest.borrow());
+            let answer = match &line {
+                Some((written, bytes)) if Arc::ptr_eq(written, &snapshot) => bytes.clone(),
+                _ => {
+                    let bytes = json_line(&snapshot)?;
+                    line = Some((snapshot, bytes.clone()));
+                    bytes
+                }
+            };
+            let commands = commands.clone();
+            clients.spawn(async move {
+                let mut stream = BufReader::new(stream);
+                let answer = match request(&mut stream).await {
+                    Ok(Request::Status) => answer,
+                    Ok(Request::Command(command)) => reply(perform(command, &commands).await),
+                    Err(reason) => reply(Err(reason)),
+                };
+                // A client that is too slow or gone is its own trouble.
+                let _ = timeout(SERVER_PATIENCE, stream.write_all(&answer)).await;
+            });
         }
     }
 }
 
-fn key(flow: &FlowView) -> (u32, u32) {
-    (flow.slot, flow.generation)
-}
-
-/// The agent's counts with their names in reports, and what those that mean trouble say.
-fn agent_counts(counts: &Counts) -> [(&'static str, u64, Option<&'static str>); 10] {
-    // Taken apart without `..`, so that a new count cannot be forgotten here.
-    let Counts {
-        flows,
-        flows_found_late,
-        windows,
-        windows_closed_silent,
-        windows_skipped,
-        windows_missed,
-        decisions,
-        decisions_late,
-        answers_invalid,
-        answers_orphaned,
-    } = *counts;
-    [
-        ("flows", flows, None),
-        (
-            "flows_found_late",
-            flows_found_late,
-            Some("Flows whose opened record was lost; they were found by a later record."),
-        ),
-        ("windows", windows, None),
-        ("windows_closed_silent", windows_closed_silent, None),
-        (
-            "windows_skipped",
-            windows_skipped,
-            Some("Windows that a newer one replaced before the policy got to them."),
-        ),
-        (
-            "windows_missed",
-            windows_missed,
-            Some("Windows that never arrived."),
-        ),
-        ("decisions", decisions, None),
-        (
-            "decisions_late",
-            decisions_late,
-            Some("Decisions later than 20 ms after their window's end."),
-        ),
-        (
-            "answers_invalid",
-            answers_invalid,
-            Some("Answers of the policy that were not finite: the flow kept its window."),
-        ),
-        ("answers_orphaned", answers_orphaned, None),
-    ]
-}
-
-/// A recording's counts, as [`agent_counts`] has the agent's.
-fn recording_counts(status: &RecordingStatus) -> [(&'static str, u64, Option<&'static str>); 5] {
-    [
-        ("rows_recorded", status.rows, None),
-        (
-            "rows_lost_behind",
-            status.rows_lost_behind,
-            Some("Rows lost because the disk was behind."),
-        ),
-        (
-            "rows_lost_unwritten",
-            status.rows_lost_unwritten,
-            Some("Rows lost because they could not be written."),
-        ),
-        (
-            "rows_lost_unanswered",
-            status.rows_lost_unanswered,
-            Some("Rows lost because the policy did not answer their flow for too long."),
-        ),
-        ("recordings_removed", status.files_removed, None),
-    ]
-}
-
-/// What a counter above zero means, if that is trouble of ours; timeouts are the path's.
-fn datapath_trouble(counter: Counter) -> Option<&'static str> {
-    match counter {
-        Counter::FlowsOpened
-        | Counter::FlowsClosed
-        | Counter::DecisionsTaken
-        | Counter::DecisionsStale
-        | Counter::FallbacksLeft
-        | Counter::Timeouts => None,
-        Counter::FlowsWithoutSlot
-        | Counter::RecordsDropped
-        | Counter::AckRecordsDropped
-        | Counter::DecisionsClamped
-        | Counter::FallbacksEntered
-        | Counter::SlotsLeaked => Some(counter.meaning().trim()),
+/// What a client wants.
+async fn request(stream: &mut BufReader<tokio::net::UnixStream>) -> Result<Request, String> {
+    let mut line = Vec::new();
+    let mut limited = stream.take(LONGEST_REQUEST);
+    let read = limited.read_until(b'\n', &mut line);
+    match timeout(REQUEST_PATIENCE, read).await {
+        Ok(Ok(0)) | Err(_) => Ok(Request::Status),
+        Ok(Ok(_)) => serde_json::from_slice(&line)
+            .map_err(|error| format!("this agent understands no such request: {error}")),
+        Ok(Err(error)) => Err(error.to_string()),
     }
 }
 
-#[cfg(test)]
-pub(crate) mod samples {
-    //! Made-up snapshots for tests.
+/// Has a command done.
+async fn perform(command: Command, commands: &mpsc::Sender<Told>) -> Outcome {
+    let (tell, told) = oneshot::channel();
+    let busy = || "the agent is ending, or busy with other commands".to_owned();
+    commands.try_send((command, tell)).map_err(|_| busy())?;
+    told.await.unwrap_or_else(|_| Err(busy()))
+}
 
-    use std::net::SocketAddr;
+fn reply(outcome: Outcome) -> Bytes {
+    let reply = match outcome {
+        Ok(text) => Reply::Done(text),
+        Err(reason) => Reply::Refused(reason),
+    };
+    let mut line = serde_json::to_vec(&reply).unwrap_or_default();
+    line.push(b'\n');
+    line.into()
+}
 
-    use super::*;
+/// The file of a listening socket, removed on drop.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    inode: u64,
+}
 
-    /// An agent that has just begun, without flows.
-    pub(crate) fn idle() -> Snapshot {
-        Snapshot {
-            name: "rlcc".into(),
-            version: "0.1.0".into(),
-            pid: 4321,
-            policy: "default: impala, trained".into(),
-            uptime_s: 0.5,
-            slots: 16_384,
-            live_flows: 0,
-            adopted_flows: 0,
-            agent: Counts::default(),
-            datapath: Counter::ALL
-                .iter()
-                .map(|counter| (counter.name().to_owned(), 0))
-                .collect(),
-            decision_delay: Percentiles::default(),
-            inference: Percentiles::default(),
-            mean_batch: 0.0,
-            cpu_s: 0.0,
-            trial: None,
-            news: None,
-            recording: None,
-            flows: Vec::new(),
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Another agent may have taken the place since.
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
         }
     }
+}
 
-    /// An agent that has served `flows` flows for ten seconds.
-    pub(crate) fn busy(flows: u32) -> Snapshot {
-        Snapshot {
-            uptime_s: 10.0,
-            live_flows: flows as usize,
-            agent: Counts {
-                flows: u64::from(flows),
-                windows: 100 * u64::from(flows),
-                decisions: 90 * u64::from(flows),
-                ..Counts::default()
-            },
-            decision_delay: Percentiles {
-                count: 90 * u64::from(flows),
-                p50_ms: 0.312,
-                p99_ms: 1.25,
-                p999_ms: 4.0,
-                max_ms: 7.5,
-            },
-            cpu_s: 0.4,
-            flows: (0..flows).map(flow).collect(),
-            ..idle()
+/// Makes sure that a socket may be put at `path`.
+fn make_room(path: &Path) -> Result<(), ServerError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(StatusError::failed("looking for the socket", path)(error).into()),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(StatusError::NotASocket(path.to_owned()).into());
         }
+        Ok(_) => {}
     }
+    let owner = match fetch(path) {
+        Err(StatusError::Dead(_) | StatusError::NotRunning(_)) => return Ok(()),
+        Err(error @ StatusError::System { .. }) => return Err(error.into()),
+        Err(_) => "a process that does not tell who it is".into(),
+        Ok(agent) => format!(
+            "process {}, the agent that serves {}",
+            agent.pid, agent.name
+        ),
+    };
+    Err(ServerError::InUse {
+        path: path.to_owned(),
+        owner,
+    })
+}
 
-    /// A flow in `slot` with `slot + 1` Mbit/s, a window of `10 + slot` and `slot / 10` ms of queue.
-    pub(crate) fn flow(slot: u32) -> FlowView {
-        let address = |last: u32, port: u16| SocketAddr::from(([10, 0, 0, last as u8], port));
-        FlowView {
-            slot,
-            generation: 1,
-            local: address(1, 5201),
-            remote: address(2, 40_000 + slot as u16),
-            cgroup_id: 0,
-            window: 100,
-            mode: "decided".into(),
-            cwnd: 10 + slot,
-            rate_mbps: f64::from(slot + 1),
-            srtt_ms: 20.0,
-            queue_ms: f64::from(slot) / 10.0,
-            loss: 0.01,
-            action: "*2".into(),
-            decision_delay_ms: 0.4,
-            decisions: 90,
-            decision_delay_p50_ms: 0.4,
-            decision_delay_p99_ms: 1.25,
-            decision_delay_max_ms: 7.5,
-            seen_ns: 1,
-        }
-    }
+fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
+    let mut line = serde_json::to_vec(snapshot)?;
+    line.push(b'\n');
+    Ok(line.into())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::samples::*;
+    use tempfile::TempDir;
 
-    #[test]
-    fn rates_are_those_between_two_snapshots() {
-        let before = busy(2);
-        let mut after = busy(2);
-        after.uptime_s += 2.0;
-        after.agent.decisions += 30;
-        after.cpu_s += 0.1;
-        after.flows[1].window += 1;
-        let recent = after.since(Some(&before));
-        assert_eq!(recent.seconds, 2.0);
-        assert_eq!(recent.decisions_per_s, 15.0);
-        assert!((recent.cpu - 0.05).abs() < 1e-9);
-        // Flow 0 had no new window: its last rate says nothing about now.
-        assert!(recent.is_quiet(&after.flows[0]) && !recent.is_quiet(&after.flows[1]));
-        assert_eq!((recent.rate_mbps, recent.queue_ms), (2.0, 0.1));
-    }
+    use cc_client::{LONGEST_ANSWER, command, fetch_within};
+    use cc_core::status::{default_socket, samples::*};
 
-    #[test]
-    fn another_agent_is_no_past() {
-        let mut restarted = busy(1);
-        restarted.pid += 1;
-        let recent = restarted.since(Some(&busy(5)));
-        assert_eq!(recent.seconds, 10.0);
-        assert_eq!(recent.decisions_per_s, 9.0);
-        assert!(!recent.is_quiet(&restarted.flows[0]));
-        let same = busy(1);
-        assert_eq!(same.since(Some(&same)), same.since(None));
-        let mut new = idle();
-        new.uptime_s = 0.0;
-        assert_eq!(new.since(None).decisions_per_s, 0.0);
-    }
+    use super::*;
 
-    #[test]
-    fn troubles_are_what_should_be_zero() {
-        let mut snapshot = busy(1);
-        assert_eq!(snapshot.troubles(), []);
-        snapshot.agent.windows_skipped = 3;
-        snapshot.datapath.insert("records_dropped".into(), 7);
-        snapshot.datapath.insert("timeouts".into(), 9);
-        snapshot.datapath.insert("of_a_later_version".into(), 1);
-        let troubles = snapshot.troubles();
-        let found: Vec<_> = troubles
-            .iter()
-            .map(|t| (t.name.as_str(), t.value))
-            .collect();
-        assert_eq!(found, [("windows_skipped", 3), ("records_dropped", 7)]);
-        assert!(
-            snapshot
-                .counters()
-                .iter()
-                .any(|c| c.name == "of_a_later_version")
+    #[tokio::test]
+    async fn a_client_gets_the_latest_snapshot() {
+        let place = Place::new();
+        let (publish, latest) = watch::channel(Arc::new(idle()));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
         );
+        assert_eq!(place.fetch().await.expect("answers"), idle());
+        publish.send_replace(Arc::new(busy(200)));
+        assert_eq!(place.fetch().await.expect("answers"), busy(200));
+        server.abort();
+        assert!(server.await.is_err_and(|end| end.is_cancelled()));
+        assert!(!place.path.exists());
+        assert!(matches!(
+            place.fetch().await,
+            Err(StatusError::NotRunning(_))
+        ));
+    }
+
+    #[tokio::test]
+    async fn clients_that_never_read_hold_nobody_up() {
+        let place = Place::new();
+        let mut large = idle();
+        // Beyond what a socket buffers, so that the server has to wait for its clients.
+        large.policy = "x".repeat(4 << 20);
+        let (_publish, latest) = watch::channel(Arc::new(large));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
+        );
+        let silent: Vec<_> = (0..CLIENTS + 8)
+            .map(|_| UnixStream::connect(&place.path).expect("connects"))
+            .collect();
+        let answer = place.fetch().await.expect("answers");
+        assert_eq!(answer.policy.len(), 4 << 20);
+        drop(silent);
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn commands_are_done_or_refused() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        let (commands, mut told) = mpsc::channel(1);
+        let server = Server::bind(&place.path)
+            .expect("binds")
+            .serve(latest, commands);
+        let server = tokio::spawn(server);
+        let tell = |order: Command| {
+            let path = place.path.clone();
+            tokio::task::spawn_blocking(move || command(&path, order))
+        };
+        let reload = Command::Reload {
+            file: "/a/b.onnx".into(),
+        };
+        let client = tell(reload.clone());
+        let (found, outcome) = told.recv().await.expect("it arrives");
+        assert_eq!(found, reload);
+        outcome.send(Ok("done so".into())).expect("it waits");
+        assert_eq!(client.await.expect("no panic").expect("done"), "done so");
+        let client = tell(Command::Promote);
+        let (_, outcome) = told.recv().await.expect("it arrives");
+        outcome
+            .send(Err("there is no trial".into()))
+            .expect("it waits");
+        let error = client.await.expect("no panic").expect_err("refused");
+        assert_eq!(error.to_string(), "there is no trial");
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn one_that_says_nothing_gets_the_status_and_nonsense_is_refused() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        let server = Server::bind(&place.path).expect("binds");
+        let server = tokio::spawn(server.serve(latest, nobody_obeys()));
+        let say = |words: &'static str| {
+            let path = place.path.clone();
+            let client = move || {
+                let mut stream = UnixStream::connect(path).expect("connects");
+                stream.write_all(words.as_bytes()).expect("writes");
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).expect("reads");
+                answer
+            };
+            tokio::task::spawn_blocking(client)
+        };
+        let silent = say("").await.expect("no panic");
+        assert!(silent.contains("\"uptime_s\""), "{silent}");
+        let nonsense = say("{\"jump\": 1}\n").await.expect("no panic");
+        assert!(
+            nonsense.contains("refused") && nonsense.contains("jump"),
+            "{nonsense}"
+        );
+        server.abort();
+    }
+
+    #[test]
+    fn the_socket_is_for_its_owner_and_group() {
+        let place = Place::new();
+        let server = Server::bind(&place.path).expect("binds");
+        let mode = fs::metadata(&place.path)
+            .expect("is there")
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o660);
+        drop(server);
+        assert!(!place.path.exists());
+        let left = fs::read_dir(place.path.parent().expect("a directory")).expect("is there");
+        assert_eq!(left.count(), 0);
+    }
+
+    #[test]
+    fn what_a_dead_agent_left_is_replaced() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        drop(UnixListener::bind(&place.path).expect("binds"));
+        let error = fetch(&place.path).expect_err("nobody listens");
+        assert!(matches!(error, StatusError::Dead(_)), "{error}");
+        Server::bind(&place.path).expect("replaces it");
+    }
+
+    #[tokio::test]
+    async fn a_running_agent_keeps_its_socket() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(busy(1)));
+        let server = tokio::spawn(
+            Server::bind(&place.path)
+                .expect("binds")
+                .serve(latest, nobody_obeys()),
+        );
+        let path = place.path.clone();
+        let second = tokio::task::spawn_blocking(move || Server::bind(&path).map(drop));
+        let error = second
+            .await
+            .expect("does not panic")
+            .expect_err("is in use");
+        let text = error.to_string();
+        assert!(text.contains("4321") && text.contains("rlcc"), "{text}");
+        assert!(place.fetch().await.is_ok());
+        server.abort();
+    }
+
+    #[test]
+    fn the_socket_of_a_successor_stays() {
+        let place = Place::new();
+        let server = Server::bind(&place.path).expect("binds");
+        fs::remove_file(&place.path).expect("removes");
+        let _successor = UnixListener::bind(&place.path).expect("binds");
+        drop(server);
+        assert!(place.path.exists());
+    }
+
+    #[test]
+    fn a_file_that_is_no_socket_is_left_alone() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        fs::write(&place.path, "precious").expect("writes");
+        let error = Server::bind(&place.path).expect_err("is taken");
+        assert!(
+            matches!(error, ServerError::Place(StatusError::NotASocket(_))),
+            "{error}"
+        );
+        let error = fetch(&place.path).expect_err("is no socket");
+        assert!(matches!(error, StatusError::NotASocket(_)), "{error}");
+        assert_eq!(fs::read(&place.path).expect("reads"), b"precious");
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let error = StatusError::NotRunning(default_socket("rlcc")).to_string();
+        assert!(
+            error.starts_with("no agent is running as rlcc: no socket at /run/cc-agent/rlcc.sock;"),
+            "{error}"
+        );
+        let long = PathBuf::from("/tmp").join("x".repeat(200));
+        let error = fetch(&long).expect_err("too long").to_string();
+        assert!(error.contains("107"), "{error}");
+        let error = Server::bind(&long).expect_err("too long").to_string();
+        assert!(error.contains("107"), "{error}");
+    }
+
+    #[test]
+    fn answers_that_are_no_status_are_refused() {
+        for (answer, part) in [
+            (b"hello\n".to_vec(), "expected value"),
+            (b"{}\n".to_vec(), "missing field"),
+            (Vec::new(), "EOF"),
+            (vec![b' '; LONGEST_ANSWER + 1], "longer than"),
+        ] {
+            let error = ask_one_who_says(answer, Duration::from_secs(60)).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_says_nothing_is_given_up() {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        let _stopped = UnixListener::bind(&place.path).expect("binds");
+        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+        // Those who have given up fill its backlog; then even connecting waits.
+        let kept: Vec<_> =
+            std::iter::from_fn(|| connect(&place.path, Duration::from_millis(1)).ok())
+                .take(10_000)
+                .collect();
+        assert!(kept.len() < 10_000);
+        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+    }
+
+    /// Where commands go that nobody gives.
+    fn nobody_obeys() -> mpsc::Sender<Told> {
+        mpsc::channel(1).0
+    }
+
+    /// A place for a socket, in a directory that does not exist yet.
+    struct Place {
+        path: PathBuf,
+        _directory: TempDir,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let directory = TempDir::new().expect("a directory for the test");
+            Self {
+                path: directory.path().join("run/rlcc.sock"),
+                _directory: directory,
+            }
+        }
+
+        async fn fetch(&self) -> Result<Snapshot, StatusError> {
+            let path = self.path.clone();
+            let fetching =
+                tokio::task::spawn_blocking(move || fetch_within(&path, Duration::from_secs(60)));
+            fetching.await.expect("does not panic")
+        }
+    }
+
+    fn ask_one_who_says(answer: Vec<u8>, patience: Duration) -> StatusError {
+        let place = Place::new();
+        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
+        let listener = UnixListener::bind(&place.path).expect("binds");
+        let speaker = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accepts");
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request);
+            // The client hangs up on answers that are too long.
+            let _ = stream.write_all(&answer);
+        });
+        let error = fetch_within(&place.path, patience).expect_err("no status");
+        speaker.join().expect("does not panic");
+        error
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 
-use crate::status::{Snapshot, digits};
+use cc_core::status::{Snapshot, digits};
 
 /// Time between two drawings.
 const REDRAW: Duration = Duration::from_millis(200);
@@ -99,7 +99,7 @@ impl Drop for Restore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::samples::{busy, idle};
+    use cc_core::status::samples::{busy, idle};
 
     #[test]
     fn a_log_line_tells_what_is_new() {

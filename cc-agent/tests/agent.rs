@@ -5,8 +5,6 @@
 //! a busy machine slows both. Otherwise nothing depends on the machine's speed: things happen
 //! eventually or never.
 
-mod lab;
-
 use std::{
     collections::{BTreeMap, HashSet},
     fs, io,
@@ -18,14 +16,14 @@ use std::{
     time::Duration,
 };
 
-use cc_agent::{
-    environment::Environment,
-    kernel::datapath::registered,
+use cc_agent::kernel::datapath::registered;
+use cc_core::{
+    interface::Interface,
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
     status::Snapshot,
 };
 use cc_ebpf::Counter;
-use lab::{
+use cc_lab::{
     AfterEnd, Agent, Bottleneck, Cgroup, Crowd, Flow, Footprint, Namespace, Path, Sink, eventually,
     is_unique_name, unique_name,
 };
@@ -39,7 +37,7 @@ use tempfile::TempDir;
 use tract_onnx::pb::{ModelProto, tensor_proto::DataLocation};
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run(&[
         (
             "the_kernel_shows_the_window_decided",
             the_kernel_shows_the_window_decided,
@@ -685,7 +683,7 @@ fn untrained() -> (ActorCritic, PolicyMeta) {
     let meta = PolicyMeta {
         name: "untrained".into(),
         kind: PolicyKind::Trained,
-        environment: Environment::default(),
+        interface: Interface::default(),
         hidden: vec![8],
         state: 4,
         serving: Default::default(),
@@ -730,13 +728,13 @@ fn an_answer_that_is_no_number_changes_nothing() {
 }
 
 /// A policy file that sets every window to `cwnd`.
-fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Environment)) -> Vec<u8> {
+fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Interface)) -> Vec<u8> {
     let (_, mut meta) = untrained();
     meta.name = format!("always-{cwnd}");
     // Whatever it chooses is brought within these bounds.
-    meta.environment.cwnd.min = cwnd;
-    meta.environment.cwnd.max = cwnd;
-    change(&mut meta.environment);
+    meta.interface.cwnd.min = cwnd;
+    meta.interface.cwnd.max = cwnd;
+    change(&mut meta.interface);
     let network = ActorCritic::random(&meta, 1);
     network.export(&meta, "")
 }

@@ -4,8 +4,6 @@
 //! What is asserted never depends on how fast the machine is: exact integers, the order of events,
 //! and things that happen eventually or never.
 
-mod lab;
-
 use std::{
     collections::BTreeMap, fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode,
 };
@@ -15,13 +13,13 @@ use cc_ebpf::{
     AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode, OpenedRecord,
     Startup, WindowRecord,
 };
-use lab::{
+use cc_lab::{
     AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo,
     assert_window_is, eventually, options, unique_name,
 };
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run(&[
         (
             "statistics_are_exact_without_losses",
             statistics_are_exact_without_losses,
@@ -150,7 +148,9 @@ fn sum(window: &WindowRecord, feature: Feature) -> u64 {
 }
 
 fn statistics_are_exact_without_losses() {
-    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_ack_filter(AckFilter::All);
+    });
     bench.pump.decide(40);
     let windows = statistics_are_exact(&bench, 15);
     assert!(windows.iter().all(|w| sum(w, Feature::Lost) == 0));
@@ -159,7 +159,9 @@ fn statistics_are_exact_without_losses() {
 }
 
 fn statistics_are_exact_with_losses() {
-    let bench = Bench::new(TIGHT, |options| options.ack_filter = AckFilter::All);
+    let bench = Bench::new(TIGHT, |options| {
+        options.settings = options.settings.with_ack_filter(AckFilter::All);
+    });
     // Windows that fill the queue to overflowing and windows that let it drain.
     bench
         .pump
@@ -305,7 +307,9 @@ fn opened_records_say_who_a_flow_is() {
 }
 
 fn a_decision_takes_effect_at_the_next_ack() {
-    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_ack_filter(AckFilter::All);
+    });
     let flow = bench.connect().sending();
     for cwnd in [4, 10, 50, 200] {
         bench.pump.decide(cwnd);
@@ -338,8 +342,8 @@ fn a_decision_takes_effect_at_the_next_ack() {
 
 fn decisions_are_clamped() {
     let bench = Bench::new(ROOMY, |options| {
-        options.cwnd_min = 3;
-        options.cwnd_max = 90;
+        options.settings.cwnd_min = 3;
+        options.settings.cwnd_max = 90;
     });
     let flow = bench.connect().sending();
     for (decided, clamped) in [(1, 3), (1_000_000, 90), (0, 3)] {
@@ -422,7 +426,9 @@ fn slow_start_until_the_first_decision() {
 }
 
 fn the_initial_window_can_be_kept_instead() {
-    let bench = Bench::new(ROOMY, |options| options.startup = Startup::Constant);
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_startup(Startup::Constant);
+    });
     let _flow = bench.connect().sending();
     let windows = bench.pump.wait_for("five windows passed", |log| {
         (log.windows.len() >= 5).then(|| log.windows.clone())
@@ -488,7 +494,9 @@ fn is_fallback(window: &WindowRecord) -> bool {
 }
 
 fn after_a_timeout_the_window_climbs_to_the_decision() {
-    let bench = Bench::new(ROOMY, |options| options.ack_filter = AckFilter::All);
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_ack_filter(AckFilter::All);
+    });
     let flow = bench.connect().sending();
     bench.pump.decide(40);
     bench
@@ -590,7 +598,9 @@ fn flows_beyond_the_slots_run_on_the_fallback() {
 }
 
 fn pacing_is_cwnd_over_srtt() {
-    let bench = Bench::new(ROOMY, |options| options.pacing_gain = Some(1.0));
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_pacing_gain(Some(1.0));
+    });
     bench.pump.decide(50);
     let flow = bench.connect().sending();
     bench
@@ -615,7 +625,9 @@ fn pacing_is_cwnd_over_srtt() {
 }
 
 fn a_paced_flow_sends_its_segments_singly() {
-    let bench = Bench::new(ROOMY, |options| options.pacing_gain = Some(1.0));
+    let bench = Bench::new(ROOMY, |options| {
+        options.settings = options.settings.with_pacing_gain(Some(1.0));
+    });
     let sender = &bench.path.sender;
     // Its packets may be bundles of segments; but not because the RTT is as short as on an idle veth pair.
     sender.set_offloads("s0", true);

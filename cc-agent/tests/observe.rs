@@ -3,8 +3,6 @@
 //! What is asserted never depends on how fast the machine is: exact integers, the order of events, and things that
 //! happen eventually or never.
 
-mod lab;
-
 use std::{
     collections::BTreeMap,
     fs,
@@ -13,18 +11,17 @@ use std::{
     process::{Child, ChildStderr, Command, ExitCode, Stdio},
 };
 
-use cc_agent::{
-    kernel::observer::{Options, Source},
-    recording::{NO_MODE, Row, files, read},
-};
+use cc_agent::kernel::observer::{Options, Source};
+use cc_core::rows::{NO_MODE, Row};
 use cc_ebpf::{
     AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Mode, OpenedRecord, Prefix,
     WindowRecord,
 };
-use lab::{
+use cc_lab::{
     AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, Watcher,
     assert_window_is, eventually, options, unique_name, watching,
 };
+use cc_recording::{files, read};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -32,7 +29,7 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run(&[
         (
             "features_are_those_of_our_own_datapath",
             features_are_those_of_our_own_datapath,
@@ -289,7 +286,7 @@ fn observed_and_controlled(
     let bench = Bench::new(bottleneck, |_| {});
     let name = unique_name();
     let mut options = options(&name);
-    options.ack_filter = AckFilter::All;
+    options.settings = options.settings.with_ack_filter(AckFilter::All);
     let pump = Pump::attach(&options);
     pump.decide_by(decide);
 
@@ -732,7 +729,7 @@ fn the_command_records_what_was_done() {
         let (header, rows) = read(&file).expect("a complete file");
         let rows: Vec<Row> = rows.collect::<Result<_, _>>().expect("complete rows");
         policies.push(header.policy);
-        let environment = header.environment;
+        let interface = header.interface;
         assert!(rows.len() >= 10, "{} rows", rows.len());
         for (position, row) in rows.iter().enumerate() {
             assert_eq!((row.flow, row.sequence), (rows[0].flow, position as u32));
@@ -745,7 +742,7 @@ fn the_command_records_what_was_done() {
             };
             let decision = row.decision.as_ref().expect("a window follows");
             let (before, after) = (row.window.cwnd, next.window.cwnd);
-            let nearest = environment.actions.nearest(before, after, environment.cwnd);
+            let nearest = interface.actions.nearest(before, after, interface.cwnd);
             assert_eq!((decision.base_cwnd, decision.cwnd), (before, after));
             assert_eq!(decision.action, Some(nearest as u8));
             assert_eq!(decision.probability, None);

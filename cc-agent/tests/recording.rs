@@ -1,7 +1,5 @@
 //! What the agent's binary records on the running kernel, read back whole.
 
-mod lab;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -9,11 +7,12 @@ use std::{
     process::ExitCode,
 };
 
-use cc_agent::{
-    recording::{FileHeader, Replay, Row, files, read, recover},
+use cc_core::{
+    rows::{FileHeader, Replay, Row},
     status::{RecordingStatus, Snapshot},
 };
-use lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink, eventually, unique_name};
+use cc_lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink, eventually, unique_name};
+use cc_recording::{files, read, recover};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::signal::Signal,
@@ -21,7 +20,7 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run(&[
         (
             "two_hundred_flows_are_recorded_whole",
             two_hundred_flows_are_recorded_whole,
@@ -150,7 +149,7 @@ fn two_hundred_flows_are_recorded_whole() {
         );
         let mut replay = Replay::new();
         for row in flow {
-            let observation = replay.next(&header.environment, row);
+            let observation = replay.next(&header.interface, row);
             assert!(observation.iter().all(|value| value.is_finite()));
             assert!(row.local.is_none() && row.remote.is_none());
             rows += 1;
@@ -164,8 +163,8 @@ fn two_hundred_flows_are_recorded_whole() {
                 decision.probability,
                 Some(probabilities[usize::from(action)])
             );
-            let bounds = header.environment.cwnd;
-            let space = &header.environment.actions;
+            let bounds = header.interface.cwnd;
+            let space = &header.interface.actions;
             let cwnd = space.apply(usize::from(action), decision.base_cwnd, bounds);
             assert_eq!(decision.cwnd, cwnd);
             explored.insert(action);

@@ -1,10 +1,12 @@
-//! One ACK, as the owner of a TCP sender describes it.
+//! An ACK as the owner of a TCP sender describes it.
+//!
+//! Kernel members and functions are those of Linux 6.18.
 
 use bytemuck::{Pod, Zeroable};
 
 /// Lifetime totals of a connection, from which the per-ACK differences are taken.
 ///
-/// The narrow ones wrap, as they do in the kernel; differences are taken modulo their width.
+/// The 32-bit ones wrap, as they do in the kernel; differences are taken modulo their width.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Totals {
@@ -12,16 +14,16 @@ pub struct Totals {
     pub bytes_sent: u64,
     /// Payload bytes received (`tcp_sock.bytes_received`).
     pub bytes_received: u64,
-    /// Payload bytes sent again (`tcp_sock.bytes_retrans`).
+    /// Payload bytes retransmitted (`tcp_sock.bytes_retrans`).
     pub bytes_retrans: u64,
     /// Segments received, pure ACKs included (`tcp_sock.segs_in`).
     pub segs_in: u32,
-    /// Segments sent again (`tcp_sock.total_retrans`).
+    /// Segments retransmitted (`tcp_sock.total_retrans`).
     pub segs_retrans: u32,
     /// Segments that loss detection has marked lost (`tcp_sock.lost`).
     pub lost: u32,
-    /// Retransmission timeouts (`tcp_sock.total_rto`, Linux 6.7; before, the number of
-    /// `CA_EVENT_LOSS`, which counts a timeout that backs off once).
+    /// Retransmission timeouts (`tcp_sock.total_rto`, since Linux 6.7). On older kernels the number
+    /// of `CA_EVENT_LOSS`, which counts a timer that backs off only once.
     pub rtos: u32,
 }
 
@@ -29,20 +31,20 @@ pub struct Totals {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaState {
-    /// Nothing out of the ordinary.
+    /// Neither loss nor reordering is suspected.
     Open = 0,
-    /// SACKs or duplicate ACKs arrived; nothing is marked lost yet.
+    /// SACKs or duplicate ACKs arrived, but nothing is marked lost yet.
     Disorder = 1,
-    /// The window is being reduced because of ECN or local congestion.
+    /// The cwnd is being reduced because of ECN or local congestion.
     Cwr = 2,
-    /// Fast recovery.
+    /// Fast recovery: segments are marked lost and are being retransmitted.
     Recovery = 3,
-    /// A retransmission timeout fired.
+    /// A retransmission timeout fired, and its losses are not repaired yet.
     Loss = 4,
 }
 
 impl CaState {
-    /// The state with this number; numbers that no kernel uses count as [`CaState::Open`].
+    /// The state with this number; unknown numbers count as [`CaState::Open`].
     #[inline(always)]
     pub fn from_raw(raw: u32) -> Self {
         match raw {
@@ -54,7 +56,7 @@ impl CaState {
         }
     }
 
-    /// Whether the kernel would be reducing the window by proportional rate reduction now
+    /// Whether the kernel reduces the cwnd by proportional rate reduction in this state
     /// (`tcp_in_cwnd_reduction`, include/net/tcp.h).
     #[inline(always)]
     pub fn is_reducing(self) -> bool {
@@ -62,9 +64,9 @@ impl CaState {
     }
 }
 
-/// What a sender knows when an ACK has been processed and before it sends again.
+/// What a sender knows after it has processed an ACK and before it sends again.
 ///
-/// The BPF side fills it from `tcp_sock` and `rate_sample` in `cong_control`, the simulator from
+/// The BPF programs fill it from `tcp_sock` and `rate_sample` in `cong_control`, the simulator from
 /// its own sender.
 #[derive(Clone, Copy, Debug)]
 pub struct AckSample {
@@ -92,12 +94,12 @@ pub struct AckSample {
     /// Length of the delivery-rate sample in µs; 0 when this ACK has none
     /// (`rate_sample.interval_us`).
     pub interval_us: u32,
-    /// Consecutive retransmission timeouts not yet answered (`icsk_retransmits`).
+    /// Consecutive retransmission timeouts since the last ACK of new data (`icsk_retransmits`).
     pub retransmits: u32,
-    /// Whether the sender filled its window (`tcp_is_cwnd_limited`, include/net/tcp.h).
+    /// Whether the cwnd is what limits the sender (`tcp_is_cwnd_limited`, include/net/tcp.h).
     pub cwnd_limited: bool,
-    /// Congestion-avoidance state after this ACK.
+    /// The congestion-avoidance state after this ACK.
     pub ca_state: CaState,
-    /// Lifetime totals.
+    /// The connection's lifetime totals, this ACK included.
     pub totals: Totals,
 }

@@ -1,13 +1,11 @@
-//! The `tcp_congestion_ops` callbacks.
+//! The callbacks of `tcp_congestion_ops` (include/net/tcp.h, Linux 6.18).
 
 use aya_log_ebpf::warn;
-use cc_ebpf::{
-    AckSample, CaState, Counter, Cwnd, Events, Flow, Settings, SocketState, pacing_rate, reno,
-};
+use cc_ebpf::{CaState, Counter, Events, Published, Settings, SocketState, pacing_rate, reno};
 
 use crate::{
     arguments::{Arguments, entry_point},
-    follow::{close, decision_cell, flow_of, measure, open},
+    follow::{Rings, close, decision_cell, flow_of, open},
     maps::{HEARTBEAT, SETTINGS, count},
     socket::{RateSample, Socket},
 };
@@ -16,32 +14,28 @@ use crate::{
 const CA_EVENT_LOSS: u64 = 3;
 
 entry_point!(
-    /// The congestion control was attached to a connection: remember where its totals stand. The
-    /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired with a `release`; for
-    /// the same reason one that is still open is closed first.
+    /// The congestion control was attached to a connection: remembers where its totals stand. The
+    /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired
+    /// with a `release`. For the same reason a flow that is still open is closed first.
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
         let state = socket.state();
-        if state.generation != 0 {
+        if state.has_flow() {
             close(socket, &state);
         }
-        socket.set_state(SocketState {
-            stage: SocketState::READY,
-            base: socket.totals(0),
-            ..SocketState::default()
-        });
+        socket.set_state(SocketState::ready(socket.totals(0)));
         0
     }
 );
 
 entry_point!(
-    /// The congestion control is leaving the connection.
+    /// The congestion control is detached from the connection: closes its flow.
     cc_release, "fentry/cc_release", |arguments| {
         let socket = arguments.socket();
         let mut state = socket.state();
-        if state.generation != 0 {
+        if state.has_flow() {
             close(socket, &state);
-            state.generation = 0;
+            state.release();
             socket.set_state(state);
         }
         0
@@ -49,7 +43,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// Slow-start threshold on entering recovery, loss or CWR.
+    /// Returns the slow-start threshold on entering recovery, loss or CWR.
     cc_ssthresh, "fentry/cc_ssthresh", |arguments| {
         let socket = arguments.socket();
         match flow_of(&socket.state()) {
@@ -60,7 +54,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The window after a loss that was none.
+    /// Returns the cwnd to restore after a loss that proved spurious.
     cc_undo_cwnd, "fentry/cc_undo_cwnd", |arguments| {
         let socket = arguments.socket();
         let (cwnd, prior) = (socket.cwnd(), socket.prior_cwnd());
@@ -72,7 +66,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The congestion-avoidance state changes.
+    /// The congestion-avoidance state is about to change.
     cc_set_state, "fentry/cc_set_state", |arguments| {
         let new = CaState::from_raw(arguments.get(1) as u32);
         if let Some(flow) = flow_of(&arguments.socket().state())
@@ -85,7 +79,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts timeouts, for kernels that do not.
+    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
         if arguments.get(1) as u32 as u64 == CA_EVENT_LOSS {
             let socket = arguments.socket();
@@ -98,9 +92,9 @@ entry_point!(
 );
 
 entry_point!(
-    /// The fewest segments that are sent together.
+    /// Returns the fewest segments that are sent together.
     cc_min_tso_segs, "fentry/cc_min_tso_segs", |_arguments| {
-        // Before the agent has set anything, no flow is there to ask.
+        // Without settings there is no flow either, so the default of the kernel will do.
         SETTINGS.get(0).map_or(2, Settings::min_burst)
     }
 );
@@ -121,9 +115,11 @@ entry_point!(
     }
 );
 
+/// Handles an ACK: opens the flow if this is its first one, measures it, and sets cwnd and pacing
+/// rate. A flow without a slot runs on Reno.
 #[inline(always)]
 fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
-    let Some(settings) = SETTINGS.get(0) else {
+    let (Some(settings), Some(heartbeat)) = (SETTINGS.get(0), HEARTBEAT.get(0)) else {
         return;
     };
     let mut state = socket.state();
@@ -140,49 +136,44 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         socket.set_state(state);
     }
     let ack = socket.ack_sample(sample, totals);
-    let mut window = socket.window();
+    let mut cwnd = socket.cwnd_state();
     match flow_of(&state) {
         Some(flow) => {
-            measure(flow, socket, &ack, window.cwnd, &state, settings);
-            control(arguments, flow, &ack, &mut window, &state, settings);
+            let published = || Published {
+                cell: decision_cell(state.slot),
+                heartbeat,
+            };
+            let mut rings = Rings {
+                socket,
+                state: &state,
+                settings,
+            };
+            let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            tally(arguments, events);
         }
         None => {
-            reno::on_ack(&mut window, &ack);
-            if window.cwnd > settings.cwnd_max {
-                window.cwnd = settings.cwnd_max;
+            reno::on_ack(&mut cwnd, &ack);
+            if cwnd.cwnd > settings.cwnd_max {
+                cwnd.cwnd = settings.cwnd_max;
             }
         }
     }
-    socket.set_window(window);
-    if let Some(rate) = pacing_rate(&window, &ack, settings.pacing_gain_1024) {
+    socket.set_cwnd_state(cwnd);
+    if let Some(rate) = pacing_rate(&cwnd, &ack, settings.pacing_gain_1024) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
 }
 
-/// Sets the window from the newest decision, or without one.
+/// Counts the transitions that an ACK caused.
 #[inline(always)]
-fn control(
-    arguments: &Arguments,
-    flow: &mut Flow,
-    ack: &AckSample,
-    window: &mut Cwnd,
-    state: &SocketState,
-    settings: &Settings,
-) {
-    let Some(heartbeat) = HEARTBEAT.get(0) else {
-        return;
-    };
-    let cell = decision_cell(state.slot);
-    let generation = state.generation;
+fn tally(arguments: &Arguments, events: Events) {
     let Events {
         taken,
         clamped,
         stale,
         fallback_entered,
         fallback_left,
-    } = flow
-        .controller
-        .on_ack(window, ack, cell, generation, heartbeat, settings);
+    } = events;
     if taken {
         count(Counter::DecisionsTaken);
     }

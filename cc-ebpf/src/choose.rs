@@ -1,19 +1,19 @@
-//! An ordinary program on a cgroup: its sockets use our congestion control.
+//! A `sock_ops` program on a cgroup that makes the cgroup's sockets use this congestion control.
 
 use aya_ebpf::{
     EbpfContext, cty::c_void, helpers::bpf_setsockopt, macros::sock_ops, programs::SockOpsContext,
 };
 use aya_log_ebpf::debug;
 
-use crate::maps::NAME;
+use crate::layout::NAME;
 
-// enum in include/uapi/linux/bpf.h; options of include/uapi/linux/tcp.h.
+// Operations of include/uapi/linux/bpf.h, socket options of include/uapi/linux/tcp.h.
 const BPF_SOCK_OPS_TCP_CONNECT_CB: u32 = 3;
 const BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB: u32 = 5;
 const SOL_TCP: i32 = 6;
 const TCP_CONGESTION: i32 = 13;
 
-/// Chooses the congestion control of connections that the cgroup opens or accepts.
+/// Sets the congestion control of connections that the cgroup opens or accepts.
 #[sock_ops]
 pub(crate) fn cc_choose(context: SockOpsContext) -> u32 {
     if !matches!(

@@ -1,35 +1,27 @@
-//! What the congestion window does on each ACK: the agent's decision where there is one, Reno where
-//! there is none.
+//! What sets the congestion window on each ACK: the agent's newest decision where there is one,
+//! Reno where there is none.
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::{AckSample, CaState, Decision, Heartbeat, Settings};
+use crate::{
+    AckSample, CaState, CwndState, Decision, Heartbeat, Settings,
+    bounds::{at_least, at_most},
+    reno,
+};
 
-/// The window of a connection, as the kernel keeps it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cwnd {
-    /// Congestion window in segments (`tcp_sock.snd_cwnd`).
-    pub cwnd: u32,
-    /// Slow-start threshold in segments (`tcp_sock.snd_ssthresh`).
-    pub ssthresh: u32,
-    /// Segments acknowledged since the window last grew in congestion avoidance
-    /// (`tcp_sock.snd_cwnd_cnt`).
-    pub acked: u32,
-    /// Upper bound that the host sets for this connection (`tcp_sock.snd_cwnd_clamp`).
-    pub clamp: u32,
-}
-
-/// Who sets the window now.
+/// What currently sets a flow's cwnd. [`Controller`] has the diagram of the transitions.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// No decision has arrived yet: slow start, or the initial window.
+    /// No decision has arrived yet: slow start and Reno, or the initial cwnd
+    /// ([`Startup`](crate::Startup)).
     Startup = 0,
-    /// The last decision.
+    /// The cwnd is the newest decision, unchanged between decisions.
     Decided = 1,
-    /// A retransmission timeout fired: slow start up to the last decision.
+    /// A retransmission timeout fired: slow start, from the cwnd that the kernel set, up to the
+    /// newest decision.
     AfterTimeout = 2,
-    /// The agent is gone: Reno from where the window was.
+    /// The agent's heartbeat is too old: Reno from the cwnd that was in force.
     Fallback = 3,
 }
 
@@ -42,7 +34,7 @@ impl Mode {
         Self::Fallback,
     ];
 
-    /// Its name in reports and recordings.
+    /// The name in reports and recordings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Startup => "startup",
@@ -52,7 +44,7 @@ impl Mode {
         }
     }
 
-    /// The mode with this number; unknown numbers count as the fallback.
+    /// The mode with this number; unknown numbers count as [`Mode::Fallback`].
     #[inline(always)]
     pub fn from_raw(raw: u32) -> Self {
         match raw {
@@ -63,41 +55,101 @@ impl Mode {
         }
     }
 
-    /// Whether a decision rules the window.
+    /// Whether the cwnd, or the end of its slow start, is a decision.
     #[inline(always)]
     pub fn is_decided(self) -> bool {
         matches!(self, Self::Decided | Self::AfterTimeout)
     }
 }
 
-/// What an ACK led to, for the counters.
+/// What the agent has published for a flow, as the flow's owner finds it at an ACK.
+#[derive(Clone, Copy, Debug)]
+pub struct Published<'a> {
+    /// The flow's entry in the cwnd map ([`Decision::from_cell`]).
+    pub cell: u64,
+    /// The agent's newest sign of life.
+    pub heartbeat: &'a Heartbeat,
+}
+
+/// Which transitions an ACK caused, for the datapath's [counters](crate::Counter).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// A decision was taken up.
+    /// A new decision was taken up.
     pub taken: bool,
-    /// It was outside the guard rails.
+    /// The decision taken up was outside the cwnd bounds.
     pub clamped: bool,
-    /// A decision was for another generation of the slot.
+    /// A new decision was for another generation of the slot and had no effect.
     pub stale: bool,
-    /// The flow fell back.
+    /// The flow entered [`Mode::Fallback`].
     pub fallback_entered: bool,
-    /// The flow left the fallback.
+    /// The flow left [`Mode::Fallback`] for a new decision.
     pub fallback_left: bool,
 }
 
-/// A flow's controller: which mode it is in and what was decided last.
+/// The part of a flow's state that sets its cwnd: the [`Mode`] and the newest decision.
+///
+/// ```text
+///  flow opened    +---------+    decision     +---------+   cwnd reaches the decision,
+/// --------------->| Startup |---------------->| Decided |<--- or the timeout was spurious --+
+///                 +---------+                 +---------+                                   |
+///                      |                       |  ^  |                                      |
+///                      | heartbeat             |  |  | retransmission    +--------------+   |
+///                      | too old               |  |  +------------------>| AfterTimeout |---+
+///                      |      heartbeat        |  |    timeout           +--------------+
+///                      |      too old          |  |                             |
+///                      v                       |  | decision and                |
+///                 +----------+ <---------------+  | fresh heartbeat             |
+///                 | Fallback |--------------------+                             |
+///                 +----------+ <------------------------------------------------+
+///                                             heartbeat too old
+/// ```
+///
+/// A decision that arrives in `AfterTimeout` moves the end of slow start. A decision is new when
+/// the flow's entry in the cwnd map has changed since the last ACK.
+///
+/// ```
+/// use cc_ebpf::{Controller, Decision, Heartbeat, Mode, Published, Settings};
+/// # use cc_ebpf::{AckSample, CaState, CwndState, Totals};
+/// # let ack = AckSample {
+/// #     now_ns: 1_000_000, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
+/// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
+/// #     retransmits: 0, cwnd_limited: true, ca_state: CaState::Open, totals: Totals::default(),
+/// # };
+/// let settings = Settings::default();
+/// let heartbeat = Heartbeat { at_ns: ack.now_ns, pid: 1 };
+/// let mut cwnd = CwndState { cwnd: 10, ssthresh: u32::MAX, cwnd_cnt: 0, clamp: u32::MAX };
+/// let mut controller = Controller::default();
+/// controller.start(0);
+///
+/// let nothing = Published { cell: 0, heartbeat: &heartbeat };
+/// controller.on_ack(&mut cwnd, &ack, nothing, 1, &settings);
+/// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Startup, 12)); // slow start
+///
+/// let cell = Decision { generation: 1, window: 1, cwnd: 40 }.to_cell();
+/// let decided = Published { cell, heartbeat: &heartbeat };
+/// assert!(controller.on_ack(&mut cwnd, &ack, decided, 1, &settings).taken);
+/// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Decided, 40));
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Controller {
+    /// [`Mode`] as a number.
     mode: u32,
+    /// The newest decision's cwnd in segments, within the bounds of the settings; meaningless
+    /// before the first decision.
     target: u32,
+    /// The flow's entry in the cwnd map at the last ACK with a fresh heartbeat. Another value is a
+    /// new decision.
     seen: u64,
+    /// The entry that `target` comes from; 0 before the first decision.
     taken: u64,
+    /// Time of the ACK that took `taken` up, ns.
     taken_ns: u64,
 }
 
 impl Controller {
-    /// Starts a flow. `cell` is what its slot's previous owner may have left in the cwnd map.
+    /// Starts a flow in [`Mode::Startup`]. `cell` is the slot's entry in the cwnd map, which the
+    /// slot's previous flow may have left there and which therefore is no decision for this one.
     #[inline(always)]
     pub fn start(&mut self, cell: u64) {
         self.mode = Mode::Startup as u32;
@@ -107,59 +159,62 @@ impl Controller {
         self.taken_ns = 0;
     }
 
-    /// The mode.
+    /// What currently sets the cwnd.
     #[inline(always)]
     pub fn mode(&self) -> Mode {
         Mode::from_raw(self.mode)
     }
 
-    /// The newest decision taken up, as a cell (0 before the first), and when, in ns.
+    /// The newest decision taken up, as a cell (0 before the first), and the time of the ACK that
+    /// took it up, ns.
     #[inline(always)]
     pub fn taken(&self) -> (u64, u64) {
         (self.taken, self.taken_ns)
     }
 
-    /// Sets the window after an ACK. `cell` is the flow's entry in the cwnd map now; what it held
-    /// at the previous ACK is known, so a change is a new decision.
+    /// Sets the cwnd after an ACK (`cong_control`).
+    ///
+    /// The result is at least 1, and at most the settings' `cwnd_max` and the connection's clamp.
     #[inline(always)]
     pub fn on_ack(
         &mut self,
-        window: &mut Cwnd,
+        cwnd: &mut CwndState,
         ack: &AckSample,
-        cell: u64,
+        published: Published<'_>,
         generation: u32,
-        heartbeat: &Heartbeat,
         settings: &Settings,
     ) -> Events {
+        let Published { cell, heartbeat } = published;
         let mut events = Events::default();
         if heartbeat.is_stale(ack.now_ns, settings.heartbeat_limit_ns) {
-            events.fallback_entered = self.fall_back(window);
+            events.fallback_entered = self.fall_back(cwnd);
         } else if cell != self.seen {
             self.seen = cell;
             self.take(cell, generation, ack.now_ns, settings, &mut events);
         }
         match self.mode() {
             Mode::Startup if settings.constant_start() => {}
-            Mode::Startup | Mode::Fallback => reno::on_ack(window, ack),
-            Mode::Decided => window.cwnd = self.target,
+            Mode::Startup | Mode::Fallback => reno::on_ack(cwnd, ack),
+            Mode::Decided => cwnd.cwnd = self.target,
             Mode::AfterTimeout => {
-                window.cwnd = window.cwnd.saturating_add(ack.acked);
-                if window.cwnd >= self.target {
-                    window.cwnd = self.target;
+                cwnd.cwnd = cwnd.cwnd.saturating_add(ack.acked);
+                if cwnd.cwnd >= self.target {
+                    cwnd.cwnd = self.target;
                     self.mode = Mode::Decided as u32;
                 }
             }
         }
-        window.cwnd = at_most(window.cwnd, at_most(settings.cwnd_max, window.clamp));
-        if window.cwnd == 0 {
-            window.cwnd = 1;
+        cwnd.cwnd = at_most(cwnd.cwnd, at_most(settings.cwnd_max, cwnd.clamp));
+        if cwnd.cwnd == 0 {
+            cwnd.cwnd = 1;
         }
         events
     }
 
-    /// The kernel changed the congestion-avoidance state (`set_state`).
+    /// Takes note of a new congestion-avoidance state (`set_state`).
     ///
-    /// Returns whether a timeout has just ended the rule of a decision.
+    /// Returns whether this is a retransmission timeout that moved the flow from [`Mode::Decided`]
+    /// to [`Mode::AfterTimeout`].
     #[inline(always)]
     pub fn on_state(&mut self, state: CaState) -> bool {
         let timeout = state == CaState::Loss && self.mode() == Mode::Decided;
@@ -169,7 +224,8 @@ impl Controller {
         timeout
     }
 
-    /// The slow-start threshold on entering recovery, loss or CWR (`ssthresh`).
+    /// The slow-start threshold on entering recovery, loss or CWR (`ssthresh`): the decision where
+    /// there is one, since losses do not overrule it, else Reno's.
     #[inline(always)]
     pub fn ssthresh(&self, cwnd: u32) -> u32 {
         if self.mode().is_decided() {
@@ -179,7 +235,7 @@ impl Controller {
         }
     }
 
-    /// The window after the kernel found that a loss was none (`undo_cwnd`). `prior` is the window
+    /// The cwnd after the kernel found a loss to be spurious (`undo_cwnd`). `prior` is the cwnd
     /// before the supposed loss.
     #[inline(always)]
     pub fn undo(&mut self, cwnd: u32, prior: u32) -> u32 {
@@ -191,21 +247,23 @@ impl Controller {
         }
     }
 
+    /// Enters [`Mode::Fallback`]; false when the flow is in it already.
     #[inline(always)]
-    fn fall_back(&mut self, window: &mut Cwnd) -> bool {
+    fn fall_back(&mut self, cwnd: &mut CwndState) -> bool {
         let from = self.mode();
         match from {
             Mode::Fallback => return false,
             Mode::Startup => {}
-            // Congestion avoidance from the present window, not a new slow start.
-            Mode::Decided => window.ssthresh = window.cwnd,
-            Mode::AfterTimeout => window.ssthresh = self.target,
+            // Congestion avoidance from the present cwnd, not a new slow start.
+            Mode::Decided => cwnd.ssthresh = cwnd.cwnd,
+            Mode::AfterTimeout => cwnd.ssthresh = self.target,
         }
         self.mode = Mode::Fallback as u32;
-        window.acked = 0;
+        cwnd.cwnd_cnt = 0;
         true
     }
 
+    /// Takes up the decision in `cell`, if it holds one for this generation.
     #[inline(always)]
     fn take(
         &mut self,
@@ -235,104 +293,6 @@ impl Controller {
     }
 }
 
-/// Pacing rate in bytes/s: `gain` (in 1/1024, at most 16) × cwnd / srtt; `None` before the first srtt.
-///
-/// Without pacing the kernel still reads the rate to size its bursts (`tcp_tso_autosize`), and with
-/// `cong_control` set nobody else updates it: a flow whose `gain` is 0 gets what
-/// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c) would set, 2 in slow start and 1.2 after.
-#[inline(always)]
-pub fn pacing_rate(window: &Cwnd, ack: &AckSample, gain_1024: u32) -> Option<u64> {
-    if ack.srtt_us == 0 {
-        return None;
-    }
-    let gain = if gain_1024 != 0 {
-        gain_1024
-    } else if window.cwnd < window.ssthresh / 2 {
-        2 * 1024
-    } else {
-        1024 * 6 / 5
-    };
-    let segments = if ack.in_flight > window.cwnd {
-        ack.in_flight
-    } else {
-        window.cwnd
-    };
-    // Bounds that no real connection reaches (8 TB in flight, 1 PB/s) keep each product within 64
-    // bits: BPF has no wider multiplication to saturate with.
-    let bytes = at_most_64(u64::from(segments) * u64::from(ack.mss), 1 << 43);
-    let per_second = at_most_64(bytes * 1_000_000 / u64::from(ack.srtt_us), 1 << 50);
-    let gain = at_most(gain, 1 << 14);
-    Some((per_second * u64::from(gain)) >> 10)
-}
-
-/// Reno's window (RFC 5681, net/ipv4/tcp_cong.c), for flows without a decision.
-pub mod reno {
-    use super::{Cwnd, at_least, at_most};
-    use crate::AckSample;
-
-    /// Half the window, at least 2 (`tcp_reno_ssthresh`).
-    #[inline(always)]
-    pub fn ssthresh(cwnd: u32) -> u32 {
-        at_least(cwnd / 2, 2)
-    }
-
-    /// The larger of the present window and the one before the loss (`tcp_reno_undo_cwnd`).
-    #[inline(always)]
-    pub fn undo(cwnd: u32, prior: u32) -> u32 {
-        at_least(cwnd, prior)
-    }
-
-    /// One ACK: proportional reduction towards ssthresh in recovery, slow start below it, one
-    /// segment a window above it.
-    #[inline(always)]
-    pub fn on_ack(window: &mut Cwnd, ack: &AckSample) {
-        if ack.ca_state.is_reducing() {
-            // One segment out for two delivered (RFC 6937 with Reno's factor), at least one, so
-            // that the fast retransmission never waits for half the flight to drain.
-            let allowance = at_least(ack.acked.div_ceil(2), 1);
-            let window_now = at_most(window.cwnd, ack.in_flight.saturating_add(allowance));
-            window.cwnd = at_least(window_now, window.ssthresh);
-            return;
-        }
-        if !ack.cwnd_limited {
-            return;
-        }
-        let mut acked = ack.acked;
-        if window.cwnd < window.ssthresh {
-            let grown = at_most(window.cwnd.saturating_add(acked), window.ssthresh);
-            acked -= grown - window.cwnd;
-            window.cwnd = grown;
-        }
-        congestion_avoidance(window, acked);
-    }
-
-    /// `tcp_cong_avoid_ai`, with the window as its interval.
-    #[inline(always)]
-    fn congestion_avoidance(window: &mut Cwnd, acked: u32) {
-        let cwnd = at_least(window.cwnd, 1);
-        let credit = window.acked.saturating_add(acked);
-        window.cwnd = window.cwnd.saturating_add(credit / cwnd);
-        window.acked = credit % cwnd;
-    }
-}
-
-// `Ord::min` and `Ord::max` make LLVM emit conditional moves through helpers on some BPF levels;
-// these compile to one branch each.
-#[inline(always)]
-fn at_most(value: u32, limit: u32) -> u32 {
-    if value > limit { limit } else { value }
-}
-
-#[inline(always)]
-fn at_most_64(value: u64, limit: u64) -> u64 {
-    if value > limit { limit } else { value }
-}
-
-#[inline(always)]
-fn at_least(value: u32, limit: u32) -> u32 {
-    if value < limit { limit } else { value }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,18 +311,24 @@ mod tests {
         }
     }
 
-    fn fresh() -> Heartbeat {
-        Heartbeat {
-            at_ns: SECOND,
-            pid: 1,
+    const FRESH: Heartbeat = Heartbeat {
+        at_ns: SECOND,
+        pid: 1,
+    };
+
+    /// Published by an agent whose heartbeat is of the time of [`ack`].
+    fn published(cell: u64) -> Published<'static> {
+        Published {
+            cell,
+            heartbeat: &FRESH,
         }
     }
 
-    fn window(cwnd: u32, ssthresh: u32) -> Cwnd {
-        Cwnd {
+    fn state(cwnd: u32, ssthresh: u32) -> CwndState {
+        CwndState {
             cwnd,
             ssthresh,
-            acked: 0,
+            cwnd_cnt: 0,
             clamp: u32::MAX,
         }
     }
@@ -376,14 +342,14 @@ mod tests {
         .to_cell()
     }
 
-    fn step(controller: &mut Controller, window: &mut Cwnd, cell: u64) -> Events {
-        controller.on_ack(window, &ack(), cell, 7, &fresh(), &settings())
+    fn step(controller: &mut Controller, cwnd: &mut CwndState, cell: u64) -> Events {
+        controller.on_ack(cwnd, &ack(), published(cell), 7, &settings())
     }
 
     #[test]
     fn slow_start_until_the_first_decision() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, 0);
         assert_eq!(w.cwnd, 12);
         let events = step(&mut controller, &mut w, cell(1, 300));
@@ -394,31 +360,31 @@ mod tests {
     }
 
     #[test]
-    fn the_initial_window_can_be_kept_instead() {
-        let mut w = window(10, u32::MAX);
+    fn the_initial_cwnd_can_be_kept_instead() {
+        let mut w = state(10, u32::MAX);
         let constant = Settings {
             startup: Startup::Constant as u32,
             ..settings()
         };
-        Controller::default().on_ack(&mut w, &ack(), 0, 7, &fresh(), &constant);
+        Controller::default().on_ack(&mut w, &ack(), published(0), 7, &constant);
         assert_eq!(w.cwnd, 10);
     }
 
     #[test]
-    fn an_idle_application_does_not_grow_the_window() {
-        let mut w = window(10, u32::MAX);
+    fn an_idle_application_does_not_grow_the_cwnd() {
+        let mut w = state(10, u32::MAX);
         let sample = AckSample {
             cwnd_limited: false,
             ..ack()
         };
-        Controller::default().on_ack(&mut w, &sample, 0, 7, &fresh(), &settings());
+        Controller::default().on_ack(&mut w, &sample, published(0), 7, &settings());
         assert_eq!(w.cwnd, 10);
     }
 
     #[test]
-    fn guard_rails_hold() {
+    fn the_bounds_hold() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         assert!(step(&mut controller, &mut w, cell(1, 5_000)).clamped);
         assert_eq!(w.cwnd, 2_000);
         assert!(step(&mut controller, &mut w, cell(2, 0)).clamped);
@@ -433,10 +399,14 @@ mod tests {
         let mut controller = Controller::default();
         let left_behind = cell(3, 40);
         controller.start(left_behind);
-        let mut w = window(10, 10);
-        let events = controller.on_ack(&mut w, &ack(), left_behind, 8, &fresh(), &settings());
-        assert_eq!(events, Events::default(), "its predecessor's is no news");
-        let events = controller.on_ack(&mut w, &ack(), cell(4, 99), 8, &fresh(), &settings());
+        let mut w = state(10, 10);
+        let events = controller.on_ack(&mut w, &ack(), published(left_behind), 8, &settings());
+        assert_eq!(
+            events,
+            Events::default(),
+            "the predecessor's entry is not new"
+        );
+        let events = controller.on_ack(&mut w, &ack(), published(cell(4, 99)), 8, &settings());
         assert!(events.stale && !events.taken);
         assert_eq!(controller.mode(), Mode::Startup);
     }
@@ -444,13 +414,13 @@ mod tests {
     #[test]
     fn after_a_timeout_slow_start_ends_at_the_decision() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!(controller.ssthresh(6), 6);
         assert!(controller.on_state(CaState::Loss));
         assert!(
             !controller.on_state(CaState::Loss),
-            "a backed-off timeout is no news"
+            "a timer that backs off changes nothing"
         );
         w.cwnd = 1; // tcp_enter_loss
         step(&mut controller, &mut w, cell(1, 6));
@@ -462,7 +432,7 @@ mod tests {
     #[test]
     fn a_spurious_timeout_is_undone() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 60));
         controller.on_state(CaState::Loss);
         assert_eq!(controller.undo(1, 60), 60);
@@ -471,19 +441,19 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_agent_means_reno_from_the_present_window() {
+    fn a_silent_agent_means_reno_from_the_present_cwnd() {
         let mut controller = Controller::default();
-        let mut w = window(10, u32::MAX);
+        let mut w = state(10, u32::MAX);
         step(&mut controller, &mut w, cell(1, 100));
         let late = AckSample {
             now_ns: 3 * SECOND,
             acked: 100,
             ..ack()
         };
-        let events = controller.on_ack(&mut w, &late, cell(1, 100), 7, &fresh(), &settings());
+        let events = controller.on_ack(&mut w, &late, published(cell(1, 100)), 7, &settings());
         assert!(events.fallback_entered);
         assert_eq!((w.cwnd, w.ssthresh), (101, 100));
-        let events = controller.on_ack(&mut w, &late, cell(2, 50), 7, &fresh(), &settings());
+        let events = controller.on_ack(&mut w, &late, published(cell(2, 50)), 7, &settings());
         assert_eq!(
             events,
             Events::default(),
@@ -499,62 +469,18 @@ mod tests {
         assert_eq!(w.cwnd, 80);
     }
 
-    #[test]
-    fn reno_reduces_in_proportion_and_never_stalls() {
-        let mut w = window(100, 50);
-        let mut sample = AckSample {
-            ca_state: CaState::Recovery,
-            acked: 2,
-            in_flight: 97,
-            ..ack()
-        };
-        reno::on_ack(&mut w, &sample);
-        assert_eq!(w.cwnd, 98);
-        sample.in_flight = 10;
-        reno::on_ack(&mut w, &sample);
-        assert_eq!(w.cwnd, 50);
-    }
-
-    #[test]
-    fn reno_crosses_ssthresh_without_losing_acks() {
-        let mut w = window(8, 10);
-        let sample = AckSample { acked: 12, ..ack() };
-        reno::on_ack(&mut w, &sample);
-        assert_eq!(
-            (w.cwnd, w.acked),
-            (11, 0),
-            "2 of slow start, 10 make one more"
-        );
-    }
-
-    #[test]
-    fn pacing_follows_the_window() {
-        let mut sample = ack();
-        sample.srtt_us = 10_000;
-        sample.mss = 1_000;
-        let w = window(100, 10);
-        assert_eq!(pacing_rate(&w, &sample, 1024), Some(10_000_000));
-        assert_eq!(pacing_rate(&w, &sample, 0), Some(11_992_187));
-        assert_eq!(
-            pacing_rate(&window(100, 1_000), &sample, 0),
-            Some(20_000_000)
-        );
-        sample.srtt_us = 0;
-        assert_eq!(pacing_rate(&w, &sample, 1024), None);
-    }
-
     proptest! {
-        /// Whatever arrives in whatever order, the window stays between 1 and the maximum, and
-        /// while a decision rules outside recovery from a timeout it is exactly the decision.
+        /// Whatever arrives in whatever order, the cwnd stays between 1 and the maximum, and in
+        /// `Decided` it is exactly the decision.
         #[test]
-        fn the_window_is_always_sane(
+        fn the_cwnd_stays_within_its_bounds(
             steps in proptest::collection::vec(
                 (0u64..3, 0u32..3_000, 0u32..300, 0u32..6, any::<bool>(), 0u32..3_000), 1..200),
         ) {
             let mut controller = Controller::default();
-            let mut w = window(10, u32::MAX);
+            let mut w = state(10, u32::MAX);
             let mut sample = ack();
-            let mut heartbeat = fresh();
+            let mut heartbeat = FRESH;
             let settings = settings();
             for (index, (seconds, cwnd, acked, state, limited, in_flight)) in
                 steps.into_iter().enumerate()
@@ -572,8 +498,11 @@ mod tests {
                 sample.acked = acked;
                 sample.cwnd_limited = limited;
                 sample.in_flight = in_flight;
-                let cell = cell(index as u32, cwnd);
-                let events = controller.on_ack(&mut w, &sample, cell, 7, &heartbeat, &settings);
+                let published = Published {
+                    cell: cell(index as u32, cwnd),
+                    heartbeat: &heartbeat,
+                };
+                let events = controller.on_ack(&mut w, &sample, published, 7, &settings);
                 prop_assert!((1..=2_000).contains(&w.cwnd));
                 if events.taken && controller.mode() == Mode::Decided {
                     prop_assert_eq!(w.cwnd, cwnd.clamp(2, 2_000));

@@ -1,8 +1,8 @@
-//! What can go wrong in the datapath, counted.
+//! Event counters of the datapath: its successes and whatever can go wrong.
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// Index into the datapath's per-CPU counters, each named for what it means.
+        /// An event that the datapath counts, as an index into its per-CPU counters.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Counter {
@@ -13,12 +13,12 @@ macro_rules! counters {
             /// Every counter, in index order.
             pub const ALL: &[Counter] = &[$(Self::$variant,)+];
 
-            /// Its name in status reports.
+            /// The counter's name in status reports.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// What it means, in a sentence.
+            /// The meaning of the counter in a sentence.
             pub fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($doc),+),)+ }
             }
@@ -27,7 +27,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Flows that got a slot.
+    /// Flows that were given a slot.
     FlowsOpened => "flows_opened",
     /// Flows that gave their slot back.
     FlowsClosed => "flows_closed",
@@ -37,19 +37,19 @@ counters! {
     RecordsDropped => "records_dropped",
     /// Per-ACK records lost because their ring buffer was full.
     AckRecordsDropped => "ack_records_dropped",
-    /// Decisions taken up.
+    /// Decisions that set a flow's cwnd.
     DecisionsTaken => "decisions_taken",
-    /// Decisions for a flow that no longer had the slot.
+    /// Decisions ignored because they were for a flow that no longer had the slot.
     DecisionsStale => "decisions_stale",
-    /// Decisions outside the guard rails, taken up after clamping.
+    /// Decisions outside the cwnd bounds, clamped to them.
     DecisionsClamped => "decisions_clamped",
     /// Times that a flow fell back because the agent's heartbeat was too old.
     FallbacksEntered => "fallbacks_entered",
-    /// Times that a flow left the fallback for a fresh decision.
+    /// Times that a flow left the fallback for a new decision.
     FallbacksLeft => "fallbacks_left",
-    /// Retransmission timeouts that sent a flow back to slow start.
+    /// Retransmission timeouts that sent a decided flow back to slow start.
     Timeouts => "timeouts",
-    /// Slots that could not be given back to the free list: should always be 0.
+    /// Slots that could not be given back to the free list; should always be 0.
     SlotsLeaked => "slots_leaked",
 }
 

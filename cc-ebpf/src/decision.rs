@@ -1,17 +1,34 @@
-//! A decision as it lies in the cwnd map: one 64-bit cell a flow slot.
+//! Decisions, as they lie in the cwnd map: one 64-bit cell per flow slot.
 
-/// A window that the agent decided, addressed so that it cannot reach the wrong flow.
+/// A cwnd that the agent decided, addressed so that it cannot reach the wrong flow.
 ///
-/// The cell holds, from the most significant bit: 20 bits of the flow's generation, 20 bits of the
-/// window that the decision answers, 24 bits of cwnd in segments. A cell is written and read whole,
-/// by one store and one load. The all-zero cell is no decision, as no flow has generation 0.
+/// A cell is written by one store and read by one load:
+///
+/// ```text
+///  63        44 43        24 23            0
+/// +------------+------------+---------------+
+/// | generation |   window   | cwnd/segments |
+/// +------------+------------+---------------+
+/// ```
+///
+/// The all-zero cell is no decision, as no flow has generation 0.
+///
+/// ```
+/// use cc_ebpf::Decision;
+///
+/// let cell = Decision { generation: 7, window: 41, cwnd: 120 }.to_cell();
+/// let decision = Decision::from_cell(cell).expect("the generation is not 0");
+/// assert!(decision.is_for(7) && decision.answers(41));
+/// assert_eq!(decision.cwnd, 120);
+/// assert_eq!(Decision::from_cell(0), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Generation of the flow that it is for, modulo 2^20.
+    /// Generation of the flow that the decision is for, modulo 2^20.
     pub generation: u32,
-    /// Index of the flow's window that it answers, modulo 2^20.
+    /// Number of the flow's observation window that the decision answers, modulo 2^20.
     pub window: u32,
-    /// The congestion window, in segments; larger values saturate at [`Decision::MAX_CWND`].
+    /// Congestion window in segments; larger values saturate at [`Decision::MAX_CWND`].
     pub cwnd: u32,
 }
 
@@ -20,10 +37,10 @@ const ID_MASK: u32 = (1 << ID_BITS) - 1;
 const CWND_BITS: u32 = 24;
 
 impl Decision {
-    /// The largest window that a cell can hold, in segments.
+    /// The largest cwnd that a cell can hold, in segments.
     pub const MAX_CWND: u32 = (1 << CWND_BITS) - 1;
 
-    /// The cell for this decision.
+    /// Encodes the decision as a cell.
     #[inline(always)]
     pub fn to_cell(self) -> u64 {
         let cwnd = if self.cwnd > Self::MAX_CWND {
@@ -36,7 +53,7 @@ impl Decision {
             | u64::from(cwnd)
     }
 
-    /// The decision in a cell, if it holds one.
+    /// Decodes a cell; `None` when it holds no decision.
     #[inline(always)]
     pub fn from_cell(cell: u64) -> Option<Self> {
         let decision = Self {
@@ -47,20 +64,20 @@ impl Decision {
         (decision.generation != 0).then_some(decision)
     }
 
-    /// Whether this decision is for the flow of that generation.
+    /// Whether this decision is for the flow with that generation.
     #[inline(always)]
     pub fn is_for(self, generation: u32) -> bool {
         self.generation == generation
     }
 
-    /// The generation that follows: 1 to 2^20 − 1, never 0.
+    /// The generation of the slot's next flow: 1 to 2^20 − 1, never 0.
     #[inline(always)]
     pub fn next_generation(generation: u32) -> u32 {
         let next = (generation + 1) & ID_MASK;
         if next == 0 { 1 } else { next }
     }
 
-    /// Whether it answers the window of this (unwrapped) index.
+    /// Whether the decision answers the observation window with this number, which is not wrapped.
     pub fn answers(self, window: u32) -> bool {
         self.window == window & ID_MASK
     }

@@ -1,16 +1,16 @@
 //! The 20 features of an ACK.
 //!
 //! They are those of the mvfst-rl paper (arXiv 1910.04054, appendix A), in the order of its code,
-//! each with its counterpart on Linux. Here they are unsigned integers in a base unit: µs, bytes,
-//! counts, kB/s. Observations divide µs by 100 000 and bytes by 1 000 (the paper's scales), which
-//! is the agent's business; integers keep the kernel, the simulator and the tests in exact
+//! each with its counterpart in Linux 6.18. Here they are unsigned integers in a base unit: µs,
+//! bytes, counts, kB/s. Observations divide µs by 100 000 and bytes by 1 000 (the paper's scales),
+//! which is the agent's business; integers keep the kernel, the simulator and the tests in exact
 //! agreement.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::{AckSample, CaState, Totals, WindowedMin};
 
-/// Number of features of an ACK.
+/// Number of features of an ACK, the length of [`Features`].
 pub const FEATURES: usize = 20;
 
 /// Changes when the meaning of any feature changes: a policy trained for one version must not be
@@ -24,14 +24,15 @@ pub type Features = [u32; FEATURES];
 #[repr(usize)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// µs. Minimum of [`Feature::LatestRtt`] over the configured window (10 s by default): our own
-    /// filter rather than `tcp_sock.rtt_min`, whose window is a sysctl (300 s) and not a policy's.
+    /// µs. Minimum of [`Feature::LatestRtt`] over the configured time (10 s by default): our own
+    /// filter rather than `tcp_sock.rtt_min`, whose length is a sysctl (300 s) and not a policy's.
     RttMin,
-    /// µs. Minimum of the latest RTT over srtt/2 (100 ms before the first srtt): Copa's standing RTT.
+    /// µs. Minimum of the latest RTT over srtt/2 (100 ms before the first srtt): Copa's standing
+    /// RTT.
     RttStanding,
     /// µs. The newest RTT measurement, `rate_sample.rtt_us`; carried over by ACKs without one.
     LatestRtt,
-    /// µs. `tcp_sock.srtt_us >> 3`.
+    /// µs. Smoothed RTT, `tcp_sock.srtt_us >> 3`.
     SmoothedRtt,
     /// µs. Mean deviation, `tcp_sock.mdev_us >> 2`: gain 1/4, as in the paper's transport.
     RttVar,
@@ -41,14 +42,14 @@ pub enum Feature {
     Cwnd,
     /// Bytes. `tcp_packets_in_flight × mss_cache`, after the ACK.
     InFlight,
-    /// Bytes. max(0, Cwnd − InFlight).
+    /// Bytes. What the cwnd leaves room for: max(0, Cwnd − InFlight).
     Writable,
     /// Bytes sent since the previous ACK: Δ`bytes_sent` (payload, retransmissions included).
     Sent,
     /// Bytes received since the previous ACK: Δ`bytes_received` + Δ`segs_in` × `tcp_header_len`. A
     /// pure sender receives only headers, which the paper's UDP count includes too.
     Received,
-    /// Bytes sent again since the previous ACK: Δ`bytes_retrans`.
+    /// Bytes retransmitted since the previous ACK: Δ`bytes_retrans`.
     Retransmitted,
     /// Count. Consecutive timeouts at this moment, `icsk_retransmits`: an ACK of new data resets it
     /// first, so it is almost always 0, as it is in the paper's code.
@@ -57,8 +58,8 @@ pub enum Feature {
     PtoDelta,
     /// Segments marked lost since the previous ACK: Δ`lost` (at detection, not at resend).
     RtxCount,
-    /// Segments sent again since the previous ACK, when a timeout caused it: Δ`total_retrans` if
-    /// the connection was in `TCP_CA_Loss` or a timeout fired in between, else 0.
+    /// Segments retransmitted since the previous ACK because of a timeout: Δ`total_retrans` if the
+    /// connection was in `TCP_CA_Loss` or a timeout fired in between, else 0.
     TimeoutRtxCount,
     /// Bytes newly acknowledged by this ACK: `rate_sample.acked_sacked × mss_cache`.
     Acked,
@@ -75,11 +76,11 @@ pub enum Feature {
 /// Base unit of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Microseconds.
+    /// Microseconds (µs).
     Micros,
-    /// Bytes.
+    /// Bytes of payload, or of payload and headers.
     Bytes,
-    /// Thousands of bytes a second.
+    /// Thousands of bytes per second (1000 bytes/s).
     KilobytesPerSecond,
     /// A number of events or segments.
     Count,
@@ -110,7 +111,7 @@ impl Feature {
         Self::PersistentCongestion,
     ];
 
-    /// The unit of its integer value.
+    /// The unit of the feature's integer value.
     pub fn unit(self) -> Unit {
         match self {
             Self::RttMin
@@ -136,31 +137,37 @@ impl Feature {
         }
     }
 
-    /// Whether its sum over a window means nothing, so that observations hold 0 there
-    /// (mvfst-rl's nine: the states).
+    /// Whether the feature is a state, whose sum over a window means nothing, rather than an
+    /// amount. Observations hold 0 in place of that sum (mvfst-rl's nine).
     pub fn is_state(self) -> bool {
         (self as usize) < Self::Sent as usize
     }
 }
 
-/// Standing-RTT window before the first smoothed RTT.
+/// Length of the standing-RTT filter before the first smoothed RTT, ns.
 const INITIAL_STANDING_WINDOW_NS: u64 = 100_000_000;
 
-/// Turns a connection's ACKs into features: holds the previous totals and the RTT filters.
+/// Turns a connection's ACKs into features.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Extractor {
+    /// Totals at the last ACK that had features.
     previous: Totals,
+    /// Filter of [`Feature::RttMin`].
     rtt_min: WindowedMin,
+    /// Filter of [`Feature::RttStanding`].
     rtt_standing: WindowedMin,
+    /// The newest RTT measurement, µs; 0 before the first.
     latest_rtt_us: u32,
+    /// The newest delivery-rate sample, kB/s; 0 before the first.
     throughput: u32,
+    /// 1 if the last ACK with features left the connection in [`CaState::Loss`], otherwise 0.
     was_in_loss: u32,
     _reserved: u32,
 }
 
 impl Extractor {
-    /// Starts from these totals: what came before is not this flow's.
+    /// Forgets what it knows; the differences of the first ACK count from these totals.
     #[inline(always)]
     pub fn start(&mut self, totals: Totals) {
         self.previous = totals;
@@ -171,8 +178,9 @@ impl Extractor {
         self.was_in_loss = 0;
     }
 
-    /// The features of an ACK that found the window at `cwnd` segments, or `None` before the first
-    /// RTT is known; differences then roll over into the next ACK's.
+    /// The features of an ACK that found the cwnd at `cwnd` segments, or `None` before the first
+    /// RTT is known; differences then roll over into the next ACK's. `min_rtt_window_ns` is the
+    /// length of the filter of [`Feature::RttMin`].
     #[inline(always)]
     pub fn extract(
         &mut self,
@@ -259,7 +267,8 @@ impl Extractor {
 fn delivery_rate(ack: &AckSample) -> u32 {
     let bytes = u64::from(ack.delivered) * u64::from(ack.mss);
     let interval = u64::from(ack.interval_us);
-    // Bytes a millisecond are kB/s. `delivered` and `mss` are at most 2^32, so cap before scaling.
+    // Bytes per millisecond are kB/s. `delivered` and `mss` are at most 2^32, so cap before
+    // scaling.
     let capped = if bytes > u64::MAX / 2_000 {
         u64::MAX / 2_000
     } else {

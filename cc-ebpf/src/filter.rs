@@ -1,10 +1,12 @@
-//! The windowed minimum: Kathleen Nichols' three-sample filter.
+//! A minimum over a sliding window: Kathleen Nichols' three-sample filter.
 
 use bytemuck::{Pod, Zeroable};
 
+/// A sample that is, or may become, the minimum.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 struct Estimate {
+    /// When it was taken, ns; 0 before the first sample.
     time_ns: u64,
     value: u32,
     _reserved: u32,
@@ -12,20 +14,34 @@ struct Estimate {
 
 /// Tracks the minimum of the samples of the last `window_ns` in constant space.
 ///
-/// Keeps the best estimate and two later ones, from the second quarter and the second half of the
-/// window, that take over when the best grows too old. It is exact while the minimum is renewed and
-/// errs upwards otherwise, never below a sample of the window. The same algorithm as the kernel's
-/// `lib/win_minmax.c`, with nanoseconds for jiffies.
+/// The filter keeps the best estimate and two later ones, from the second quarter and the second
+/// half of the window, that take over when the best grows too old. It is exact while the minimum is
+/// renewed and otherwise errs upwards, to a larger sample of the window. The algorithm is that of
+/// lib/win_minmax.c (Linux 6.18), with nanoseconds for jiffies.
+///
+/// ```
+/// use cc_ebpf::WindowedMin;
+///
+/// let mut filter = WindowedMin::default();
+/// assert_eq!(filter.update(1_000, 10, 1_000), 10);
+/// assert_eq!(filter.update(1_500, 20, 1_000), 10);
+/// // The 10 has left the window of 1,000 ns.
+/// assert_eq!(filter.update(2_100, 40, 1_000), 20);
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct WindowedMin {
+    /// The minimum.
     best: Estimate,
+    /// The smallest sample after `best`.
     second: Estimate,
+    /// The smallest sample after `second`.
     third: Estimate,
 }
 
 impl WindowedMin {
-    /// Takes a sample and returns the minimum. Time must not run backwards.
+    /// Adds a sample taken at `now_ns` and returns the minimum of the last `window_ns`. Time must
+    /// not run backwards, and 0 is not a valid time.
     #[inline(always)]
     pub fn update(&mut self, now_ns: u64, value: u32, window_ns: u64) -> u32 {
         let sample = Estimate {
@@ -51,14 +67,14 @@ impl WindowedMin {
         self.best.value
     }
 
-    /// Forgets every sample.
+    /// Forgets every sample, as if the filter were new.
     #[inline(always)]
     pub fn reset(&mut self) {
         self.best.time_ns = 0;
         self.best.value = 0;
     }
 
-    /// The minimum as of the last update; 0 before the first.
+    /// The minimum as of the last update; 0 before the first one.
     #[inline(always)]
     pub fn get(&self) -> u32 {
         self.best.value

@@ -1,10 +1,11 @@
-//! Following a flow: it takes a slot, each ACK adds to its window, and it gives the slot back. The same for the flows
-//! that we control and for those that we only observe.
+//! The life of a flow in the maps: it takes a slot, emits records, and gives the slot back.
+//!
+//! This is the same for flows under this congestion control and for flows that are only observed.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{
     AckRecord, AckSample, ClosedRecord, Counter, Decision, Features, Flow, Header, OpenedRecord,
-    Settings, SocketState, WindowRecord,
+    RecordSink, Settings, SocketState, WindowRecord,
 };
 
 use crate::{
@@ -12,35 +13,34 @@ use crate::{
     socket::Socket,
 };
 
-/// The agent fetches per-ACK records by the clock, so they never wake it.
+/// Flag of a ring-buffer submission without a wake-up: the agent polls for per-ACK records.
 const BPF_RB_NO_WAKEUP: u64 = 1;
 
 /// The flow of a socket, if it has a slot.
 #[inline(always)]
 pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
-    if state.generation == 0 {
+    if !state.has_flow() {
         return None;
     }
-    // SAFETY: the slot is this socket's until it is released, and the kernel calls us under the
-    // socket's lock, so nobody else changes the flow.
+    // SAFETY: the slot is this socket's until it is released, and the kernel calls the programs
+    // under the socket's lock, so nothing else changes the flow.
     let flow = unsafe { &mut *FLOWS.get_ptr_mut(state.slot)? };
     (flow.generation == state.generation).then_some(flow)
 }
 
-/// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the window at `cwnd` segments, and announces
-/// it; false when no slot is free.
+/// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the cwnd at `cwnd`
+/// segments, and announces it; false when no slot is free.
 #[inline(always)]
 pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u32) -> bool {
     let Ok(Some(slot)) = FREE_SLOTS.pop() else {
         return false;
     };
-    // SAFETY: a slot from the free list belongs to nobody else.
+    // SAFETY: a slot from the free list belongs to no other socket.
     let Some(flow) = FLOWS.get_ptr_mut(slot).map(|flow| unsafe { &mut *flow }) else {
         return false;
     };
     let generation = Decision::next_generation(flow.generation);
-    state.slot = slot;
-    state.generation = generation;
+    state.assign(slot, generation);
     flow.begin_change();
     flow.open(slot, generation, now_ns, state.base, decision_cell(slot));
     socket.identify(&mut flow.opened.identity);
@@ -53,7 +53,7 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u
     true
 }
 
-/// Gives the slot back and announces it.
+/// Gives the flow's slot back and announces it; does nothing for a socket without a flow.
 #[inline(always)]
 pub(crate) fn close(socket: Socket, state: &SocketState) {
     let Some(flow) = flow_of(state) else {
@@ -88,38 +88,7 @@ pub(crate) fn close(socket: Socket, state: &SocketState) {
     }
 }
 
-/// Adds an ACK that found the window at `cwnd` segments to the flow's window, after closing the window if its time is
-/// up.
-#[inline(always)]
-pub(crate) fn measure(
-    flow: &mut Flow,
-    socket: Socket,
-    ack: &AckSample,
-    cwnd: u32,
-    state: &SocketState,
-    settings: &Settings,
-) {
-    flow.begin_change();
-    if flow.window.is_over(ack.now_ns, settings.window_ns) {
-        if flow.window.acks > 0 {
-            emit_window(flow, ack, cwnd);
-        }
-        flow.window.restart(ack.now_ns);
-    }
-    let features = flow
-        .extractor
-        .extract(ack, cwnd, settings.min_rtt_window_ns);
-    if let Some(features) = features {
-        flow.window.add(&features);
-        let (local_port, remote_port) = socket.ports();
-        if settings.records_acks_of(state.slot, local_port, remote_port) {
-            emit_ack(flow, ack, cwnd, state, &features);
-        }
-    }
-    flow.end_change();
-}
-
-/// What the cwnd map holds for a slot.
+/// The entry of a slot in the cwnd map; 0, which is no decision, for a slot out of range.
 #[inline(always)]
 pub(crate) fn decision_cell(slot: u32) -> u64 {
     match DECISIONS.get_ptr(slot) {
@@ -129,27 +98,43 @@ pub(crate) fn decision_cell(slot: u32) -> u64 {
     }
 }
 
-#[inline(always)]
-fn emit_window(flow: &mut Flow, ack: &AckSample, cwnd: u32) {
-    flow.complete_window(ack, cwnd);
-    if RECORDS.output::<WindowRecord>(&flow.window, 0).is_err() {
-        count(Counter::RecordsDropped);
-    }
+/// The ring buffers, for the records of one socket's flow.
+pub(crate) struct Rings<'a> {
+    /// The socket, whose ports the per-ACK filter may ask for.
+    pub(crate) socket: Socket,
+    /// The flow's slot and generation.
+    pub(crate) state: &'a SocketState,
+    /// The settings, with the per-ACK filter.
+    pub(crate) settings: &'a Settings,
 }
 
-#[inline(always)]
-fn emit_ack(flow: &Flow, ack: &AckSample, cwnd: u32, state: &SocketState, features: &Features) {
-    let Some(mut entry) = ACKS.reserve::<AckRecord>(0) else {
-        count(Counter::AckRecordsDropped);
-        return;
-    };
-    let record = entry.as_mut_ptr();
-    // SAFETY: the entry is as large as the record, and is submitted only when filled.
-    unsafe {
-        (*record).header = Header::of::<AckRecord>(state.slot, state.generation, ack.now_ns);
-        (*record).window = flow.window.index;
-        (*record).cwnd = cwnd;
-        (*record).features = *features;
+impl RecordSink for Rings<'_> {
+    #[inline(always)]
+    fn window(&mut self, record: &WindowRecord) {
+        if RECORDS.output::<WindowRecord>(record, 0).is_err() {
+            count(Counter::RecordsDropped);
+        }
     }
-    entry.submit(BPF_RB_NO_WAKEUP);
+
+    #[inline(always)]
+    fn ack(&mut self, window: u32, ack: &AckSample, cwnd: u32, features: &Features) {
+        let (slot, generation) = (self.state.slot, self.state.generation);
+        let (local_port, remote_port) = self.socket.ports();
+        if !self.settings.records_acks_of(slot, local_port, remote_port) {
+            return;
+        }
+        let Some(mut entry) = ACKS.reserve::<AckRecord>(0) else {
+            count(Counter::AckRecordsDropped);
+            return;
+        };
+        let record = entry.as_mut_ptr();
+        // SAFETY: the entry is as large as the record, and is submitted only when filled.
+        unsafe {
+            (*record).header = Header::of::<AckRecord>(slot, generation, ack.now_ns);
+            (*record).window = window;
+            (*record).cwnd = cwnd;
+            (*record).features = *features;
+        }
+        entry.submit(BPF_RB_NO_WAKEUP);
+    }
 }

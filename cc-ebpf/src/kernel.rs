@@ -1,32 +1,40 @@
-//! Where the running kernel keeps what the datapath reads.
+//! The offsets of the kernel structure members that the datapath reads and writes.
 
 use bytemuck::{Pod, Zeroable};
 
-/// The offset of a member that this kernel does not have.
+/// Stands for the offset of a member that the running kernel does not have.
 pub const ABSENT: u32 = u32::MAX;
 
 macro_rules! kernel_layout {
     ($($(#[$attribute:meta])* $field:ident: $structure:literal, $member:literal;)+) => {
-        /// Offsets of kernel structure members, in bytes (`_bit`: bit fields, in bits), filled in from the running kernel's BTF before
-        /// the programs are loaded.
+        /// Offsets of kernel structure members in bytes, and of bit fields (`_bit`) in bits, filled
+        /// in from the running kernel's BTF before the programs are loaded.
         ///
         /// rustc emits no CO-RE relocations. This table lies in the object's `.rodata`, which is
-        /// frozen at load, so the verifier knows each offset as a constant and drops the branches of
-        /// members that are [`ABSENT`].
+        /// frozen at load, so the verifier knows each offset as a constant and drops the branches
+        /// of members that are [`ABSENT`].
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
         pub struct KernelLayout {
-            $($(#[$attribute])* #[doc = concat!("`", $structure, ".", $member, "`")] pub $field: u32,)+
+            $(
+                $(#[$attribute])*
+                #[doc = concat!("Offset of `", $structure, ".", $member, "`.")]
+                pub $field: u32,
+            )+
         }
 
         impl KernelLayout {
             /// A table in which every member is absent.
             pub const EMPTY: Self = Self { $($field: ABSENT,)+ };
 
-            /// Structure and member path of every entry, in order.
+            /// Structure and member path of every entry, in the order of the fields.
             pub const MEMBERS: &[(&str, &str)] = &[$(($structure, $member),)+];
 
-            /// Fills the table; `offset` answers structure and member path with a byte offset.
+            /// Fills the table: `offset` maps structure and member path to an offset.
+            ///
+            /// # Errors
+            ///
+            /// Returns the first error that `offset` returns.
             pub fn resolve<E>(
                 mut offset: impl FnMut(&str, &str) -> Result<u32, E>,
             ) -> Result<Self, E> {
@@ -74,7 +82,7 @@ kernel_layout! {
     lost: "tcp_sock", "lost";
     srtt_us: "tcp_sock", "srtt_us";
     mdev_us: "tcp_sock", "mdev_us";
-    /// The newest of the three estimates' values.
+    /// The best of the filter's three estimates.
     min_rtt: "tcp_sock", "rtt_min.s.v";
     mss_cache: "tcp_sock", "mss_cache";
     packets_out: "tcp_sock", "packets_out";
@@ -110,7 +118,7 @@ kernel_layout! {
 }
 
 impl KernelLayout {
-    /// Members that a kernel may lack without harm; all others are needed.
+    /// Members that a kernel may lack: the datapath works without them.
     pub const OPTIONAL: &[&str] = &[
         "total_rto",
         "skc_v6_rcv_saddr",
@@ -118,7 +126,7 @@ impl KernelLayout {
         "sk_cgrp_data.cgroup",
     ];
 
-    /// Members that are needed to observe other congestion controls, and for nothing else.
+    /// Members that only the observer of other congestion controls needs.
     pub const OBSERVER: &[&str] = &[
         "skc_state",
         "self",
@@ -140,7 +148,7 @@ impl KernelLayout {
         "ack_seq",
     ];
 
-    /// Whether the datapath can do without the member.
+    /// Whether the datapath can run on a kernel without the member.
     pub fn may_lack(member: &str) -> bool {
         Self::OPTIONAL.contains(&member) || Self::OBSERVER.contains(&member)
     }

@@ -1,47 +1,130 @@
-//! What the datapath, the agent and the simulator share.
+//! The congestion control that the kernel's datapath, the agent and the simulator share.
 //!
-//! This library is compiled three times: for BPF, where `main.rs` puts it under the kernel's
-//! congestion-control callbacks; for the host, where the agent decodes what the datapath sends and
-//! sends decisions back; and in the simulator, which runs the very same arithmetic on its own
+//! This library is compiled three times. For BPF, `main.rs` puts it under the kernel's
+//! congestion-control callbacks. On the host, the agent decodes the records that the datapath sends
+//! and encodes the decisions that it publishes. In the simulator, it runs on a simulated TCP
 //! sender. There is one definition of every feature, of the window accumulators and of what the
-//! congestion window does between decisions, so training and deployment cannot drift apart.
+//! cwnd does between decisions, so training and deployment cannot drift apart.
 //!
-//! The seam is [`AckSample`]: whoever owns a TCP sender fills one per ACK and then calls, in this
-//! order,
+//! # Where to find what
 //!
-//! 1. [`WindowRecord::is_over`], and when it is: emit the record, then [`WindowRecord::restart`];
-//! 2. [`Extractor::extract`] and [`WindowRecord::add`];
-//! 3. [`Controller::on_ack`], whose [`Cwnd`] is the sender's window from then on.
+//! | question | answer |
+//! |---|---|
+//! | What does an ACK do to a flow? | [`Flow::on_ack`] |
+//! | What is a feature, in which unit, from which kernel field? | [`Feature`] |
+//! | What does a window's record hold? | [`WindowRecord`], [`Statistics`] |
+//! | What sets the cwnd, and when does that change? | [`Controller`], [`Mode`], [`reno`] |
+//! | How does a decision reach its flow, and no other? | [`Decision`], [`SocketState`] |
+//! | What comes out of the ring buffers? | [`Record`] |
+//! | What does the agent tell the datapath? | [`Settings`], [`Heartbeat`] |
+//! | Which flows of other congestion controls are observed? | [`Selection`], [`Observed`] |
 //!
-//! Nothing here reads a clock, allocates, panics or loops without a bound.
+//! # Example
+//!
+//! Whoever owns a TCP sender fills in an [`AckSample`] per ACK, hands it to [`Flow::on_ack`] and
+//! takes the cwnd from the [`CwndState`] afterwards. Records go into a [`RecordSink`].
+//!
+//! ```
+//! use bytemuck::Zeroable;
+//! use cc_ebpf::{
+//!     AckSample, CaState, CwndState, Decision, Feature, Flow, Heartbeat, Mode, Published,
+//!     RecordSink, Settings, Totals, WindowRecord,
+//! };
+//!
+//! struct Records(Vec<WindowRecord>);
+//!
+//! impl RecordSink for Records {
+//!     fn window(&mut self, record: &WindowRecord) {
+//!         self.0.push(*record);
+//!     }
+//! }
+//!
+//! /// An ACK of two segments at `now_ns`, on a path with an RTT of 30 ms.
+//! fn ack(now_ns: u64) -> AckSample {
+//!     AckSample {
+//!         now_ns,
+//!         rtt_us: 30_000,
+//!         srtt_us: 30_000,
+//!         rttvar_us: 500,
+//!         mss: 1448,
+//!         header_len: 32,
+//!         in_flight: 8,
+//!         acked: 2,
+//!         lost: 0,
+//!         delivered: 10,
+//!         interval_us: 30_000,
+//!         retransmits: 0,
+//!         cwnd_limited: true,
+//!         ca_state: CaState::Open,
+//!         totals: Totals::default(),
+//!     }
+//! }
+//!
+//! let settings = Settings { window_ns: 100_000_000, ..Settings::default() };
+//! let mut cwnd = CwndState { cwnd: 10, ssthresh: u32::MAX, cwnd_cnt: 0, clamp: u32::MAX };
+//! let mut records = Records(Vec::new());
+//! // Slot 0, first flow in it, opened at 1 ms.
+//! let mut flow = Flow::zeroed();
+//! flow.open(0, 1, 1_000_000, Totals::default(), 0);
+//!
+//! let mut cell = 0; // the flow's entry in the cwnd map: no decision yet
+//! for ms in [1, 41, 81, 121, 161] {
+//!     let ack = ack(ms * 1_000_000);
+//!     let heartbeat = Heartbeat { at_ns: ack.now_ns, pid: 1 };
+//!     let published = || Published { cell, heartbeat: &heartbeat };
+//!     flow.on_ack(&mut cwnd, &ack, published, &settings, &mut records);
+//!
+//!     // The agent answers each window with a decision, which the next ACK takes up.
+//!     if let Some(window) = records.0.pop() {
+//!         assert_eq!((window.index, window.acks), (1, 3));
+//!         assert_eq!(window.features.mean(Feature::LatestRtt as usize, window.acks), 30_000.0);
+//!         cell = Decision { generation: 1, window: window.index, cwnd: 50 }.to_cell();
+//!     }
+//! }
+//! assert_eq!(flow.controller.mode(), Mode::Decided);
+//! assert_eq!(cwnd.cwnd, 50);
+//! ```
+//!
+//! Nothing here reads a clock, allocates, panics or loops without a bound. Kernel sources that the
+//! documentation names are those of Linux 6.18.
 #![no_std]
 
 mod ack;
+mod bounds;
 mod control;
 mod counter;
+mod cwnd;
 mod decision;
 mod feature;
 mod filter;
 mod flow;
 mod kernel;
+mod observed;
+mod pacing;
 mod probe;
 mod record;
+pub mod reno;
 mod selection;
 mod settings;
+mod socket_state;
 mod window;
 
 pub use ack::{AckSample, CaState, Totals};
-pub use control::{Controller, Cwnd, Events, Mode, pacing_rate, reno};
+pub use control::{Controller, Events, Mode, Published};
 pub use counter::Counter;
+pub use cwnd::CwndState;
 pub use decision::Decision;
 pub use feature::{Extractor, FEATURES, FEATURES_VERSION, Feature, Features, Unit};
 pub use filter::WindowedMin;
-pub use flow::{Flow, SocketState};
+pub use flow::{Flow, RecordSink};
 pub use kernel::{ABSENT, KernelLayout};
+pub use observed::Observed;
+pub use pacing::pacing_rate;
 pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };
 pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
+pub use socket_state::SocketState;
 pub use window::{Statistics, WindowRecord};

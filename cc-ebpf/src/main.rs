@@ -1,9 +1,15 @@
-//! The BPF entry points: a `tcp_congestion_ops` whose callbacks fill the shared library's types from
-//! kernel structures and write its results back, and programs that trace the kernel's own TCP to do the first half of
-//! that for flows of any congestion control. No arithmetic of its own.
+//! The BPF entry points.
 //!
-//! The callbacks lie in an `fentry` section only because aya's parser knows no `struct_ops`; the
-//! agent relocates and loads them itself as struct_ops programs.
+//! The callbacks of a `tcp_congestion_ops` fill the shared library's types from kernel structures
+//! and write its results back. Tracing programs on the kernel's own TCP do the first half of that
+//! for flows of any congestion control. There is no arithmetic here.
+//!
+//! The callbacks lie in `fentry` sections only because aya's parser knows no `struct_ops`; the
+//! agent relocates them itself and loads them as struct_ops programs.
+//!
+//! Modules, each using only those before it: `layout` (offsets of kernel structure members) and
+//! `maps`; `socket`; `arguments`; `follow` (a flow's slot and records); `callbacks`, `observer` and
+//! `choose` (the programs).
 #![no_std]
 #![no_main]
 
@@ -11,6 +17,7 @@ mod arguments;
 mod callbacks;
 mod choose;
 mod follow;
+mod layout;
 mod maps;
 mod observer;
 mod socket;
@@ -18,7 +25,7 @@ mod socket;
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_info: &core::panic::PanicInfo<'_>) -> ! {
-    // Nothing in this program panics; the compiler asks for the handler all the same.
+    // Nothing in this program panics, but the compiler asks for a handler.
     loop {}
 }
 

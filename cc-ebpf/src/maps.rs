@@ -1,30 +1,28 @@
-//! The maps, which the agent finds by these names, and the kernel's layout.
+//! The BPF maps, which the agent finds by their names, and the counters.
 
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     macros::map,
     maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
 };
-use cc_ebpf::{Counter, Flow, Heartbeat, KernelLayout, Selection, Settings};
-
-use crate::observer::Observed;
+use cc_ebpf::{Counter, Flow, Heartbeat, Observed, Selection, Settings};
 
 /// Flow slots, unless the agent sizes the maps otherwise.
 const SLOTS: u32 = 16_384;
 
-/// Settings, changed by the agent at any time.
+/// The datapath's settings, which the agent may change at any time.
 #[map(name = "CC_SETTINGS")]
 pub(crate) static SETTINGS: Array<Settings> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// The agent's sign of life.
+/// The agent's heartbeat, which it writes while it serves.
 #[map(name = "CC_HEARTBEAT")]
 pub(crate) static HEARTBEAT: Array<Heartbeat> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// The cwnd map: a decision a slot, written by the agent with one store.
+/// The cwnd map: one decision per slot, which the agent writes with a single store.
 #[map(name = "CC_DECISIONS")]
 pub(crate) static DECISIONS: Array<u64> = Array::with_max_entries(SLOTS, BPF_F_MMAPABLE);
 
-/// Flow state a slot.
+/// One flow state per slot.
 #[map(name = "CC_FLOWS")]
 pub(crate) static FLOWS: Array<Flow> = Array::with_max_entries(SLOTS, BPF_F_MMAPABLE);
 
@@ -36,11 +34,11 @@ pub(crate) static FREE_SLOTS: Queue<u32> = Queue::with_max_entries(SLOTS, 0);
 #[map(name = "CC_RECORDS")]
 pub(crate) static RECORDS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
 
-/// Per-ACK records, apart so that they can never crowd out the others.
+/// Per-ACK records, in a ring of their own so that they can never crowd out the others.
 #[map(name = "CC_ACKS")]
 pub(crate) static ACKS: RingBuf = RingBuf::with_byte_size(16 << 20, 0);
 
-/// What went wrong, see [`Counter`].
+/// Event counts per CPU, indexed by [`Counter`].
 #[map(name = "CC_COUNTERS")]
 pub(crate) static COUNTERS: PerCpuArray<u64> =
     PerCpuArray::with_max_entries(Counter::ALL.len() as u32, 0);
@@ -49,26 +47,18 @@ pub(crate) static COUNTERS: PerCpuArray<u64> =
 #[map(name = "CC_SELECTION")]
 pub(crate) static SELECTION: Array<Selection> = Array::with_max_entries(1, BPF_F_MMAPABLE);
 
-/// Sockets that were looked at, by their address; sized by the agent that observes.
+/// Sockets that the observer has met, by their address; sized by the agent that observes.
 #[map(name = "CC_OBSERVED")]
 pub(crate) static OBSERVED: HashMap<u64, Observed> =
     HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
-
-/// Filled in by the loader, frozen with `.rodata`.
-#[unsafe(no_mangle)]
-pub(crate) static KERNEL: KernelLayout = KernelLayout::EMPTY;
-
-/// Name of the congestion control, NUL-padded; filled in by the loader.
-#[unsafe(no_mangle)]
-pub(crate) static NAME: [u8; 16] = [0; 16];
 
 /// Adds one to a counter and returns its new value on this CPU.
 #[inline(always)]
 pub(crate) fn count(counter: Counter) -> u64 {
     match COUNTERS.get_ptr_mut(counter as u32) {
         Some(value) => {
-            // SAFETY: the verifier has seen the null check; the value is this CPU's own, and a lost
-            // increment from a nested program would only blur a statistic.
+            // SAFETY: the pointer is not null and the value is this CPU's own; an increment lost to
+            // a nested program only makes a statistic inexact.
             unsafe {
                 *value += 1;
                 *value

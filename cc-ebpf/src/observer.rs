@@ -1,47 +1,34 @@
-//! Observing flows of other congestion controls: programs that trace the kernel's TCP and change nothing.
+//! Programs that observe flows of other congestion controls: they trace the kernel's TCP and change
+//! nothing.
 //!
-//! An ACK is seen in one of two ways. `tcp_ack` (net/ipv4/tcp_input.c) completes the rate sample in `tcp_rate_gen` and
-//! hands it to the congestion control right after: at the end of the one the socket is as our own `cong_control` finds
-//! it. Where functions cannot be traced, the tracepoint `tcp_probe` shows the socket before each segment, and what an ACK
-//! did is told by the next one ([`Glimpse`]).
+//! An ACK is seen in one of two ways. `tcp_ack` (net/ipv4/tcp_input.c, Linux 6.18) completes the
+//! rate sample in `tcp_rate_gen` and passes it to the congestion control right after, so when
+//! `tcp_rate_gen` returns, the socket is as `cong_control` would find it. Where functions cannot be
+//! traced, the tracepoint `tcp_probe` shows the socket before each segment, and the effect of an
+//! ACK is what has changed by the next segment ([`Glimpse`](cc_ebpf::Glimpse)).
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
-use cc_ebpf::{AckSample, CaState, Counter, Glimpse, Settings, SocketState};
+use cc_ebpf::{AckSample, CaState, Counter, Observed, Settings, SocketState};
 
 use crate::{
     arguments::{Arguments, entry_point},
-    follow::{close, flow_of, measure, open},
+    follow::{Rings, close, flow_of, open},
     maps::{OBSERVED, SELECTION, SETTINGS, count},
     socket::Socket,
 };
 
-/// Position of the rate sample in `tcp_rate_gen(sk, delivered, lost, is_sack_reneg, rs)` and, by chance, in
-/// `tcp_cong_control(sk, ack, acked_sacked, flag, rs)`.
+/// Position of the rate sample in the arguments of `tcp_rate_gen(sk, delivered, lost,
+/// is_sack_reneg, rs)`, and also of `tcp_cong_control(sk, ack, acked_sacked, flag, rs)`.
 const RATE_SAMPLE: usize = 4;
 /// `TCP_ESTABLISHED` (include/net/tcp_states.h).
 const ESTABLISHED: u32 = 1;
 
-/// What is kept of a socket that was looked at. One that the selection passes over stays here as well, in stage
-/// [`SocketState::OPENED`] without a slot, so that it is not looked at again on each ACK.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub(crate) struct Observed {
-    state: SocketState,
-    /// The congestion control that it had.
-    ops: u64,
-    /// Whether the segment that arrived at the last glimpse was an ACK for the congestion control.
-    pending: u32,
-    /// Which glimpse is the last one.
-    last: u32,
-    glimpses: [Glimpse; 2],
-}
-
-/// A new entry: too large for a program's stack.
-// SAFETY: integers only, of which any bytes are some.
+/// A new entry of the map of sockets. It is a static because it is too large for a program's stack.
+// SAFETY: all fields are integers, for which zero bytes are valid.
 static BLANK: Observed = unsafe { core::mem::zeroed() };
 
 entry_point!(
-    /// An ACK of any connection.
+    /// An ACK of any connection, after the kernel has completed its rate sample.
     cc_observe_ack, "fexit/tcp_rate_gen", |arguments| {
         observe_ack(&arguments);
         0
@@ -49,7 +36,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// The same moment, for kernels whose `tcp_rate_gen` cannot be traced.
+    /// The same moment, on kernels whose `tcp_rate_gen` cannot be traced.
     cc_observe_cc, "fentry/tcp_cong_control", |arguments| {
         observe_ack(&arguments);
         0
@@ -57,7 +44,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// A segment arrives at an established connection, for kernels where neither can.
+    /// A segment arrives at an established connection, on kernels where neither can be traced.
     cc_observe_seg, "tp_btf/tcp_probe", |arguments| {
         observe_segment(&arguments);
         0
@@ -65,7 +52,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// A connection is established: where our own `init` would be called.
+    /// A connection is established: where the kernel calls `init`.
     cc_observe_init, "tp_btf/inet_sock_set_state", |arguments| {
         if arguments.get(2) as u32 == ESTABLISHED
             && let Some(socket) = arguments.traced_socket()
@@ -80,7 +67,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// A connection is no more: where our own `release` would be called.
+    /// A connection is destroyed: where the kernel calls `release`.
     cc_observe_end, "tp_btf/tcp_destroy_sock", |arguments| {
         if let Some(socket) = arguments.traced_socket() {
             forget(socket);
@@ -90,7 +77,7 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts timeouts, for kernels that do not.
+    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
     cc_observe_loss, "tp_btf/tcp_cong_state_set", |arguments| {
         if CaState::from_raw(arguments.get(1) as u8 as u32) == CaState::Loss
             && let Some(socket) = arguments.traced_socket()
@@ -104,6 +91,7 @@ entry_point!(
     }
 );
 
+/// Measures an ACK whose rate sample is among the program's arguments.
 #[inline(always)]
 fn observe_ack(arguments: &Arguments) {
     let (Some(settings), Some(socket)) = (SETTINGS.get(0), arguments.traced_socket()) else {
@@ -112,7 +100,7 @@ fn observe_ack(arguments: &Arguments) {
     let Some(observed) = known(socket) else {
         return;
     };
-    if is_passed_over(observed) {
+    if observed.state.is_passed_over() {
         return;
     }
     let totals = socket.totals(observed.state.rtos);
@@ -120,6 +108,8 @@ fn observe_ack(arguments: &Arguments) {
     take(&mut observed.state, socket, &ack, socket.cwnd(), settings);
 }
 
+/// Takes a glimpse of the socket, and measures the ACK before the arriving segment, if there was
+/// one.
 #[inline(always)]
 fn observe_segment(arguments: &Arguments) {
     let (Some(settings), Some(socket)) = (SETTINGS.get(0), arguments.traced_socket()) else {
@@ -128,7 +118,7 @@ fn observe_segment(arguments: &Arguments) {
     let Some(observed) = known(socket) else {
         return;
     };
-    if is_passed_over(observed) {
+    if observed.state.is_passed_over() {
         return;
     }
     // SAFETY: a helper without arguments.
@@ -141,7 +131,7 @@ fn observe_segment(arguments: &Arguments) {
         observed.last = 0;
         (second, first)
     };
-    // To the µs, as TCP's own stamps are, so that neither runs before the other.
+    // Rounded down to 1 µs, as TCP's own stamps are, so that neither runs ahead of the other.
     socket.glimpse(now, now_ns / 1_000 * 1_000, observed.state.rtos);
     if observed.pending != 0 {
         let ack = now.ack_before(before);
@@ -150,8 +140,8 @@ fn observe_segment(arguments: &Arguments) {
     observed.pending = u32::from(socket.is_acked_by(arguments.segment(1)));
 }
 
-/// What is known of a socket; nothing where it is looked at for the first time, or anew, as it has changed its
-/// congestion control: its next ACK is compared with this one.
+/// The entry of a socket that was met before. `None` when the socket is met only now, or anew
+/// because it has changed its congestion control: the differences of its next ACK count from here.
 #[inline(always)]
 fn known(socket: Socket) -> Option<&'static mut Observed> {
     let Some(observed) = OBSERVED.get_ptr_mut(socket.address()) else {
@@ -170,28 +160,28 @@ fn known(socket: Socket) -> Option<&'static mut Observed> {
     None
 }
 
-#[inline(always)]
-fn is_passed_over(observed: &Observed) -> bool {
-    observed.state.stage == SocketState::OPENED && observed.state.generation == 0
-}
-
-/// Takes an ACK that found the window at `cwnd` segments.
+/// Measures an ACK that found the cwnd at `cwnd` segments, and opens the flow with its first one.
 #[inline(always)]
 fn take(kept: &mut SocketState, socket: Socket, ack: &AckSample, cwnd: u32, settings: &Settings) {
-    if kept.stage == SocketState::READY {
+    if kept.is_ready() {
         let mut state = *kept;
-        state.stage = SocketState::OPENED;
+        state.pass_over();
         if !open(socket, &mut state, ack.now_ns, cwnd) {
             count(Counter::FlowsWithoutSlot);
         }
         *kept = state;
     }
     if let Some(flow) = flow_of(kept) {
-        measure(flow, socket, ack, cwnd, kept, settings);
+        let mut rings = Rings {
+            socket,
+            state: kept,
+            settings,
+        };
+        flow.measure(ack, cwnd, settings, &mut rings);
     }
 }
 
-/// Looks at a socket for the first time: its totals count from here. False when there is no room to remember it.
+/// Enters a socket into the map: its totals count from here. False when the map is full.
 #[inline(always)]
 fn meet(socket: Socket) -> bool {
     let key = socket.address();
@@ -212,7 +202,7 @@ fn meet(socket: Socket) -> bool {
     true
 }
 
-/// Ends the socket's flow, if it has one.
+/// Removes a socket from the map, and closes its flow, if it has one.
 #[inline(always)]
 fn forget(socket: Socket) {
     let key = socket.address();
@@ -220,11 +210,12 @@ fn forget(socket: Socket) {
         // SAFETY: a live value; copied before it is removed.
         let state = unsafe { (*observed).state };
         close(socket, &state);
-        // Nobody else removes it, and if it were gone nothing would be lost.
+        // No other program removes it, and an entry that is gone already is as good.
         let _ = OBSERVED.remove(key);
     }
 }
 
+/// Whether the [`SELECTION`] takes the socket.
 #[inline(always)]
 fn is_selected(socket: Socket) -> bool {
     let Some(selection) = SELECTION.get(0) else {

@@ -1,74 +1,78 @@
-//! An ACK's sample without its rate sample: put together from what the socket looked like before the ACK and what it
-//! looks like before the next segment.
+//! An ACK's sample reconstructed from the socket's state before the ACK and before the next
+//! segment.
 //!
-//! For those who see segments arrive (`tcp_probe`, include/trace/events/tcp.h) but are not called with the
-//! `rate_sample`. What the kernel keeps of that in the socket is exact without losses and while the application has
-//! enough to send; [`Glimpse::ack_before`] says where it is not.
+//! The observer needs this where it sees segments arrive (the tracepoint `tcp_probe`,
+//! include/trace/events/tcp.h) but is not called with the `rate_sample`. What the kernel keeps of
+//! the `rate_sample` in the socket is exact without losses and while the application has enough to
+//! send; [`Glimpse::ack_before`] documents where it is not. Kernel sources are those of Linux 6.18.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::{AckSample, CaState, Totals};
 
-/// What a socket looks like as a segment arrives, before it is processed. Members are those of `tcp_sock` unless another
-/// place is named.
+/// A socket's state when a segment arrives, before the segment is processed.
+///
+/// Fields are copies of the members of `tcp_sock` with the same name, unless another is given.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Glimpse {
-    /// Time, ns.
+    /// Time of the glimpse, ns.
     pub at_ns: u64,
-    /// When the most recently sent segment of the last delivered ones was sent, µs (`first_tx_mstamp`).
+    /// Send time of the most recently sent segment among those delivered last, µs
+    /// (`first_tx_mstamp`).
     pub first_tx_us: u64,
-    /// When segments were last delivered, µs (`delivered_mstamp`).
+    /// Time of the last delivery, µs (`delivered_mstamp`).
     pub delivered_us: u64,
-    /// When the segment was sent by which RACK judges the others, µs (`rack.mstamp`).
+    /// Send time of the segment by which RACK judges the others, µs (`rack.mstamp`).
     pub rack_sent_us: u64,
-    /// Lifetime totals.
+    /// Lifetime totals of the connection.
     pub totals: Totals,
-    /// Window in segments.
+    /// Congestion window in segments (`snd_cwnd`).
     pub cwnd: u32,
-    /// Segments delivered.
+    /// Segments delivered since the connection began.
     pub delivered: u32,
     /// Segments with payload sent, retransmissions included.
     pub data_segs_out: u32,
-    /// Segments sent and not acknowledged cumulatively.
+    /// Segments sent and not yet acknowledged cumulatively.
     pub packets_out: u32,
-    /// Of these, acknowledged selectively.
+    /// Those of `packets_out` that are acknowledged selectively.
     pub sacked_out: u32,
-    /// Of these, marked lost.
+    /// Those of `packets_out` that are marked lost.
     pub lost_out: u32,
-    /// Retransmissions under way.
+    /// Retransmitted segments in flight.
     pub retrans_out: u32,
-    /// The oldest byte not acknowledged.
+    /// Sequence number of the oldest unacknowledged byte.
     pub snd_una: u32,
-    /// Consecutive timeouts (`icsk_retransmits`).
+    /// Consecutive retransmission timeouts (`icsk_retransmits`).
     pub retransmits: u32,
-    /// The newest rate sample, unless the application had too little to send for it: segments.
+    /// Segments of the newest rate sample that the application did not limit.
     pub rate_delivered: u32,
-    /// And its length, µs.
+    /// Length of that rate sample, µs.
     pub rate_interval_us: u32,
-    /// RTT of the segment delivered last, µs (`rack.rtt_us`).
+    /// RTT of the segment that was delivered last, µs (`rack.rtt_us`).
     pub rack_rtt_us: u32,
-    /// Smoothed RTT, µs, eight times.
+    /// Smoothed RTT in units of 1/8 µs.
     pub srtt_us: u32,
-    /// Mean deviation of the RTT, µs, four times.
+    /// Mean deviation of the RTT in units of 1/4 µs.
     pub mdev_us: u32,
-    /// Sender's maximum segment size, bytes.
+    /// Sender's maximum segment size in bytes (`mss_cache`).
     pub mss: u32,
-    /// Length of the TCP header, bytes.
+    /// Length of the TCP header in bytes (`tcp_header_len`).
     pub header_len: u32,
-    /// [`CaState`] as a number.
+    /// [`CaState`] as a number (`icsk_ca_state`).
     pub ca_state: u32,
-    /// The newest time stamp that came back, ms (`rx_opt.rcv_tsecr`); 0 without time stamps.
+    /// The newest timestamp that the peer echoed, ms (`rx_opt.rcv_tsecr`); 0 without the timestamp
+    /// option.
     pub echoed_ms: u32,
 }
 
 impl Glimpse {
-    /// The sample of the one ACK that was processed between `before` and this.
+    /// The sample of the one ACK that was processed between `before` and this glimpse.
     ///
-    /// It is what `cong_control` was given, but for
-    /// - a delivery rate in which the application had too little to send: it is missing, unless it beat the last one,
-    /// - the RTT of an ACK that covers retransmissions and new SACKs: that of the time stamp stands for it,
-    /// - what a timer did since: it counts as if this ACK had done it.
+    /// It equals what `cong_control` was given, with these exceptions:
+    /// - A delivery rate that the application limited is missing, unless it exceeds the last one.
+    /// - The RTT of an ACK that covers retransmissions and new SACKs is that of the timestamp.
+    /// - Whatever a timer did since the ACK counts as if the ACK had done it.
     #[inline(always)]
     pub fn ack_before(&self, before: &Self) -> AckSample {
         let acked = self.delivered.wrapping_sub(before.delivered);
@@ -77,7 +81,7 @@ impl Glimpse {
             .segs_retrans
             .wrapping_sub(before.totals.segs_retrans);
         let sent = self.data_segs_out.wrapping_sub(before.data_segs_out);
-        // What went out after the ACK is not in flight yet.
+        // Segments that were sent after the ACK were not in flight when it was processed.
         let packets_out = self.packets_out.wrapping_sub(sent.wrapping_sub(resent));
         let retrans_out = self.retrans_out.wrapping_sub(resent);
         let at_us = self.delivery_us();
@@ -100,7 +104,7 @@ impl Glimpse {
             lost: self.totals.lost.wrapping_sub(before.totals.lost),
             delivered: 0,
             interval_us: 0,
-            // An ACK of new data ends the count of timeouts.
+            // An ACK of new data resets the count of timeouts.
             retransmits: if self.snd_una == before.snd_una {
                 before.retransmits
             } else {
@@ -109,14 +113,15 @@ impl Glimpse {
             cwnd_limited: false,
             ca_state: CaState::from_raw(self.ca_state),
             totals: Totals {
-                // Losses are found by the ACK; everything else grows when segments come and go.
+                // The ACK finds the losses; everything else grows as segments come and go.
                 lost: self.totals.lost,
                 ..before.totals
             },
         };
         if acked > 0 {
-            // An ACK of a retransmission measures nothing (Karn's rule), except by the time stamp that it echoes when it
-            // acknowledges cumulatively. Fewer of them under way where more is lost are those lost again.
+            // An ACK of a retransmission measures nothing (Karn's rule), except by the timestamp
+            // that it echoes when it acknowledges cumulatively. If fewer retransmissions are in
+            // flight and more segments are lost, retransmissions were lost again.
             ack.rtt_us = if retrans_out == before.retrans_out || ack.lost > 0 {
                 self.delivered_rtt_us()
             } else if self.snd_una == before.snd_una {
@@ -134,14 +139,14 @@ impl Glimpse {
         ack
     }
 
-    /// Whether a segment has been sent since into an empty pipe, which begins both measurements anew
-    /// (`tcp_rate_skb_sent`, net/ipv4/tcp_rate.c).
+    /// Whether a segment has been sent since the ACK with nothing in flight, which restarts both
+    /// measurements (`tcp_rate_skb_sent`, net/ipv4/tcp_rate.c).
     #[inline(always)]
     fn is_restarted(&self) -> bool {
         self.first_tx_us == self.delivered_us
     }
 
-    /// When segments were last delivered, µs.
+    /// Time of the last delivery, µs, also after a restart of the measurements.
     #[inline(always)]
     fn delivery_us(&self) -> u64 {
         if self.is_restarted() {
@@ -151,7 +156,7 @@ impl Glimpse {
         }
     }
 
-    /// RTT of the most recently sent segment that was delivered last, µs.
+    /// RTT of the most recently sent segment among those delivered last, µs.
     #[inline(always)]
     fn delivered_rtt_us(&self) -> u32 {
         if self.is_restarted() {
@@ -161,7 +166,8 @@ impl Glimpse {
         }
     }
 
-    /// RTT by the echoed time stamp, µs, at least 1 ms; 0 without (`tcp_rtt_tsopt_us`, net/ipv4/tcp_input.c).
+    /// RTT by the echoed timestamp, µs, at least 1 ms; 0 without a timestamp (`tcp_rtt_tsopt_us`,
+    /// net/ipv4/tcp_input.c).
     #[inline(always)]
     fn echoed_rtt_us(&self, at_us: u64) -> u32 {
         if self.echoed_ms == 0 {

@@ -1,4 +1,6 @@
-//! Records on the wire from the datapath to the agent, and their decoder.
+//! The records that the datapath sends to the agent, and their decoder.
+//!
+//! Fields are in the host's byte order unless their documentation says otherwise.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -6,55 +8,56 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{Features, Totals, WindowRecord};
 
-/// Version of every record's layout; the agent refuses others.
+/// Version of the layout of all records; the agent refuses records of other versions.
 pub const RECORD_VERSION: u16 = 2;
 
 /// The start of every record.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Header {
-    /// [`RECORD_VERSION`].
+    /// [`RECORD_VERSION`] of the datapath.
     pub version: u16,
-    /// What follows, one of the `KIND`s.
+    /// The type of the record: 1 opened, 2 window, 3 closed, 4 ACK.
     pub kind: u16,
-    /// Slot of the flow.
+    /// Slot of the flow in the maps.
     pub slot: u32,
-    /// Generation of the slot: with it the flow's name.
+    /// Generation of the flow in its slot; slot and generation together identify a flow.
     pub generation: u32,
     #[doc(hidden)]
     pub reserved: u32,
-    /// When it happened, `CLOCK_MONOTONIC` ns.
+    /// Time of the event, `CLOCK_MONOTONIC` in ns.
     pub time_ns: u64,
 }
 
-/// Who a flow is.
+/// The connection behind a flow.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Identity {
-    /// Local address, words in network order; an IPv4 address is the first.
+    /// Local address, words in network byte order; an IPv4 address is the first word.
     pub local_addr: [u32; 4],
-    /// Remote address.
+    /// Remote address, like `local_addr`.
     pub remote_addr: [u32; 4],
     /// Address family, `AF_INET` (2) or `AF_INET6` (10).
     pub family: u16,
-    /// Local port, host order.
+    /// Local port in host byte order.
     pub local_port: u16,
-    /// Remote port, host order.
+    /// Remote port in host byte order.
     pub remote_port: u16,
     #[doc(hidden)]
     pub reserved: u16,
     /// Sender's maximum segment size in bytes.
     pub mss: u32,
-    /// Window in segments when the flow was opened.
+    /// Congestion window in segments when the flow was opened.
     pub initial_cwnd: u32,
-    /// Id of the cgroup v2 that the socket belongs to, as `stat` shows for its directory; 0 unknown.
+    /// Id of the cgroup v2 that the socket belongs to: the inode number of its directory. 0 when
+    /// it is unknown.
     pub cgroup_id: u64,
-    /// Name of its congestion control, NUL-padded, as it lies in the kernel.
+    /// Name of the congestion control, NUL-padded, as it lies in the kernel.
     pub congestion_control: [u32; 4],
 }
 
 impl Identity {
-    /// Local and remote address and port.
+    /// Local and remote socket address.
     pub fn endpoints(&self) -> (SocketAddr, SocketAddr) {
         let address = |words: [u32; 4]| {
             if self.family == AF_INET6 {
@@ -70,15 +73,15 @@ impl Identity {
         )
     }
 
-    /// Name of its congestion control; empty where that is unknown.
+    /// Name of the congestion control; empty when it is unknown.
     pub fn congestion_control(&self) -> &str {
         let bytes: &[u8; 16] = bytemuck::cast_ref(&self.congestion_control);
         let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(16);
         core::str::from_utf8(&bytes[..length]).unwrap_or("")
     }
 
-    /// Local and remote address as IPv6 has them, words in network order: an IPv4 address is mapped (RFC 4291,
-    /// section 2.5.5.2).
+    /// Local and remote address as IPv6 addresses, words in network byte order: an IPv4 address is
+    /// mapped (RFC 4291, section 2.5.5.2).
     #[inline(always)]
     pub fn addresses6(&self) -> ([u32; 4], [u32; 4]) {
         if self.family == AF_INET6 {
@@ -96,57 +99,57 @@ fn mapped(address: u32) -> [u32; 4] {
     [0, 0, 0xffff_u32.to_be(), address]
 }
 
-/// A flow got a slot.
+/// A flow was given a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct OpenedRecord {
-    /// Kind, slot, generation, time.
+    /// Kind, slot, generation, and the time of the flow's first ACK.
     pub header: Header,
-    /// Who it is.
+    /// The connection behind the flow.
     pub identity: Identity,
 }
 
-/// A flow gave its slot back. All totals are the connection's, from its first byte.
+/// A flow gave its slot back. All totals are those of the connection since its first byte.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct ClosedRecord {
-    /// Kind, slot, generation, time.
+    /// Kind, slot, generation, and the time when the flow was closed.
     pub header: Header,
-    /// Totals from which features are made.
+    /// The totals from whose differences features are made.
     pub totals: Totals,
     /// Bytes acknowledged (`tcp_sock.bytes_acked`).
     pub bytes_acked: u64,
     /// Segments sent, pure ACKs and retransmissions included (`tcp_sock.segs_out`).
     pub segs_out: u32,
-    /// Segments with payload sent (`tcp_sock.data_segs_out`).
+    /// Segments with payload sent, retransmissions included (`tcp_sock.data_segs_out`).
     pub data_segs_out: u32,
     /// Segments delivered (`tcp_sock.delivered`).
     pub delivered: u32,
     /// The kernel's own minimum RTT in µs (`tcp_min_rtt`).
     pub min_rtt_us: u32,
-    /// Number of the last window.
+    /// Number of the flow's last observation window ([`WindowRecord::index`]).
     pub windows: u32,
-    /// Window in segments at the end.
+    /// Congestion window in segments when the flow was closed.
     pub cwnd: u32,
 }
 
-/// One ACK's features.
+/// The features of a single ACK.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct AckRecord {
-    /// Kind, slot, generation, time of the ACK.
+    /// Kind, slot, generation, and the time of the ACK.
     pub header: Header,
-    /// Number of the window to which it adds.
+    /// Number of the observation window that the ACK was added to ([`WindowRecord::index`]).
     pub window: u32,
-    /// Window in segments when the ACK arrived.
+    /// Congestion window in segments when the ACK arrived.
     pub cwnd: u32,
-    /// Its features.
+    /// The ACK's features, indexed by [`Feature`](crate::Feature).
     pub features: Features,
 }
 
-/// Gives a record type its kind.
+/// A record type, and the number that identifies it on the wire.
 pub trait Kind: Pod {
-    /// The number in [`Header::kind`].
+    /// The value of [`Header::kind`] for records of this type.
     const KIND: u16;
 }
 
@@ -167,7 +170,7 @@ impl Kind for AckRecord {
 }
 
 impl Header {
-    /// The header of a record of type `R`.
+    /// The header of a record of type `R`, for an event at `time_ns`.
     #[inline(always)]
     pub fn of<R: Kind>(slot: u32, generation: u32, time_ns: u64) -> Self {
         Self {
@@ -181,36 +184,36 @@ impl Header {
     }
 }
 
-/// A decoded record.
+/// A decoded record of any type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::large_enum_variant,
     reason = "windows are the common case and the value is short-lived"
 )]
 pub enum Record {
-    /// A flow got a slot.
+    /// A flow was given a slot.
     Opened(OpenedRecord),
-    /// A window is over.
+    /// An observation window is over.
     Window(WindowRecord),
     /// A flow gave its slot back.
     Closed(ClosedRecord),
-    /// An ACK arrived.
+    /// An ACK arrived, of a flow whose ACKs are recorded one by one.
     Ack(AckRecord),
 }
 
-/// Why bytes are no record.
+/// The reason why bytes are not a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// Shorter than the header, or not of the kind's size.
+    /// The bytes are shorter than the header, or their number is not the size of the kind.
     Size {
-        /// Bytes that the kind has.
+        /// Size of a record of the kind, in bytes.
         expected: usize,
-        /// Bytes that were there.
+        /// Number of bytes given.
         found: usize,
     },
-    /// Another version of the layout.
+    /// The record has this version of the layout instead of [`RECORD_VERSION`].
     Version(u16),
-    /// No such kind.
+    /// The record has this kind, which does not exist.
     Kind(u16),
 }
 
@@ -237,6 +240,22 @@ impl core::error::Error for DecodeError {}
 impl Record {
     /// Decodes one record. Ring-buffer entries may be padded, so trailing bytes up to the next
     /// multiple of 8 are allowed.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the record has another version or an unknown kind, or when the number
+    /// of bytes does not fit its kind.
+    ///
+    /// ```
+    /// use bytemuck::{Zeroable, bytes_of};
+    /// use cc_ebpf::{DecodeError, Header, Record, WindowRecord};
+    ///
+    /// let mut window = WindowRecord::zeroed();
+    /// window.header = Header::of::<WindowRecord>(3, 9, 77);
+    /// let bytes = bytes_of(&window);
+    /// assert_eq!(Record::decode(bytes), Ok(Record::Window(window)));
+    /// assert!(matches!(Record::decode(&bytes[..100]), Err(DecodeError::Size { .. })));
+    /// ```
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let header: Header = prefix(bytes)?;
         if header.version != RECORD_VERSION {
@@ -251,7 +270,7 @@ impl Record {
         }
     }
 
-    /// The header.
+    /// The header, which every type of record has.
     pub fn header(&self) -> &Header {
         match self {
             Self::Opened(record) => &record.header,

@@ -1,22 +1,23 @@
-//! Which flows of other congestion controls are observed.
+//! The choice of the flows of other congestion controls that are observed.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::Identity;
 
-/// A network: the addresses that agree with `address` in the bits of `mask`. Words in network order, IPv4 mapped into
-/// IPv6 ([`Identity::addresses6`]).
+/// A network: the addresses that agree with `address` in the bits of `mask`.
+///
+/// Words are in network byte order, and IPv4 is mapped into IPv6 ([`Identity::addresses6`]).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Prefix {
-    /// The network's address; bits outside the mask are 0.
+    /// Address of the network; bits outside the mask are 0.
     pub address: [u32; 4],
-    /// The bits that count.
+    /// The bits that are compared.
     pub mask: [u32; 4],
 }
 
 impl Prefix {
-    /// Whether an address lies in the network.
+    /// Whether an address belongs to the network.
     #[inline(always)]
     pub fn contains(&self, address: &[u32; 4]) -> bool {
         let mut word = 0;
@@ -29,42 +30,46 @@ impl Prefix {
     }
 }
 
-/// The most entries of a list.
+/// Capacity of each list.
 const MOST: usize = 8;
 
-/// What a flow must be to be observed. An empty list asks for nothing; of a list that is not empty one entry must fit.
+/// The conditions that a flow must meet to be observed: one entry of each list that is not empty
+/// must match.
+///
+/// Each list is an array of [`Selection::MOST`] entries and a length.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Selection {
-    /// Number of congestion controls.
+    /// Number of entries in `congestion_controls`.
     pub congestion_controls_len: u32,
-    /// Number of ports.
+    /// Number of entries in `ports`.
     pub ports_len: u32,
-    /// Number of local networks.
+    /// Number of entries in `local`.
     pub local_len: u32,
-    /// Number of remote networks.
+    /// Number of entries in `remote`.
     pub remote_len: u32,
-    /// Number of cgroups.
+    /// Number of entries in `cgroups`.
     pub cgroups_len: u32,
     #[doc(hidden)]
     pub reserved: u32,
-    /// Names of congestion controls, NUL-padded, as [`Identity::congestion_control`] has them.
+    /// Names of congestion controls, NUL-padded, as in [`Identity::congestion_control`].
     pub congestion_controls: [[u32; 4]; MOST],
-    /// Networks of the local address.
+    /// Networks to which the local address may belong.
     pub local: [Prefix; MOST],
-    /// Networks of the remote address.
+    /// Networks to which the remote address may belong.
     pub remote: [Prefix; MOST],
-    /// Ids of cgroups; a flow may belong to one below them.
+    /// Ids of cgroups; the flow's own cgroup may be a descendant of one of them.
     pub cgroups: [u64; MOST],
-    /// Ports, local or remote.
+    /// Ports in host byte order, either local or remote.
     pub ports: [u16; MOST],
 }
 
 impl Selection {
-    /// The most entries of a list.
+    /// The most entries that a list can hold.
     pub const MOST: usize = MOST;
 
-    /// Whether the flow fits every list but that of cgroups, which needs the kernel's tree.
+    /// Whether the flow matches every list except that of cgroups, for which the kernel's cgroup
+    /// tree is needed.
     #[inline(always)]
     pub fn takes(&self, identity: &Identity) -> bool {
         let (local, remote) = identity.addresses6();
@@ -84,20 +89,20 @@ impl Selection {
         })
     }
 
-    /// Whether the list of cgroups has an entry.
+    /// Whether a cgroup is among the conditions.
     #[inline(always)]
     pub fn asks_cgroup(&self) -> bool {
         self.cgroups_len > 0
     }
 
-    /// Whether the list of cgroups has this one, or is empty.
+    /// Whether the list of cgroups contains this id, or is empty.
     #[inline(always)]
     pub fn takes_cgroup(&self, id: u64) -> bool {
         any(self.cgroups_len, &self.cgroups, |&cgroup| cgroup == id)
     }
 }
 
-/// Whether an entry fits, or there is none.
+/// Whether one of the first `length` entries matches, or there are none.
 #[inline(always)]
 fn any<T>(length: u32, entries: &[T; MOST], fits: impl Fn(&T) -> bool) -> bool {
     if length == 0 {

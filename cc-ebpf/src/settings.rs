@@ -7,6 +7,22 @@ use bytemuck::{Pod, Zeroable};
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// Settings of the datapath; the agent may change them while flows run.
+///
+/// The default is that of a datapath of its own, as in the simulator: one slot, windows of 100 ms,
+/// a 10 s minimum-RTT filter, a cwnd of 2 to 2000 segments, slow start until the first decision, no
+/// pacing, no per-ACK records, and an agent that never counts as gone.
+///
+/// ```
+/// use cc_ebpf::{AckFilter, Settings, Startup};
+///
+/// let settings = Settings { cwnd_max: 500, ..Settings::default() }
+///     .with_startup(Startup::Constant)
+///     .with_pacing_gain(Some(1.25))
+///     .with_ack_filter(AckFilter::Port(443));
+/// assert!(settings.constant_start());
+/// assert_eq!(settings.pacing_gain_1024, 1280);
+/// assert!(settings.records_acks_of(0, 40_000, 443));
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Settings {
@@ -18,22 +34,41 @@ pub struct Settings {
     pub window_ns: u64,
     /// The agent counts as gone when its heartbeat is older than this, ns.
     pub heartbeat_limit_ns: u64,
-    /// Window of the minimum-RTT filter, ns.
+    /// Length of the window of the minimum-RTT filter, ns.
     pub min_rtt_window_ns: u64,
-    /// Smallest window a decision may set, segments.
+    /// Smallest cwnd that a decision may set, segments.
     pub cwnd_min: u32,
-    /// Largest window anything may set, segments.
+    /// Largest cwnd that anything may set, segments.
     pub cwnd_max: u32,
     /// [`Startup`] as a number.
     pub startup: u32,
-    /// Pacing rate in units of cwnd/srtt/1024; 0 leaves the flow unpaced.
+    /// Pacing rate as a multiple of cwnd / srtt, in units of 1/1024; 0 leaves the flow unpaced.
     pub pacing_gain_1024: u32,
-    /// Kind of the [`AckFilter`].
+    /// Kind of the [`AckFilter`] ([`AckFilter::encode`]).
     pub ack_filter: u32,
     /// Argument of the [`AckFilter`].
     pub ack_filter_argument: u32,
     /// Name of the congestion control that these maps serve, NUL-padded.
     pub name: [u8; 16],
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            layout: LAYOUT_VERSION,
+            slots: 1,
+            window_ns: 100_000_000,
+            heartbeat_limit_ns: u64::MAX,
+            min_rtt_window_ns: 10_000_000_000,
+            cwnd_min: 2,
+            cwnd_max: 2_000,
+            startup: Startup::SlowStart as u32,
+            pacing_gain_1024: 0,
+            ack_filter: 0,
+            ack_filter_argument: 0,
+            name: [0; 16],
+        }
+    }
 }
 
 /// What a flow does before its first decision.
@@ -42,27 +77,28 @@ pub struct Settings {
 pub enum Startup {
     /// Slow start (and, after a loss, congestion avoidance), as any Reno flow.
     SlowStart = 0,
-    /// The initial window, unchanged, as in the mvfst-rl paper.
+    /// The initial cwnd, unchanged, as in the mvfst-rl paper.
     Constant = 1,
 }
 
 /// Which flows' ACKs are recorded one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckFilter {
-    /// None.
+    /// No flow's ACKs are recorded.
     Off,
-    /// Every flow.
+    /// The ACKs of every flow.
     All,
-    /// The flow in this slot.
+    /// The ACKs of the flow in this slot.
     Slot(u32),
-    /// Flows with this local or remote port.
+    /// The ACKs of flows with this local or remote port.
     Port(u16),
-    /// Every flow whose slot is a multiple of this.
+    /// The ACKs of every flow whose slot is a multiple of this; 0 takes none.
     OneIn(u32),
 }
 
 impl AckFilter {
-    /// Kind and argument, as [`Settings`] hold them.
+    /// Kind and argument as numbers, as [`Settings::ack_filter`] and
+    /// [`Settings::ack_filter_argument`] hold them.
     pub fn encode(self) -> (u32, u32) {
         match self {
             Self::Off => (0, 0),
@@ -75,7 +111,34 @@ impl AckFilter {
 }
 
 impl Settings {
-    /// Whether the filter takes the flow in `slot` between these ports.
+    /// The settings with this behaviour before the first decision.
+    pub fn with_startup(self, startup: Startup) -> Self {
+        Self {
+            startup: startup as u32,
+            ..self
+        }
+    }
+
+    /// The settings with pacing at `gain` × cwnd / srtt, truncated to a multiple of 1/1024; `None`
+    /// leaves flows unpaced.
+    pub fn with_pacing_gain(self, gain: Option<f32>) -> Self {
+        Self {
+            pacing_gain_1024: gain.map_or(0, |gain| (gain * 1024.0) as u32),
+            ..self
+        }
+    }
+
+    /// The settings with this choice of the flows whose ACKs are recorded one by one.
+    pub fn with_ack_filter(self, filter: AckFilter) -> Self {
+        let (ack_filter, ack_filter_argument) = filter.encode();
+        Self {
+            ack_filter,
+            ack_filter_argument,
+            ..self
+        }
+    }
+
+    /// Whether the [`AckFilter`] takes the flow in `slot` between these ports (host byte order).
     #[inline(always)]
     pub fn records_acks_of(&self, slot: u32, local_port: u16, remote_port: u16) -> bool {
         let argument = self.ack_filter_argument;
@@ -88,16 +151,17 @@ impl Settings {
         }
     }
 
-    /// The fewest segments that a flow's sends are bundled to (`min_tso_segs`, net/ipv4/tcp_output.c).
+    /// The fewest segments that a flow sends together (`min_tso_segs`, net/ipv4/tcp_output.c).
     ///
-    /// A paced flow sends them singly: the second of a pair finds a queue of one packet, as behind a policer, full.
-    /// An unpaced one has the kernel's default, 2 (`sysctl_tcp_min_tso_segs`).
+    /// A paced flow sends segments singly: behind a policer, or a queue of one packet, the second
+    /// of a pair would find the queue full. An unpaced flow has the kernel's default of 2
+    /// (`sysctl_tcp_min_tso_segs`).
     #[inline(always)]
     pub fn min_burst(&self) -> u32 {
         if self.pacing_gain_1024 != 0 { 1 } else { 2 }
     }
 
-    /// Whether flows keep their initial window until the first decision.
+    /// Whether flows keep their initial cwnd until the first decision ([`Startup::Constant`]).
     #[inline(always)]
     pub fn constant_start(&self) -> bool {
         self.startup == Startup::Constant as u32
@@ -115,7 +179,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Whether the agent counts as gone.
+    /// Whether the heartbeat is older than `limit_ns`, so that the agent counts as gone.
     #[inline(always)]
     pub fn is_stale(&self, now_ns: u64, limit_ns: u64) -> bool {
         // The clocks of two CPUs may differ by a little: a heartbeat from the future is fresh.
@@ -128,12 +192,7 @@ mod tests {
     use super::*;
 
     fn with(filter: AckFilter) -> Settings {
-        let (ack_filter, ack_filter_argument) = filter.encode();
-        Settings {
-            ack_filter,
-            ack_filter_argument,
-            ..Settings::zeroed()
-        }
+        Settings::default().with_ack_filter(filter)
     }
 
     #[test]

@@ -1,32 +1,26 @@
-//! Reads `tcp_sock` and `rate_sample` at the offsets that the loader found, and writes back what
-//! struct_ops may write.
+//! Access to `tcp_sock`, `sk_buff` and `rate_sample` at the offsets that the loader found.
+//!
+//! Only members that the kernel allows struct_ops programs to write are written. Kernel functions
+//! named here are those of Linux 6.18.
 
 use aya_ebpf::cty::c_void;
 use cc_ebpf::{
-    ABSENT, AckSample, CaState, ClosedRecord, Cwnd, Glimpse, Identity, Selection, SocketState,
+    ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
     Totals,
 };
 
-use crate::maps::KERNEL;
-
-/// The running kernel's offset of a member: a constant to the verifier.
-macro_rules! offset {
-    ($member:ident) => {{
-        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
-        unsafe { core::ptr::read_volatile(&raw const KERNEL.$member) }
-    }};
-}
+use crate::layout::offset;
 
 const AF_INET6: u16 = 10;
-// enum in include/net/tcp_states.h.
+// Connection states of include/net/tcp_states.h.
 const TCP_SYN_SENT: u8 = 2;
 const TCP_SYN_RECV: u8 = 3;
-/// Levels of cgroups that are climbed, so that the verifier sees an end.
+/// Levels of the cgroup tree that are searched, a bound for the verifier.
 const DEEPEST_CGROUP: usize = 32;
 const SK_PACING_NONE: u32 = 0;
 const SK_PACING_NEEDED: u32 = 1;
 
-/// A `tcp_sock`, whose lock the kernel holds while it calls us.
+/// A `tcp_sock`, whose lock the kernel holds while it calls the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Socket(*mut u8);
 
@@ -38,46 +32,51 @@ impl Socket {
         Self(sk.cast())
     }
 
-    /// What we keep in the socket.
+    /// The slot and stage that are kept in the socket (`icsk_ca_priv`).
     #[inline(always)]
     pub(crate) fn state(self) -> SocketState {
         self.read(offset!(ca_priv))
     }
 
+    /// Writes the slot and stage back into the socket.
     #[inline(always)]
     pub(crate) fn set_state(self, state: SocketState) {
         self.write(offset!(ca_priv), state);
     }
 
+    /// The congestion window and what belongs to it.
     #[inline(always)]
-    pub(crate) fn window(self) -> Cwnd {
-        Cwnd {
+    pub(crate) fn cwnd_state(self) -> CwndState {
+        CwndState {
             cwnd: self.cwnd(),
             ssthresh: self.read(offset!(snd_ssthresh)),
-            acked: self.read(offset!(snd_cwnd_cnt)),
+            cwnd_cnt: self.read(offset!(snd_cwnd_cnt)),
             clamp: self.read(offset!(snd_cwnd_clamp)),
         }
     }
 
+    /// Writes the congestion window back, all but the clamp, which is the host's.
     #[inline(always)]
-    pub(crate) fn set_window(self, window: Cwnd) {
-        self.write(offset!(snd_cwnd), window.cwnd);
-        self.write(offset!(snd_ssthresh), window.ssthresh);
-        self.write(offset!(snd_cwnd_cnt), window.acked);
+    pub(crate) fn set_cwnd_state(self, state: CwndState) {
+        self.write(offset!(snd_cwnd), state.cwnd);
+        self.write(offset!(snd_ssthresh), state.ssthresh);
+        self.write(offset!(snd_cwnd_cnt), state.cwnd_cnt);
     }
 
+    /// Congestion window in segments.
     #[inline(always)]
     pub(crate) fn cwnd(self) -> u32 {
         self.read(offset!(snd_cwnd))
     }
 
+    /// Congestion window in segments before the present reduction.
     #[inline(always)]
     pub(crate) fn prior_cwnd(self) -> u32 {
         self.read(offset!(prior_cwnd))
     }
 
-    /// Sets the pacing rate (bytes/s, bounded by the socket's own maximum) and, if `enforce`, has
-    /// the kernel pace by it where no fq qdisc does.
+    /// Sets the pacing rate (bytes/s, bounded by the socket's own maximum). With `enforce`, the
+    /// kernel paces by it even where no fq qdisc does.
     #[inline(always)]
     pub(crate) fn set_pacing(self, rate: u64, enforce: bool) {
         let limit: u64 = self.read(offset!(max_pacing_rate));
@@ -88,14 +87,16 @@ impl Socket {
         }
     }
 
-    /// When the kernel began to process the segment at hand, `CLOCK_MONOTONIC` in ns, to the µs (`tcp_mstamp_refresh`):
-    /// the same for whoever looks at the same ACK.
+    /// The time when the kernel began to process the segment at hand, `CLOCK_MONOTONIC` in ns with
+    /// a resolution of 1 µs (`tcp_mstamp_refresh`). All programs that see the same ACK read the
+    /// same.
     #[inline(always)]
     pub(crate) fn now_ns(self) -> u64 {
         self.read::<u64>(offset!(tcp_mstamp)) * 1_000
     }
 
-    /// Lifetime totals; `counted_rtos` stands in where the kernel does not count timeouts.
+    /// Lifetime totals of the connection; `counted_rtos` stands in for the timeouts on kernels that
+    /// do not count them.
     #[inline(always)]
     pub(crate) fn totals(self, counted_rtos: u32) -> Totals {
         let total_rto = offset!(total_rto);
@@ -114,6 +115,7 @@ impl Socket {
         }
     }
 
+    /// The sample of the ACK that the kernel has just processed.
     #[inline(always)]
     pub(crate) fn ack_sample(self, sample: RateSample, totals: Totals) -> AckSample {
         let mut ack = AckSample {
@@ -140,32 +142,33 @@ impl Socket {
         ack
     }
 
-    /// Congestion-avoidance state.
+    /// The present congestion-avoidance state.
     #[inline(always)]
     pub(crate) fn ca_state(self) -> CaState {
         CaState::from_raw(self.bits(offset!(ca_state_bit), 0x1f))
     }
 
-    /// Names the socket while it lives: its address in the kernel.
+    /// The socket's address in the kernel, which identifies it while it lives.
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
     }
 
-    /// Names its congestion control: the address of its `tcp_congestion_ops`.
+    /// Address of the socket's `tcp_congestion_ops`, which identifies its congestion control.
     #[inline(always)]
     pub(crate) fn congestion_ops(self) -> u64 {
         self.read(offset!(ca_ops))
     }
 
-    /// Whether its handshake is over.
+    /// Whether the handshake is complete.
     #[inline(always)]
     pub(crate) fn is_synchronised(self) -> bool {
         let state: u8 = self.read(offset!(state));
         !matches!(state, TCP_SYN_SENT | TCP_SYN_RECV)
     }
 
-    /// Whether its cgroup, or one above it, is one of these; no is no, also where the kernel cannot tell.
+    /// Whether the selection has the socket's cgroup or one of its ancestors; false when the kernel
+    /// has no cgroup of the socket.
     #[inline(always)]
     pub(crate) fn is_within(self, selection: &Selection) -> bool {
         let mut cgroup = self.cgroup();
@@ -188,7 +191,8 @@ impl Socket {
         false
     }
 
-    /// Fills in what the socket looks like at `at_ns`, as a segment arrives. In place, as it is large for a stack.
+    /// Fills in the socket's state at `at_ns`, when a segment arrives. It is filled in place
+    /// because it is large for a program's stack.
     #[inline(always)]
     pub(crate) fn glimpse(self, glimpse: &mut Glimpse, at_ns: u64, counted_rtos: u32) {
         glimpse.at_ns = at_ns;
@@ -220,9 +224,10 @@ impl Socket {
         };
     }
 
-    /// Whether the kernel will call the congestion control for this segment: it acknowledges what is under way, be it
-    /// again (`tcp_ack`, net/ipv4/tcp_input.c). One with payload that acknowledges nothing new is taken not to reach
-    /// `tcp_ack`, as in `tcp_rcv_established` where it is in order.
+    /// Whether the kernel will call the congestion control for this segment: it acknowledges data
+    /// that is in flight, possibly once more (`tcp_ack`, net/ipv4/tcp_input.c). A segment with
+    /// payload that acknowledges nothing new is assumed not to reach `tcp_ack`, as in
+    /// `tcp_rcv_established` when it is in order.
     #[inline(always)]
     pub(crate) fn is_acked_by(self, segment: Segment) -> bool {
         let una: u32 = self.read(offset!(snd_una));
@@ -233,6 +238,7 @@ impl Socket {
         under_way && is_valid && (ack != una || !segment.has_payload())
     }
 
+    /// Local and remote port in host byte order.
     #[inline(always)]
     pub(crate) fn ports(self) -> (u16, u16) {
         let local: u16 = self.read(offset!(local_port));
@@ -240,7 +246,7 @@ impl Socket {
         (local, u16::from_be(remote))
     }
 
-    /// Fills in who this connection is.
+    /// Fills in the identity of the connection.
     #[inline(always)]
     pub(crate) fn identify(self, identity: &mut Identity) {
         let family: u16 = self.read(offset!(family));
@@ -267,8 +273,8 @@ impl Socket {
         }
     }
 
-    /// Word by word: a copy of 16 bytes would become a call to `memmove`, whose loads the verifier
-    /// will not see with both kernel and map pointers.
+    /// The IPv6 address at this offset. It is read word by word: a copy of 16 bytes would become a
+    /// call to `memmove`, and the verifier rejects loads there that see kernel and map pointers.
     #[inline(always)]
     fn address6(self, offset: u32) -> [u32; 4] {
         [
@@ -279,7 +285,7 @@ impl Socket {
         ]
     }
 
-    /// Fills in the totals of a connection that ends.
+    /// Fills in the totals of a connection whose flow is closed.
     #[inline(always)]
     pub(crate) fn summarise(self, closed: &mut ClosedRecord, counted_rtos: u32) {
         closed.totals = self.totals(counted_rtos);
@@ -291,7 +297,7 @@ impl Socket {
         closed.cwnd = self.cwnd();
     }
 
-    /// `tcp_packets_in_flight` (include/net/tcp.h).
+    /// Segments in flight (`tcp_packets_in_flight`, include/net/tcp.h).
     #[inline(always)]
     fn in_flight(self) -> u32 {
         let out: u32 = self.read(offset!(packets_out));
@@ -303,7 +309,7 @@ impl Socket {
             .wrapping_add(retransmitted)
     }
 
-    /// `tcp_is_cwnd_limited` (include/net/tcp.h).
+    /// Whether the cwnd is what limits the sender (`tcp_is_cwnd_limited`, include/net/tcp.h).
     #[inline(always)]
     fn is_cwnd_limited(self) -> bool {
         if self.bits(offset!(is_cwnd_limited_bit), 1) != 0 {
@@ -315,7 +321,7 @@ impl Socket {
         in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
     }
 
-    /// Its cgroup v2, or null.
+    /// The socket's cgroup v2, or null.
     #[inline(always)]
     fn cgroup(self) -> *const u8 {
         let offset = offset!(cgroup);
@@ -325,7 +331,7 @@ impl Socket {
         self.read(offset)
     }
 
-    /// Name of its congestion control, NUL-padded, word by word.
+    /// Name of the congestion control, NUL-padded, read word by word.
     #[inline(always)]
     fn congestion_control(self) -> [u32; 4] {
         let ops: *const u8 = self.read(offset!(ca_ops));
@@ -341,17 +347,19 @@ impl Socket {
         ]
     }
 
-    /// The bit field at bit `at`, which must lie in one byte.
+    /// The bit field that begins at bit `at` of the socket, which must lie in one byte.
     #[inline(always)]
     fn bits(self, at: u32, mask: u32) -> u32 {
         u32::from(self.read::<u8>(at / 8)) >> (at % 8) & mask
     }
 
+    /// The member at this offset.
     #[inline(always)]
     fn read<T: Copy>(self, offset: u32) -> T {
         read_at(self.0, offset)
     }
 
+    /// Writes the member at this offset.
     #[inline(always)]
     fn write<T: Copy>(self, offset: u32, value: T) {
         // SAFETY: the verifier admits only members that struct_ops may write.
@@ -359,7 +367,7 @@ impl Socket {
     }
 }
 
-/// A segment that arrived: an `sk_buff` with TCP's control block.
+/// A segment that has arrived: an `sk_buff` with TCP's control block.
 #[derive(Clone, Copy)]
 pub(crate) struct Segment(*const u8);
 
@@ -371,18 +379,19 @@ impl Segment {
         Self(skb.cast())
     }
 
-    /// The first byte that it does not acknowledge.
+    /// Sequence number of the first byte that the segment does not acknowledge.
     #[inline(always)]
     fn ack_seq(self) -> u32 {
         self.control(offset!(cb_ack_seq))
     }
 
+    /// Whether the segment occupies sequence space.
     #[inline(always)]
     fn has_payload(self) -> bool {
         self.control(offset!(cb_end_seq)) != self.control(offset!(cb_seq))
     }
 
-    /// A member of `tcp_skb_cb`, which lies in the segment's `cb`.
+    /// The member of `tcp_skb_cb` at this offset; the structure lies in the segment's `cb`.
     #[inline(always)]
     fn control(self, offset: u32) -> u32 {
         read_at(self.0, offset!(skb_cb).wrapping_add(offset))
@@ -401,23 +410,26 @@ impl RateSample {
         Self(rs.cast())
     }
 
-    /// 0 when the ACK measured none.
+    /// RTT that the ACK measured, µs; 0 when it measured none.
     #[inline(always)]
     fn rtt_us(self) -> u32 {
         positive(read_at(self.0, offset!(rs_rtt_us)))
     }
 
+    /// Segments newly acknowledged or SACKed.
     #[inline(always)]
     fn acked(self) -> u32 {
         read_at(self.0, offset!(rs_acked_sacked))
     }
 
+    /// Segments newly marked lost.
     #[inline(always)]
     fn lost(self) -> u32 {
         positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))
     }
 
-    /// Segments and µs, unless the kernel rejected the sample (`tcp_rate_gen`).
+    /// Segments delivered and the time that took, µs; `None` when the kernel rejected the sample
+    /// (`tcp_rate_gen`).
     #[inline(always)]
     fn delivery(self) -> Option<(u32, u32)> {
         let delivered: i32 = read_at(self.0, offset!(rs_delivered));
@@ -426,7 +438,7 @@ impl RateSample {
     }
 }
 
-/// Id of a cgroup, which is not null.
+/// Id of a cgroup that is not null.
 #[inline(always)]
 fn cgroup_id(cgroup: *const u8) -> u64 {
     let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
@@ -436,6 +448,7 @@ fn cgroup_id(cgroup: *const u8) -> u64 {
     read_at(node, offset!(kn_id))
 }
 
+/// The value saturated to `u32`: 0 for negative values.
 #[inline(always)]
 fn positive(value: i64) -> u32 {
     if value <= 0 {
@@ -447,6 +460,7 @@ fn positive(value: i64) -> u32 {
     }
 }
 
+/// The member at this offset of a kernel structure.
 #[inline(always)]
 fn read_at<T: Copy>(base: *const u8, offset: u32) -> T {
     // SAFETY: the verifier checks every access against the kernel's own BTF.

@@ -1,30 +1,37 @@
-//! The observation window: what a flow's ACKs add up to between two decisions.
+//! The observation window: the statistics of a flow's ACKs between two decisions.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::{FEATURES, Features, Header};
 
-/// Count, sum, squares, minimum and maximum of every feature over a window, in integers.
+/// Sum, squares, minimum and maximum of every feature over a window, in integers.
+///
+/// Arrays are indexed by [`Feature`](crate::Feature). They are undefined while the window has no
+/// ACK.
 ///
 /// Squares are of the deviation from the window's first value, so that 64 bits suffice and a
 /// variance loses nothing to cancellation. Sums of squares saturate.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct Statistics {
-    /// Σ value.
+    /// Sum of the values: Σ value.
     pub sum: [u64; FEATURES],
-    /// Σ (value − reference)².
+    /// Squared deviations from the reference: Σ (value − reference)², saturating.
     pub squares: [u64; FEATURES],
-    /// Smallest value.
+    /// The smallest value in the window.
     pub min: [u32; FEATURES],
-    /// Largest value.
+    /// The largest value in the window.
     pub max: [u32; FEATURES],
-    /// First value.
+    /// The first value in the window.
     pub reference: [u32; FEATURES],
 }
 
 impl Statistics {
-    /// Mean of a feature over `count` ACKs; 0 when there was none.
+    /// Mean of a feature over the window's `count` ACKs; 0 when there was none.
+    ///
+    /// # Panics
+    ///
+    /// Panics when `feature` is not below [`FEATURES`].
     pub fn mean(&self, feature: usize, count: u32) -> f64 {
         if count == 0 {
             return 0.0;
@@ -32,8 +39,12 @@ impl Statistics {
         self.sum[feature] as f64 / f64::from(count)
     }
 
-    /// Sample variance (n − 1) of a feature over `count` ACKs; 0 when there were fewer than two, as
-    /// mvfst-rl has it.
+    /// Sample variance (n − 1) of a feature over the window's `count` ACKs; 0 when there were fewer
+    /// than two, as in mvfst-rl.
+    ///
+    /// # Panics
+    ///
+    /// Panics when `feature` is not below [`FEATURES`].
     pub fn variance(&self, feature: usize, count: u32) -> f64 {
         if count < 2 {
             return 0.0;
@@ -46,7 +57,7 @@ impl Statistics {
         variance.max(0.0)
     }
 
-    /// Starts with the first ACK of a window.
+    /// Begins a window with its first ACK.
     #[inline(always)]
     fn start(&mut self, features: &Features) {
         for (index, &value) in features.iter().enumerate() {
@@ -58,6 +69,7 @@ impl Statistics {
         }
     }
 
+    /// Adds a further ACK.
     #[inline(always)]
     fn add(&mut self, features: &Features) {
         for (index, &value) in features.iter().enumerate() {
@@ -79,25 +91,40 @@ impl Statistics {
     }
 }
 
-/// A flow's current window. When it is over, this very struct is what goes into the ring buffer.
+/// A flow's current window. When it is over, this struct itself goes into the ring buffer.
+///
+/// The fields from `decision` to `mss` are filled in by [`Flow::close_window`](crate::Flow); until
+/// then they describe the window before.
+///
+/// ```
+/// use bytemuck::Zeroable;
+/// use cc_ebpf::{FEATURES, Feature, WindowRecord};
+///
+/// let mut window = WindowRecord::zeroed();
+/// window.add(&[20; FEATURES]);
+/// window.add(&[40; FEATURES]);
+/// let rtt = Feature::LatestRtt as usize;
+/// assert_eq!(window.features.mean(rtt, window.acks), 30.0);
+/// assert_eq!(window.features.variance(rtt, window.acks), 200.0);
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct WindowRecord {
-    /// Kind, slot and generation; the time is when the window was closed: that of the first ACK
-    /// after its end.
+    /// Kind, slot, generation, and the time when the window was closed: that of the first ACK after
+    /// its end.
     pub header: Header,
-    /// Number of this window in the flow, from 1. Windows without an ACK have none.
+    /// Number of this window in the flow, from 1. Windows without an ACK are not counted.
     pub index: u32,
-    /// ACKs in it that had features.
+    /// Number of ACKs in the window that had features.
     pub acks: u32,
-    /// When it began, ns.
+    /// Time when the window began, ns.
     pub start_ns: u64,
     /// The newest decision that the datapath had taken up by the end of the window (a cell, see
     /// [`crate::Decision`]), 0 before the first.
     pub decision: u64,
-    /// When the datapath took it up, ns.
+    /// Time of the ACK that took the decision up, ns.
     pub decision_taken_ns: u64,
-    /// cwnd in segments when the window was closed.
+    /// Congestion window in segments when the observation window was closed.
     pub cwnd: u32,
     /// [`crate::Mode`] when the window was closed.
     pub mode: u32,
@@ -105,19 +132,19 @@ pub struct WindowRecord {
     pub mss: u32,
     #[doc(hidden)]
     pub reserved: u32,
-    /// The features of its ACKs.
+    /// Statistics of the features of the window's ACKs.
     pub features: Statistics,
 }
 
 impl WindowRecord {
-    /// Whether the window's time is up.
+    /// Whether a window of length `window_ns` is over at `now_ns`.
     #[inline(always)]
     pub fn is_over(&self, now_ns: u64, window_ns: u64) -> bool {
         now_ns.wrapping_sub(self.start_ns) >= window_ns
     }
 
-    /// Empties the window and starts the next at `now_ns`. One without an ACK keeps its number.
-    /// The statistics stay until the next window's first ACK replaces them.
+    /// Begins the next window at `now_ns`, under the next number unless this one had no ACK. The
+    /// statistics stay until the next window's first ACK replaces them.
     #[inline(always)]
     pub fn restart(&mut self, now_ns: u64) {
         if self.acks > 0 {
@@ -127,7 +154,7 @@ impl WindowRecord {
         self.start_ns = now_ns;
     }
 
-    /// Adds one ACK's features.
+    /// Adds one ACK's features to the statistics.
     #[inline(always)]
     pub fn add(&mut self, features: &Features) {
         if self.acks == 0 {
@@ -194,7 +221,8 @@ mod tests {
             let statistics = &window.features;
             prop_assert!((statistics.mean(0, window.acks) - mean).abs() <= 1e-9 * mean.max(1.0));
             let got = statistics.variance(0, window.acks);
-            prop_assert!((got - variance).abs() <= 1e-6 * variance.max(1.0), "{} {}", got, variance);
+            let tolerance = 1e-6 * variance.max(1.0);
+            prop_assert!((got - variance).abs() <= tolerance, "{} {}", got, variance);
             prop_assert_eq!(statistics.min[0], *values.iter().min().expect("not empty"));
             prop_assert_eq!(statistics.max[0], *values.iter().max().expect("not empty"));
         }

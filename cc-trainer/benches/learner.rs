@@ -1,11 +1,8 @@
-//! Frames a second that a learner gets through: forward, backward and the optimiser's step, at T = 80 and B = 32, for a
-//! network of the paper's kind with layers of 512 and one with layers of 64, on all of two cores; and on a GPU, where
-//! there is one.
+//! Throughput of the learner in frames per second: forward pass, backward pass and optimiser's step
+//! at T = 80 and B = 32, for a network with layers of 512, as in the mvfst-rl paper, and one with
+//! layers of 64, on two cores, and on a GPU if there is one.
 //!
-//! Not in it: V-trace, and the gathering of rollouts.
-
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
+//! V-trace and the gathering of rollouts are not part of it.
 
 use std::{
     process::{Command, Stdio},
@@ -13,17 +10,18 @@ use std::{
 };
 
 use anyhow::Context;
+use cc_lab::{Report, median};
 use cc_trainer::model::{self, Activation, Device, DeviceKind, Outputs, RmsProp, Sequences, Shape};
-use report::{Report, median};
 
 const STEPS: usize = 80;
-const LANES: usize = 32;
+const BATCH_SIZE: usize = 32;
 const THREADS: usize = 2;
 
-/// Repetitions, the configurations in turns, so that a disturbance of the machine meets all alike.
+/// Number of repetitions. The configurations take turns, so that a disturbance of the
+/// host affects all of them.
 const REPETITIONS: usize = 9;
 
-/// How long one repetition of one configuration takes.
+/// Duration of one repetition of one configuration.
 const REPETITION: Duration = Duration::from_millis(600);
 
 fn main() -> anyhow::Result<()> {
@@ -47,7 +45,7 @@ fn main() -> anyhow::Result<()> {
             let (start, mut frames) = (Instant::now(), 0);
             while start.elapsed() < REPETITION {
                 learner.update();
-                frames += STEPS * LANES;
+                frames += STEPS * BATCH_SIZE;
             }
             rates.push(frames as f64 / start.elapsed().as_secs_f64());
         }
@@ -69,9 +67,9 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// The part of the time that kernels run on the GPU while it learns, as the driver counts it.
+/// The fraction of time that kernels run on the GPU while it learns, as the driver measures it.
 fn utilisation(learner: &mut Learner) -> anyhow::Result<f64> {
-    // The driver looks back over a second at most.
+    // The driver averages over at most a second.
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(2) {
         learner.update();
@@ -96,12 +94,12 @@ fn utilisation(learner: &mut Learner) -> anyhow::Result<f64> {
     Ok(percent / 100.0)
 }
 
-/// A network, something to feed it with, and derivatives to send back.
+/// A network, an input, and derivatives by its outputs.
 struct Learner {
     device: Box<dyn Device>,
     observation: Vec<f32>,
     reward: Vec<f32>,
-    keep: Vec<f32>,
+    not_done: Vec<f32>,
     state: Vec<f32>,
     d_logits: Vec<f32>,
     d_baseline: Vec<f32>,
@@ -118,15 +116,15 @@ impl Learner {
             actions: 5,
             privileged: 0,
         };
-        let frames = STEPS * LANES;
-        // Neither zeros nor regular; what they are does not matter to the time.
+        let frames = STEPS * BATCH_SIZE;
+        // The values do not matter for the time, as long as they are not all 0.
         let wave = |len: usize| (0..len).map(|i| (i as f32 * 0.7).sin()).collect();
         Ok(Self {
             device: model::device(kind, &shape, THREADS)?,
             observation: wave(frames * shape.observation),
             reward: wave(frames),
-            keep: (0..frames).map(|i| f32::from(i % 97 != 0)).collect(),
-            state: vec![0.0; LANES * shape.state()],
+            not_done: (0..frames).map(|i| f32::from(i % 97 != 0)).collect(),
+            state: vec![0.0; BATCH_SIZE * shape.state()],
             d_logits: wave(frames * shape.actions),
             d_baseline: wave(frames),
             output: Outputs::default(),
@@ -136,10 +134,10 @@ impl Learner {
     fn update(&mut self) {
         let input = Sequences {
             steps: STEPS,
-            lanes: LANES,
+            batch_size: BATCH_SIZE,
             observation: &self.observation,
             reward: &self.reward,
-            keep: &self.keep,
+            not_done: &self.not_done,
             privileged: &[],
             h: &self.state,
             c: &self.state,

@@ -1,9 +1,6 @@
 //! How fast the simulator is: packets a second of one bulk flow, decisions a second of a policy that costs nothing, and
 //! the memory of a flow. One thread; the best of a few rounds, as other programs can only slow it down.
 
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
-
 use std::{
     path::Path,
     sync::Arc,
@@ -11,18 +8,18 @@ use std::{
 };
 
 use anyhow::Context;
-use cc_trainer::{
-    environment::{
-        Environment, Turn,
-        network::{NetworkConfig, NetworkEnvironment, World},
-    },
+use cc_lab::Report;
+use cc_sim::{
     scenario,
     sim::{
         Control, RECEIVER_REST, Simulation,
         control::{Cubic, Reno},
     },
 };
-use report::Report;
+use cc_trainer::environment::{
+    Environment, Turn,
+    network::{NetworkConfig, NetworkEnvironment, World},
+};
 
 const ROUNDS: usize = 5;
 /// Simulated time of a bulk flow, ns.

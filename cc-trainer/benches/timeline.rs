@@ -5,9 +5,6 @@
 //! other sizes (`TIMELINE_ROWS=1000000,10000000`) and `TMPDIR` the place; ten million rows need
 //! about 30 GB there.
 
-#[path = "../../cc-agent/benches/report/mod.rs"]
-mod report;
-
 use std::{
     collections::BTreeMap,
     env, fs,
@@ -17,19 +14,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_agent::{
-    environment::Environment as Interface,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::{Startup, WindowRecord};
-use cc_trainer::{
-    dataset::{
-        Recordings,
-        timeline::{self, TimelineDirectory, TimelineSettings},
-    },
-    normalise::input_shapes,
+use cc_lab::Report;
+use cc_recording::FileWriter;
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -37,8 +31,14 @@ use cc_trainer::{
         serve::{Delay, Mode, Served},
     },
 };
+use cc_trainer::{
+    dataset::{
+        Recordings,
+        timeline::{self, TimelineDirectory, TimelineSettings},
+    },
+    normalise::input_shapes,
+};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use report::Report;
 
 /// Sizes to measure, in rows.
 const SIZES: [u64; 2] = [250_000, 1_000_000];

@@ -22,10 +22,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cc_agent::{
-    environment::Environment as Interface,
-    recording::{self, FileHeader, RecordingError},
-};
+use cc_core::{interface::Interface, rows::FileHeader};
+use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
@@ -56,19 +54,19 @@ impl Recordings {
             if path.is_dir() {
                 complete(path)?;
             }
-            files.extend(recording::files(path)?);
+            files.extend(cc_recording::files(path)?);
         }
         let mut first: Option<(PathBuf, FileHeader)> = None;
         let mut policies = BTreeSet::new();
         let mut rows = 0;
         for path in &files {
-            let (header, _) = recording::read(path)?;
+            let (header, _) = cc_recording::read(path)?;
             rows += count(path)?;
             policies.insert(header.policy.clone());
             match &first {
                 None => first = Some((path.clone(), header)),
                 Some((first, expected)) => {
-                    let differences = differences(&expected.environment, &header.environment);
+                    let differences = differences(&expected.interface, &header.interface);
                     if !differences.is_empty() {
                         return Err(DatasetError::Mixed {
                             path: path.clone(),
@@ -84,7 +82,7 @@ impl Recordings {
         };
         Ok(Self {
             files,
-            interface: header.environment,
+            interface: header.interface,
             policies: policies.into_iter().collect(),
             rows,
         })
@@ -215,7 +213,7 @@ impl DatasetError {
 /// writable they are left as they are.
 fn complete(directory: &Path) -> Result<(), DatasetError> {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
-    match recording::recover(directory) {
+    match cc_recording::recover(directory) {
         Err(RecordingError::Io { source, .. })
             if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem) =>
         {

@@ -1,11 +1,12 @@
-//! The network, as arithmetic: its sizes, its parameters, and what a device has to be able to do with them.
+//! The network: its sizes, its parameters, and the devices that compute it.
 //!
-//! A trunk of fully connected layers takes the observation; the reward is appended; an LSTM (or nothing) follows;
-//! two heads give logits and baseline (mvfst-rl paper, section 4). The baseline may see more than the policy.
-//! All parameters lie in one flat vector, so that optimiser, checkpoint, norm and transfer know no layers.
+//! A trunk of fully connected layers takes the observation; the reward is appended to its output;
+//! an LSTM follows, or nothing; two heads give the logits of the policy and the baseline (mvfst-rl,
+//! arXiv 1910.04054, section 4). The baseline may see more than the policy does. All parameters are
+//! in one flat vector, so that optimiser, checkpoint, norm and transfer need not know of layers.
 
 mod cpu;
-// Without the feature only its tests are built, which need no GPU.
+// Without the feature it is built for its tests alone, which need no GPU.
 #[cfg(any(test, feature = "cuda"))]
 pub mod cuda;
 mod device;
@@ -13,7 +14,7 @@ mod layout;
 
 pub use cpu::{Cpu, Inference, Real, Weights};
 pub use device::{DeviceError, DeviceKind, device};
-pub use layout::{Array, CRITIC_WIDTH, Layer, Layout, LstmArrays, initialise};
+pub use layout::{Array, CRITIC_WIDTH, Layer, LstmArrays, ParameterLayout, initialise};
 
 use serde::{Deserialize, Serialize};
 
@@ -23,81 +24,83 @@ use serde::{Deserialize, Serialize};
 pub struct Shape {
     /// Length D of an observation.
     pub observation: usize,
-    /// Widths of the trunk's layers, at least one.
+    /// Width of each of the trunk's layers; there is at least one.
     pub hidden: Vec<usize>,
-    /// What follows each of them.
+    /// Activation function of the trunk's layers.
     pub activation: Activation,
-    /// Width S of the LSTM; none leaves it out.
+    /// Width S of the LSTM; `None` for a network without one.
     pub lstm: Option<usize>,
-    /// Number A of actions.
+    /// Number A of actions, and of logits.
     pub actions: usize,
-    /// Length P of what only the baseline sees, appended to its head's input; 0 for nothing.
+    /// Length P of the privileged observation, which is appended to the input of the
+    /// baseline's head; 0 for none.
     pub privileged: usize,
 }
 
 impl Shape {
-    /// Width F of what the heads take: the LSTM's h, or without it the trunk's output and the reward.
+    /// Width F of the heads' input: the LSTM's hidden state, or without an LSTM the
+    /// trunk's output and the reward.
     pub fn features(&self) -> usize {
         self.lstm
             .unwrap_or_else(|| self.hidden.last().map_or(0, |last| last + 1))
     }
 
-    /// Length of the vector h, and of c, that an episode carries along; 0 without LSTM.
+    /// Width of the LSTM's hidden state, and of its cell state; 0 without an LSTM.
     pub fn state(&self) -> usize {
         self.lstm.unwrap_or(0)
     }
 }
 
-/// What follows a layer of the trunk.
+/// The activation function of a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
-    /// max(0, x).
+    /// The rectified linear unit, max(0, x).
     #[default]
     Relu,
-    /// tanh x.
+    /// The hyperbolic tangent, tanh x.
     Tanh,
 }
 
-/// T steps of B sequences. Arrays are time-major: element `[t, b, …]`.
+/// The network's input: T steps of B sequences, time-major (the outermost index is the step).
 #[derive(Clone, Copy, Debug)]
 pub struct Sequences<'a, R = f32> {
-    /// T.
+    /// T, the number of steps.
     pub steps: usize,
-    /// B.
-    pub lanes: usize,
-    /// `[T, B, D]`.
+    /// B, the number of sequences.
+    pub batch_size: usize,
+    /// `[T, B, D]`: observations, after normalisation.
     pub observation: &'a [R],
-    /// `[T, B]`.
+    /// `[T, B]`: rewards of the actions before.
     pub reward: &'a [R],
-    /// `[T, B]`: 0 at the first step of an episode, where the LSTM forgets what was before; else 1.
-    pub keep: &'a [R],
-    /// `[T, B, P]`.
+    /// `[T, B]`: 0 at the first step of an episode, where the LSTM's state is reset; else 1.
+    pub not_done: &'a [R],
+    /// `[T, B, P]`: privileged observations.
     pub privileged: &'a [R],
-    /// `[B, S]`, the LSTM's hidden vector before the first step; empty without LSTM, as the next.
+    /// `[B, S]`: the LSTM's hidden state before the first step; empty without an LSTM.
     pub h: &'a [R],
-    /// `[B, S]`, its cell vector.
+    /// `[B, S]`: the LSTM's cell state before the first step; empty without an LSTM.
     pub c: &'a [R],
 }
 
-/// What the network makes of [`Sequences`].
+/// The network's output for [`Sequences`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outputs<R = f32> {
-    /// `[T, B, A]`.
+    /// `[T, B, A]`: logits of the policy.
     pub logits: Vec<R>,
-    /// `[T, B]`.
+    /// `[T, B]`: the baseline V(x).
     pub baseline: Vec<R>,
-    /// `[B, S]` after the last step.
+    /// `[B, S]`: the LSTM's hidden state after the last step.
     pub h: Vec<R>,
-    /// `[B, S]` after the last step.
+    /// `[B, S]`: the LSTM's cell state after the last step.
     pub c: Vec<R>,
 }
 
 impl<R> Sequences<'_, R> {
-    /// Asserts that all arrays have the lengths that sizes, steps and lanes say.
+    /// Asserts that the lengths of all arrays follow from shape, steps and batch size.
     fn check(&self, shape: &Shape) {
         self.check_policy(shape);
-        let frames = self.steps * self.lanes;
+        let frames = self.steps * self.batch_size;
         assert_eq!(
             self.privileged.len(),
             frames * shape.privileged,
@@ -105,73 +108,90 @@ impl<R> Sequences<'_, R> {
         );
     }
 
-    /// The same of all that the policy needs.
+    /// The same for the arrays that the policy needs.
     fn check_policy(&self, shape: &Shape) {
-        let (frames, state) = (self.steps * self.lanes, self.lanes * shape.state());
+        let (frames, state) = (
+            self.steps * self.batch_size,
+            self.batch_size * shape.state(),
+        );
         assert_eq!(
             self.observation.len(),
             frames * shape.observation,
             "observation is [T, B, D]"
         );
         assert_eq!(self.reward.len(), frames, "reward is [T, B]");
-        assert_eq!(self.keep.len(), frames, "keep is [T, B]");
+        assert_eq!(self.not_done.len(), frames, "not_done is [T, B]");
         assert_eq!(self.h.len(), state, "h is [B, S]");
         assert_eq!(self.c.len(), state, "c is [B, S]");
     }
 }
 
 impl<R: Real> Outputs<R> {
-    fn resize(&mut self, shape: &Shape, steps: usize, lanes: usize) {
-        self.logits.resize(steps * lanes * shape.actions, R::ZERO);
-        self.baseline.resize(steps * lanes, R::ZERO);
-        self.h.resize(lanes * shape.state(), R::ZERO);
-        self.c.resize(lanes * shape.state(), R::ZERO);
+    /// Makes room for the output of `steps` steps of `batch_size` sequences.
+    fn resize(&mut self, shape: &Shape, steps: usize, batch_size: usize) {
+        self.logits
+            .resize(steps * batch_size * shape.actions, R::ZERO);
+        self.baseline.resize(steps * batch_size, R::ZERO);
+        self.h.resize(batch_size * shape.state(), R::ZERO);
+        self.c.resize(batch_size * shape.state(), R::ZERO);
     }
 }
 
-/// RMSprop as IMPALA has it: not centred, ε outside the root, gradients clipped by their norm.
+/// Whether a matrix product replaces the matrix it is written to, or is added to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    Add,
+    Replace,
+}
+
+/// Hyperparameters of a step of RMSprop as in IMPALA: not centred, ε outside the root,
+/// gradients clipped by their norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsProp {
-    /// Step size.
+    /// Learning rate η of the step.
     pub learning_rate: f32,
-    /// Decay of the mean square.
+    /// Decay α of the mean square of the gradient.
     pub decay: f32,
-    /// Added to the root of the mean square.
+    /// ε, which is added to the root of the mean square.
     pub epsilon: f32,
-    /// Momentum; 0 for none.
+    /// Momentum μ; 0 for none.
     pub momentum: f32,
-    /// The norm that gradients are scaled down to; 0 leaves them.
+    /// Largest norm of the gradient; larger gradients are scaled down to it. 0 turns clipping off.
     pub clip: f32,
 }
 
-/// Where a network is computed: forward, backward, and the step that follows. Holds the parameters, the optimiser's
-/// moments and everything that the backward pass needs of the last forward pass.
+/// A device that computes a network: the forward pass, the backward pass, and the optimiser's step.
+///
+/// It holds the parameters, the optimiser's moments, and the activations of the last forward pass
+/// that the backward pass needs.
 pub trait Device: Send {
-    /// The network's sizes.
+    /// The sizes of the network on the device.
     fn shape(&self) -> &Shape;
 
-    /// Replaces the parameters, in [`Layout`]'s order.
+    /// Replaces the parameters, which are in [`ParameterLayout`]'s order.
     fn set_parameters(&mut self, parameters: &[f32]);
 
-    /// Copies the parameters out.
+    /// Copies the parameters to `into`, in [`ParameterLayout`]'s order.
     fn parameters(&self, into: &mut Vec<f32>);
 
-    /// The optimiser's moments, to continue later: mean squares, then velocities (empty without momentum).
+    /// Copies the optimiser's moments to `into`: the mean squares, then
+    /// the velocities (empty without momentum).
     fn moments(&self, into: &mut Vec<f32>);
 
-    /// Replaces the optimiser's moments.
+    /// Replaces the optimiser's moments, in the order of [`moments`](Self::moments).
     fn set_moments(&mut self, moments: &[f32]);
 
-    /// Logits and baselines.
+    /// Runs the forward pass, and copies its outputs to `output`.
     fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs);
 
-    /// The gradient of a loss, from its derivatives by logits `[T, B, A]` and baselines `[T, B]`; `input` is that of
-    /// the forward pass just done.
+    /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,
+    /// `[T, B, A]`, and by the baselines, `[T, B]`. `input` is that of the last forward pass.
     fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]);
 
-    /// Copies the gradient of the last backward pass out.
+    /// Copies the gradient of the last backward pass to `into`.
     fn gradient(&self, into: &mut Vec<f32>);
 
-    /// Takes one step along the gradient of the last backward pass. Gives that gradient's norm before clipping.
+    /// Takes one step of the optimiser along the gradient of the last backward pass. Returns the
+    /// norm of that gradient before clipping.
     fn step(&mut self, optimiser: &RmsProp) -> f32;
 }

@@ -1,10 +1,11 @@
-//! Inputs of about unit size: what a policy's network sees in place of what the environment says.
+//! Normalisation: the transform of observations and rewards before they enter a network.
 //!
-//! Each input goes through `clip((ln(1 + curvature · max(0, x)) + slope · x − mean) / deviation)`. Quantities that range
-//! over orders of magnitude have a curvature, such that a unit inside the logarithm is about the smallest amount that
-//! means anything (a millisecond, a packet); others have a slope of 1. What was found of recorded inputs
-//! ([`crate::dataset::features`]) may bend them otherwise ([`Bend`]). Mean and deviation are fitted once, on the first
-//! frames, and then stay: a network must not see its inputs move. The transform is exported with the policy.
+//! Each input goes through `clip((ln(1 + curvature · max(0, x)) + slope · x − mean) / deviation)`.
+//! Quantities that range over orders of magnitude have a curvature, chosen so that 1 inside the
+//! logarithm is about the smallest amount that matters (a millisecond, a segment); the others have
+//! a slope of 1. An analysis of recorded inputs ([`crate::dataset::features`]) may choose another
+//! transform ([`Bend`]). Mean and deviation are fitted once, on the first frames, and constant from
+//! then on, because a network must not see its inputs move. The policy file contains the transform.
 
 mod inputs;
 
@@ -12,66 +13,70 @@ use serde::{Deserialize, Serialize};
 
 pub use inputs::input_shapes;
 
-/// Normalised values are kept within ± this.
+/// Normalised values are clipped to ± this.
 const LIMIT: f32 = 10.0;
 
-/// The smallest deviation divided by: of an input that hardly ever moves, a move is not blown up without bound.
+/// The smallest deviation that inputs are divided by, so that the rare changes of a nearly constant
+/// input are not magnified without bound.
 const LEAST_DEVIATION: f64 = 0.05;
 
-/// The transform of an environment's observation and of the reward that its policy sees.
+/// The transforms of an environment's observation and of the reward that its policy sees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Normalizer {
-    /// Of each input of the observation, in order.
+    /// The transform of each element of the observation, in order.
     pub observation: Vec<Input>,
-    /// Of the observed reward.
+    /// The transform of the observed reward.
     pub reward: Input,
 }
 
-/// The transform of one input: what curvature, slope and bend make of it, summed, less the mean, times the gain.
+/// The transform of one input: the sum of its logarithmic and linear parts, or its bend; less the
+/// mean; times the gain; clipped to ±10.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
-    /// Inside the logarithm; 0 leaves it out.
+    /// Factor of the input inside the logarithm; 0 for no logarithmic part.
     pub curvature: f32,
-    /// Of the linear part.
+    /// Factor of the linear part; 0 for none.
     pub slope: f32,
-    /// Subtracted.
+    /// Mean of the transformed input, which is subtracted.
     pub mean: f32,
-    /// 1/deviation; 0 for an input that never changed.
+    /// 1/deviation; 0 for an input that never changed, whose result is 0.
     pub gain: f32,
-    /// Another way to bend it; none of those whose slope or curvature is not 0.
+    /// A transform in place of the logarithmic and linear parts, which are 0 then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bend: Option<Bend>,
 }
 
-/// A way to bend an input.
+/// A nonlinear transform of an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Bend {
-    /// ((x + shift)^power − 1)/power, with x + shift at least [`Bend::LEAST_POSITIVE`]; its logarithm for a power of 0.
+    /// Box and Cox's transform ((x + shift)^power − 1)/power, with x + shift at least
+    /// [`Bend::LEAST_POSITIVE`]; for a power of 0, ln(x + shift).
     BoxCox {
-        /// The power.
+        /// The exponent, called λ by Box and Cox.
         power: f32,
-        /// Added first.
+        /// Added to the input first.
         shift: f32,
     },
-    /// ln(x/(1 − x)), with x kept from 0 and 1 by [`Bend::MARGIN`].
+    /// The logit ln(x/(1 − x)), with x at least [`Bend::MARGIN`] from 0 and 1.
     Logit,
-    /// Linear from 0 at the first of these rising values to 1 at the last, each between two of them an equal part; constant
-    /// before and after.
+    /// A piecewise linear function from 0 at the first knot to 1 at the last,
+    /// which rises by the same amount between any two neighbouring knots, and is
+    /// constant outside (a quantile transform).
     Ramps {
-        /// At least two, or none for 0 everywhere.
+        /// Rising values: at least two, or none for a constant 0.
         knots: Vec<f32>,
     },
 }
 
 impl Bend {
-    /// The least value that a power is taken of.
+    /// The smallest value that a power is taken of.
     pub const LEAST_POSITIVE: f32 = 1e-4;
-    /// Powers nearer to 0 than this are logarithms.
+    /// Exponents with a smaller absolute value stand for the logarithm.
     pub const LEAST_POWER: f32 = 1e-3;
-    /// How near to 0 and 1 a logit is taken.
+    /// The smallest distance from 0 and 1 that a logit is taken at.
     pub const MARGIN: f32 = 1e-4;
 
     fn apply(&self, x: f32) -> f32 {
@@ -99,10 +104,10 @@ impl Bend {
 }
 
 impl Normalizer {
-    /// The limits of a normalised value are ± this.
+    /// Normalised values are clipped to ± this.
     pub const LIMIT: f32 = LIMIT;
 
-    /// Leaves observations of this length, and rewards, as they are but for their limits.
+    /// A transform of observations of this length, and of rewards, that only clips them.
     pub fn identity(observation: usize) -> Self {
         Self {
             observation: vec![Input::LINEAR; observation],
@@ -119,7 +124,7 @@ impl Normalizer {
 }
 
 impl Input {
-    /// x.
+    /// The identity transform, but for clipping to ±10.
     pub const LINEAR: Self = Self {
         curvature: 0.0,
         slope: 1.0,
@@ -128,7 +133,7 @@ impl Input {
         bend: None,
     };
 
-    /// ln(1 + curvature · x), where that is more than 0.
+    /// The transform ln(1 + curvature · max(0, x)).
     pub fn logarithmic(curvature: f32) -> Self {
         Self {
             curvature,
@@ -137,7 +142,7 @@ impl Input {
         }
     }
 
-    /// The value of an input in its place.
+    /// Transforms a value of the input.
     pub fn apply(&self, x: f32) -> f32 {
         if self.gain == 0.0 {
             return 0.0;
@@ -160,9 +165,9 @@ impl Input {
         (1.0 + self.curvature * x.max(0.0)).ln() + linear
     }
 
-    fn fitted(&self, moments: &Moments, frames: u64) -> Self {
+    fn fitted(&self, moments: &InputMoments, frames: u64) -> Self {
         let deviation = (moments.squares / frames.max(1) as f64).sqrt();
-        // What rounding leaves of a constant is none.
+        // The deviation of a constant is 0 but for rounding.
         let constant = deviation <= 1e-6 * moments.mean.abs().max(1e-3);
         let gain = if constant {
             0.0
@@ -177,29 +182,30 @@ impl Input {
     }
 }
 
-/// Gathers the means and deviations of a [`Normalizer`] from frames, one at a time (B. P. Welford 1962).
+/// Fits the means and deviations of a [`Normalizer`] to frames, one at a time (B. P. Welford, "Note
+/// on a Method for Calculating Corrected Sums of Squares and Products", Technometrics 1962).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
     shape: Normalizer,
     frames: u64,
-    observation: Vec<Moments>,
-    reward: Moments,
+    observation: Vec<InputMoments>,
+    reward: InputMoments,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Moments {
+struct InputMoments {
     mean: f64,
     /// Σ (value − mean)².
     squares: f64,
 }
 
 impl Fit {
-    /// A fit that has seen nothing, of inputs of these shapes; their means and gains do not count.
+    /// A fit without frames, of inputs with these transforms, whose means and gains are ignored.
     pub fn new(shapes: Vec<Input>) -> Self {
         Self {
             frames: 0,
-            observation: vec![Moments::default(); shapes.len()],
-            reward: Moments::default(),
+            observation: vec![InputMoments::default(); shapes.len()],
+            reward: InputMoments::default(),
             shape: Normalizer {
                 observation: shapes,
                 reward: Input::LINEAR,
@@ -207,7 +213,7 @@ impl Fit {
         }
     }
 
-    /// Adds a frame.
+    /// Adds a frame: an observation and the reward seen with it.
     pub fn add(&mut self, observation: &[f32], reward: f32) {
         self.frames += 1;
         let frames = self.frames as f64;
@@ -223,12 +229,12 @@ impl Fit {
             .add(f64::from(self.shape.reward.bent(reward)), frames);
     }
 
-    /// Frames so far.
+    /// Number of frames added so far.
     pub fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// The normaliser of the frames so far; without any, everything is 0.
+    /// The normaliser fitted to the frames so far. Without frames, it turns every value into 0.
     pub fn normalizer(&self) -> Normalizer {
         let inputs = self.shape.observation.iter().zip(&self.observation);
         Normalizer {
@@ -240,7 +246,7 @@ impl Fit {
     }
 }
 
-impl Moments {
+impl InputMoments {
     fn add(&mut self, value: f64, frames: f64) {
         let before = value - self.mean;
         self.mean += before / frames;
@@ -254,7 +260,7 @@ mod tests {
 
     use super::*;
 
-    /// Two passes in f64.
+    /// Mean and deviation by two passes in f64.
     fn moments(values: &[f64]) -> (f64, f64) {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -268,7 +274,10 @@ mod tests {
             values in prop::collection::vec(0.0_f32..2000.0, 3..200),
             curvature in prop_oneof![Just(0.0_f32), 0.1_f32..100.0],
         ) {
-            let input = if curvature == 0.0 { Input::LINEAR } else { Input::logarithmic(curvature) };
+            let input = match curvature {
+                0.0 => Input::LINEAR,
+                _ => Input::logarithmic(curvature),
+            };
             let mut fit = Fit::new(vec![input.clone()]);
             for &value in &values {
                 fit.add(&[value], -value);
@@ -284,14 +293,15 @@ mod tests {
             for &value in &values {
                 let mut observation = [value];
                 normalizer.apply(&mut observation);
-                let expected = ((f64::from(input.bent(value)) - mean) / deviation).clamp(-10.0, 10.0);
+                let standard = (f64::from(input.bent(value)) - mean) / deviation;
+                let expected = standard.clamp(-10.0, 10.0);
                 prop_assert!((f64::from(observation[0]) - expected).abs() < 1e-2);
             }
         }
     }
 
     #[test]
-    fn what_never_changes_is_0_and_what_hardly_does_is_bounded() {
+    fn a_constant_input_becomes_0_and_a_nearly_constant_one_stays_bounded() {
         let mut fit = Fit::new(vec![Input::logarithmic(0.7), Input::LINEAR]);
         for i in 0..10_000 {
             fit.add(&[14.48, if i == 77 { 1.0 } else { 0.0 }], 0.0);
@@ -305,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn negative_values_do_not_reach_the_logarithm() {
+    fn a_logarithmic_input_takes_negative_values_for_0() {
         assert_eq!(Input::logarithmic(1.0).apply(-5.0), 0.0);
         assert_eq!(Input::LINEAR.apply(-5.0), -5.0);
         assert_eq!(Input::LINEAR.apply(-5e9), -LIMIT);
     }
 
     #[test]
-    fn a_checkpoint_gives_it_back() {
+    fn a_normalizer_survives_serialisation() {
         let mut fit = Fit::new(vec![Input::logarithmic(0.7); 3]);
         fit.add(&[1.0, 2.0, 3.0], 0.25);
         fit.add(&[2.0, 2.5, 7.0], 0.5);

@@ -345,7 +345,7 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
     }
 
     let resample = |number: usize| {
-        let mut random = StdRng::seed_from_u64(mix(settings.seed, number as u64));
+        let mut random = StdRng::seed_from_u64(crate::seed::output(settings.seed, number as u64));
         let mut counts = vec![0.0; flows.len()];
         for _ in 0..flows.len() {
             counts[random.random_range(0..flows.len())] += 1.0;
@@ -557,12 +557,4 @@ fn interval(value: f64, values: &mut [f64], confidence: f64) -> Interval {
         low: at(tail),
         high: at(1.0 - tail),
     }
-}
-
-/// A seed from a seed and a number (the finaliser of SplitMix64).
-fn mix(seed: u64, number: u64) -> u64 {
-    let mut mixed = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }

@@ -1,52 +1,53 @@
-//! What an actor hands to the learner: a stretch of one seat's life.
+//! Rollouts: the sub-trajectories that actors hand to the learner.
 
 use crate::environment::End;
 
-/// T + 1 steps of one seat, across the borders of its episodes. The last step is the first of the seat's next rollout: it
-/// is there for what the action before it earned and for the value that follows.
+/// T + 1 successive steps of one seat, across the borders of its episodes.
 ///
-/// Step t holds an observation and the action taken on it; what that action earned stands at step t + 1.
+/// Step t holds an observation and the action taken on it; the outcome of that action is in step
+/// t + 1. The last step is the first of the seat's next rollout: it is there for the outcome of the
+/// action before it, and for the value to bootstrap from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rollout {
-    /// `[T + 1, D]`, as the network sees it.
+    /// `[T + 1, D]`: observations, as the network sees them.
     pub observation: Vec<f32>,
-    /// `[T + 1]`: the reward that the network sees.
+    /// `[T + 1]`: rewards, as the network sees them.
     pub observed_reward: Vec<f32>,
-    /// `[T + 1, P]`: what only the critic sees.
+    /// `[T + 1, P]`: privileged observations, which only the critic sees.
     pub privileged: Vec<f32>,
-    /// `[T + 1]`: how the episode before ended, on the first step of an episode.
+    /// `[T + 1]`: at the first step of an episode, how the episode before it ended; else `None`.
     pub first: Vec<Option<End>>,
     /// `[T + 1]`: the action taken.
     pub action: Vec<u32>,
-    /// `[T + 1, A]`: logits of the policy that took it.
+    /// `[T + 1, A]`: logits of the behaviour policy; meaningless for [`Origin::Observed`].
     pub logits: Vec<f32>,
-    /// `[T + 1]`: who took it.
+    /// `[T + 1]`: where the action came from.
     pub origin: Vec<Origin>,
-    /// `[T + 1]`: what the action before earned, as the environment says it.
+    /// `[T + 1]`: reward of the action before, as the environment gave it.
     pub reward: Vec<f32>,
-    /// `[T + 1]`: the task that the action before belonged to.
+    /// `[T + 1]`: task of the action before.
     pub task: Vec<u32>,
-    /// `[S]`: the LSTM's hidden vector before the first step; empty without LSTM, as the next.
+    /// `[S]`: the LSTM's hidden state before the first step; empty without an LSTM.
     pub h: Vec<f32>,
-    /// `[S]`: its cell vector.
+    /// `[S]`: the LSTM's cell state before the first step; empty without an LSTM.
     pub c: Vec<f32>,
-    /// Version of the policy that took the first action: the learner's updates before it.
+    /// Version of the policy that took the first action: the number of updates that made it.
     pub version: u64,
 }
 
 impl Rollout {
-    /// Steps in it, T + 1 when it is whole.
+    /// Number of steps: T + 1 for a complete rollout.
     pub fn len(&self) -> usize {
         self.action.len()
     }
 
-    /// Whether it has no step.
+    /// Whether there is no step yet.
     pub fn is_empty(&self) -> bool {
         self.action.is_empty()
     }
 
-    /// Splits off a whole rollout and goes on with its last step; `h` and `c` are the state before that step, `version`
-    /// the policy's at it.
+    /// Takes the complete rollout out, and begins the next one with its last step. `h` and `c` are
+    /// the LSTM's state before that step, `version` is the policy's version at it.
     pub(crate) fn split(&mut self, h: &[f32], c: &[f32], version: u64) -> Self {
         let steps = self.len();
         debug_assert!(steps > 1);
@@ -75,25 +76,30 @@ impl Rollout {
     }
 }
 
-/// Who took an action.
+/// Where an action came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// The actor, by a late version of the policy that learns.
+    /// Sampled by an actor, from the learner's policy or a recent version of it.
     #[default]
     Actor,
-    /// Another policy that was recorded, whose logits are known up to a constant.
+    /// Recorded, with the behaviour policy's probabilities: its logits are known up to a constant.
     Recorded,
-    /// Somebody that was recorded and whose probabilities nobody knows; the logits mean nothing.
+    /// Recorded, without probabilities: nothing is known about the behaviour policy.
     Observed,
 }
 
 /// An episode that has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Episode {
-    /// Its task.
+    /// Index of the episode's task.
     pub task: usize,
-    /// Sum of its rewards, as the environment gave them.
+    /// Return of the episode: the sum of its rewards, as the environment gave them.
     pub total: f64,
-    /// Its steps.
+    /// Length of the episode, steps.
     pub steps: u64,
+}
+
+/// The factor of the LSTM's state before a step: 0 where an episode begins, else 1.
+pub(crate) fn not_done(first: Option<End>) -> f32 {
+    f32::from(u8::from(first.is_none()))
 }

@@ -1,7 +1,8 @@
-//! Compares ways to learn: every variant of a training configuration, with several seeds, and their curves in one picture.
+//! Studies: comparing variants of a training configuration over several seeds, with their
+//! learning curves in one chart.
 //!
-//! Each run is an ordinary training run in a directory of its own, on one thread, so that its seed fixes it and as many as
-//! there are cores can go on side by side.
+//! Each run is an ordinary training run in a directory of its own. It runs on one thread, so that
+//! its seed determines it, and as many runs as there are CPUs can proceed in parallel.
 
 pub mod results;
 
@@ -18,32 +19,35 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::train::{
-    self, TrainError, Training,
-    config::{Config, ConfigError, Overrides},
-    record::{Finish, Record},
+use crate::{
+    toml_file::{self, TomlFileError},
+    train::{
+        self, TrainError, Training,
+        config::{Config, ConfigError, Overrides},
+        record::{Finish, Record},
+    },
 };
 
-/// What is compared.
+/// A study, as its file in TOML describes it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Study {
-    /// What the picture is called.
+    /// Title of the study and of its chart.
     pub title: String,
-    /// Of each variant, a run with each.
+    /// Seeds; every variant is trained with each of them.
     pub seeds: Vec<u64>,
-    /// What a decision earns, in the picture's words.
+    /// Label of the chart's vertical axis, on which the mean reward per decision is drawn.
     #[serde(default = "reward")]
     pub reward: String,
-    /// A reward of this much is 1 in the picture.
+    /// The reward that is drawn as 1.
     #[serde(default = "one")]
     pub reward_unit: f64,
-    /// Less than this is below the picture.
+    /// Lower end of the vertical axis, in units of `reward_unit`; `None` fits it to the curves.
     #[serde(default)]
     pub floor: Option<f64>,
-    /// A configuration, as `train` takes it.
+    /// The training configuration that the variants have in common.
     pub base: toml::Table,
-    /// What differs from it.
+    /// The variants, each with its own settings.
     #[serde(rename = "variant")]
     pub variants: Vec<Variant>,
 }
@@ -56,169 +60,146 @@ fn one() -> f64 {
     1.0
 }
 
-/// A way to learn.
+/// A variant of the study's configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Variant {
-    /// Its runs' directories are called so, with the seed behind.
+    /// Name of the variant; its runs' directories are called `name-seed`.
     pub name: String,
-    /// The panel of the picture that it is in.
+    /// Title of the chart's panel that shows the variant.
     #[serde(default)]
     pub panel: String,
-    /// What its curve is called; by default as itself.
+    /// Label of the variant's curve; `None` stands for its name.
     #[serde(default)]
     pub curve: Option<String>,
-    /// Settings of its own: tables are merged with the base's, everything else takes its place.
+    /// The variant's settings: tables are merged with those of the base, other values replace them.
     #[serde(default)]
     pub set: toml::Table,
 }
 
-/// How a study is carried out.
+/// How a study is run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its directory.
+    /// The study's directory, which holds those of its runs.
     pub dir: PathBuf,
-    /// Runs at the same time.
+    /// Number of runs at the same time.
     pub jobs: usize,
-    /// Steps of each run, instead of the configuration's.
+    /// Environment steps of each run; `None` keeps the configuration's.
     pub steps: Option<u64>,
-    /// The command line, for the record.
+    /// The command line, for the runs' records.
     pub command: String,
 }
 
 /// A run of a study.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
-    /// Place of its variant.
+pub struct StudyRun {
+    /// Index of the run's variant.
     pub variant: usize,
-    /// Its seed.
+    /// Seed that the run was trained with.
     pub seed: u64,
-    /// How it went.
+    /// Settings and learning curve of the run.
     pub record: Record,
 }
 
-/// What a study tells while it goes on.
+/// Something that a caller of [`run`] may want to show.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
-    /// A run begins, or goes on.
+pub enum StudyEvent<'a> {
+    /// A run begins, or is continued.
     Begun {
-        /// Its name.
+        /// Name of the run, `variant-seed`.
         name: &'a str,
     },
-    /// A run is over.
+    /// A run has ended, or had ended before.
     Ended {
-        /// Its name.
+        /// Name of the run, `variant-seed`.
         name: &'a str,
-        /// How it went.
+        /// Settings and learning curve of the run.
         record: &'a Record,
-        /// Runs that are over.
+        /// Number of runs that have ended.
         done: usize,
-        /// Of so many.
+        /// Number of runs in the study.
         all: usize,
     },
 }
 
-/// Why a study did not begin, or ended.
+/// Why a study did not begin, or ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StudyError {
-    /// Its file cannot be read.
-    #[error("reading {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// Its file is no study.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: Box<toml::de::Error>,
-    },
-    /// A list that has to have something in it, and has not, or has something twice.
+    /// The study's file cannot be read, or is no study in TOML.
+    #[error(transparent)]
+    File(#[from] TomlFileError),
+    /// A list is empty or has an entry twice.
     #[error("{what} {wrong}; give at least one, and none of them twice")]
     List {
-        /// The list.
+        /// Name of the list: `variant` or `seeds`.
         what: &'static str,
-        /// What it is.
+        /// What is wrong with it.
         wrong: String,
     },
-    /// A variant's name cannot be a directory's.
+    /// A variant's name cannot be the name of a directory.
     #[error(
-        "`{name}` cannot be the name of a variant: it becomes a directory's, of letters, digits, `.`, `_` and `-`"
+        "`{name}` cannot be the name of a variant: it becomes a directory's, of letters, digits, \
+         `.`, `_` and `-`"
     )]
     Name {
-        /// The name.
+        /// The name that the study's file has.
         name: String,
     },
-    /// What rewards are divided by.
+    /// The unit of rewards is not a positive number.
     #[error("reward_unit is {found}, and has to be above 0")]
     Unit {
-        /// Its value.
+        /// The value of `reward_unit` in the file.
         found: f64,
     },
-    /// A variant is no configuration.
+    /// A variant does not parse as a configuration.
     #[error("variant `{variant}`: {source}")]
     Variant {
-        /// Its name.
+        /// Name of the variant with the fault.
         variant: String,
-        /// What is wrong.
+        /// What is wrong, with the setting's key.
         source: Box<toml::de::Error>,
     },
     /// A variant has a setting out of its range.
     #[error("variant `{variant}`: {source}")]
     Setting {
-        /// Its name.
+        /// Name of the variant with the fault.
         variant: String,
-        /// What is wrong.
+        /// The setting and the values it may have.
         source: ConfigError,
     },
-    /// A run failed.
+    /// A run ended with an error.
     #[error("{run}: {source}")]
     Run {
-        /// Its name.
+        /// Name of the run, `variant-seed`.
         run: String,
-        /// Why.
+        /// Why the run did not begin, or ended early.
         source: Box<TrainError>,
     },
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// The file that could not be written.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error that the operating system returned.
         source: io::Error,
     },
 }
 
 impl Study {
-    /// Reads a file.
+    /// Reads a study from a file in TOML, and checks it.
     ///
     /// # Errors
     ///
-    /// When it cannot be read or is no study; says where and which variant.
+    /// Returns an error when the file cannot be read, or with the variant or setting that is wrong.
     pub fn load(path: &Path) -> Result<Self, StudyError> {
-        let text = fs::read_to_string(path).map_err(|source| StudyError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let study: Self = toml::from_str(&text).map_err(|source| StudyError::Parse {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
+        let study: Self = toml_file::read(path)?;
         study.validate()?;
         Ok(study)
     }
 
-    /// The configuration of a variant, for one thread.
-    ///
-    /// # Errors
-    ///
-    /// Says what does not fit.
+    /// The configuration of a variant, for a run on one thread.
     fn config(&self, variant: &Variant) -> Result<Config, StudyError> {
         let mut table = self.base.clone();
         merge(&mut table, &variant.set);
@@ -256,7 +237,7 @@ impl Study {
     }
 }
 
-/// Something, and nothing twice.
+/// Checks that a list is not empty and has no entry twice.
 fn check<T: Ord + std::fmt::Debug>(what: &'static str, list: &[T]) -> Result<(), StudyError> {
     let mut seen = BTreeSet::new();
     let twice = list.iter().find(|&one| !seen.insert(one));
@@ -279,20 +260,23 @@ fn merge(into: &mut toml::Table, from: &toml::Table) {
     }
 }
 
-/// Trains every variant with every seed, and tells `told` how it goes. Runs that the directory holds are kept; those that
-/// were ended early go on. Once `stop` is true, runs end early; those that had not begun are not among the results.
+/// Trains every variant with every seed, and calls `watch` with the progress.
+///
+/// Finished runs in the study's directory are kept, interrupted ones are continued. Once `stop` is
+/// true, runs end early; those that had not begun are not among the results.
 ///
 /// # Errors
 ///
-/// The first run that failed; no other begins after it.
+/// Returns the error of the first run that failed; no other run begins after it.
 pub fn run(
     study: &Study,
     options: &Options,
     stop: &AtomicBool,
-    told: &(dyn Fn(Event<'_>) + Sync),
-) -> Result<Vec<Run>, StudyError> {
+    watch: &(dyn Fn(StudyEvent<'_>) + Sync),
+) -> Result<Vec<StudyRun>, StudyError> {
     study.validate()?;
-    // Every variant with the first seed, then every one with the next: a study that is ended early has something of each.
+    // All variants with the first seed, then all with the next: a study that is ended early has
+    // runs of every variant.
     let all: Vec<(usize, u64)> = study
         .seeds
         .iter()
@@ -307,18 +291,18 @@ pub fn run(
                 return;
             };
             let name = format!("{}-{seed}", study.variants[variant].name);
-            told(Event::Begun { name: &name });
+            watch(StudyEvent::Begun { name: &name });
             let result = one_run(study, options, &study.variants[variant], seed, stop);
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
                 Ok(record) => {
-                    told(Event::Ended {
+                    watch(StudyEvent::Ended {
                         name: &name,
                         record: &record,
                         done: ended.fetch_add(1, Ordering::Relaxed) + 1,
                         all: all.len(),
                     });
-                    results.0.push(Run {
+                    results.0.push(StudyRun {
                         variant,
                         seed,
                         record,
@@ -368,7 +352,8 @@ fn one_run(
     })
 }
 
-/// The record of a run that has nothing left to do. Whatever is wrong with it, training says.
+/// The record of a finished run; `None` if there is none, or if training has to report
+/// what is wrong with it.
 fn done(training: &Training) -> Option<Record> {
     let text = fs::read_to_string(training.dir.join("train.json")).ok()?;
     let record: Record = serde_json::from_str(&text).ok()?;

@@ -1,192 +1,165 @@
-//! Trains: actors, a queue of rollouts, the learner, and what they leave in a directory.
+//! Training: actors collect rollouts, a learner updates the network, and
+//! a directory holds the results.
 //!
-//! The directory gets `checkpoint.bin`, from which the run continues, `train.json` with the settings and the curve, event
-//! files for TensorBoard, and `policy.onnx` where the environment is the network.
+//! The directory gets `checkpoint.bin`, from which the run continues; `train.json` with the
+//! settings and the learning curve; event files for TensorBoard; and, if the environment's policies
+//! are served by cc-agent, `policy.onnx`.
+//!
+//! # Example
+//!
+//! Learn to balance the pole of CartPole, with one thread that acts and learns in turns, so that
+//! the seed determines the result bit for bit. Few steps keep the example short;
+//! `cc-trainer/training/cartpole.toml` has a configuration that solves the task.
+//!
+//! ```
+//! use std::sync::atomic::AtomicBool;
+//!
+//! use cc_trainer::train::{self, Training, config::Overrides};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let scratch = tempfile::tempdir()?;
+//! let training = Training {
+//!     config: Some(toml::from_str(
+//!         r#"
+//!         steps = 4000
+//!         actors = 0
+//!
+//!         [environment]
+//!         kind = "cartpole"
+//!
+//!         [model]
+//!         hidden = [16]
+//!         lstm = 0
+//!
+//!         [learner]
+//!         batch = 8
+//!         unroll = 20
+//!         "#,
+//!     )?),
+//!     overrides: Overrides::default(),
+//!     dir: scratch.path().to_owned(),
+//!     command: String::new(),
+//! };
+//!
+//! let record = train::train(&training, &AtomicBool::new(false), &mut |_event| {})?;
+//!
+//! assert_eq!((record.last.steps, record.last.updates), (4000, 25));
+//! let mean_return = record.last.episode_return.expect("episodes have ended");
+//! println!("mean return after {} steps: {mean_return:.1}", record.last.steps);
+//! assert!(mean_return > 9.0, "a pole takes some ten steps to fall, whatever the policy");
+//! assert!(scratch.path().join("checkpoint.bin").exists());
+//! # Ok(())
+//! # }
+//! ```
 
 mod checkpoint;
 pub mod config;
+mod curve;
 pub mod environments;
+mod error;
 pub mod progress;
 mod queue;
 pub mod record;
+mod resume;
+mod save;
 mod statistics;
 pub mod tensorboard;
 
 use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
-use cc_agent::policy::PolicyFile;
-use rand::{RngExt, SeedableRng, rngs::StdRng};
-
-pub use checkpoint::CheckpointError;
-pub use statistics::{Point, TaskPoint};
-
+pub use self::{
+    checkpoint::CheckpointError,
+    error::TrainError,
+    statistics::{CurvePoint, TaskPoint},
+};
+use self::{
+    config::{Config, Overrides},
+    environments::Source,
+    queue::{ParameterStore, QueueReport, RolloutQueue},
+    record::{Finish, Record},
+    statistics::{Statistics, Timing},
+    tensorboard::EventWriter,
+};
 use crate::{
-    actor::{Actor, Harvest, Snapshot},
-    dataset,
-    environment::{Turn, network, recorded},
-    export::{self, ExportError},
-    learner::{Diverged, Learner, reward::Rewards},
-    model::{self, DeviceError, Shape, Weights},
+    actor::{Actor, Snapshot, StepOutput},
+    learner::Learner,
+    model::Weights,
     normalise::Normalizer,
     rollout::Rollout,
-    summary::{Host, utc_now},
+    seed,
 };
-use checkpoint::{Checkpoint, Header};
-use config::{Config, ConfigError, Overrides};
-use environments::Source;
-use queue::{Board, Queue, Taken};
-use record::{Finish, Part, Record};
-use statistics::{Statistics, Timing};
-use tensorboard::EventWriter;
 
-/// Points of a curve.
-const POINTS: u64 = 200;
-/// How long the learner waits for rollouts before it looks whether actors are still there.
+/// How long the learner waits for rollouts before it checks that the actors are still alive.
 const PATIENCE: Duration = Duration::from_millis(100);
+/// Time between two [`TrainEvent::Progress`] events.
+const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
 
-/// A run.
+/// A training run to begin or to continue.
 #[derive(Clone, Debug)]
 pub struct Training {
-    /// The settings of a new run. One that is continued has its own, and these have to be the same; with none, it just
-    /// goes on.
+    /// The configuration of a new run. For a run that is continued, `None` takes the checkpoint's,
+    /// and a configuration that is given must agree with it.
     pub config: Option<Config>,
-    /// What the command line changes of them.
+    /// Settings of the command line, which replace the configuration's.
     pub overrides: Overrides,
-    /// The run's directory.
+    /// The run's directory; created if it does not exist.
     pub dir: PathBuf,
-    /// The command line, for the record.
+    /// The command line, for `train.json`; may be empty.
     pub command: String,
 }
 
-/// What a run tells while it goes on.
+/// Something that a caller of [`train`] may want to show.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Event<'a> {
-    /// It begins, or goes on after so many steps.
+pub enum TrainEvent<'a> {
+    /// The run begins, or is continued.
     Begun {
-        /// What it is.
+        /// Settings, network and former parts of the run.
         record: &'a Record,
-        /// Steps done before.
+        /// Environment steps learnt from before; 0 for a new run.
         steps: u64,
     },
-    /// How it stands, some times a second.
-    Progress(&'a Point),
+    /// The current figures, about four times per second.
+    Progress(&'a CurvePoint),
 }
 
-/// Why a run did not begin, or ended.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrainError {
-    /// Of its settings.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Of the settings of its environment.
-    #[error("environment.{0}")]
-    Environment(#[from] network::NetworkConfigError),
-    /// Of its recordings.
-    #[error(transparent)]
-    Recorded(#[from] recorded::RecordedConfigError),
-    /// The policy to begin with cannot be read or used.
-    #[error("the policy to begin with, {}: {reason}", path.display())]
-    Init {
-        /// Its file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// Neither settings nor a run to continue.
-    #[error(
-        "{} holds no run to continue, and there is no --config; give one (cc-trainer/training has some)",
-        dir.display()
-    )]
-    Nothing {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The directory has what a run would write, and no run.
-    #[error(
-        "{} is there already, without a run that could be continued (checkpoint.bin), and nothing is overwritten: choose \
-         another directory with --out",
-        path.display()
-    )]
-    Exists {
-        /// What is there.
-        path: PathBuf,
-    },
-    /// The directory has a run with other settings.
-    #[error(
-        "{} holds a run with other settings ({}); choose another directory with --out, or leave --config away to \
-         continue that run",
-        dir.display(),
-        differences.join("; ")
-    )]
-    Another {
-        /// The directory.
-        dir: PathBuf,
-        /// What differs.
-        differences: Vec<String>,
-    },
-    /// It cannot be learnt on the device.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// Of its checkpoints.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// A file could not be written.
-    #[error("writing {}: {source}", path.display())]
-    Write {
-        /// Which.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// What was learnt cannot be a policy file.
-    #[error("policy.onnx: {0}")]
-    Export(#[from] ExportError),
-    /// It learnt nonsense; the last checkpoint is from before.
-    #[error(transparent)]
-    Diverged(#[from] Diverged),
-    /// An actor is gone.
-    #[error("an actor ended early, as its message above says")]
-    Actor,
-}
-
-/// Trains until the steps are done, the return asked for is reached, or `stop` is true. Tells `watch` how it goes.
+/// Trains until the configured steps are done, the configured return is reached, or `stop` is true.
+/// Calls `watch` with the progress.
 ///
 /// # Errors
 ///
-/// See [`TrainError`]. What was learnt until then is in the last checkpoint.
+/// Returns an error when the run cannot begin, its files cannot be written, or training diverges
+/// (see [`TrainError`]). What was learnt until the last checkpoint is kept.
 pub fn train(
     training: &Training,
     stop: &AtomicBool,
-    watch: &mut dyn FnMut(Event<'_>),
+    watch: &mut dyn FnMut(TrainEvent<'_>),
 ) -> Result<Record, TrainError> {
     let mut run = Run::open(training)?;
-    watch(Event::Begun {
+    watch(TrainEvent::Begun {
         record: &run.record,
         steps: run.statistics.steps,
     });
     if !run.is_done() {
         match run.record.config.actors() {
-            0 => run.take_turns(stop, watch)?,
-            _ => run.side_by_side(stop, watch)?,
+            0 => run.act_and_learn_in_turns(stop, watch)?,
+            _ => run.act_and_learn_in_parallel(stop, watch)?,
         }
     }
-    run.end()?;
+    run.complete_curve()?;
+    run.save()?;
     Ok(run.record)
 }
 
-/// A run under way.
+/// The state of a run in progress.
 struct Run {
     dir: PathBuf,
     record: Record,
@@ -194,193 +167,88 @@ struct Run {
     learner: Learner,
     events: EventWriter,
     source: Source,
+    /// The transform of observations; `None` for environments that need none.
     normalizer: Option<Arc<Normalizer>>,
-    /// Names of tasks.
+    /// Name of each task, by its index.
     tasks: Vec<String>,
+    /// When this part of the run began.
     begun: Instant,
-    /// Spent in earlier parts, s.
-    spent: f64,
+    /// Time spent in earlier parts of the run, s.
+    seconds_before: f64,
+    /// When the last checkpoint was written.
     saved: Instant,
+    /// When progress was last shown.
     shown: Instant,
 }
 
 impl Run {
-    /// Begins a run, or takes one up where it was left.
-    fn open(training: &Training) -> Result<Self, TrainError> {
-        let dir = training.dir.clone();
-        let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
-        let config = match (&training.config, &checkpoint) {
-            (Some(config), _) => config.clone(),
-            (None, Some(checkpoint)) => checkpoint.header.record.config.clone(),
-            (None, None) => return Err(TrainError::Nothing { dir }),
-        }
-        .resolve(&training.overrides)?;
-        if let Some(checkpoint) = &checkpoint {
-            let differences = config.differences(&checkpoint.header.record.config);
-            if !differences.is_empty() {
-                return Err(TrainError::Another { dir, differences });
-            }
-        }
-        if checkpoint.is_none() {
-            let mut others = ["policy.onnx", "train.json"]
-                .map(|name| dir.join(name))
-                .into_iter();
-            if let Some(path) = others.find(|path| path.exists()) {
-                return Err(TrainError::Exists { path });
-            }
-        }
-        let source = config.environment.open()?;
-        let spec = source.spec();
-        let shape = config.shape(&spec);
-        let init = match (&config.init, &checkpoint) {
-            (Some(path), None) => Some(init(path, &source, &shape, config.seed)?),
-            _ => None,
-        };
-        let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
-
-        let (header, parameters) = match checkpoint {
-            Some(checkpoint) => {
-                device.set_moments(&checkpoint.moments);
-                (checkpoint.header, checkpoint.parameters)
-            }
-            None => {
-                let normalizer = match &init {
-                    Some(init) => Some(init.normalizer.clone()),
-                    None => fit(&source, config.seed, config.actor.fit_steps),
-                };
-                let parameters = match init {
-                    Some(init) => init.parameters,
-                    None => model::initialise(&shape, config.seed),
-                };
-                let record = Record {
-                    version: String::new(),
-                    config_sha256: String::new(),
-                    config: config.clone(),
-                    parameters: parameters.len() as u64,
-                    shape,
-                    parts: Vec::new(),
-                    finish: Finish::Open,
-                    last: Point::default(),
-                    curve: Vec::new(),
-                };
-                let header = Header::new(
-                    record,
-                    Statistics::new(spec.tasks),
-                    Rewards::new(spec.tasks),
-                    normalizer,
-                );
-                (header, parameters)
-            }
-        };
-        device.set_parameters(&parameters);
-        let Header {
-            mut record,
-            statistics,
-            rewards,
-            normalizer,
-            ..
-        } = header;
-        record.version = env!("CARGO_PKG_VERSION").to_owned();
-        record.finish = Finish::Open;
-        record.config_sha256 = config.sha256();
-        record.config = config;
-        record.parts.push(Part {
-            date: utc_now(),
-            command: training.command.clone(),
-            from_step: statistics.steps,
-            seconds: 0.0,
-            host: Host::probe(),
-        });
-
-        fs::create_dir_all(&dir).map_err(failed_to_write(&dir))?;
-        let now = Instant::now();
-        Ok(Self {
-            events: EventWriter::create(&dir, since_1970()).map_err(failed_to_write(&dir))?,
-            learner: Learner::new(
-                device,
-                record.config.learner.clone(),
-                rewards,
-                statistics.updates,
-            ),
-            spent: record.last.seconds,
-            begun: now,
-            saved: now,
-            shown: now,
-            tasks: source.tasks(),
-            normalizer: normalizer.map(Arc::new),
-            source,
-            dir,
-            record,
-            statistics,
-        })
-    }
-
-    /// One thread acts and learns in turns: the seed fixes all that happens.
-    fn take_turns(
+    /// Acts and learns in turns on one thread, which makes the run a function of its seed.
+    fn act_and_learn_in_turns(
         &mut self,
         stop: &AtomicBool,
-        watch: &mut dyn FnMut(Event<'_>),
+        watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let mut actor = self.actor(0, self.snapshot());
-        let mut harvest = Harvest::default();
-        let size = self.record.config.learner.batch;
+        let mut output = StepOutput::default();
+        let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
             actor.adopt(self.snapshot());
             let since = Instant::now();
-            while harvest.rollouts.len() < size {
-                actor.step(&mut harvest);
+            while output.rollouts.len() < batch_size {
+                actor.step(&mut output);
             }
-            let batch: Vec<_> = harvest.rollouts.drain(..size).collect();
-            let taken = Taken {
-                episodes: std::mem::take(&mut harvest.episodes),
-                ..Taken::default()
+            let rollouts: Vec<_> = output.rollouts.drain(..batch_size).collect();
+            let report = QueueReport {
+                episodes: std::mem::take(&mut output.episodes),
+                ..QueueReport::default()
             };
             let acted = since.elapsed();
-            self.learn(&batch, taken, Some(acted), watch)?;
+            self.learn(&rollouts, report, Some(acted), watch)?;
         }
         Ok(())
     }
 
-    /// Actors act in threads of their own, and never wait for the learner unless they are told to.
-    fn side_by_side(
+    /// Runs actors on threads of their own beside the learner on this one. Actors wait for the
+    /// learner only if the queue is configured so.
+    fn act_and_learn_in_parallel(
         &mut self,
         stop: &AtomicBool,
-        watch: &mut dyn FnMut(Event<'_>),
+        watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
-        let (actors, size) = (config.actors(), config.learner.batch);
-        let queue = &Queue::new(config.queue(), config.actor.when_full);
-        let board = &Board::new(self.snapshot());
+        let (actors, batch_size) = (config.actors(), config.learner.batch);
+        let queue = &RolloutQueue::new(config.queue(), config.actor.when_full);
+        let store = &ParameterStore::new(self.snapshot());
         let over = &AtomicBool::new(false);
         thread::scope(|scope| {
             let threads: Vec<_> = (0..actors)
                 .map(|index| {
-                    let mut actor = self.actor(index, board.newest());
+                    let mut actor = self.actor(index, store.newest());
                     scope.spawn(move || {
-                        let mut harvest = Harvest::default();
+                        let mut output = StepOutput::default();
                         while !over.load(Ordering::Relaxed) {
-                            if let Some(newer) = board.newer_than(actor.version()) {
+                            if let Some(newer) = store.newer_than(actor.version()) {
                                 actor.adopt(newer);
                             }
-                            actor.step(&mut harvest);
-                            if !harvest.rollouts.is_empty() {
-                                queue.put(&mut harvest);
+                            actor.step(&mut output);
+                            if !output.rollouts.is_empty() {
+                                queue.put(&mut output);
                             }
                         }
                     })
                 })
                 .collect();
-            // Whatever happens, the actors end: the scope waits for them.
+            // However learning ends, the actors are stopped: the scope waits for them.
             let result = (|| {
                 while !self.is_done() && !stop.load(Ordering::Relaxed) {
-                    let Some((batch, taken)) = queue.take(size, PATIENCE) else {
+                    let Some((rollouts, report)) = queue.take(batch_size, PATIENCE) else {
                         if threads.iter().any(|thread| thread.is_finished()) {
                             return Err(TrainError::Actor);
                         }
                         continue;
                     };
-                    self.learn(&batch, taken, None, watch)?;
-                    board.publish(self.snapshot());
+                    self.learn(&rollouts, report, None, watch)?;
+                    store.publish(self.snapshot());
                 }
                 Ok(())
             })();
@@ -399,47 +267,41 @@ impl Run {
         })
     }
 
-    /// One update and all that follows it. `acted` is the time that the same thread acted for it.
+    /// Makes one update from a batch of rollouts, counts it, and writes what is due. `acted` is the
+    /// time that this thread spent acting for the batch; `None` if actors have their own threads.
     fn learn(
         &mut self,
-        batch: &[Rollout],
-        taken: Taken,
+        rollouts: &[Rollout],
+        report: QueueReport,
         acted: Option<Duration>,
-        watch: &mut dyn FnMut(Event<'_>),
+        watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
-        let steps = (batch.len() * config.learner.unroll) as u64;
+        let steps = (rollouts.len() * config.learner.unroll) as u64;
         let done = self.statistics.steps as f64 / config.decay_steps() as f64;
         let since = Instant::now();
-        let update = self.learner.update(batch, done)?;
+        let metrics = self.learner.update(rollouts, done)?;
         let learner = since.elapsed().as_secs_f64();
 
-        for episode in &taken.episodes {
+        for episode in &report.episodes {
             self.statistics.episode(episode);
         }
-        self.statistics.dropped += taken.dropped;
+        self.statistics.dropped += report.dropped;
         let waited = match acted {
             Some(_) => learner,
-            None => taken.waited.as_secs_f64() / config.actors() as f64,
+            None => report.waited.as_secs_f64() / config.actors() as f64,
         };
-        let at = self.seconds();
-        self.statistics.update(
-            update,
-            steps,
-            Timing {
-                at,
-                learner,
-                waited,
-            },
-        );
+        let timing = Timing {
+            at: self.seconds(),
+            learner,
+            waited,
+        };
+        self.statistics.update(metrics, steps, timing);
 
-        let per_point = (config.steps / POINTS).max(1);
-        if (self.statistics.steps - steps) / per_point < self.statistics.steps / per_point {
-            self.mark()?;
-        }
-        if self.shown.elapsed() >= Duration::from_millis(250) {
+        self.extend_curve_after(steps)?;
+        if self.shown.elapsed() >= PROGRESS_PERIOD {
             self.shown = Instant::now();
-            watch(Event::Progress(&self.point()));
+            watch(TrainEvent::Progress(&self.point()));
         }
         if self.saved.elapsed().as_secs_f64() >= self.record.config.checkpoint_seconds {
             self.save()?;
@@ -451,11 +313,12 @@ impl Run {
         self.finish() != Finish::Open
     }
 
+    /// Why the run is finished, or [`Finish::Open`] while it is not.
     fn finish(&self) -> Finish {
         let config = &self.record.config;
         let reached = |goal| {
             self.statistics
-                .full_window()
+                .settled_return()
                 .is_some_and(|mean| mean >= goal)
         };
         if config.until_return.is_some_and(reached) {
@@ -467,133 +330,12 @@ impl Run {
         }
     }
 
-    /// Appends a point to the curve and to the event file.
-    fn mark(&mut self) -> Result<(), TrainError> {
-        let point = self.point();
-        let tasks: Vec<_> = point
-            .tasks
-            .iter()
-            .map(|task| (format!("return/{}", task.name), task.episode_return))
-            .collect();
-        let actions: Vec<_> = (0..)
-            .zip(&point.actions)
-            .map(|(action, share): (usize, _)| (format!("actions/{action}"), *share))
-            .collect();
-        let values = [
-            ("episode/return", point.episode_return),
-            ("episode/steps", point.episode_steps),
-            ("loss/policy", Some(point.policy_loss)),
-            ("loss/baseline", Some(point.baseline_loss)),
-            ("loss/td", Some(point.td_loss)),
-            ("loss/mc", Some(point.mc_loss)),
-            ("policy/entropy", Some(point.entropy)),
-            ("policy/divergence", Some(point.divergence)),
-            ("policy/lag", Some(point.policy_lag)),
-            ("learner/gradient_norm", Some(point.gradient_norm)),
-            ("learner/learning_rate", Some(point.learning_rate)),
-            ("speed/steps_per_second", Some(point.steps_per_second)),
-            ("speed/learner_utilization", Some(point.learner_utilization)),
-            ("speed/actor_utilization", Some(point.actor_utilization)),
-            ("speed/dropped", Some(point.dropped as f64)),
-        ]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .chain(
-            tasks
-                .iter()
-                .chain(&actions)
-                .map(|(name, value)| (&**name, *value)),
-        );
-        self.events
-            .scalars(point.steps, since_1970(), values)
-            .map_err(failed_to_write(&self.dir))?;
-        self.record.curve.push(point);
-        Ok(())
-    }
-
-    /// Writes the checkpoint and the record.
-    fn save(&mut self) -> Result<(), TrainError> {
-        // A run that had nothing left to do stands as it stood.
-        let last = match self.statistics.has_news() {
-            true => self.point(),
-            false => self.record.last.clone(),
-        };
-        if let Some(part) = self.record.parts.last_mut() {
-            part.seconds = last.seconds - self.spent;
-        }
-        self.record.last = last;
-        self.record.finish = self.finish();
-        let mut checkpoint = Checkpoint {
-            header: Header::new(
-                self.record.clone(),
-                self.statistics.clone(),
-                self.learner.rewards().clone(),
-                self.normalizer.as_deref().cloned(),
-            ),
-            parameters: Vec::new(),
-            moments: Vec::new(),
-        };
-        self.learner.device().parameters(&mut checkpoint.parameters);
-        self.learner.device().moments(&mut checkpoint.moments);
-        checkpoint.save(&self.dir.join("checkpoint.bin"))?;
-        let json = serde_json::to_vec_pretty(&self.record)
-            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-        checkpoint::replace(&self.dir.join("train.json"), &json)?;
-        let policy = self.source.policy(
-            &self.record.shape,
-            &checkpoint.parameters,
-            self.normalizer.as_deref(),
-            self.record.config.serving,
-            self.provenance(),
-        );
-        if let Some(policy) = policy {
-            checkpoint::replace(&self.dir.join("policy.onnx"), &policy?)?;
-        }
-        self.saved = Instant::now();
-        Ok(())
-    }
-
-    /// What the policy's file tells about how it came to be. The record, which has the same digest, tells the rest.
-    fn provenance(&self) -> BTreeMap<String, String> {
-        let record = &self.record;
-        BTreeMap::from(
-            [
-                ("trainer", format!("cc-trainer {}", record.version)),
-                ("algorithm", "IMPALA with V-trace".to_owned()),
-                ("config", format!("sha256 {}", record.config_sha256)),
-                ("date", utc_now()),
-                ("steps", self.statistics.steps.to_string()),
-                ("updates", self.statistics.updates.to_string()),
-                ("seed", record.config.seed.to_string()),
-                ("tasks", self.tasks.join(", ")),
-            ]
-            .map(|(name, value)| (name.to_owned(), value)),
-        )
-    }
-
-    fn end(&mut self) -> Result<(), TrainError> {
-        if self
-            .record
-            .curve
-            .last()
-            .is_none_or(|point| point.steps < self.statistics.steps)
-        {
-            self.mark()?;
-        }
-        self.save()
-    }
-
-    fn point(&self) -> Point {
-        self.statistics
-            .point(self.seconds(), |task| self.tasks[task].clone())
-    }
-
-    /// Time spent training, earlier parts included.
+    /// Time spent training in all parts of the run, s.
     fn seconds(&self) -> f64 {
-        self.spent + self.begun.elapsed().as_secs_f64()
+        self.seconds_before + self.begun.elapsed().as_secs_f64()
     }
 
-    /// The policy as it is now.
+    /// A copy of the current policy for actors.
     fn snapshot(&self) -> Arc<Snapshot> {
         let mut parameters = Vec::new();
         self.learner.device().parameters(&mut parameters);
@@ -603,14 +345,14 @@ impl Run {
         })
     }
 
-    /// An actor with new environments. Their seeds depend on the steps done before, so that a run that is continued
-    /// does not see the same episodes again.
+    /// An actor with new environments. Their seeds depend on the steps done before, so that a run
+    /// that is continued does not repeat its first episodes.
     fn actor(&self, index: usize, policy: Arc<Snapshot>) -> Actor {
         let config = &self.record.config;
         let seed = |number: usize| {
             [self.statistics.steps, index as u64, number as u64]
                 .into_iter()
-                .fold(config.seed, mix)
+                .fold(config.seed, seed::fold)
         };
         let environments = (0..config.actor.environments)
             .map(|number| {
@@ -620,83 +362,6 @@ impl Run {
             .collect();
         Actor::new(environments, policy, config.learner.unroll, seed(0))
     }
-}
-
-/// The network of a policy file, for the environment and of the shape that are asked for.
-fn init(
-    path: &Path,
-    source: &Source,
-    shape: &Shape,
-    seed: u64,
-) -> Result<export::Network, TrainError> {
-    let wrong = |reason: String| TrainError::Init {
-        path: path.to_owned(),
-        reason,
-    };
-    let file = PolicyFile::read(path).map_err(|error| wrong(error.to_string()))?;
-    let Some(interface) = source.interface() else {
-        return Err(wrong(
-            "this environment's policies have no files".to_owned(),
-        ));
-    };
-    let differences = dataset::differences(interface, &file.meta().environment);
-    if !differences.is_empty() {
-        return Err(wrong(format!(
-            "it was made for other settings than those that are learnt from ({})",
-            differences.join("; ")
-        )));
-    }
-    let network =
-        export::network(&file, shape.privileged, seed).map_err(|error| wrong(error.to_string()))?;
-    match network.shape == *shape {
-        true => Ok(network),
-        false => Err(wrong(format!(
-            "its network is {:?}, and [model] asks for {shape:?}",
-            network.shape
-        ))),
-    }
-}
-
-/// The normaliser that is given, or the one for an environment's first steps, under actions at random; none where none is
-/// needed.
-fn fit(source: &Source, seed: u64, steps: u64) -> Option<Normalizer> {
-    if let Some(given) = source.normalizer() {
-        return Some(given.clone());
-    }
-    let mut fit = source.fit()?;
-    let seed = mix(seed, u64::MAX);
-    let mut environment = source.environment(0, seed, None);
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut turn = Turn::default();
-    let actions = environment.spec().actions;
-    while fit.frames() < steps {
-        environment.next(&mut turn);
-        fit.add(&turn.observation, turn.observed_reward);
-        environment.act(random.random_range(0..actions));
-    }
-    Some(fit.normalizer())
-}
-
-/// A seed from a seed and a number (the finaliser of SplitMix64).
-fn mix(seed: u64, number: u64) -> u64 {
-    let mut mixed = seed
-        .wrapping_add(number)
-        .wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-fn failed_to_write(path: &Path) -> impl FnOnce(io::Error) -> TrainError {
-    let path = path.to_owned();
-    move |source| TrainError::Write { path, source }
-}
-
-fn since_1970() -> f64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs_f64()
 }
 
 #[cfg(test)]

@@ -1,21 +1,24 @@
-//! V-trace: value targets and advantages from what another, older policy did.
+//! V-trace: off-policy value targets and advantages from the actions of an older policy.
 //!
-//! Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures"
-//! (arXiv 1802.01561), section 4.1. Pure arithmetic over `[T, B]` arrays, time-major.
+//! Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
+//! Architectures" (arXiv 1802.01561), section 4.1. The arrays are `[T, B]` and time-major: element
+//! `[t, b]` is at index t·B + b.
 
 use serde::{Deserialize, Serialize};
 
-/// How far importance weights π(a|x)/μ(a|x) are trusted.
+/// The thresholds that importance weights ρ = π(a|x)/μ(a|x) are clipped to.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Clips {
-    /// ρ̄: caps the weight of a temporal difference; which policy the values belong to.
+    /// ρ̄: largest weight of a temporal difference. It determines the policy that the values
+    /// converge to: the larger, the nearer to the learner's policy π.
     pub rho: f32,
-    /// Caps the weight of the policy gradient.
+    /// Largest weight of an advantage in the policy gradient.
     pub policy_rho: f32,
-    /// c̄: caps the weights along a trace; how fast values are learnt.
+    /// c̄: largest weight along a trace. It determines the speed of convergence, not its limit.
     pub c: f32,
-    /// λ: shortens traces further; 1 leaves them.
+    /// λ: factor of the trace's weights, from 0 to 1, which trades variance
+    /// for bias; 1 leaves them.
     pub lambda: f32,
 }
 
@@ -30,39 +33,44 @@ impl Default for Clips {
     }
 }
 
-/// T steps of B trajectories.
+/// T steps of B trajectories, and the network's values for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Trajectories<'a> {
-    /// B.
-    pub lanes: usize,
-    /// `[T, B]`: ln π(a|x) − ln μ(a|x), of the policy that learns and the one that acted.
+    /// B, the number of trajectories.
+    pub batch_size: usize,
+    /// `[T, B]`: ln ρ = ln π(a|x) − ln μ(a|x), with π the learner's policy
+    /// and μ the behaviour policy.
     pub log_rho: &'a [f32],
-    /// `[T, B]`: the reward of the step's action.
+    /// `[T, B]`: reward of the step's action.
     pub reward: &'a [f32],
     /// `[T, B]`: γ, or 0 where the step's action ended the episode.
     pub discount: &'a [f32],
-    /// `[T, B]`: whether it is known what the step's action led to. Where not, the step teaches nothing: its temporal
-    /// difference and its advantage are 0 (its discount should be, too).
+    /// `[T, B]`: whether the outcome of the step's action is known. The others are masked: their
+    /// temporal difference and their advantage are 0 (their discount should be 0, too).
     pub known: &'a [bool],
-    /// `[T + 1, B]`: V of each step, and of the one after the last.
+    /// `[T + 1, B]`: V(x) of each step, and of the one after the last.
     pub value: &'a [f32],
 }
 
-/// What V-trace makes of [`Trajectories`].
+/// The targets that V-trace computes from [`Trajectories`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Targets {
-    /// `[T, B]`: v_s, what V should be.
+    /// `[T, B]`: v_s, the target of V(x_s).
     pub value: Vec<f32>,
-    /// `[T, B]`: ρ_s (r_s + γ v_{s+1} − V(x_s)), the weight of the policy's gradient.
+    /// `[T, B]`: ρ_s (r_s + γ v_{s+1} − V(x_s)), the advantage in the policy gradient.
     pub advantage: Vec<f32>,
 }
 
 impl Targets {
-    /// Computes them, in one pass from the last step to the first by remark 1 of the paper:
+    /// Computes the targets in one pass from the last step to the first, by remark 1 of the paper:
     /// v_s = V(x_s) + δ_s V + γ_s c_s (v_{s+1} − V(x_{s+1})).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the lengths of the arrays do not agree.
     pub fn compute(&mut self, trajectories: &Trajectories<'_>, clips: &Clips) {
         let Trajectories {
-            lanes,
+            batch_size,
             log_rho,
             reward,
             discount,
@@ -74,13 +82,13 @@ impl Targets {
             reward.len() == length
                 && discount.len() == length
                 && known.len() == length
-                && value.len() == length + lanes,
+                && value.len() == length + batch_size,
             "V-trace arrays of different lengths"
         );
         self.value.resize(length, 0.0);
         self.advantage.resize(length, 0.0);
         for at in (0..length).rev() {
-            let next = at + lanes;
+            let next = at + batch_size;
             let next_target = match next < length {
                 true => self.value[next],
                 false => value[next],
@@ -90,7 +98,7 @@ impl Targets {
                 self.advantage[at] = 0.0;
                 continue;
             }
-            // Beyond e^60 every cap has long been reached, and the exponential stays finite.
+            // At e^60 every threshold has long been reached, and the exponential is still finite.
             let weight = log_rho[at].min(60.0).exp();
             let delta =
                 weight.min(clips.rho) * (reward[at] + discount[at] * value[next] - value[at]);
@@ -108,10 +116,10 @@ mod tests {
 
     use super::*;
 
-    /// Arrays of a case, owned.
+    /// The arrays of [`Trajectories`], owned.
     #[derive(Clone, Debug)]
     struct Case {
-        lanes: usize,
+        batch_size: usize,
         log_rho: Vec<f32>,
         reward: Vec<f32>,
         discount: Vec<f32>,
@@ -125,7 +133,7 @@ mod tests {
             let mut targets = Targets::default();
             targets.compute(
                 &Trajectories {
-                    lanes: self.lanes,
+                    batch_size: self.batch_size,
                     log_rho: &self.log_rho,
                     reward: &self.reward,
                     discount: &self.discount,
@@ -137,11 +145,11 @@ mod tests {
             targets
         }
 
-        /// Equation 1 of the paper, summed as it stands:
-        /// v_s = V(x_s) + Σ_{t≥s} (Π_{i=s}^{t−1} γ_i c_i) δ_t V, for element `[step, lane]`.
-        fn target_by_definition(&self, step: usize, lane: usize) -> f64 {
-            let steps = self.log_rho.len() / self.lanes;
-            let at = |step: usize| step * self.lanes + lane;
+        /// Equation 1 of the paper, term by term:
+        /// v_s = V(x_s) + Σ_{t≥s} (Π_{i=s}^{t−1} γ_i c_i) δ_t V, for element `[step, sequence]`.
+        fn target_by_definition(&self, step: usize, sequence: usize) -> f64 {
+            let steps = self.log_rho.len() / self.batch_size;
+            let at = |step: usize| step * self.batch_size + sequence;
             let weight = |step: usize| f64::from(self.log_rho[at(step)]).exp();
             let mut target = f64::from(self.value[at(step)]);
             for t in step..steps {
@@ -150,32 +158,32 @@ mod tests {
                     let c = f64::from(self.clips.lambda) * weight(i).min(f64::from(self.clips.c));
                     product *= f64::from(self.discount[at(i)]) * c;
                 }
-                let delta = weight(t).min(f64::from(self.clips.rho)) * self.difference(t, lane);
+                let delta = weight(t).min(f64::from(self.clips.rho)) * self.difference(t, sequence);
                 target += product * delta;
             }
             target
         }
 
-        /// r + γ V(x') − V(x), or 0 where nothing is known.
-        fn difference(&self, step: usize, lane: usize) -> f64 {
-            let at = step * self.lanes + lane;
+        /// r + γ V(x') − V(x), or 0 where the outcome is unknown.
+        fn difference(&self, step: usize, sequence: usize) -> f64 {
+            let at = step * self.batch_size + sequence;
             if !self.known[at] {
                 return 0.0;
             }
             f64::from(self.reward[at])
-                + f64::from(self.discount[at]) * f64::from(self.value[at + self.lanes])
+                + f64::from(self.discount[at]) * f64::from(self.value[at + self.batch_size])
                 - f64::from(self.value[at])
         }
 
-        fn advantage_by_definition(&self, step: usize, lane: usize) -> f64 {
-            let steps = self.log_rho.len() / self.lanes;
-            let at = step * self.lanes + lane;
+        fn advantage_by_definition(&self, step: usize, sequence: usize) -> f64 {
+            let steps = self.log_rho.len() / self.batch_size;
+            let at = step * self.batch_size + sequence;
             if !self.known[at] {
                 return 0.0;
             }
             let next = match step + 1 < steps {
-                true => self.target_by_definition(step + 1, lane),
-                false => f64::from(self.value[at + self.lanes]),
+                true => self.target_by_definition(step + 1, sequence),
+                false => f64::from(self.value[at + self.batch_size]),
             };
             f64::from(self.log_rho[at])
                 .exp()
@@ -194,18 +202,18 @@ mod tests {
                 lambda,
             },
         );
-        (1..12usize, 1..4usize, clips).prop_flat_map(|(steps, lanes, clips)| {
-            let length = steps * lanes;
-            // Of ten steps about one ends an episode and one is cut off.
+        (1..12usize, 1..4usize, clips).prop_flat_map(|(steps, batch_size, clips)| {
+            let length = steps * batch_size;
+            // About one step in ten terminates an episode, and one truncates it.
             let kinds = proptest::collection::vec((0..10u8, 0.5..1.0f32), length);
             (
                 proptest::collection::vec(-1.5..1.5f32, length),
                 proptest::collection::vec(-2.0..2.0f32, length),
                 kinds,
-                proptest::collection::vec(-2.0..2.0f32, length + lanes),
+                proptest::collection::vec(-2.0..2.0f32, length + batch_size),
             )
                 .prop_map(move |(log_rho, reward, kinds, value)| Case {
-                    lanes,
+                    batch_size,
                     log_rho,
                     reward,
                     discount: kinds
@@ -224,35 +232,41 @@ mod tests {
         fn the_recursion_is_equation_1(case in cases()) {
             let targets = case.targets();
             for at in 0..case.log_rho.len() {
-                let (step, lane) = (at / case.lanes, at % case.lanes);
-                let value = case.target_by_definition(step, lane);
-                let advantage = case.advantage_by_definition(step, lane);
-                // Weights of at most 2 over 11 steps: values reach some thousands.
+                let (step, sequence) = (at / case.batch_size, at % case.batch_size);
+                let value = case.target_by_definition(step, sequence);
+                let advantage = case.advantage_by_definition(step, sequence);
+                // With weights of at most 2 over 11 steps, values reach some thousands.
                 let tolerance = |x: f64| 1e-5 * x.abs().max(10.0);
                 prop_assert!(
                     (f64::from(targets.value[at]) - value).abs() < tolerance(value),
-                    "value at [{step}, {lane}]: {} but {value}", targets.value[at]
+                    "value at [{step}, {sequence}]: {} but {value}", targets.value[at]
                 );
                 prop_assert!(
                     (f64::from(targets.advantage[at]) - advantage).abs() < tolerance(advantage),
-                    "advantage at [{step}, {lane}]: {} but {advantage}", targets.advantage[at]
+                    "advantage at [{step}, {sequence}]: {} but {advantage}", targets.advantage[at]
                 );
             }
         }
 
         #[test]
-        fn lanes_do_not_touch_each_other(case in cases()) {
+        fn sequences_of_a_batch_are_independent(case in cases()) {
             let all = case.targets();
-            for lane in 0..case.lanes {
+            for sequence in 0..case.batch_size {
                 let pick = |array: &[f32]| -> Vec<f32> {
-                    array.iter().skip(lane).step_by(case.lanes).copied().collect()
+                    array.iter().skip(sequence).step_by(case.batch_size).copied().collect()
                 };
                 let alone = Case {
-                    lanes: 1,
+                    batch_size: 1,
                     log_rho: pick(&case.log_rho),
                     reward: pick(&case.reward),
                     discount: pick(&case.discount),
-                    known: case.known.iter().skip(lane).step_by(case.lanes).copied().collect(),
+                    known: case
+                        .known
+                        .iter()
+                        .skip(sequence)
+                        .step_by(case.batch_size)
+                        .copied()
+                        .collect(),
                     value: pick(&case.value),
                     clips: case.clips,
                 }
@@ -266,7 +280,7 @@ mod tests {
     #[test]
     fn on_policy_targets_are_discounted_returns() {
         let case = Case {
-            lanes: 1,
+            batch_size: 1,
             log_rho: vec![0.0; 3],
             reward: vec![1.0, 2.0, 3.0],
             discount: vec![0.5; 3],
@@ -280,9 +294,9 @@ mod tests {
     }
 
     #[test]
-    fn huge_weights_stay_finite() {
+    fn huge_importance_weights_give_finite_targets() {
         let case = Case {
-            lanes: 1,
+            batch_size: 1,
             log_rho: vec![500.0, -500.0],
             reward: vec![1.0; 2],
             discount: vec![0.9; 2],

@@ -1,28 +1,26 @@
-//! The network on a GPU: its gradients and steps are those of processors. Where there is no GPU, or the program is
-//! built without the feature `cuda`, the tests are reported as ignored, with the reason.
+//! The network on a GPU: its gradients and steps agree with those on the CPU. Where there
+//! is no GPU, or the program is built without the feature `cuda`, the tests are reported
+//! as ignored, with the reason.
 
 use std::process::ExitCode;
 
 use cc_trainer::model::{
-    self, Activation, Cpu, Device, DeviceKind, Layout, Outputs, RmsProp, Sequences, Shape,
+    self, Activation, Cpu, Device, DeviceKind, Outputs, ParameterLayout, RmsProp, Sequences, Shape,
 };
 use libtest_mimic::{Arguments, Completion, Trial};
 
 fn main() -> ExitCode {
-    // One GPU, and not the memory of all tests at once.
+    // There is one GPU, whose memory may not hold the networks of all tests at once.
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
     let tests: [(_, fn()); 3] = [
         (
-            "gradients_are_those_of_processors",
-            gradients_are_those_of_processors,
+            "gradients_are_those_of_the_cpu",
+            gradients_are_those_of_the_cpu,
         ),
-        (
-            "steps_are_those_of_processors",
-            steps_are_those_of_processors,
-        ),
+        ("steps_are_those_of_the_cpu", steps_are_those_of_the_cpu),
         (
             "the_same_calls_give_the_same_bits",
             the_same_calls_give_the_same_bits,
@@ -46,31 +44,31 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, trials.into()).exit_code()
 }
 
-fn gradients_are_those_of_processors() {
+fn gradients_are_those_of_the_cpu() {
     for shape in shapes() {
         let mut gpu = gpu(&shape);
         let mut cpu = Cpu::<f32>::new(&shape, 1).expect("one thread");
         let parameters = model::initialise(&shape, 3);
         Device::set_parameters(&mut cpu, &parameters);
         gpu.set_parameters(&parameters);
-        for (steps, lanes) in [(5, 3), (80, 32), (1, 1)] {
-            let batch = Batch::new(&shape, steps, lanes);
+        for (steps, batch_size) in [(5, 3), (80, 32), (1, 1)] {
+            let batch = TestBatch::new(&shape, steps, batch_size);
             let [expected, found] =
                 [&mut cpu as &mut dyn Device, &mut *gpu].map(|device| batch.run(device));
             assert_close("logits", &found.0.logits, &expected.0.logits);
             assert_close("baseline", &found.0.baseline, &expected.0.baseline);
             assert_close("h", &found.0.h, &expected.0.h);
             assert_close("c", &found.0.c, &expected.0.c);
-            for array in Layout::of(&shape).arrays() {
+            for array in ParameterLayout::of(&shape).arrays() {
                 assert_close(&array.name, array.of(&found.1), array.of(&expected.1));
             }
         }
     }
 }
 
-fn steps_are_those_of_processors() {
+fn steps_are_those_of_the_cpu() {
     for shape in shapes() {
-        let batch = Batch::new(&shape, 4, 5);
+        let batch = TestBatch::new(&shape, 4, 5);
         let mut gpu = gpu(&shape);
         let mut cpu = Cpu::<f32>::new(&shape, 1).expect("one thread");
         for (momentum, clip) in [(0.0, 0.0), (0.9, 0.5), (0.9, 0.0), (0.0, 0.5)] {
@@ -93,7 +91,7 @@ fn steps_are_those_of_processors() {
 
 fn the_same_calls_give_the_same_bits() {
     for shape in shapes() {
-        let batch = Batch::new(&shape, 20, 9);
+        let batch = TestBatch::new(&shape, 20, 9);
         let [first, second] = [(); 2].map(|()| {
             let mut gpu = gpu(&shape);
             for _ in 0..3 {
@@ -108,7 +106,7 @@ fn the_same_calls_give_the_same_bits() {
     }
 }
 
-/// The paper's network; one with everything odd; one without LSTM.
+/// The network of the mvfst-rl paper, one with odd sizes throughout, and one without an LSTM.
 fn shapes() -> [Shape; 3] {
     let paper = Shape {
         observation: 220,
@@ -147,12 +145,12 @@ fn optimiser(momentum: f32, clip: f32) -> RmsProp {
     }
 }
 
-/// That numbers are those expected, to 1e-4 of the largest.
+/// Asserts that numbers agree with those expected to 1e-4 of the largest.
 fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{what}");
     let largest = expected.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
-        // Not `>`, which a number that is none would pass.
+        // Written so that NaN fails.
         assert!(
             (found - expected).abs() <= 1e-4 * largest,
             "{what}[{i}]: {found} for {expected}, of at most {largest}"
@@ -160,51 +158,51 @@ fn assert_close(what: &str, found: &[f32], expected: &[f32]) {
     }
 }
 
-/// Something to compute on.
-struct Batch {
+/// An input, and derivatives by the outputs.
+struct TestBatch {
     steps: usize,
-    lanes: usize,
+    batch_size: usize,
     observation: Vec<f32>,
     reward: Vec<f32>,
-    keep: Vec<f32>,
+    not_done: Vec<f32>,
     privileged: Vec<f32>,
     state: [Vec<f32>; 2],
     d_logits: Vec<f32>,
     d_baseline: Vec<f32>,
 }
 
-impl Batch {
-    fn new(shape: &Shape, steps: usize, lanes: usize) -> Self {
-        let frames = steps * lanes;
-        // Without a period that the arrays' sizes could share.
+impl TestBatch {
+    fn new(shape: &Shape, steps: usize, batch_size: usize) -> Self {
+        let frames = steps * batch_size;
+        // Waves without a period that the arrays' sizes could share.
         let wave = |len: usize, pace: f64| -> Vec<f32> {
             let phase = |i| pace * (i as f64) + 0.01 * (i as f64).sqrt();
             (0..len).map(|i| phase(i).sin() as f32).collect()
         };
         Self {
             steps,
-            lanes,
+            batch_size,
             observation: wave(frames * shape.observation, 0.7),
             reward: wave(frames, 1.3),
-            keep: (0..frames)
+            not_done: (0..frames)
                 .map(|i| f32::from(u8::from(i % 29 != 3)))
                 .collect(),
             privileged: wave(frames * shape.privileged, 0.9),
-            state: [0.8, 1.1].map(|pace| wave(lanes * shape.state(), pace)),
+            state: [0.8, 1.1].map(|pace| wave(batch_size * shape.state(), pace)),
             d_logits: wave(frames * shape.actions, 1.9),
             d_baseline: wave(frames, 1.7),
         }
     }
 
-    /// A pass forward and back.
+    /// Runs a forward and a backward pass; returns the outputs and the gradient.
     fn run(&self, device: &mut dyn Device) -> (Outputs, Vec<f32>) {
         let [h, c] = &self.state;
         let input = Sequences {
             steps: self.steps,
-            lanes: self.lanes,
+            batch_size: self.batch_size,
             observation: &self.observation,
             reward: &self.reward,
-            keep: &self.keep,
+            not_done: &self.not_done,
             privileged: &self.privileged,
             h,
             c,

@@ -1,7 +1,5 @@
 //! Evaluations on the live kernel, as a user makes them.
 
-mod lab;
-
 use std::{
     fs,
     os::unix::process::ExitStatusExt,
@@ -16,10 +14,10 @@ use nix::{
 };
 use serde_json::Value;
 
-use lab::{Outcome, eventually};
+use cc_lab::{Outcome, eventually};
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run_on_links(&[
         ("an_evaluation_from_end_to_end", from_end_to_end),
         ("flows_share_a_link", flows_share_a_link),
         ("ctrl_c_keeps_what_is_done", ctrl_c_keeps_what_is_done),

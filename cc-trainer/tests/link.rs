@@ -4,8 +4,6 @@
 //! What is counted is exact. What is timed may be spoilt by a busy machine: then the link itself says that it was
 //! disturbed, the run is repeated, and a machine that is never quiet enough is reported as such.
 
-mod lab;
-
 use std::{
     collections::HashSet,
     fs,
@@ -22,18 +20,16 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use cc_trainer::{
-    link::{
-        Addresses, Classifier, Contention, Disturbance, Limits, Link, Namespace, Observation,
-        Volume,
-    },
-    scenario::{self, Scenario, Service},
+use cc_lab::{Outcome, eventually};
+use cc_sim::path::{FlowObservation, Volume};
+use cc_sim::scenario::{self, Scenario, Service};
+use cc_testbed::link::{
+    Addresses, Classifier, Contention, Disturbance, Limits, Link, LinkObservation, Namespace,
 };
-use lab::{Outcome, eventually};
 use socket2::{Domain, Protocol, Socket, Type};
 
 fn main() -> ExitCode {
-    lab::run(&[
+    cc_lab::run_on_links(&[
         ("constant_rates_are_exact", constant_rates_are_exact),
         ("a_fast_rate_is_exact", a_fast_rate_is_exact),
         ("tcp_gets_the_rate", tcp_gets_the_rate),
@@ -97,7 +93,7 @@ fn rates_are_exact<const N: usize>(rates: [(u32, u64); N]) -> Outcome {
             lab.link.start();
             lab.deliver(packets);
             let observation = lab.link.finish().expect("the devices stay");
-            let flow = &observation.forward.flows[0];
+            let flow = &observation.path.forward.flows[0];
             assert_eq!(flow.delivered.packets, packets);
             let seconds = (flow.last_ns - flow.first_ns) as f64 / 1e9;
             let rate = ((packets - 1) * 1500 * 8) as f64 / seconds / 1e6;
@@ -121,7 +117,7 @@ fn tcp_gets_the_rate() -> Outcome {
             lab.link.start();
             lab.tcp(Duration::from_millis(3_500));
             let observation = lab.link.finish().expect("the devices stay");
-            let forward = &observation.forward;
+            let forward = &observation.path.forward;
             let bins = &forward.bins[10..30];
             let bytes: u64 = bins.iter().map(|bin| bin.delivered_bytes[0]).sum();
             let share =
@@ -130,7 +126,7 @@ fn tcp_gets_the_rate() -> Outcome {
             let ideal = f64::from(mbps) * 1448.0 / 1500.0;
             println!(
                 "TCP at {mbps} Mbit/s: {goodput:.4} of {ideal:.4}; processor time {:?} and {:?} of {:?}",
-                forward.contention.ran, observation.reverse.contention.ran, forward.elapsed,
+                observation.forward.contention.ran, observation.reverse.contention.ran, forward.elapsed,
             );
             let error = goodput / ideal - 1.0;
             let wrong = format!("{goodput} Mbit/s instead of {ideal}");
@@ -180,7 +176,7 @@ fn every_opportunity_of_a_trace_is_used() -> Outcome {
         let Service::Opportunities(trace) = &lab.scenario.forward.service else {
             panic!("a trace");
         };
-        let flow = &observation.forward.flows[0];
+        let flow = &observation.path.forward.flows[0];
         // Opportunities come at whole milliseconds, and packets a little before or after their time.
         let time = |ns, slack| Duration::from_nanos(ns) + slack - Duration::from_millis(5);
         let half = Duration::from_micros(500);
@@ -227,7 +223,7 @@ fn droptail_is_exact_to_the_packet() -> Outcome {
         far.recv(&mut buffer)
             .expect_err("nothing more comes through");
         let observation = lab.link.finish().expect("the devices stay");
-        let flow = &observation.forward.flows[0];
+        let flow = &observation.path.forward.flows[0];
         assert_eq!(observation.forward.ring_drops, 0);
         assert_eq!(flow.delivered.packets, expected, "{queue}");
         assert_eq!(flow.dropped.queue.packets, BURST - expected, "{queue}");
@@ -255,7 +251,7 @@ fn one_packet_of_queue_carries_one_per_millisecond() -> Outcome {
             });
         });
         let observation = lab.link.finish().expect("the devices stay");
-        let flow = &observation.forward.flows[0];
+        let flow = &observation.path.forward.flows[0];
         let seconds = (flow.last_ns - flow.first_ns) as f64 / 1e9;
         let rate = |volume: Volume| volume.bytes as f64 * 8.0 / seconds / 1e6;
         let (offered, carried) = (rate(flow.arrived), rate(flow.delivered));
@@ -279,18 +275,17 @@ fn loss_is_as_frequent_as_set() -> Outcome {
         near.send(&packet).expect("the ring has room");
         if n % 1_000 == 0 {
             eventually("the emulator reads what comes", || {
-                (lab.link.snapshot().forward.flows[0].arrived.packets >= n).then_some(())
+                (lab.link.snapshot().path.forward.flows[0].arrived.packets >= n).then_some(())
             });
         }
     }
-    let settled = |flow: &cc_trainer::link::FlowObservation| {
-        flow.delivered.packets + flow.dropped.total().packets == PACKETS
-    };
+    let settled =
+        |flow: &FlowObservation| flow.delivered.packets + flow.dropped.total().packets == PACKETS;
     eventually("every packet is delivered or lost", || {
-        settled(&lab.link.snapshot().forward.flows[0]).then_some(())
+        settled(&lab.link.snapshot().path.forward.flows[0]).then_some(())
     });
     let observation = lab.link.finish().expect("the devices stay");
-    let lost = observation.forward.flows[0].dropped.loss.packets as f64;
+    let lost = observation.path.forward.flows[0].dropped.loss.packets as f64;
     let mean = PACKETS as f64 * 0.01;
     let deviation = (mean * 0.99).sqrt();
     println!("1 % loss: {lost} of {PACKETS}");
@@ -356,10 +351,11 @@ fn flows_are_told_apart() -> Outcome {
     }
     let observation = lab.link.finish().expect("the devices stay");
     for (index, (there, back)) in observation
+        .path
         .forward
         .flows
         .iter()
-        .zip(&observation.reverse.flows)
+        .zip(&observation.path.reverse.flows)
         .enumerate()
     {
         let packets = index as u64 + 1;
@@ -749,7 +745,7 @@ fn all<const N: usize>(outcomes: [Outcome; N]) -> Outcome {
 /// # Panics
 ///
 /// When they are wrong without an excuse.
-fn judge(holds: bool, wrong: String, observation: &Observation) -> Result<(), String> {
+fn judge(holds: bool, wrong: String, observation: &LinkObservation) -> Result<(), String> {
     if !holds {
         valid(observation)?;
         panic!("{wrong}");
@@ -757,7 +753,7 @@ fn judge(holds: bool, wrong: String, observation: &Observation) -> Result<(), St
     Ok(())
 }
 
-fn valid(observation: &Observation) -> Result<(), String> {
+fn valid(observation: &LinkObservation) -> Result<(), String> {
     match Limits::default().disturbances(observation).first() {
         None => Ok(()),
         Some(disturbance) => Err(disturbance.to_string()),

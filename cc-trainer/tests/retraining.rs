@@ -19,16 +19,17 @@ use std::{
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use bytemuck::Zeroable;
-use cc_agent::{
-    environment::Environment as Interface,
+use cc_core::{
+    interface::Interface,
     policy::{
         Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
         export::ActorCritic,
     },
-    recording::{AddressForm, Decided, FileHeader, FileWriter, NO_MODE, Replay, Row},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
 };
 use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
+use cc_recording::FileWriter;
 use cc_trainer::{
     dataset::features::Analysis,
     export,

@@ -1,7 +1,9 @@
 #!/bin/bash
-# The loop of docs/retraining.md, end to end: a policy meets links that it was not made for, is recorded, retrained, judged,
-# tried on half of the flows, and promoted; a worse one is tried too. As root, on a machine that does nothing else, after
-# `cargo xtask build`; some 30 minutes.
+# Runs the loop of docs/retraining.md from beginning to end: a policy serves links that it was not
+# trained for, and is recorded; a second policy is retrained from the recording, evaluated
+# off-policy, tried as a canary on half of the flows, and promoted; then a worse policy is tried in
+# the same way. Run it as root, on an otherwise idle machine, after `cargo xtask build`. It takes
+# about 30 minutes.
 #
 #   docs/retraining/loop.sh DIRECTORY
 set -euo pipefail
@@ -12,11 +14,13 @@ export PATH=$root/target/release:$PATH
 mkdir "$out"
 cd "$out"
 
+# Prints a heading.
 step() { printf '\n### %s\n\n' "$*"; }
-# Flows over the links with jitter: 20 s each, three links, $1 flows a link, of the schemes $2.
+# Runs flows of 20 s over the three links with jitter: $1 per link and scheme in $2.
 flows() { cc-trainer evaluate --scenarios jitter --seconds 20 --jobs 6 --runs "$1" --schemes "$2" "${@:3}"; }
+# Estimates the policy $2 from the recordings in $1; "worse" and "no conclusion" are no failures.
 judge() { cc-trainer ope --from "$1" --policy "$2" "${@:3}" || test $? = 3 -o $? = 4; }
-# Tries a policy on half of the flows of the running agent, and waits for what the guard rails say.
+# Runs the policy $1 as a canary on half of the running agent's new flows, and prints both arms.
 try() {
   cc-agent reload "$1/policy.onnx" --canary 50 --name field
   flows 20 field --seed "$2" --out "$1-tried" > /dev/null
@@ -24,27 +28,27 @@ try() {
 }
 
 main() {
-  step "A policy that has never met jitter"
+  step "Train a policy on links without jitter"
   cc-trainer train --config "$root/cc-trainer/training/calibrated.toml" --out first
 
-  step "What it is worth there"
+  step "Evaluate it on links with jitter"
   flows 3 first=first/policy.onnx,cubic,bbr --out before
 
-  step "It is recorded on two days"
+  step "Record it on two days"
   for day in 1 2; do
     flows 24 first=first/policy.onnx --serving softmax:1 --seed "$day" --record "day$day" --out "recorded$day"
   done
   cc-trainer dataset day1/first --out timeline
 
-  step "Retrained on the first day's recording"
+  step "Retrain on the first day's recording"
   cc-trainer train --from day1/first --init first/policy.onnx --steps 400000 --out second
 
-  step "Judged by the second day's"
+  step "Estimate the second policy from the second day's recording"
   judge day2/first second/policy.onnx
-  step "And the first policy, drawing more sharply"
+  step "Estimate the first policy at temperature 0.5"
   judge day2/first first/policy.onnx --serving softmax:0.5
 
-  step "On half of the flows"
+  step "Try the second policy on half of the flows"
   cc-agent run --plain --name field --policy first/policy.onnx > agent.log 2>&1 &
   agent=$!
   trap 'kill $agent 2> /dev/null || true; wait' EXIT
@@ -52,8 +56,8 @@ main() {
   try second 3
   cc-agent promote --name field
 
-  step "A worse one, on half of the flows of what is served now"
-  # The first one's configuration, but that neither delay nor loss costs anything.
+  step "Try a worse policy on half of the flows"
+  # The first policy's configuration with delay and loss weights of 0.
   sed 's/^delay = .*/delay = 0.0/; s/^loss = .*/loss = 0.0/' "$root/cc-trainer/training/calibrated.toml" > careless.toml
   cc-trainer train --config careless.toml --steps 300000 --out careless
   judge day2/first careless/policy.onnx
@@ -62,7 +66,7 @@ main() {
   wait $agent || true
   trap - EXIT
 
-  step "What came of it: fresh runs, and what the agent says that they earned"
+  step "Compare all policies in fresh runs, and their recorded rewards"
   flows 5 first=first/policy.onnx,second=second/policy.onnx,careless=careless/policy.onnx,cubic,bbr --seed 5 --record fresh \
     --out after
   flows 5 first-sharp=first/policy.onnx --serving softmax:0.5 --seed 5 --record fresh --out after-sharp

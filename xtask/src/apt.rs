@@ -6,11 +6,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::process::{self, say};
 
-/// Installs those of `packages` that are missing, and says `why`. Never removes a package.
+/// Installs those of `packages` that are missing, and prints `why`. Never removes a package.
 ///
 /// # Errors
-/// When something is missing and this host has no apt-get, when this user can neither be nor become root, and when
-/// apt-get fails.
+///
+/// Returns an error when something is missing and this host has no apt-get, when this user neither
+/// is root nor has sudo, and when apt-get fails.
 pub(crate) fn install(packages: &[&str], why: &str) -> Result<()> {
     let missing = missing(packages);
     if missing.is_empty() {
@@ -26,13 +27,13 @@ pub(crate) fn install(packages: &[&str], why: &str) -> Result<()> {
         "--no-remove",
         "--quiet=2",
     ];
-    // A log rather than a redrawn progress line.
+    // Lines of a log instead of a progress bar that is redrawn.
     let flags = flags.into_iter().chain(["--option", "Dpkg::Use-Pty=0"]);
     process::run(apt_get()?.args(flags).args(&missing))
         .with_context(|| format!("cannot install {list}, needed {why}"))
 }
 
-/// The version of `package` that can be installed here.
+/// Returns the version of `package` that apt-get would install; `None` when there is none.
 pub(crate) fn candidate(package: &str) -> Option<String> {
     update();
     let policy = process::capture(
@@ -43,7 +44,7 @@ pub(crate) fn candidate(package: &str) -> Option<String> {
     parse_candidate(&policy).map(str::to_owned)
 }
 
-/// The names of the packages that match a regular expression.
+/// Returns the names of the packages that match a regular expression.
 pub(crate) fn names(pattern: &str) -> Vec<String> {
     update();
     process::capture(Command::new("apt-cache").args(["search", "--names-only", pattern]))
@@ -57,7 +58,8 @@ pub(crate) fn names(pattern: &str) -> Vec<String> {
         .unwrap_or_default()
 }
 
-/// Refreshes the package lists, once a run, and only when something must be looked up or installed.
+/// Refreshes the package lists: once per run of this program, and only when something must be
+/// looked up or installed.
 fn update() {
     static DONE: OnceLock<()> = OnceLock::new();
     DONE.get_or_init(|| {
@@ -66,13 +68,13 @@ fn update() {
             apt_get().and_then(|mut apt| process::run(apt.args(["update", "--quiet=2"])));
         if let Err(error) = refreshed {
             say(format_args!(
-                "going on with the package lists there are: {error:#}"
+                "continuing with the present package lists: {error:#}"
             ));
         }
     });
 }
 
-/// `apt-get` as root.
+/// Creates a call of `apt-get` as root.
 fn apt_get() -> Result<Command> {
     if process::find_program("apt-get").is_none() {
         bail!("this host has no apt-get: automatic installation knows Debian and Ubuntu only");
@@ -135,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_candidate_is_what_apt_would_install() {
-        let policy = "rustc-web:\n  Installed: (none)\n  Candidate: 1.96.0+dfsg1-1~deb12u2\n  Version table:\n";
+        let policy = "rustc-web:\n  Installed: (none)\n  Candidate: 1.96.0+dfsg1-1~deb12u2\n\
+                      \x20 Version table:\n";
         assert_eq!(parse_candidate(policy), Some("1.96.0+dfsg1-1~deb12u2"));
         assert_eq!(
             parse_candidate("rustc:\n  Installed: (none)\n  Candidate: (none)\n"),

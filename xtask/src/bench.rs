@@ -9,83 +9,66 @@ use anyhow::{Context, Result, bail};
 use clap::builder::PossibleValuesParser;
 use serde_json::Value;
 
-use crate::{object, process, process::say, setup, workspace};
+use crate::{object, prebuilt, process, process::say, setup, workspace};
 
-/// A benchmark: a bench target that prints its own table and writes its figures to the file that `BENCH_JSON` names.
+/// A benchmark: a bench target that prints a table of its own and writes its figures to the file
+/// that `BENCH_JSON` names.
 struct Bench {
+    /// The name of the bench target, and of the benchmark on the command line.
     name: &'static str,
-    /// Whether it measures the live kernel.
+    /// The package that has the bench target.
+    package: &'static str,
+    /// Whether the benchmark measures the live kernel.
     kernel: bool,
 }
 
 const BENCHES: [Bench; 9] = [
-    Bench {
-        name: "datapath",
-        kernel: true,
-    },
-    Bench {
-        name: "delay",
-        kernel: true,
-    },
-    Bench {
-        name: "flows",
-        kernel: true,
-    },
-    Bench {
-        name: "learner",
-        kernel: false,
-    },
-    Bench {
-        name: "link",
-        kernel: true,
-    },
-    Bench {
-        name: "policy",
-        kernel: false,
-    },
-    Bench {
-        name: "recording",
-        kernel: true,
-    },
-    Bench {
-        name: "sim",
-        kernel: false,
-    },
-    Bench {
-        name: "timeline",
-        kernel: false,
-    },
+    Bench::new("datapath", "cc-agent").on_the_kernel(),
+    Bench::new("delay", "cc-agent").on_the_kernel(),
+    Bench::new("flows", "cc-agent").on_the_kernel(),
+    Bench::new("learner", "cc-trainer"),
+    Bench::new("link", "cc-testbed").on_the_kernel(),
+    Bench::new("policy", "cc-agent"),
+    Bench::new("recording", "cc-agent").on_the_kernel(),
+    Bench::new("sim", "cc-trainer"),
+    Bench::new("timeline", "cc-trainer"),
 ];
 
 /// Run the benchmarks, or the one named.
 ///
-/// datapath: throughput beside cubic on an unshaped veth pair, and nanoseconds per ACK in BPF (needs root).
-///
-/// delay: bytes and nanoseconds per ACK while every inference takes 0 to 200 ms longer (needs root).
-///
-/// flows: how soon 1,000 flows are answered, and what becomes of flows without a slot (needs root).
-///
-/// learner: frames a second through forward pass, backward pass and optimiser, for a large and a small network, and on a
-/// GPU where there is one.
-///
-/// link: what the emulated link carries, how punctually and at what price, beside a veth pair (needs root).
-///
-/// policy: decisions a second on one core, by the policy's size and the batch's.
-///
-/// recording: processor time and decision delay of an agent that records beside one that does not, and bytes a decision
+/// datapath: throughput beside cubic on an unshaped veth pair, and nanoseconds per ACK in BPF
 /// (needs root).
 ///
-/// sim: simulated packets and decisions a second on one core, and the memory of a flow.
+/// delay: bytes and nanoseconds per ACK while every inference takes 0 to 200 ms longer (needs
+/// root).
 ///
-/// timeline: rows a second from recordings to the timeline on two cores, and peak memory, for a quarter of a million rows and
-/// a million (TIMELINE_ROWS=10000000 for ten, which need some 30 GB in TMPDIR).
+/// flows: the time until 1,000 flows are answered, and the share of flows without a slot (needs
+/// root).
+///
+/// learner: frames per second through forward pass, backward pass and optimiser, for a large and a
+/// small network, and on a GPU where there is one.
+///
+/// link: the rate, punctuality and processor time of the emulated link, beside a veth pair (needs
+/// root).
+///
+/// policy: decisions per second on one core, by size of the policy and of the batch.
+///
+/// recording: processor time and decision delay of an agent that records beside one that does not,
+/// and bytes per decision (needs root).
+///
+/// sim: simulated packets and decisions per second on one core, and the memory of a flow.
+///
+/// timeline: rows per second from recordings to the timeline on two cores, and peak memory, for a
+/// quarter of a million rows and a million (TIMELINE_ROWS=10000000 for ten, which need some 30 GB
+/// in TMPDIR).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The benchmark to run; all when left out.
     #[arg(value_parser = PossibleValuesParser::new(BENCHES.map(|bench| bench.name)))]
     name: Option<String>,
 
-    /// Also write the figures to FILE: of one benchmark {"bench":NAME,"figures":{KEY:number}}, of all an array of these.
+    /// Also write the figures to FILE: {"bench":NAME,"figures":{KEY:number}} of the named
+    /// benchmark, or an array of these when all are run.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -114,21 +97,36 @@ pub(crate) fn command(args: &Args) -> Result<()> {
 }
 
 impl Bench {
+    /// A benchmark that needs neither root nor the kernel's features.
+    const fn new(name: &'static str, package: &'static str) -> Self {
+        Self {
+            name,
+            package,
+            kernel: false,
+        }
+    }
+
+    /// The same benchmark, marked as one that measures the live kernel.
+    const fn on_the_kernel(mut self) -> Self {
+        self.kernel = true;
+        self
+    }
+
+    /// Builds and runs the benchmark, and returns the figures that it wrote.
     fn run(&self, object: &Path) -> Result<Value> {
         let dir = workspace::target_dir().join("bench");
         fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let file = dir.join(format!("{}.json", self.name));
-        // What an earlier run wrote must not pass for this one's.
+        // Figures of an earlier run must not be taken for those of this one.
         if file.exists() {
             fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
         }
         let mut cargo = workspace::cargo();
         cargo
-            // Always both packages and all their features, so that all benchmarks share their dependencies; CUDA's
-            // libraries are looked for only when they are asked for figures.
-            .args(["bench", "--package", "cc-agent", "--package", "cc-trainer"])
-            .args(["--features", "cc-trainer/cuda", "--bench", self.name])
-            .env(object::VARIABLE, object)
+            .arg("bench")
+            .args(workspace::SELECTION)
+            .args(["--package", self.package, "--bench", self.name])
+            .env(prebuilt::VARIABLE, object)
             .env("BENCH_JSON", &file);
         process::run(&mut cargo).with_context(|| format!("the benchmark {} failed", self.name))?;
         let text = fs::read_to_string(&file).with_context(|| {
@@ -138,11 +136,15 @@ impl Bench {
                 file.display()
             )
         })?;
-        self.parse(&text)
-            .with_context(|| format!("{} is not as a benchmark must write it", file.display()))
+        self.parse(&text).with_context(|| {
+            format!(
+                "{} does not have the form that a benchmark must write",
+                file.display()
+            )
+        })
     }
 
-    /// The figures as written, after a check of their form.
+    /// Parses a file of figures and checks its form.
     fn parse(&self, text: &str) -> Result<Value> {
         let value: Value = serde_json::from_str(text)?;
         if value["bench"] != self.name {
@@ -152,7 +154,7 @@ impl Bench {
             .as_object()
             .context("figures: expected an object")?;
         if figures.is_empty() {
-            bail!("figures: there is none");
+            bail!("figures: the object is empty");
         }
         for (key, figure) in figures {
             if !figure.is_number() {
@@ -163,7 +165,7 @@ impl Bench {
     }
 }
 
-/// One benchmark's object when it was named, an array otherwise.
+/// Returns the object of the benchmark that was named, or an array of all.
 fn merge(mut results: Vec<Value>, named: bool) -> Value {
     if named && results.len() == 1 {
         results.remove(0)
@@ -193,6 +195,35 @@ mod tests {
             assert!(bench.parse(&bad.to_string()).is_err(), "{bad}");
         }
         assert!(bench.parse("").is_err());
+    }
+
+    #[test]
+    fn every_bench_target_is_a_benchmark() {
+        let mut metadata = workspace::cargo();
+        metadata.args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ]);
+        let metadata = process::capture(&mut metadata).expect("cargo metadata");
+        let metadata: Value = serde_json::from_str(&metadata).expect("JSON");
+        let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let mut targets = Vec::new();
+        for package in array(&metadata["packages"]) {
+            for target in array(&package["targets"]) {
+                if target["kind"] == json!(["bench"]) {
+                    targets.push((target["name"].clone(), package["name"].clone()));
+                }
+            }
+        }
+        targets.sort_by_key(|(name, _)| name.to_string());
+        let listed = BENCHES.map(|bench| (json!(bench.name), json!(bench.package)));
+        assert_eq!(
+            targets, listed,
+            "bench targets of the workspace, and BENCHES"
+        );
     }
 
     #[test]

@@ -5,15 +5,16 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 
 use crate::{
-    object,
+    object, prebuilt,
     process::{self, say},
     workspace,
 };
 
-/// Build the agent, optimised, with the BPF object inside, and the trainer.
+/// Build the agent, with the BPF object inside, and the trainer, both optimised.
 ///
-/// Sets up what is missing, builds the BPF object (target/ebpf/cc-ebpf.o) and then target/release/cc-agent and
-/// target/release/cc-trainer, each one file that needs nothing else to run. With CC_EBPF_OBJECT=/path/to/object that object is embedded instead.
+/// Sets up what is missing, builds the BPF object (target/ebpf/cc-ebpf.o) and then
+/// target/release/cc-agent and target/release/cc-trainer. Each program is one file that needs no
+/// other file to run. With CC_EBPF_OBJECT=/path/to/object that object is embedded instead.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -24,27 +25,42 @@ pub(crate) fn command(_: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The programs of this workspace.
+/// The paths of both programs.
 pub(crate) struct Programs {
     pub(crate) agent: PathBuf,
     pub(crate) trainer: PathBuf,
 }
 
-/// Builds the programs. Always both: what is built alone is built with other features of its dependencies, and
-/// then these are built twice.
+/// Builds the agent and the trainer.
+///
+/// # Errors
+///
+/// Returns an error when the BPF object cannot be provided or the build fails.
 pub(crate) fn programs() -> Result<Programs> {
+    let [agent, trainer] = release(["cc-agent", "cc-trainer"])?;
+    Ok(Programs { agent, trainer })
+}
+
+/// Builds the agent alone, and nothing that only the trainer needs.
+///
+/// # Errors
+///
+/// Returns an error when the BPF object cannot be provided or the build fails.
+pub(crate) fn agent() -> Result<PathBuf> {
+    let [agent] = release(["cc-agent"])?;
+    Ok(agent)
+}
+
+/// Builds the programs with these names, optimised, and returns the path of each.
+fn release<const N: usize>(names: [&str; N]) -> Result<[PathBuf; N]> {
     let object = object::provide()?;
     let mut cargo = workspace::cargo();
     cargo
-        .args(["build", "--release", "--bins"])
-        .args(["--package", "cc-agent", "--package", "cc-trainer"])
-        // One program, with a GPU and without: CUDA's libraries are looked for only when it is to learn on one.
-        .args(["--features", "cc-trainer/cuda"])
-        .env(object::VARIABLE, &object);
-    process::run(&mut cargo).context("cannot build the agent and the trainer")?;
+        .args(["build", "--release"])
+        .args(workspace::SELECTION)
+        .args(names.iter().flat_map(|name| ["--bin", name]))
+        .env(prebuilt::VARIABLE, &object);
+    process::run(&mut cargo).with_context(|| format!("cannot build {}", names.join(" and ")))?;
     let dir = workspace::target_dir().join("release");
-    Ok(Programs {
-        agent: dir.join("cc-agent"),
-        trainer: dir.join("cc-trainer"),
-    })
+    Ok(names.map(|name| dir.join(name)))
 }

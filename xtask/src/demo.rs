@@ -1,4 +1,4 @@
-//! `cargo xtask demo`: the newcomer's minute.
+//! `cargo xtask demo`: `rlcc` beside cubic on an emulated link.
 
 use std::{os::unix::process::CommandExt, path::PathBuf};
 
@@ -8,17 +8,18 @@ use crate::{build, process, setup, workspace};
 
 /// See it work: `rlcc` and cubic on one emulated link.
 ///
-/// Sets up what is missing, builds, and lets both send over an emulated link of 24 Mbit/s and 40 ms under the real kernel:
-/// each alone, then `rlcc` beside a cubic flow. Shows rates and delays while they run, then the summary, and says where the
-/// picture is. Needs root (through sudo when not). The links live in network namespaces of their own: this host's network is
-/// left alone.
+/// Sets up what is missing, builds, and lets both send over an emulated link of 24 Mbit/s and 40 ms
+/// under the real kernel: each alone, then `rlcc` beside a cubic flow. Shows rates and delays while
+/// they run, then the summary, and prints the path of the picture. Needs root (and uses sudo when
+/// this user is not root). The links live in network namespaces of their own: this host's network
+/// is not changed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Seconds a run.
+    /// Length of each run in seconds.
     #[arg(long, default_value_t = 20)]
     seconds: u32,
 
-    /// Where summary.json and report.html go [default: target/demo].
+    /// The directory to write summary.json and report.html to [default: target/demo].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }

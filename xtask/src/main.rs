@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod demo;
 mod object;
+mod prebuilt;
 mod process;
 mod run;
 mod setup;
@@ -17,10 +18,11 @@ use clap::{Parser, Subcommand};
 
 /// Set up, build, run, show, test and measure the congestion control, each by one command.
 ///
-/// Every command first sets up what it needs and is missing (see `cargo xtask setup --help`), and says so. When nothing
-/// is missing that takes no noticeable time and no network.
+/// Every command first sets up what it needs and is missing (see `cargo xtask setup --help`), and
+/// reports it. When nothing is missing that takes no noticeable time and no network.
 ///
-/// Set CC_EBPF_OBJECT=/path/to/object to use a BPF object built elsewhere: then nothing is set up for building one.
+/// Set CC_EBPF_OBJECT=/path/to/object to use a BPF object built elsewhere: then nothing is set up
+/// for building one.
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
@@ -40,6 +42,8 @@ enum Command {
     Demo(demo::Args),
     Test(test::Args),
     Bench(bench::Args),
+    #[command(name = test::supervise::NAME, hide = true)]
+    Supervise(test::supervise::Args),
 }
 
 fn main() -> ExitCode {
@@ -50,11 +54,12 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::command(&args),
         Command::Test(args) => test::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Supervise(args) => test::supervise::command(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // By hand, as a backtrace (RUST_BACKTRACE) tells the user of a command nothing.
+            // On one line: a backtrace (RUST_BACKTRACE) does not help the user of a command.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the BPF object and the tests on the live kernel need.
+//! `cargo xtask setup`: installs what the BPF object and the tests on the live kernel need.
 
 mod compiler;
 mod linker;
@@ -11,27 +11,28 @@ use anyhow::{Result, bail};
 pub(crate) use self::toolchain::Toolchain;
 use self::{compiler::Source, toolchain::Compiler};
 use crate::{
-    apt, object,
+    apt, prebuilt,
     process::{self, say},
 };
 
 /// Install what is missing to build the BPF object and to test it.
 ///
-/// The BPF object needs a compiler with its library's source (rust-src), as the BPF target has no prebuilt core library, and
-/// bpf-linker, built with an LLVM at least as new as the compiler's. What is installed is used as it is. Otherwise rust-src
-/// comes from rustup, or, where rustup can fetch nothing, from the distribution's packages (Debian's rustc-web and
-/// rust-web-src, or Ubuntu's versioned ones); bpf-linker comes from cargo-binstall where that is installed, or is
+/// The BPF object needs a compiler with its library's source (rust-src), as the BPF target has no
+/// prebuilt core library, and bpf-linker, built with an LLVM at least as new as the compiler's.
+/// What is installed is used as it is. Otherwise rust-src comes from rustup, or, where rustup can
+/// fetch nothing, from the distribution's packages (Debian's rustc-web and rust-web-src, or
+/// Ubuntu's versioned ones); bpf-linker comes from cargo-binstall where that is installed, or is
 /// built in target/tools with the distribution's LLVM.
 ///
 /// The tests on the live kernel need root and the programs ip, tc, ss and bpftool.
 ///
-/// Packages are installed by apt-get, through sudo when not root; none is ever removed. With CC_EBPF_OBJECT set to
-/// a prebuilt object, nothing is needed to build one.
+/// Packages are installed by apt-get, through sudo when this user is not root; none is ever
+/// removed. With CC_EBPF_OBJECT set to a prebuilt object, nothing is needed to build one.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
 pub(crate) fn command(_: &Args) -> Result<()> {
-    match object::prebuilt()? {
+    match prebuilt::object()? {
         Some(object) => say(format_args!("using the BPF object {}", object.display())),
         None => say(format_args!("the BPF object is built by {}", toolchain()?)),
     }
@@ -42,7 +43,9 @@ pub(crate) fn command(_: &Args) -> Result<()> {
 /// Finds a compiler and a linker for the BPF object, and installs what is missing.
 ///
 /// # Errors
-/// When no route leads to a complete toolchain: with the reason and the remedy for each.
+///
+/// Returns an error when none of the sources yields a complete toolchain, with the reason and the
+/// remedy for each source.
 pub(crate) fn toolchain() -> Result<Toolchain> {
     if let Some(ready) = toolchain::choose(&toolchain::compilers(), &toolchain::linkers()) {
         return Ok(ready);
@@ -62,13 +65,15 @@ pub(crate) fn toolchain() -> Result<Toolchain> {
         }
     }
     bail!(
-        "cannot set up a toolchain for the BPF object:\n  - {}\nIt needs rustc with rust-src (`rustup component add rust-src`) and \
-         bpf-linker with an LLVM at least as new as that rustc's. Or set CC_EBPF_OBJECT to a prebuilt object.",
+        "cannot set up a toolchain for the BPF object:\n  - {}\n\
+         It needs rustc with rust-src (`rustup component add rust-src`) and bpf-linker with an \
+         LLVM at least as new as that rustc's. Or set CC_EBPF_OBJECT to a prebuilt object.",
         failures.join("\n  - ")
     )
 }
 
-/// Gives the first compiler that can be given one a linker. A compiler that was tried is not tried again.
+/// Installs a linker for the first compiler for which that is possible. Compilers with an LLVM in
+/// `tried` are skipped, and those that fail are added to it.
 fn complete(tried: &mut BTreeSet<u32>) -> Result<Option<Toolchain>, Vec<String>> {
     let compilers = toolchain::compilers();
     if let Some(ready) = toolchain::choose(&compilers, &toolchain::linkers()) {
@@ -100,8 +105,8 @@ fn failure(compiler: &Compiler, error: &anyhow::Error) -> String {
     line
 }
 
-/// Installs the programs that tests and benchmarks on the live kernel call, where these can run at all, and says what keeps
-/// this host from running them.
+/// Installs the programs that tests and benchmarks on the live kernel call, where these can run at
+/// all, and prints what prevents this host from running them.
 pub(crate) fn kernel_tools() {
     let root = process::is_root();
     if root && let Err(error) = install_kernel_tools() {
@@ -122,12 +127,12 @@ pub(crate) fn kernel_tools() {
     }
 }
 
-/// The programs that the tests on the live kernel call, and the package of each.
+/// The programs that the tests on the live kernel call, and the packages that may have each.
 const KERNEL_TOOLS: [(&str, &[&str]); 4] = [
     ("ip", &["iproute2"]),
     ("tc", &["iproute2"]),
     ("ss", &["iproute2"]),
-    // Ubuntu has it in the kernel's own tools; newer releases as Debian does.
+    // Older releases of Ubuntu have it in the kernel's own tools.
     (
         "bpftool",
         &["bpftool", "linux-tools-generic", "linux-tools-common"],

@@ -1,38 +1,75 @@
 //! `cargo xtask test`: every test of the workspace.
 
+mod long;
+pub(crate) mod supervise;
+
 use std::{
+    env,
     ffi::OsString,
     io::{BufRead, BufReader, Write, stdout},
     process::Stdio,
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use crate::{object, process::say, setup, workspace};
+use crate::{object, prebuilt, process::say, setup, workspace};
 
 /// Run every test.
 ///
-/// Sets up what is missing, builds the BPF object, and runs `cargo test` on the workspace. The tests on the live kernel need
-/// root, BTF and network namespaces: where one is missing they are reported as ignored, with the reason.
+/// Sets up what is missing, builds the BPF object, and runs `cargo test` on the workspace. The
+/// tests on the live kernel need root, BTF and network namespaces: where one is missing they are
+/// reported as ignored, with the reason. A test program in which no test ends for --deadline-s is
+/// stopped and counts as failed; the tests that had not ended are listed.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Arguments of `cargo test`, after `--`: a name to filter by, `--package cc-ebpf`, `-- --nocapture` …
+    /// Seconds without the end of a test after which a test program is stopped.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    deadline_s: u64,
+
+    /// Afterwards run the longer proofs: the unit tests marked as ignored, and fuzzing of everything
+    /// that reads bytes from outside (records, policies, scenarios, traces, requests, recordings).
+    #[arg(long)]
+    long: bool,
+
+    /// With --long: seconds of fuzzing for each target.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    fuzz_s: u64,
+
+    /// Arguments of `cargo test`, after `--`: a name to filter by, `--package cc-ebpf`,
+    /// `-- --nocapture` …
     #[arg(last = true, value_name = "ARGS")]
     cargo: Vec<OsString>,
 }
 
 pub(crate) fn command(args: &Args) -> Result<()> {
-    let object = object::provide()?;
     setup::kernel_tools();
+    let deadline = Duration::from_secs(args.deadline_s);
+    test(&args.cargo, deadline)?;
+    if args.long {
+        let fuzz = Duration::from_secs(args.fuzz_s);
+        long::run(&long::Limits { deadline, fuzz })?;
+    }
+    Ok(())
+}
 
+/// Runs `cargo test` with `arguments`, on the whole workspace unless these choose packages.
+///
+/// # Errors
+///
+/// Returns an error when the BPF object cannot be provided, when cargo cannot be started, and when
+/// the tests do not compile or do not all pass.
+fn test(arguments: &[OsString], deadline: Duration) -> Result<()> {
+    let object = object::provide()?;
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--no-fail-fast"]);
-    if !names_package(&args.cargo) {
+    cargo.args(["test", "--no-fail-fast", "--config"]);
+    cargo.arg(runner(deadline)?);
+    if !names_package(arguments) {
         cargo.arg("--workspace");
     }
     cargo
-        .args(&args.cargo)
-        .env(object::VARIABLE, &object)
+        .args(arguments)
+        .env(prebuilt::VARIABLE, &object)
         .stdout(Stdio::piped());
     let mut child = cargo.spawn().context("cannot start cargo test")?;
     let output = child.stdout.take().context("cargo test has no output")?;
@@ -46,7 +83,21 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// How many tests ended in which way, over all test programs.
+/// Returns the setting of cargo by which it starts every test program through
+/// [`supervise`]. A runner that the user has configured for this host's target takes precedence.
+fn runner(deadline: Duration) -> Result<String> {
+    let program = env::current_exe().context("cannot find this program's own file")?;
+    let program = program
+        .to_str()
+        .with_context(|| format!("the path {} is not UTF-8", program.display()))?;
+    let deadline = deadline.as_secs().to_string();
+    let words = [program, supervise::NAME, "--deadline-s", &deadline, "--"];
+    // An array of strings is written the same way in JSON and in TOML.
+    let words = serde_json::to_string(&words)?;
+    Ok(format!("target.'cfg(all())'.runner = {words}"))
+}
+
+/// The number of tests that ended in each way, over all test programs.
 #[derive(Debug, Default, PartialEq)]
 struct Totals {
     programs: u32,
@@ -56,7 +107,8 @@ struct Totals {
 }
 
 impl Totals {
-    /// Counts a closing line of a test program, such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Counts a closing line of a test program, such as
+    /// `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else {
             return;
@@ -90,21 +142,35 @@ impl std::fmt::Display for Totals {
     }
 }
 
-/// Passes a test run's output on, byte for byte as it comes, and counts.
-fn pass_on(mut output: impl BufRead, mut out: impl Write) -> Result<Totals> {
+/// Copies the output of a test run, byte for byte as it comes, and counts its tests.
+fn pass_on(output: impl BufRead, out: impl Write) -> Result<Totals> {
     let mut totals = Totals::default();
+    copy_lines(output, out, |line| totals.add(line))?;
+    Ok(totals)
+}
+
+/// Copies `output` to `out` byte for byte as it comes, and calls `on_line` with each finished line.
+///
+/// # Errors
+///
+/// Returns an error when reading or writing fails.
+fn copy_lines(
+    mut output: impl BufRead,
+    mut out: impl Write,
+    mut on_line: impl FnMut(&str),
+) -> Result<()> {
     let mut line = Vec::new();
     loop {
         let chunk = output.fill_buf()?;
         if chunk.is_empty() {
-            return Ok(totals);
+            return Ok(());
         }
         // Unfinished lines too: the name of a test is shown while it runs.
         out.write_all(chunk)?;
         out.flush()?;
         for &byte in chunk {
             if byte == b'\n' {
-                totals.add(&String::from_utf8_lossy(&line));
+                on_line(&String::from_utf8_lossy(&line));
                 line.clear();
             } else {
                 line.push(byte);
@@ -130,8 +196,8 @@ mod tests {
     #[test]
     fn closing_lines_are_summed() {
         let output = "running 4 tests\ntest a ... ok\n\n\
-            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s\n\n\
-            test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out; finished in 1.20s\n";
+            test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n\n\
+            test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 5 filtered out\n";
         let expected = Totals {
             programs: 2,
             passed: 13,

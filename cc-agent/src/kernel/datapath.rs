@@ -12,7 +12,7 @@ use aya::{
     maps::{Map, MapData, loaded_maps},
     programs::{CgroupAttachMode, SockOps, loaded_programs},
 };
-use cc_ebpf::{AckFilter, Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings, Startup};
+use cc_ebpf::{Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings};
 
 pub use super::object::{Ring, has_object};
 use super::{
@@ -40,22 +40,8 @@ pub struct Options {
     pub name: String,
     /// Flows that can be served at once.
     pub slots: u32,
-    /// Length of the observation window, ns.
-    pub window_ns: u64,
-    /// Age of the heartbeat at which flows fall back, ns.
-    pub heartbeat_limit_ns: u64,
-    /// Window of the minimum-RTT filter, ns.
-    pub min_rtt_window_ns: u64,
-    /// Guard rails, segments.
-    pub cwnd_min: u32,
-    /// Guard rails, segments.
-    pub cwnd_max: u32,
-    /// What a flow does before its first decision.
-    pub startup: Startup,
-    /// Pacing rate over cwnd/srtt; `None` leaves flows unpaced.
-    pub pacing_gain: Option<f32>,
-    /// Whose ACKs are recorded one by one.
-    pub ack_filter: AckFilter,
+    /// The datapath's settings, but for slots and name, which are filled in from here.
+    pub settings: Settings,
     /// A cgroup v2 directory whose sockets use the congestion control.
     pub cgroup: Option<PathBuf>,
 }
@@ -69,20 +55,10 @@ impl Options {
     }
 
     fn settings(&self, slots: u32) -> Settings {
-        let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
         Settings {
-            layout: LAYOUT_VERSION,
             slots,
-            window_ns: self.window_ns,
-            heartbeat_limit_ns: self.heartbeat_limit_ns,
-            min_rtt_window_ns: self.min_rtt_window_ns,
-            cwnd_min: self.cwnd_min,
-            cwnd_max: self.cwnd_max,
-            startup: self.startup as u32,
-            pacing_gain_1024: self.pacing_gain.map_or(0, |gain| (gain * 1024.0) as u32),
-            ack_filter,
-            ack_filter_argument,
             name: self.padded_name(),
+            ..self.settings
         }
     }
 }

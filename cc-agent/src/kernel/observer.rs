@@ -7,7 +7,7 @@ use aya::{
     Btf, Ebpf, EbpfLoader,
     programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, ProgramInfo},
 };
-use cc_ebpf::{ABSENT, AckFilter, Flow, KernelLayout, LAYOUT_VERSION, Selection, Settings};
+use cc_ebpf::{ABSENT, AckFilter, Flow, KernelLayout, Selection, Settings};
 
 use super::{
     Error, btf,
@@ -245,17 +245,14 @@ pub(super) fn possible_source(kernel: &btf::Kernel) -> Result<Source, String> {
 
 impl Options {
     fn settings(&self) -> Settings {
-        let (ack_filter, ack_filter_argument) = self.ack_filter.encode();
         Settings {
-            layout: LAYOUT_VERSION,
             slots: self.slots,
             window_ns: self.window_ns,
             min_rtt_window_ns: self.min_rtt_window_ns,
-            ack_filter,
-            ack_filter_argument,
             name: name(),
-            ..bytemuck::Zeroable::zeroed()
+            ..Settings::default()
         }
+        .with_ack_filter(self.ack_filter)
     }
 }
 

@@ -9,7 +9,7 @@ use ratatui::{
 };
 
 use super::state::{Sort, ViewState};
-use crate::{
+use cc_core::{
     agent::FlowView,
     status::{Snapshot, clock, digits},
 };
@@ -273,7 +273,7 @@ mod tests {
     use ratatui::{Terminal, backend::TestBackend, buffer::Buffer, crossterm::event::KeyCode};
 
     use super::*;
-    use crate::status::samples::{busy, idle};
+    use cc_core::status::samples::{busy, idle};
 
     #[test]
     fn a_usual_terminal_shows_the_figures() {

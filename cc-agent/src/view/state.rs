@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use ratatui::crossterm::event::KeyCode;
 
-use crate::{
+use cc_core::{
     agent::FlowView,
     status::{Recent, Snapshot},
 };
@@ -174,7 +174,7 @@ fn newest(points: &VecDeque<u64>, most: usize) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::samples::busy;
+    use cc_core::status::samples::busy;
 
     #[test]
     fn rates_are_those_of_the_last_two_seconds() {

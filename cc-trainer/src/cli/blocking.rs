@@ -3,8 +3,9 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use cc_agent::policy::{PolicySpec, Serving};
-use cc_trainer::{blocking::Blocking, scenario};
+use cc_core::policy::{PolicySpec, Serving};
+use cc_sim::scenario;
+use cc_testbed::blocking::Blocking;
 
 use super::{interrupt, values::seconds};
 

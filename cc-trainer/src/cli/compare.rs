@@ -3,7 +3,7 @@
 use std::{fs, path::Path, path::PathBuf, process::ExitCode, str::FromStr};
 
 use anyhow::{Context, bail};
-use cc_trainer::summary::{
+use cc_testbed::summary::{
     Summary,
     compare::{Comparison, SchemeComparison, Tolerance},
 };

@@ -3,10 +3,10 @@
 use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use cc_agent::policy::{PolicySpec, Serving};
-use cc_trainer::{
+use cc_core::policy::{PolicySpec, Serving};
+use cc_sim::scenario;
+use cc_testbed::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
-    scenario,
     summary::{Platform, Run, table},
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};

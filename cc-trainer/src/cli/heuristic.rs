@@ -17,7 +17,7 @@ pub(crate) struct HeuristicArgs {
 }
 
 pub(crate) fn command(args: &HeuristicArgs) -> anyhow::Result<ExitCode> {
-    fs::write(&args.out, cc_agent::policy::heuristic_file())
+    fs::write(&args.out, cc_core::policy::heuristic_file())
         .with_context(|| format!("writing {}", args.out.display()))?;
     super::print(format_args!("wrote {}\n", args.out.display()))?;
     Ok(ExitCode::SUCCESS)

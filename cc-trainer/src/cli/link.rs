@@ -16,10 +16,8 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_trainer::{
-    link::{Addresses, Classifier, Limits, Link, Namespace},
-    scenario::{self, Scenario},
-};
+use cc_sim::scenario::{self, Scenario};
+use cc_testbed::link::{Addresses, Classifier, Limits, Link, Namespace};
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, PollTimeout, poll},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_agent::policy::{PolicySpec, Serving};
+use cc_core::policy::{PolicySpec, Serving};
 use cc_trainer::{
     dataset::Recordings,
     ope::{

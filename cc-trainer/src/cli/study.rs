@@ -4,7 +4,7 @@ use std::{num::NonZero, path::PathBuf, process::ExitCode, sync::atomic::Ordering
 
 use anyhow::bail;
 use cc_trainer::{
-    study::{self, Event, Options, Study, results::Results},
+    study::{self, Options, Study, StudyEvent, results::StudyResults},
     train::{progress, record::Finish},
 };
 
@@ -54,8 +54,8 @@ pub(crate) fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
     };
     let stop = interrupt::on_interrupt()?;
     let runs = study::run(&study, &options, &stop, &|event| match event {
-        Event::Begun { name } => super::note(format_args!("{name} starts")),
-        Event::Ended {
+        StudyEvent::Begun { name } => super::note(format_args!("{name} starts")),
+        StudyEvent::Ended {
             name,
             record,
             done,
@@ -70,7 +70,7 @@ pub(crate) fn command(args: &StudyArgs) -> anyhow::Result<ExitCode> {
         }
         _ => {}
     })?;
-    let results = Results::new(&study, &runs, &options.command);
+    let results = StudyResults::new(&study, &runs, &options.command);
     let [json, svg] = results.write(&args.out)?;
     super::print(format_args!(
         "{}\nplot:         {}\nmeasurements: {}\n",

@@ -3,15 +3,15 @@
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, bail};
-use cc_agent::policy::PolicyFile;
+use cc_core::policy::PolicyFile;
 use cc_trainer::{
-    export,
     model::DeviceKind,
+    policy_file,
     train::{
         self, Training,
         config::{Config, Model, Overrides},
         environments::Environments,
-        progress::{self, Progress},
+        progress::{self, ProgressView},
         record::Finish,
     },
 };
@@ -137,8 +137,8 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
         };
         let file = PolicyFile::read(path)
             .with_context(|| format!("the policy to start from, {}", path.display()))?;
-        let network =
-            export::network(&file, 0, config.seed).with_context(|| path.display().to_string())?;
+        let network = policy_file::decode(&file, 0, config.seed)
+            .with_context(|| path.display().to_string())?;
         config.model = Model::of(&network.shape);
         if args.config.is_none() {
             config.serving = file.meta().serving;
@@ -164,7 +164,7 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         command: super::command_line(),
     };
     let stop = interrupt::on_interrupt()?;
-    let mut progress = Progress::new();
+    let mut progress = ProgressView::new();
     let record = train::train(&training, &stop, &mut |event| progress.show(event));
     progress.end();
     let record = record.context("training")?;

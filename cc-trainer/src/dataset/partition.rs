@@ -12,10 +12,10 @@ use std::{
 };
 
 use bytemuck::{Pod, Zeroable};
-use cc_agent::{
-    environment::Environment as Interface,
-    recording::{self, Decided, FileHeader, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Decided, FileHeader, Row},
 };
 use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
@@ -84,7 +84,7 @@ impl Recordings {
             .collect();
         let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let sources = self.files.par_iter().enumerate().map(|(number, path)| {
-            let (header, read) = recording::read(path)?;
+            let (header, read) = cc_recording::read(path)?;
             let mut spread = PartitionWriter {
                 files: &files,
                 buffers: vec![Vec::new(); count],

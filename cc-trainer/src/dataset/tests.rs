@@ -7,13 +7,14 @@ use arrow_array::{
     cast::AsArray,
     types::{Float32Type, Float64Type, UInt32Type, UInt64Type},
 };
-use cc_agent::{
-    environment::Environment as Interface,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Query, State},
-    recording::{AddressForm, Decided, FileHeader, FileWriter, Row, read},
     reward::Terms,
+    rows::{AddressForm, Decided, FileHeader, Row},
 };
 use cc_ebpf::Startup;
+use cc_recording::{FileWriter, read};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tempfile::TempDir;
@@ -23,7 +24,7 @@ use super::{
     timeline::{self, TimelineDirectory, TimelineSettings},
     *,
 };
-use crate::{
+use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
@@ -37,7 +38,7 @@ pub(crate) type Shares<'a> = &'a dyn Fn(&Query) -> Vec<f32>;
 
 pub(crate) fn header(interface: &Interface, policy: &str) -> FileHeader {
     FileHeader {
-        environment: interface.clone(),
+        interface: interface.clone(),
         policy: policy.to_owned(),
         policy_metadata: None,
         agent_version: "0.1.0".to_owned(),
@@ -189,7 +190,7 @@ fn every_decision_is_read_back_with_its_outcome() {
             .iter()
             .filter(|row| row.flow == trajectory.flow)
             .collect();
-        let mut replay = cc_agent::recording::Replay::new();
+        let mut replay = cc_core::rows::Replay::new();
         let mut steps = trajectory.steps.iter();
         let mut previous: Option<(&TrajectoryStep, Vec<&Row>)> = None;
         for row in own {

@@ -12,7 +12,7 @@ use arrow_array::{
     RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array, types::Int32Type,
 };
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use cc_agent::recording::columns::{UTC, number, numbers, text, timestamp};
+use cc_recording::columns::{UTC, number, numbers, text, timestamp};
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},

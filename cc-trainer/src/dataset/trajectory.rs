@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cc_agent::{
-    environment::Environment as Interface,
-    recording::{Replay, Row},
+use cc_core::{
+    interface::Interface,
     reward::Terms,
+    rows::{Replay, Row},
 };
 
 /// Names of the reward's terms, in the order of [`StepOutcome::terms`].

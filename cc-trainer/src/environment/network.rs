@@ -18,14 +18,14 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cc_agent::policy::{Choice, State};
+use cc_core::policy::{Choice, State};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
 use super::{End, Environment, Spec, Turn};
-use crate::path::Nanos;
-use crate::sim::Simulation;
-use crate::sim::serve::{Asked, Served};
+use cc_sim::path::Nanos;
+use cc_sim::sim::Simulation;
+use cc_sim::sim::serve::{Asked, Served};
 use objective::{Latest, Meter, Situation};
 use truth::Truth;
 

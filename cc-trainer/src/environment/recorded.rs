@@ -7,7 +7,7 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc};
 
-use cc_agent::environment::Environment as Interface;
+use cc_core::interface::Interface;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 

@@ -1,27 +1,28 @@
-//! What the learner makes of rewards before it learns from them.
+//! Clipping and normalisation of rewards before the learner uses them.
 
 use serde::{Deserialize, Serialize};
 
-use super::Settings;
+use super::LearnerSettings;
 
-/// Below this, a variance counts as none.
+/// The smallest variance that rewards are normalised with.
 const VARIANCE_FLOOR: f64 = 1e-8;
 
-/// What large rewards are cut down to.
+/// How large rewards are clipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Clipping {
-    /// They stay.
+    /// Rewards are used as they are.
     #[default]
     None,
-    /// To [−1, 1].
+    /// Rewards are clipped to [−1, 1].
     AbsOne,
-    /// 5·tanh(r/5), and three tenths of that where it is negative.
+    /// A reward r becomes 5·tanh(r/5), or 0.3 times that if it is negative
+    /// (`soft_asymmetric` in IMPALA's published code).
     SoftAsymmetric,
 }
 
 impl Clipping {
-    /// The reward that is left.
+    /// Clips one reward by this rule.
     pub fn apply(self, reward: f32) -> f32 {
         match self {
             Self::None => reward,
@@ -34,47 +35,53 @@ impl Clipping {
     }
 }
 
-/// What rewards are measured against.
+/// How rewards are normalised after clipping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Normalisation {
-    /// Nothing.
+    /// Rewards are used as they are.
     #[default]
     None,
-    /// The horizon: times 1 − γ, by which values have the size of rewards and not of sums of many.
+    /// By the horizon: rewards are multiplied by 1 − γ, which gives values the size of rewards.
     Horizon,
-    /// Mean and deviation of all of them.
+    /// By mean and deviation of the rewards of all tasks.
     Global,
-    /// Mean and deviation of those of the same task.
+    /// By mean and deviation of the rewards of the same task.
     PerTask,
 }
 
-/// Running statistics of rewards, a set a task.
+/// Running mean and mean square of the rewards of each task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rewards {
-    tasks: Vec<Moments>,
+pub struct RewardStatistics {
+    tasks: Vec<RewardMoments>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Moments {
+struct RewardMoments {
     count: u64,
     mean: f64,
     square: f64,
 }
 
-impl Rewards {
-    /// Nothing is known yet about so many tasks.
+impl RewardStatistics {
+    /// Statistics without rewards, of this many tasks.
     pub fn new(tasks: usize) -> Self {
         Self {
-            tasks: vec![Moments::default(); tasks],
+            tasks: vec![RewardMoments::default(); tasks],
         }
     }
 
-    /// Takes a batch's rewards into account, and then scales them so: (r − μ)/σ·√(1 − γ²), by which discounted sums of
-    /// independent rewards have a deviation of 1. Mean and square are plain at first, and forget exponentially later.
-    pub(super) fn normalise(&mut self, rewards: &mut [f32], tasks: &[usize], settings: &Settings) {
+    /// Updates the statistics with the rewards of a batch, and normalises these: r becomes (r −
+    /// μ)/σ·√(1 − γ²), with which discounted sums of independent rewards have a deviation of 1.
+    /// Mean and mean square are plain averages at first, and forget exponentially later.
+    pub(super) fn normalise(
+        &mut self,
+        rewards: &mut [f32],
+        tasks: &[usize],
+        settings: &LearnerSettings,
+    ) {
         if settings.reward_normalisation == Normalisation::Horizon {
             for reward in rewards.iter_mut() {
                 *reward *= 1.0 - settings.discount;
@@ -85,7 +92,7 @@ impl Rewards {
             Normalisation::Global => Some(0),
             Normalisation::PerTask => Some(task),
         };
-        let mut sums = vec![Moments::default(); self.tasks.len()];
+        let mut sums = vec![RewardMoments::default(); self.tasks.len()];
         for (&reward, &task) in rewards.iter().zip(tasks) {
             let Some(task) = of(task) else { return };
             let sum = &mut sums[task];
@@ -105,8 +112,8 @@ impl Rewards {
     }
 }
 
-impl Moments {
-    /// Takes sums of new values in, each with a weight of at least `memory`.
+impl RewardMoments {
+    /// Adds new rewards, given by their sums, each with a weight of at least `memory`.
     fn learn(&mut self, sum: &Self, memory: f64) {
         if sum.count == 0 {
             return;
@@ -131,15 +138,15 @@ impl Moments {
 mod tests {
     use super::*;
 
-    fn settings(reward_normalisation: Normalisation) -> Settings {
-        Settings {
+    fn settings(reward_normalisation: Normalisation) -> LearnerSettings {
+        LearnerSettings {
             reward_normalisation,
-            ..Settings::default()
+            ..LearnerSettings::default()
         }
     }
 
     #[test]
-    fn clippings_are_their_formulas() {
+    fn rewards_are_clipped_by_the_formulas() {
         assert_eq!(Clipping::None.apply(-7.0), -7.0);
         assert_eq!(Clipping::AbsOne.apply(-7.0), -1.0);
         assert_eq!(Clipping::AbsOne.apply(0.5), 0.5);
@@ -148,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn each_task_is_measured_by_itself() {
-        let mut rewards = Rewards::new(2);
+    fn each_task_is_normalised_by_its_own_statistics() {
+        let mut rewards = RewardStatistics::new(2);
         let mut batch = vec![1.0, 100.0, 3.0, 300.0];
         rewards.normalise(&mut batch, &[0, 1, 0, 1], &settings(Normalisation::PerTask));
-        // Both tasks: a deviation below, and one above, the mean; times √(1 − 0.99²).
+        // In both tasks one reward is a deviation below the mean and one above; times √(1 − 0.99²).
         let unit = (1.0 - 0.99f32 * 0.99).sqrt();
         for (found, expected) in batch.iter().zip([-unit, -unit, unit, unit]) {
             assert!((found - expected).abs() < 1e-5, "{batch:?}");
@@ -160,17 +167,17 @@ mod tests {
     }
 
     #[test]
-    fn without_normalisation_nothing_changes() {
-        let mut rewards = Rewards::new(1);
+    fn without_normalisation_rewards_and_statistics_stay() {
+        let mut rewards = RewardStatistics::new(1);
         let mut batch = vec![1.0, -2.0];
         rewards.normalise(&mut batch, &[0, 0], &settings(Normalisation::None));
         assert_eq!(batch, [1.0, -2.0]);
-        assert_eq!(rewards, Rewards::new(1));
+        assert_eq!(rewards, RewardStatistics::new(1));
     }
 
     #[test]
     fn statistics_are_plain_at_first_and_forget_later() {
-        let mut rewards = Rewards::new(1);
+        let mut rewards = RewardStatistics::new(1);
         let settings = settings(Normalisation::Global);
         for chunk in [[1.0, 2.0], [3.0, 6.0]] {
             rewards.normalise(&mut chunk.clone(), &[0, 0], &settings);
@@ -178,7 +185,7 @@ mod tests {
         assert!((rewards.tasks[0].mean - 3.0).abs() < 1e-12);
         assert!((rewards.tasks[0].square - 12.5).abs() < 1e-12);
         // After 10^5 zeros a thousand fives weigh 1 − (1 − 1e-4)^1000, not 1/101.
-        let mut rewards = Rewards::new(1);
+        let mut rewards = RewardStatistics::new(1);
         rewards.normalise(&mut vec![0.0; 100_000], &vec![0; 100_000], &settings);
         rewards.normalise(&mut vec![5.0; 1000], &vec![0; 1000], &settings);
         let weight = 1.0 - (1.0 - 1e-4f64).powi(1000);

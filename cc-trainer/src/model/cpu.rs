@@ -1,5 +1,7 @@
-//! The network on processors: hand-written passes over matrix products. Lanes are divided among threads, each of which
-//! goes forward and backward through its own on its own; only the gradient's sum and the optimiser's step see all.
+//! The network on the CPU: hand-written passes over matrix products.
+//!
+//! The sequences of a batch are divided among threads, each of which runs the forward and the
+//! backward pass of its own; only summing the gradient and the optimiser's step see all of them.
 
 mod backward;
 mod inference;
@@ -20,45 +22,46 @@ use rayon::prelude::*;
 use self::{
     backward::Backward,
     matrix::Packed,
-    optimiser::{Update, sum_of_squares},
+    optimiser::{RmsPropStep, sum_of_squares},
     pass::Pass,
     vectorised::vectorised,
 };
 pub use self::{inference::Inference, real::Real, weights::Weights};
 use super::{Device, Outputs, RmsProp, Sequences, Shape, initialise};
 
-/// A network on processors. The arithmetic depends on the number of threads, but on nothing else: the same calls give
-/// the same bits.
+/// A network on the CPU. The order of additions depends on the number of threads and on nothing
+/// else: the same calls with the same number of threads give the same bits.
 #[derive(Debug)]
 pub struct Cpu<R: Real = f32> {
     weights: Weights<R>,
-    /// The LSTM's recurrent weights for the way back.
+    /// The LSTM's recurrent weights transposed, for the backward pass.
     recurrent_transposed: Option<Packed<R>>,
     mean_square: Vec<R>,
-    /// Empty without momentum.
+    /// RMSprop's velocity; empty without momentum.
     velocity: Vec<R>,
-    /// One a thread.
+    /// The work of each thread.
     shards: Vec<Shard<R>>,
-    /// None for a single thread.
+    /// `None` for a single thread, the caller's.
     pool: Option<rayon::ThreadPool>,
 }
 
-/// The lanes of one thread.
+/// The passes over the sequences of one thread.
 #[derive(Debug)]
 struct Shard<R> {
     pass: Pass<R>,
     backward: Backward<R>,
 }
 
-/// Parameters that a thread takes at a time where all arrays are gone through.
+/// Number of parameters that a thread takes at a time when the work goes over all of them.
 const CHUNK: usize = 1 << 14;
 
 impl<R: Real> Cpu<R> {
-    /// A network with parameters from [`initialise`] with seed 0, to be computed on this many threads (at least one).
+    /// A network with the parameters of [`initialise`] with seed 0, computed on this
+    /// many threads (at least one).
     ///
     /// # Errors
     ///
-    /// When the threads cannot be started.
+    /// Returns an error when the threads cannot be started.
     pub fn new(shape: &Shape, threads: usize) -> Result<Self, rayon::ThreadPoolBuildError> {
         let threads = threads.max(1);
         let pool = rayon::ThreadPoolBuilder::new()
@@ -81,21 +84,21 @@ impl<R: Real> Cpu<R> {
         Ok(cpu)
     }
 
-    /// The network's sizes.
+    /// The sizes of the network, as [`Device::shape`].
     pub fn shape(&self) -> &Shape {
         self.weights.shape()
     }
 
-    /// The parameters, and what is derived from them to compute with.
+    /// The parameters in the form that forward passes read.
     pub fn weights(&self) -> &Weights<R> {
         &self.weights
     }
 
-    /// As [`Device::set_parameters`].
+    /// Replaces the parameters, as [`Device::set_parameters`].
     ///
     /// # Panics
     ///
-    /// When they are not as many as the layout has.
+    /// Panics if their number is not the layout's.
     pub fn set_parameters(&mut self, parameters: &[R]) {
         assert_eq!(
             parameters.len(),
@@ -106,24 +109,24 @@ impl<R: Real> Cpu<R> {
         self.pack();
     }
 
-    /// As [`Device::parameters`].
+    /// Copies the parameters to `into`, as [`Device::parameters`].
     pub fn parameters(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(self.weights.parameters());
     }
 
-    /// As [`Device::moments`].
+    /// Copies the optimiser's moments to `into`, as [`Device::moments`].
     pub fn moments(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(&self.mean_square);
         into.extend_from_slice(&self.velocity);
     }
 
-    /// As [`Device::set_moments`].
+    /// Replaces the optimiser's moments, as [`Device::set_moments`].
     ///
     /// # Panics
     ///
-    /// When they are neither as many as the parameters nor twice as many.
+    /// Panics if their number is neither that of the parameters nor twice that.
     pub fn set_moments(&mut self, moments: &[R]) {
         let (mean_square, velocity) = moments.split_at(self.mean_square.len());
         assert!(
@@ -134,43 +137,48 @@ impl<R: Real> Cpu<R> {
         self.velocity = velocity.to_vec();
     }
 
-    /// As [`Device::forward`].
+    /// Runs the forward pass, as [`Device::forward`].
     ///
     /// # Panics
     ///
-    /// When an array's length is not what the shape, the steps and the lanes say.
+    /// Panics if an array's length does not follow from shape, steps and batch size.
     pub fn forward(&mut self, input: &Sequences<'_, R>, output: &mut Outputs<R>) {
         input.check(self.shape());
-        let (weights, lanes) = (&self.weights, input.lanes);
-        let active = self.shards.len().min(lanes);
+        let (weights, batch_size) = (&self.weights, input.batch_size);
+        let active = self.shards.len().min(batch_size);
         let forward = |i: usize, shard: &mut Shard<R>| {
-            let lanes = lanes * i / active..lanes * (i + 1) / active;
-            shard.pass.policy(weights, input, lanes);
+            let sequences = batch_size * i / active..batch_size * (i + 1) / active;
+            shard.pass.policy(weights, input, sequences);
             shard.pass.baseline(weights, input);
         };
         each(&self.pool, &mut self.shards[..active], forward);
 
-        output.resize(weights.shape(), input.steps, lanes);
+        output.resize(weights.shape(), input.steps, batch_size);
         for shard in &self.shards[..active] {
-            shard.pass.give(lanes, output);
+            shard.pass.give(batch_size, output);
         }
     }
 
-    /// As [`Device::backward`].
+    /// Runs the backward pass, as [`Device::backward`].
     ///
     /// # Panics
     ///
-    /// When an array's length is not what the forward pass says.
+    /// Panics if an array's length is not that of the forward pass's output.
     pub fn backward(&mut self, input: &Sequences<'_, R>, d_logits: &[R], d_baseline: &[R]) {
         let shape = self.weights.shape();
-        let frames = input.steps * input.lanes;
+        let frames = input.steps * input.batch_size;
         assert_eq!(d_logits.len(), frames * shape.actions, "[T, B, A]");
         assert_eq!(d_baseline.len(), frames, "[T, B]");
         let (weights, transposed) = (&self.weights, self.recurrent_transposed.as_ref());
-        let active = self.shards.len().min(input.lanes);
+        let active = self.shards.len().min(input.batch_size);
         let backward = |_: usize, Shard { pass, backward }: &mut Shard<R>| {
-            backward.resize(pass.keep.len(), weights.parameters().len());
-            backward.take(input.lanes, pass.lanes.clone(), d_logits, d_baseline);
+            backward.resize(pass.not_done.len(), weights.parameters().len());
+            backward.take(
+                input.batch_size,
+                pass.sequences.clone(),
+                d_logits,
+                d_baseline,
+            );
             backward.run(weights, transposed, pass);
         };
         each(&self.pool, &mut self.shards[..active], backward);
@@ -195,13 +203,13 @@ impl<R: Real> Cpu<R> {
         each(&self.pool, &mut chunks, add);
     }
 
-    /// As [`Device::gradient`].
+    /// Copies the gradient to `into`, as [`Device::gradient`].
     pub fn gradient(&self, into: &mut Vec<R>) {
         into.clear();
         into.extend_from_slice(&self.shards[0].backward.gradient);
     }
 
-    /// As [`Device::step`].
+    /// Takes a step of the optimiser, as [`Device::step`].
     pub fn step(&mut self, optimiser: &RmsProp) -> f32 {
         let gradient = self.shards[0].backward.gradient.as_slice();
         let mut squares: Vec<_> = gradient.chunks(CHUNK).map(|chunk| (chunk, 0.0)).collect();
@@ -215,7 +223,7 @@ impl<R: Real> Cpu<R> {
         } else {
             1.0
         };
-        let update = Update::new(optimiser, scale);
+        let update = RmsPropStep::new(optimiser, scale);
         let velocity = if optimiser.momentum > 0.0 {
             gradient.len()
         } else {
@@ -240,7 +248,7 @@ impl<R: Real> Cpu<R> {
         norm
     }
 
-    /// Brings what is derived from the parameters up to them.
+    /// Updates the packed weights after the parameters have changed.
     fn pack(&mut self) {
         self.weights.pack();
         let lstm = &self.weights.layout().lstm;
@@ -288,7 +296,7 @@ impl Device for Cpu<f32> {
     }
 }
 
-/// Calls a function for each of the items, divided among the pool's threads.
+/// Calls `function` for every item, divided among the pool's threads.
 fn each<T: Send>(
     pool: &Option<rayon::ThreadPool>,
     items: &mut [T],

@@ -1,11 +1,11 @@
-//! The network on an NVIDIA GPU: products by cuBLAS, the rest by a few kernels that NVRTC compiles when the device is
-//! opened. Parameters, gradient, moments and activations stay there; batches and outputs cross.
+//! The network on an NVIDIA GPU: matrix products by cuBLAS, everything else by a few kernels that
+//! NVRTC compiles when the device is opened.
 //!
-//! CUDA's libraries are looked for when a device is opened, so a program built with the feature `cuda` starts, and
-//! learns on processors, without them. Where the passes are put together knows no GPU: tests run them, kernels included,
-//! on a processor.
+//! Parameters, gradient, moments and activations stay on the GPU; inputs and outputs are copied.
+//! CUDA's libraries are loaded when a device is opened, so that a program with the feature `cuda`
+//! starts, and learns on the CPU, without them. The passes are composed independently of a GPU
+//! ([`machine`]): tests run them, kernels included, on the CPU.
 
-mod batch;
 mod call;
 #[cfg(feature = "cuda")]
 mod device;
@@ -18,6 +18,7 @@ mod matrix;
 mod network;
 #[cfg(test)]
 mod tests;
+mod workspace;
 
 #[cfg(feature = "cuda")]
 pub use self::{

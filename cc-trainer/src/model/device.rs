@@ -1,50 +1,50 @@
-//! Which device computes.
+//! Choosing and opening a device.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Cpu, Device, Shape};
 
-/// Where a learner computes.
+/// The kind of device that a learner computes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// On processors.
+    /// The CPU, with one or more threads.
     #[default]
     Cpu,
-    /// On the first NVIDIA GPU.
+    /// The first NVIDIA GPU that the driver shows.
     Cuda,
 }
 
-/// Why a device cannot be had. Each says all of it in one line, and so has no source.
+/// Why a device cannot be used. Every message is complete in one line, so that there is no source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The threads cannot be started.
+    /// The threads of the CPU device cannot be started.
     #[error("cannot start {threads} threads for the device cpu: {reason}; ask for fewer")]
     Threads {
-        /// How many.
+        /// Number of threads that were asked for.
         threads: usize,
-        /// Why not.
+        /// The error of the thread pool.
         reason: rayon::ThreadPoolBuildError,
     },
-    /// The program was built without it.
+    /// The program was built without the feature `cuda`.
     #[error(
-        "this program was built without the device cuda; build it with `cargo xtask build`, or with `--features \
-         cc-trainer/cuda`, or learn on the device cpu"
+        "this program was built without the device cuda; build it with `cargo xtask build`, or \
+         with `--features cc-trainer/cuda`, or learn on the device cpu"
     )]
     NotBuilt,
-    /// There is no GPU to compute on.
+    /// There is no usable GPU on this host.
     #[cfg(feature = "cuda")]
     #[error("no device cuda: {0}; or learn on the device cpu")]
     Cuda(super::cuda::Unavailable),
 }
 
-/// A network with parameters from [`initialise`](super::initialise) with seed 0, on a device of this kind. Only
-/// processors have threads.
+/// Opens a device with a network whose parameters are those of [`initialise`](super::initialise)
+/// with seed 0. `threads` counts for the CPU only.
 ///
 /// # Errors
 ///
-/// When it cannot be had here, with the remedy.
+/// Returns an error, with its remedy, when the device cannot be used on this host.
 pub fn device(
     kind: DeviceKind,
     shape: &Shape,
@@ -71,7 +71,7 @@ mod tests {
     use crate::model::Activation;
 
     #[test]
-    fn each_device_opens_or_says_what_is_missing() {
+    fn each_kind_of_device_opens_or_names_the_remedy() {
         let shape = Shape {
             observation: 3,
             hidden: vec![4],

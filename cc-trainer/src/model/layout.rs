@@ -1,4 +1,4 @@
-//! Where each array lies in the flat vector of parameters, and what it holds before training.
+//! The layout of the flat vector of parameters, and initial parameters.
 
 use std::ops::Range;
 
@@ -6,34 +6,42 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::Shape;
 
-/// Width of the hidden layer of a baseline that sees more than the policy.
+/// Width of the hidden layer of a baseline with a privileged observation.
 pub const CRITIC_WIDTH: usize = 64;
 
 /// A row-major array `[rows, cols]` in the flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
-    /// Unique in a layout, such as `lstm.recurrent`.
+    /// Name of the array, unique in a layout, such as `lstm.recurrent`.
     pub name: String,
-    /// Inputs of a layer; 1 for a bias.
+    /// Number of the layer's inputs; 1 for a bias.
     pub rows: usize,
-    /// Outputs of a layer.
+    /// Number of the layer's outputs.
     pub cols: usize,
-    /// Index of its first element.
+    /// Index of the first element in the flat vector.
     pub offset: usize,
 }
 
 impl Array {
-    /// Its indices in the flat vector.
+    /// The indices of the array in the flat vector.
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.rows * self.cols
     }
 
-    /// Its part of a flat vector.
+    /// The array's part of a flat vector.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the vector is shorter than the layout.
     pub fn of<'a, R>(&self, flat: &'a [R]) -> &'a [R] {
         &flat[self.range()]
     }
 
-    /// Its part of a flat vector, to write.
+    /// The array's part of a flat vector, mutably.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the vector is shorter than the layout.
     pub fn of_mut<'a, R>(&self, flat: &'a mut [R]) -> &'a mut [R] {
         &mut flat[self.range()]
     }
@@ -42,42 +50,44 @@ impl Array {
 /// A fully connected layer y = x W + b.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
-    /// W `[inputs, outputs]`.
+    /// The weights W, `[inputs, outputs]`.
     pub weights: Array,
-    /// b `[1, outputs]`.
+    /// The bias b, `[1, outputs]`.
     pub bias: Array,
 }
 
-/// An LSTM cell. The columns are the gates i, f, g, o of all units: `[i_0 … i_S-1, f_0 …, g_0 …, o_0 …]`.
+/// The parameters of an LSTM cell. Columns are the gates i, f, g, o of all units in turn:
+/// `[i_0 … i_S-1, f_0 …, g_0 …, o_0 …]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LstmArrays {
-    /// `[last hidden + 1, 4 S]`; the last row is the reward's.
+    /// The input weights W, `[last hidden + 1, 4 S]`; the last row belongs to the reward.
     pub input: Array,
-    /// `[S, 4 S]`.
+    /// The recurrent weights U, `[S, 4 S]`.
     pub recurrent: Array,
-    /// `[1, 4 S]`.
+    /// The bias b, `[1, 4 S]`.
     pub bias: Array,
 }
 
 /// The arrays of a network, in the order of the flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// The layers between observation and reward.
+pub struct ParameterLayout {
+    /// The fully connected layers that take the observation.
     pub trunk: Vec<Layer>,
-    /// The LSTM, if there is one.
+    /// The LSTM; `None` for a network without one.
     pub lstm: Option<LstmArrays>,
-    /// From the features to logits. The features are the LSTM's h, or without it the trunk's output and the reward.
+    /// From the features to the logits. The features are the LSTM's hidden state, or without an
+    /// LSTM the trunk's output and the reward.
     pub policy: Layer,
-    /// From the features to the baseline; with privileged input, from `[features, privileged]` to a ReLU layer of
-    /// [`CRITIC_WIDTH`] and from there to the baseline.
+    /// From the features to the baseline. With a privileged observation, from the features and that
+    /// to a ReLU layer of width [`CRITIC_WIDTH`], and from there to the baseline.
     pub critic: Vec<Layer>,
     len: usize,
 }
 
-impl Layout {
-    /// The layout of a network.
+impl ParameterLayout {
+    /// The layout of a network of this shape.
     pub fn of(shape: &Shape) -> Self {
-        let mut next = Next { offset: 0 };
+        let mut next = Allocator { offset: 0 };
         let mut width = shape.observation;
         let mut trunk = Vec::with_capacity(shape.hidden.len());
         for (i, &outputs) in shape.hidden.iter().enumerate() {
@@ -117,7 +127,7 @@ impl Layout {
         self.len
     }
 
-    /// All arrays, in order.
+    /// All arrays, in the order of the flat vector.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         fn of(layer: &Layer) -> [&Array; 2] {
             [&layer.weights, &layer.bias]
@@ -132,10 +142,11 @@ impl Layout {
     }
 }
 
-/// Parameters to begin with, in [`Layout`]'s order: uniform on ±1/√inputs for a layer's weights and bias, on ±1/√S for
-/// all of an LSTM's (PyTorch's defaults for `nn.Linear` and `nn.LSTM`).
+/// Random initial parameters, in [`ParameterLayout`]'s order: uniform on ±1/√inputs for the
+/// weights and the bias of a layer, and on ±1/√S for those of the LSTM, as PyTorch's `nn.Linear`
+/// and `nn.LSTM` do by default.
 pub fn initialise(shape: &Shape, seed: u64) -> Vec<f32> {
-    let layout = Layout::of(shape);
+    let layout = ParameterLayout::of(shape);
     let mut rng = StdRng::seed_from_u64(seed);
     let mut parameters = vec![0.0; layout.len()];
     let mut draw = |array: &Array, fan_in: usize| {
@@ -157,12 +168,12 @@ pub fn initialise(shape: &Shape, seed: u64) -> Vec<f32> {
     parameters
 }
 
-/// Places arrays one after the other.
-struct Next {
+/// Places arrays one after the other in the flat vector.
+struct Allocator {
     offset: usize,
 }
 
-impl Next {
+impl Allocator {
     fn layer(&mut self, name: &str, inputs: usize, outputs: usize) -> Layer {
         Layer {
             weights: self.array(&format!("{name}.weights"), inputs, outputs),
@@ -188,7 +199,7 @@ mod tests {
     use crate::model::Activation;
 
     #[test]
-    fn arrays_lie_one_after_the_other_under_their_own_names() {
+    fn arrays_are_adjacent_and_have_unique_names() {
         for lstm in [Some(7), None] {
             for privileged in [0, 3] {
                 let shape = Shape {
@@ -199,7 +210,7 @@ mod tests {
                     actions: 2,
                     privileged,
                 };
-                let layout = Layout::of(&shape);
+                let layout = ParameterLayout::of(&shape);
                 let mut names = Vec::new();
                 let mut end = 0;
                 for array in layout.arrays() {
@@ -222,7 +233,7 @@ mod tests {
         }
     }
 
-    /// 220 → 512 → 512, reward, LSTM of 512, 5 + 1: the sizes of the layers, added up.
+    /// The sizes of 220 → 512 → 512, reward, LSTM of 512, 5 + 1 outputs, added up.
     #[test]
     fn the_network_of_the_benchmark_has_2_48_million_parameters() {
         let shape = Shape {
@@ -236,6 +247,6 @@ mod tests {
         let trunk = 220 * 512 + 512 + 512 * 512 + 512;
         let lstm = 513 * 2048 + 512 * 2048 + 2048;
         let heads = 512 * 5 + 5 + 512 + 1;
-        assert_eq!(Layout::of(&shape).len(), trunk + lstm + heads);
+        assert_eq!(ParameterLayout::of(&shape).len(), trunk + lstm + heads);
     }
 }

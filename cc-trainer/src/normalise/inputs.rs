@@ -1,6 +1,6 @@
 //! Shapes of the inputs of a policy network, before they are normalised.
 
-use cc_agent::environment::{Environment as Interface, STATISTICS};
+use cc_core::interface::{Interface, STATISTICS};
 use cc_ebpf::{Feature, Unit};
 
 use super::Input;

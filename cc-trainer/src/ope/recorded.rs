@@ -1,8 +1,8 @@
 //! Makes the estimators' flows from recordings: asks the candidate at each recorded decision,
 //! carrying its recurrent state along the flow.
 
-use cc_agent::{
-    environment::Environment as Interface,
+use cc_core::{
+    interface::Interface,
     policy::{Choice, Policy, Query, State},
 };
 
@@ -72,7 +72,7 @@ pub enum CandidateError {
 pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), CandidateError> {
     let own = Interface {
         reward: recorded.reward,
-        ..candidate.environment().clone()
+        ..candidate.interface().clone()
     };
     let differences = dataset::differences(recorded, &own);
     match differences.is_empty() {
@@ -190,7 +190,7 @@ fn probabilities(
     candidate: &mut dyn Policy,
     trajectories: &[Trajectory],
 ) -> Vec<Vec<Option<Vec<f64>>>> {
-    let reward = candidate.environment().reward;
+    let reward = candidate.interface().reward;
     let longest = trajectories.iter().map(|t| t.steps.len()).max();
     let mut all: Vec<Vec<_>> = vec![Vec::new(); trajectories.len()];
     let mut states = vec![State::default(); trajectories.len()];
@@ -224,7 +224,7 @@ fn probabilities(
 
 #[cfg(test)]
 mod tests {
-    use cc_agent::policy::{OnnxPolicy, Random, Serving};
+    use cc_core::policy::{OnnxPolicy, Random, Serving};
     use tempfile::TempDir;
 
     use super::*;
@@ -233,9 +233,9 @@ mod tests {
             Recordings,
             tests::{interface, record},
         },
-        export,
         model::{Activation, Shape, initialise},
         ope::{Method, OpeSettings, evaluate},
+        policy_file,
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
@@ -261,7 +261,7 @@ mod tests {
             actions: 5,
             privileged: 0,
         };
-        let meta = export::meta(
+        let meta = policy_file::meta(
             "small",
             &shape,
             &interface,
@@ -269,7 +269,7 @@ mod tests {
             Default::default(),
         );
         let normalizer = Normalizer::identity(shape.observation);
-        export::policy_file(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
+        policy_file::encode(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
     }
 
@@ -350,7 +350,7 @@ mod tests {
         let error = flows(&partitions, &mut uniform, usize::MAX).expect_err("no probabilities");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
-        let rule = cc_agent::policy::heuristic_file();
+        let rule = cc_core::policy::heuristic_file();
         let mut candidate =
             OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");

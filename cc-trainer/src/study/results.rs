@@ -1,4 +1,4 @@
-//! What a study found: the curves of its variants, as figures and as a picture.
+//! The results of a study: the learning curves of its variants, as figures and as a chart.
 
 use std::{
     fmt::Write as _,
@@ -7,81 +7,83 @@ use std::{
 
 use serde::Serialize;
 
-use super::{Run, Study, StudyError, Variant};
-use crate::{
+use super::{Study, StudyError, StudyRun, Variant};
+use crate::train::CurvePoint;
+use cc_testbed::{
     report::chart::{Chart, Curve, Panel, Spread},
     summary::{Host, table::figure, utc_now},
-    train::Point,
 };
 
-/// Points of a curve.
+/// Number of points on a curve.
 const POINTS: u32 = 100;
-/// The part of a run, at its end, whose mean is what it came to.
+/// The last part of a run, as a fraction, whose mean reward is the run's final reward.
 const END: f64 = 0.1;
-/// So much of a run before that part begins the one that it is compared with.
+/// How much earlier, as a fraction of the run, the part begins that the last one is compared with.
 const BEFORE: f64 = 0.25;
 
-/// What a study found: `study.json`.
+/// The results of a study, as `study.json` has them.
 #[derive(Clone, Debug, Serialize)]
-pub struct Results {
-    /// Version of cc-trainer.
+pub struct StudyResults {
+    /// Version of cc-trainer that made them.
     pub version: String,
-    /// UTC, as RFC 3339 has it.
+    /// When they were made: UTC, as in RFC 3339.
     pub date: String,
-    /// The command line.
+    /// The command line of the study.
     pub command: String,
-    /// On what.
+    /// The host that the study ran on.
     pub host: Host,
-    /// As [`Study::title`].
+    /// Title of the chart ([`Study::title`]).
     pub title: String,
-    /// What the curves show: the mean reward of a decision, over the last 100 episodes, over [`Study::reward_unit`].
+    /// Label of the curves: the mean reward per decision, over the last 100
+    /// episodes, in units of [`Study::reward_unit`].
     pub reward: String,
-    /// As [`Study::reward_unit`].
+    /// The reward that is drawn as 1 ([`Study::reward_unit`]).
     pub reward_unit: f64,
-    /// As [`Study::floor`].
+    /// Lower end of the vertical axis ([`Study::floor`]).
     pub floor: Option<f64>,
-    /// What all variants have in common.
+    /// The configuration that all variants have in common.
     pub base: toml::Table,
-    /// In the study's order; those without a run are left out.
+    /// Results of the variants, in the study's order; variants without a run are left out.
     pub variants: Vec<VariantResults>,
 }
 
-/// What a variant came to.
+/// The results of one variant.
 #[derive(Clone, Debug, Serialize)]
 pub struct VariantResults {
-    /// The variant.
+    /// The variant, as the study has it.
     #[serde(flatten)]
     pub variant: Variant,
-    /// Parameters of its network.
+    /// Number of its network's parameters.
     pub parameters: u64,
-    /// Steps and returns, as far as all of its runs got.
+    /// Mean reward against steps, as far as all of its runs got.
     pub curve: Vec<Spread>,
-    /// Over the last tenth of its runs' steps.
+    /// Mean reward over the last tenth of the runs' steps; `None` if a run has no point there.
     pub end: Option<Spread>,
-    /// The mean then less the mean over the tenth that lies a quarter of the steps before: what it learnt late.
+    /// Late gain: that mean less the mean over the tenth that begins a
+    /// quarter of the steps earlier.
     pub late_gain: Option<f64>,
-    /// A run for each seed.
+    /// One run for each seed.
     pub runs: Vec<RunResults>,
 }
 
-/// What a run came to.
+/// The results of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunResults {
-    /// Its seed.
+    /// Seed that the run was trained with.
     pub seed: u64,
-    /// Steps that it learnt from.
+    /// Number of environment steps learnt from.
     pub steps: u64,
-    /// Time that it took, s.
+    /// Duration of the run, s.
     pub seconds: f64,
-    /// As [`VariantResults::end`].
+    /// Mean reward over the last tenth of the steps.
     pub end: Option<f64>,
 }
 
-impl Results {
-    /// Gathers the curves.
-    pub fn new(study: &Study, runs: &[Run], command: &str) -> Self {
+impl StudyResults {
+    /// Collects the results of a study from its runs.
+    pub fn new(study: &Study, runs: &[StudyRun], command: &str) -> Self {
         let of = |(place, variant)| -> Option<VariantResults> {
-            let runs: Vec<&Run> = runs.iter().filter(|run| run.variant == place).collect();
+            let runs: Vec<&StudyRun> = runs.iter().filter(|run| run.variant == place).collect();
             variant_results(study, variant, &runs)
         };
         Self {
@@ -98,17 +100,17 @@ impl Results {
         }
     }
 
-    /// Writes `study.json` and `study.svg` into a directory, and tells their paths.
+    /// Writes `study.json` and `study.svg` to the directory `dir`, and returns their paths.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
+    /// Returns an error when a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<[PathBuf; 2], StudyError> {
         let written = self.chart().write(dir, "study", &rounded(self));
         written.map_err(|(path, source)| StudyError::Write { path, source })
     }
 
-    /// The picture.
+    /// The chart of the learning curves.
     pub fn chart(&self) -> Chart {
         let mut panels: Vec<Panel> = Vec::new();
         for results in &self.variants {
@@ -141,7 +143,7 @@ impl Results {
         }
     }
 
-    /// A row a variant, in Markdown.
+    /// A table in Markdown with one row per variant.
     pub fn table(&self) -> String {
         let mut table = String::from(
             "| variant | parameters | steps | at the end | of its runs | gained late | s a run |\n\
@@ -169,10 +171,10 @@ impl Results {
     }
 }
 
-fn variant_results(study: &Study, variant: &Variant, runs: &[&Run]) -> Option<VariantResults> {
+fn variant_results(study: &Study, variant: &Variant, runs: &[&StudyRun]) -> Option<VariantResults> {
     let curves: Vec<Vec<(f64, f64)>> = runs
         .iter()
-        .map(|run| course(&run.record.curve, study.reward_unit))
+        .map(|run| reward_curve(&run.record.curve, study.reward_unit))
         .collect();
     let steps = runs.iter().map(|run| run.record.last.steps).min()?;
     let spread = |x: f64| {
@@ -213,16 +215,17 @@ fn variant_results(study: &Study, variant: &Variant, runs: &[&Run]) -> Option<Va
     })
 }
 
-/// Steps, and the mean reward of a decision over the last episodes.
-fn course(points: &[Point], unit: f64) -> Vec<(f64, f64)> {
-    let of = |point: &Point| {
+/// The learning curve as steps and mean reward per decision over the last
+/// episodes, in units of `unit`.
+fn reward_curve(points: &[CurvePoint], unit: f64) -> Vec<(f64, f64)> {
+    let of = |point: &CurvePoint| {
         let mean = point.episode_return? / point.episode_steps.filter(|steps| *steps > 0.0)?;
         Some((point.steps as f64, mean / unit))
     };
     points.iter().filter_map(of).collect()
 }
 
-/// A curve's height, between its points on a straight line; none beyond its ends.
+/// The curve's height at `x` by linear interpolation; `None` beyond its ends.
 fn at(curve: &[(f64, f64)], x: f64) -> Option<f64> {
     let next = curve.partition_point(|point| point.0 < x);
     let (after, before) = (curve.get(next)?, next.checked_sub(1).map(|i| curve[i]));
@@ -241,8 +244,8 @@ fn mean_within(curve: &[(f64, f64)], part: &std::ops::RangeInclusive<f64>) -> Op
     Some(Spread::of(0.0, &values)?.mean)
 }
 
-/// With four digits behind the point: more would be noise, and many.
-fn rounded(results: &Results) -> serde_json::Value {
+/// The results with four digits after the decimal point, beyond which figures are noise.
+fn rounded(results: &StudyResults) -> serde_json::Value {
     let mut value = serde_json::to_value(results).unwrap_or_default();
     fn round(value: &mut serde_json::Value) {
         match value {
@@ -266,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_curve_is_straight_between_its_points_and_nothing_beyond() {
+    fn a_curve_is_interpolated_between_its_points_and_ends_with_them() {
         let curve = [(10.0, 1.0), (20.0, 3.0), (40.0, 3.0)];
         for (x, height) in [
             (9.0, None),
@@ -283,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn a_course_is_the_reward_of_a_decision() {
-        let point = |steps, episode_return, episode_steps| Point {
+    fn a_reward_curve_divides_returns_by_episode_length_and_unit() {
+        let point = |steps, episode_return, episode_steps| CurvePoint {
             steps,
             episode_return,
             episode_steps,
-            ..Point::default()
+            ..CurvePoint::default()
         };
         let points = [
             point(5, None, None),
             point(9, Some(-30.0), Some(100.0)),
             point(12, Some(-30.0), Some(0.0)),
         ];
-        let course = course(&points, 0.1);
-        assert_eq!((course.len(), course[0].0), (1, 9.0));
-        assert!((course[0].1 + 3.0).abs() < 1e-9);
+        let curve = reward_curve(&points, 0.1);
+        assert_eq!((curve.len(), curve[0].0), (1, 9.0));
+        assert!((curve[0].1 + 3.0).abs() < 1e-9);
     }
 }

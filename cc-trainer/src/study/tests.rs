@@ -1,8 +1,8 @@
-//! Whole studies, small ones.
+//! Small studies from end to end.
 
 use std::sync::Mutex;
 
-use super::{results::Results, *};
+use super::{results::StudyResults, *};
 
 const SMALL: &str = "
     title = \"Poles\"
@@ -46,11 +46,11 @@ fn options(dir: &Path) -> Options {
     }
 }
 
-fn begun(study: &Study, options: &Options) -> (Vec<Run>, Vec<String>) {
+fn finish(study: &Study, options: &Options) -> (Vec<StudyRun>, Vec<String>) {
     let names = Mutex::new(Vec::new());
     let ended = Mutex::new(Vec::new());
     let runs = run(study, options, &AtomicBool::new(false), &|event| {
-        if let Event::Ended { name, done, .. } = event {
+        if let StudyEvent::Ended { name, done, .. } = event {
             names.lock().expect("no panic").push(name.to_owned());
             ended.lock().expect("no panic").push(done);
         }
@@ -66,7 +66,7 @@ fn every_variant_is_trained_with_every_seed_and_kept() {
     let study = study(SMALL).expect("a study");
     let dir = tempfile::tempdir().expect("a scratch directory");
     let options = options(dir.path());
-    let (runs, names) = begun(&study, &options);
+    let (runs, names) = finish(&study, &options);
     assert_eq!(names, ["lstm-3", "lstm-5", "plain-3", "plain-5"]);
     let what: Vec<_> = runs
         .iter()
@@ -78,10 +78,11 @@ fn every_variant_is_trained_with_every_seed_and_kept() {
         .collect();
     assert_eq!(what, [(0, 0, 0.99), (0, 0, 0.99), (1, 6, 0.9), (1, 6, 0.9)]);
 
-    // Runs that are there are not touched; those that are gone come again, the same.
+    // Finished runs are not touched; a run whose directory is gone is repeated, with the same
+    // result.
     fs::remove_dir_all(dir.path().join("lstm-5")).expect("a run's directory");
-    let (again, _) = begun(&study, &options);
-    let parts = |runs: &[Run]| runs.iter().map(|run| run.record.parts.clone()).collect();
+    let (again, _) = finish(&study, &options);
+    let parts = |runs: &[StudyRun]| runs.iter().map(|run| run.record.parts.clone()).collect();
     let (first, second): (Vec<_>, Vec<_>) = (parts(&runs), parts(&again));
     assert_eq!(first[..3], second[..3]);
     assert_eq!(
@@ -89,7 +90,7 @@ fn every_variant_is_trained_with_every_seed_and_kept() {
         again[3].record.last.policy_loss
     );
 
-    let results = Results::new(&study, &again, "a test");
+    let results = StudyResults::new(&study, &again, "a test");
     assert_eq!(results.variants[1].runs.len(), 2);
     let end = results.variants[0].end.expect("episodes have ended");
     // A standing pole earns 1 a step.
@@ -111,14 +112,14 @@ fn every_variant_is_trained_with_every_seed_and_kept() {
 }
 
 #[test]
-fn more_steps_go_on_from_what_is_there() {
+fn more_steps_continue_the_runs_that_are_there() {
     let study = study(SMALL).expect("a study");
     let dir = tempfile::tempdir().expect("a scratch directory");
     let mut options = options(dir.path());
     options.steps = Some(200);
-    begun(&study, &options);
+    finish(&study, &options);
     options.steps = Some(320);
-    let (runs, _) = begun(&study, &options);
+    let (runs, _) = finish(&study, &options);
     for run in runs {
         assert_eq!((run.record.last.steps, run.record.parts.len()), (320, 2));
         assert_eq!(run.record.parts[1].from_step, 200);
@@ -126,19 +127,19 @@ fn more_steps_go_on_from_what_is_there() {
 }
 
 #[test]
-fn a_study_that_is_stopped_begins_nothing() {
+fn a_study_that_is_stopped_begins_no_run() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let stop = AtomicBool::new(true);
     let study = study(SMALL).expect("a study");
     let runs = run(&study, &options(dir.path()), &stop, &|_| {}).expect("no failure");
     assert!(runs.is_empty());
-    let results = Results::new(&study, &runs, "");
+    let results = StudyResults::new(&study, &runs, "");
     assert!(results.variants.is_empty());
     results.write(dir.path()).expect("a picture of nothing");
 }
 
 #[test]
-fn a_failed_run_is_named() {
+fn the_error_of_a_failed_run_has_its_name() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     fs::write(dir.path().join("plain-3"), "in the way").expect("a scratch file");
     let study = study(SMALL).expect("a study");
@@ -150,7 +151,7 @@ fn a_failed_run_is_named() {
 }
 
 #[test]
-fn what_is_wrong_with_a_study_is_named() {
+fn the_error_of_a_faulty_study_names_the_fault() {
     for (from, to, message) in [
         ("[3, 5]", "[]", "seeds is empty"),
         ("[3, 5]", "[3, 3]", "seeds has 3 twice"),

@@ -1,7 +1,8 @@
-//! A run's state in one file, to continue from.
+//! The state of a run in one file, `checkpoint.bin`, from which the run continues.
 //!
-//! `RLCK`, the format's version, the header's length; the header as JSON; parameters and moments as little-endian f32; SHA-256
-//! of all that. Written beside its place and then moved there, so that there is always a whole one.
+//! Layout: the magic number `RLCK`; the format version (u32) and the header's length (u64); the
+//! header as JSON; the parameters, then the optimiser's moments, as f32; and the SHA-256 digest of
+//! all that. Integers and floats are little-endian.
 
 use std::{
     fs, io,
@@ -12,57 +13,63 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{record::Record, statistics::Statistics};
-use crate::{learner::reward::Rewards, normalise::Normalizer};
+use crate::{learner::reward::RewardStatistics, normalise::Normalizer};
 
 const MAGIC: &[u8; 4] = b"RLCK";
 const VERSION: u32 = 1;
-/// Magic, version, and the header's length.
+/// Length of the magic number, the version and the header's length, bytes.
 const PREFIX: usize = 16;
-/// Length of a digest.
+/// Length of the SHA-256 digest, bytes.
 const DIGEST: usize = 32;
 
-/// What a run continues from. Environments and the actors' random numbers are not in it: episodes under way are lost,
-/// and new ones begin, from seeds that this run has not used yet.
+/// The state that a run continues from.
+///
+/// The environments and the actors' random number generators are not part of it: episodes in
+/// progress are lost, and new ones begin with seeds that the run has not used yet.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoint {
     pub(super) header: Header,
+    /// The network's parameters, in [`ParameterLayout`](crate::model::ParameterLayout)'s order.
     pub(super) parameters: Vec<f32>,
+    /// The optimiser's moments, as [`Device::moments`](crate::model::Device::moments) gives them.
     pub(super) moments: Vec<f32>,
 }
 
-/// All that is no array.
+/// Everything in a checkpoint but its two arrays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Header {
     pub(super) record: Record,
     pub(super) statistics: Statistics,
-    pub(super) rewards: Rewards,
+    pub(super) rewards: RewardStatistics,
     pub(super) normalizer: Option<Normalizer>,
-    /// Lengths of the arrays.
+    /// Length of [`Checkpoint::parameters`], to check the file.
     parameters: usize,
+    /// Length of [`Checkpoint::moments`], to check the file.
     moments: usize,
 }
 
-/// Why a checkpoint cannot be read or written.
+/// Why a checkpoint cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CheckpointError {
-    /// A system call failed.
-    #[error("{what} {}: {source}", path.display())]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// With which file.
+    /// The operating system could not read the file.
+    #[error("reading {}: {source}", path.display())]
+    Read {
+        /// The file that could not be read.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error that the operating system returned.
         source: io::Error,
     },
-    /// The file is not a checkpoint of this version.
-    #[error("{}: {reason}; choose another directory with --out, or remove the file to start anew", path.display())]
+    /// The file is damaged, or no checkpoint of this version.
+    #[error(
+        "{}: {reason}; choose another directory with --out, or remove the file to start anew",
+        path.display()
+    )]
     Unreadable {
-        /// The file.
+        /// The file that cannot be used.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         reason: String,
     },
 }
@@ -71,7 +78,7 @@ impl Header {
     pub(super) fn new(
         record: Record,
         statistics: Statistics,
-        rewards: Rewards,
+        rewards: RewardStatistics,
         normalizer: Option<Normalizer>,
     ) -> Self {
         Self {
@@ -86,16 +93,11 @@ impl Header {
 }
 
 impl Checkpoint {
-    pub(super) fn save(&self, path: &Path) -> Result<(), CheckpointError> {
-        replace(path, &self.encode())
-    }
-
-    /// Reads one, if there is any.
+    /// Reads the checkpoint at `path`; `None` if there is no such file.
     pub(super) fn load(path: &Path) -> Result<Option<Self>, CheckpointError> {
         let data = match fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|source| CheckpointError::System {
-                what: "reading",
+            read => read.map_err(|source| CheckpointError::Read {
                 path: path.to_owned(),
                 source,
             })?,
@@ -108,7 +110,8 @@ impl Checkpoint {
             })
     }
 
-    fn encode(&self) -> Vec<u8> {
+    /// The checkpoint as the bytes of its file.
+    pub(super) fn encode(&self) -> Vec<u8> {
         let header = Header {
             parameters: self.parameters.len(),
             moments: self.moments.len(),
@@ -167,15 +170,4 @@ impl Checkpoint {
             moments,
         })
     }
-}
-
-/// Writes a file beside its place and moves it there.
-pub(super) fn replace(path: &Path, data: &[u8]) -> Result<(), CheckpointError> {
-    let new = path.with_added_extension("new");
-    let system = |what, path: &Path| {
-        let path = path.to_owned();
-        move |source| CheckpointError::System { what, path, source }
-    };
-    fs::write(&new, data).map_err(system("writing", &new))?;
-    fs::rename(&new, path).map_err(system("replacing", path))
 }

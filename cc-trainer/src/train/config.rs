@@ -1,13 +1,13 @@
-//! What a training run is told: a file in TOML, and what the command line changes of it.
+//! The configuration of a training run: a file in TOML, and the command line's overrides.
 
 use std::{
-    fmt, fs, io,
+    fmt,
     num::NonZero,
     path::{Path, PathBuf},
     thread,
 };
 
-use cc_agent::policy::Serving;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -15,53 +15,56 @@ use sha2::{Digest, Sha256};
 use super::environments::Environments;
 use crate::{
     environment::{Spec, recorded},
-    learner::{Settings, reward::Normalisation},
+    learner::{LearnerSettings, reward::Normalisation},
     model::{Activation, DeviceKind, Shape},
+    toml_file::{self, TomlFileError},
 };
 
-/// A training run.
+/// The configuration of a training run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Environment steps (actions) to learn from, in all.
+    /// Total number of environment steps (actions) to learn from.
     #[serde(default = "default_steps")]
     pub steps: u64,
-    /// Fixes initial parameters, environments and choices of actions. With [`actors`](Self::actors) 0 it fixes the run.
+    /// Seed of initial parameters, environments and sampled actions. With 0
+    /// [`actors`](Self::actors) it determines the run bit for bit.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// Where the learner computes.
+    /// The device that the learner computes on; actors always use the CPU.
     #[serde(default)]
     pub device: DeviceKind,
-    /// Threads that act beside the learner. With 0, one thread acts and learns in turns. By default as many as there
-    /// are processors but one, and at least one.
+    /// Number of actor threads beside the learner's. With 0, one thread acts and learns in turns.
+    /// `None` stands for one less than the CPUs of the host, and at least one.
     #[serde(default)]
     pub actors: Option<usize>,
-    /// Threads of the learner on the CPU; by default the processors that actors leave, and at least one.
+    /// Number of the learner's threads on the CPU. `None` stands for the CPUs that the actors
+    /// leave, and at least one.
     #[serde(default)]
     pub threads: Option<usize>,
-    /// Ends the run before its steps are done, when the mean return of the last 100 episodes reaches this.
+    /// Ends the run early once the mean return of the last 100 episodes reaches this value.
     #[serde(default)]
     pub until_return: Option<f64>,
-    /// Seconds between two checkpoints.
+    /// Time between two checkpoints, s.
     #[serde(default = "default_checkpoint_seconds")]
     pub checkpoint_seconds: f64,
-    /// How the policy's file asks to be served.
+    /// How cc-agent selects actions when it serves the policy file, unless it is told otherwise.
     #[serde(default)]
     pub serving: Serving,
-    /// What to learn.
+    /// The environment to learn in.
     pub environment: Environments,
-    /// A policy file whose network to begin with; [`model`](Self::model) has to say its sizes.
+    /// A policy file with the network to begin with. [`model`](Self::model) must have its sizes.
     #[serde(default)]
     pub init: Option<PathBuf>,
-    /// The network.
+    /// The network's sizes, as far as the environment leaves them open.
     #[serde(default)]
     pub model: Model,
-    /// How to learn.
+    /// Settings of the learner and its optimiser.
     #[serde(default)]
-    pub learner: Settings,
-    /// How to act.
+    pub learner: LearnerSettings,
+    /// Settings of the actors and their queue.
     #[serde(default)]
-    pub actor: Acting,
+    pub actor: ActorSettings,
 }
 
 fn default_steps() -> u64 {
@@ -76,15 +79,15 @@ fn default_checkpoint_seconds() -> f64 {
     60.0
 }
 
-/// Sizes of the network that the environment leaves open.
+/// The sizes of the network that do not follow from the environment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Model {
-    /// Widths of the fully connected layers.
+    /// Width of each fully connected layer of the trunk.
     pub hidden: Vec<usize>,
-    /// What follows each of them.
+    /// Activation function of the trunk's layers.
     pub activation: Activation,
-    /// Width of the LSTM; 0 leaves it out.
+    /// Width of the LSTM; 0 for a network without one.
     pub lstm: usize,
 }
 
@@ -99,7 +102,7 @@ impl Default for Model {
 }
 
 impl Model {
-    /// The sizes of a network.
+    /// Extracts the sizes from a network's shape.
     pub fn of(shape: &Shape) -> Self {
         Self {
             hidden: shape.hidden.clone(),
@@ -109,21 +112,23 @@ impl Model {
     }
 }
 
-/// How to act.
+/// Settings of the actors and of the queue to the learner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Acting {
-    /// Environments that an actor steps together.
+pub struct ActorSettings {
+    /// Number of environments that an actor steps together.
     pub environments: usize,
-    /// Whole rollouts that may wait for the learner; by default a batch and one of each environment.
+    /// Number of rollouts that may wait for the learner. `None` stands for a batch plus
+    /// one rollout of each environment.
     pub queue: Option<usize>,
-    /// What happens to a rollout when as many wait already.
+    /// What an actor does with a rollout when the queue is full.
     pub when_full: WhenFull,
-    /// Steps under actions at random, before any learning, that the normaliser of observations is fitted on.
+    /// Number of steps under uniformly random actions, before learning begins, that the normaliser
+    /// of observations is fitted to.
     pub fit_steps: u64,
 }
 
-impl Default for Acting {
+impl Default for ActorSettings {
     fn default() -> Self {
         Self {
             environments: 32,
@@ -134,27 +139,29 @@ impl Default for Acting {
     }
 }
 
-/// What happens to a rollout that finds the queue full.
+/// What an actor does with a rollout when the queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenFull {
-    /// The oldest one goes, and is counted: actors never wait, and the learner gets what is newest.
+    /// Drop the oldest rollout in the queue, and count it: actors never wait, and the
+    /// learner gets the newest data.
     #[default]
     DropOldest,
-    /// The actor waits: no step is wasted, which pays where steps are dear or the learner needs the processor more.
+    /// Wait for room: no step is wasted, which pays if steps are expensive or if the learner makes
+    /// better use of the CPU.
     Wait,
 }
 
-/// What the command line changes.
+/// Settings of the command line; each `None` keeps the configuration's value.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
-    /// Of [`Config::steps`].
+    /// Replaces [`Config::steps`], the steps of the run.
     pub steps: Option<u64>,
-    /// Of [`Config::seed`].
+    /// Replaces [`Config::seed`], which determines randomness.
     pub seed: Option<u64>,
-    /// Of [`Config::device`].
+    /// Replaces [`Config::device`], which the learner computes on.
     pub device: Option<DeviceKind>,
-    /// Of [`Config::actors`].
+    /// Replaces [`Config::actors`], the number of threads.
     pub actors: Option<usize>,
 }
 
@@ -162,53 +169,34 @@ pub struct Overrides {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// Its file cannot be read.
-    #[error("reading {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// It is not a configuration in TOML.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and where.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read, or is no configuration in TOML.
+    #[error(transparent)]
+    File(#[from] TomlFileError),
     /// A setting is out of its range.
     #[error("{field} is {found}, and has to be {expected}")]
     Range {
-        /// Which setting.
+        /// The setting's key, such as `learner.discount`.
         field: &'static str,
-        /// What it is.
+        /// The value that it has.
         found: String,
-        /// What it may be.
+        /// The values that are allowed, such as `from 0 to 1`.
         expected: &'static str,
     },
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads a configuration from a file in TOML. Values are checked by [`resolve`](Self::resolve).
     ///
     /// # Errors
     ///
-    /// When it cannot be read, is no TOML, or has an unknown or unfit setting; says where.
+    /// Returns an error with the file's name when it cannot be read, is no TOML, or has an unknown
+    /// key or a value of the wrong type.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let config: Self = toml::from_str(&text).map_err(|source| ConfigError::Parse {
-            path: path.to_owned(),
-            source: Box::new(source),
-        })?;
-        Ok(config)
+        Ok(toml_file::read(path)?)
     }
 
-    /// Settings for learning from recordings: cautious steps, near to what was recorded, at first only clones of it.
+    /// The default configuration for learning from the recordings `from`: a low learning rate, a
+    /// policy held near the recorded one, and cloning alone in the first tenth of the run.
     pub fn recorded(from: Vec<PathBuf>) -> Self {
         Self {
             steps: default_steps(),
@@ -218,7 +206,7 @@ impl Config {
             threads: None,
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
-            // As the recorded policy was served, or nearly: so that it can be judged by recordings of that one.
+            // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
             serving: Serving::Softmax { temperature: 1.0 },
             environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
@@ -226,27 +214,28 @@ impl Config {
             }),
             init: None,
             model: Model::default(),
-            learner: Settings {
+            learner: LearnerSettings {
                 learning_rate: 5e-4,
                 entropy_cost: 0.003,
                 reward_normalisation: Normalisation::Global,
                 cloning: 0.1,
                 anchor: 0.05,
-                ..Settings::default()
+                ..LearnerSettings::default()
             },
-            // Replaying is faster than learning, and what is dropped was read for nothing.
-            actor: Acting {
+            // Replaying is faster than learning, and a dropped rollout was read in vain.
+            actor: ActorSettings {
                 when_full: WhenFull::Wait,
-                ..Acting::default()
+                ..ActorSettings::default()
             },
         }
     }
 
-    /// Puts the command line's wishes, and this host's answers where nothing is said, in their places.
+    /// Applies the command line's overrides, fills in the defaults that depend on the
+    /// host, and checks every value.
     ///
     /// # Errors
     ///
-    /// Names the setting that is out of its range.
+    /// Returns [`ConfigError::Range`] for the first value that is out of its range.
     pub fn resolve(mut self, overrides: &Overrides) -> Result<Self, ConfigError> {
         self.steps = overrides.steps.unwrap_or(self.steps);
         self.seed = overrides.seed.unwrap_or(self.seed);
@@ -268,20 +257,20 @@ impl Config {
         Ok(self)
     }
 
-    /// Which of the settings that shape the result differ from those of another run: `setting: this, not that`.
+    /// The settings that shape the result and differ from `other`'s, as `setting: this, not that`.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut differences = Vec::new();
         compare("", &self.shaping(), &other.shaping(), &mut differences);
         differences
     }
 
-    /// SHA-256 of all settings, in hexadecimal: equal where two runs were told the same.
+    /// SHA-256 digest of all settings, in hexadecimal: equal for runs with equal settings.
     pub fn sha256(&self) -> String {
         let text = serde_json::to_string(self).unwrap_or_default();
         format!("{:x}", Sha256::digest(text))
     }
 
-    /// The network for an environment.
+    /// The network's shape for an environment.
     pub fn shape(&self, spec: &Spec) -> Shape {
         Shape {
             observation: spec.observation,
@@ -296,24 +285,25 @@ impl Config {
         }
     }
 
-    /// Threads that act beside the learner, as resolved.
+    /// Number of actor threads, as [`resolve`](Self::resolve) settled it.
     pub(super) fn actors(&self) -> usize {
         self.actors.unwrap_or(0)
     }
 
-    /// Rollouts that may wait, as resolved.
+    /// Capacity of the queue, as [`resolve`](Self::resolve) settled it.
     pub(super) fn queue(&self) -> usize {
         self.actor.queue.unwrap_or(self.learner.batch)
     }
 
-    /// Where the schedules end.
+    /// Number of steps after which the schedules of learning rate and entropy cost end.
     pub(super) fn decay_steps(&self) -> u64 {
         self.learner.decay_steps.unwrap_or(self.steps)
     }
 
-    /// All but what a run may change when it goes on: how long, how fast, where, and how its policy is served.
+    /// The settings that shape the result: all but those that a run may change when it is continued
+    /// (duration, speed, device, and how its policy is served).
     fn shaping(&self) -> Value {
-        // Through text, where a single-precision 0.99 is 0.99.
+        // By way of text, in which an f32 of 0.99 is 0.99 and not 0.9900000095.
         let text = serde_json::to_string(self).unwrap_or_default();
         let mut value = serde_json::from_str(&text).unwrap_or_default();
         if let Value::Object(settings) = &mut value {
@@ -445,7 +435,7 @@ fn check(
     }
 }
 
-/// Appends where two settings differ.
+/// Appends the keys, below `path`, whose values differ.
 fn compare(path: &str, this: &Value, that: &Value, differences: &mut Vec<String>) {
     match (this, that) {
         (Value::Object(these), Value::Object(those)) => {
@@ -479,9 +469,9 @@ mod tests {
     const CARTPOLE: &str = "[environment]\nkind = \"cartpole\"\n";
 
     #[test]
-    fn what_is_not_said_has_a_default() {
-        let config = parse(CARTPOLE).expect("only the environment has to be said");
-        assert_eq!(config.learner, Settings::default());
+    fn settings_that_are_left_out_have_defaults() {
+        let config = parse(CARTPOLE).expect("only the environment is required");
+        assert_eq!(config.learner, LearnerSettings::default());
         let config = config
             .resolve(&Overrides {
                 actors: Some(3),
@@ -491,16 +481,16 @@ mod tests {
             .expect("defaults are valid");
         assert_eq!((config.actors(), config.steps, config.seed), (3, 5, 1));
         assert_eq!(config.queue(), 32 + 3 * 32);
-        // What was resolved can be read again, as train.json has it.
+        // A resolved configuration can be read again, as train.json has it.
         let json = serde_json::to_string(&config).expect("plain data");
         assert_eq!(
-            serde_json::from_str::<Config>(&json).expect("its own words"),
+            serde_json::from_str::<Config>(&json).expect("its own format"),
             config
         );
     }
 
     #[test]
-    fn unknown_settings_are_named() {
+    fn an_unknown_setting_is_named_in_the_error() {
         for (text, name) in [
             ("stepz = 1\n[environment]\nkind = \"cartpole\"", "stepz"),
             ("[environment]\nkind = \"cartpole\"\nwheels = 3", "wheels"),
@@ -517,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_out_of_range_are_named() {
+    fn a_setting_out_of_its_range_is_named_in_the_error() {
         for (text, message) in [
             (
                 "[learner]\ndiscount = 1.5",
@@ -549,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_those_that_shape_the_result() {
+    fn only_settings_that_shape_the_result_count_as_differences() {
         let config = parse(CARTPOLE).expect("valid");
         let mut other = config.clone();
         other.steps = 7;

@@ -1,9 +1,9 @@
-//! The kinds of environment that a configuration can name.
+//! The environments that a configuration can choose from.
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cc_agent::environment::Environment as Interface;
-use cc_agent::policy::Serving;
+use cc_core::interface::Interface;
+use cc_core::policy::Serving;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -16,38 +16,38 @@ use crate::{
         network::{NetworkConfig, NetworkEnvironment, World},
         recorded::{self, RecordedConfig, RecordedWorld},
     },
-    export::{self, ExportError},
     model::Shape,
     normalise::{Fit, Normalizer, input_shapes},
+    policy_file::{self, ExportError},
 };
 
-/// Name of trained policies.
+/// Name of trained policies in their files.
 const POLICY: &str = "impala";
-/// What their files say to people.
+/// Description in the files of policies trained in simulated networks.
 const DESCRIPTION: &str = "Congestion-control policy, learnt by cc-trainer in simulated networks";
-/// The same of what was learnt from recordings.
+/// Description in the files of policies trained from recordings.
 const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from recorded flows";
 
-/// A kind of environment, and its settings.
+/// The kind of environment to learn in, with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Environments {
-    /// The pole on a cart.
+    /// CartPole: balancing a pole on a cart.
     CartPole(CartPoleConfig),
-    /// The corridor with a junction.
+    /// A corridor with a junction, which takes memory to solve.
     GridWorld(GridWorldConfig),
-    /// Flows on simulated links.
+    /// Flows on links that are simulated.
     Network(Box<NetworkConfig>),
-    /// Recorded flows.
+    /// Flows replayed from recordings of cc-agent.
     Recorded(RecordedConfig),
 }
 
 impl Environments {
-    /// Checks the settings and reads what they name.
+    /// Checks the settings and reads the files that they name.
     ///
     /// # Errors
     ///
-    /// Says what does not fit, and where.
+    /// Returns an error that names the setting or the file that cannot be used.
     pub(super) fn open(&self) -> Result<Source, TrainError> {
         Ok(match self {
             Self::CartPole(config) => Source::CartPole(config.clone()),
@@ -58,7 +58,7 @@ impl Environments {
     }
 }
 
-/// Where environments of a kind come from.
+/// Makes environments of one kind, from settings that were checked and files that were read.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
     CartPole(CartPoleConfig),
@@ -68,7 +68,8 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// An environment, number `number` of an actor's; the seed fixes what is random in it. With a normaliser, seen through it.
+    /// Makes environment number `number` of an actor. The seed determines everything random in it.
+    /// The normaliser, if there is one, is applied to its observations.
     pub(super) fn environment(
         &self,
         number: usize,
@@ -87,6 +88,7 @@ impl Source {
         }
     }
 
+    /// The sizes of the environments.
     pub(super) fn spec(&self) -> Spec {
         match self {
             Self::Network(world) => world.spec(),
@@ -95,7 +97,7 @@ impl Source {
         }
     }
 
-    /// Names of the tasks.
+    /// Name of each task, by its index.
     pub(super) fn tasks(&self) -> Vec<String> {
         match self {
             Self::CartPole(_) => vec!["cartpole".to_owned()],
@@ -105,7 +107,7 @@ impl Source {
         }
     }
 
-    /// A normaliser that has seen nothing, for environments whose observations need one.
+    /// An empty fit of the observations' normaliser; `None` for environments that need none.
     pub(super) fn fit(&self) -> Option<Fit> {
         match self {
             Self::CartPole(_) | Self::GridWorld(_) => None,
@@ -114,7 +116,7 @@ impl Source {
         }
     }
 
-    /// The normaliser that the settings name.
+    /// The normaliser that the settings name; `None` if one has to be fitted or none is needed.
     pub(super) fn normalizer(&self) -> Option<&Normalizer> {
         match self {
             Self::Recorded(store) => store.normalizer(),
@@ -122,7 +124,8 @@ impl Source {
         }
     }
 
-    /// What policies are served with, for environments whose policies cc-agent serves.
+    /// The interface of the policies; `None` for environments whose policies
+    /// are not served by cc-agent.
     pub(super) fn interface(&self) -> Option<&Interface> {
         match self {
             Self::CartPole(_) | Self::GridWorld(_) => None,
@@ -131,8 +134,8 @@ impl Source {
         }
     }
 
-    /// The file of a trained policy, for environments whose policies cc-agent serves; `provenance` tells how it came to
-    /// be.
+    /// The bytes of a trained policy's file; `None` for environments whose policies are not served
+    /// by cc-agent. `provenance` describes the run.
     pub(super) fn policy(
         &self,
         shape: &Shape,
@@ -150,8 +153,8 @@ impl Source {
             }
             _ => DESCRIPTION,
         };
-        let meta = export::meta(POLICY, shape, interface, serving, provenance);
-        Some(export::policy_file(
+        let meta = policy_file::meta(POLICY, shape, interface, serving, provenance);
+        Some(policy_file::encode(
             shape,
             parameters,
             normalizer,

@@ -1,4 +1,4 @@
-//! What a person sees while a run goes on: a live view on a terminal, a line now and then otherwise.
+//! Progress of a run for people: a live view on a terminal, otherwise a line every ten seconds.
 
 use std::{
     fmt::Write as _,
@@ -8,22 +8,23 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Event, Point, record::Record};
+use super::{CurvePoint, TrainEvent, record::Record};
 
-/// Between two lines where there is no terminal.
-const LINES: Duration = Duration::from_secs(10);
-/// Tasks that the live view has room for.
+/// Time between two lines when standard error is not a terminal.
+const LINE_PERIOD: Duration = Duration::from_secs(10);
+/// Largest number of tasks that the live view lists.
 const TASKS: usize = 24;
 
-/// Shows the events of a run on standard error.
+/// Shows the progress of a run on standard error.
 #[derive(Debug)]
-pub struct Progress {
+pub struct ProgressView {
     bar: ProgressBar,
-    said: Option<Instant>,
+    /// When the last line was printed; `None` before the first.
+    printed: Option<Instant>,
 }
 
-impl Progress {
-    /// A live view if standard error is a terminal.
+impl ProgressView {
+    /// A live view if standard error is a terminal, else lines.
     pub fn new() -> Self {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
@@ -33,55 +34,55 @@ impl Progress {
         Self {
             bar: ProgressBar::with_draw_target(Some(0), target)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
-            said: None,
+            printed: None,
         }
     }
 
-    /// Shows an event.
-    pub fn show(&mut self, event: Event<'_>) {
+    /// Updates the view, or prints a line if one is due.
+    pub fn show(&mut self, event: TrainEvent<'_>) {
         match event {
-            Event::Begun { record, steps } => {
+            TrainEvent::Begun { record, steps } => {
                 self.bar.set_length(record.config.steps);
                 self.bar.set_position(steps);
-                // Or the steps of earlier parts would count for this one's speed.
+                // Else the steps of earlier parts would count towards the speed of this one.
                 self.bar.reset_eta();
-                self.say(&title(record, steps));
+                self.print(&title(record, steps));
             }
-            Event::Progress(point) if self.bar.is_hidden() => {
-                if self.said.is_none_or(|said| said.elapsed() >= LINES) {
-                    self.said = Some(Instant::now());
-                    self.say(&line(point));
+            TrainEvent::Progress(point) if self.bar.is_hidden() => {
+                if self.printed.is_none_or(|at| at.elapsed() >= LINE_PERIOD) {
+                    self.printed = Some(Instant::now());
+                    self.print(&line(point));
                 }
             }
-            Event::Progress(point) => {
+            TrainEvent::Progress(point) => {
                 self.bar.set_position(point.steps);
                 self.bar.set_message(view(point));
             }
         }
     }
 
-    /// Clears the live view.
+    /// Removes the live view from the terminal.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
 
-    fn say(&self, line: &str) {
+    fn print(&self, line: &str) {
         match self.bar.is_hidden() {
-            // That nobody reads it is no reason to stop.
+            // Training goes on when nothing reads standard error any more.
             true => drop(writeln!(std::io::stderr(), "{line}")),
             false => self.bar.println(line),
         }
     }
 }
 
-impl Default for Progress {
+impl Default for ProgressView {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// A point on one line.
-pub fn line(point: &Point) -> String {
+/// The main figures of a point on one line.
+pub fn line(point: &CurvePoint) -> String {
     format!(
         "{} steps, {:.0} s: return {}, entropy {:.3}, lag {:.1}, dropped {}, {} steps/s",
         count(point.steps as f64),
@@ -110,8 +111,8 @@ fn title(record: &Record, steps: u64) -> String {
     )
 }
 
-/// A point on several lines.
-fn view(point: &Point) -> String {
+/// All figures of a point on several lines, with a line per task.
+fn view(point: &CurvePoint) -> String {
     let actions: Vec<_> = point
         .actions
         .iter()
@@ -121,7 +122,8 @@ fn view(point: &Point) -> String {
         "steps    {} at {}/s, {} updates, policy lag {:.1}, dropped {}\n\
          busy     learner {:.0} %, actors {:.0} %\n\
          policy   entropy {:.3} nats, actions {} %, divergence {:.4}\n\
-         loss     policy {:.4}, baseline {:.4} (TD {:.4}, MC {:.4}), gradient {:.3}, step size {:.2e}\n\
+         loss     policy {:.4}, baseline {:.4} (TD {:.4}, MC {:.4}), gradient {:.3}, \
+         learning rate {:.2e}\n\
          return   {} over {} steps, {} episodes",
         count(point.steps as f64),
         count(point.steps_per_second),
@@ -155,7 +157,7 @@ fn view(point: &Point) -> String {
     view
 }
 
-/// A number with three digits or so, and k or M.
+/// A number with about three significant digits, in thousands (k) or millions (M) if it is large.
 fn count(number: f64) -> String {
     match number {
         ..1e4 => format!("{number:.0}"),
@@ -174,34 +176,34 @@ mod tests {
     use crate::train::TaskPoint;
 
     #[test]
-    fn a_line_says_how_it_goes() {
-        let point = Point {
+    fn a_line_shows_the_main_figures() {
+        let point = CurvePoint {
             steps: 1_250_000,
             seconds: 61.4,
             episode_return: Some(187.333),
             entropy: 0.5,
             policy_lag: 1.25,
             steps_per_second: 85_300.0,
-            ..Point::default()
+            ..CurvePoint::default()
         };
         assert_eq!(
             line(&point),
             "1.25M steps, 61 s: return 187.33, entropy 0.500, lag 1.2, dropped 0, 85.3k steps/s"
         );
-        assert!(line(&Point::default()).contains("return -,"));
+        assert!(line(&CurvePoint::default()).contains("return -,"));
     }
 
     #[test]
-    fn the_view_has_a_line_a_task() {
+    fn the_view_has_a_line_per_task() {
         let tasks = ["slow", "fast"].map(|name| TaskPoint {
             name: name.to_owned(),
             episodes: 1,
             episode_return: 2.0,
         });
-        let view = view(&Point {
+        let view = view(&CurvePoint {
             tasks: tasks.to_vec(),
             actions: vec![0.25, 0.75],
-            ..Point::default()
+            ..CurvePoint::default()
         });
         assert!(view.contains("actions 25 75 %"));
         assert!(

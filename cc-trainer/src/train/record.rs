@@ -1,57 +1,59 @@
-//! `train.json`: what is needed to repeat a run, and how it went.
+//! `train.json`: everything needed to repeat a run, and its learning curve.
 
 use serde::{Deserialize, Serialize};
 
-use super::{config::Config, statistics::Point};
-use crate::{model::Shape, summary::Host};
+use super::{config::Config, statistics::CurvePoint};
+use crate::model::Shape;
+use cc_testbed::summary::Host;
 
-/// The account of a run.
+/// The record of a run, as `train.json` has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Version of cc-trainer.
+    /// Version of cc-trainer that wrote the record.
     pub version: String,
-    /// [`Config::sha256`] of the settings; the policy's file has it, too.
+    /// [`Config::sha256`] of the settings, which the policy file names as well. Empty in records of
+    /// versions that did not write it.
     #[serde(default)]
     pub config_sha256: String,
-    /// Every setting, defaults and command line included.
+    /// Every setting, with defaults and the command line's overrides filled in.
     pub config: Config,
-    /// The network.
+    /// Sizes of the network that is trained.
     pub shape: Shape,
-    /// Its parameters.
+    /// Number of the network's parameters.
     pub parameters: u64,
-    /// When and where it ran, a part for each time that it was begun or continued.
-    pub parts: Vec<Part>,
-    /// How it ended, or that it has not yet.
+    /// Parts of the run: one for its beginning and one for each continuation.
+    pub parts: Vec<RunPart>,
+    /// Why the run ended, or [`Finish::Open`].
     pub finish: Finish,
-    /// How it stands.
-    pub last: Point,
-    /// How it went: some hundreds of points.
-    pub curve: Vec<Point>,
+    /// The figures when the record was written.
+    pub last: CurvePoint,
+    /// The learning curve: about 200 points, and one at the end of each part.
+    pub curve: Vec<CurvePoint>,
 }
 
-/// From the start, or a continuation, to the end or the next.
+/// The time from the beginning or a continuation of a run until it stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
-    /// UTC, as RFC 3339 has it.
+pub struct RunPart {
+    /// When the part began: UTC, as in RFC 3339.
     pub date: String,
-    /// The command line; empty when there was none.
+    /// The command line; empty if there was none.
     pub command: String,
-    /// Environment steps done before.
+    /// Environment steps learnt from before this part.
     pub from_step: u64,
-    /// Time spent, s.
+    /// Duration of the part, s.
     pub seconds: f64,
-    /// On what.
+    /// The host that the part ran on.
     pub host: Host,
 }
 
-/// How a run ended.
+/// Why a run ended, or that it has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Finish {
-    /// Its steps are done.
+    /// The configured number of steps was reached.
     Steps,
-    /// The return asked for was reached.
+    /// The configured mean return was reached.
     Return,
-    /// It was ended from outside, or goes on; it can be continued.
+    /// The run is in progress or was interrupted; it can be continued.
     Open,
 }

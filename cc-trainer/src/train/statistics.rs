@@ -1,144 +1,158 @@
-//! How a run goes: returns of late episodes, means over late updates.
+//! Statistics of a run: returns of recent episodes, and means over recent updates.
 
 use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{learner::Update, rollout::Episode};
+use crate::{learner::UpdateMetrics, rollout::Episode};
 
-/// Episodes whose mean return counts.
+/// Number of recent episodes that a mean return is taken over.
 pub(super) const EPISODES: usize = 100;
-/// Updates over which the rest is averaged.
+/// Number of recent updates that losses and rates are averaged over.
 const UPDATES: usize = 50;
 
-/// What a run has come to at some step: a point of its curve.
+/// The figures of a run after some number of steps: a point on its learning curve.
+///
+/// Losses, entropy, divergence, gradient norm, lag and action shares are means over the
+/// last 50 updates of the quantities in [`UpdateMetrics`]; rates and shares of time
+/// refer to the same updates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Point {
-    /// Environment steps learnt from.
+pub struct CurvePoint {
+    /// Number of environment steps learnt from.
     pub steps: u64,
-    /// Updates.
+    /// Number of updates of the network.
     pub updates: u64,
-    /// Time spent training, s.
+    /// Time spent training in all parts of the run, s.
     pub seconds: f64,
-    /// Episodes that have ended.
+    /// Number of episodes that have ended.
     pub episodes: u64,
-    /// Mean return of the last 100 of them; none before the first.
+    /// Mean return of the last 100 episodes; `None` before the first has ended.
     pub episode_return: Option<f64>,
-    /// Mean steps of those.
+    /// Mean length of the last 100 episodes, steps; `None` before the first has ended.
     pub episode_steps: Option<f64>,
-    /// The same a task, for those tasks that had an episode.
+    /// The returns of each task that an episode has ended in.
     pub tasks: Vec<TaskPoint>,
-    /// As [`Update::policy_loss`], like what follows a mean over the last updates.
+    /// Mean of [`UpdateMetrics::policy_loss`] over the recent updates.
     pub policy_loss: f64,
-    /// As [`Update::baseline_loss`].
+    /// Mean of [`UpdateMetrics::baseline_loss`] over the recent updates.
     pub baseline_loss: f64,
-    /// As [`Update::td_loss`].
+    /// Mean of [`UpdateMetrics::td_loss`] over the recent updates.
     #[serde(default)]
     pub td_loss: f64,
-    /// As [`Update::mc_loss`].
+    /// Mean of [`UpdateMetrics::mc_loss`] over the recent updates.
     #[serde(default)]
     pub mc_loss: f64,
-    /// As [`Update::entropy`], nats.
+    /// Mean of [`UpdateMetrics::entropy`] over the recent updates, nats.
     pub entropy: f64,
-    /// As [`Update::divergence`].
+    /// Mean of [`UpdateMetrics::divergence`] over the recent updates, nats.
     pub divergence: f64,
-    /// As [`Update::gradient_norm`].
+    /// Mean of [`UpdateMetrics::gradient_norm`] over the recent updates.
     pub gradient_norm: f64,
-    /// As [`Update::learning_rate`].
+    /// [`UpdateMetrics::learning_rate`] of the last update.
     pub learning_rate: f64,
-    /// Updates between the policy that acted and the one that learnt.
+    /// Mean of [`UpdateMetrics::lag`] over the recent updates.
     pub policy_lag: f64,
-    /// Share of each action.
+    /// Share of each action among the actions taken, by its index.
     pub actions: Vec<f64>,
-    /// Rollouts that were dropped, in all.
+    /// Rollouts dropped since the beginning of the run because the queue was full.
     pub dropped: u64,
-    /// Environment steps learnt from in a second.
+    /// Environment steps learnt from per second.
     pub steps_per_second: f64,
-    /// Share of the time that the learner learnt.
+    /// Share of the time that the learner spent on updates.
     pub learner_utilization: f64,
-    /// Share of the time that actors acted.
+    /// Share of the time that actors did not wait for the learner.
     pub actor_utilization: f64,
 }
 
-/// How a task goes.
+/// The returns of one task at a point of the curve.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskPoint {
-    /// The task's name.
+    /// Name of the task, such as a scenario's.
     pub name: String,
-    /// Episodes that have ended.
+    /// Number of the task's episodes that have ended.
     pub episodes: u64,
     /// Mean return of the last 100 of them.
     pub episode_return: f64,
 }
 
-/// When, and for how long, an update was made. Times in seconds.
+/// When an update was made, and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timing {
-    /// Time spent training, at the update's end.
+    /// Time spent training at the end of the update, s.
     pub(super) at: f64,
-    /// What the learner needed for it.
+    /// Duration of the update itself, s.
     pub(super) learner: f64,
-    /// What actors waited meanwhile, as a mean over them.
+    /// Time that an actor waited since the previous update, as a mean over the actors, s.
     pub(super) waited: f64,
 }
 
-/// Gathers what a [`Point`] tells.
+/// Accumulates the figures of a [`CurvePoint`].
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Statistics {
     pub(super) steps: u64,
     pub(super) updates: u64,
     pub(super) dropped: u64,
-    late: Window,
-    tasks: Vec<Window>,
+    /// Recent episodes of all tasks.
+    #[serde(rename = "late")]
+    recent: RecentEpisodes,
+    /// Recent episodes of each task, by its index.
+    tasks: Vec<RecentEpisodes>,
+    /// The last [`UPDATES`] updates and the one before: timing, steps until then, metrics.
+    /// Not part of a checkpoint.
     #[serde(skip)]
-    ring: VecDeque<(Timing, u64, Update)>,
+    ring: VecDeque<(Timing, u64, UpdateMetrics)>,
 }
 
-/// Late episodes.
+/// Returns and lengths of the last [`EPISODES`] episodes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Window {
+struct RecentEpisodes {
+    /// Number of episodes that have ever ended.
     episodes: u64,
-    late: VecDeque<(f64, u64)>,
+    /// Return and steps of the recent ones, oldest first.
+    #[serde(rename = "late")]
+    recent: VecDeque<(f64, u64)>,
 }
 
 impl Statistics {
+    /// Statistics without episodes and updates, of this many tasks.
     pub(super) fn new(tasks: usize) -> Self {
         Self {
-            tasks: vec![Window::default(); tasks],
+            tasks: vec![RecentEpisodes::default(); tasks],
             ..Self::default()
         }
     }
 
+    /// Counts an episode that has ended.
     pub(super) fn episode(&mut self, episode: &Episode) {
-        self.late.push(episode);
+        self.recent.push(episode);
         if let Some(task) = self.tasks.get_mut(episode.task) {
             task.push(episode);
         }
     }
 
-    /// Counts an update that learnt from so many steps.
-    pub(super) fn update(&mut self, update: Update, steps: u64, timing: Timing) {
+    /// Counts an update that learnt from `steps` environment steps.
+    pub(super) fn update(&mut self, metrics: UpdateMetrics, steps: u64, timing: Timing) {
         self.steps += steps;
         self.updates += 1;
         if self.ring.len() > UPDATES {
             self.ring.pop_front();
         }
-        self.ring.push_back((timing, self.steps, update));
+        self.ring.push_back((timing, self.steps, metrics));
     }
 
-    /// Whether there was an update in this part of the run.
-    pub(super) fn has_news(&self) -> bool {
+    /// Whether this part of the run has made an update.
+    pub(super) fn has_updates(&self) -> bool {
         !self.ring.is_empty()
     }
 
-    /// Mean return of the last 100 episodes, once there are so many.
-    pub(super) fn full_window(&self) -> Option<f64> {
-        (self.late.late.len() == EPISODES).then(|| self.late.mean())
+    /// Mean return of the last [`EPISODES`] episodes; `None` while there were fewer.
+    pub(super) fn settled_return(&self) -> Option<f64> {
+        (self.recent.recent.len() == EPISODES).then(|| self.recent.mean())
     }
 
-    /// How it stands. Tasks have names.
-    pub(super) fn point(&self, seconds: f64, name: impl Fn(usize) -> String) -> Point {
-        let mean = |of: &dyn Fn(&Update) -> f64| {
+    /// The figures after `seconds` of training, with a name for each task's index.
+    pub(super) fn point(&self, seconds: f64, name: impl Fn(usize) -> String) -> CurvePoint {
+        let mean = |of: &dyn Fn(&UpdateMetrics) -> f64| {
             let count = self.ring.len().max(1) as f64;
             self.ring
                 .iter()
@@ -150,7 +164,7 @@ impl Statistics {
             .ring
             .back()
             .map_or(0, |(_, _, update)| update.actions.len());
-        // Rates are over the time from the oldest update's end to the newest's.
+        // Rates refer to the time between the end of the oldest update and the end of the newest.
         let (span, steps) = match (self.ring.front(), self.ring.back()) {
             (Some((first, before, _)), Some((last, after, _))) if last.at > first.at => {
                 (last.at - first.at, after - before)
@@ -165,13 +179,13 @@ impl Statistics {
                 .sum::<f64>()
                 / span
         };
-        Point {
+        CurvePoint {
             steps: self.steps,
             updates: self.updates,
             seconds,
-            episodes: self.late.episodes,
-            episode_return: (self.late.episodes > 0).then(|| self.late.mean()),
-            episode_steps: (self.late.episodes > 0).then(|| self.late.mean_steps()),
+            episodes: self.recent.episodes,
+            episode_return: (self.recent.episodes > 0).then(|| self.recent.mean()),
+            episode_steps: (self.recent.episodes > 0).then(|| self.recent.mean_steps()),
             tasks: (0..)
                 .zip(&self.tasks)
                 .filter(|(_, task)| task.episodes > 0)
@@ -204,25 +218,25 @@ impl Statistics {
     }
 }
 
-impl Window {
+impl RecentEpisodes {
     fn push(&mut self, episode: &Episode) {
         self.episodes += 1;
-        if self.late.len() == EPISODES {
-            self.late.pop_front();
+        if self.recent.len() == EPISODES {
+            self.recent.pop_front();
         }
-        self.late.push_back((episode.total, episode.steps));
+        self.recent.push_back((episode.total, episode.steps));
     }
 
     fn mean(&self) -> f64 {
-        self.late.iter().map(|(total, _)| total).sum::<f64>() / self.late.len().max(1) as f64
+        self.recent.iter().map(|(total, _)| total).sum::<f64>() / self.recent.len().max(1) as f64
     }
 
     fn mean_steps(&self) -> f64 {
-        self.late
+        self.recent
             .iter()
             .map(|(_, steps)| *steps as f64)
             .sum::<f64>()
-            / self.late.len().max(1) as f64
+            / self.recent.len().max(1) as f64
     }
 }
 
@@ -234,7 +248,7 @@ mod tests {
     fn returns_are_those_of_the_last_100_episodes() {
         let mut statistics = Statistics::new(3);
         for total in 0..150 {
-            assert_eq!(statistics.full_window().is_some(), total >= 100);
+            assert_eq!(statistics.settled_return().is_some(), total >= 100);
             statistics.episode(&Episode {
                 task: total % 2,
                 total: total as f64,
@@ -242,7 +256,7 @@ mod tests {
             });
         }
         let point = statistics.point(1.0, |task| format!("link {task}"));
-        assert_eq!(statistics.full_window(), Some(99.5));
+        assert_eq!(statistics.settled_return(), Some(99.5));
         assert_eq!(
             (point.episodes, point.episode_return, point.episode_steps),
             (150, Some(99.5), Some(7.0))
@@ -257,15 +271,15 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_of_late_updates() {
+    fn means_and_rates_are_those_of_recent_updates() {
         let mut statistics = Statistics::new(1);
         for update in 0..200 {
             let late = update >= 100;
             statistics.update(
-                Update {
+                UpdateMetrics {
                     entropy: if late { 0.5 } else { 1.0 },
                     actions: vec![0.25, 0.75],
-                    ..Update::default()
+                    ..UpdateMetrics::default()
                 },
                 640,
                 Timing {

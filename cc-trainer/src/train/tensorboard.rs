@@ -1,7 +1,9 @@
 //! Event files for TensorBoard: scalars over steps.
 //!
-//! A file is a sequence of TFRecords (tensorflow/core/lib/io/record_writer.h): length, its masked checksum, an `Event`
-//! message (tensorflow/core/util/event.proto), its masked checksum. The checksum is CRC-32C.
+//! A file is a sequence of TFRecords (`tensorflow/core/lib/io/record_writer.h`): the length of the
+//! data, its masked checksum, the data, its masked checksum. The data is an `Event` message
+//! (`tensorflow/core/util/event.proto`), the checksum CRC-32C. TFRecords are four writes, so they
+//! are written here; messages and checksums come from libraries.
 
 use std::{
     fs::File,
@@ -9,23 +11,27 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crc::{CRC_32_ISCSI, Crc};
 use prost::Message;
 
-/// An event file that is being written.
+/// CRC-32C (Castagnoli), which iSCSI uses as well (RFC 3720).
+const CRC_32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
+/// Writes scalars to an event file.
 #[derive(Debug)]
 pub struct EventWriter {
     file: BufWriter<File>,
 }
 
 impl EventWriter {
-    /// Begins a file in a directory. `seconds` is the time since 1970; it names the file, so that files of later runs
-    /// come after it.
+    /// Creates a file in the directory `dir`. `seconds` is the time since 1970; it is part of the
+    /// file's name, so that TensorBoard reads the files of later parts of a run after it.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// Returns an error when the file cannot be created or written.
     pub fn create(dir: &Path, seconds: f64) -> io::Result<Self> {
-        // Runs may follow each other within a second.
+        // Parts of a run may follow each other within a second.
         let file = (0..)
             .map(|number| File::create_new(path(dir, seconds, number)))
             .find(
@@ -35,19 +41,20 @@ impl EventWriter {
         let mut writer = Self {
             file: BufWriter::new(file),
         };
-        writer.write(&Event {
+        writer.write(&EventMessage {
             wall_time: seconds,
             file_version: Some("brain.Event:2".to_owned()),
-            ..Event::default()
+            ..EventMessage::default()
         })?;
         Ok(writer)
     }
 
-    /// Appends a value for each name, at a step and a time in seconds since 1970, and hands them to the file.
+    /// Appends the value of each tag at an environment step, and flushes them to the file.
+    /// `seconds` is the time since 1970.
     ///
     /// # Errors
     ///
-    /// Those of the file system.
+    /// Returns an error when the file cannot be written.
     pub fn scalars<'a>(
         &mut self,
         step: u64,
@@ -56,21 +63,21 @@ impl EventWriter {
     ) -> io::Result<()> {
         let value = values
             .into_iter()
-            .map(|(tag, value)| Scalar {
+            .map(|(tag, value)| ScalarMessage {
                 tag: tag.to_owned(),
                 simple_value: Some(value as f32),
             })
             .collect();
-        self.write(&Event {
+        self.write(&EventMessage {
             wall_time: seconds,
             step: step as i64,
             file_version: None,
-            summary: Some(Summary { value }),
+            summary: Some(SummaryMessage { value }),
         })?;
         self.file.flush()
     }
 
-    fn write(&mut self, event: &Event) -> io::Result<()> {
+    fn write(&mut self, event: &EventMessage) -> io::Result<()> {
         let data = event.encode_to_vec();
         let length = (data.len() as u64).to_le_bytes();
         self.file.write_all(&length)?;
@@ -80,7 +87,7 @@ impl EventWriter {
     }
 }
 
-/// TensorBoard looks for `tfevents` in names, and reads files in the order of names.
+/// TensorBoard looks for `tfevents` in the names, and reads the files in the order of their names.
 fn path(dir: &Path, seconds: f64, number: u32) -> PathBuf {
     dir.join(format!(
         "events.out.tfevents.{:010}.{number}.cc-trainer",
@@ -88,9 +95,9 @@ fn path(dir: &Path, seconds: f64, number: u32) -> PathBuf {
     ))
 }
 
-/// `tensorflow.Event`.
+/// The message `tensorflow.Event`, with the fields that are used here.
 #[derive(Clone, PartialEq, Message)]
-struct Event {
+struct EventMessage {
     #[prost(double, tag = "1")]
     wall_time: f64,
     #[prost(int64, tag = "2")]
@@ -98,37 +105,31 @@ struct Event {
     #[prost(string, optional, tag = "3")]
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
-    summary: Option<Summary>,
+    summary: Option<SummaryMessage>,
 }
 
-/// `tensorflow.Summary`.
+/// The message `tensorflow.Summary`, a list of values.
 #[derive(Clone, PartialEq, Message)]
-struct Summary {
+struct SummaryMessage {
     #[prost(message, repeated, tag = "1")]
-    value: Vec<Scalar>,
+    value: Vec<ScalarMessage>,
 }
 
-/// `tensorflow.Summary.Value`.
+/// The message `tensorflow.Summary.Value` of a scalar.
 #[derive(Clone, PartialEq, Message)]
-struct Scalar {
+struct ScalarMessage {
     #[prost(string, tag = "1")]
     tag: String,
     #[prost(float, optional, tag = "2")]
     simple_value: Option<f32>,
 }
 
-/// The checksum as TFRecords have it, so that one of data that holds checksums is good too.
+/// The masked checksum of TFRecords, which keeps a checksum of data that contains checksums useful.
 fn masked_crc(data: &[u8]) -> u32 {
-    crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
-}
-
-/// CRC-32C (Castagnoli), reflected; RFC 3720 appendix B.4 has test vectors.
-fn crc32c(data: &[u8]) -> u32 {
-    !data.iter().fold(!0, |crc, &byte| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
-        })
-    })
+    CRC_32C
+        .checksum(data)
+        .rotate_right(15)
+        .wrapping_add(0xa282_ead8)
 }
 
 #[cfg(test)]
@@ -137,14 +138,14 @@ mod tests {
 
     #[test]
     fn checksums_are_those_of_rfc_3720() {
-        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
-        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
-        assert_eq!(crc32c(&Vec::from_iter(0..32)), 0x46dd_794e);
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        // Appendix B.4.
+        assert_eq!(CRC_32C.checksum(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(CRC_32C.checksum(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(CRC_32C.checksum(&Vec::from_iter(0..32)), 0x46dd_794e);
     }
 
     #[test]
-    fn what_is_written_can_be_read_back() {
+    fn events_that_are_written_can_be_read_back() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut writer = EventWriter::create(dir.path(), 17.25).expect("a new file");
         writer
@@ -158,7 +159,7 @@ mod tests {
             let length = word(0) as usize;
             assert_eq!((word(4), word(8)), (0, masked_crc(&data[..8])));
             assert_eq!(word(12 + length), masked_crc(&data[12..][..length]));
-            events.push(Event::decode(&data[12..][..length]).expect("an event"));
+            events.push(EventMessage::decode(&data[12..][..length]).expect("an event"));
             data = &data[16 + length..];
         }
         assert_eq!(events.len(), 2);

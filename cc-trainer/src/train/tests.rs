@@ -1,11 +1,17 @@
-//! Whole runs, small ones.
+//! Small training runs from end to end.
 
-use cc_agent::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
+use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
-use super::{config::Model, *};
-use crate::{dataset::Recordings, model::DeviceKind, ope::recorded::flows as recorded_flows};
+use std::{fs, path::Path};
 
-/// A run that takes a moment: 40 steps an update, one thread.
+use super::{checkpoint::Checkpoint, config::Model, *};
+use crate::{
+    dataset::{self, Recordings},
+    model::DeviceKind,
+    ope::recorded::flows as recorded_flows,
+};
+
+/// A short run on one thread, with 40 steps per update.
 fn small(dir: &Path, steps: u64) -> Training {
     let config = "
         actors = 0
@@ -45,12 +51,12 @@ fn saved(dir: &Path) -> Checkpoint {
         .expect("a checkpoint")
 }
 
-/// All of a curve that does not depend on the clock.
-fn timeless(record: &Record) -> Vec<Point> {
+/// The curve without the figures that depend on the clock.
+fn timeless(record: &Record) -> Vec<CurvePoint> {
     record
         .curve
         .iter()
-        .map(|point| Point {
+        .map(|point| CurvePoint {
             seconds: 0.0,
             steps_per_second: 0.0,
             learner_utilization: 0.0,
@@ -83,7 +89,7 @@ fn a_seed_fixes_a_single_threaded_run_bit_for_bit() {
 }
 
 #[test]
-fn a_run_goes_on_where_it_was_left() {
+fn a_run_is_continued_from_its_checkpoint() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let first = run(&small(dir.path(), 1000));
     assert_eq!(
@@ -92,7 +98,7 @@ fn a_run_goes_on_where_it_was_left() {
     );
     let left = saved(dir.path());
 
-    // Nothing is left to do: nothing changes.
+    // A run that is finished stays as it is.
     let again = run(&Training {
         config: None,
         overrides: Overrides::default(),
@@ -116,7 +122,7 @@ fn a_run_goes_on_where_it_was_left() {
         &small(dir.path(), 2000),
         &AtomicBool::new(false),
         &mut |event| {
-            if let Event::Begun { steps, .. } = event {
+            if let TrainEvent::Begun { steps, .. } = event {
                 begun_at = Some(steps);
             }
         },
@@ -144,10 +150,10 @@ fn a_run_goes_on_where_it_was_left() {
     assert_ne!(right.parameters, left.parameters);
     assert_eq!(right.moments.len(), 2 * right.parameters.len());
 
-    // The same checkpoint leads to the same end.
+    // The same checkpoint leads to the same parameters.
     run(&small(copy.path(), 2000));
     assert_eq!(saved(copy.path()).parameters, right.parameters);
-    // The account is on the disk, too.
+    // The record is on the disk, too.
     let json = fs::read(dir.path().join("train.json")).expect("written");
     let read: Record = serde_json::from_slice(&json).expect("a record");
     assert_eq!(
@@ -167,7 +173,7 @@ fn an_interrupted_run_can_be_continued() {
 }
 
 #[test]
-fn actors_beside_the_learner_feed_it() {
+fn actor_threads_supply_the_learner_under_both_queue_policies() {
     for when_full in [config::WhenFull::DropOldest, config::WhenFull::Wait] {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut training = small(dir.path(), 2000);
@@ -185,20 +191,20 @@ fn actors_beside_the_learner_feed_it() {
 }
 
 #[test]
-fn the_return_asked_for_ends_a_run() {
+fn a_run_ends_when_its_mean_return_is_reached() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let mut training = small(dir.path(), 1_000_000);
     if let Some(config) = &mut training.config {
         config.until_return = Some(5.0);
     }
     let record = run(&training);
-    // Any policy holds the pole for some ten steps: the first hundred episodes suffice.
+    // Any policy holds the pole for about ten steps: the first hundred episodes suffice.
     assert_eq!(record.finish, Finish::Return);
     assert!((100..200).contains(&record.last.episodes));
 }
 
 #[test]
-fn what_is_not_this_run_is_refused() {
+fn a_directory_without_this_runs_checkpoint_is_refused() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let path = dir.path().join("checkpoint.bin");
     let refused = |training: &Training| {
@@ -236,7 +242,7 @@ fn what_is_not_this_run_is_refused() {
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named() {
+fn the_error_of_a_missing_device_has_its_name() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let mut training = small(dir.path(), 40);
     training.overrides.device = Some(DeviceKind::Cuda);
@@ -250,7 +256,7 @@ fn a_device_that_is_not_there_is_named() {
 }
 
 #[test]
-fn memory_finds_the_prize() {
+fn an_lstm_solves_the_corridor() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let config = "
         actors = 0
@@ -276,7 +282,7 @@ fn memory_finds_the_prize() {
         config: Some(toml::from_str(config).expect("settings")),
         ..small(dir.path(), 60_000)
     });
-    // Who forgets the sign gets (0.94 − 0.56) / 2 at best.
+    // Without memory of the sign the best return is (0.94 − 0.56) / 2.
     assert_eq!(record.finish, Finish::Return, "{:?}", record.last);
 }
 
@@ -326,7 +332,7 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     assert_ne!(fs::read(&path).expect("written anew"), bytes);
 }
 
-/// A run from recordings that takes a moment.
+/// A short run from recordings.
 fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
     let mut config = Config::recorded(vec![recording.to_owned()]);
     config.threads = Some(1);
@@ -352,7 +358,7 @@ fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
     }
 }
 
-/// How likely the network in a file makes what was recorded: the mean of ln π(a|x) over its decisions.
+/// The mean of ln π(a|x) over the recorded decisions, under the policy in a file.
 fn likelihood(policy: &Path, recording: &Path) -> f64 {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let recordings = Recordings::open(&[recording.to_owned()]).expect("a recording");
@@ -367,8 +373,8 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
     logs.iter().sum::<f64>() / logs.len() as f64
 }
 
-/// Grows up to 15 segments and shrinks above, mostly.
-fn around_fifteen(query: &cc_agent::policy::Query) -> Vec<f32> {
+/// A behaviour policy that mostly grows below 15 segments and mostly shrinks above.
+fn around_fifteen(query: &cc_core::policy::Query) -> Vec<f32> {
     match query.cwnd < 15 {
         true => vec![0.02, 0.02, 0.02, 0.92, 0.02],
         false => vec![0.02, 0.92, 0.02, 0.02, 0.02],
@@ -376,7 +382,7 @@ fn around_fifteen(query: &cc_agent::policy::Query) -> Vec<f32> {
 }
 
 #[test]
-fn what_nobody_knows_the_probabilities_of_is_cloned() {
+fn actions_recorded_without_probabilities_are_cloned() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
@@ -405,7 +411,7 @@ fn what_nobody_knows_the_probabilities_of_is_cloned() {
     }
     let record = run(&training);
     let found = likelihood(&dir.path().join("run/policy.onnx"), &recording);
-    // Chance is −1.61, and the best −0.39: what it does itself.
+    // A uniform policy has −1.61; the behaviour policy itself has −0.39.
     assert!(found > -0.8, "{found}");
     let last = &record.last;
     assert!(last.td_loss > 0.0 && last.mc_loss > 0.0 && last.mc_loss.is_finite());
@@ -413,7 +419,7 @@ fn what_nobody_knows_the_probabilities_of_is_cloned() {
 }
 
 #[test]
-fn a_policy_is_trained_further_from_what_it_did() {
+fn a_policy_is_trained_further_from_its_own_recordings() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let recording = dir.path().join("a.parquet");
     dataset::tests::record(
@@ -436,7 +442,7 @@ fn a_policy_is_trained_further_from_what_it_did() {
         config.learner.learning_rate = 1e-9;
     }
     run(&further);
-    // It began where the other ended: parameters, and what its inputs go through.
+    // It began where the other ended, with the same parameters and normaliser.
     let (a, b) = (
         saved(&dir.path().join("first")),
         saved(&dir.path().join("further")),

@@ -1,4 +1,4 @@
-//! Getting `rust-src`, the library's source, for some compiler.
+//! Installs `rust-src`, the source of the standard library, for a compiler.
 
 use std::{process::Command, time::Duration};
 
@@ -10,22 +10,27 @@ use crate::{
     process::{self, say},
 };
 
-/// Where a compiler with rust-src can come from, in the order of preference.
+/// A source of a compiler with rust-src; they are tried in this order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Source {
-    /// It is there already.
+    /// The compilers that are installed already.
     Installed,
-    /// rustup adds the source that belongs to the toolchain in use. (Not a new toolchain: installing `nightly` would
-    /// update the one that is there, and bring an LLVM for which few hosts have a linker.)
+    /// rustup, which adds the source that belongs to the toolchain in use. (It installs no new
+    /// toolchain: installing `nightly` would update the present one and bring an LLVM for which few
+    /// hosts have a linker.)
     Rustup,
-    /// Debian's or Ubuntu's packages.
+    /// The packages of Debian or Ubuntu.
     Distribution,
 }
 
 impl Source {
     pub(super) const ALL: [Self; 3] = [Self::Installed, Self::Rustup, Self::Distribution];
 
-    /// Installs a compiler with rust-src from here.
+    /// Installs a compiler with rust-src from this source.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the source is not available on this host or has no such compiler.
     pub(super) fn install(self) -> Result<()> {
         match self {
             Self::Installed => Ok(()),
@@ -36,18 +41,17 @@ impl Source {
 }
 
 fn add_component() -> Result<()> {
-    // A host without network should not wait for rustup's patience to end.
+    // rustup's own retries take much longer on a host without network.
     const LIMIT: Duration = Duration::from_secs(120);
     if process::find_program("rustup").is_none() {
         bail!("there is no rustup");
     }
-    say(
-        "adding rust-src to the toolchain in use by rustup (the BPF target's core library is built from source)",
-    );
+    say("adding rust-src to the toolchain in use by rustup \
+         (the BPF target's core library is built from source)");
     let mut rustup = Command::new("rustup");
     rustup
         .args(["component", "add", "rust-src"])
-        // Its failure has its own message; where in rustup it happened does not matter.
+        // A backtrace would hide rustup's own message.
         .env("RUST_BACKTRACE", "0");
     process::run_within(&mut rustup, LIMIT)
 }
@@ -62,8 +66,9 @@ fn install_packages() -> Result<()> {
     )
 }
 
-/// The first pair of (compiler, source) packages that exists and is new enough. `versioned` are the names of Ubuntu's versioned
-/// compilers; `candidate` tells the version of a package that can be installed.
+/// Returns the first pair of (compiler, source) packages that exists and is new enough. `versioned`
+/// are the names of Ubuntu's versioned compilers; `candidate` returns the version of a package that
+/// can be installed.
 fn pick(
     mut versioned: Vec<String>,
     candidate: impl Fn(&str) -> Option<String>,

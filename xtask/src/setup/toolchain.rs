@@ -1,7 +1,9 @@
-//! What builds the BPF object, and how what this host has is found and judged.
+//! The compilers and linkers that this host has, and the choice of a pair that builds the BPF
+//! object.
 //!
-//! The BPF target has no prebuilt `core`, so the compiler must come with its library's source (`rust-src`); it emits LLVM
-//! bitcode, so `bpf-linker` must understand the bitcode of that compiler's LLVM.
+//! The BPF target has no prebuilt `core`, so the compiler must come with its library's source
+//! (`rust-src`). The compiler emits LLVM bitcode, so `bpf-linker` must understand the bitcode of
+//! that compiler's LLVM.
 
 use std::{
     fs,
@@ -17,7 +19,7 @@ const OLDEST_RUSTC: Release = match parse_release(env!("CARGO_PKG_RUST_VERSION")
     None => panic!("rust-version in Cargo.toml is MAJOR.MINOR"),
 };
 
-/// (major, minor)
+/// A compiler's version, as (major, minor).
 pub(super) type Release = (u32, u32);
 
 /// A compiler and a linker that fit each other.
@@ -56,8 +58,8 @@ impl Compiler {
         self.sysroot.join("bin/rustc")
     }
 
-    /// The cargo to call: that of the same toolchain where there is one (`/usr/bin/cargo` need not belong to
-    /// `/usr/bin/rustc`), as the source of the library may ask for a cargo as new as itself.
+    /// The cargo to call: that of the same toolchain where there is one (`/usr/bin/cargo` need not
+    /// belong to `/usr/bin/rustc`), as the source of the library may need a cargo as new as itself.
     pub(crate) fn cargo(&self) -> PathBuf {
         let own = self.sysroot.join("bin/cargo");
         if self.sysroot != Path::new("/usr") && own.is_file() {
@@ -68,7 +70,7 @@ impl Compiler {
     }
 }
 
-/// A bpf-linker.
+/// An installed bpf-linker, with the major version of its LLVM.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Linker {
     pub(crate) path: PathBuf,
@@ -76,9 +78,10 @@ pub(crate) struct Linker {
 }
 
 impl Linker {
-    /// Asks the bpf-linker at `path` for its LLVM; `None` when it does not run.
+    /// Asks the bpf-linker at `path` for the version of its LLVM; `None` when it does not run.
     pub(super) fn probe(path: PathBuf) -> Option<Self> {
-        // Its own --version does not name the LLVM, but LLVM's does. An output and an input are mandatory; neither is touched.
+        // Its own --version does not name the LLVM, but LLVM's does. An output and an input are
+        // mandatory; neither is read or written.
         let arguments = [
             "--llvm-args=--version",
             "--output",
@@ -90,13 +93,14 @@ impl Linker {
         Some(Self { path, llvm })
     }
 
-    /// LLVM reads the bitcode of every older LLVM; that of a newer one only by luck.
+    /// Whether the linker reads the compiler's bitcode: LLVM reads that of every older LLVM, but
+    /// not always that of a newer one.
     pub(super) fn fits(&self, compiler: &Compiler) -> bool {
         self.llvm >= compiler.llvm
     }
 }
 
-/// The first compiler that some linker fits, with the first such linker.
+/// Chooses the first compiler that any linker fits, with the first such linker.
 pub(super) fn choose(compilers: &[Compiler], linkers: &[Linker]) -> Option<Toolchain> {
     compilers.iter().find_map(|compiler| {
         let linker = linkers.iter().find(|linker| linker.fits(compiler))?;
@@ -107,8 +111,8 @@ pub(super) fn choose(compilers: &[Compiler], linkers: &[Linker]) -> Option<Toolc
     })
 }
 
-/// The installed compilers that have rust-src and are new enough: the one in use first, then rustup's, then the
-/// distribution's.
+/// Lists the installed compilers that have rust-src and are new enough: the one in use first, then
+/// rustup's, then the distribution's.
 pub(super) fn compilers() -> Vec<Compiler> {
     let in_use = process::capture(Command::new("rustc").args(["--print", "sysroot"]));
     let rustup = process::capture(Command::new("rustup").args(["toolchain", "list", "--verbose"]));
@@ -128,7 +132,7 @@ pub(super) fn compilers() -> Vec<Compiler> {
     compilers
 }
 
-/// The installed linkers: set-up's own first.
+/// Lists the installed linkers, the one that set-up installed first.
 pub(super) fn linkers() -> Vec<Linker> {
     [
         Some(installed_linker()),
@@ -140,12 +144,12 @@ pub(super) fn linkers() -> Vec<Linker> {
     .collect()
 }
 
-/// Where set-up installs its own bpf-linker.
+/// The path at which set-up installs its own bpf-linker.
 pub(super) fn installed_linker() -> PathBuf {
     workspace::tools_dir().join("bin/bpf-linker")
 }
 
-/// Whether a package version, such as `1.96.0+dfsg1-1`, is of a compiler that builds the workspace.
+/// Whether a compiler with this package version, such as `1.96.0+dfsg1-1`, builds the workspace.
 pub(super) fn is_new_enough(version: &str) -> bool {
     parse_release(version).is_some_and(new_enough)
 }
@@ -170,7 +174,7 @@ fn probe_compiler(sysroot: PathBuf) -> Option<Compiler> {
     })
 }
 
-/// Ubuntu's versioned compilers, newest first, live in `/usr/lib/rust-MAJOR.MINOR`.
+/// Lists the sysroots of Ubuntu's versioned compilers, newest first: `/usr/lib/rust-MAJOR.MINOR`.
 fn versioned_sysroots() -> Vec<PathBuf> {
     let mut found: Vec<(Release, PathBuf)> = fs::read_dir("/usr/lib")
         .into_iter()
@@ -185,13 +189,14 @@ fn versioned_sysroots() -> Vec<PathBuf> {
     found.into_iter().map(|(_, path)| path).collect()
 }
 
-/// Release and LLVM major from `rustc -vV`.
+/// Parses release and LLVM major version from the output of `rustc -vV`.
 fn parse_rustc(verbose: &str) -> Option<(Release, u32)> {
     let field = |name: &str| verbose.lines().find_map(|line| line.strip_prefix(name));
     Some((parse_release(field("release: ")?)?, parse_llvm(verbose)?))
 }
 
-/// The major of the first "LLVM version MAJOR.MINOR.PATCH" (rustc writes a colon after "version").
+/// Parses the major version of the first "LLVM version MAJOR.MINOR.PATCH" (rustc writes a colon
+/// after "version").
 fn parse_llvm(text: &str) -> Option<u32> {
     let (_, version) = text.split_once("LLVM version")?;
     let digits = version.trim_start_matches([':', ' ']);
@@ -201,7 +206,8 @@ fn parse_llvm(text: &str) -> Option<u32> {
     digits[..end].parse().ok()
 }
 
-/// The directories from `rustup toolchain list --verbose`: the last column of each line.
+/// Parses the directories in the output of `rustup toolchain list --verbose`: the last column of
+/// each line.
 fn parse_toolchains(list: &str) -> Vec<PathBuf> {
     list.lines()
         .filter_map(|line| line.find(['\t', '/']).map(|start| line[start..].trim()))
@@ -210,7 +216,8 @@ fn parse_toolchains(list: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Major and minor of a version. (By hand, as only this much can be evaluated at compile time.)
+/// Parses the major and minor number of a version. (By hand, as `str::parse` cannot be evaluated at
+/// compile time.)
 const fn parse_release(version: &str) -> Option<Release> {
     let bytes = version.as_bytes();
     let mut numbers = [0u32; 2];
@@ -242,8 +249,9 @@ const fn parse_release(version: &str) -> Option<Release> {
 mod tests {
     use super::*;
 
-    const RUSTC: &str = "rustc 1.96.0 (ac68faa20 2026-05-25) (built from a source tarball)\nbinary: rustc\n\
-        commit-date: 2026-05-25\nhost: x86_64-unknown-linux-gnu\nrelease: 1.96.0\nLLVM version: 22.1.8\n";
+    const RUSTC: &str = "rustc 1.96.0 (ac68faa20 2026-05-25) (built from a source tarball)\n\
+        binary: rustc\ncommit-date: 2026-05-25\nhost: x86_64-unknown-linux-gnu\nrelease: 1.96.0\n\
+        LLVM version: 22.1.8\n";
 
     fn compiler(sysroot: &str, llvm: u32) -> Compiler {
         Compiler {
@@ -261,19 +269,19 @@ mod tests {
     }
 
     #[test]
-    fn rustc_tells_release_and_llvm() {
+    fn rustc_prints_release_and_llvm() {
         assert_eq!(parse_rustc(RUSTC), Some(((1, 96), 22)));
         assert_eq!(
             parse_rustc(&RUSTC.replace("1.96.0\nLLVM", "1.101.0-nightly\nLLVM")),
             Some(((1, 101), 22))
         );
-        // Built with another code generator: of no use here.
+        // A compiler with another code generator emits no LLVM bitcode.
         assert_eq!(parse_rustc("release: 1.96.0\n"), None);
         assert_eq!(parse_rustc("LLVM version: 22.1.8\n"), None);
     }
 
     #[test]
-    fn the_linker_tells_its_llvm() {
+    fn the_linker_prints_its_llvm() {
         assert_eq!(
             parse_llvm("Debian LLVM version 22.1.8\n  Optimized build.\n"),
             Some(22)
@@ -300,10 +308,10 @@ mod tests {
 
     #[test]
     fn rustup_lists_directories_in_its_last_column() {
-        let list = "stable-x86_64-unknown-linux-gnu (active, default) /home/u/.rustup/toolchains/stable\n\
+        let list = "stable-x86_64-unknown-linux-gnu (active, default) /home/u/.rustup/stable\n\
             nightly-x86_64-unknown-linux-gnu\t/home/u/my dir/nightly\nno installed toolchains\n";
         let expected: [PathBuf; 2] = [
-            "/home/u/.rustup/toolchains/stable".into(),
+            "/home/u/.rustup/stable".into(),
             "/home/u/my dir/nightly".into(),
         ];
         assert_eq!(parse_toolchains(list), expected);

@@ -15,7 +15,7 @@ use std::{
 };
 
 use anyhow::Context;
-use cc_trainer::link::{LinkError, Namespace};
+use cc_testbed::link::{LinkError, Namespace};
 use nix::{
     errno::Errno,
     mount::{MsFlags, mount},

@@ -6,10 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_trainer::{
-    link::{DirectionObservation, Observation},
-    scenario::{Direction, Scenario},
-};
+use cc_sim::path::DirectionObservation;
+use cc_sim::scenario::{Direction, Scenario};
+use cc_testbed::link::LinkObservation;
 
 /// Time between two lines of output.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -21,7 +20,7 @@ pub(super) struct Live<'a> {
     scenario: &'a Scenario,
     start: Instant,
     lines: u32,
-    last: Option<Observation>,
+    last: Option<LinkObservation>,
 }
 
 impl<'a> Live<'a> {
@@ -41,25 +40,29 @@ impl<'a> Live<'a> {
     }
 
     /// Prints the next line, from the link's counters.
-    pub(super) fn show(&mut self, observation: Observation) {
+    pub(super) fn show(&mut self, observation: LinkObservation) {
         let mut text = String::new();
         if self.lines.is_multiple_of(PAGE) {
             let columns = "   in    out     of  queue    delay   p95 drops";
             text += &format!("        | forward (Mbit/s, kB, ms){:24}| reverse\n", "");
             text += &format!("   time |{columns} |{columns}\n");
         }
-        let _ = write!(text, "{:6.0} s", observation.forward.elapsed.as_secs_f64());
+        let _ = write!(
+            text,
+            "{:6.0} s",
+            observation.path.forward.elapsed.as_secs_f64()
+        );
         let last = self.last.as_ref();
         let ways = [
             (
                 &self.scenario.forward,
-                &observation.forward,
-                last.map(|last| &last.forward),
+                &observation.path.forward,
+                last.map(|last| &last.path.forward),
             ),
             (
                 &self.scenario.reverse,
-                &observation.reverse,
-                last.map(|last| &last.reverse),
+                &observation.path.reverse,
+                last.map(|last| &last.path.reverse),
             ),
         ];
         for (model, now, before) in ways {
@@ -78,14 +81,19 @@ impl<'a> Live<'a> {
 }
 
 /// Returns a line about a whole run.
-pub(super) fn summary(scenario: &Scenario, observation: &Observation) -> String {
-    let elapsed = observation.forward.elapsed;
+pub(super) fn summary(scenario: &Scenario, observation: &LinkObservation) -> String {
+    let LinkObservation {
+        path,
+        forward,
+        reverse,
+    } = observation;
+    let elapsed = path.forward.elapsed;
     let mut text = format!("{:.1} s", elapsed.as_secs_f64());
     let ways = [
-        ("forward", &scenario.forward, &observation.forward),
-        ("reverse", &scenario.reverse, &observation.reverse),
+        ("forward", &scenario.forward, &path.forward, forward),
+        ("reverse", &scenario.reverse, &path.reverse, reverse),
     ];
-    for (way, model, observed) in ways {
+    for (way, model, observed, host) in ways {
         let total = observed.total();
         let rate = megabits(total.delivered.bytes, elapsed);
         let _ = write!(text, "; {way} {rate:.3} Mbit/s");
@@ -97,7 +105,7 @@ pub(super) fn summary(scenario: &Scenario, observation: &Observation) -> String 
             let _ = write!(text, ", delay {mean:.2} ms (p95 {p95:.2})");
         }
         let (dropped, arrived) = (total.dropped.total().packets, total.arrived.packets);
-        let late = milliseconds(observed.lateness.quantile(0.999));
+        let late = milliseconds(host.lateness.quantile(0.999));
         let _ = write!(
             text,
             ", {dropped} of {arrived} packets dropped, p99.9 {late:.3} ms late"

@@ -1,9 +1,9 @@
 //! Why the configuration of an environment cannot be used.
 
-use cc_agent::environment::EnvironmentError;
+use cc_core::interface::InterfaceError;
 
 use super::schemes::SCHEMES;
-use crate::scenario::ScenarioError;
+use cc_sim::scenario::ScenarioError;
 
 /// Why a [`NetworkConfig`] cannot be used. The message names the setting.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +23,7 @@ pub enum NetworkConfigError {
     },
     /// The policy's observation, actions or windows are not valid.
     #[error("policy.{0}")]
-    Interface(#[from] EnvironmentError),
+    Interface(#[from] InterfaceError),
     /// The configuration has no links entry.
     #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
     NoLinks,

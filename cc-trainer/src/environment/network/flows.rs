@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::NetworkConfigError;
 use super::range::{check, milliseconds};
 use super::schemes::SCHEMES;
-use crate::scenario::{Flow, MAX_FLOWS};
+use cc_sim::scenario::{Flow, MAX_FLOWS};
 
 /// The flows on a link: learned ones, and optionally background flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

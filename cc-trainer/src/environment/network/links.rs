@@ -12,7 +12,7 @@ use super::NetworkConfigError;
 use super::flows::{Flows, check_scheme};
 use super::random::RandomLinks;
 use super::range::check;
-use crate::scenario::{self, Scenario};
+use cc_sim::scenario::{self, Scenario};
 
 /// One `[[links]]` entry: a kind of link and how often it is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,14 +1,14 @@
 //! The reward that training maximises, computed from the simulator's ground truth or
 //! from the agent's own measurements.
 
-use cc_agent::environment::Environment as Interface;
-use cc_agent::reward::Terms;
+use cc_core::interface::Interface;
+use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
 use super::truth::Truth;
-use crate::path::Nanos;
-use crate::sim::{FlowTotals, Simulation};
+use cc_sim::path::Nanos;
+use cc_sim::sim::{FlowTotals, Simulation};
 
 /// Payload of a full-sized segment, bits.
 const PAYLOAD_BITS: f64 = 1448.0 * 8.0;

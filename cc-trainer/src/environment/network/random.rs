@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::NetworkConfigError;
 use super::range::{Range, Sometimes, check, draw, logarithmic, milliseconds, ordered};
-use crate::scenario::{
+use cc_sim::scenario::{
     Cellular, Delay, DelayChange, Direction, Flow, Loss, MTU, Poisson, Policer, Queue, Rate,
     RatePoint, Scenario, Service, Trace,
 };

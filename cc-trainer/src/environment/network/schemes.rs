@@ -4,9 +4,9 @@ use cc_ebpf::Settings;
 use rand::RngExt;
 use rand::rngs::Xoshiro256PlusPlus;
 
-use crate::scenario::Scenario;
-use crate::sim::Control;
-use crate::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
+use cc_sim::scenario::Scenario;
+use cc_sim::sim::Control;
+use cc_sim::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
 
 /// Congestion controls that background flows may run in the simulator.
 pub const SCHEMES: [&str; 4] = ["bbr", "copa", "cubic", "reno"];

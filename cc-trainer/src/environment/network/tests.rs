@@ -179,7 +179,7 @@ fn random_families_draw_within_their_ranges() {
             let truth = Truth::new(&scenario, 5_000_000_000);
             least = least.min(truth.mean_bits_per_second);
             most = most.max(truth.mean_bits_per_second);
-            lossy += u32::from(scenario.forward.loss != crate::scenario::Loss::None);
+            lossy += u32::from(scenario.forward.loss != cc_sim::scenario::Loss::None);
             let delay = scenario.forward.delay.base.as_secs_f64();
             assert!((0.005..0.0501).contains(&delay));
             assert!(scenario.forward.queue.bytes >= Some(1500));

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::path::Nanos;
-use crate::scenario::{Loss, MTU, Scenario, Service};
-use crate::sim::Simulation;
+use cc_sim::path::Nanos;
+use cc_sim::scenario::{Loss, MTU, Scenario, Service};
+use cc_sim::sim::Simulation;
 
 /// Ground truth about the link of one episode.
 #[derive(Clone, Debug)]
@@ -155,7 +155,7 @@ impl Truth {
     }
 }
 
-fn delay_at(delay: &crate::scenario::Delay, now: Nanos) -> Duration {
+fn delay_at(delay: &cc_sim::scenario::Delay, now: Nanos) -> Duration {
     let changes = delay.changes.iter();
     changes
         .take_while(|change| nanos(change.at) <= now)

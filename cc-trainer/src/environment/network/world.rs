@@ -1,6 +1,6 @@
 //! The configuration of the environment, and its checked form that environments share.
 
-use cc_agent::environment::Environment as Interface;
+use cc_core::interface::Interface;
 use cc_ebpf::{Settings, Startup};
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +8,9 @@ use super::links::{Entry, Links};
 use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
 use super::{NetworkConfigError, Objective, Spec};
-use crate::sim::RECEIVER_REST;
-use crate::sim::control::learned::Learned;
-use crate::sim::serve::{Delay, Mode};
+use cc_sim::sim::RECEIVER_REST;
+use cc_sim::sim::control::learned::Learned;
+use cc_sim::sim::serve::{Delay, Mode};
 
 /// Configuration of the simulated links and of the reward, `[environment]` of kind `network`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,29 +1,30 @@
-//! The backward pass of some lanes, on one thread.
+//! The backward pass over some sequences of a batch, on one thread.
 
 use std::ops::Range;
 
 use super::{
-    matrix::{Matrix, Packed, View, ViewMut, Write, multiply, sum_rows},
+    matrix::{Matrix, Packed, View, ViewMut, multiply, sum_rows},
     pass::{Pass, copy},
     real::Real,
     vectorised::vectorised,
     weights::Weights,
 };
-use crate::model::{Activation, Array, Layer, Shape};
+use crate::model::{Activation, Array, Layer, Shape, Write};
 
-/// The derivatives of the loss by what a [`Pass`] computed, and by the parameters.
+/// The derivatives of the loss by the activations of a [`Pass`], and by the parameters.
 #[derive(Debug)]
 pub(super) struct Backward<R> {
-    /// `[T·B, A]`, to be set before [`run`](Self::run).
+    /// By the logits, `[T·B, A]`; set by [`take`](Self::take).
     pub(super) logits: Matrix<R>,
-    /// `[T·B, 1]`, likewise.
+    /// By the baselines, `[T·B, 1]`; set by [`take`](Self::take).
     pub(super) baseline: Matrix<R>,
-    /// `[T·B, 64]`.
+    /// By the critic's hidden layer, `[T·B, 64]`.
     critic: Option<Matrix<R>>,
-    /// `[T·B, S]`.
+    /// By the LSTM's hidden states, `[T·B, S]`.
     h: Option<Matrix<R>>,
+    /// By the outputs of the trunk's layers.
     trunk: Vec<Matrix<R>>,
-    /// In [`Layout`](crate::model::Layout)'s order.
+    /// By the parameters, in [`ParameterLayout`](crate::model::ParameterLayout)'s order.
     pub(super) gradient: Vec<R>,
 }
 
@@ -43,6 +44,7 @@ impl<R: Real> Backward<R> {
         }
     }
 
+    /// Makes room for this many rows, T times the thread's sequences, and for the gradient.
     pub(super) fn resize(&mut self, rows: usize, parameters: usize) {
         let heads = [&mut self.logits, &mut self.baseline];
         let middle = self.critic.iter_mut().chain(&mut self.h);
@@ -52,11 +54,12 @@ impl<R: Real> Backward<R> {
         self.gradient.resize(parameters, R::ZERO);
     }
 
-    /// Takes in some lanes of the derivatives by the outputs.
+    /// Copies the derivatives by the outputs of the thread's sequences, from those of a
+    /// whole batch of `all` sequences.
     pub(super) fn take(
         &mut self,
         all: usize,
-        lanes: Range<usize>,
+        sequences: Range<usize>,
         d_logits: &[R],
         d_baseline: &[R],
     ) {
@@ -64,14 +67,14 @@ impl<R: Real> Backward<R> {
         copy(
             d_logits,
             all,
-            lanes.clone(),
+            sequences.clone(),
             actions,
             self.logits.rows_mut(),
         );
-        copy(d_baseline, all, lanes, 1, self.baseline.rows_mut());
+        copy(d_baseline, all, sequences, 1, self.baseline.rows_mut());
     }
 
-    /// Computes the gradient. Overwrites the pass's gates.
+    /// Computes the gradient. The derivatives overwrite the pass's gates.
     pub(super) fn run(
         &mut self,
         weights: &Weights<R>,
@@ -103,7 +106,7 @@ impl<R: Real> Backward<R> {
                     derivative,
                     Write::Replace,
                 );
-                bend(derivative, hidden, Activation::Relu);
+                through_activation(derivative, hidden, Activation::Relu);
                 of_layer(first, features, derivative, gradient);
                 down(weights, &first.weights, derivative, below, Write::Add);
             }
@@ -123,7 +126,7 @@ impl<R: Real> Backward<R> {
         if let (Some(dh), Some((lstm, _)), Some(arrays), Some(recurrent)) =
             (&self.h, &mut pass.lstm, &layout.lstm, recurrent_transposed)
         {
-            lstm.backward(recurrent, &pass.keep, dh);
+            lstm.backward(recurrent, &pass.not_done, dh);
             let gates = &lstm.gates;
             of_matrix(&arrays.input, pass.trunk[top].view(), gates, gradient);
             of_matrix(&arrays.recurrent, lstm.h_before.view(), gates, gradient);
@@ -136,7 +139,7 @@ impl<R: Real> Backward<R> {
         for (i, layer) in layout.trunk.iter().enumerate().rev() {
             let (lower, upper) = self.trunk.split_at_mut(i);
             let derivative = &mut upper[0];
-            bend(derivative, &pass.trunk[i], weights.shape().activation);
+            through_activation(derivative, &pass.trunk[i], weights.shape().activation);
             let input = match i.checked_sub(1) {
                 Some(before) => pass.trunk[before].view(),
                 None => pass.observation.view(),
@@ -149,7 +152,7 @@ impl<R: Real> Backward<R> {
     }
 }
 
-/// The gradient of a layer's parameters, from the derivatives by its sums.
+/// Computes the gradient of a layer's parameters from the derivatives by its pre-activations.
 fn of_layer<R: Real>(
     layer: &Layer,
     input: View<'_, R>,
@@ -160,7 +163,7 @@ fn of_layer<R: Real>(
     sum_rows(derivative, layer.bias.of_mut(gradient));
 }
 
-/// Those of its weights alone: xᵀ d, once over all steps and lanes.
+/// Computes the gradient of weights, xᵀ d, in one product over all steps and sequences.
 fn of_matrix<R: Real>(
     array: &Array,
     input: View<'_, R>,
@@ -172,7 +175,7 @@ fn of_matrix<R: Real>(
     multiply(input, derivative.view(), into, Write::Replace);
 }
 
-/// The derivatives by the input of a product with weights, as many of its columns as `below` has.
+/// Computes the derivatives by a layer's input, for as many of its columns as `below` has.
 fn down<R: Real>(
     weights: &Weights<R>,
     array: &Array,
@@ -185,8 +188,8 @@ fn down<R: Real>(
     multiply(derivative.view(), transposed, into, write);
 }
 
-/// From derivatives by a layer's outputs y to those by its sums.
-fn bend<R: Real>(derivative: &mut Matrix<R>, y: &Matrix<R>, activation: Activation) {
+/// Turns the derivatives by a layer's outputs y into those by its pre-activations.
+fn through_activation<R: Real>(derivative: &mut Matrix<R>, y: &Matrix<R>, activation: Activation) {
     vectorised(
         #[inline(always)]
         || {

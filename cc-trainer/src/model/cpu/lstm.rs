@@ -1,30 +1,35 @@
-//! The LSTM over time: a product with the recurrent weights and a cell at every step, forward and backward.
+//! The LSTM over time: a product with the recurrent weights and a cell at
+//! every step, forward and backward.
 //!
-//! i, f, o = σ(…), g = tanh(…) of x W + h U + b;  c ← f c + i g;  h ← o tanh c. (Hochreiter and Schmidhuber 1997, with the
-//! forget gate of Gers et al. 2000.)
+//! i, f, o = σ(…), g = tanh(…) of x W + h U + b;  c ← f c + i g;  h ← o tanh c (Hochreiter and
+//! Schmidhuber 1997, with the forget gate of Gers et al. 2000).
 
 use super::{
-    matrix::{Matrix, Packed, View, Write},
+    matrix::{Matrix, Packed, View},
     real::Real,
     vectorised::vectorised,
 };
+use crate::model::Write;
 
-/// What the LSTM computed at the steps of some sequences. Row t · lanes + lane of a matrix belongs to step t of a lane.
+/// The LSTM's activations for T steps of B sequences. Row t·B + b of a matrix belongs to
+/// step t of sequence b.
 #[derive(Debug)]
 pub(super) struct Lstm<R> {
     units: usize,
-    /// `[T·B, 4 S]`: x W before the forward pass, the gates i, f, g, o after it, and the loss's derivatives by what
-    /// the gates' nonlinearities took after the backward pass.
+    /// `[T·B, 4 S]`: x W before the forward pass; the gates i, f, g, o after it; and the loss's
+    /// derivatives by the gates' pre-activations after the backward pass.
     pub(super) gates: Matrix<R>,
-    /// `[T·B, S]`: the h that a step began with, after a new episode forgot the old one.
+    /// `[T·B, S]`: the hidden state before a step; 0 where an episode begins.
     pub(super) h_before: Matrix<R>,
-    /// `[T·B, S]`: c, likewise.
+    /// `[T·B, S]`: the cell state before a step; 0 where an episode begins.
     c_before: Matrix<R>,
-    /// `[T·B, S]`: the c that a step ended with.
+    /// `[T·B, S]`: the cell state after a step.
     c: Matrix<R>,
-    /// `[B, S]`: the derivatives by h and c that the step after the current one gives.
+    /// `[B, S]`: in the backward pass, the derivatives by the hidden state from the next step.
     dh: Matrix<R>,
+    /// `[B, S]`: in the backward pass, the derivatives by the cell state from the next step.
     dc: Matrix<R>,
+    /// Memory for products with few rows.
     scratch: Vec<R>,
 }
 
@@ -46,37 +51,42 @@ impl<R: Real> Lstm<R> {
         self.units
     }
 
-    pub(super) fn resize(&mut self, steps: usize, lanes: usize) {
-        let rows = steps * lanes;
+    pub(super) fn resize(&mut self, steps: usize, batch_size: usize) {
+        let rows = steps * batch_size;
         self.gates.resize(rows);
         for matrix in [&mut self.h_before, &mut self.c_before, &mut self.c] {
             matrix.resize(rows);
         }
-        self.dh.resize(lanes);
-        self.dc.resize(lanes);
+        self.dh.resize(batch_size);
+        self.dc.resize(batch_size);
     }
 
-    /// Takes `gates` from x W to the gates and gives `h [T·B, S…]`, from `keep [T·B]` and the state before, `[B, S]`.
+    /// Runs the forward pass: turns x W in `gates` into the gates, and writes the hidden
+    /// states to the first S columns of `h`, `[T·B, S…]`. `not_done` is `[T·B]`, the
+    /// state before is `[B, S]`.
     pub(super) fn forward(
         &mut self,
         recurrent: &Packed<R>,
         bias: &[R],
-        keep: &[R],
+        not_done: &[R],
         [h_first, c_first]: [View<'_, R>; 2],
         h: &mut Matrix<R>,
     ) {
-        let lanes = h_first.len();
-        for start in (0..keep.len()).step_by(lanes.max(1)) {
-            let rows = start..start + lanes;
-            for lane in 0..lanes {
-                let row = start + lane;
+        let batch_size = h_first.len();
+        for start in (0..not_done.len()).step_by(batch_size.max(1)) {
+            let rows = start..start + batch_size;
+            for sequence in 0..batch_size {
+                let row = start + sequence;
                 let (h, c) = if start == 0 {
-                    (h_first.row(lane), c_first.row(lane))
+                    (h_first.row(sequence), c_first.row(sequence))
                 } else {
-                    (&h.row(row - lanes)[..self.units], self.c.row(row - lanes))
+                    (
+                        &h.row(row - batch_size)[..self.units],
+                        self.c.row(row - batch_size),
+                    )
                 };
-                scale(h, keep[row], self.h_before.row_mut(row));
-                scale(c, keep[row], self.c_before.row_mut(row));
+                scale(h, not_done[row], self.h_before.row_mut(row));
+                scale(c, not_done[row], self.c_before.row_mut(row));
             }
             recurrent.multiply(
                 self.h_before.view().rows(rows.clone()),
@@ -101,29 +111,32 @@ impl<R: Real> Lstm<R> {
         }
     }
 
-    /// Takes `gates` from the gates to derivatives, from those by h, `dh [T·B, S…]`.
+    /// Runs the backward pass: turns the gates in `gates` into derivatives by their
+    /// pre-activations, from the derivatives by the hidden states in the first S
+    /// columns of `dh`, `[T·B, S…]`.
     pub(super) fn backward(
         &mut self,
         recurrent_transposed: &Packed<R>,
-        keep: &[R],
+        not_done: &[R],
         dh: &Matrix<R>,
     ) {
-        let lanes = self.dh.view().len();
+        let batch_size = self.dh.view().len();
         self.dh.fill(R::ZERO);
         self.dc.fill(R::ZERO);
-        for start in (0..keep.len()).step_by(lanes.max(1)).rev() {
+        for start in (0..not_done.len()).step_by(batch_size.max(1)).rev() {
             vectorised(
                 #[inline(always)]
                 || {
-                    for lane in 0..lanes {
-                        let row = start + lane;
-                        // Of the step after this one: 0 where an episode began there.
-                        let keep_after = keep.get(row + lanes).copied().unwrap_or(R::ZERO);
+                    for sequence in 0..batch_size {
+                        let row = start + sequence;
+                        // The mask of the next step: 0 where an episode begins there.
+                        let not_done_after =
+                            not_done.get(row + batch_size).copied().unwrap_or(R::ZERO);
                         cell_backward(
                             self.gates.row_mut(row),
-                            keep_after,
-                            (&dh.row(row)[..self.units], self.dh.row(lane)),
-                            self.dc.row_mut(lane),
+                            not_done_after,
+                            (&dh.row(row)[..self.units], self.dh.row(sequence)),
+                            self.dc.row_mut(sequence),
                             self.c_before.row(row),
                             self.c.row(row),
                         );
@@ -132,7 +145,7 @@ impl<R: Real> Lstm<R> {
             );
             if start > 0 {
                 recurrent_transposed.multiply(
-                    self.gates.view().rows(start..start + lanes),
+                    self.gates.view().rows(start..start + batch_size),
                     self.dh.view_mut(),
                     Write::Replace,
                     &mut self.scratch,
@@ -141,12 +154,12 @@ impl<R: Real> Lstm<R> {
         }
     }
 
-    /// Of each lane, c after the last step.
+    /// The cell state of each sequence after the last step.
     pub(super) fn c_after(&self) -> impl Iterator<Item = &[R]> {
-        let lanes = self.dh.view().len();
+        let batch_size = self.dh.view().len();
         self.c
             .rows()
-            .skip(self.c.view().len().saturating_sub(lanes))
+            .skip(self.c.view().len().saturating_sub(batch_size))
     }
 }
 
@@ -156,7 +169,7 @@ fn scale<R: Real>(from: &[R], factor: R, into: &mut [R]) {
     }
 }
 
-/// One step of one lane. `gates`: x W + h U, then the gates.
+/// One step of one sequence. `gates` holds x W + h U before, and the gates after.
 #[inline(always)]
 fn cell<R: Real>(gates: &mut [R], bias: &[R], c_before: &[R], c: &mut [R], h: &mut [R]) {
     let units = c.len();
@@ -174,12 +187,14 @@ fn cell<R: Real>(gates: &mut [R], bias: &[R], c_before: &[R], c: &mut [R], h: &m
     }
 }
 
-/// One step of one lane back. `gates`: the gates, then the derivatives by what their nonlinearities took; `dh`: by h
-/// from the heads, and from the step after; `dc`: by c from the step after, then by the c before this step.
+/// One step of one sequence in the backward pass. `gates` holds the gates before, and the
+/// derivatives by their pre-activations after; `dh` has the derivatives by h from the
+/// heads and from the next step; `dc` has those by the c after this step before, and by
+/// the c before this step after.
 #[inline(always)]
 fn cell_backward<R: Real>(
     gates: &mut [R],
-    keep_after: R,
+    not_done_after: R,
     dh: (&[R], &[R]),
     dc: &mut [R],
     c_before: &[R],
@@ -190,9 +205,9 @@ fn cell_backward<R: Real>(
     let (dh_heads, dh_after) = (&dh.0[..units], &dh.1[..units]);
     let (dc, c_before) = (&mut dc[..units], &c_before[..units]);
     for j in 0..units {
-        let dh = dh_heads[j] + keep_after * dh_after[j];
+        let dh = dh_heads[j] + not_done_after * dh_after[j];
         let tanh_c = c[j].tanh();
-        let by_c = keep_after * dc[j] + dh * o[j] * (R::ONE - tanh_c * tanh_c);
+        let by_c = not_done_after * dc[j] + dh * o[j] * (R::ONE - tanh_c * tanh_c);
         let (by_i, by_f, by_g, by_o) = (by_c * g[j], by_c * c_before[j], by_c * i[j], dh * tanh_c);
         dc[j] = by_c * f[j];
         i[j] = by_i * i[j] * (R::ONE - i[j]);

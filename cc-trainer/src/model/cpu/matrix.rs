@@ -1,4 +1,4 @@
-//! Matrices and their products. All arithmetic is done on the calling thread.
+//! Matrices and their products, computed on the calling thread.
 
 mod packed;
 
@@ -8,8 +8,9 @@ use gemm::Parallelism;
 
 pub(super) use self::packed::Packed;
 use super::{real::Real, vectorised::vectorised};
+use crate::model::Write;
 
-/// A matrix whose rows begin on multiples of 16 elements.
+/// A row-major matrix whose rows begin at multiples of 16 elements.
 #[derive(Debug)]
 pub(super) struct Matrix<R> {
     data: Vec<R>,
@@ -19,7 +20,7 @@ pub(super) struct Matrix<R> {
 }
 
 impl<R: Real> Matrix<R> {
-    /// Without rows yet.
+    /// A matrix of this width without rows.
     pub(super) fn new(cols: usize) -> Self {
         Self {
             data: Vec::new(),
@@ -29,7 +30,7 @@ impl<R: Real> Matrix<R> {
         }
     }
 
-    /// Makes room for this many rows. What they hold is not defined.
+    /// Makes room for this many rows. Their content is unspecified.
     pub(super) fn resize(&mut self, rows: usize) {
         self.data.resize(rows * self.stride, R::ZERO);
         self.rows = rows;
@@ -83,7 +84,7 @@ impl<R: Real> Matrix<R> {
     }
 }
 
-/// A matrix or a part of one, to read.
+/// A borrowed matrix, or a part of one.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a, R> {
     data: &'a [R],
@@ -94,7 +95,7 @@ pub(super) struct View<'a, R> {
 }
 
 impl<'a, R: Real> View<'a, R> {
-    /// Of a row-major array `[rows, cols]`.
+    /// A view of a row-major array `[rows, cols]`.
     pub(super) fn of(data: &'a [R], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "an array of its matrix's size");
         Self {
@@ -115,7 +116,7 @@ impl<'a, R: Real> View<'a, R> {
         }
     }
 
-    /// The first columns.
+    /// The part with the first `cols` columns.
     pub(super) fn columns(self, cols: usize) -> Self {
         assert!(cols <= self.cols, "columns of the matrix");
         Self { cols, ..self }
@@ -131,7 +132,7 @@ impl<'a, R: Real> View<'a, R> {
         }
     }
 
-    /// Number of rows.
+    /// The number of rows of the view.
     pub(super) fn len(&self) -> usize {
         self.rows
     }
@@ -147,7 +148,7 @@ impl<'a, R: Real> View<'a, R> {
     }
 }
 
-/// A matrix or a part of one, to write.
+/// A mutably borrowed matrix, or a part of one.
 pub(super) struct ViewMut<'a, R> {
     data: &'a mut [R],
     rows: usize,
@@ -156,12 +157,12 @@ pub(super) struct ViewMut<'a, R> {
 }
 
 impl<'a, R: Real> ViewMut<'a, R> {
-    /// Number of columns.
+    /// The number of columns of the view.
     pub(super) fn width(&self) -> usize {
         self.cols
     }
 
-    /// Of a row-major array `[rows, cols]`.
+    /// A view of a row-major array `[rows, cols]`.
     pub(super) fn of(data: &'a mut [R], rows: usize, cols: usize) -> Self {
         assert_eq!(data.len(), rows * cols, "an array of its matrix's size");
         Self {
@@ -182,21 +183,14 @@ impl<'a, R: Real> ViewMut<'a, R> {
         }
     }
 
-    /// The first columns.
+    /// The part with the first `cols` columns.
     pub(super) fn columns(self, cols: usize) -> Self {
         assert!(cols <= self.cols, "columns of the matrix");
         Self { cols, ..self }
     }
 }
 
-/// What becomes of what a product is written over.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Write {
-    Add,
-    Replace,
-}
-
-/// a · b into c.
+/// Writes a · b to c, or adds it.
 pub(super) fn multiply<R: Real>(a: View<'_, R>, b: View<'_, R>, c: ViewMut<'_, R>, write: Write) {
     assert!(
         a.cols == b.rows && (c.rows, c.cols) == (a.rows, b.cols),
@@ -211,8 +205,8 @@ pub(super) fn multiply<R: Real>(a: View<'_, R>, b: View<'_, R>, c: ViewMut<'_, R
             && spans(c.data.len(), c.rows, c.stride, c.cols, 1),
         "matrices within their arrays"
     );
-    // SAFETY: every index that the sizes and strides allow lies within the slices (asserted above); c is borrowed
-    // mutably, so that it overlaps neither a nor b. An array's strides fit isize.
+    // SAFETY: every index that the sizes and strides allow is within the slices (asserted above); c
+    // is borrowed mutably, so that it overlaps neither a nor b; the strides of an array fit isize.
     unsafe {
         gemm::gemm(
             c.rows,
@@ -238,7 +232,7 @@ pub(super) fn multiply<R: Real>(a: View<'_, R>, b: View<'_, R>, c: ViewMut<'_, R
     }
 }
 
-/// The sum of the rows of a into a row.
+/// Writes the sum of the rows of a.
 pub(super) fn sum_rows<R: Real>(a: &Matrix<R>, into: &mut [R]) {
     vectorised(
         #[inline(always)]
@@ -259,7 +253,7 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     #[test]
-    fn products_are_sums_of_products() {
+    fn both_kinds_of_product_agree_with_the_definition() {
         let mut rng = StdRng::seed_from_u64(1);
         for (m, k, n) in [
             (1, 1, 1),

@@ -1,20 +1,22 @@
-//! RMSprop, element by element.
+//! RMSprop on slices of the parameters.
 
 use super::{real::Real, vectorised::vectorised};
 use crate::model::RmsProp;
 
-/// A step of [`RmsProp`] along gradients that are scaled first:
-/// v ← α v + (1 - α) g²;  u = g / (√v + ε);  m ← μ m + u;  θ ← θ - η m (as PyTorch's `RMSprop`, not centred).
-pub(super) struct Update<R> {
+/// A step of [`RmsProp`] along a gradient g that is scaled first, as PyTorch's `RMSprop`, not
+/// centred: v ← α v + (1 − α) g²;  u = g / (√v + ε);  m ← μ m + u;  θ ← θ − η m.
+pub(super) struct RmsPropStep<R> {
+    /// Factor of the gradient, which clips its norm.
     scale: R,
     decay: R,
+    /// 1 − α, the weight of the new square.
     rest: R,
     epsilon: R,
     momentum: R,
     learning_rate: R,
 }
 
-impl<R: Real> Update<R> {
+impl<R: Real> RmsPropStep<R> {
     pub(super) fn new(optimiser: &RmsProp, scale: f32) -> Self {
         let decay = R::from(optimiser.decay);
         Self {
@@ -27,7 +29,7 @@ impl<R: Real> Update<R> {
         }
     }
 
-    /// Slices of the same part of all arrays; without velocities there is no momentum.
+    /// Takes the step on the same part of all arrays. `velocity` is `None` without momentum.
     pub(super) fn apply(
         &self,
         gradient: &[R],
@@ -71,7 +73,7 @@ impl<R: Real> Update<R> {
     }
 }
 
-/// In f64, as 16 partial sums.
+/// The sum of squares in f64, by 16 partial sums.
 pub(super) fn sum_of_squares<R: Real>(slice: &[R]) -> f64 {
     let mut sums = [0.0; 16];
     let (whole, rest) = slice.as_chunks::<16>();

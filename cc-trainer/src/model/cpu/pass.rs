@@ -1,34 +1,36 @@
-//! The forward pass of some lanes, on one thread.
+//! The forward pass over some sequences of a batch, on one thread.
 
 use std::ops::Range;
 
 use super::{
     lstm::Lstm,
-    matrix::{Matrix, View, Write, multiply},
+    matrix::{Matrix, View, multiply},
     real::Real,
     vectorised::vectorised,
     weights::Weights,
 };
-use crate::model::{Activation, CRITIC_WIDTH, Layer, Outputs, Sequences, Shape};
+use crate::model::{Activation, CRITIC_WIDTH, Layer, Outputs, Sequences, Shape, Write};
 
-/// What the network computed for some lanes. Row t · lanes + lane of a matrix belongs to step t of a lane.
+/// The network's activations for some sequences of a batch. With n such sequences, row t·n + i of a
+/// matrix belongs to step t of the i-th.
 #[derive(Debug)]
 pub(super) struct Pass<R> {
-    pub(super) lanes: Range<usize>,
-    /// `[T·B, D]`.
+    /// The sequences, by their indices in the batch.
+    pub(super) sequences: Range<usize>,
+    /// `[T·n, D]`: the observations of the input.
     pub(super) observation: Matrix<R>,
-    /// `[T·B]`.
-    pub(super) keep: Vec<R>,
-    /// Outputs of the layers. The last is followed by what is appended to it: the reward, and without LSTM what only
-    /// the baseline sees.
+    /// `[T·n]`: 0 where an episode begins, else 1.
+    pub(super) not_done: Vec<R>,
+    /// Outputs of the trunk's layers. Those of the last are followed by the reward, and without an
+    /// LSTM by the privileged observation.
     pub(super) trunk: Vec<Matrix<R>>,
-    /// The LSTM and its `[T·B, S + P]` output h, followed by what only the baseline sees.
+    /// The LSTM, and its hidden states followed by the privileged observation, `[T·n, S + P]`.
     pub(super) lstm: Option<(Lstm<R>, Matrix<R>)>,
-    /// `[T·B, 64]`, the baseline's own layer.
+    /// The critic's hidden layer, `[T·n, 64]`; `None` without a privileged observation.
     pub(super) critic: Option<Matrix<R>>,
-    /// `[T·B, A]`.
+    /// `[T·n, A]`: the logits of the policy.
     pub(super) logits: Matrix<R>,
-    /// `[T·B, 1]`.
+    /// `[T·n, 1]`: the baselines, V(x).
     pub(super) baseline: Matrix<R>,
 }
 
@@ -49,9 +51,9 @@ impl<R: Real> Pass<R> {
             *last = Matrix::new(before_lstm + beside);
         }
         Self {
-            lanes: 0..0,
+            sequences: 0..0,
             observation: Matrix::new(shape.observation),
-            keep: Vec::new(),
+            not_done: Vec::new(),
             trunk,
             lstm: shape
                 .lstm
@@ -62,14 +64,14 @@ impl<R: Real> Pass<R> {
         }
     }
 
-    /// Computes the features and the logits of some lanes of the input.
+    /// Computes the features and the logits of some sequences of the batch.
     pub(super) fn policy(
         &mut self,
         weights: &Weights<R>,
         input: &Sequences<'_, R>,
-        lanes: Range<usize>,
+        sequences: Range<usize>,
     ) {
-        self.begin(weights.shape(), input, lanes);
+        self.begin(weights.shape(), input, sequences);
         let layout = weights.layout();
         let mut below = self.observation.view();
         for (layer, out) in layout.trunk.iter().zip(&mut self.trunk) {
@@ -94,9 +96,9 @@ impl<R: Real> Pass<R> {
             );
             let units = arrays.recurrent.rows;
             let state = [input.h, input.c]
-                .map(|all| View::of(all, input.lanes, units).rows(self.lanes.clone()));
+                .map(|all| View::of(all, input.batch_size, units).rows(self.sequences.clone()));
             let bias = arrays.bias.of(weights.parameters());
-            lstm.forward(recurrent, bias, &self.keep, state, h);
+            lstm.forward(recurrent, bias, &self.not_done, state, h);
         }
         let features = match &self.lstm {
             Some((_, h)) => h,
@@ -105,18 +107,18 @@ impl<R: Real> Pass<R> {
         linear(weights, &layout.policy, features.view(), &mut self.logits);
     }
 
-    /// Computes the baselines, after [`policy`](Self::policy).
+    /// Computes the baselines of the same sequences, after [`policy`](Self::policy).
     pub(super) fn baseline(&mut self, weights: &Weights<R>, input: &Sequences<'_, R>) {
         let shape = weights.shape();
-        let lanes = self.lanes.clone();
+        let sequences = self.sequences.clone();
         let beside = self
             .features_mut()
             .rows_mut()
             .map(|row| &mut row[shape.features()..]);
         copy(
             input.privileged,
-            input.lanes,
-            lanes,
+            input.batch_size,
+            sequences,
             shape.privileged,
             beside,
         );
@@ -150,7 +152,7 @@ impl<R: Real> Pass<R> {
         );
     }
 
-    /// What the heads take: `[T·B, F + P]`.
+    /// The input of the heads, `[T·n, F + P]`.
     pub(super) fn features(&self) -> &Matrix<R> {
         match &self.lstm {
             Some((_, h)) => h,
@@ -158,35 +160,35 @@ impl<R: Real> Pass<R> {
         }
     }
 
-    /// Puts the outputs of these lanes to those of the others.
+    /// Copies the outputs of these sequences into those of a whole batch of `all` sequences.
     pub(super) fn give(&self, all: usize, output: &mut Outputs<R>) {
-        let lanes = self.lanes.clone();
+        let sequences = self.sequences.clone();
         let actions = self.logits.cols();
         spread(
             self.logits.rows(),
             all,
-            lanes.clone(),
+            sequences.clone(),
             actions,
             &mut output.logits,
         );
         spread(
             self.baseline.rows(),
             all,
-            lanes.clone(),
+            sequences.clone(),
             1,
             &mut output.baseline,
         );
         if let Some((lstm, h)) = &self.lstm {
             let units = lstm.units();
-            let last = h.view().len().saturating_sub(lanes.len());
+            let last = h.view().len().saturating_sub(sequences.len());
             spread(
                 h.rows().skip(last),
                 all,
-                lanes.clone(),
+                sequences.clone(),
                 units,
                 &mut output.h,
             );
-            spread(lstm.c_after(), all, lanes, units, &mut output.c);
+            spread(lstm.c_after(), all, sequences, units, &mut output.c);
         }
     }
 
@@ -200,9 +202,9 @@ impl<R: Real> Pass<R> {
         }
     }
 
-    /// Takes in some lanes of what the policy sees.
-    fn begin(&mut self, shape: &Shape, input: &Sequences<'_, R>, lanes: Range<usize>) {
-        let rows = input.steps * lanes.len();
+    /// Makes room for some sequences of the batch, and copies the policy's input.
+    fn begin(&mut self, shape: &Shape, input: &Sequences<'_, R>, sequences: Range<usize>) {
+        let rows = input.steps * sequences.len();
         let heads = [&mut self.observation, &mut self.logits, &mut self.baseline];
         for matrix in heads
             .into_iter()
@@ -212,17 +214,17 @@ impl<R: Real> Pass<R> {
             matrix.resize(rows);
         }
         if let Some((lstm, h)) = &mut self.lstm {
-            lstm.resize(input.steps, lanes.len());
+            lstm.resize(input.steps, sequences.len());
             h.resize(rows);
         }
-        self.keep.resize(rows, R::ZERO);
-        self.lanes = lanes.clone();
+        self.not_done.resize(rows, R::ZERO);
+        self.sequences = sequences.clone();
 
         let observation = self.observation.rows_mut();
         copy(
             input.observation,
-            input.lanes,
-            lanes.clone(),
+            input.batch_size,
+            sequences.clone(),
             shape.observation,
             observation,
         );
@@ -231,50 +233,52 @@ impl<R: Real> Pass<R> {
         let reward = self.trunk[last]
             .rows_mut()
             .map(|row| &mut row[width..=width]);
-        copy(input.reward, input.lanes, lanes.clone(), 1, reward);
+        copy(input.reward, input.batch_size, sequences.clone(), 1, reward);
         copy(
-            input.keep,
-            input.lanes,
-            lanes,
+            input.not_done,
+            input.batch_size,
+            sequences,
             1,
-            self.keep.chunks_exact_mut(1),
+            self.not_done.chunks_exact_mut(1),
         );
     }
 }
 
-/// Copies some lanes of an array `[T, B, width]` into rows.
+/// Copies some sequences of an array `[T, all, width]` into rows.
 pub(super) fn copy<'a, R: Real>(
     from: &[R],
     all: usize,
-    lanes: Range<usize>,
+    sequences: Range<usize>,
     width: usize,
     into: impl Iterator<Item = &'a mut [R]>,
 ) {
     let steps = from.chunks_exact((all * width).max(1));
-    let rows = steps
-        .flat_map(|step| step[lanes.start * width..lanes.end * width].chunks_exact(width.max(1)));
+    let rows = steps.flat_map(|step| {
+        step[sequences.start * width..sequences.end * width].chunks_exact(width.max(1))
+    });
     for (into, row) in into.zip(rows) {
         into[..width].copy_from_slice(row);
     }
 }
 
-/// Copies rows to some lanes of an array `[T, B, width]`.
+/// Copies rows to some sequences of an array `[T, all, width]`.
 fn spread<'a, R: Real>(
     mut from: impl Iterator<Item = &'a [R]>,
     all: usize,
-    lanes: Range<usize>,
+    sequences: Range<usize>,
     width: usize,
     into: &mut [R],
 ) {
     for step in into.chunks_exact_mut((all * width).max(1)) {
-        let rows = step[lanes.start * width..lanes.end * width].chunks_exact_mut(width.max(1));
+        let rows =
+            step[sequences.start * width..sequences.end * width].chunks_exact_mut(width.max(1));
         for (into, row) in rows.zip(&mut from) {
             into.copy_from_slice(&row[..width]);
         }
     }
 }
 
-/// x W + b.
+/// Computes the layer x W + b.
 fn linear<R: Real>(weights: &Weights<R>, layer: &Layer, x: View<'_, R>, out: &mut Matrix<R>) {
     let matrix = weights.matrix(&layer.weights);
     let bias = layer.bias.of(weights.parameters());
@@ -284,7 +288,7 @@ fn linear<R: Real>(weights: &Weights<R>, layer: &Layer, x: View<'_, R>, out: &mu
     multiply(x.columns(matrix.len()), matrix, out.view_mut(), Write::Add);
 }
 
-/// Adds a bias to the columns that it has, and bends them.
+/// Adds the bias to as many columns as it has, and applies the activation function to them.
 fn activate<R: Real>(out: &mut Matrix<R>, bias: &[R], activation: Activation) {
     vectorised(
         #[inline(always)]

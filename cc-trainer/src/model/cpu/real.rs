@@ -1,4 +1,4 @@
-//! The two kinds of floating-point number that networks are computed in: f32 to learn, f64 to check gradients.
+//! The floating-point types that networks are computed in: f32 to learn, f64 to check gradients.
 
 use std::{
     iter::Sum,
@@ -7,7 +7,7 @@ use std::{
 
 use pulp::Simd;
 
-/// f32 or f64.
+/// A floating-point type that networks can be computed in: `f32` or `f64`.
 pub trait Real:
     Copy
     + Default
@@ -27,29 +27,29 @@ pub trait Real:
     + sealed::Sealed
     + 'static
 {
-    /// 0.
+    /// The number 0 of this type.
     const ZERO: Self;
-    /// 1.
+    /// The number 1 of this type.
     const ONE: Self;
-    /// ½.
+    /// The number ½ of this type.
     const HALF: Self;
 
-    /// self · a + b, rounded once.
+    /// Computes self · a + b, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
 
-    /// A vector register of these.
+    /// A SIMD register of such numbers.
     type Vector<S: Simd>: Copy;
 
-    /// A slice as vectors; what is left at its end is cut off.
+    /// A slice as SIMD registers; the elements that do not fill one are left out.
     fn vectors<S: Simd>(slice: &[Self]) -> &[Self::Vector<S>];
 
-    /// The same to write.
+    /// A mutable slice as SIMD registers; the elements that do not fill one are left out.
     fn vectors_mut<S: Simd>(slice: &mut [Self]) -> &mut [Self::Vector<S>];
 
-    /// A vector of equal elements.
+    /// A register with every element equal to `x`.
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
 
-    /// a · b + c of every element.
+    /// Computes a · b + c element by element.
     fn vector_mul_add<S: Simd>(
         simd: S,
         a: Self::Vector<S>,
@@ -57,13 +57,13 @@ pub trait Real:
         c: Self::Vector<S>,
     ) -> Self::Vector<S>;
 
-    /// √self.
+    /// The square root, correctly rounded.
     fn sqrt(self) -> Self;
 
-    /// tanh self, without a branch in f32, so that loops over it become vector code.
+    /// The hyperbolic tangent. In f32 it has no branch, so that loops over it are vectorised.
     fn tanh(self) -> Self;
 
-    /// 1 / (1 + e^-self).
+    /// The logistic function, 1 / (1 + e^−self).
     #[inline(always)]
     fn sigmoid(self) -> Self {
         (self * Self::HALF).tanh().mul_add(Self::HALF, Self::HALF)
@@ -113,8 +113,9 @@ impl Real for f32 {
         self.sqrt()
     }
 
-    /// Lambert's continued fraction x/(1 + x²/(3 + x²/(5 + …))) up to 25, as a quotient of two polynomials in x² with
-    /// positive coefficients (nothing cancels). Where tanh rounds to ±1 the argument is held.
+    /// Lambert's continued fraction x/(1 + x²/(3 + x²/(5 + …))) up to 25, as a quotient of two
+    /// polynomials in x² with positive coefficients (nothing cancels). The argument is clamped
+    /// where tanh rounds to ±1.
     #[inline(always)]
     fn tanh(self) -> Self {
         const NUMERATOR: [f32; 7] = [

@@ -1,18 +1,21 @@
-//! Gradients against finite differences and against another implementation; f32 against f64; threads against one.
+//! Gradients against finite differences and another implementation, f32 against
+//! f64, several threads against one.
 
 mod tape;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::model::{Activation, Array, CRITIC_WIDTH, Layer, Layout};
+use crate::model::{Activation, Array, CRITIC_WIDTH, Layer, ParameterLayout};
 use tape::{Tape, Var};
 
-/// Steps and lanes: lanes that two threads cannot share evenly, and that make blocks of 4, 2 and 1 rows.
+/// Number of steps T of a case.
 const STEPS: usize = 5;
-const LANES: usize = 7;
+/// Number of sequences B, which two threads cannot share evenly, and which makes blocks of
+/// 4, 2 and 1 rows.
+const BATCH_SIZE: usize = 7;
 
-/// Networks of every kind, small.
+/// Small networks of every kind.
 fn shapes() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for activation in [Activation::Relu, Activation::Tanh] {
@@ -32,12 +35,12 @@ fn shapes() -> Vec<Shape> {
     shapes
 }
 
-/// What a network is fed with, and the derivatives sent back.
-struct Case<R> {
+/// A network's parameters, an input, and derivatives by its outputs.
+struct NetworkCase<R> {
     parameters: Vec<R>,
     observation: Vec<R>,
     reward: Vec<R>,
-    keep: Vec<R>,
+    not_done: Vec<R>,
     privileged: Vec<R>,
     h: Vec<R>,
     c: Vec<R>,
@@ -45,7 +48,7 @@ struct Case<R> {
     d_baseline: Vec<R>,
 }
 
-impl<R: Real> Case<R> {
+impl<R: Real> NetworkCase<R> {
     /// Episodes begin at about a fifth of the steps.
     fn new(shape: &Shape, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -54,18 +57,18 @@ impl<R: Real> Case<R> {
                 .map(|_| R::from(rng.random_range(-1.0..1.0_f32)))
                 .collect()
         };
-        let frames = STEPS * LANES;
+        let frames = STEPS * BATCH_SIZE;
         Self {
-            parameters: uniform(Layout::of(shape).len()),
+            parameters: uniform(ParameterLayout::of(shape).len()),
             observation: uniform(frames * shape.observation),
             reward: uniform(frames),
-            keep: uniform(frames)
+            not_done: uniform(frames)
                 .into_iter()
                 .map(|x| if x.into() < -0.6 { R::ZERO } else { R::ONE })
                 .collect(),
             privileged: uniform(frames * shape.privileged),
-            h: uniform(LANES * shape.state()),
-            c: uniform(LANES * shape.state()),
+            h: uniform(BATCH_SIZE * shape.state()),
+            c: uniform(BATCH_SIZE * shape.state()),
             d_logits: uniform(frames * shape.actions),
             d_baseline: uniform(frames),
         }
@@ -74,10 +77,10 @@ impl<R: Real> Case<R> {
     fn input(&self) -> Sequences<'_, R> {
         Sequences {
             steps: STEPS,
-            lanes: LANES,
+            batch_size: BATCH_SIZE,
             observation: &self.observation,
             reward: &self.reward,
-            keep: &self.keep,
+            not_done: &self.not_done,
             privileged: &self.privileged,
             h: &self.h,
             c: &self.c,
@@ -90,7 +93,7 @@ impl<R: Real> Case<R> {
         cpu
     }
 
-    /// Outputs and gradient.
+    /// The outputs, and the gradient for the case's derivatives.
     fn run(&self, cpu: &mut Cpu<R>) -> (Outputs<R>, Vec<R>) {
         let (mut output, mut gradient) = (Outputs::default(), Vec::new());
         cpu.forward(&self.input(), &mut output);
@@ -100,8 +103,8 @@ impl<R: Real> Case<R> {
     }
 }
 
-/// The linear functional of the outputs whose derivatives a case sends back.
-fn loss(case: &Case<f64>, output: &Outputs<f64>) -> f64 {
+/// The linear functional of the outputs whose derivatives are the case's.
+fn loss(case: &NetworkCase<f64>, output: &Outputs<f64>) -> f64 {
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
     dot(&case.d_logits, &output.logits) + dot(&case.d_baseline, &output.baseline)
 }
@@ -110,11 +113,11 @@ fn loss(case: &Case<f64>, output: &Outputs<f64>) -> f64 {
 fn the_gradient_of_every_array_is_that_of_finite_differences() {
     const STEP: f64 = 1e-6;
     for (seed, shape) in (1..).zip(shapes()) {
-        let case = Case::<f64>::new(&shape, seed);
+        let case = NetworkCase::<f64>::new(&shape, seed);
         let mut cpu = case.cpu(&shape, 2);
         let (_, gradient) = case.run(&mut cpu);
         let mut output = Outputs::default();
-        for array in Layout::of(&shape).arrays() {
+        for array in ParameterLayout::of(&shape).arrays() {
             let found = array.of(&gradient);
             let largest = found.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
             assert!(largest > 1e-3, "{shape:?}: {}: no gradient", array.name);
@@ -140,14 +143,14 @@ fn the_gradient_of_every_array_is_that_of_finite_differences() {
     }
 }
 
-/// The network written out scalar by scalar from its definition. Gives logits `[T][B][A]` and baselines `[T][B]`.
+/// The network scalar by scalar, from its definition: logits `[T·B][A]` and baselines `[T·B]`.
 fn written_out(
     tape: &Tape,
     shape: &Shape,
     parameters: &[Var],
-    case: &Case<f64>,
+    case: &NetworkCase<f64>,
 ) -> (Vec<Vec<Var>>, Vec<Var>) {
-    let layout = Layout::of(shape);
+    let layout = ParameterLayout::of(shape);
     let constants =
         |values: &[f64]| -> Vec<Var> { values.iter().map(|&x| tape.constant(x)).collect() };
     let product = |x: &[Var], array: &Array, column: usize| {
@@ -162,13 +165,13 @@ fn written_out(
     };
     let (mut logits, mut baselines) = (Vec::new(), Vec::new());
     let units = shape.state();
-    let mut state: Vec<(Vec<Var>, Vec<Var>)> = (0..LANES)
-        .map(|lane| {
-            let range = lane * units..(lane + 1) * units;
+    let mut state: Vec<(Vec<Var>, Vec<Var>)> = (0..BATCH_SIZE)
+        .map(|sequence| {
+            let range = sequence * units..(sequence + 1) * units;
             (constants(&case.h[range.clone()]), constants(&case.c[range]))
         })
         .collect();
-    for frame in 0..STEPS * LANES {
+    for frame in 0..STEPS * BATCH_SIZE {
         let row = |all: &[f64], width: usize| constants(&all[frame * width..][..width]);
         let mut x = row(&case.observation, shape.observation);
         for layer in &layout.trunk {
@@ -183,10 +186,10 @@ fn written_out(
         }
         x.extend(row(&case.reward, 1));
         if let Some(lstm) = &layout.lstm {
-            let (h, c) = &mut state[frame % LANES];
-            let keep = case.keep[frame];
+            let (h, c) = &mut state[frame % BATCH_SIZE];
+            let not_done = case.not_done[frame];
             for x in h.iter_mut().chain(c.iter_mut()) {
-                *x = tape.scale(*x, keep);
+                *x = tape.scale(*x, not_done);
             }
             let bias = lstm.bias.of(parameters);
             let gates: Vec<Var> = (0..4 * units)
@@ -229,9 +232,9 @@ const ENTROPY_COST: f64 = 0.01;
 #[test]
 fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
     for (seed, shape) in (1..).zip(shapes()) {
-        let mut case = Case::<f64>::new(&shape, seed);
+        let mut case = NetworkCase::<f64>::new(&shape, seed);
         let mut rng = StdRng::seed_from_u64(seed);
-        let frames = STEPS * LANES;
+        let frames = STEPS * BATCH_SIZE;
         let actions: Vec<usize> = (0..frames)
             .map(|_| rng.random_range(0..shape.actions))
             .collect();
@@ -254,7 +257,7 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
         }));
         let expected = tape.derivatives(loss, &parameters);
 
-        // The derivatives by the outputs, as a learner forms them.
+        // The derivatives by the outputs, as a learner computes them.
         let mut cpu = case.cpu(&shape, 2);
         let mut output = Outputs::default();
         cpu.forward(&case.input(), &mut output);
@@ -283,7 +286,7 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
                 close(found, tape.value(logit), "logit");
             }
         }
-        for array in Layout::of(&shape).arrays() {
+        for array in ParameterLayout::of(&shape).arrays() {
             for (&found, &expected) in array.of(&gradient).iter().zip(array.of(&expected)) {
                 close(found, expected, &array.name);
             }
@@ -295,8 +298,8 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
 fn f32_is_close_to_f64() {
     for (seed, shape) in (1..).zip(shapes()) {
         let (single, double) = (
-            Case::<f32>::new(&shape, seed),
-            Case::<f64>::new(&shape, seed),
+            NetworkCase::<f32>::new(&shape, seed),
+            NetworkCase::<f64>::new(&shape, seed),
         );
         let (output, gradient) = single.run(&mut single.cpu(&shape, 1));
         let (exact_output, exact_gradient) = double.run(&mut double.cpu(&shape, 1));
@@ -317,15 +320,15 @@ fn f32_is_close_to_f64() {
 }
 
 #[test]
-fn threads_change_nothing_but_the_rounding() {
+fn the_number_of_threads_changes_rounding_only() {
     for (seed, shape) in (1..).zip(shapes()) {
-        let case = Case::<f64>::new(&shape, seed);
+        let case = NetworkCase::<f64>::new(&shape, seed);
         let (output, gradient) = case.run(&mut case.cpu(&shape, 1));
-        // More threads than lanes, too.
+        // One of them with more threads than sequences.
         for threads in [2, 3, 16] {
             let mut cpu = case.cpu(&shape, threads);
             let (other_output, other_gradient) = case.run(&mut cpu);
-            // A second time, in memory that was used before: the same bits.
+            // Again in memory that was used before, with the same bits.
             assert_eq!(
                 case.run(&mut cpu),
                 (other_output.clone(), other_gradient.clone())
@@ -345,9 +348,9 @@ fn threads_change_nothing_but_the_rounding() {
 }
 
 #[test]
-fn a_sequence_is_its_parts_in_turn() {
+fn one_pass_over_a_sequence_equals_its_steps_one_by_one() {
     for (seed, shape) in (1..).zip(shapes()) {
-        let case = Case::<f64>::new(&shape, seed);
+        let case = NetworkCase::<f64>::new(&shape, seed);
         let cpu = &mut case.cpu(&shape, 1);
         let mut whole = Outputs::default();
         cpu.forward(&case.input(), &mut whole);
@@ -356,14 +359,14 @@ fn a_sequence_is_its_parts_in_turn() {
         let (mut h, mut c, mut logits) = (case.h.clone(), case.c.clone(), Vec::new());
         let mut output = Outputs::default();
         for step in 0..STEPS {
-            let frames = step * LANES..(step + 1) * LANES;
+            let frames = step * BATCH_SIZE..(step + 1) * BATCH_SIZE;
             let width = shape.observation;
             let input = Sequences {
                 steps: 1,
-                lanes: LANES,
+                batch_size: BATCH_SIZE,
                 observation: &case.observation[frames.start * width..frames.end * width],
                 reward: &case.reward[frames.clone()],
-                keep: &case.keep[frames],
+                not_done: &case.not_done[frames],
                 privileged: &[],
                 h: &h,
                 c: &c,
@@ -386,9 +389,9 @@ fn a_sequence_is_its_parts_in_turn() {
 }
 
 #[test]
-fn steps_are_those_of_rmsprop_computed_by_hand() {
+fn optimiser_steps_are_those_of_rmsprop_computed_by_hand() {
     let shape = &shapes()[0];
-    let case = Case::<f64>::new(shape, 1);
+    let case = NetworkCase::<f64>::new(shape, 1);
     // (momentum, norm to clip to)
     for (momentum, clip) in [(0.0_f32, 0.0_f32), (0.5, 0.0), (0.25, 1.0), (0.0, 1e6)] {
         let optimiser = RmsProp {
@@ -430,7 +433,7 @@ fn steps_are_those_of_rmsprop_computed_by_hand() {
         let arrays = if momentum > 0.0 { 2 } else { 1 };
         assert_eq!(moments.len(), arrays * expected.len());
 
-        // Continued elsewhere, with parameters and moments carried over: the same.
+        // Parameters and moments are all of the state: a copy goes on with the same bits.
         let mut other = case.cpu(shape, 2);
         let (mut here, mut there) = (Vec::new(), Vec::new());
         cpu.parameters(&mut here);

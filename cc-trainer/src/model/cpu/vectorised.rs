@@ -1,15 +1,17 @@
-//! Loops in the best instructions that the processor has.
+//! Loops in the best instruction set that the CPU has.
 
 use pulp::{Arch, Simd, WithSimd};
 
-/// Calls a function that was compiled for each instruction set, AVX-512 or AVX2 for instance, in its best version here.
-/// Only what is inlined into it counts: the closure, and what it calls, must be `#[inline(always)]`.
+/// Calls a closure that is compiled once per instruction set (AVX-512, AVX2 and so on), in the best
+/// version for this CPU. That holds only for code that is inlined: the closure, and the functions
+/// it calls, must be `#[inline(always)]`.
 #[inline(always)]
 pub(super) fn vectorised(function: impl FnMut()) {
     Arch::new().dispatch(Vectorised(function));
 }
 
-/// Not the closure itself, for which pulp would go through `FnOnce`: an outlined function without the instructions.
+/// Wraps the closure: pulp would call it through `FnOnce`, an outlined function that is
+/// compiled without the instruction set.
 struct Vectorised<F>(F);
 
 impl<F: FnMut()> WithSimd for Vectorised<F> {

@@ -1,28 +1,28 @@
-//! Parameters in the form that forward passes read.
+//! The parameters in the form that forward passes read.
 
 use super::{
     matrix::{Packed, View},
     real::Real,
 };
-use crate::model::{Array, Layout, Shape};
+use crate::model::{Array, ParameterLayout, Shape};
 
-/// The parameters of a network, ready to be computed with; many threads may read them.
+/// The parameters of a network, packed for forward passes. Several threads can read them at once.
 #[derive(Debug)]
 pub struct Weights<R = f32> {
     shape: Shape,
-    layout: Layout,
+    layout: ParameterLayout,
     parameters: Vec<R>,
     recurrent: Option<Packed<R>>,
 }
 
 impl<R: Real> Weights<R> {
-    /// Of parameters in [`Layout`]'s order.
+    /// Weights from parameters in [`ParameterLayout`]'s order.
     ///
     /// # Panics
     ///
-    /// When they are not as many as the layout has.
+    /// Panics if their number is not the layout's.
     pub fn new(shape: &Shape, parameters: &[R]) -> Self {
-        let layout = Layout::of(shape);
+        let layout = ParameterLayout::of(shape);
         assert_eq!(parameters.len(), layout.len(), "the shape's parameters");
         let recurrent = layout.lstm.as_ref().map(|lstm| &lstm.recurrent);
         let mut weights = Self {
@@ -35,26 +35,26 @@ impl<R: Real> Weights<R> {
         weights
     }
 
-    /// The network's sizes.
+    /// The sizes of the network they belong to.
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// The parameters, in [`Layout`]'s order.
+    /// The parameters, in [`ParameterLayout`]'s order.
     pub fn parameters(&self) -> &[R] {
         &self.parameters
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(super) fn layout(&self) -> &ParameterLayout {
         &self.layout
     }
 
-    /// To be followed by [`pack`](Self::pack).
+    /// The parameters, mutably. [`pack`](Self::pack) must be called after a change.
     pub(super) fn parameters_mut(&mut self) -> &mut [R] {
         &mut self.parameters
     }
 
-    /// Brings what is derived from the parameters up to them.
+    /// Updates the packed weights after the parameters have changed.
     pub(super) fn pack(&mut self) {
         if let (Some(packed), Some(lstm)) = (&mut self.recurrent, &self.layout.lstm) {
             packed.fill(matrix(&self.parameters, &lstm.recurrent));

@@ -1,6 +1,6 @@
-//! The kernels of `kernels.cu` and their arguments.
+//! Calls of the kernels of `kernels.cu`.
 
-use super::matrix::Matrix;
+use super::matrix::DeviceMatrix;
 use crate::model::{Activation, RmsProp};
 
 /// The names of all kernels.
@@ -16,82 +16,82 @@ pub(super) const KERNELS: [&str; 9] = [
     "sum_squares",
 ];
 
-/// Threads of a block, for every kernel.
+/// Number of threads per block, for every kernel.
 pub(super) const BLOCK: usize = 256;
 
-/// A kernel with what it is called on. The kernel's comment says what it does.
+/// A call of a kernel. The kernel's comment in `kernels.cu` says what it computes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
     Activate {
-        y: Matrix,
-        bias: Matrix,
-        /// None only adds the bias.
+        y: DeviceMatrix,
+        bias: DeviceMatrix,
+        /// `None` to add the bias alone.
         activation: Option<Activation>,
     },
     ActivateBackward {
-        d: Matrix,
-        y: Matrix,
+        d: DeviceMatrix,
+        y: DeviceMatrix,
         activation: Activation,
     },
     CopyColumns {
-        from: Matrix,
-        into: Matrix,
+        from: DeviceMatrix,
+        into: DeviceMatrix,
     },
     Fill {
-        into: Matrix,
+        into: DeviceMatrix,
         value: f32,
     },
     LstmBackward {
-        gates: Matrix,
-        c_before: Matrix,
-        c: Matrix,
-        dh: Matrix,
-        keep_next: Matrix,
-        dh_next: Matrix,
-        dc: Matrix,
+        gates: DeviceMatrix,
+        c_before: DeviceMatrix,
+        c: DeviceMatrix,
+        dh: DeviceMatrix,
+        not_done_next: DeviceMatrix,
+        dh_next: DeviceMatrix,
+        dc: DeviceMatrix,
     },
     LstmBegin {
-        h: Matrix,
-        c: Matrix,
-        keep: Matrix,
-        h_before: Matrix,
-        c_before: Matrix,
+        h: DeviceMatrix,
+        c: DeviceMatrix,
+        not_done: DeviceMatrix,
+        h_before: DeviceMatrix,
+        c_before: DeviceMatrix,
     },
     LstmForward {
-        gates: Matrix,
-        bias: Matrix,
-        c_before: Matrix,
-        c: Matrix,
-        h: Matrix,
-        keep_next: Matrix,
-        h_before_next: Matrix,
-        c_before_next: Matrix,
+        gates: DeviceMatrix,
+        bias: DeviceMatrix,
+        c_before: DeviceMatrix,
+        c: DeviceMatrix,
+        h: DeviceMatrix,
+        not_done_next: DeviceMatrix,
+        h_before_next: DeviceMatrix,
+        c_before_next: DeviceMatrix,
     },
     RmsProp {
-        parameters: Matrix,
-        gradient: Matrix,
-        mean_square: Matrix,
-        velocity: Matrix,
+        parameters: DeviceMatrix,
+        gradient: DeviceMatrix,
+        mean_square: DeviceMatrix,
+        velocity: DeviceMatrix,
         scale: f32,
         optimiser: RmsProp,
     },
     SumSquares {
-        x: Matrix,
-        sums: Matrix,
+        x: DeviceMatrix,
+        sums: DeviceMatrix,
     },
 }
 
 /// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
-    /// A pointer to the first element.
-    Array(Matrix),
+    /// A pointer to the first element of a matrix.
+    Array(DeviceMatrix),
     Integer(i32),
     Real(f32),
 }
 
 impl Call {
-    /// The kernel's name.
+    /// Name of the kernel in `kernels.cu`.
     pub(super) fn kernel(&self) -> &'static str {
         match self {
             Self::Activate { .. } => "activate",
@@ -106,7 +106,7 @@ impl Call {
         }
     }
 
-    /// Blocks of [`BLOCK`] threads that together give each element one.
+    /// Number of blocks of [`BLOCK`] threads that have a thread for every element.
     pub(super) fn blocks(&self) -> usize {
         let elements = match self {
             Self::Activate { y, .. } => y.count(),
@@ -121,11 +121,12 @@ impl Call {
         elements.div_ceil(BLOCK)
     }
 
-    /// The kernel's arguments, in its order.
+    /// The kernel's arguments, in the order of its parameters.
     ///
     /// # Panics
     ///
-    /// When matrices have not the sizes that the kernel takes them to have, or too many elements for its indices.
+    /// Panics if the sizes of the matrices do not fit the kernel, or
+    /// their elements its 32-bit indices.
     pub(super) fn arguments(&self) -> Vec<Argument> {
         use Argument::{Array, Real};
         match *self {
@@ -175,18 +176,18 @@ impl Call {
                 c_before,
                 c,
                 dh,
-                keep_next,
+                not_done_next,
                 dh_next,
                 dc,
             } => {
-                self.check_step(gates, keep_next, &[c_before, c, dh, dh_next, dc]);
+                self.check_step(gates, not_done_next, &[c_before, c, dh, dh_next, dc]);
                 vec![
                     dense(gates),
                     dense(c_before),
                     dense(c),
                     Array(dh),
                     integer(dh.stride),
-                    dense(keep_next),
+                    dense(not_done_next),
                     dense(dh_next),
                     dense(dc),
                     integer(c.rows),
@@ -196,15 +197,15 @@ impl Call {
             Self::LstmBegin {
                 h,
                 c,
-                keep,
+                not_done,
                 h_before,
                 c_before,
             } => {
                 for matrix in [h, h_before, c_before] {
                     assert_eq!((matrix.rows, matrix.cols), (c.rows, c.cols), "{self:?}");
                 }
-                assert_eq!(keep.count(), c.rows, "{self:?}");
-                let arrays = [h, c, keep, h_before, c_before].map(dense);
+                assert_eq!(not_done.count(), c.rows, "{self:?}");
+                let arrays = [h, c, not_done, h_before, c_before].map(dense);
                 let sizes = [c.rows, c.cols].map(integer);
                 arrays.into_iter().chain(sizes).collect()
             }
@@ -214,12 +215,12 @@ impl Call {
                 c_before,
                 c,
                 h,
-                keep_next,
+                not_done_next,
                 h_before_next,
                 c_before_next,
             } => {
                 let states = [c_before, c, h, h_before_next, c_before_next];
-                self.check_step(gates, keep_next, &states);
+                self.check_step(gates, not_done_next, &states);
                 assert_eq!(bias.count(), gates.cols, "{self:?}");
                 vec![
                     dense(gates),
@@ -228,7 +229,7 @@ impl Call {
                     dense(c),
                     Array(h),
                     integer(h.stride),
-                    dense(keep_next),
+                    dense(not_done_next),
                     dense(h_before_next),
                     dense(c_before_next),
                     integer(c.rows),
@@ -268,18 +269,18 @@ impl Call {
         }
     }
 
-    /// That the matrices of one step of an LSTM are of one size.
-    fn check_step(&self, gates: Matrix, keep: Matrix, states: &[Matrix]) {
+    /// Asserts that the sizes of the matrices of an LSTM's step agree.
+    fn check_step(&self, gates: DeviceMatrix, not_done: DeviceMatrix, states: &[DeviceMatrix]) {
         assert!(
             states.iter().all(|state| state.rows == gates.rows
                 && 4 * state.cols == gates.cols
-                && keep.count() == gates.rows),
+                && not_done.count() == gates.rows),
             "{self:?}"
         );
     }
 }
 
-/// As `kernels.cu` numbers them.
+/// The number of an activation function in `kernels.cu`.
 fn code(activation: Activation) -> i32 {
     match activation {
         Activation::Relu => 1,
@@ -287,13 +288,13 @@ fn code(activation: Activation) -> i32 {
     }
 }
 
-/// An array whose kernel knows no stride.
-fn dense(matrix: Matrix) -> Argument {
+/// The argument for a matrix that the kernel takes without a stride.
+fn dense(matrix: DeviceMatrix) -> Argument {
     assert!(matrix.is_dense(), "{matrix:?}");
     Argument::Array(matrix)
 }
 
-/// Kernels count with 32 bits.
+/// The argument for a size, of which kernels have 32 bits.
 fn integer(number: usize) -> Argument {
     Argument::Integer(i32::try_from(number).expect("fewer than 2^31 elements in an array"))
 }

@@ -1,69 +1,74 @@
-//! [`Device`] on a GPU, and why there may be none.
+//! The GPU as a [`Device`], and the reasons why it may not be usable.
 
 use std::fmt::Display;
 
-use super::{gpu::Gpu, network::Network};
+use super::{gpu::Gpu, network::DeviceNetwork};
 use crate::model::{Device, Outputs, RmsProp, Sequences, Shape};
 
-/// A network on one NVIDIA GPU. Computes in f32 throughout, not in TF32, so that results are those of
-/// [`Cpu`](crate::model::Cpu) but for the order of sums; on one kind of GPU with one version of cuBLAS the same calls give the
-/// same bits.
+/// A network on one NVIDIA GPU.
+///
+/// It computes in f32 throughout, not in TF32, so that results are those of
+/// [`Cpu`](crate::model::Cpu) but for the order of additions. On one kind of GPU with one version
+/// of cuBLAS the same calls give the same bits.
 ///
 /// # Panics
 ///
-/// Every method, when the GPU fails at what it was asked for: taken away, reset, out of memory. Nothing can be saved
-/// from it then, and a learner goes on from its last checkpoint. What can be wrong from the start, [`Cuda::new`]
-/// reports.
+/// Every method panics if the GPU fails: removed, reset, or out of memory. Nothing can be read from
+/// it then, and a learner has to continue from its last checkpoint. Faults that exist from the
+/// start are errors of [`Cuda::new`].
 #[derive(Debug)]
 pub struct Cuda {
-    network: Network<Gpu>,
+    network: DeviceNetwork<Gpu>,
 }
 
-/// Why there is no GPU to compute on.
+/// Why a GPU cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// The library of NVIDIA's driver is not here.
+    /// The library of NVIDIA's driver is not installed.
     #[error(
-        "there is no NVIDIA driver (libcuda.so.1); install it, in a container pass it in with the GPU"
+        "there is no NVIDIA driver (libcuda.so.1); install it, in a container pass it in with the \
+         GPU"
     )]
     NoDriver,
-    /// The driver is here but does not work.
+    /// The driver is installed but reports an error.
     #[error("NVIDIA's driver reports {0}")]
     Driver(String),
-    /// The driver does not know this GPU.
+    /// The driver shows no GPU of this number.
     #[error(
-        "there is no GPU {ordinal}: NVIDIA's driver shows {gpus}; CUDA_VISIBLE_DEVICES may hide some"
+        "there is no GPU {ordinal}: NVIDIA's driver shows {gpus}; CUDA_VISIBLE_DEVICES may hide \
+         some"
     )]
     NoGpu {
-        /// Which was asked for, from 0.
+        /// Number of the GPU that was asked for, from 0.
         ordinal: usize,
-        /// How many there are.
+        /// Number of GPUs that the driver shows.
         gpus: usize,
     },
-    /// The compiler of kernels is not here.
+    /// NVRTC, which compiles the kernels, is not installed.
     #[error(
-        "there is no NVRTC (libnvrtc.so, .13 or .12); install the CUDA toolkit, or put the directory that holds it in \
-         LD_LIBRARY_PATH"
+        "there is no NVRTC (libnvrtc.so, .13 or .12); install the CUDA toolkit, or put the \
+         directory that holds it in LD_LIBRARY_PATH"
     )]
     NoCompiler,
-    /// The library of matrix products is not here.
+    /// cuBLAS, which computes matrix products, is not installed.
     #[error(
-        "there is no cuBLAS (libcublas.so, .13 or .12); install the CUDA toolkit, or put the directory that holds it \
-         in LD_LIBRARY_PATH"
+        "there is no cuBLAS (libcublas.so, .13 or .12); install the CUDA toolkit, or put the \
+         directory that holds it in LD_LIBRARY_PATH"
     )]
     NoBlas,
-    /// NVRTC refuses the kernels: most likely it is older, or much newer, than the GPU.
+    /// NVRTC cannot compile the kernels; it is probably older, or much newer, than the GPU.
     #[error(
-        "NVRTC cannot compile the kernels for {architecture}, does this version of CUDA support the GPU? {reason}"
+        "NVRTC cannot compile the kernels for {architecture}, does this version of CUDA support \
+         the GPU? {reason}"
     )]
     Kernels {
-        /// Such as `sm_90`.
+        /// Architecture of the GPU, such as `sm_90`.
         architecture: String,
-        /// NVRTC's words.
+        /// The message that NVRTC returned.
         reason: String,
     },
-    /// Something in CUDA's libraries failed on being set up.
+    /// A library of CUDA failed to initialise.
     #[error("CUDA cannot be set up: {0}")]
     Failed(String),
 }
@@ -75,15 +80,15 @@ impl Unavailable {
 }
 
 impl Cuda {
-    /// A network with parameters from [`initialise`](crate::model::initialise) with seed 0, on one of the GPUs that the
-    /// driver counts from 0.
+    /// A network with the parameters of [`initialise`](crate::model::initialise) with seed 0, on
+    /// GPU number `ordinal`, counted from 0 as the driver does.
     ///
     /// # Errors
     ///
-    /// What is missing, when this GPU cannot be computed on.
+    /// Returns the reason why this GPU cannot be used.
     pub fn new(shape: &Shape, ordinal: usize) -> Result<Self, Unavailable> {
         Ok(Self {
-            network: Network::new(Gpu::new(ordinal)?, shape),
+            network: DeviceNetwork::new(Gpu::new(ordinal)?, shape),
         })
     }
 }

@@ -1,4 +1,4 @@
-//! An NVIDIA GPU, by the driver, NVRTC and cuBLAS.
+//! An NVIDIA GPU as a [`Machine`], by the driver, NVRTC and cuBLAS.
 
 use std::{
     collections::HashMap,
@@ -21,29 +21,29 @@ use super::{
     Unavailable,
     call::{Argument, BLOCK, Call, KERNELS},
     machine::Machine,
-    matrix::{Matrix, Sgemm},
+    matrix::{DeviceMatrix, Sgemm},
 };
 
 /// The source of all kernels.
 pub(super) const SOURCE: &str = include_str!("kernels.cu");
 
-/// A GPU with the kernels loaded. All that it does is put in one stream.
+/// A GPU with the kernels loaded. All of its work is ordered in one stream.
 #[derive(Debug)]
 pub(super) struct Gpu {
-    // Before what they live in.
+    // Fields are dropped in order: memory and kernels before the stream that they belong to.
     memory: CudaSlice<f32>,
     kernels: HashMap<&'static str, CudaFunction>,
     blas: CudaBlas,
     stream: Arc<CudaStream>,
 }
 
-/// Whether there is a GPU to compute on, and all that it takes.
+/// Checks that there is a GPU, with the libraries that computing on it takes.
 ///
 /// # Errors
 ///
-/// What is missing.
+/// Returns the first thing that is missing.
 pub fn available() -> Result<(), Unavailable> {
-    // SAFETY: only looks for the libraries; loading them runs nothing but their own set-up.
+    // SAFETY: only looks for the libraries; loading them runs their own initialisers alone.
     let (driver, compiler, blas) = unsafe {
         (
             cudarc::driver::sys::is_culib_present(),
@@ -68,8 +68,8 @@ pub fn available() -> Result<(), Unavailable> {
     Ok(())
 }
 
-/// Compiles the kernels for an architecture such as `sm_90`, to machine code: what is compiled so far a driver older
-/// than the compiler can load as well.
+/// Compiles the kernels for an architecture such as `sm_90` to machine code, which, unlike PTX,
+/// also loads with a driver that is older than the compiler.
 pub(super) fn compile(architecture: &str) -> Result<Vec<u8>, Unavailable> {
     // SAFETY: only looks for the library.
     if !unsafe { nvrtc::sys::is_culib_present() } {
@@ -103,14 +103,14 @@ pub(super) fn compile(architecture: &str) -> Result<Vec<u8>, Unavailable> {
             };
             failed(format!("{error}: {log}"))
         });
-        // Nothing follows from a program that cannot be destroyed.
+        // A program that cannot be destroyed is leaked.
         let _ = nvrtc::result::destroy_program(program);
         code
     }
 }
 
 impl Gpu {
-    /// One of the GPUs that the driver counts, from 0.
+    /// Opens GPU number `ordinal`, counted from 0 as the driver does.
     pub(super) fn new(ordinal: usize) -> Result<Self, Unavailable> {
         available()?;
         let gpus = CudaContext::device_count().map_err(Unavailable::driver)?;
@@ -118,7 +118,7 @@ impl Gpu {
             let gpus = gpus.max(0) as usize;
             return Err(Unavailable::NoGpu { ordinal, gpus });
         }
-        // A function that a library lacks is no error to cudarc but a panic.
+        // cudarc panics when a library lacks a function.
         panic::catch_unwind(|| Self::open(ordinal)).unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().cloned();
             let text = text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));
@@ -128,7 +128,7 @@ impl Gpu {
 
     fn open(ordinal: usize) -> Result<Self, Unavailable> {
         let context = CudaContext::new(ordinal).map_err(Unavailable::driver)?;
-        // SAFETY: the events would order streams; there is but one.
+        // SAFETY: the events order the work of several streams, and there is one.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream().map_err(Unavailable::driver)?;
 
@@ -146,7 +146,7 @@ impl Gpu {
         let failed = |error: cublas::result::CublasError| Unavailable::Failed(error.to_string());
         let blas = CudaBlas::new(Arc::clone(&stream)).map_err(failed)?;
         let plain = cublas::sys::cublasMath_t::CUBLAS_DEFAULT_MATH;
-        // SAFETY: a live handle.
+        // SAFETY: the handle is alive.
         unsafe { cublas::sys::cublasSetMathMode(*blas.handle(), plain) }
             .result()
             .map_err(failed)?;
@@ -158,8 +158,8 @@ impl Gpu {
         })
     }
 
-    /// The address of an index.
-    fn address(&self, matrix: Matrix) -> u64 {
+    /// The address of a matrix's first element.
+    fn address(&self, matrix: DeviceMatrix) -> u64 {
         assert!(matrix.range().end <= self.memory.len(), "{matrix:?}");
         let (start, _) = self.memory.device_ptr(&self.stream);
         start + (matrix.at * size_of::<f32>()) as u64
@@ -201,7 +201,8 @@ impl Machine for Gpu {
         let operation = |transpose| if transpose { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let [a, b, c] = [product.a, product.b, product.c].map(|matrix| self.address(matrix));
         done("binding", self.stream.context().bind_to_thread());
-        // SAFETY: matrices inside of the memory, which lives; α and β are on the host, as is cuBLAS's default.
+        // SAFETY: the matrices are within the memory, which is alive; α and β are on the host,
+        // which is cuBLAS's default.
         let result = unsafe {
             cublas::result::sgemm(
                 *self.blas.handle(),
@@ -224,26 +225,26 @@ impl Machine for Gpu {
     }
 
     fn call(&mut self, call: &Call) {
-        enum Value {
+        enum LaunchValue {
             Address(u64),
             Integer(i32),
             Real(f32),
         }
-        let values: Vec<Value> = call
+        let values: Vec<LaunchValue> = call
             .arguments()
             .into_iter()
             .map(|argument| match argument {
-                Argument::Array(matrix) => Value::Address(self.address(matrix)),
-                Argument::Integer(number) => Value::Integer(number),
-                Argument::Real(number) => Value::Real(number),
+                Argument::Array(matrix) => LaunchValue::Address(self.address(matrix)),
+                Argument::Integer(number) => LaunchValue::Integer(number),
+                Argument::Real(number) => LaunchValue::Real(number),
             })
             .collect();
         let mut launch = self.stream.launch_builder(&self.kernels[call.kernel()]);
         for value in &values {
             match value {
-                Value::Address(address) => launch.arg(address),
-                Value::Integer(number) => launch.arg(number),
-                Value::Real(number) => launch.arg(number),
+                LaunchValue::Address(address) => launch.arg(address),
+                LaunchValue::Integer(number) => launch.arg(number),
+                LaunchValue::Real(number) => launch.arg(number),
             };
         }
         let grid = LaunchConfig {
@@ -251,12 +252,13 @@ impl Machine for Gpu {
             block_dim: (BLOCK as u32, 1, 1),
             shared_mem_bytes: 0,
         };
-        // SAFETY: the arguments that the kernel has (its test compares their kinds), of arrays inside of the memory.
+        // SAFETY: the arguments are those of the kernel (a test compares their types), and its
+        // arrays are within the memory.
         done(call.kernel(), unsafe { launch.launch(grid) });
     }
 }
 
-/// The result of a call that does not fail on a sound device.
+/// The result of a call that succeeds on a working device; panics otherwise.
 fn done<T, E: Display>(what: &str, result: Result<T, E>) -> T {
     result.unwrap_or_else(|error| panic!("the GPU failed at {what}: {error}"))
 }

@@ -1,5 +1,6 @@
-// The kernels of kernels.cu as functions of a processor, which runs their threads one after the other. Of each kernel k
-// there is run_k, which takes its arguments as CUDA's cuLaunchKernel does, and signature_k, a letter an argument.
+// The kernels of kernels.cu as functions on the CPU, which runs their threads one after the other. For each kernel k
+// there is run_k, which takes its arguments as CUDA's cuLaunchKernel does, and signature_k, with one letter per
+// argument.
 
 #include <cmath>
 #include <cstddef>
@@ -42,5 +43,5 @@ template <class... A> void run(void (*kernel)(A...), unsigned blocks, unsigned w
         run(name, blocks, width, arguments);                                                                           \
     }
 
-// Given by who compiles: KERNEL(…) for each kernel.
+// Defined on the compiler's command line: KERNEL(…) for each kernel.
 KERNELS

@@ -1,5 +1,6 @@
-//! The kernels on a processor: `kernels.cu` compiled as C++, each kernel run thread after thread, beside a matrix product
-//! by BLAS's definition. So the device's arithmetic is tested where there is no GPU.
+//! The kernels on the CPU, to test the device's arithmetic without a GPU:
+//! `kernels.cu` compiled as C++, with the threads of a kernel run one after the
+//! other, and a matrix product by BLAS's definition.
 
 use std::{
     collections::HashMap,
@@ -13,28 +14,28 @@ use std::{
 use super::{
     call::{Argument, BLOCK, Call, KERNELS},
     machine::Machine,
-    matrix::{Matrix, Sgemm},
+    matrix::{DeviceMatrix, Sgemm},
 };
 
-/// The kernels, and around them what CUDA has and C++ has not.
+/// The kernels, with definitions of what CUDA adds to C++.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/model/cuda/host.cpp");
 
-type Run = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
+type RunKernel = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
 
-/// A processor in place of a GPU. What no one has written to its memory is not a number.
-pub(super) struct Host {
+/// The CPU in place of a GPU. Memory that was not written to holds NaN.
+pub(super) struct HostMachine {
     kernels: &'static HashMap<&'static str, Kernel>,
     memory: Vec<f32>,
 }
 
 struct Kernel {
-    run: Run,
-    /// p for a pointer, i for an integer, f for a float.
+    run: RunKernel,
+    /// Type of each parameter: p for a pointer, i for an integer, f for a float.
     signature: String,
 }
 
-impl Host {
-    /// None, with a word about it, where there is no C++ compiler.
+impl HostMachine {
+    /// `None`, with a message on standard error, if there is no C++ compiler.
     pub(super) fn new() -> Option<Self> {
         static KERNELS: OnceLock<Option<HashMap<&'static str, Kernel>>> = OnceLock::new();
         let kernels = KERNELS.get_or_init(compile).as_ref();
@@ -49,12 +50,12 @@ impl Host {
         })
     }
 
-    fn check(&self, matrix: Matrix) {
+    fn check(&self, matrix: DeviceMatrix) {
         assert!(matrix.range().end <= self.memory.len(), "{matrix:?}");
     }
 }
 
-impl Machine for Host {
+impl Machine for HostMachine {
     fn grow(&mut self, len: usize) {
         let len = len.max(self.memory.len());
         self.memory.resize(len, f32::NAN);
@@ -68,11 +69,12 @@ impl Machine for Host {
         into.copy_from_slice(&self.memory[at..at + into.len()]);
     }
 
-    /// As the reference BLAS defines it: element (i, j) of a column-major matrix with leading dimension l is at i + j l.
+    /// As the reference BLAS defines it: element (i, j) of a column-major matrix with leading
+    /// dimension l is at i + j l.
     fn multiply(&mut self, product: &Sgemm) {
         let Sgemm { a, b, c, .. } = *product;
         [a, b, c].into_iter().for_each(|matrix| self.check(matrix));
-        let at = |matrix: Matrix, transposed: bool, i: usize, j: usize| {
+        let at = |matrix: DeviceMatrix, transposed: bool, i: usize, j: usize| {
             let (i, j) = if transposed { (j, i) } else { (i, j) };
             matrix.at + i + j * matrix.stride
         };
@@ -85,7 +87,7 @@ impl Machine for Host {
                 };
                 let sum = (0..product.k).map(term).sum::<f64>() as f32;
                 let c = at(c, false, i, j);
-                // β = 0 overwrites, even what is not a number.
+                // β = 0 overwrites, even NaN.
                 self.memory[c] = match product.beta {
                     0.0 => sum,
                     beta => sum + beta * self.memory[c],
@@ -121,7 +123,8 @@ impl Machine for Host {
             .map(|value| value.as_mut_ptr().cast())
             .collect();
         let (blocks, width) = (call.blocks() as c_uint, BLOCK as c_uint);
-        // SAFETY: the arguments are of the number and kinds that the kernel has, and its arrays lie in the memory.
+        // SAFETY: the arguments have the number and the types of the kernel's parameters, and its
+        // arrays are within the memory.
         unsafe { (kernel.run)(blocks, width, pointers.as_mut_ptr()) };
     }
 }
@@ -132,7 +135,7 @@ fn first_bytes(bytes: [u8; 4]) -> [u8; 8] {
     all
 }
 
-/// The kernels, or none where nothing compiles them.
+/// Compiles and loads the kernels; `None` if there is no C++ compiler.
 fn compile() -> Option<HashMap<&'static str, Kernel>> {
     let compiler = env::var_os("CXX").unwrap_or_else(|| "c++".into());
     Command::new(&compiler).arg("--version").output().ok()?;
@@ -151,12 +154,12 @@ fn compile() -> Option<HashMap<&'static str, Kernel>> {
     assert!(compiled.status.success(), "{messages}");
 
     let path = CString::new(library.as_os_str().as_bytes()).expect("a path");
-    // SAFETY: a library of the functions above, which does nothing on being loaded. It is never unloaded.
+    // SAFETY: a library of the functions above, without initialisers. It is never unloaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null(), "{}", path.to_string_lossy());
     let find = |name: String| {
         let name = CString::new(name).expect("a name");
-        // SAFETY: an open library and a string.
+        // SAFETY: the library is open, and the name is a C string.
         let function = unsafe { libc::dlsym(library, name.as_ptr()) };
         assert!(!function.is_null(), "{}", name.to_string_lossy());
         function
@@ -167,11 +170,11 @@ fn compile() -> Option<HashMap<&'static str, Kernel>> {
             find(format!("run_{name}")),
             find(format!("signature_{name}")),
         );
-        // SAFETY: the functions' types as defined above, and a static string.
+        // SAFETY: the functions have the types declared above, and the string is static.
         let (run, signature) = unsafe {
             let signature: Signature = std::mem::transmute(signature);
             (
-                std::mem::transmute::<*mut c_void, Run>(run),
+                std::mem::transmute::<*mut c_void, RunKernel>(run),
                 CStr::from_ptr(signature()),
             )
         };

@@ -1,11 +1,13 @@
-// What the network computes beside matrix products. One thread an element, no shared memory, no synchronisation: each
-// kernel is a plain function of its thread's index, and so compiles as C++ for a processor as well.
+// The network's arithmetic apart from matrix products. There is one thread per element, and neither shared
+// memory nor synchronisation: each kernel is a plain function of its thread's index, and therefore compiles as
+// C++ for the CPU as well.
 //
-// Matrices are row-major, float, with a stride (elements from a row to the next). call.rs names each kernel's arguments.
+// Matrices are row-major, float, with a stride (the distance from a row to the next, elements). call.rs lists
+// each kernel's arguments.
 
 #define THREAD (blockIdx.x * blockDim.x + threadIdx.x)
 
-// As call.rs numbers them.
+// The activation functions, as call.rs numbers them.
 #define RELU 1
 #define TANH 2
 
@@ -37,7 +39,7 @@ extern "C" __global__ void activate(float *y, int stride, const float *bias, int
     y[row * stride + col] = sum;
 }
 
-// d, by the outputs y of an activation <- d by what it took, [rows, cols].
+// d <- derivatives by an activation's input, from those by its output y, [rows, cols].
 extern "C" __global__ void activate_backward(float *d, int d_stride, const float *y, int y_stride, int rows, int cols,
                                              int activation) {
     unsigned i = THREAD;
@@ -48,25 +50,25 @@ extern "C" __global__ void activate_backward(float *d, int d_stride, const float
     d[row * d_stride + col] *= slope;
 }
 
-// The state that the first step begins with, [lanes, units]: nothing of the one before where an episode begins.
-extern "C" __global__ void lstm_begin(const float *h, const float *c, const float *keep, float *h_before,
-                                      float *c_before, int lanes, int units) {
+// The state before the first step, [batch_size, units]: 0 where an episode begins.
+extern "C" __global__ void lstm_begin(const float *h, const float *c, const float *not_done, float *h_before,
+                                      float *c_before, int batch_size, int units) {
     unsigned i = THREAD;
-    if (i >= (unsigned)(lanes * units)) return;
-    float kept = keep[i / units];
-    h_before[i] = kept * h[i];
-    c_before[i] = kept * c[i];
+    if (i >= (unsigned)(batch_size * units)) return;
+    float mask = not_done[i / units];
+    h_before[i] = mask * h[i];
+    c_before[i] = mask * c[i];
 }
 
-// One step: gates [lanes, 4 units] (i, f, g, o) from sums without bias to gates; c and h after the step; and the state
-// that the next step begins with, by whether an episode begins there.
+// One step of the LSTM. gates, [batch_size, 4 units] in the order i, f, g, o: from pre-activations without bias
+// to gates. c and h: the state after the step. The state before the next step: 0 where an episode begins there.
 extern "C" __global__ void lstm_forward(float *gates, const float *bias, const float *c_before, float *c, float *h,
-                                        int h_stride, const float *keep_next, float *h_before_next,
-                                        float *c_before_next, int lanes, int units) {
+                                        int h_stride, const float *not_done_next, float *h_before_next,
+                                        float *c_before_next, int batch_size, int units) {
     unsigned i = THREAD;
-    if (i >= (unsigned)(lanes * units)) return;
-    size_t lane = i / units, unit = i % units;
-    float *gate = gates + lane * 4 * units + unit;
+    if (i >= (unsigned)(batch_size * units)) return;
+    size_t sequence = i / units, unit = i % units;
+    float *gate = gates + sequence * 4 * units + unit;
     const float *b = bias + unit;
     float in = sigmoid(gate[0] + b[0]);
     float forget = sigmoid(gate[units] + b[units]);
@@ -79,26 +81,27 @@ extern "C" __global__ void lstm_forward(float *gates, const float *bias, const f
     float cell = forget * c_before[i] + in * candidate;
     float hidden = out * tanhf(cell);
     c[i] = cell;
-    h[lane * h_stride + unit] = hidden;
-    float kept = keep_next[lane];
-    h_before_next[i] = kept * hidden;
-    c_before_next[i] = kept * cell;
+    h[sequence * h_stride + unit] = hidden;
+    float mask = not_done_next[sequence];
+    h_before_next[i] = mask * hidden;
+    c_before_next[i] = mask * cell;
 }
 
-// One step back: gates from gates to the derivatives by their sums. dh: by h from the heads; dh_next and dc: by the
-// state that the next step began with, the latter then by the state that this step began with.
+// One step of the LSTM backward. gates: from gates to derivatives by their pre-activations. dh: derivatives by h
+// from the heads. dh_next and dc: derivatives by the state before the next step; dc then by the cell state before
+// this step.
 extern "C" __global__ void lstm_backward(float *gates, const float *c_before, const float *c, const float *dh,
-                                         int dh_stride, const float *keep_next, const float *dh_next, float *dc,
-                                         int lanes, int units) {
+                                         int dh_stride, const float *not_done_next, const float *dh_next, float *dc,
+                                         int batch_size, int units) {
     unsigned i = THREAD;
-    if (i >= (unsigned)(lanes * units)) return;
-    size_t lane = i / units, unit = i % units;
-    float *gate = gates + lane * 4 * units + unit;
+    if (i >= (unsigned)(batch_size * units)) return;
+    size_t sequence = i / units, unit = i % units;
+    float *gate = gates + sequence * 4 * units + unit;
     float in = gate[0], forget = gate[units], candidate = gate[2 * units], out = gate[3 * units];
-    float kept = keep_next[lane];
+    float mask = not_done_next[sequence];
     float tanh_c = tanhf(c[i]);
-    float by_h = dh[lane * dh_stride + unit] + kept * dh_next[i];
-    float by_c = kept * dc[i] + by_h * out * (1.0f - tanh_c * tanh_c);
+    float by_h = dh[sequence * dh_stride + unit] + mask * dh_next[i];
+    float by_c = mask * dc[i] + by_h * out * (1.0f - tanh_c * tanh_c);
     gate[0] = by_c * candidate * in * (1.0f - in);
     gate[units] = by_c * c_before[i] * forget * (1.0f - forget);
     gate[2 * units] = by_c * in * (1.0f - candidate * candidate);
@@ -106,7 +109,8 @@ extern "C" __global__ void lstm_backward(float *gates, const float *c_before, co
     dc[i] = by_c * forget;
 }
 
-// sums[s] <- the sum of the squares of every parts-th element of x [count] from the s-th on. Few enough each for float.
+// sums[s] <- the sum of the squares of every parts-th element of x, [count], beginning with the s-th. Each sum has
+// few enough terms for float.
 extern "C" __global__ void sum_squares(const float *x, int count, float *sums, int parts) {
     unsigned part = THREAD;
     if (part >= (unsigned)parts) return;

@@ -1,26 +1,28 @@
-//! What computes: a memory of floats, matrix products and the kernels.
+//! The machine that the passes are composed for: a memory of floats, matrix products and kernels.
 
 use super::{call::Call, matrix::Sgemm};
 
-/// A GPU; in tests, a processor that does the same by the same kernels. What it is asked to do happens in order.
+/// A GPU, or in tests the CPU with the same kernels. Operations take effect in
+/// the order of the calls.
 ///
 /// # Panics
 ///
-/// All that it does panics when an array lies outside of its memory, and when the device fails (see
-/// [`Cuda`](super::Cuda)).
+/// Every method panics if an array is not within the memory, or if
+/// the device fails (see [`Cuda`](super::Cuda)).
 pub(super) trait Machine: Send {
-    /// Makes room for at least this many floats. Keeps what there is; what comes new holds anything.
+    /// Makes room for at least this many floats. The content is kept; that
+    /// of new memory is unspecified.
     fn grow(&mut self, len: usize);
 
-    /// Copies to its memory.
+    /// Copies floats to the memory, beginning at index `at`.
     fn write(&mut self, at: usize, from: &[f32]);
 
-    /// Copies from its memory, after all that was asked for.
+    /// Copies floats from the memory, beginning at index `at`, once all operations before are done.
     fn read(&self, at: usize, into: &mut [f32]);
 
-    /// A product in plain f32: inputs are not rounded to fewer bits.
+    /// Computes a matrix product in plain f32: inputs are not rounded to fewer bits.
     fn multiply(&mut self, product: &Sgemm);
 
-    /// Runs a kernel.
+    /// Runs a kernel on its arguments.
     fn call(&mut self, call: &Call);
 }

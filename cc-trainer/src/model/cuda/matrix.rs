@@ -1,20 +1,22 @@
-//! Where arrays lie in a machine's memory, and products of them.
+//! Matrices in a machine's memory, and products of them.
 
 use std::ops::Range;
 
-/// A row-major matrix in a machine's memory.
+use crate::model::Write;
+
+/// The place of a row-major matrix in a machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Matrix {
-    /// Index of its first element.
+pub(super) struct DeviceMatrix {
+    /// Index of the first element.
     pub(super) at: usize,
     pub(super) rows: usize,
     pub(super) cols: usize,
-    /// Elements from a row to the next, at least `cols`.
+    /// Distance from a row to the next, elements; at least `cols`.
     pub(super) stride: usize,
 }
 
-impl Matrix {
-    /// A matrix without gaps.
+impl DeviceMatrix {
+    /// A matrix without gaps between its rows.
     pub(super) fn dense(at: usize, rows: usize, cols: usize) -> Self {
         Self {
             at,
@@ -24,17 +26,17 @@ impl Matrix {
         }
     }
 
-    /// Its number of elements.
+    /// The number of elements, rows times columns.
     pub(super) fn count(&self) -> usize {
         self.rows * self.cols
     }
 
-    /// Whether its elements lie one after the other.
+    /// Whether there are no gaps between the rows.
     pub(super) fn is_dense(&self) -> bool {
         self.stride == self.cols || self.rows <= 1
     }
 
-    /// The indices from its first element to its last.
+    /// The indices from the first element to the last.
     pub(super) fn range(&self) -> Range<usize> {
         match self.rows.checked_sub(1) {
             Some(before) if self.cols > 0 => self.at..self.at + before * self.stride + self.cols,
@@ -42,11 +44,11 @@ impl Matrix {
         }
     }
 
-    /// Some of its rows.
+    /// The matrix of some of the rows.
     ///
     /// # Panics
     ///
-    /// When it has not these.
+    /// Panics if there are fewer rows.
     pub(super) fn rows(self, rows: Range<usize>) -> Self {
         assert!(rows.end <= self.rows, "rows {rows:?} of {self:?}");
         Self {
@@ -56,11 +58,11 @@ impl Matrix {
         }
     }
 
-    /// Some of its columns.
+    /// The matrix of some of the columns.
     ///
     /// # Panics
     ///
-    /// When it has not these.
+    /// Panics if there are fewer columns.
     pub(super) fn columns(self, columns: Range<usize>) -> Self {
         assert!(columns.end <= self.cols, "columns {columns:?} of {self:?}");
         Self {
@@ -71,17 +73,17 @@ impl Matrix {
     }
 }
 
-/// A matrix as a factor.
+/// A factor of a product: a matrix or its transpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Factor {
-    /// As it lies.
-    Plain(Matrix),
-    /// Rows taken for columns.
-    Transposed(Matrix),
+    /// The matrix itself, without transposition.
+    Plain(DeviceMatrix),
+    /// The transpose of the matrix.
+    Transposed(DeviceMatrix),
 }
 
 impl Factor {
-    fn matrix(self) -> Matrix {
+    fn matrix(self) -> DeviceMatrix {
         match self {
             Self::Plain(matrix) | Self::Transposed(matrix) => matrix,
         }
@@ -91,7 +93,7 @@ impl Factor {
         matches!(self, Self::Transposed(_))
     }
 
-    /// Rows and columns, as a factor.
+    /// Rows and columns of the factor.
     fn size(self) -> (usize, usize) {
         match self {
             Self::Plain(matrix) => (matrix.rows, matrix.cols),
@@ -100,15 +102,8 @@ impl Factor {
     }
 }
 
-/// Whether a product replaces what was there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Write {
-    Add,
-    Replace,
-}
-
-/// A product in the terms of BLAS's `sgemm`, of column-major matrices: C ← op(A) op(B) + β C, with op(A) `[m, k]`,
-/// op(B) `[k, n]` and C `[m, n]`.
+/// A product in the terms of BLAS's `sgemm`, of column-major matrices: C ← op(A) op(B) + β C, with
+/// op(A) `[m, k]`, op(B) `[k, n]` and C `[m, n]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sgemm {
     pub(super) transpose_a: bool,
@@ -116,20 +111,20 @@ pub(super) struct Sgemm {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
-    pub(super) a: Matrix,
-    pub(super) b: Matrix,
+    pub(super) a: DeviceMatrix,
+    pub(super) b: DeviceMatrix,
     pub(super) beta: f32,
-    pub(super) c: Matrix,
+    pub(super) c: DeviceMatrix,
 }
 
 impl Sgemm {
-    /// The row-major product of two factors. To BLAS a row-major matrix is its own transpose; so it is asked for the
-    /// transpose of the product, with the factors in reverse: (x y)ᵀ = yᵀ xᵀ.
+    /// The row-major product of two factors. To BLAS a row-major matrix is the transpose of itself,
+    /// so this is the transpose of the product, with the factors in reverse: (x y)ᵀ = yᵀ xᵀ.
     ///
     /// # Panics
     ///
-    /// When the sizes do not fit together.
-    pub(super) fn row_major(x: Factor, y: Factor, into: Matrix, write: Write) -> Self {
+    /// Panics if the sizes do not agree.
+    pub(super) fn row_major(x: Factor, y: Factor, into: DeviceMatrix, write: Write) -> Self {
         let ((rows, inner), (inner_too, cols)) = (x.size(), y.size());
         assert!(
             inner == inner_too && (rows, cols) == (into.rows, into.cols),

@@ -1,48 +1,51 @@
-//! The network's passes and the optimiser's step, as matrix products and kernels in a machine's memory. The same
-//! mathematics as on processors ([`Cpu`](crate::model::Cpu)), which its tests hold it to.
+//! The network's passes and the optimiser's step, composed of matrix products and kernels. The
+//! mathematics is that of [`Cpu`](crate::model::Cpu), against which it is tested.
 
 use super::{
-    batch::{Batch, LstmBatch, Next},
     call::Call,
     machine::Machine,
     matrix::{
+        DeviceMatrix,
         Factor::{self, Plain, Transposed},
-        Matrix, Sgemm, Write,
+        Sgemm,
     },
+    workspace::{DeviceAllocator, LstmWorkspace, Workspace},
 };
 use crate::model::{
-    Activation, Array, Layer, Layout, LstmArrays, Outputs, RmsProp, Sequences, Shape, initialise,
+    Activation, Array, Layer, LstmArrays, Outputs, ParameterLayout, RmsProp, Sequences, Shape,
+    Write, initialise,
 };
 
-/// How many parts the sum of the gradient's squares is taken in; the host adds them in f64.
+/// Number of partial sums of the gradient's squares, which the host adds in f64.
 const PARTS: usize = 1 << 14;
 
-/// A network in a machine's memory: parameters and what belongs to each of them at its beginning, then the arrays of
-/// the passes.
+/// A network in a machine's memory: first the parameters and the vectors of the same length, then
+/// the arrays of the passes.
 #[derive(Debug)]
-pub(super) struct Network<M> {
+pub(super) struct DeviceNetwork<M> {
     machine: M,
     shape: Shape,
-    layout: Layout,
-    /// `[1, parameters]`, as the next three.
-    parameters: Matrix,
-    gradient: Matrix,
-    mean_square: Matrix,
-    velocity: Matrix,
-    /// Whether the last step had momentum, and the velocity says anything.
+    layout: ParameterLayout,
+    /// `[1, parameters]`, like the next three.
+    parameters: DeviceMatrix,
+    gradient: DeviceMatrix,
+    mean_square: DeviceMatrix,
+    velocity: DeviceMatrix,
+    /// Whether the last step had momentum; without it the velocity is meaningless.
     momentum: bool,
-    /// `[1, PARTS]`.
-    squares: Matrix,
-    /// Where passes may lie.
+    /// Partial sums of the gradient's squares, `[1, PARTS]`.
+    squares: DeviceMatrix,
+    /// The index at which the arrays of the passes begin.
     free: usize,
-    batch: Option<Batch>,
+    /// The arrays of the last pass; `None` before the first, and after one without steps.
+    workspace: Option<Workspace>,
 }
 
-impl<M: Machine> Network<M> {
-    /// A network with parameters from [`initialise`] with seed 0.
+impl<M: Machine> DeviceNetwork<M> {
+    /// A network with the parameters of [`initialise`] with seed 0.
     pub(super) fn new(mut machine: M, shape: &Shape) -> Self {
-        let layout = Layout::of(shape);
-        let mut next = Next { at: 0 };
+        let layout = ParameterLayout::of(shape);
+        let mut next = DeviceAllocator { at: 0 };
         let mut vector = || next.dense(1, layout.len());
         let [parameters, gradient, mean_square, velocity] = std::array::from_fn(|_| vector());
         let squares = next.dense(1, PARTS);
@@ -59,7 +62,7 @@ impl<M: Machine> Network<M> {
             momentum: false,
             squares,
             free,
-            batch: None,
+            workspace: None,
         };
         for vector in [gradient, mean_square] {
             network.fill(vector, 0.0);
@@ -111,119 +114,133 @@ impl<M: Machine> Network<M> {
 
     pub(super) fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
         input.check(&self.shape);
-        output.resize(&self.shape, input.steps, input.lanes);
-        if input.steps * input.lanes == 0 {
-            self.batch = None;
+        output.resize(&self.shape, input.steps, input.batch_size);
+        if input.steps * input.batch_size == 0 {
+            self.workspace = None;
             return;
         }
-        let batch = self.begin(input);
+        let workspace = self.begin(input);
 
-        // The trunk, then the reward beside its output.
+        // The trunk, then the reward next to its output.
         let layout = self.layout.clone();
-        let mut below = batch.observation;
-        for (layer, &out) in layout.trunk.iter().zip(&batch.trunk) {
+        let mut below = workspace.observation;
+        for (layer, &out) in layout.trunk.iter().zip(&workspace.trunk) {
             let activation = Some(self.shape.activation);
             below = self.layer(layer, below, out.columns(0..layer.bias.cols), activation);
         }
         let width = below.cols;
-        let top = batch.trunk[batch.trunk.len() - 1];
-        self.copy(batch.reward, top.columns(width..width + 1));
+        let top = workspace.trunk[workspace.trunk.len() - 1];
+        self.copy(workspace.reward, top.columns(width..width + 1));
 
-        if let (Some(lstm), Some(arrays)) = (&batch.lstm, &layout.lstm) {
+        if let (Some(lstm), Some(arrays)) = (&workspace.lstm, &layout.lstm) {
             let below = top.columns(0..arrays.input.rows);
-            self.lstm(arrays, lstm, below, batch.features, batch.lanes);
+            self.lstm(
+                arrays,
+                lstm,
+                below,
+                workspace.features,
+                workspace.batch_size,
+            );
         }
 
         // The heads.
         let own = self.shape.features();
-        let seen = batch.features.columns(0..own);
-        self.layer(&layout.policy, seen, batch.logits, None);
+        let seen = workspace.features.columns(0..own);
+        self.layer(&layout.policy, seen, workspace.logits, None);
         if self.shape.privileged > 0 {
-            let beside = batch.features.columns(own..batch.features.cols);
-            self.copy(batch.privileged, beside);
+            let beside = workspace.features.columns(own..workspace.features.cols);
+            self.copy(workspace.privileged, beside);
         }
-        let mut below = batch.features;
-        if let Some(hidden) = batch.critic {
+        let mut below = workspace.features;
+        if let Some(hidden) = workspace.critic {
             let activation = Some(Activation::Relu);
             below = self.layer(&layout.critic[0], below, hidden, activation);
         }
         let last = &layout.critic[layout.critic.len() - 1];
-        self.layer(last, below, batch.baseline, None);
+        self.layer(last, below, workspace.baseline, None);
 
-        self.machine.read(batch.logits.at, &mut output.logits);
-        self.machine.read(batch.baseline.at, &mut output.baseline);
-        if let Some(lstm) = &batch.lstm {
-            let after = batch.steps * batch.lanes..(batch.steps + 1) * batch.lanes;
+        self.machine.read(workspace.logits.at, &mut output.logits);
+        self.machine
+            .read(workspace.baseline.at, &mut output.baseline);
+        if let Some(lstm) = &workspace.lstm {
+            let after = workspace.steps * workspace.batch_size
+                ..(workspace.steps + 1) * workspace.batch_size;
             let (h, c) = (lstm.h_before, lstm.c_before);
             self.machine.read(h.rows(after.clone()).at, &mut output.h);
             self.machine.read(c.rows(after).at, &mut output.c);
         }
-        self.batch = Some(batch);
+        self.workspace = Some(workspace);
     }
 
     pub(super) fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
-        let frames = input.steps * input.lanes;
+        let frames = input.steps * input.batch_size;
         assert_eq!(d_logits.len(), frames * self.shape.actions, "[T, B, A]");
         assert_eq!(d_baseline.len(), frames, "[T, B]");
-        let Some(batch) = self.batch.take() else {
+        let Some(workspace) = self.workspace.take() else {
             assert_eq!(frames, 0, "backward follows forward");
             self.fill(self.gradient, 0.0);
             return;
         };
         assert_eq!(
-            (input.steps, input.lanes),
-            (batch.steps, batch.lanes),
+            (input.steps, input.batch_size),
+            (workspace.steps, workspace.batch_size),
             "the input of the forward pass"
         );
-        self.machine.write(batch.d_logits.at, d_logits);
-        self.machine.write(batch.d_baseline.at, d_baseline);
+        self.machine.write(workspace.d_logits.at, d_logits);
+        self.machine.write(workspace.d_baseline.at, d_baseline);
         let layout = self.layout.clone();
-        let top = batch.trunk.len() - 1;
+        let top = workspace.trunk.len() - 1;
 
         // The heads, down to the features.
-        let features = batch.features;
-        let below = batch.lstm.map_or(batch.d_trunk[top], |lstm| lstm.dh);
-        self.of_layer(&layout.policy, features, batch.d_logits, batch.ones);
+        let features = workspace.features;
+        let below = workspace
+            .lstm
+            .map_or(workspace.d_trunk[top], |lstm| lstm.dh);
+        self.of_layer(&layout.policy, features, workspace.d_logits, workspace.ones);
         self.down(
             &layout.policy.weights,
-            batch.d_logits,
+            workspace.d_logits,
             below,
             Write::Replace,
         );
-        let mut d = batch.d_baseline;
-        if let (Some(hidden), Some(d_hidden)) = (batch.critic, batch.d_critic) {
+        let mut d = workspace.d_baseline;
+        if let (Some(hidden), Some(d_hidden)) = (workspace.critic, workspace.d_critic) {
             let second = &layout.critic[1];
-            self.of_layer(second, hidden, d, batch.ones);
+            self.of_layer(second, hidden, d, workspace.ones);
             self.down(&second.weights, d, d_hidden, Write::Replace);
             self.activate_backward(d_hidden, hidden, Activation::Relu);
             d = d_hidden;
         }
-        self.of_layer(&layout.critic[0], features, d, batch.ones);
+        self.of_layer(&layout.critic[0], features, d, workspace.ones);
         self.down(&layout.critic[0].weights, d, below, Write::Add);
 
-        if let (Some(lstm), Some(arrays)) = (&batch.lstm, &layout.lstm) {
-            self.lstm_backward(arrays, lstm, batch.lanes);
+        if let (Some(lstm), Some(arrays)) = (&workspace.lstm, &layout.lstm) {
+            self.lstm_backward(arrays, lstm, workspace.batch_size);
             let (d, rows) = (lstm.gates, 0..lstm.gates.rows);
-            self.of_matrix(&arrays.input, batch.trunk[top], d);
+            self.of_matrix(&arrays.input, workspace.trunk[top], d);
             self.of_matrix(&arrays.recurrent, lstm.h_before.rows(rows), d);
-            self.sum_rows(d, &arrays.bias, batch.ones);
-            self.down(&arrays.input, d, batch.d_trunk[top], Write::Replace);
+            self.sum_rows(d, &arrays.bias, workspace.ones);
+            self.down(&arrays.input, d, workspace.d_trunk[top], Write::Replace);
         }
 
         // The trunk, from its last layer to its first.
         for (i, layer) in layout.trunk.iter().enumerate().rev() {
-            let d = batch.d_trunk[i];
-            self.activate_backward(d, batch.trunk[i].columns(0..d.cols), self.shape.activation);
+            let d = workspace.d_trunk[i];
+            self.activate_backward(
+                d,
+                workspace.trunk[i].columns(0..d.cols),
+                self.shape.activation,
+            );
             let input = match i.checked_sub(1) {
-                Some(before) => batch.trunk[before],
-                None => batch.observation,
+                Some(before) => workspace.trunk[before],
+                None => workspace.observation,
             };
-            self.of_layer(layer, input, d, batch.ones);
+            self.of_layer(layer, input, d, workspace.ones);
             if let Some(before) = i.checked_sub(1) {
-                self.down(&layer.weights, d, batch.d_trunk[before], Write::Replace);
+                self.down(&layer.weights, d, workspace.d_trunk[before], Write::Replace);
             }
         }
-        self.batch = Some(batch);
+        self.workspace = Some(workspace);
     }
 
     pub(super) fn step(&mut self, optimiser: &RmsProp) -> f32 {
@@ -255,39 +272,40 @@ impl<M: Machine> Network<M> {
         norm
     }
 
-    /// Takes the input in, and gives the arrays of its pass: the last pass's where that was as large.
-    fn begin(&mut self, input: &Sequences<'_>) -> Batch {
-        let (steps, lanes) = (input.steps, input.lanes);
-        let same = |last: &Batch| (last.steps, last.lanes) == (steps, lanes);
-        let batch = self.batch.take().filter(same).unwrap_or_else(|| {
-            let batch = Batch::new(&self.shape, steps, lanes, self.free);
-            self.machine.grow(batch.end());
-            self.fill(batch.ones, 1.0);
-            if let Some(LstmBatch { keep, .. }) = batch.lstm {
-                self.fill(keep.rows(steps * lanes..keep.rows), 1.0);
+    /// Copies the input to the machine, and returns the arrays of its pass: those of the last pass
+    /// if it had the same size.
+    fn begin(&mut self, input: &Sequences<'_>) -> Workspace {
+        let (steps, batch_size) = (input.steps, input.batch_size);
+        let same = |last: &Workspace| (last.steps, last.batch_size) == (steps, batch_size);
+        let workspace = self.workspace.take().filter(same).unwrap_or_else(|| {
+            let workspace = Workspace::new(&self.shape, steps, batch_size, self.free);
+            self.machine.grow(workspace.end());
+            self.fill(workspace.ones, 1.0);
+            if let Some(LstmWorkspace { not_done, .. }) = workspace.lstm {
+                self.fill(not_done.rows(steps * batch_size..not_done.rows), 1.0);
             }
-            batch
+            workspace
         });
         let machine = &mut self.machine;
-        machine.write(batch.observation.at, input.observation);
-        machine.write(batch.reward.at, input.reward);
-        machine.write(batch.privileged.at, input.privileged);
-        if let Some(lstm) = &batch.lstm {
-            machine.write(lstm.keep.at, input.keep);
+        machine.write(workspace.observation.at, input.observation);
+        machine.write(workspace.reward.at, input.reward);
+        machine.write(workspace.privileged.at, input.privileged);
+        if let Some(lstm) = &workspace.lstm {
+            machine.write(lstm.not_done.at, input.not_done);
             machine.write(lstm.h_first.at, input.h);
             machine.write(lstm.c_first.at, input.c);
         }
-        batch
+        workspace
     }
 
-    /// activation(x W + b). Gives the result's place.
+    /// Computes activation(x W + b) into `y`, and returns `y`.
     fn layer(
         &mut self,
         layer: &Layer,
-        x: Matrix,
-        y: Matrix,
+        x: DeviceMatrix,
+        y: DeviceMatrix,
         activation: Option<Activation>,
-    ) -> Matrix {
+    ) -> DeviceMatrix {
         let weights = self.array(self.parameters, &layer.weights);
         self.multiply(Plain(x), Plain(weights), y, Write::Replace);
         let bias = self.array(self.parameters, &layer.bias);
@@ -299,14 +317,15 @@ impl<M: Machine> Network<M> {
         y
     }
 
-    /// The LSTM's steps, from its input `[T·B, last hidden + 1]` to the first columns of the features.
+    /// Runs the LSTM's steps, from its input `[T·B, last hidden + 1]` to the first
+    /// S columns of the features.
     fn lstm(
         &mut self,
         arrays: &LstmArrays,
-        lstm: &LstmBatch,
-        below: Matrix,
-        features: Matrix,
-        lanes: usize,
+        lstm: &LstmWorkspace,
+        below: DeviceMatrix,
+        features: DeviceMatrix,
+        batch_size: usize,
     ) {
         let parameters = self.parameters;
         let [input, recurrent, bias] = [&arrays.input, &arrays.recurrent, &arrays.bias]
@@ -315,13 +334,13 @@ impl<M: Machine> Network<M> {
         self.machine.call(&Call::LstmBegin {
             h: lstm.h_first,
             c: lstm.c_first,
-            keep: lstm.keep.rows(0..lanes),
-            h_before: lstm.h_before.rows(0..lanes),
-            c_before: lstm.c_before.rows(0..lanes),
+            not_done: lstm.not_done.rows(0..batch_size),
+            h_before: lstm.h_before.rows(0..batch_size),
+            c_before: lstm.c_before.rows(0..batch_size),
         });
-        for start in (0..lstm.gates.rows).step_by(lanes) {
-            let now = start..start + lanes;
-            let next = now.end..now.end + lanes;
+        for start in (0..lstm.gates.rows).step_by(batch_size) {
+            let now = start..start + batch_size;
+            let next = now.end..now.end + batch_size;
             let gates = lstm.gates.rows(now.clone());
             let h_before = lstm.h_before.rows(now.clone());
             self.multiply(Plain(h_before), Plain(recurrent), gates, Write::Add);
@@ -331,27 +350,28 @@ impl<M: Machine> Network<M> {
                 c_before: lstm.c_before.rows(now.clone()),
                 c: lstm.c.rows(now.clone()),
                 h: features.rows(now).columns(0..arrays.recurrent.rows),
-                keep_next: lstm.keep.rows(next.clone()),
+                not_done_next: lstm.not_done.rows(next.clone()),
                 h_before_next: lstm.h_before.rows(next.clone()),
                 c_before_next: lstm.c_before.rows(next),
             });
         }
     }
 
-    /// The LSTM's steps back: leaves the derivatives by the gates' sums.
-    fn lstm_backward(&mut self, arrays: &LstmArrays, lstm: &LstmBatch, lanes: usize) {
+    /// Runs the LSTM's steps backward, which leaves the derivatives by the
+    /// gates' pre-activations in their place.
+    fn lstm_backward(&mut self, arrays: &LstmArrays, lstm: &LstmWorkspace, batch_size: usize) {
         let recurrent = self.array(self.parameters, &arrays.recurrent);
         self.fill(lstm.dh_next, 0.0);
         self.fill(lstm.dc, 0.0);
-        for start in (0..lstm.gates.rows).step_by(lanes).rev() {
-            let now = start..start + lanes;
+        for start in (0..lstm.gates.rows).step_by(batch_size).rev() {
+            let now = start..start + batch_size;
             let gates = lstm.gates.rows(now.clone());
             self.machine.call(&Call::LstmBackward {
                 gates,
                 c_before: lstm.c_before.rows(now.clone()),
                 c: lstm.c.rows(now.clone()),
                 dh: lstm.dh.rows(now.clone()),
-                keep_next: lstm.keep.rows(now.end..now.end + lanes),
+                not_done_next: lstm.not_done.rows(now.end..now.end + batch_size),
                 dh_next: lstm.dh_next,
                 dc: lstm.dc,
             });
@@ -362,55 +382,61 @@ impl<M: Machine> Network<M> {
         }
     }
 
-    /// The gradient of a layer's parameters, from the derivatives by its sums.
-    fn of_layer(&mut self, layer: &Layer, input: Matrix, d: Matrix, ones: Matrix) {
+    /// Computes the gradient of a layer's parameters from the derivatives by its pre-activations.
+    fn of_layer(
+        &mut self,
+        layer: &Layer,
+        input: DeviceMatrix,
+        d: DeviceMatrix,
+        ones: DeviceMatrix,
+    ) {
         self.of_matrix(&layer.weights, input, d);
         self.sum_rows(d, &layer.bias, ones);
     }
 
-    /// The gradient of weights, xᵀ d, from the columns of the input that they take.
-    fn of_matrix(&mut self, weights: &Array, input: Matrix, d: Matrix) {
+    /// Computes the gradient of weights, xᵀ d, from as many columns of the input as they have rows.
+    fn of_matrix(&mut self, weights: &Array, input: DeviceMatrix, d: DeviceMatrix) {
         let into = self.array(self.gradient, weights);
         let input = input.columns(0..weights.rows);
         self.multiply(Transposed(input), Plain(d), into, Write::Replace);
     }
 
-    /// The gradient of a bias.
-    fn sum_rows(&mut self, d: Matrix, bias: &Array, ones: Matrix) {
+    /// Computes the gradient of a bias: the sum of the rows of d.
+    fn sum_rows(&mut self, d: DeviceMatrix, bias: &Array, ones: DeviceMatrix) {
         let into = self.array(self.gradient, bias);
         self.multiply(Plain(ones), Plain(d), into, Write::Replace);
     }
 
-    /// The derivatives by a layer's input, as many of its columns as `below` has.
-    fn down(&mut self, weights: &Array, d: Matrix, below: Matrix, write: Write) {
+    /// Computes the derivatives by a layer's input, for as many of its columns as `below` has.
+    fn down(&mut self, weights: &Array, d: DeviceMatrix, below: DeviceMatrix, write: Write) {
         let weights = self.array(self.parameters, weights).rows(0..below.cols);
         self.multiply(Plain(d), Transposed(weights), below, write);
     }
 
-    fn activate_backward(&mut self, d: Matrix, y: Matrix, activation: Activation) {
+    fn activate_backward(&mut self, d: DeviceMatrix, y: DeviceMatrix, activation: Activation) {
         self.machine
             .call(&Call::ActivateBackward { d, y, activation });
     }
 
-    fn multiply(&mut self, x: Factor, y: Factor, into: Matrix, write: Write) {
+    fn multiply(&mut self, x: Factor, y: Factor, into: DeviceMatrix, write: Write) {
         self.machine.multiply(&Sgemm::row_major(x, y, into, write));
     }
 
-    fn copy(&mut self, from: Matrix, into: Matrix) {
+    fn copy(&mut self, from: DeviceMatrix, into: DeviceMatrix) {
         self.machine.call(&Call::CopyColumns { from, into });
     }
 
-    fn fill(&mut self, into: Matrix, value: f32) {
+    fn fill(&mut self, into: DeviceMatrix, value: f32) {
         self.machine.call(&Call::Fill { into, value });
     }
 
-    fn read(&self, vector: Matrix, into: &mut Vec<f32>) {
+    fn read(&self, vector: DeviceMatrix, into: &mut Vec<f32>) {
         into.resize(vector.count(), 0.0);
         self.machine.read(vector.at, into);
     }
 
-    /// An array of the layout in one of the vectors that follow it.
-    fn array(&self, vector: Matrix, array: &Array) -> Matrix {
-        Matrix::dense(vector.at + array.offset, array.rows, array.cols)
+    /// An array of the layout in one of the vectors that have the parameters' length.
+    fn array(&self, vector: DeviceMatrix, array: &Array) -> DeviceMatrix {
+        DeviceMatrix::dense(vector.at + array.offset, array.rows, array.cols)
     }
 }

@@ -1,15 +1,19 @@
-//! The passes by the kernels as C++, against the processors' in f64; and that NVRTC takes the kernels.
+//! The passes with the kernels as C++ against those of the CPU in f64;
+//! and NVRTC compiles the kernels.
 
-use super::{host::Host, network::Network};
-use crate::model::{Activation, Cpu, Layout, Outputs, RmsProp, Sequences, Shape};
+use super::{host::HostMachine, network::DeviceNetwork};
+use crate::{
+    model::{Activation, Cpu, Outputs, ParameterLayout, RmsProp, Sequences, Shape},
+    seed,
+};
 
-/// Arrays of a batch, from a seed.
-struct Batch {
+/// An input, and derivatives by the outputs, from a seed.
+struct TestBatch {
     steps: usize,
-    lanes: usize,
+    batch_size: usize,
     observation: Vec<f32>,
     reward: Vec<f32>,
-    keep: Vec<f32>,
+    not_done: Vec<f32>,
     privileged: Vec<f32>,
     h: Vec<f32>,
     c: Vec<f32>,
@@ -17,13 +21,11 @@ struct Batch {
     d_baseline: Vec<f32>,
 }
 
-/// Uniform on ±1 (the finaliser of SplitMix64).
+/// Numbers uniform on ±1, from a seed below 2³².
 fn noise(seed: u64, len: usize) -> Vec<f32> {
     let number = |i: u64| {
-        let mut mixed = ((seed << 32) | i).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 40) as f32 / (1_u32 << 23) as f32 - 1.0
+        let bits = seed::output(0, (seed << 32) | i);
+        (bits >> 40) as f32 / (1_u32 << 23) as f32 - 1.0
     };
     (0..len as u64).map(number).collect()
 }
@@ -32,17 +34,17 @@ fn wide<const N: usize>(arrays: [&[f32]; N]) -> [Vec<f64>; N] {
     arrays.map(|array| array.iter().copied().map(f64::from).collect())
 }
 
-impl Batch {
-    fn new(shape: &Shape, steps: usize, lanes: usize, seed: u64) -> Self {
-        let frames = steps * lanes;
-        let state = lanes * shape.state();
+impl TestBatch {
+    fn new(shape: &Shape, steps: usize, batch_size: usize, seed: u64) -> Self {
+        let frames = steps * batch_size;
+        let state = batch_size * shape.state();
         let draw = |array, len| noise(seed * 16 + array, len);
         Self {
             steps,
-            lanes,
+            batch_size,
             observation: draw(0, frames * shape.observation),
             reward: draw(1, frames),
-            keep: draw(2, frames)
+            not_done: draw(2, frames)
                 .into_iter()
                 .map(|x| f32::from(u8::from(x > -0.6)))
                 .collect(),
@@ -57,22 +59,22 @@ impl Batch {
     fn input(&self) -> Sequences<'_> {
         Sequences {
             steps: self.steps,
-            lanes: self.lanes,
+            batch_size: self.batch_size,
             observation: &self.observation,
             reward: &self.reward,
-            keep: &self.keep,
+            not_done: &self.not_done,
             privileged: &self.privileged,
             h: &self.h,
             c: &self.c,
         }
     }
 
-    /// What a network in f64 makes of it: its outputs; its gradient it keeps.
+    /// The outputs of a network in f64, which keeps the gradient.
     fn reference(&self, cpu: &mut Cpu<f64>) -> Outputs<f64> {
         let [
             observation,
             reward,
-            keep,
+            not_done,
             privileged,
             h,
             c,
@@ -81,7 +83,7 @@ impl Batch {
         ] = wide([
             &self.observation,
             &self.reward,
-            &self.keep,
+            &self.not_done,
             &self.privileged,
             &self.h,
             &self.c,
@@ -90,10 +92,10 @@ impl Batch {
         ]);
         let input = Sequences {
             steps: self.steps,
-            lanes: self.lanes,
+            batch_size: self.batch_size,
             observation: &observation,
             reward: &reward,
-            keep: &keep,
+            not_done: &not_done,
             privileged: &privileged,
             h: &h,
             c: &c,
@@ -105,13 +107,13 @@ impl Batch {
     }
 }
 
-/// That numbers are those of the reference, to a fraction of its largest.
+/// Asserts that numbers agree with the reference to 1e-5 of its largest.
 fn assert_close(what: &str, found: &[f32], reference: &[f64]) {
     assert_eq!(found.len(), reference.len(), "{what}");
     let largest = reference.iter().fold(0.0_f64, |max, x| max.max(x.abs()));
     for (i, (&found, &reference)) in found.iter().zip(reference).enumerate() {
         let difference = (f64::from(found) - reference).abs();
-        // Not `>`, which a number that is none would pass.
+        // Written so that NaN fails.
         assert!(
             difference <= 1e-5 * largest,
             "{what}[{i}]: {found} for {reference}, of at most {largest}"
@@ -148,7 +150,7 @@ fn shapes() -> [Shape; 4] {
     ]
 }
 
-fn moments(network: &Network<Host>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
+fn moments(network: &DeviceNetwork<HostMachine>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
     let (mut found, mut expected) = (Vec::new(), Vec::new());
     network.moments(&mut found);
     cpu.moments(&mut expected);
@@ -156,13 +158,16 @@ fn moments(network: &Network<Host>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
 }
 
 #[test]
-fn outputs_gradients_and_steps_are_those_of_processors() {
+fn outputs_gradients_and_steps_are_those_of_the_cpu() {
     for shape in shapes() {
-        let Some(host) = Host::new() else { return };
-        let mut network = Network::new(host, &shape);
+        let Some(host) = HostMachine::new() else {
+            return;
+        };
+        let mut network = DeviceNetwork::new(host, &shape);
         assert_eq!(*network.shape(), shape);
         let mut cpu = Cpu::<f64>::new(&shape, 1).expect("one thread");
-        // Larger, smaller and larger again than the memory; each after steps of another kind.
+        // Inputs that are larger than the memory, smaller, and larger again, with and without
+        // momentum.
         let batches = [
             (4, 3, 0.0),
             (9, 31, 0.9),
@@ -170,8 +175,8 @@ fn outputs_gradients_and_steps_are_those_of_processors() {
             (9, 31, 0.0),
             (1, 1, 0.5),
         ];
-        for (seed, (steps, lanes, momentum)) in (1..).zip(batches) {
-            let batch = Batch::new(&shape, steps, lanes, seed);
+        for (seed, (steps, batch_size, momentum)) in (1..).zip(batches) {
+            let batch = TestBatch::new(&shape, steps, batch_size, seed);
             let reference = batch.reference(&mut cpu);
 
             let mut outputs = Outputs::default();
@@ -185,7 +190,7 @@ fn outputs_gradients_and_steps_are_those_of_processors() {
             let (mut found, mut expected) = (Vec::new(), Vec::new());
             network.gradient(&mut found);
             cpu.gradient(&mut expected);
-            for array in Layout::of(&shape).arrays() {
+            for array in ParameterLayout::of(&shape).arrays() {
                 assert_close(&array.name, array.of(&found), array.of(&expected));
             }
 
@@ -204,7 +209,7 @@ fn outputs_gradients_and_steps_are_those_of_processors() {
             let (found, expected) = moments(&network, &cpu);
             assert_close("moments", &found, &expected);
 
-            // Differences would add up otherwise.
+            // Go on from the same state, or differences would add up.
             let exact: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
             network.set_moments(&exact);
             let mut parameters = Vec::new();
@@ -217,7 +222,7 @@ fn outputs_gradients_and_steps_are_those_of_processors() {
 }
 
 #[test]
-fn the_norm_is_that_of_all_of_many_parameters() {
+fn the_norm_covers_every_one_of_many_parameters() {
     let shape = Shape {
         observation: 300,
         hidden: vec![150],
@@ -226,9 +231,11 @@ fn the_norm_is_that_of_all_of_many_parameters() {
         actions: 5,
         privileged: 0,
     };
-    let Some(host) = Host::new() else { return };
-    let mut network = Network::new(host, &shape);
-    let batch = Batch::new(&shape, 1, 2, 1);
+    let Some(host) = HostMachine::new() else {
+        return;
+    };
+    let mut network = DeviceNetwork::new(host, &shape);
+    let batch = TestBatch::new(&shape, 1, 2, 1);
     network.forward(&batch.input(), &mut Outputs::default());
     network.backward(&batch.input(), &batch.d_logits, &batch.d_baseline);
     let mut gradient = Vec::new();
@@ -246,15 +253,17 @@ fn the_norm_is_that_of_all_of_many_parameters() {
 }
 
 #[test]
-fn no_frames_have_no_gradient() {
+fn an_empty_input_has_gradient_0() {
     let [shape, ..] = shapes();
-    let Some(host) = Host::new() else { return };
-    let mut network = Network::new(host, &shape);
+    let Some(host) = HostMachine::new() else {
+        return;
+    };
+    let mut network = DeviceNetwork::new(host, &shape);
     let mut outputs = Outputs::default();
-    let some = Batch::new(&shape, 2, 2, 1);
+    let some = TestBatch::new(&shape, 2, 2, 1);
     network.forward(&some.input(), &mut outputs);
     network.backward(&some.input(), &some.d_logits, &some.d_baseline);
-    let none = Batch::new(&shape, 0, 2, 1);
+    let none = TestBatch::new(&shape, 0, 2, 1);
     network.forward(&none.input(), &mut outputs);
     assert_eq!(outputs.logits.len(), 0);
     network.backward(&none.input(), &[], &[]);

@@ -1,42 +1,44 @@
-//! A form of a constant matrix that products with few rows go fast with.
+//! A constant matrix in a form that makes products with few rows fast.
 
 use pulp::{Arch, Simd, WithSimd};
 
-use super::{View, ViewMut, Write};
-use crate::model::cpu::real::Real;
+use super::{View, ViewMut};
+use crate::model::{Write, cpu::real::Real};
 
-/// A matrix on the right-hand side of many products with few rows, laid out once in the order in which they read it:
-/// a general product would do so every time, which takes longer than the arithmetic.
+/// A matrix on the right-hand side of many products with few rows, laid out once in
+/// the order in which they read it. A general product would do so every time, which
+/// takes longer than the arithmetic.
 #[derive(Debug)]
 pub(in super::super) struct Packed<R> {
-    /// Of each [`WIDTH`] columns all rows; columns that are missing in the last are zeros.
-    panels: Vec<Row<R>>,
+    /// Panels of [`WIDTH`] columns, each with all rows; missing columns of
+    /// the last panel are zeros.
+    panels: Vec<PanelRow<R>>,
     rows: usize,
     cols: usize,
 }
 
-/// A row of a panel, where cache lines begin.
+/// A row of a panel, aligned to a cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Row<R>([R; WIDTH]);
+struct PanelRow<R>([R; WIDTH]);
 
-/// Two AVX-512 registers of f32.
+/// Columns of a panel: two AVX-512 registers of f32.
 const WIDTH: usize = 32;
 
-/// Rows that a panel is multiplied with at a time: 8 times 2 sums fill half of the 32 registers.
+/// Rows that a panel is multiplied with at a time: 8 rows of 2 sums fill half of the 32 registers.
 const HEIGHT: usize = 8;
 
 impl<R: Real> Packed<R> {
-    /// Of zeros.
+    /// A packed matrix of zeros.
     pub(in super::super) fn new(rows: usize, cols: usize) -> Self {
         Self {
-            panels: vec![Row([R::ZERO; WIDTH]); rows * cols.div_ceil(WIDTH)],
+            panels: vec![PanelRow([R::ZERO; WIDTH]); rows * cols.div_ceil(WIDTH)],
             rows,
             cols,
         }
     }
 
-    /// Takes another matrix's elements over.
+    /// Copies the elements of a matrix of the same size.
     pub(in super::super) fn fill(&mut self, from: View<'_, R>) {
         assert_eq!((self.rows, self.cols), (from.rows, from.cols));
         for (i, panel) in self.panels.chunks_exact_mut(self.rows).enumerate() {
@@ -50,7 +52,7 @@ impl<R: Real> Packed<R> {
         }
     }
 
-    /// a · self into c. `scratch` keeps memory between calls.
+    /// Writes a · self to c, or adds it. `scratch` keeps its memory between calls.
     pub(in super::super) fn multiply(
         &self,
         a: View<'_, R>,
@@ -62,9 +64,10 @@ impl<R: Real> Packed<R> {
             a.cols == self.rows && (c.rows, c.cols) == (a.rows, self.cols),
             "matrices that fit"
         );
-        // The rows of a block side by side, so that a step of the product reads them at one place.
+        // The rows of a block are interleaved, so that a step of the product reads them in one
+        // place.
         scratch.resize(a.rows * a.cols, R::ZERO);
-        for block in Blocks::of(a.rows) {
+        for block in RowBlocks::of(a.rows) {
             let into = &mut scratch[block.start * a.cols..][..block.height * a.cols];
             for i in 0..block.height {
                 let row = a.row(block.start + i);
@@ -82,7 +85,7 @@ impl<R: Real> Packed<R> {
     }
 }
 
-/// A product with the rows of its left side arranged in blocks.
+/// A product whose left-hand rows are interleaved in blocks.
 struct Multiply<'a, R> {
     packed: &'a Packed<R>,
     blocks: &'a [R],
@@ -99,7 +102,7 @@ impl<R: Real> WithSimd for Multiply<'_, R> {
         let (stride, write) = (self.c.stride, self.write);
         for (panel, start) in panels.chunks_exact(*rows).zip((0..).step_by(WIDTH)) {
             let width = WIDTH.min(cols - start);
-            for block in Blocks::of(self.c.rows) {
+            for block in RowBlocks::of(self.c.rows) {
                 let a = &self.blocks[block.start * rows..][..block.height * rows];
                 let c = &mut self.c.data[block.start * stride + start..];
                 let c = c.chunks_mut(stride).map(|row| &mut row[..width]);
@@ -114,29 +117,29 @@ impl<R: Real> WithSimd for Multiply<'_, R> {
     }
 }
 
-/// Rows that are multiplied together.
-struct Block {
+/// Rows that are multiplied together with a panel.
+struct RowBlock {
     start: usize,
     height: usize,
 }
 
-/// Divides rows into blocks of [`HEIGHT`], and what is left of them into halves of that.
-struct Blocks {
+/// Divides rows into blocks of [`HEIGHT`], and the remainder into blocks of 4, 2 and 1.
+struct RowBlocks {
     start: usize,
     rows: usize,
 }
 
-impl Blocks {
+impl RowBlocks {
     fn of(rows: usize) -> Self {
         Self { start: 0, rows }
     }
 }
 
-impl Iterator for Blocks {
-    type Item = Block;
+impl Iterator for RowBlocks {
+    type Item = RowBlock;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Block> {
+    fn next(&mut self) -> Option<RowBlock> {
         let left = self.rows - self.start;
         let height = match left {
             0 => return None,
@@ -147,20 +150,20 @@ impl Iterator for Blocks {
         };
         let start = self.start;
         self.start += height;
-        Some(Block { start, height })
+        Some(RowBlock { start, height })
     }
 }
 
-/// Multiplies a block of rows, side by side in `a`, with a panel. The sums stay in registers.
+/// Multiplies a block of rows, interleaved in `a`, with a panel. The sums stay in registers.
 #[inline(always)]
 fn tile<'c, R: Real, S: Simd, const ROWS: usize>(
     simd: S,
     a: &[R],
-    panel: &[Row<R>],
+    panel: &[PanelRow<R>],
     c: impl Iterator<Item = &'c mut [R]>,
     write: Write,
 ) {
-    let mut all = [Row([R::ZERO; WIDTH]); ROWS];
+    let mut all = [PanelRow([R::ZERO; WIDTH]); ROWS];
     let vectors = R::vectors::<S>(&all[0].0).len();
     for first in (0..vectors).step_by(2) {
         let mut sums = [[R::splat(simd, R::ZERO); 2]; ROWS];

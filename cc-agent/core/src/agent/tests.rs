@@ -1,0 +1,834 @@
+//! The core, fed by hand.
+
+use bytemuck::Zeroable;
+use cc_ebpf::{ClosedRecord, FEATURES, Header, OpenedRecord};
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+fn agent() -> Agent {
+    Agent::new(Interface::default(), 8)
+}
+
+fn opened(slot: u32, generation: u32, now_ns: u64) -> Record {
+    Record::Opened(OpenedRecord {
+        header: Header::of::<OpenedRecord>(slot, generation, now_ns),
+        identity: Identity {
+            family: 2,
+            mss: 1_448,
+            initial_cwnd: 10,
+            ..Identity::default()
+        },
+    })
+}
+
+fn window_record(slot: u32, generation: u32, index: u32, cwnd: u32) -> WindowRecord {
+    let mut window = WindowRecord::zeroed();
+    window.start_ns = u64::from(index) * 100 * MS;
+    window.header = Header::of::<WindowRecord>(slot, generation, window.start_ns + 101 * MS);
+    window.index = index;
+    window.cwnd = cwnd;
+    window.mss = 1_448;
+    window.add(&[1_000; FEATURES]);
+    window
+}
+
+fn closed(slot: u32, generation: u32) -> Record {
+    let mut record = ClosedRecord::zeroed();
+    record.header = Header::of::<ClosedRecord>(slot, generation, 0);
+    Record::Closed(record)
+}
+
+fn feed(agent: &mut Agent, record: &Record) {
+    agent.on_record(record.header().time_ns, record, |_| None);
+}
+
+fn feed_window(agent: &mut Agent, slot: u32, index: u32, cwnd: u32) {
+    feed(agent, &Record::Window(window_record(slot, 1, index, cwnd)));
+}
+
+/// Answers a batch with one choice for all, and returns what was published.
+fn answer(agent: &mut Agent, batch: Batch, choice: Choice, now_ns: u64) -> Vec<(u32, Decision)> {
+    let choices = vec![choice; batch.len()];
+    let mut published = Vec::new();
+    agent.on_choices(now_ns, batch, &choices, |slot, decision| {
+        published.push((slot, decision));
+    });
+    published
+}
+
+const DOUBLE: Choice = Choice::Action {
+    index: 4,
+    probability: 1.0,
+};
+
+#[test]
+fn a_window_becomes_a_query_becomes_a_decision() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(3, 1, 0));
+    feed_window(&mut agent, 3, 1, 10);
+    let batch = agent.take_batch(64);
+    assert_eq!(batch.len(), 1);
+    assert_eq!(batch.queries[0].cwnd, 10);
+    assert_eq!(batch.queries[0].observation.len(), 220);
+    // The window began at 100 ms and ended at 200 ms.
+    let published = answer(&mut agent, batch, DOUBLE, 203 * MS);
+    let expected = Decision {
+        generation: 1,
+        window: 1,
+        cwnd: 20,
+    };
+    assert_eq!(published, [(3, expected)]);
+    assert_eq!(agent.views(8)[0].decision_delay_ms, 3.0);
+    assert_eq!(agent.views(8)[0].action, "*2");
+    assert_eq!(agent.counts().decisions_late, 0);
+}
+
+#[test]
+fn a_flow_keeps_its_own_delays() {
+    let mut agent = agent();
+    for slot in [0, 1] {
+        feed(&mut agent, &opened(slot, 1, 0));
+    }
+    // Window i ends at (i + 1) * 100 ms; the answers come 6, 1 and 2 ms later.
+    for (index, delay) in [(1, 6), (2, 1), (3, 2)] {
+        feed_window(&mut agent, 0, index, 10);
+        let batch = agent.take_batch(1);
+        let now_ns = (u64::from(index + 1) * 100 + delay) * MS;
+        answer(&mut agent, batch, DOUBLE, now_ns);
+    }
+    let views = agent.views(8);
+    assert_eq!(views[0].decisions, 3);
+    assert_eq!(views[0].decision_delay_ms, 2.0);
+    assert_eq!(views[0].decision_delay_max_ms, 6.0);
+    let about = |value: f64, ms: f64| (value / ms - 1.0).abs() < 0.07;
+    assert!(about(views[0].decision_delay_p50_ms, 2.0), "{views:?}");
+    assert!(about(views[0].decision_delay_p99_ms, 6.0), "{views:?}");
+    let other = &views[1];
+    assert_eq!((other.decisions, other.decision_delay_p99_ms), (0, 0.0));
+}
+
+#[test]
+fn a_late_policy_answers_the_newest_window() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let first = agent.take_batch(64);
+    for index in 2..=4 {
+        feed_window(&mut agent, 0, index, 10);
+    }
+    assert!(agent.take_batch(64).is_empty(), "one query at a time");
+    answer(&mut agent, first, DOUBLE, 600 * MS);
+    let second = agent.take_batch(64);
+    let published = answer(&mut agent, second, DOUBLE, 601 * MS);
+    assert_eq!(published[0].1.window, 4);
+    assert_eq!(agent.counts().windows_skipped, 2);
+    assert_eq!(agent.counts().decisions_late, 2);
+}
+
+#[test]
+fn actions_work_on_the_last_decision_while_it_rules() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    answer(&mut agent, batch, DOUBLE, 0);
+    // A timeout has taken the kernel's window down; the decision stands.
+    let mut window = window_record(0, 1, 2, 3);
+    window.mode = Mode::AfterTimeout as u32;
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 20);
+    // In the fallback it does not: the window is what Reno made of it.
+    let mut agent = self::agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    let mut window = window_record(0, 1, 2, 33);
+    window.mode = Mode::Fallback as u32;
+    window.decision = Decision {
+        generation: 1,
+        window: 1,
+        cwnd: 90,
+    }
+    .to_cell();
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 33);
+}
+
+#[test]
+fn an_invalid_answer_leaves_the_flow_alone() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    assert!(answer(&mut agent, batch, Choice::Invalid, 0).is_empty());
+    assert_eq!(agent.counts().answers_invalid, 1);
+    feed_window(&mut agent, 0, 2, 10);
+    assert_eq!(agent.take_batch(1).len(), 1, "it is asked again");
+}
+
+#[test]
+fn an_answer_never_reaches_the_slots_next_flow() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 0));
+    feed_window(&mut agent, 0, 1, 10);
+    let batch = agent.take_batch(1);
+    feed(&mut agent, &closed(0, 1));
+    feed(&mut agent, &opened(0, 2, 0));
+    assert!(answer(&mut agent, batch, DOUBLE, 0).is_empty());
+    assert_eq!(agent.counts().answers_orphaned, 1);
+    feed(&mut agent, &closed(0, 1));
+    assert_eq!(agent.live(), 1, "an old flow's end is not the new one's");
+}
+
+fn silent_flow(index: u32, start_ns: u64) -> Flow {
+    let mut flow = Flow::zeroed();
+    flow.generation = 1;
+    flow.live = 1;
+    flow.opened.header = Header::of::<OpenedRecord>(0, 1, 0);
+    flow.opened.identity.mss = 1_448;
+    flow.window.index = index;
+    flow.window.start_ns = start_ns;
+    let mut features = [1_000; FEATURES];
+    features[Feature::Cwnd as usize] = 14_480;
+    flow.window.add(&features);
+    flow
+}
+
+#[test]
+fn a_silent_flows_window_is_closed_once() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 50 * MS));
+    assert_eq!(agent.next_silence(154 * MS), None);
+    let silent = agent.next_silence(155 * MS).expect("its window is over");
+    assert_eq!(silent.slot, 0);
+    agent.on_silence(155 * MS, &silent_flow(1, 50 * MS));
+    let batch = agent.take_batch(1);
+    assert_eq!((batch.len(), batch.queries[0].cwnd), (1, 10));
+    answer(&mut agent, batch, DOUBLE, 156 * MS);
+    // The datapath closes it too, at the next ACK: nothing new.
+    let mut window = window_record(0, 1, 1, 10);
+    window.start_ns = 50 * MS;
+    feed(&mut agent, &Record::Window(window));
+    assert!(agent.take_batch(1).is_empty());
+    let counts = agent.counts();
+    assert_eq!((counts.windows, counts.windows_closed_silent), (1, 1));
+}
+
+#[test]
+fn a_silence_without_an_ack_is_no_window() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 50 * MS));
+    let mut flow = silent_flow(1, 50 * MS);
+    flow.window.acks = 0;
+    agent.on_silence(155 * MS, &flow);
+    agent.on_silence(140 * MS, &silent_flow(1, 50 * MS));
+    assert!(!agent.has_waiting());
+}
+
+#[test]
+fn lost_records_are_noticed() {
+    let mut agent = agent();
+    let record = Record::Window(window_record(2, 1, 5, 10));
+    agent.on_record(0, &record, |slot| {
+        assert_eq!(slot, 2);
+        let mut flow = silent_flow(5, 0);
+        flow.opened.header.slot = 2;
+        Some(flow)
+    });
+    assert_eq!(agent.counts().flows_found_late, 1);
+    assert_eq!(agent.take_batch(8).len(), 1);
+    feed_window(&mut agent, 2, 8, 10);
+    assert_eq!(agent.counts().windows_missed, 2);
+    // A record of nobody: ignored.
+    agent.on_record(0, &Record::Window(window_record(9, 1, 5, 10)), |_| None);
+    agent.on_record(0, &Record::Window(window_record(3, 1, 5, 10)), |_| None);
+    assert_eq!(agent.live(), 1);
+}
+
+#[test]
+fn an_adopted_flow_continues_from_its_decision() {
+    let mut agent = agent();
+    let mut flow = silent_flow(7, 0);
+    flow.opened.header.slot = 4;
+    agent.adopt(&flow);
+    let mut window = window_record(4, 1, 7, 40);
+    window.mode = Mode::Decided as u32;
+    window.decision = Decision {
+        generation: 1,
+        window: 6,
+        cwnd: 44,
+    }
+    .to_cell();
+    feed(&mut agent, &Record::Window(window));
+    assert_eq!(agent.counts().windows_missed, 0);
+    assert_eq!(agent.take_batch(1).queries[0].cwnd, 44);
+}
+
+mod arbitrary {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Open(u32, u32),
+        Window(u32, u32, u32),
+        Close(u32, u32),
+        Silence(u32, u32),
+        Ask(usize),
+        Answer(u8),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let (slot, generation, index) = (0u32..10, 1u32..4, 1u32..6);
+        prop_oneof![
+            (slot.clone(), generation.clone()).prop_map(|(s, g)| Step::Open(s, g)),
+            (slot.clone(), generation.clone(), index.clone())
+                .prop_map(|(s, g, i)| Step::Window(s, g, i)),
+            (slot.clone(), generation).prop_map(|(s, g)| Step::Close(s, g)),
+            (slot, index).prop_map(|(s, i)| Step::Silence(s, i)),
+            (0usize..4).prop_map(Step::Ask),
+            any::<u8>().prop_map(Step::Answer),
+        ]
+    }
+
+    proptest! {
+        /// Whatever order things happen in: nothing panics, every query is of a live window, no
+        /// flow has two queries out, and decisions stay within bounds.
+        #[test]
+        fn any_order_of_events(steps in proptest::collection::vec(step(), 0..300)) {
+            let mut agent = agent();
+            let mut out: VecDeque<Batch> = VecDeque::new();
+            let mut now_ns = 0;
+            for step in steps {
+                now_ns += 10 * MS;
+                match step {
+                    Step::Open(s, g) => feed(&mut agent, &opened(s, g, now_ns)),
+                    Step::Window(s, g, i) => {
+                        feed(&mut agent, &Record::Window(window_record(s, g, i, 10)));
+                    }
+                    Step::Close(s, g) => feed(&mut agent, &closed(s, g)),
+                    Step::Silence(s, i) => {
+                        agent.next_silence(now_ns);
+                        let mut flow = silent_flow(i, 0);
+                        flow.opened.header.slot = s;
+                        agent.on_silence(now_ns, &flow);
+                    }
+                    Step::Ask(most) => {
+                        let batch = agent.take_batch(most);
+                        for ticket in &batch.tickets {
+                            let twice = out.iter().flat_map(|b| &b.tickets)
+                                .any(|other| other.flow == ticket.flow);
+                            // A slot opened again under the same name starts afresh.
+                            prop_assert!(!twice || agent.counts().flows > 1);
+                        }
+                        out.push_back(batch);
+                    }
+                    Step::Answer(kind) => {
+                        let Some(batch) = out.pop_front() else { continue };
+                        let choice = match kind % 3 {
+                            0 => Choice::Invalid,
+                            1 => Choice::Cwnd(u32::from(kind)),
+                            _ => Choice::Action { index: usize::from(kind), probability: 0.5 },
+                        };
+                        for (slot, decision) in answer(&mut agent, batch, choice, now_ns) {
+                            prop_assert!(slot < 8 && decision.generation > 0);
+                        }
+                    }
+                }
+                prop_assert!(agent.live() <= 8);
+                prop_assert_eq!(agent.views(100).len(), agent.live());
+            }
+        }
+    }
+}
+
+mod recording {
+    //! The rows of flows.
+
+    use super::*;
+    use crate::rows::{AddressForm, Replay, Row};
+
+    fn policy(name: &str, interface: Interface) -> Served {
+        let header = FileHeader {
+            interface: interface.clone(),
+            policy: name.into(),
+            policy_metadata: None,
+            agent_version: String::new(),
+            kernel: String::new(),
+            host: [].into(),
+            started_ns: 0,
+            utc_offset_ns: 0,
+            addresses: AddressForm::Absent,
+        };
+        Served {
+            interface,
+            header: Some(Arc::new(header)),
+        }
+    }
+
+    fn recording() -> Agent {
+        let mut agent = agent();
+        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.replace(policy("random", Interface::default()));
+        agent
+    }
+
+    fn rows(agent: &mut Agent) -> Vec<Row> {
+        agent
+            .take_rows()
+            .into_iter()
+            .map(|recorded| *recorded.row)
+            .collect()
+    }
+
+    /// Numbers of the rows' windows, and which have a decision.
+    fn windows(rows: &[Row]) -> Vec<(u32, bool)> {
+        rows.iter()
+            .map(|row| (row.window.index, row.decision.is_some()))
+            .collect()
+    }
+
+    #[test]
+    fn a_row_is_held_until_its_decision_and_successor_are_known() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        assert_eq!(rows(&mut agent), []);
+        let batch = agent.take_batch(1);
+        answer(&mut agent, batch, DOUBLE, 203 * MS);
+        assert_eq!(rows(&mut agent), [], "it may be the flow's last");
+        feed_window(&mut agent, 0, 2, 20);
+        let first = rows(&mut agent);
+        assert_eq!(windows(&first), [(1, true)]);
+        let decided = Decided {
+            action: Some(4),
+            probability: Some(1.0),
+            probabilities: None,
+            base_cwnd: 10,
+            cwnd: 20,
+            delay_ns: Some(3 * MS),
+        };
+        assert_eq!(first[0].decision, Some(decided));
+        assert_eq!((first[0].sequence, first[0].end), (0, false));
+        assert_eq!(first[0].initial_cwnd_bytes, 14_480);
+        feed(&mut agent, &closed(0, 1));
+        let last = rows(&mut agent);
+        assert_eq!(windows(&last), [(2, false)]);
+        assert_eq!((last[0].sequence, last[0].end), (1, true));
+        assert_eq!(last[0].flow, first[0].flow);
+    }
+
+    #[test]
+    fn skipped_and_unanswered_windows_have_rows_too() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        let first = agent.take_batch(1);
+        for index in 2..=4 {
+            feed_window(&mut agent, 0, index, 10);
+        }
+        assert_eq!(rows(&mut agent), [], "the first still waits");
+        answer(&mut agent, first, DOUBLE, 0);
+        assert_eq!(
+            windows(&rows(&mut agent)),
+            [(1, true), (2, false), (3, false)]
+        );
+        let second = agent.take_batch(1);
+        answer(&mut agent, second, Choice::Invalid, 0);
+        feed_window(&mut agent, 0, 5, 10);
+        assert_eq!(windows(&rows(&mut agent)), [(4, false)]);
+        agent.stop_recording();
+        let last = rows(&mut agent);
+        assert_eq!(windows(&last), [(5, false)]);
+        assert!(!last[0].end, "the recording stopped, the flow did not");
+        feed(&mut agent, &closed(0, 1));
+        assert_eq!(rows(&mut agent), []);
+    }
+
+    #[test]
+    fn the_slots_next_flow_is_another_episode() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        feed_window(&mut agent, 0, 1, 10);
+        // The record of its end was lost.
+        feed(&mut agent, &opened(0, 2, 0));
+        let first = rows(&mut agent);
+        assert!(first[0].end);
+        feed(&mut agent, &Record::Window(window_record(0, 2, 1, 10)));
+        feed(&mut agent, &closed(0, 2));
+        let second = rows(&mut agent);
+        assert_eq!(second[0].sequence, 0);
+        assert_ne!(second[0].flow, first[0].flow);
+    }
+
+    #[test]
+    fn a_policy_that_hangs_fills_no_memory() {
+        let mut agent = recording();
+        feed(&mut agent, &opened(0, 1, 0));
+        for index in 1..=1_000 {
+            feed_window(&mut agent, 0, index, 10);
+            if index == 1 {
+                agent.take_batch(1);
+            }
+        }
+        assert_eq!(rows(&mut agent), []);
+        feed(&mut agent, &closed(0, 1));
+        let rows = rows(&mut agent);
+        assert!(rows.len() < 100, "{}", rows.len());
+        assert_eq!(rows.len() as u64 + agent.rows_dropped(), 1_000);
+        let last = rows.last().expect("the newest is kept");
+        assert_eq!((last.window.index, last.sequence), (1_000, 999));
+    }
+
+    /// Bit for bit what the policy was asked, through windows skipped, answers missing and other flows in between.
+    #[test]
+    fn rows_rebuild_the_observations() {
+        let mut agent = recording();
+        for slot in 0..3 {
+            feed(&mut agent, &opened(slot, 1, 0));
+        }
+        let mut asked: Vec<(u32, u32, Vec<f32>)> = Vec::new();
+        let mut recorded = Vec::new();
+        let mut late: Option<Batch> = None;
+        for index in 1..=200_u32 {
+            for slot in 0..3 {
+                let mut window = window_record(slot, 1, index, 10 + index % 7);
+                for i in 0..index % 5 {
+                    let feature = |f: usize| 977 * (index + i) % 100_003 + slot + f as u32;
+                    window.add(&std::array::from_fn(feature));
+                }
+                window.mode = if index < 3 {
+                    Mode::Startup
+                } else {
+                    Mode::Decided
+                } as u32;
+                feed(&mut agent, &Record::Window(window));
+            }
+            if let Some(batch) = late.take() {
+                answer(&mut agent, batch, DOUBLE, 0);
+            }
+            let batch = agent.take_batch(2 + index as usize % 2);
+            for (query, ticket) in batch.queries.iter().zip(&batch.tickets) {
+                asked.push((ticket.flow.slot, ticket.window, query.observation.clone()));
+            }
+            match index % 6 {
+                0 => late = Some(batch),
+                1 => drop(answer(&mut agent, batch, Choice::Invalid, 0)),
+                2 => drop(answer(&mut agent, batch, Choice::Cwnd(33), 0)),
+                i => {
+                    let choice = Choice::Action {
+                        index: i as usize - 1,
+                        probability: 0.5,
+                    };
+                    answer(&mut agent, batch, choice, 0);
+                }
+            }
+            recorded.extend(rows(&mut agent));
+        }
+        agent.stop_recording();
+        recorded.extend(rows(&mut agent));
+
+        assert_eq!(recorded.len(), 3 * 200);
+        let interface = Interface::default();
+        let mut compared = 0;
+        for slot in 0..3 {
+            let mut replay = Replay::new();
+            let of_slot = recorded.iter().filter(|row| row.window.header.slot == slot);
+            for (row, sequence) in of_slot.zip(0..) {
+                assert_eq!(row.sequence, sequence);
+                let observation = replay.next(&interface, row);
+                let question = asked
+                    .iter()
+                    .find(|(asked, window, _)| (*asked, *window) == (slot, row.window.index));
+                if let Some((_, _, expected)) = question {
+                    let bits =
+                        |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+                    assert_eq!(
+                        bits(&observation),
+                        bits(expected),
+                        "{slot} {}",
+                        row.window.index
+                    );
+                    compared += 1;
+                }
+            }
+        }
+        assert_eq!(compared, asked.len());
+        assert!(compared > 300, "{compared}");
+    }
+}
+
+mod trials {
+    //! Policies that come and go while flows run.
+
+    use super::*;
+    use crate::rows::AddressForm;
+
+    /// A policy with this action space, for this name's files.
+    fn policy(name: &str, actions: &str) -> Served {
+        let interface = Interface {
+            actions: actions.parse().expect("an action space"),
+            ..Interface::default()
+        };
+        let header = FileHeader {
+            interface: interface.clone(),
+            policy: name.into(),
+            policy_metadata: None,
+            agent_version: String::new(),
+            kernel: String::new(),
+            host: [].into(),
+            started_ns: 0,
+            utc_offset_ns: 0,
+            addresses: AddressForm::Absent,
+        };
+        Served {
+            interface,
+            header: Some(Arc::new(header)),
+        }
+    }
+
+    const PAPERS: &str = "0,/2,-10,+10,*2";
+
+    fn recording(actions: &str) -> Agent {
+        let mut agent = Agent::new(Interface::default(), 64);
+        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.replace(policy("current", actions));
+        agent
+    }
+
+    /// Opens flows in the first slots, each between other ports.
+    fn open(agent: &mut Agent, slots: std::ops::Range<u32>) {
+        for slot in slots {
+            let Record::Opened(mut record) = opened(slot, 1, 0) else {
+                unreachable!("it is one")
+            };
+            record.identity.remote_port = 1_000 + slot as u16;
+            feed(agent, &Record::Opened(record));
+        }
+    }
+
+    /// The policy of each row's file, with the row's window and whether it has a decision.
+    fn rows(agent: &mut Agent) -> Vec<(String, u32, bool)> {
+        let rows = agent.take_rows().into_iter();
+        rows.map(|Recorded { header, row }| {
+            (
+                header.policy.clone(),
+                row.window.index,
+                row.decision.is_some(),
+            )
+        })
+        .collect()
+    }
+
+    fn row(policy: &str, window: u32, decided: bool) -> (String, u32, bool) {
+        (policy.into(), window, decided)
+    }
+
+    #[test]
+    fn a_policy_with_the_same_environment_goes_on_with_the_episode() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let mut batch = agent.take_batch(1);
+        batch.queries[0].state.h = vec![0.5];
+        answer(&mut agent, batch, DOUBLE, 0);
+        agent.replace(policy("next", PAPERS));
+        feed_window(&mut agent, 0, 2, 20);
+        let batch = agent.take_batch(1);
+        assert_eq!(batch.queries[0].state.h, [0.5], "the hidden state stays");
+        assert_eq!(
+            batch.queries[0].observation[214..],
+            [0.0, 0.0, 0.0, 0.0, 1.0, 28.96]
+        );
+        answer(&mut agent, batch, DOUBLE, 0);
+        feed(&mut agent, &closed(0, 1));
+        let recorded = agent.take_rows();
+        let found: Vec<_> = recorded
+            .iter()
+            .map(|r| {
+                (
+                    r.header.policy.as_str(),
+                    r.row.sequence,
+                    r.row.flow == recorded[0].row.flow,
+                )
+            })
+            .collect();
+        assert_eq!(found, [("current", 0, true), ("next", 1, true)]);
+    }
+
+    #[test]
+    fn a_policy_with_another_environment_begins_an_episode() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let batch = agent.take_batch(1);
+        answer(&mut agent, batch, DOUBLE, 0);
+        let mut window = window_record(0, 1, 2, 20);
+        window.mode = Mode::Decided as u32;
+        feed(&mut agent, &Record::Window(window));
+        agent.replace(policy("next", "0,*4"));
+        assert!(
+            agent.take_batch(1).is_empty(),
+            "what waits was seen under the former environment"
+        );
+        feed_window(&mut agent, 0, 3, 20);
+        let batch = agent.take_batch(1);
+        assert_eq!(batch.queries[0].observation.len(), 160);
+        // No decision yet, from the window in force: 20 segments of 1448 bytes.
+        assert_eq!(batch.queries[0].observation[157..], [1.0, 0.0, 28.96]);
+        let choice = Choice::Action {
+            index: 1,
+            probability: 1.0,
+        };
+        assert_eq!(answer(&mut agent, batch, choice, 0)[0].1.cwnd, 80);
+        agent.stop_recording();
+        let recorded = agent.take_rows();
+        let found: Vec<_> = recorded
+            .iter()
+            .map(|r| {
+                (
+                    r.header.policy.as_str(),
+                    r.row.window.index,
+                    r.row.sequence,
+                    r.row.end,
+                )
+            })
+            .collect();
+        let expected = [
+            ("current", 1, 0, false),
+            ("current", 2, 1, false),
+            ("next", 3, 0, false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(recorded[2].row.initial_cwnd_bytes, 28_960);
+        assert_ne!(recorded[2].row.flow, recorded[0].row.flow);
+    }
+
+    #[test]
+    fn an_answer_of_a_policy_that_was_replaced_is_none() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..1);
+        feed_window(&mut agent, 0, 1, 10);
+        let batch = agent.take_batch(1);
+        agent.replace(policy("next", PAPERS));
+        assert!(answer(&mut agent, batch, DOUBLE, 0).is_empty());
+        assert_eq!(agent.counts().answers_orphaned, 1);
+        feed_window(&mut agent, 0, 2, 10);
+        let batch = agent.take_batch(1);
+        assert_eq!(answer(&mut agent, batch, DOUBLE, 0).len(), 1);
+        feed(&mut agent, &closed(0, 1));
+        let expected = [row("current", 1, false), row("next", 2, true)];
+        assert_eq!(rows(&mut agent), expected);
+    }
+
+    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows each side had.
+    fn round(
+        agent: &mut Agent,
+        index: u32,
+        flows: u32,
+        delay_us: impl Fn(Side) -> u32,
+    ) -> [usize; 2] {
+        for slot in 0..flows {
+            let mut window = window_record(slot, 1, index, 10);
+            let side = agent.flows[slot as usize].as_ref().map(|entry| entry.side);
+            window.acks = 0;
+            let mut features = [0; FEATURES];
+            features[Feature::Delay as usize] = delay_us(side.unwrap_or_default()) + slot * 10;
+            features[Feature::Acked as usize] = 1_000;
+            window.add(&features);
+            feed(agent, &Record::Window(window));
+        }
+        let mut sides = [0; 2];
+        while agent.has_waiting() {
+            let batch = agent.take_batch(7);
+            sides[batch.side() as usize] += batch.len();
+            answer(agent, batch, Choice::Cwnd(20), 0);
+        }
+        sides
+    }
+
+    fn on_trial() -> (Agent, [usize; 2]) {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..8);
+        let rails = GuardRails {
+            flows: 8,
+            ..GuardRails::default()
+        };
+        agent.begin_trial(policy("candidate", "0,*4"), Share::new(50.0, 1), rails);
+        open(&mut agent, 8..64);
+        let sides = round(&mut agent, 1, 64, |_| 1_000);
+        assert!(sides[0] > 24 && sides[1] > 15, "{sides:?}");
+        (agent, sides)
+    }
+
+    #[test]
+    fn a_candidate_has_its_share_of_the_new_flows_and_both_are_reported() {
+        let (mut agent, sides) = on_trial();
+        for index in 2..=25 {
+            round(&mut agent, index, 64, |_| 1_000);
+        }
+        let trial = agent.trial().expect("it is on");
+        assert_eq!(trial.percent, 50.0);
+        // Those that came before the trial do not count.
+        assert_eq!(trial.current.flows as usize, sides[0] - 8);
+        assert_eq!(trial.candidate.flows as usize, sides[1]);
+        assert_eq!(trial.candidate.decisions as usize, 25 * sides[1]);
+        assert_eq!(agent.breach(), None);
+        let count = |rows: &[(String, u32, bool)], name: &str| {
+            rows.iter().filter(|(policy, ..)| policy == name).count()
+        };
+        agent.stop_recording();
+        let rows = rows(&mut agent);
+        assert_eq!(count(&rows, "candidate"), 25 * sides[1]);
+        assert_eq!(count(&rows, "current"), 25 * sides[0]);
+    }
+
+    #[test]
+    fn flows_that_closed_count_and_the_worse_candidate_is_found() {
+        let (mut agent, _) = on_trial();
+        let worse = |side| match side {
+            Side::Current => 1_000,
+            Side::Candidate => 40_000,
+        };
+        for index in 2..=21 {
+            round(&mut agent, index, 64, worse);
+        }
+        for slot in 0..64 {
+            feed(&mut agent, &closed(slot, 1));
+        }
+        let breach = agent.breach().expect("it is worse").to_string();
+        assert!(breach.starts_with("queueing delay 3"), "{breach}");
+        assert!(agent.withdraw());
+        assert!(agent.trial().is_none() && agent.breach().is_none());
+        assert!(!agent.withdraw() && !agent.promote());
+    }
+
+    #[test]
+    fn after_a_trial_all_flows_are_the_winners() {
+        for promoted in [false, true] {
+            let (mut agent, sides) = on_trial();
+            let before = agent.counts().flows;
+            assert!(if promoted {
+                agent.promote()
+            } else {
+                agent.withdraw()
+            });
+            assert_eq!(round(&mut agent, 2, 64, |_| 1_000), [64, 0]);
+            agent.stop_recording();
+            let rows = rows(&mut agent);
+            let (winner, loser, losers) = match promoted {
+                false => ("current", "candidate", sides[1]),
+                true => ("candidate", "current", sides[0]),
+            };
+            let of = |name: &str, index| {
+                let found = rows
+                    .iter()
+                    .filter(|(policy, window, _)| policy == name && *window == index);
+                found.count()
+            };
+            assert_eq!((of(winner, 2), of(loser, 2), of(loser, 1)), (64, 0, losers));
+            assert_eq!(agent.counts().flows, before, "the same flows");
+        }
+    }
+}

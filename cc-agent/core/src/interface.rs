@@ -1,0 +1,387 @@
+//! The settings that a policy was trained for and that its file carries.
+//!
+//! Agent and trainer read everything that shapes observation, action and reward from here, so that
+//! a policy is served exactly as it was trained.
+
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Settings};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::action::{ActionSpace, CwndBounds};
+
+/// The statistics of each feature over a window: sum, mean, standard deviation, minimum, maximum.
+pub const STATISTICS: usize = 5;
+
+/// What a policy's observations, actions and rewards are made of.
+///
+/// `Default` is the environment of the paper, with the later reward of its authors. Fields that are
+/// left out of a configuration file take these defaults; a policy file must state every one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Interface {
+    /// The version of the feature definitions; this build has [`FEATURES_VERSION`].
+    pub features_version: u32,
+    /// Length of an observation window in milliseconds: the time between decisions.
+    pub window_ms: u32,
+    /// How many past decisions, k, the observation ends with; 0 for none.
+    pub history: usize,
+    /// What the policy chooses from.
+    pub actions: ActionSpace,
+    /// The range (packets) that decided windows are kept within.
+    pub cwnd: CwndBounds,
+    /// What raw features are divided by.
+    pub scales: Scales,
+    /// What the policy is rewarded for.
+    pub reward: RewardSettings,
+    /// Pacing rate as a multiple of cwnd / srtt; none leaves the flow unpaced.
+    pub pacing_gain: Option<f32>,
+    /// Length in seconds of the windowed minimum that RTT_MIN and DELAY are measured by.
+    pub min_rtt_window_s: u32,
+}
+
+impl Interface {
+    /// The length of an observation: 5 statistics of 20 features, then for each of the k past
+    /// decisions its action (one-hot) and the window that it led to.
+    pub fn observation_len(&self) -> usize {
+        self.history_offset() + self.history * self.history_stride()
+    }
+
+    /// Where in the observation the oldest past decision begins.
+    pub fn history_offset(&self) -> usize {
+        STATISTICS * FEATURES
+    }
+
+    /// The length of one past decision in the observation: |A| + 1.
+    pub fn history_stride(&self) -> usize {
+        self.actions.len() + 1
+    }
+
+    /// Where in the observation the action of the `j`-th newest past decision (from 1, at most
+    /// `history`) is, one-hot; the window that it led to follows it.
+    pub fn past_action(&self, j: usize) -> usize {
+        self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// The datapath's settings for policies of this environment: window length, minimum-RTT filter,
+    /// cwnd bounds and pacing. Everything else is as in [`Settings::default`]: the agent is never
+    /// late with its heartbeat, and flows begin with slow start.
+    pub fn datapath_settings(&self) -> Settings {
+        Settings {
+            window_ns: u64::from(self.window_ms) * 1_000_000,
+            min_rtt_window_ns: u64::from(self.min_rtt_window_s) * 1_000_000_000,
+            cwnd_min: self.cwnd.min,
+            cwnd_max: self.cwnd.max,
+            ..Settings::default()
+        }
+        .with_pacing_gain(self.pacing_gain)
+    }
+
+    /// Checks every setting.
+    ///
+    /// # Errors
+    ///
+    /// The first setting out of range, by its name, with what was found and what is expected.
+    pub fn validate(&self) -> Result<(), InterfaceError> {
+        let check = |ok: bool, field, found: String, expected| {
+            if ok {
+                Ok(())
+            } else {
+                Err(InterfaceError::Setting {
+                    field,
+                    found,
+                    expected,
+                })
+            }
+        };
+        let (scales, reward) = (&self.scales, &self.reward);
+        if self.features_version != FEATURES_VERSION {
+            return Err(InterfaceError::FeaturesVersion {
+                found: self.features_version,
+            });
+        }
+        check(
+            (1..=10_000).contains(&self.window_ms),
+            "window_ms",
+            self.window_ms.to_string(),
+            "1 to 10000 milliseconds",
+        )?;
+        check(
+            self.history <= 1_000,
+            "history",
+            self.history.to_string(),
+            "0 to 1000 past decisions",
+        )?;
+        check(
+            self.cwnd.min >= 1,
+            "cwnd.min",
+            self.cwnd.min.to_string(),
+            "at least 1 packet",
+        )?;
+        check(
+            (self.cwnd.min..=1_000_000).contains(&self.cwnd.max),
+            "cwnd.max",
+            self.cwnd.max.to_string(),
+            "at least cwnd.min and at most 1000000 packets",
+        )?;
+        for (field, scale) in [
+            ("scales.time_ms", scales.time_ms),
+            ("scales.bytes", scales.bytes),
+        ] {
+            check(
+                scale.is_finite() && scale > 0.0,
+                field,
+                scale.to_string(),
+                "a positive finite number",
+            )?;
+        }
+        for (field, factor) in [
+            ("reward.throughput_factor", reward.throughput_factor),
+            ("reward.delay_factor", reward.delay_factor),
+            ("reward.loss_factor", reward.loss_factor),
+        ] {
+            check(
+                factor.is_finite(),
+                field,
+                factor.to_string(),
+                "a finite number",
+            )?;
+        }
+        for (field, offset) in [
+            ("reward.throughput_offset", reward.throughput_offset),
+            ("reward.delay_offset", reward.delay_offset),
+            ("reward.loss_offset", reward.loss_offset),
+        ] {
+            // The logarithm of a quantity that may be zero needs a positive offset.
+            check(
+                offset.is_finite() && (reward.kind == RewardKind::Linear || offset > 0.0),
+                field,
+                offset.to_string(),
+                "a finite number, positive where reward.kind is \"log\"",
+            )?;
+        }
+        check(
+            self.pacing_gain
+                .is_none_or(|gain| gain.is_finite() && gain > 0.0 && gain <= 100.0),
+            "pacing_gain",
+            self.pacing_gain
+                .map_or_else(String::new, |gain| gain.to_string()),
+            "nothing (unpaced), or a number above 0 and at most 100",
+        )?;
+        check(
+            (1..=1_000_000).contains(&self.min_rtt_window_s),
+            "min_rtt_window_s",
+            self.min_rtt_window_s.to_string(),
+            "1 to 1000000 seconds",
+        )
+    }
+}
+
+impl Default for Interface {
+    fn default() -> Self {
+        Self {
+            features_version: FEATURES_VERSION,
+            window_ms: 100,
+            history: 20,
+            actions: ActionSpace::default(),
+            cwnd: CwndBounds { min: 2, max: 2000 },
+            scales: Scales::default(),
+            reward: RewardSettings::default(),
+            pacing_gain: None,
+            min_rtt_window_s: 10,
+        }
+    }
+}
+
+/// What raw features are divided by before the policy sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scales {
+    /// Times, in milliseconds.
+    pub time_ms: f32,
+    /// Byte counts, and rates in bytes a second.
+    pub bytes: f32,
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self {
+            time_ms: 100.0,
+            bytes: 1000.0,
+        }
+    }
+}
+
+/// The reward of a window, from its mean throughput (MB/s), its queueing delay (ms) and the bytes
+/// lost in it (MB).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardSettings {
+    /// How the three are combined.
+    pub kind: RewardKind,
+    /// The weight of throughput.
+    pub throughput_factor: f32,
+    /// The weight of delay, subtracted.
+    pub delay_factor: f32,
+    /// The weight of loss, subtracted.
+    pub loss_factor: f32,
+    /// Added to throughput inside the logarithm.
+    pub throughput_offset: f32,
+    /// Added to delay inside the logarithm.
+    pub delay_offset: f32,
+    /// Added to loss inside the logarithm.
+    pub loss_offset: f32,
+    /// Whether delay is the largest of the window rather than its mean.
+    pub max_delay: bool,
+}
+
+impl Default for RewardSettings {
+    fn default() -> Self {
+        Self {
+            kind: RewardKind::Log,
+            throughput_factor: 1.0,
+            delay_factor: 0.2,
+            loss_factor: 0.0,
+            throughput_offset: 1e-5,
+            delay_offset: 1e-5,
+            loss_offset: 1e-5,
+            max_delay: true,
+        }
+    }
+}
+
+/// How throughput, delay and loss become one reward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RewardKind {
+    /// The paper's: the weighted difference of the quantities; offsets are not used.
+    Linear,
+    /// The weighted difference of the logarithms of (offset + quantity).
+    Log,
+}
+
+/// A setting out of its range.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum InterfaceError {
+    /// The features are defined otherwise in this build.
+    #[error(
+        "features_version is {found}, but this build computes version {FEATURES_VERSION}; \
+         use a policy made for that version, or the release that made this one"
+    )]
+    FeaturesVersion {
+        /// The version asked for.
+        found: u32,
+    },
+    /// Any other setting.
+    #[error("{field} is {found}; expected {expected}")]
+    Setting {
+        /// The setting, with the section it is in: `scales.bytes`.
+        field: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_papers_observation() {
+        let interface = Interface::default();
+        assert_eq!(interface.validate(), Ok(()));
+        assert_eq!(interface.observation_len(), 220);
+        assert_eq!(
+            Interface {
+                history: 0,
+                ..interface
+            }
+            .observation_len(),
+            100
+        );
+    }
+
+    #[test]
+    fn serde_round_trips_and_fills_in_defaults() {
+        let interface = Interface {
+            pacing_gain: Some(1.25),
+            ..Interface::default()
+        };
+        let json = serde_json::to_string(&interface).expect("serialises");
+        assert_eq!(
+            serde_json::from_str::<Interface>(&json).expect("parses"),
+            interface
+        );
+        let partial: Interface =
+            serde_json::from_str(r#"{"window_ms": 50, "reward": {"kind": "linear"}}"#)
+                .expect("parses");
+        assert_eq!(partial.window_ms, 50);
+        assert_eq!(partial.reward.kind, RewardKind::Linear);
+        assert_eq!(partial.history, 20);
+    }
+
+    #[test]
+    fn unknown_fields_are_named() {
+        for (json, field) in [
+            (r#"{"window": 50}"#, "window"),
+            (r#"{"scales": {"rate": 1}}"#, "rate"),
+            (r#"{"reward": {"alpha": 1}}"#, "alpha"),
+        ] {
+            let error = serde_json::from_str::<Interface>(json)
+                .expect_err("refused")
+                .to_string();
+            assert!(
+                error.contains(&format!("unknown field `{field}`")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn validation_names_the_field() {
+        type Change = fn(&mut Interface);
+        let changes: [(&str, Change); 13] = [
+            ("window_ms is 0", |e| e.window_ms = 0),
+            ("history is 5000", |e| e.history = 5000),
+            ("cwnd.min is 0", |e| e.cwnd.min = 0),
+            ("cwnd.max is 1", |e| e.cwnd.max = 1),
+            ("scales.time_ms is NaN", |e| e.scales.time_ms = f32::NAN),
+            ("scales.bytes is -1", |e| e.scales.bytes = -1.0),
+            ("reward.throughput_factor is inf", |e| {
+                e.reward.throughput_factor = f32::INFINITY
+            }),
+            ("reward.delay_factor is NaN", |e| {
+                e.reward.delay_factor = f32::NAN
+            }),
+            ("reward.loss_offset is 0", |e| e.reward.loss_offset = 0.0),
+            ("pacing_gain is 0", |e| e.pacing_gain = Some(0.0)),
+            ("pacing_gain is inf", |e| {
+                e.pacing_gain = Some(f32::INFINITY)
+            }),
+            ("min_rtt_window_s is 0", |e| e.min_rtt_window_s = 0),
+            ("min_rtt_window_s is 4294967295", |e| {
+                e.min_rtt_window_s = u32::MAX
+            }),
+        ];
+        for (expected, change) in changes {
+            let mut interface = Interface::default();
+            change(&mut interface);
+            let error = interface.validate().expect_err(expected).to_string();
+            assert!(
+                error.starts_with(&format!("{expected}; expected ")),
+                "{error}"
+            );
+        }
+        let other = Interface {
+            features_version: 99,
+            ..Interface::default()
+        };
+        let error = other.validate().expect_err("refused").to_string();
+        assert!(
+            error.starts_with("features_version is 99, but this build computes"),
+            "{error}"
+        );
+    }
+}

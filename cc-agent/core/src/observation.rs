@@ -1,0 +1,133 @@
+//! The observation: what a policy sees of a flow's window.
+//!
+//! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the mvfst-rl
+//! paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past decision is
+//! its action, one-hot, and the window in bytes that it led to.
+
+use std::collections::VecDeque;
+
+use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
+
+use crate::interface::{Interface, Scales};
+
+/// A flow's last decisions, as many as its observations hold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History {
+    decisions: VecDeque<(usize, f32)>,
+    length: usize,
+}
+
+impl History {
+    /// The history of a flow that has not been decided on: the no-op, and the initial window in
+    /// bytes.
+    pub fn new(interface: &Interface, initial_cwnd_bytes: u64) -> Self {
+        let length = interface.history;
+        let scaled = initial_cwnd_bytes as f32 / interface.scales.bytes;
+        Self {
+            decisions: vec![(0, scaled); length].into(),
+            length,
+        }
+    }
+
+    /// Adds a decision: the action's index and the window in bytes after it.
+    pub fn push(&mut self, interface: &Interface, action: usize, cwnd_bytes: u64) {
+        if self.length == 0 {
+            return;
+        }
+        self.decisions.pop_front();
+        let scaled = cwnd_bytes as f32 / interface.scales.bytes;
+        self.decisions.push_back((action, scaled));
+    }
+}
+
+/// The observation of a window, [`Interface::observation_len`] values.
+pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) -> Vec<f32> {
+    let mut observation = Vec::with_capacity(interface.observation_len());
+    let statistics = &window.features;
+    let scales = Feature::ALL.map(|feature| scale(feature, &interface.scales));
+    let scaled =
+        |values: [f64; FEATURES]| (0..FEATURES).map(move |i| (values[i] / scales[i]) as f32);
+    let per_feature = |value: &dyn Fn(usize) -> f64| std::array::from_fn(value);
+
+    observation.extend(scaled(per_feature(&|i| {
+        if Feature::ALL[i].is_state() {
+            0.0
+        } else {
+            statistics.sum[i] as f64
+        }
+    })));
+    observation.extend(scaled(per_feature(&|i| statistics.mean(i, window.acks))));
+    observation.extend(scaled(per_feature(&|i| {
+        statistics.variance(i, window.acks).sqrt()
+    })));
+    observation.extend(scaled(per_feature(&|i| f64::from(statistics.min[i]))));
+    observation.extend(scaled(per_feature(&|i| f64::from(statistics.max[i]))));
+
+    for &(action, cwnd) in &history.decisions {
+        let actions = interface.actions.len();
+        observation.extend((0..actions).map(|other| f32::from(u8::from(other == action))));
+        observation.push(cwnd);
+    }
+    debug_assert_eq!(observation.len(), interface.observation_len());
+    observation
+}
+
+/// What the integer value of a feature is divided by.
+fn scale(feature: Feature, scales: &Scales) -> f64 {
+    match feature.unit() {
+        Unit::Micros => 1000.0 * f64::from(scales.time_ms),
+        Unit::Bytes => f64::from(scales.bytes),
+        // The scale is of bytes a second, the feature counts thousands of them.
+        Unit::KilobytesPerSecond => f64::from(scales.bytes) / 1000.0,
+        Unit::Count => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytemuck::Zeroable;
+
+    fn window() -> WindowRecord {
+        let mut window = WindowRecord::zeroed();
+        for (delay, acked) in [(10_000, 1_448), (30_000, 2_896)] {
+            let mut features = [0; FEATURES];
+            features[Feature::Delay as usize] = delay;
+            features[Feature::Acked as usize] = acked;
+            features[Feature::Throughput as usize] = 500;
+            window.add(&features);
+        }
+        window
+    }
+
+    #[test]
+    fn the_papers_layout_and_scales() {
+        let interface = Interface::default();
+        let mut history = History::new(&interface, 12_520);
+        history.push(&interface, 4, 25_040);
+        let observation = observe(&interface, &window(), &history);
+        assert_eq!(observation.len(), 220);
+        let (delay, acked) = (Feature::Delay as usize, Feature::Acked as usize);
+        assert_eq!(observation[delay], 0.0, "the sum of a state is 0");
+        assert_eq!(observation[acked], 4.344);
+        assert_eq!(observation[20 + delay], 0.2, "20 ms of 100");
+        assert_eq!(observation[40 + delay], 0.141_421_36, "sample deviation");
+        assert_eq!(observation[60 + delay], 0.1);
+        assert_eq!(observation[80 + delay], 0.3);
+        let throughput = Feature::Throughput as usize;
+        assert_eq!(observation[20 + throughput], 500.0, "kB/s");
+        assert_eq!(observation[100..106], [1.0, 0.0, 0.0, 0.0, 0.0, 12.52]);
+        assert_eq!(observation[214..220], [0.0, 0.0, 0.0, 0.0, 1.0, 25.04]);
+    }
+
+    #[test]
+    fn no_history_is_a_shorter_observation() {
+        let interface = Interface {
+            history: 0,
+            ..Interface::default()
+        };
+        let mut history = History::new(&interface, 12_520);
+        history.push(&interface, 4, 25_040);
+        assert_eq!(observe(&interface, &window(), &history).len(), 100);
+    }
+}

@@ -1,0 +1,650 @@
+//! Writes policies as ONNX files, opset 13, one graph, batch dimension `N`; and reads back what it wrote.
+
+use prost::Message;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tract_onnx::pb::tensor_proto::DataType;
+use tract_onnx::pb::tensor_shape_proto::{Dimension, dimension};
+use tract_onnx::pb::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
+};
+
+use super::file::{META_KEY, PolicyFile, ports};
+use super::meta::PolicyMeta;
+
+/// A fully connected layer: `y = x · weights + bias`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dense {
+    /// Length of x.
+    pub inputs: usize,
+    /// Length of y.
+    pub outputs: usize,
+    /// `[inputs, outputs]`, row-major.
+    pub weights: Vec<f32>,
+    /// `[outputs]`.
+    pub bias: Vec<f32>,
+}
+
+/// An LSTM cell with gates in ONNX order: input, output, forget, cell.
+///
+/// Other libraries order the gates otherwise (input, forget, cell, output): permute first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Lstm {
+    /// Length of its input.
+    pub inputs: usize,
+    /// Length H of h and of c.
+    pub hidden: usize,
+    /// `[4·H, inputs]`, row-major.
+    pub input_weights: Vec<f32>,
+    /// `[4·H, H]`, row-major.
+    pub recurrent_weights: Vec<f32>,
+    /// `[8·H]`: the input biases of the four gates, then their recurrent biases.
+    pub bias: Vec<f32>,
+}
+
+/// What every layer of the trunk is followed by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// max(0, x).
+    #[default]
+    Relu,
+    /// tanh x.
+    Tanh,
+}
+
+/// What the inputs go through before the network, element by element:
+/// `clip((ln(1 + curvature · max(0, x)) + slope · x − offset) · gain)`.
+///
+/// Each vector has a value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the input. What [`Bends`] make of
+/// x is added before the offset is subtracted.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Transform {
+    /// Inside the logarithm.
+    pub curvature: Vec<f32>,
+    /// Of the linear part.
+    pub slope: Vec<f32>,
+    /// Subtracted.
+    pub offset: Vec<f32>,
+    /// Multiplied by at last.
+    pub gain: Vec<f32>,
+    /// Results are kept within ± this.
+    pub limit: f32,
+    /// Of inputs that are bent otherwise; their curvature and slope are 0.
+    pub bends: Bends,
+}
+
+/// Other ways to bend inputs. Each vector has a value per input, or is empty where no input is bent so.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Bends {
+    /// With l = ln(max(x + shift, least)): `weight · (exp(power · l) − 1) + logarithm · l`.
+    pub power: Option<Power>,
+    /// `weight · (ln y − ln(1 − y))` with y = x kept within margin and 1 − margin.
+    pub logit: Option<Logit>,
+    /// `rise · min(max(x − from, 0), width)`, summed.
+    pub ramps: Vec<Ramp>,
+}
+
+/// See [`Bends::power`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Power {
+    /// Added to x.
+    pub shift: Vec<f32>,
+    /// The least that a logarithm is taken of.
+    pub least: f32,
+    /// The exponent.
+    pub power: Vec<f32>,
+    /// Of the power; 0 for none.
+    pub weight: Vec<f32>,
+    /// Of the logarithm alone; 0 for none.
+    pub logarithm: Vec<f32>,
+}
+
+/// See [`Bends::logit`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logit {
+    /// 0 for none.
+    pub weight: Vec<f32>,
+    /// Distance from 0 and from 1.
+    pub margin: f32,
+}
+
+/// One ramp of each input; see [`Bends::ramps`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ramp {
+    /// Where it begins.
+    pub from: Vec<f32>,
+    /// How wide it is; 0 for none.
+    pub width: Vec<f32>,
+    /// Its slope.
+    pub rise: Vec<f32>,
+}
+
+/// The paper's network (section 4) with its variants: inputs transformed or not, a trunk, the reward appended, an LSTM
+/// or none, policy and baseline heads.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ActorCritic {
+    /// Of the observation.
+    pub observation: Option<Transform>,
+    /// Of the reward.
+    pub reward: Option<Transform>,
+    /// The first layer takes the observation.
+    pub trunk: Vec<Dense>,
+    /// Follows each of them.
+    pub activation: Activation,
+    /// Takes the last trunk layer's output and the reward; without one, the heads do, and the state is handed through.
+    pub lstm: Option<Lstm>,
+    /// From h, or what stands for it, to one logit per action.
+    pub policy: Dense,
+    /// From h, or what stands for it, to one value: layers with ReLU between.
+    pub baseline: Vec<Dense>,
+}
+
+impl ActorCritic {
+    /// An untrained network for this description: weights drawn uniformly from ±1/√(inputs), and
+    /// from ±1/√H in the LSTM. The seed determines them.
+    pub fn random(meta: &PolicyMeta, seed: u64) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut draw = |n: usize, fan_in: usize| -> Vec<f32> {
+            let bound = 1.0 / (fan_in as f32).sqrt();
+            (0..n).map(|_| rng.random_range(-bound..bound)).collect()
+        };
+        let mut dense = |inputs: usize, outputs: usize| Dense {
+            inputs,
+            outputs,
+            weights: draw(inputs * outputs, inputs),
+            bias: draw(outputs, inputs),
+        };
+        let mut width = meta.interface.observation_len();
+        let mut trunk = vec![];
+        for &hidden in &meta.hidden {
+            trunk.push(dense(width, hidden));
+            width = hidden;
+        }
+        let hidden = meta.state;
+        let policy = dense(hidden, meta.interface.actions.len());
+        let baseline = dense(hidden, 1);
+        let lstm = Lstm {
+            inputs: width + 1,
+            hidden,
+            input_weights: draw(4 * hidden * (width + 1), hidden),
+            recurrent_weights: draw(4 * hidden * hidden, hidden),
+            bias: draw(8 * hidden, hidden),
+        };
+        Self {
+            observation: None,
+            reward: None,
+            trunk,
+            activation: Activation::Relu,
+            lstm: Some(lstm),
+            policy,
+            baseline: vec![baseline],
+        }
+    }
+
+    /// The network as a policy file. `description` is what the file says of itself to people.
+    ///
+    /// Sizes that do not fit each other or `meta` make a file that the loader refuses.
+    pub fn export(&self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
+        let mut graph = GraphBuilder::default();
+        let mut x = "observation".to_owned();
+        if let Some(transform) = &self.observation {
+            x = graph.transform(&x, transform);
+        }
+        let operator = match self.activation {
+            Activation::Relu => "Relu",
+            Activation::Tanh => "Tanh",
+        };
+        for (i, layer) in self.trunk.iter().enumerate() {
+            let sums = graph.dense(&format!("trunk{i}"), &x, layer);
+            x = graph.node(operator, &[&sums], &format!("trunk{i}.activation"), vec![]);
+        }
+        let axis = graph.ints("axis1", &[1]);
+        let mut reward = graph.node("Unsqueeze", &["reward", &axis], "reward.column", vec![]);
+        if let Some(transform) = &self.reward {
+            reward = graph.transform(&reward, transform);
+        }
+        let joined = graph.node("Concat", &[&x, &reward], "joined", vec![int("axis", 1)]);
+        let core = match &self.lstm {
+            Some(lstm) => graph.lstm(&joined, lstm),
+            None => {
+                for (state, output) in [("h", "h_out"), ("c", "c_out")] {
+                    graph.node_into("Identity", &[state], &[output], vec![]);
+                }
+                joined
+            }
+        };
+        graph.dense_into("logits", &core, &self.policy, "logits");
+        let mut value = core;
+        for (i, layer) in self.baseline.iter().enumerate() {
+            if i > 0 {
+                value = graph.node("Relu", &[&value], &format!("baseline{i}.input"), vec![]);
+            }
+            value = graph.dense(&format!("baseline{i}"), &value, layer);
+        }
+        graph.node_into("Squeeze", &[&value, &axis], &["baseline"], vec![]);
+        graph.finish(meta, description)
+    }
+}
+
+/// Why a policy file's network cannot be taken out of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be trained further"
+)]
+pub struct ImportError {
+    reason: String,
+}
+
+impl ActorCritic {
+    /// The network in a file that [`Self::export`] wrote.
+    ///
+    /// # Errors
+    ///
+    /// The file has another graph.
+    pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
+        let wrong = |reason: String| ImportError { reason };
+        let graph = file
+            .proto
+            .graph
+            .as_ref()
+            .ok_or_else(|| wrong("it has none".to_owned()))?;
+        let found = |name: &str| {
+            let tensor = graph
+                .initializer
+                .iter()
+                .find(|tensor| tensor.name == name)?;
+            let value = |bytes: &[u8]| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            let values: Vec<f32> = tensor.raw_data.chunks_exact(4).map(value).collect();
+            let dims: Vec<usize> = tensor.dims.iter().map(|&dim| dim as usize).collect();
+            (dims.iter().product::<usize>() == values.len()).then_some((dims, values))
+        };
+        let needed = |name: &str| found(name).ok_or_else(|| wrong(format!("it has no `{name}`")));
+        let dense = |name: &str| -> Result<Dense, ImportError> {
+            let (dims, weights) = needed(&format!("{name}.weights"))?;
+            let (_, bias) = needed(&format!("{name}.bias"))?;
+            match dims[..] {
+                [inputs, outputs] if bias.len() == outputs => Ok(Dense {
+                    inputs,
+                    outputs,
+                    weights,
+                    bias,
+                }),
+                _ => Err(wrong(format!("`{name}` is no layer"))),
+            }
+        };
+        let layers = |name: &str| -> Result<Vec<Dense>, ImportError> {
+            let names = (0..).map(|i| format!("{name}{i}"));
+            let names = names.take_while(|name| found(&format!("{name}.weights")).is_some());
+            names.map(|name| dense(&name)).collect()
+        };
+        let lstm = match found("lstm.w") {
+            None => None,
+            Some((dims, input_weights)) => {
+                let [1, gates, inputs] = dims[..] else {
+                    return Err(wrong("`lstm.w` is no LSTM's".to_owned()));
+                };
+                Some(Lstm {
+                    inputs,
+                    hidden: gates / 4,
+                    input_weights,
+                    recurrent_weights: needed("lstm.r")?.1,
+                    bias: needed("lstm.b")?.1,
+                })
+            }
+        };
+        let first = graph.node.iter().find(|node| {
+            let output = node.output.first().map(String::as_str);
+            output == Some("trunk0.activation")
+        });
+        let activation = match first.map(|node| node.op_type.as_str()) {
+            Some("Relu") => Activation::Relu,
+            Some("Tanh") => Activation::Tanh,
+            _ => {
+                return Err(wrong(
+                    "its layers have no activation that is known".to_owned(),
+                ));
+            }
+        };
+        let network = Self {
+            observation: transform(&found, "observation"),
+            reward: transform(&found, "reward.column"),
+            trunk: layers("trunk")?,
+            activation,
+            lstm,
+            policy: dense("logits")?,
+            baseline: layers("baseline")?,
+        };
+        // Whatever else is in the graph would be lost.
+        let again = network.export(file.meta(), &file.proto.doc_string);
+        let again = ModelProto::decode(again.as_slice()).ok();
+        match again.and_then(|model| model.graph).as_ref() == Some(graph) {
+            true => Ok(network),
+            false => Err(wrong("it has other nodes".to_owned())),
+        }
+    }
+}
+
+/// A constant's dimensions and values.
+type Constant = (Vec<usize>, Vec<f32>);
+
+/// A transform of `x`, by the names of its constants; none where there is none.
+fn transform(found: &dyn Fn(&str) -> Option<Constant>, x: &str) -> Option<Transform> {
+    let values = |part: &str| Some(found(&format!("{x}.{part}"))?.1);
+    let gain = values("gain")?;
+    let or_zeros = |part: &str| values(part).unwrap_or_else(|| vec![0.0; gain.len()]);
+    let single = |part: &str| values(part)?.first().copied();
+    let ramps = (0..).map_while(|i| {
+        Some(Ramp {
+            from: values(&format!("ramp{i}.from"))?,
+            width: values(&format!("ramp{i}.width"))?,
+            rise: values(&format!("ramp{i}.rise"))?,
+        })
+    });
+    Some(Transform {
+        curvature: or_zeros("curvature"),
+        slope: or_zeros("slope"),
+        offset: or_zeros("offset"),
+        limit: single("high")?,
+        bends: Bends {
+            power: values("power.weight").and_then(|weight| {
+                Some(Power {
+                    shift: values("power.shift")?,
+                    least: single("power.least")?,
+                    power: values("power.exponent")?,
+                    weight,
+                    logarithm: values("power.logarithm")?,
+                })
+            }),
+            logit: values("logit.weight").and_then(|weight| {
+                Some(Logit {
+                    weight,
+                    margin: single("logit.low")?,
+                })
+            }),
+            ramps: ramps.collect(),
+        },
+        gain,
+    })
+}
+
+/// Assembles a policy's graph. Values are named by strings, as in ONNX; the inputs `observation`,
+/// `reward`, `h`, `c` exist from the start.
+#[derive(Debug, Default)]
+pub(super) struct GraphBuilder {
+    nodes: Vec<NodeProto>,
+    initializers: Vec<TensorProto>,
+}
+
+impl GraphBuilder {
+    /// A constant tensor of floats; gives its name back.
+    pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: &[f32]) -> String {
+        self.constant(
+            name,
+            dims,
+            DataType::Float,
+            values.iter().flat_map(|v| v.to_le_bytes()),
+        )
+    }
+
+    /// A constant vector of integers; gives its name back.
+    pub(super) fn ints(&mut self, name: &str, values: &[i64]) -> String {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        self.constant(name, &[values.len()], DataType::Int64, bytes)
+    }
+
+    /// A node with one output; gives the output's name back.
+    pub(super) fn node(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        output: &str,
+        attributes: Vec<AttributeProto>,
+    ) -> String {
+        self.node_into(op, inputs, &[output], attributes);
+        output.to_owned()
+    }
+
+    /// A node with any number of outputs; an empty name leaves out an optional input or output.
+    pub(super) fn node_into(
+        &mut self,
+        op: &str,
+        inputs: &[&str],
+        outputs: &[&str],
+        attribute: Vec<AttributeProto>,
+    ) {
+        self.nodes.push(NodeProto {
+            name: format!("{op}.{}", self.nodes.len()),
+            op_type: op.to_owned(),
+            input: inputs.iter().map(|&s| s.to_owned()).collect(),
+            output: outputs.iter().map(|&s| s.to_owned()).collect(),
+            attribute,
+            ..NodeProto::default()
+        });
+    }
+
+    /// A fully connected layer on `x`; gives its output's name back.
+    pub(super) fn dense(&mut self, name: &str, x: &str, layer: &Dense) -> String {
+        let output = format!("{name}.sums");
+        self.dense_into(name, x, layer, &output);
+        output
+    }
+
+    /// A fully connected layer on `x` whose output is called `output`.
+    pub(super) fn dense_into(&mut self, name: &str, x: &str, layer: &Dense, output: &str) {
+        let dims = [layer.inputs, layer.outputs];
+        let weights = self.floats(&format!("{name}.weights"), &dims, &layer.weights);
+        let bias = self.floats(&format!("{name}.bias"), &dims[1..], &layer.bias);
+        self.node_into("Gemm", &[x, &weights, &bias], &[output], vec![]);
+    }
+
+    /// A transform of `x`; gives its output's name back.
+    fn transform(&mut self, x: &str, transform: &Transform) -> String {
+        let name = |part: &str| format!("{x}.{part}");
+        let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+            graph.floats(&name(part), &[values.len()], values)
+        };
+        let is_zero = |values: &[f32]| values.iter().all(|&value| value == 0.0);
+        let mut terms = Vec::new();
+        if !is_zero(&transform.curvature) {
+            let curvature = vector(self, "curvature", &transform.curvature);
+            let one = self.floats(&name("one"), &[1], &[1.0]);
+            let positive = self.node("Relu", &[x], &name("positive"), vec![]);
+            let scaled = self.node("Mul", &[&positive, &curvature], &name("scaled"), vec![]);
+            let shifted = self.node("Add", &[&scaled, &one], &name("shifted"), vec![]);
+            terms.push(self.node("Log", &[&shifted], &name("logarithm"), vec![]));
+        }
+        if !is_zero(&transform.slope) {
+            let slope = vector(self, "slope", &transform.slope);
+            terms.push(self.node("Mul", &[x, &slope], &name("linear"), vec![]));
+        }
+        terms.extend(self.bends(x, &transform.bends));
+        let sum = terms.into_iter().enumerate().reduce(|(_, sum), (i, term)| {
+            let output = match i {
+                1 => name("sum"),
+                _ => name(&format!("sum{i}")),
+            };
+            (i, self.node("Add", &[&sum, &term], &output, vec![]))
+        });
+        // Where there is none, every gain is 0, too, or the offset is all.
+        let sum = sum.map_or_else(|| x.to_owned(), |(_, sum)| sum);
+        let offset = vector(self, "offset", &transform.offset);
+        let gain = vector(self, "gain", &transform.gain);
+        let centred = self.node("Sub", &[&sum, &offset], &name("centred"), vec![]);
+        let unit = self.node("Mul", &[&centred, &gain], &name("unit"), vec![]);
+        let [low, high] = [("low", -transform.limit), ("high", transform.limit)]
+            .map(|(part, limit)| self.floats(&name(part), &[], &[limit]));
+        self.node("Clip", &[&unit, &low, &high], &name("clipped"), vec![])
+    }
+
+    /// What bends make of `x`: the names of terms.
+    fn bends(&mut self, x: &str, bends: &Bends) -> Vec<String> {
+        let name = |part: &str| format!("{x}.{part}");
+        let mut terms = Vec::new();
+        if let Some(power) = &bends.power {
+            let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+                graph.floats(&name(&format!("power.{part}")), &[values.len()], values)
+            };
+            let shift = vector(self, "shift", &power.shift);
+            let exponent = vector(self, "exponent", &power.power);
+            let weight = vector(self, "weight", &power.weight);
+            let logarithm = vector(self, "logarithm", &power.logarithm);
+            let least = self.floats(&name("power.least"), &[1], &[power.least]);
+            let one = self.floats(&name("power.one"), &[1], &[1.0]);
+            let mut step = |op: &str, inputs: &[&str], output: &str| {
+                self.node(op, inputs, &name(&format!("power.{output}")), vec![])
+            };
+            let shifted = step("Add", &[x, &shift], "shifted");
+            let positive = step("Max", &[&shifted, &least], "positive");
+            let log = step("Log", &[&positive], "log");
+            let scaled = step("Mul", &[&log, &exponent], "scaled");
+            let raised = step("Exp", &[&scaled], "raised");
+            let less = step("Sub", &[&raised, &one], "less");
+            terms.push(step("Mul", &[&less, &weight], "weighted"));
+            terms.push(step("Mul", &[&log, &logarithm], "log.weighted"));
+        }
+        if let Some(logit) = &bends.logit {
+            let weight = self.floats(&name("logit.weight"), &[logit.weight.len()], &logit.weight);
+            let low = self.floats(&name("logit.low"), &[], &[logit.margin]);
+            let high = self.floats(&name("logit.high"), &[], &[1.0 - logit.margin]);
+            let one = self.floats(&name("logit.one"), &[1], &[1.0]);
+            let mut step = |op: &str, inputs: &[&str], output: &str| {
+                self.node(op, inputs, &name(&format!("logit.{output}")), vec![])
+            };
+            let kept = step("Clip", &[x, &low, &high], "kept");
+            let rest = step("Sub", &[&one, &kept], "rest");
+            let [log, log_rest] = [
+                step("Log", &[&kept], "log"),
+                step("Log", &[&rest], "log.rest"),
+            ];
+            let difference = step("Sub", &[&log, &log_rest], "difference");
+            terms.push(step("Mul", &[&difference, &weight], "weighted"));
+        }
+        for (i, ramp) in bends.ramps.iter().enumerate() {
+            let name = |part: &str| format!("{x}.ramp{i}.{part}");
+            let vector = |graph: &mut Self, part: &str, values: &[f32]| {
+                graph.floats(&name(part), &[values.len()], values)
+            };
+            let from = vector(self, "from", &ramp.from);
+            let width = vector(self, "width", &ramp.width);
+            let rise = vector(self, "rise", &ramp.rise);
+            let beyond = self.node("Sub", &[x, &from], &name("beyond"), vec![]);
+            let positive = self.node("Relu", &[&beyond], &name("positive"), vec![]);
+            let within = self.node("Min", &[&positive, &width], &name("within"), vec![]);
+            terms.push(self.node("Mul", &[&within, &rise], &name("risen"), vec![]));
+        }
+        terms
+    }
+
+    /// One step of an LSTM on `x` from inputs `h` and `c` to outputs `h_out` and `c_out`; gives
+    /// the name of the new h back.
+    fn lstm(&mut self, x: &str, cell: &Lstm) -> String {
+        let gates = 4 * cell.hidden;
+        let w = self.floats("lstm.w", &[1, gates, cell.inputs], &cell.input_weights);
+        let r = self.floats("lstm.r", &[1, gates, cell.hidden], &cell.recurrent_weights);
+        let b = self.floats("lstm.b", &[1, 2 * gates], &cell.bias);
+        // The op runs over [time, batch, features]; a decision is one step.
+        let time = self.ints("axis0", &[0]);
+        let [x, h, c] = [x, "h", "c"].map(|value| {
+            self.node(
+                "Unsqueeze",
+                &[value, &time],
+                &format!("{value}.step"),
+                vec![],
+            )
+        });
+        let size = i64::try_from(cell.hidden).unwrap_or(i64::MAX);
+        self.node_into(
+            "LSTM",
+            &[&x, &w, &r, &b, "", &h, &c],
+            &["", "h_out.step", "c_out.step"],
+            vec![int("hidden_size", size)],
+        );
+        self.node_into("Squeeze", &["c_out.step", &time], &["c_out"], vec![]);
+        self.node("Squeeze", &["h_out.step", &time], "h_out", vec![])
+    }
+
+    /// The file's bytes; the same graph and metadata give the same bytes.
+    pub(super) fn finish(self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
+        let (inputs, outputs) = ports(meta);
+        let value_info = |(name, width): &(&str, Option<usize>)| {
+            let batch = dimension::Value::DimParam("N".to_owned());
+            let width = width.map(|w| dimension::Value::DimValue(i64::try_from(w).unwrap_or(-1)));
+            let dim = [Some(batch), width]
+                .into_iter()
+                .flatten()
+                .map(|value| Dimension {
+                    value: Some(value),
+                    ..Dimension::default()
+                })
+                .collect();
+            let tensor = type_proto::Tensor {
+                elem_type: DataType::Float as i32,
+                shape: Some(TensorShapeProto { dim }),
+            };
+            ValueInfoProto {
+                name: (*name).to_owned(),
+                r#type: Some(TypeProto {
+                    value: Some(type_proto::Value::TensorType(tensor)),
+                    ..TypeProto::default()
+                }),
+                ..ValueInfoProto::default()
+            }
+        };
+        let graph = GraphProto {
+            name: "policy".to_owned(),
+            node: self.nodes,
+            initializer: self.initializers,
+            input: inputs.iter().map(value_info).collect(),
+            output: outputs.iter().map(value_info).collect(),
+            ..GraphProto::default()
+        };
+        let model = ModelProto {
+            ir_version: 8,
+            opset_import: vec![OperatorSetIdProto {
+                domain: String::new(),
+                version: 13,
+            }],
+            producer_name: "rlcc".to_owned(),
+            producer_version: env!("CARGO_PKG_VERSION").to_owned(),
+            doc_string: description.to_owned(),
+            graph: Some(graph),
+            metadata_props: vec![StringStringEntryProto {
+                key: META_KEY.to_owned(),
+                value: meta.to_json(),
+            }],
+            ..ModelProto::default()
+        };
+        model.encode_to_vec()
+    }
+
+    fn constant(
+        &mut self,
+        name: &str,
+        dims: &[usize],
+        data_type: DataType,
+        little_endian: impl Iterator<Item = u8>,
+    ) -> String {
+        self.initializers.push(TensorProto {
+            name: name.to_owned(),
+            dims: dims
+                .iter()
+                .map(|&d| i64::try_from(d).unwrap_or(-1))
+                .collect(),
+            data_type: data_type as i32,
+            raw_data: little_endian.collect(),
+            ..TensorProto::default()
+        });
+        name.to_owned()
+    }
+}
+
+/// An integer attribute of a node.
+fn int(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        r#type: attribute_proto::AttributeType::Int as i32,
+        i: value,
+        ..AttributeProto::default()
+    }
+}

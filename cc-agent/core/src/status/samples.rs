@@ -1,0 +1,84 @@
+//! Made-up snapshots for tests.
+
+use std::net::SocketAddr;
+
+use super::{Percentiles, Snapshot};
+use crate::agent::{Counts, FlowView};
+use cc_ebpf::Counter;
+
+/// An agent that has just begun, without flows.
+pub fn idle() -> Snapshot {
+    Snapshot {
+        name: "rlcc".into(),
+        version: "0.1.0".into(),
+        pid: 4321,
+        policy: "default: impala, trained".into(),
+        uptime_s: 0.5,
+        slots: 16_384,
+        live_flows: 0,
+        adopted_flows: 0,
+        agent: Counts::default(),
+        datapath: Counter::ALL
+            .iter()
+            .map(|counter| (counter.name().to_owned(), 0))
+            .collect(),
+        decision_delay: Percentiles::default(),
+        inference: Percentiles::default(),
+        mean_batch: 0.0,
+        cpu_s: 0.0,
+        trial: None,
+        news: None,
+        recording: None,
+        flows: Vec::new(),
+    }
+}
+
+/// An agent that has served `flows` flows for ten seconds.
+pub fn busy(flows: u32) -> Snapshot {
+    Snapshot {
+        uptime_s: 10.0,
+        live_flows: flows as usize,
+        agent: Counts {
+            flows: u64::from(flows),
+            windows: 100 * u64::from(flows),
+            decisions: 90 * u64::from(flows),
+            ..Counts::default()
+        },
+        decision_delay: Percentiles {
+            count: 90 * u64::from(flows),
+            p50_ms: 0.312,
+            p99_ms: 1.25,
+            p999_ms: 4.0,
+            max_ms: 7.5,
+        },
+        cpu_s: 0.4,
+        flows: (0..flows).map(flow).collect(),
+        ..idle()
+    }
+}
+
+/// A flow in `slot` with `slot + 1` Mbit/s, a window of `10 + slot` and `slot / 10` ms of queue.
+pub fn flow(slot: u32) -> FlowView {
+    let address = |last: u32, port: u16| SocketAddr::from(([10, 0, 0, last as u8], port));
+    FlowView {
+        slot,
+        generation: 1,
+        local: address(1, 5201),
+        remote: address(2, 40_000 + slot as u16),
+        cgroup_id: 0,
+        window: 100,
+        mode: "decided".into(),
+        cwnd: 10 + slot,
+        rate_mbps: f64::from(slot + 1),
+        srtt_ms: 20.0,
+        queue_ms: f64::from(slot) / 10.0,
+        loss: 0.01,
+        action: "*2".into(),
+        decision_delay_ms: 0.4,
+        decisions: 90,
+        decision_delay_p50_ms: 0.4,
+        decision_delay_p99_ms: 1.25,
+        decision_delay_max_ms: 7.5,
+        seen_ns: 1,
+    }
+}

@@ -1,0 +1,251 @@
+//! How a snapshot reads as text: `cc-agent status`.
+
+use std::fmt;
+
+use super::{Percentiles, Snapshot, Trial};
+use crate::status::RecordingStatus;
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let recent = self.since(None);
+        writeln!(
+            f,
+            "{}: cc-agent {}, process {}, up {}, {} s of processor time ({} %)",
+            self.name,
+            self.version,
+            self.pid,
+            clock(self.uptime_s),
+            digits(self.cpu_s),
+            digits(100.0 * recent.cpu),
+        )?;
+        writeln!(f, "policy      {}", self.policy)?;
+        write!(
+            f,
+            "flows       {} live, {} slots",
+            self.live_flows, self.slots
+        )?;
+        match self.adopted_flows {
+            0 => writeln!(f)?,
+            adopted => writeln!(f, ", {adopted} taken over from a former agent")?,
+        }
+        writeln!(
+            f,
+            "decisions   {}, {} a second since the start",
+            self.agent.decisions,
+            digits(recent.decisions_per_s),
+        )?;
+        writeln!(f, "delay       {}", self.decision_delay)?;
+        write!(f, "inference   {}", self.inference)?;
+        if self.inference.count > 0 {
+            write!(f, "; {} flows in a batch", digits(self.mean_batch))?;
+        }
+        if let Some(trial) = &self.trial {
+            write!(f, "\n{trial}")?;
+        }
+        if let Some(news) = &self.news {
+            write!(f, "\nnews        {news}")?;
+        }
+        if let Some(recording) = &self.recording {
+            write!(f, "\nrecording   {recording}")?;
+        }
+        let mut counters = self.counters();
+        counters.retain(|count| count.value > 0);
+        if counters.is_empty() {
+            return Ok(());
+        }
+        let name_width = counters.iter().map(|c| c.name.len()).max().unwrap_or(0);
+        let value_width = counters
+            .iter()
+            .map(|c| c.value.to_string().len())
+            .max()
+            .unwrap_or(0);
+        write!(f, "\n\ncounters")?;
+        for count in &counters {
+            write!(
+                f,
+                "\n  {:name_width$}  {:>value_width$}",
+                count.name, count.value
+            )?;
+            if let Some(meaning) = count.trouble {
+                write!(f, "  {meaning}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Trial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "candidate   {} has {} % of the new flows",
+            self.candidate, self.percent
+        )?;
+        let needed = self.flows_needed;
+        if self.current_flows.flows.min(self.candidate_flows.flows) < needed {
+            write!(
+                f,
+                "; nothing is concluded before {needed} flows on each side"
+            )?;
+        }
+        for (side, flows) in [
+            ("current", &self.current_flows),
+            ("candidate", &self.candidate_flows),
+        ] {
+            write!(
+                f,
+                "\n  {side:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
+                flows.flows,
+                flows.reward,
+                flows
+                    .reward_error
+                    .map_or_else(String::new, |error| format!(" (standard error {error:.3})")),
+                digits(flows.throughput_mbps),
+                digits(flows.delay_ms),
+                digits(100.0 * flows.loss),
+                digits(flows.timeouts_per_minute),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for RecordingStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} rows, {} files completed, {} MB there, addresses {}",
+            self.directory.display(),
+            self.rows,
+            self.files,
+            digits(self.bytes as f64 / 1e6),
+            self.addresses,
+        )?;
+        match &self.trouble {
+            Some(trouble) => write!(f, "; {trouble}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Percentiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count == 0 {
+            return write!(f, "none yet");
+        }
+        write!(
+            f,
+            "p50 {} ms, p99 {} ms, max {} ms",
+            digits(self.p50_ms),
+            digits(self.p99_ms),
+            digits(self.max_ms),
+        )
+    }
+}
+
+/// A number with about three digits, without a unit.
+pub fn digits(value: f64) -> String {
+    // Against what will be written, so that 9.996 does not become 10.00.
+    match value.abs() {
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+/// Seconds as `H:MM:SS`.
+pub fn clock(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    format!(
+        "{}:{:02}:{:02}",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::samples::*, *};
+    use crate::canary::SideReport;
+
+    #[test]
+    fn numbers_keep_three_digits() {
+        let cases = [
+            (0.0, "0.00"),
+            (9.996, "10.0"),
+            (99.96, "100"),
+            (12_345.6, "12346"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(digits(value), text);
+        }
+        assert_eq!(clock(3_723.9), "1:02:03");
+    }
+
+    #[test]
+    fn the_summary_shows_what_counts_and_explains_trouble() {
+        let mut snapshot = busy(3);
+        snapshot.adopted_flows = 2;
+        snapshot.agent.decisions_late = 17;
+        snapshot.recording = Some(RecordingStatus {
+            directory: "/var/lib/rlcc".into(),
+            addresses: "hashed".into(),
+            rows: 4_000,
+            rows_lost_behind: 5,
+            files: 2,
+            bytes: 1_234_567,
+            trouble: Some("no space".into()),
+            ..RecordingStatus::default()
+        });
+        snapshot.trial = Some(Trial {
+            candidate: "new.onnx".into(),
+            percent: 10.0,
+            flows_needed: 20,
+            current_flows: SideReport {
+                flows: 90,
+                reward: -1.25,
+                reward_error: Some(0.031),
+                loss: 0.001,
+                ..SideReport::default()
+            },
+            candidate_flows: SideReport {
+                flows: 9,
+                delay_ms: 12.345,
+                ..SideReport::default()
+            },
+        });
+        snapshot.news = Some("old.onnx was withdrawn".into());
+        let text = snapshot.to_string();
+        for part in [
+            "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
+            "current   90 flows: reward -1.250 (standard error 0.031), 0.00 Mbit/s, delay 0.00 ms, loss 0.10 %",
+            "candidate 9 flows: reward 0.000, 0.00 Mbit/s, delay 12.3 ms",
+            "news        old.onnx was withdrawn",
+            "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
+            "3 live, 16384 slots, 2 taken over",
+            "270, 27.0 a second",
+            "p50 0.31 ms, p99 1.25 ms, max 7.50 ms",
+            "inference   none yet",
+            "recording   /var/lib/rlcc: 4000 rows, 2 files completed, 1.23 MB there, addresses hashed; no space",
+            "rows_lost_behind     5  Rows lost because the disk was behind.",
+            "decisions_late      17  Decisions later than 20 ms",
+        ] {
+            assert!(text.contains(part), "{part:?} in\n{text}");
+        }
+        // Counters at zero and the meanings of ordinary ones would only hide what matters.
+        assert!(
+            !text.contains("slots_leaked") && text.contains("windows            300\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_agent_without_flows_has_no_counters_to_show() {
+        let text = idle().to_string();
+        assert!(
+            !text.contains("counters") && text.contains("delay       none yet"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! The agent's binary as a process of its own.
+
+use std::{
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, Mutex},
+    thread::{self, JoinHandle},
+};
+
+use cc_client::fetch;
+use cc_core::status::Snapshot;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use super::{Namespace, eventually};
+
+/// A running `cc-agent run`. Killed when it is dropped.
+pub struct Agent {
+    child: Child,
+    socket: PathBuf,
+    log: Arc<Mutex<String>>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Agent {
+    /// Starts `binary run --name NAME ARGUMENTS` and waits until the name is registered.
+    ///
+    /// # Panics
+    ///
+    /// With what it logged, when it ends before that.
+    pub fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
+        Self::launch(Command::new(binary), name, arguments).registered()
+    }
+
+    /// Starts it in a namespace and waits until the name is registered.
+    ///
+    /// # Panics
+    ///
+    /// With what it logged, when it ends before that.
+    pub fn start_in(namespace: &Namespace, binary: &str, name: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(binary);
+        namespace.hold(&mut command);
+        Self::launch(command, name, arguments).registered()
+    }
+
+    /// Starts it and waits for nothing.
+    pub fn spawn(binary: &str, name: &str, arguments: &[&str]) -> Self {
+        Self::launch(Command::new(binary), name, arguments)
+    }
+
+    fn launch(mut command: Command, name: &str, arguments: &[&str]) -> Self {
+        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+        let mut child = command
+            .args(["run", "--plain", "--name", name, "--socket"])
+            .arg(&socket)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let log = Arc::new(Mutex::new(String::new()));
+        let stderr = BufReader::new(child.stderr.take().expect("it is piped"));
+        let lines = log.clone();
+        let reader = thread::spawn(move || {
+            for line in stderr.lines().map_while(Result::ok) {
+                let mut log = lines.lock().expect("no panic while it is held");
+                log.push_str(&line);
+                log.push('\n');
+            }
+        });
+        Self {
+            child,
+            socket,
+            log,
+            reader: Some(reader),
+        }
+    }
+
+    fn registered(mut self) -> Self {
+        eventually("the agent registered its name", || {
+            let ended = self.child.try_wait().expect("our child");
+            assert!(ended.is_none(), "the agent ended: {}", self.log());
+            fetch(&self.socket).is_ok().then_some(())
+        });
+        self
+    }
+
+    /// Where it is asked for its status.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What it says about itself.
+    pub fn status(&self) -> Snapshot {
+        fetch(&self.socket).expect("a running agent answers")
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.log.lock().expect("no panic while it is held").clone()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+    }
+
+    /// Sends it a signal and waits for its end.
+    pub fn end(&mut self, signal: Signal) -> (ExitStatus, String) {
+        self.signal(signal);
+        self.wait()
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().expect("our child");
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+        (status, self.log())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}

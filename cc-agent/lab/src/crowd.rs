@@ -1,0 +1,130 @@
+//! Thousands of senders in one thread.
+
+use std::{
+    collections::HashMap,
+    io::{self, ErrorKind, Write},
+    net::SocketAddr,
+    os::fd::AsRawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    resource::{Resource, getrlimit, setrlimit},
+};
+use socket2::{Domain, Socket, Type};
+
+use super::{
+    Namespace, eventually,
+    tcp::{Worker, for_each_event},
+};
+
+/// Many connections that all send as much as they can, until the crowd is dropped.
+pub struct Crowd {
+    counts: Arc<Counts>,
+    _worker: Worker,
+}
+
+#[derive(Default)]
+struct Counts {
+    connected: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Crowd {
+    /// Connects `flows` senders from a namespace and waits until all are connected.
+    pub fn connect(
+        from: &Namespace,
+        to: SocketAddr,
+        congestion_control: &str,
+        flows: usize,
+    ) -> Self {
+        let counts = Arc::new(Counts::default());
+        let (ours, name) = (counts.clone(), congestion_control.to_owned());
+        let worker = Worker::start(from, move |stop| {
+            raise_descriptor_limit();
+            let connect = || connect(to, &name).map_err(|e| eprintln!("connecting to {to}: {e}"));
+            let sockets: Vec<Socket> = (0..flows).map_while(|_| connect().ok()).collect();
+            let missing = flows - sockets.len();
+            ours.failed.fetch_add(missing, Ordering::Relaxed);
+            send(sockets, &ours, stop);
+        });
+        let crowd = Self {
+            counts,
+            _worker: worker,
+        };
+        eventually("the whole crowd was connected", || {
+            assert_eq!(crowd.failed(), 0, "connections of the crowd failed");
+            (crowd.connected() == flows).then_some(())
+        });
+        crowd
+    }
+
+    /// Senders that have connected.
+    pub fn connected(&self) -> usize {
+        self.counts.connected.load(Ordering::Relaxed)
+    }
+
+    /// Senders that could not connect, or were disconnected.
+    pub fn failed(&self) -> usize {
+        self.counts.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Starts to connect.
+fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_congestion(congestion_control.as_bytes())?;
+    // Reset at the end, so that thousands of full buffers delay nobody; small, for their memory.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_send_buffer_size(1 << 16)?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Sends on all of them until it is told to stop.
+fn send(sockets: Vec<Socket>, counts: &Counts, stop: &AtomicBool) {
+    let data = vec![0; 1 << 14];
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
+    // Each with whether it has connected.
+    let mut members: HashMap<u64, (Socket, bool)> = HashMap::new();
+    for socket in sockets {
+        let token = socket.as_raw_fd() as u64;
+        let writable = EpollEvent::new(EpollFlags::EPOLLOUT, token);
+        epoll.add(&socket, writable).expect("a socket");
+        members.insert(token, (socket, false));
+    }
+    for_each_event(&epoll, stop, |token| {
+        let Some((socket, connected)) = members.get_mut(&token) else {
+            return;
+        };
+        let written = (&*socket).write(&data);
+        if written
+            .as_ref()
+            .is_err_and(|e| e.kind() != ErrorKind::WouldBlock)
+        {
+            eprintln!("a member of the crowd was disconnected: {written:?}");
+            counts.failed.fetch_add(1, Ordering::Relaxed);
+            members.remove(&token);
+        } else if !*connected {
+            *connected = true;
+            counts.connected.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+}
+
+/// As many descriptors as the host allows: a crowd needs one for each member.
+fn raise_descriptor_limit() {
+    let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    // Not granted: connecting then fails and says so.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+}

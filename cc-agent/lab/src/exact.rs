@@ -1,0 +1,49 @@
+//! Windows computed anew.
+
+use cc_ebpf::{AckRecord, FEATURES, Feature, WindowRecord};
+
+/// An independent computation of a window from its ACKs: in 128 bits, feature by feature.
+pub fn assert_window_is(window: &WindowRecord, acks: &[AckRecord]) {
+    let index = window.index;
+    assert_eq!(window.acks as usize, acks.len(), "ACKs of window {index}");
+    for pair in acks.windows(2) {
+        assert!(pair[0].header.time_ns <= pair[1].header.time_ns);
+    }
+    for ack in acks {
+        let time = ack.header.time_ns;
+        assert!(
+            (window.start_ns..window.header.time_ns).contains(&time),
+            "window {index}"
+        );
+    }
+    for feature in 0..FEATURES {
+        let values: Vec<u128> = acks
+            .iter()
+            .map(|ack| ack.features[feature].into())
+            .collect();
+        let reference = values[0];
+        let sum: u128 = values.iter().sum();
+        let squares: u128 = values.iter().map(|v| v.abs_diff(reference).pow(2)).sum();
+        let statistics = &window.features;
+        let found = [
+            u128::from(statistics.sum[feature]),
+            u128::from(statistics.squares[feature]),
+            u128::from(statistics.min[feature]),
+            u128::from(statistics.max[feature]),
+            u128::from(statistics.reference[feature]),
+        ];
+        let expected = [
+            sum,
+            squares.min(u64::MAX.into()),
+            values.iter().copied().min().unwrap_or_default(),
+            values.iter().copied().max().unwrap_or_default(),
+            reference,
+        ];
+        assert_eq!(
+            found,
+            expected,
+            "{:?} of window {index}",
+            Feature::ALL[feature]
+        );
+    }
+}

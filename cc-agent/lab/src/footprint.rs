@@ -1,0 +1,94 @@
+//! What a datapath has in the kernel.
+
+use std::collections::BTreeSet;
+
+use aya::{
+    maps::{Array, Map, MapData, loaded_maps},
+    programs::loaded_programs,
+};
+use cc_ebpf::Settings;
+
+use super::eventually;
+
+/// The programs and maps of the congestion control of one name, by their ids in the kernel.
+#[derive(Debug)]
+pub struct Footprint {
+    programs: BTreeSet<u32>,
+    maps: BTreeSet<u32>,
+}
+
+impl Footprint {
+    /// What there is now: the maps with settings for that name, every program that has a map in
+    /// common with what was found so far, and every map of those programs. Programs that an earlier
+    /// agent of the name left to its flows share the flows' maps and are therefore among them.
+    pub fn of(name: &str) -> Self {
+        let mut footprint = Self {
+            programs: BTreeSet::new(),
+            maps: loaded_maps()
+                .flatten()
+                .filter(|info| info.name_as_str() == Some("CC_SETTINGS"))
+                .map(|info| info.id())
+                .filter(|&id| settings_name(id).as_deref() == Some(name))
+                .collect(),
+        };
+        while footprint.grow() {}
+        for info in loaded_maps().flatten() {
+            if info.name_as_str() == Some(name) {
+                footprint.maps.insert(info.id()); // the struct_ops map
+            }
+        }
+        footprint
+    }
+
+    /// Adds the programs that use a map of the footprint, and their maps; whether there were any.
+    fn grow(&mut self) -> bool {
+        let before = self.programs.len();
+        for program in loaded_programs().flatten() {
+            let maps = program.map_ids().ok().flatten().unwrap_or_default();
+            if maps.iter().any(|id| self.maps.contains(id)) {
+                self.programs.insert(program.id());
+                self.maps.extend(maps);
+            }
+        }
+        self.programs.len() > before
+    }
+
+    /// Number of programs.
+    pub fn programs(&self) -> usize {
+        self.programs.len()
+    }
+
+    /// Number of maps.
+    pub fn maps(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// Waits until all of it is gone. The kernel frees such things a little after their last use.
+    pub fn assert_vanishes(&self) {
+        let mut left = String::new();
+        let gone = || {
+            let programs: Vec<u32> = loaded_programs().flatten().map(|p| p.id()).collect();
+            let maps: Vec<u32> = loaded_maps().flatten().map(|map| map.id()).collect();
+            let programs = programs.iter().filter(|id| self.programs.contains(id));
+            let maps = maps.iter().filter(|id| self.maps.contains(id));
+            left = format!(
+                "programs {:?}, maps {:?}",
+                programs.collect::<Vec<_>>(),
+                maps.collect::<Vec<_>>()
+            );
+            (left == "programs [], maps []").then_some(())
+        };
+        eventually(
+            "the kernel had no program and no map of the datapath left",
+            gone,
+        );
+    }
+}
+
+fn settings_name(id: u32) -> Option<String> {
+    let map = Map::Array(MapData::from_id(id).ok()?);
+    let array: Array<MapData, [u8; size_of::<Settings>()]> = Array::try_from(map).ok()?;
+    let settings: Settings = bytemuck::pod_read_unaligned(&array.get(&0, 0).ok()?);
+    let name = settings.name.split(|&byte| byte == 0).next()?;
+    String::from_utf8(name.to_vec()).ok()
+}

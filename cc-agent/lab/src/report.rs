@@ -1,0 +1,49 @@
+//! What the benchmarks report: figures by name, printed and, for `cargo xtask bench --json`, written
+//! to the file that `BENCH_JSON` names.
+
+use anyhow::Context;
+use serde_json::{Map, Value, json};
+
+/// The figures of one benchmark.
+pub struct Report {
+    bench: &'static str,
+    figures: Map<String, Value>,
+}
+
+impl Report {
+    pub fn new(bench: &'static str) -> Self {
+        Self {
+            bench,
+            figures: Map::new(),
+        }
+    }
+
+    /// Adds a figure.
+    pub fn add(&mut self, name: impl Into<String>, value: f64) {
+        self.figures.insert(name.into(), json!(value));
+    }
+
+    /// Adds a figure and prints it.
+    pub fn show(&mut self, name: impl Into<String>, value: f64) {
+        let name = name.into();
+        println!("{name:<44} {value:.3}");
+        self.add(name, value);
+    }
+
+    /// Writes the file, if one was asked for.
+    pub fn write(self) -> anyhow::Result<()> {
+        let Some(path) = std::env::var_os("BENCH_JSON") else {
+            return Ok(());
+        };
+        let json = json!({ "bench": self.bench, "figures": self.figures });
+        std::fs::write(&path, format!("{json:#}\n"))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The middle one, or the upper of the two.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,472 @@
+//! The columns, and Arrow to rows.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow_array::{
+    Array, ArrayRef, BooleanArray, DictionaryArray, Float32Array, Float64Array, ListArray,
+    RecordBatch, StringArray, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array,
+    cast::AsArray,
+    types::{Float32Type, Int32Type},
+};
+use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use bytemuck::Zeroable;
+use cc_ebpf::{Decision, FEATURES, Feature, Header, Mode, WindowRecord};
+use parquet::schema::types::ColumnPath;
+
+use cc_core::{
+    reward::Terms,
+    rows::{Decided, FileHeader, NO_MODE, Row},
+};
+
+use crate::columns::{number, text, timestamp};
+
+/// The columns of a recording, in their order.
+///
+/// | column | meaning |
+/// |---|---|
+/// | `flow` | the flow's episode, unique over hosts and restarts |
+/// | `sequence` | 0, 1, 2 … of its rows; a gap means rows that were lost |
+/// | `time` | when the window ended |
+/// | `slot`, `generation` | the flow's name in the agent's status |
+/// | `window` | the datapath's number of the window; a gap means windows that never arrived |
+/// | `length_ns` | from its start to its end |
+/// | `acks` | ACKs in it that had features |
+/// | `mss` | sender's maximum segment size, bytes |
+/// | `mode` | who set the window: `startup`, `decided`, `after-timeout`, `fallback`; null for observed flows |
+/// | `initial_cwnd_bytes` | window that the episode's history of decisions begins with |
+/// | `features` | of each of the 20 features: `sum`, `squares` (of the deviation from `reference`), `min`, `max`, `reference` (the first value) |
+/// | `applied_window`, `applied_cwnd`, `applied` | the newest decision that the datapath had taken up by the window's end: the window that it answers (modulo 2^20), its cwnd in segments, and when it was taken up |
+/// | `action`, `probability` | index into `actions`, and its probability under the policy that chose it |
+/// | `probabilities` | of all actions |
+/// | `actions` | the action space |
+/// | `cwnd_before` | window in segments at the window's end |
+/// | `base_cwnd`, `cwnd` | the window in segments that the action was applied to, and the one that was decided |
+/// | `decision_delay_ns` | from the window's nominal end to the publication of the decision |
+/// | `throughput_mbps`, `delay_ms`, `loss_mb` | the reward's terms of this very window: Mbit/s, ms, lost megabytes |
+/// | `reward` | of this very window |
+/// | `policy` | SHA-256 of the policy's file, or its name |
+/// | `end` | the flow closed with this row |
+/// | `local`, `remote` | addresses: absent, hashes under a key, or plain |
+/// | `cgroup` | id of the socket's cgroup |
+///
+/// The columns from `action` to `probabilities` and from `base_cwnd` to `decision_delay_ns` are null where no
+/// decision answered the window.
+pub fn schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let always = |name: &str, data_type| Field::new(name, data_type, false);
+        let maybe = |name: &str, data_type| Field::new(name, data_type, true);
+        Arc::new(Schema::new(vec![
+            always("flow", DataType::UInt64),
+            always("sequence", DataType::UInt32),
+            always("time", timestamp()),
+            always("slot", DataType::UInt32),
+            always("generation", DataType::UInt32),
+            always("window", DataType::UInt32),
+            always("length_ns", DataType::UInt64),
+            always("acks", DataType::UInt32),
+            always("mss", DataType::UInt32),
+            maybe("mode", text()),
+            always("initial_cwnd_bytes", DataType::UInt64),
+            always("features", DataType::Struct(features())),
+            maybe("applied_window", DataType::UInt32),
+            maybe("applied_cwnd", DataType::UInt32),
+            maybe("applied", timestamp()),
+            maybe("action", DataType::UInt8),
+            maybe("probability", DataType::Float32),
+            maybe("probabilities", DataType::List(number())),
+            always("actions", text()),
+            always("cwnd_before", DataType::UInt32),
+            maybe("base_cwnd", DataType::UInt32),
+            maybe("cwnd", DataType::UInt32),
+            maybe("decision_delay_ns", DataType::UInt64),
+            always("throughput_mbps", DataType::Float64),
+            always("delay_ms", DataType::Float64),
+            always("loss_mb", DataType::Float64),
+            always("reward", DataType::Float32),
+            always("policy", text()),
+            always("end", DataType::Boolean),
+            maybe("local", DataType::Utf8),
+            maybe("remote", DataType::Utf8),
+            always("cgroup", DataType::UInt64),
+        ]))
+    });
+    SCHEMA.clone()
+}
+
+/// A feature's name in `features`: `rtt_min`, `in_flight` …
+pub fn feature_name(feature: Feature) -> String {
+    let mut name = String::new();
+    for letter in format!("{feature:?}").chars() {
+        if letter.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+/// The rows of a batch that has [`schema`].
+///
+/// # Errors
+///
+/// The row, from 0, the column at fault and what is wrong there.
+pub(super) fn from_batch(header: &FileHeader, batch: &RecordBatch) -> Result<Vec<Row>, Wrong> {
+    let columns = Columns::of(batch);
+    let wrong = |row, column, reason: String| Wrong {
+        row,
+        column,
+        reason,
+    };
+    let actions = header.interface.actions.to_string();
+    let mut rows = Vec::with_capacity(batch.num_rows());
+    for i in 0..batch.num_rows() {
+        for (column, found, expected) in [
+            ("actions", columns.actions.at(i), actions.as_str()),
+            ("policy", columns.policy.at(i), header.policy.as_str()),
+        ] {
+            if found != Some(expected) {
+                let found = found.unwrap_or_default();
+                let reason = format!("`{found}`, but the file's metadata have `{expected}`");
+                return Err(wrong(i, column, reason));
+            }
+        }
+        let row = columns.row(header, i).map_err(|(c, r)| wrong(i, c, r))?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// A value that a recording cannot have.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    /// Its row, from 0.
+    pub(super) row: usize,
+    /// Its column.
+    pub(super) column: &'static str,
+    /// What is wrong with it.
+    pub(super) reason: String,
+}
+
+/// The columns of text: few values each.
+pub(super) const TEXTS: [&str; 5] = ["mode", "actions", "policy", "local", "remote"];
+
+/// The columns of integers that differ from row to row: times, and what measures the path.
+pub(super) fn restless() -> impl Iterator<Item = ColumnPath> {
+    let times = ["time", "length_ns", "applied", "decision_delay_ns"];
+    let measured = [
+        Feature::RttStanding,
+        Feature::LatestRtt,
+        Feature::SmoothedRtt,
+        Feature::RttVar,
+        Feature::Delay,
+        Feature::Throughput,
+    ];
+    let statistics = |feature| {
+        ["sum", "min", "max", "reference"].map(|statistic| {
+            ColumnPath::new(vec![
+                "features".into(),
+                feature_name(feature),
+                statistic.into(),
+            ])
+        })
+    };
+    let times = times.into_iter().map(ColumnPath::from);
+    times.chain(measured.into_iter().flat_map(statistics))
+}
+
+fn features() -> Fields {
+    Feature::ALL
+        .iter()
+        .map(|&feature| {
+            let statistics = DataType::Struct(statistic_fields());
+            Field::new(feature_name(feature), statistics, false)
+        })
+        .collect()
+}
+
+fn statistic_fields() -> Fields {
+    [
+        ("sum", DataType::UInt64),
+        ("squares", DataType::UInt64),
+        ("min", DataType::UInt32),
+        ("max", DataType::UInt32),
+        ("reference", DataType::UInt32),
+    ]
+    .into_iter()
+    .map(|(name, data_type)| Field::new(name, data_type, false))
+    .collect()
+}
+
+/// A column of few texts, as a slice of keys into its values.
+struct Texts<'a> {
+    keys: &'a DictionaryArray<Int32Type>,
+    values: &'a StringArray,
+}
+
+impl<'a> Texts<'a> {
+    fn at(&self, row: usize) -> Option<&'a str> {
+        Some(self.values.value(self.keys.key(row)?))
+    }
+}
+
+/// A batch's columns by their types. Whoever makes one has compared the batch's schema with [`schema`].
+struct Columns<'a> {
+    flow: &'a UInt64Array,
+    sequence: &'a UInt32Array,
+    time: &'a TimestampNanosecondArray,
+    slot: &'a UInt32Array,
+    generation: &'a UInt32Array,
+    window: &'a UInt32Array,
+    length_ns: &'a UInt64Array,
+    acks: &'a UInt32Array,
+    mss: &'a UInt32Array,
+    mode: Texts<'a>,
+    initial_cwnd_bytes: &'a UInt64Array,
+    sum: [&'a [u64]; FEATURES],
+    squares: [&'a [u64]; FEATURES],
+    min: [&'a [u32]; FEATURES],
+    max: [&'a [u32]; FEATURES],
+    reference: [&'a [u32]; FEATURES],
+    applied_window: &'a UInt32Array,
+    applied_cwnd: &'a UInt32Array,
+    applied: &'a TimestampNanosecondArray,
+    action: &'a UInt8Array,
+    probability: &'a Float32Array,
+    probabilities: &'a ListArray,
+    actions: Texts<'a>,
+    cwnd_before: &'a UInt32Array,
+    base_cwnd: &'a UInt32Array,
+    cwnd: &'a UInt32Array,
+    decision_delay_ns: &'a UInt64Array,
+    throughput_mbps: &'a Float64Array,
+    delay_ms: &'a Float64Array,
+    loss_mb: &'a Float64Array,
+    reward: &'a Float32Array,
+    policy: Texts<'a>,
+    end: &'a BooleanArray,
+    local: &'a StringArray,
+    remote: &'a StringArray,
+    cgroup: &'a UInt64Array,
+}
+
+impl<'a> Columns<'a> {
+    fn of(batch: &'a RecordBatch) -> Self {
+        let schema = schema();
+        let column = |name: &str| -> &'a ArrayRef {
+            let index = schema.index_of(name);
+            batch.column(index.expect("a column of the schema"))
+        };
+        let texts = |name| {
+            let keys = column(name).as_dictionary::<Int32Type>();
+            let values = keys.values().as_string::<i32>();
+            Texts { keys, values }
+        };
+        let features = column("features").as_struct();
+        let statistic = |i: usize, which: usize| features.column(i).as_struct().column(which);
+        let u64s = |which: usize| {
+            std::array::from_fn(|i| {
+                statistic(i, which)
+                    .as_primitive::<UInt64>()
+                    .values()
+                    .as_ref()
+            })
+        };
+        let u32s = |which: usize| {
+            std::array::from_fn(|i| {
+                statistic(i, which)
+                    .as_primitive::<UInt32>()
+                    .values()
+                    .as_ref()
+            })
+        };
+        Self {
+            flow: column("flow").as_primitive(),
+            sequence: column("sequence").as_primitive(),
+            time: column("time").as_primitive(),
+            slot: column("slot").as_primitive(),
+            generation: column("generation").as_primitive(),
+            window: column("window").as_primitive(),
+            length_ns: column("length_ns").as_primitive(),
+            acks: column("acks").as_primitive(),
+            mss: column("mss").as_primitive(),
+            mode: texts("mode"),
+            initial_cwnd_bytes: column("initial_cwnd_bytes").as_primitive(),
+            sum: u64s(0),
+            squares: u64s(1),
+            min: u32s(2),
+            max: u32s(3),
+            reference: u32s(4),
+            applied_window: column("applied_window").as_primitive(),
+            applied_cwnd: column("applied_cwnd").as_primitive(),
+            applied: column("applied").as_primitive(),
+            action: column("action").as_primitive(),
+            probability: column("probability").as_primitive(),
+            probabilities: column("probabilities").as_list(),
+            actions: texts("actions"),
+            cwnd_before: column("cwnd_before").as_primitive(),
+            base_cwnd: column("base_cwnd").as_primitive(),
+            cwnd: column("cwnd").as_primitive(),
+            decision_delay_ns: column("decision_delay_ns").as_primitive(),
+            throughput_mbps: column("throughput_mbps").as_primitive(),
+            delay_ms: column("delay_ms").as_primitive(),
+            loss_mb: column("loss_mb").as_primitive(),
+            reward: column("reward").as_primitive(),
+            policy: texts("policy"),
+            end: column("end").as_boolean(),
+            local: column("local").as_string(),
+            remote: column("remote").as_string(),
+            cgroup: column("cgroup").as_primitive(),
+        }
+    }
+
+    fn row(&self, header: &FileHeader, i: usize) -> Result<Row, (&'static str, String)> {
+        let time_ns = header.monotonic_ns(self.time.value(i));
+        let generation = self.generation.value(i);
+        let mut window = WindowRecord::zeroed();
+        window.header = Header::of::<WindowRecord>(self.slot.value(i), generation, time_ns);
+        window.index = self.window.value(i);
+        window.acks = self.acks.value(i);
+        window.start_ns = time_ns.wrapping_sub(self.length_ns.value(i));
+        if let (Some(answered), Some(cwnd), Some(at)) = (
+            maybe(self.applied_window, i),
+            maybe(self.applied_cwnd, i),
+            maybe(self.applied, i),
+        ) {
+            let decision = Decision {
+                generation,
+                window: answered,
+                cwnd,
+            };
+            window.decision = decision.to_cell();
+            window.decision_taken_ns = header.monotonic_ns(at);
+        }
+        window.cwnd = self.cwnd_before.value(i);
+        window.mode = match self.mode.at(i) {
+            None => NO_MODE,
+            Some(name) => Mode::ALL
+                .into_iter()
+                .find(|mode| mode.name() == name)
+                .ok_or_else(|| ("mode", format!("`{name}`: no such mode")))?
+                as u32,
+        };
+        window.mss = self.mss.value(i);
+        let statistics = &mut window.features;
+        for feature in 0..FEATURES {
+            statistics.sum[feature] = self.sum[feature][i];
+            statistics.squares[feature] = self.squares[feature][i];
+            statistics.min[feature] = self.min[feature][i];
+            statistics.max[feature] = self.max[feature][i];
+            statistics.reference[feature] = self.reference[feature][i];
+        }
+        let text = |column: &StringArray| column.is_valid(i).then(|| column.value(i).into());
+        Ok(Row {
+            flow: self.flow.value(i),
+            sequence: self.sequence.value(i),
+            window,
+            initial_cwnd_bytes: self.initial_cwnd_bytes.value(i),
+            decision: self.decision(header, i)?,
+            terms: Terms {
+                throughput: finite("throughput_mbps", self.throughput_mbps.value(i))? / 8.0,
+                delay: finite("delay_ms", self.delay_ms.value(i))?,
+                loss: finite("loss_mb", self.loss_mb.value(i))?,
+            },
+            reward: finite("reward", self.reward.value(i))?,
+            end: self.end.value(i),
+            local: text(self.local),
+            remote: text(self.remote),
+            cgroup: self.cgroup.value(i),
+        })
+    }
+
+    fn decision(
+        &self,
+        header: &FileHeader,
+        i: usize,
+    ) -> Result<Option<Decided>, (&'static str, String)> {
+        let (Some(base_cwnd), Some(cwnd)) = (maybe(self.base_cwnd, i), maybe(self.cwnd, i)) else {
+            return Ok(None);
+        };
+        let actions = header.interface.actions.len();
+        let action = maybe(self.action, i);
+        if let Some(action) = action
+            && usize::from(action) >= actions
+        {
+            return Err((
+                "action",
+                format!("{action}, but there are {actions} actions"),
+            ));
+        }
+        let probability = maybe(self.probability, i)
+            .map(|p| likely("probability", p))
+            .transpose()?;
+        let probabilities = if self.probabilities.is_valid(i) {
+            let values = self.probabilities.value(i);
+            let values = values.as_primitive::<Float32Type>().values();
+            if values.len() != actions {
+                let found = values.len();
+                return Err(("probabilities", format!("{found} of {actions} actions")));
+            }
+            let values = values.iter().map(|&p| likely("probabilities", p));
+            Some(values.collect::<Result<_, _>>()?)
+        } else {
+            None
+        };
+        Ok(Some(Decided {
+            action,
+            probability,
+            probabilities,
+            base_cwnd,
+            cwnd,
+            delay_ns: maybe(self.decision_delay_ns, i),
+        }))
+    }
+}
+
+use arrow_array::types::{UInt32Type as UInt32, UInt64Type as UInt64};
+
+fn maybe<T: arrow_array::ArrowPrimitiveType>(
+    column: &arrow_array::PrimitiveArray<T>,
+    row: usize,
+) -> Option<T::Native> {
+    column.is_valid(row).then(|| column.value(row))
+}
+
+fn finite<T: Copy + Into<f64>>(
+    column: &'static str,
+    value: T,
+) -> Result<T, (&'static str, String)> {
+    let number: f64 = value.into();
+    if number.is_finite() {
+        Ok(value)
+    } else {
+        Err((
+            column,
+            format!("{number}, which is no number to learn from"),
+        ))
+    }
+}
+
+fn likely(column: &'static str, value: f32) -> Result<f32, (&'static str, String)> {
+    if (0.0..=1.0).contains(&value) {
+        Ok(value)
+    } else {
+        Err((column, format!("{value}: expected a probability, 0 to 1")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_have_the_names_of_their_definition() {
+        assert_eq!(feature_name(Feature::RttMin), "rtt_min");
+        assert_eq!(
+            feature_name(Feature::PersistentCongestion),
+            "persistent_congestion"
+        );
+        let distinct: std::collections::BTreeSet<_> =
+            Feature::ALL.into_iter().map(feature_name).collect();
+        assert_eq!(distinct.len(), FEATURES);
+    }
+}

@@ -1,0 +1,21 @@
+//! The statics that the loader fills in before the kernel sees the programs.
+
+use cc_ebpf::KernelLayout;
+
+/// Offsets of the running kernel's structure members, frozen with `.rodata`. Read with [`offset!`].
+#[unsafe(no_mangle)]
+pub(crate) static KERNEL: KernelLayout = KernelLayout::EMPTY;
+
+/// Name of the congestion control, NUL-padded.
+#[unsafe(no_mangle)]
+pub(crate) static NAME: [u8; 16] = [0; 16];
+
+/// The running kernel's offset of a member: a constant to the verifier.
+macro_rules! offset {
+    ($member:ident) => {{
+        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
+        unsafe { core::ptr::read_volatile(&raw const $crate::layout::KERNEL.$member) }
+    }};
+}
+
+pub(crate) use offset;

@@ -1,0 +1,73 @@
+//! The pacing rate that goes with a congestion window.
+
+use crate::{
+    AckSample, CwndState,
+    bounds::{at_most, at_most_64},
+};
+
+/// One, as a gain in units of 1/1024.
+const UNIT: u32 = 1 << GAIN_SHIFT;
+/// Bits behind the point of a gain.
+const GAIN_SHIFT: u32 = 10;
+/// The largest gain that has an effect: 16.
+const MAX_GAIN_1024: u32 = 16 << GAIN_SHIFT;
+/// More bytes in flight than any real connection has: 8 TB.
+const MAX_BYTES: u64 = 1 << 43;
+/// A faster rate than any real connection has, in bytes/s: 1 PB/s.
+const MAX_RATE: u64 = 1 << 50;
+
+/// Pacing rate in bytes/s: gain × cwnd × MSS / srtt; `None` before the first smoothed RTT.
+///
+/// `gain_1024` is the gain in units of 1/1024, bounded by 16. 0 means that the flow is not paced.
+/// Then the kernel still reads the rate to size its bursts (`tcp_tso_autosize`,
+/// net/ipv4/tcp_output.c), and no one but a `cong_control` updates it, so the result is what
+/// `tcp_update_pacing_rate` (net/ipv4/tcp_input.c, Linux 6.18) would set: gain 2 while the cwnd is
+/// below half of ssthresh and 1.2 above.
+#[inline(always)]
+pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<u64> {
+    if ack.srtt_us == 0 {
+        return None;
+    }
+    let gain = if gain_1024 != 0 {
+        gain_1024
+    } else if cwnd.cwnd < cwnd.ssthresh / 2 {
+        2 * UNIT
+    } else {
+        UNIT * 6 / 5
+    };
+    let segments = if ack.in_flight > cwnd.cwnd {
+        ack.in_flight
+    } else {
+        cwnd.cwnd
+    };
+    // The bounds keep each product within 64 bits: BPF has no wider multiplication to saturate
+    // with.
+    let bytes = at_most_64(u64::from(segments) * u64::from(ack.mss), MAX_BYTES);
+    let per_second = at_most_64(bytes * 1_000_000 / u64::from(ack.srtt_us), MAX_RATE);
+    let gain = at_most(gain, MAX_GAIN_1024);
+    Some((per_second * u64::from(gain)) >> GAIN_SHIFT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::feature::tests::ack;
+
+    #[test]
+    fn pacing_follows_the_cwnd() {
+        let mut sample = ack();
+        sample.srtt_us = 10_000;
+        sample.mss = 1_000;
+        let state = |ssthresh| CwndState {
+            cwnd: 100,
+            ssthresh,
+            cwnd_cnt: 0,
+            clamp: u32::MAX,
+        };
+        assert_eq!(pacing_rate(&state(10), &sample, 1024), Some(10_000_000));
+        assert_eq!(pacing_rate(&state(10), &sample, 0), Some(11_992_187));
+        assert_eq!(pacing_rate(&state(1_000), &sample, 0), Some(20_000_000));
+        sample.srtt_us = 0;
+        assert_eq!(pacing_rate(&state(10), &sample, 1024), None);
+    }
+}

@@ -1,0 +1,731 @@
+//! BBR, version 1 (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016) as Linux has it
+//! (net/ipv4/tcp_bbr.c): a model of the path, the highest delivery rate and the smallest RTT, rules rate and window.
+
+mod aggregation;
+mod gain;
+mod policer;
+
+use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
+
+use super::{CongestionControl, RateSample};
+use crate::path::Nanos;
+use aggregation::Aggregation;
+use gain::Gain;
+use policer::Policer;
+
+const SECOND: Nanos = 1_000_000_000;
+/// Segments per µs, in 2⁻²⁴ (`BW_SCALE`).
+type Bandwidth = u64;
+/// Bits behind the point of a [`Bandwidth`].
+const BW_SCALE: u32 = 24;
+/// Rounds in which the highest bandwidth counts (`bbr_bw_rtts`).
+const BW_ROUNDS: u64 = 10;
+/// How long the smallest RTT counts (`bbr_min_rtt_win_sec`).
+const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
+/// How long the window stays small to find a smaller RTT (`bbr_probe_rtt_mode_ms`).
+const PROBE_RTT_TIME: Nanos = SECOND / 5;
+/// The window then, and the smallest at all (`bbr_cwnd_min_target`).
+const MIN_CWND: u32 = 4;
+/// The initial window (`TCP_INIT_CWND`).
+const INITIAL_CWND: u32 = 10;
+/// Below this rate single segments are sent, bytes/s (`bbr_min_tso_rate`: 1.2 Mbit/s).
+const SINGLE_SEGMENT_RATE: u64 = 1_200_000 / 8;
+/// Part of a second's data that is sent together (`sk_pacing_shift`).
+const BURST_SHIFT: u32 = 10;
+/// The most that is sent together, bytes (64 KiB less the headers).
+const BURST_BYTES: u64 = 65_536 - 1 - 320;
+/// Phases of the cycle in which bandwidth is probed (`CYCLE_LEN`).
+const PHASES: usize = 8;
+/// The first phase is none of the last ones before probing (`bbr_cycle_rand`).
+const RANDOM_PHASES: usize = 7;
+/// Growth by less than a quarter in this many rounds means that the pipe is full (`bbr_full_bw_cnt`).
+const FULL_ROUNDS: u32 = 3;
+
+/// One connection's BBR.
+#[derive(Clone, Debug)]
+pub struct Bbr {
+    mode: Mode,
+    random: Xoshiro256PlusPlus,
+    /// Bytes/s (`sk_pacing_rate`).
+    pacing_rate: u64,
+    pacing_gain: Gain,
+    cwnd_gain: Gain,
+    /// Highest bandwidth of the last rounds.
+    bandwidth: MaxBandwidth,
+    /// Smallest RTT, µs, and when it was seen.
+    min_rtt: (u32, Nanos),
+    rounds: Rounds,
+    cycle: Cycle,
+    startup: Startup,
+    probe_rtt: ProbeRtt,
+    policer: Policer,
+    aggregation: Aggregation,
+    /// The window to come back to after recovery and RTT probing (`prior_cwnd`).
+    prior_cwnd: u32,
+    /// The state at the last ACK (`prev_ca_state`).
+    prior_state: CaState,
+    /// A segment out for each delivered one, in the first round of recovery (`packet_conservation`).
+    conserves: bool,
+    /// Sending began again after the application had paused (`idle_restart`).
+    restarted: bool,
+    /// A timeout that the next ACK has to account for: what was lost by it is not known before.
+    timed_out: bool,
+    /// Bytes of payload of a segment.
+    mss: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// The rate doubles in a round, until bandwidth grows no more.
+    Startup,
+    /// Takes what startup put into the queue out again.
+    Drain,
+    /// Cycles about the bandwidth.
+    ProbeBandwidth,
+    /// A small window for a moment.
+    ProbeRtt,
+}
+
+/// Rounds of packets: one is over when a segment sent after its start is acknowledged.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    /// From 0 (`rtt_cnt`).
+    count: u64,
+    /// `next_rtt_delivered`.
+    end: u64,
+    /// This ACK began one (`round_start`).
+    began: bool,
+}
+
+/// The cycle of pacing gains.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cycle {
+    phase: usize,
+    since: Nanos,
+}
+
+/// What startup knows (`full_bw`, `full_bw_cnt`, `full_bw_reached`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Startup {
+    highest: Bandwidth,
+    rounds: u32,
+    is_full: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ProbeRtt {
+    /// When it is over, once little enough is in flight (`probe_rtt_done_stamp`).
+    end: Option<Nanos>,
+    /// A round has passed with little in flight (`probe_rtt_round_done`).
+    round_over: bool,
+    /// Segments sent while so many had been delivered say nothing about bandwidth: the kernel marks them as
+    /// limited by the application.
+    limited: (u64, u64),
+}
+
+/// The highest of the last [`BW_ROUNDS`] rounds, kept as the smallest of the complements.
+#[derive(Clone, Copy, Debug, Default)]
+struct MaxBandwidth(WindowedMin);
+
+impl Bbr {
+    /// `seed` fixes in which phase each cycle of gains begins.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            mode: Mode::Startup,
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            pacing_rate: 0,
+            pacing_gain: Gain::HIGH,
+            cwnd_gain: Gain::HIGH,
+            bandwidth: MaxBandwidth::default(),
+            min_rtt: (u32::MAX, 0),
+            rounds: Rounds::default(),
+            cycle: Cycle::default(),
+            startup: Startup::default(),
+            probe_rtt: ProbeRtt::default(),
+            policer: Policer::default(),
+            aggregation: Aggregation::default(),
+            prior_cwnd: 0,
+            prior_state: CaState::Open,
+            conserves: false,
+            restarted: false,
+            timed_out: false,
+            mss: 1448,
+        }
+    }
+
+    /// `bbr_update_model`.
+    fn update_model(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        self.update_bandwidth(ack, rate);
+        self.update_aggregation(cwnd, ack, rate);
+        if self.mode == Mode::ProbeBandwidth && self.is_phase_over(ack, rate) {
+            self.advance_phase(ack.now_ns);
+        }
+        self.check_full_pipe(rate);
+        self.check_drain(cwnd, ack, rate);
+        self.update_min_rtt(cwnd, ack, rate);
+        self.update_gains();
+    }
+
+    /// `bbr_update_bw`.
+    fn update_bandwidth(&mut self, ack: &AckSample, rate: &RateSample) {
+        self.rounds.began = false;
+        if std::mem::take(&mut self.timed_out) {
+            self.rounds.began = true;
+            self.sample_policer(ack, rate, true, false);
+            self.rounds.began = false;
+        }
+        let Some(bandwidth) = sample(rate) else {
+            return;
+        };
+        if rate.prior_delivered >= self.rounds.end {
+            self.rounds.end = rate.total_delivered;
+            self.rounds.count += 1;
+            self.rounds.began = true;
+            self.conserves = false;
+        }
+        let limited = self.probe_rtt.is_limited(rate);
+        self.sample_policer(ack, rate, ack.lost > 0, limited);
+        if !limited || bandwidth >= self.bandwidth.get() {
+            self.bandwidth.update(self.rounds.count, bandwidth);
+        }
+    }
+
+    fn sample_policer(&mut self, ack: &AckSample, rate: &RateSample, lost: bool, limited: bool) {
+        let round = policer::Sample {
+            at: ack.now_ns,
+            delivered: rate.total_delivered,
+            lost: ack.totals.lost,
+            round_began: self.rounds.began,
+            has_loss: lost,
+            limited,
+            mss: self.mss,
+        };
+        let cycling = self.mode == Mode::ProbeBandwidth;
+        if self.policer.update(&round, cycling) == policer::Change::Over {
+            self.probe_bandwidth(ack.now_ns);
+        }
+    }
+
+    /// `bbr_update_ack_aggregation`.
+    fn update_aggregation(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) {
+        if ack.acked > 0 && sample(rate).is_some() {
+            let bandwidth = self.estimate();
+            let (acked, most) = (ack.acked, cwnd.cwnd);
+            self.aggregation
+                .update(ack.now_ns, acked, bandwidth, most, self.rounds.began);
+        }
+    }
+
+    /// `bbr_is_next_cycle_phase`.
+    fn is_phase_over(&self, ack: &AckSample, rate: &RateSample) -> bool {
+        let lasted = ack.now_ns.saturating_sub(self.cycle.since) / 1_000;
+        let is_long = lasted > u64::from(self.min_rtt.0);
+        if self.pacing_gain == Gain::ONE {
+            return is_long;
+        }
+        let inflight = self.inflight_at_departure(rate.prior_in_flight, ack, rate);
+        let highest = self.bandwidth.get();
+        // Up until the pipe holds as much as the gain asks for, unless that overflows it; down until it is empty.
+        match self.pacing_gain > Gain::ONE {
+            true => {
+                let goal = self.inflight(highest, self.pacing_gain);
+                is_long && (ack.lost > 0 || inflight >= goal)
+            }
+            false => is_long || inflight <= self.inflight(highest, Gain::ONE),
+        }
+    }
+
+    fn advance_phase(&mut self, now: Nanos) {
+        self.cycle = Cycle {
+            phase: (self.cycle.phase + 1) % PHASES,
+            since: now,
+        };
+    }
+
+    /// `bbr_check_full_bw_reached`.
+    fn check_full_pipe(&mut self, rate: &RateSample) {
+        let startup = &mut self.startup;
+        if startup.is_full || !self.rounds.began || self.probe_rtt.is_limited(rate) {
+            return;
+        }
+        let highest = self.bandwidth.get();
+        if highest >= Gain::FULL_PIPE.of(startup.highest) {
+            startup.highest = highest;
+            startup.rounds = 0;
+            return;
+        }
+        startup.rounds += 1;
+        startup.is_full = startup.rounds >= FULL_ROUNDS;
+    }
+
+    /// `bbr_check_drain`.
+    fn check_drain(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        let full = self.bandwidth.get();
+        if self.mode == Mode::Startup && self.startup.is_full {
+            self.mode = Mode::Drain;
+            cwnd.ssthresh = self.inflight(full, Gain::ONE);
+        }
+        if self.mode == Mode::Drain
+            && self.inflight_at_departure(ack.in_flight, ack, rate)
+                <= self.inflight(full, Gain::ONE)
+        {
+            self.probe_bandwidth(ack.now_ns);
+        }
+    }
+
+    /// `bbr_update_min_rtt`.
+    fn update_min_rtt(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        let now = ack.now_ns;
+        let expired = now > self.min_rtt.1 + MIN_RTT_WINDOW;
+        if ack.rtt_us > 0 && (ack.rtt_us < self.min_rtt.0 || (expired && !rate.ack_delayed)) {
+            self.min_rtt = (ack.rtt_us, now);
+        }
+        if expired && !self.restarted && self.mode != Mode::ProbeRtt {
+            self.save_cwnd(cwnd);
+            self.mode = Mode::ProbeRtt;
+            self.probe_rtt.end = None;
+            self.probe_rtt.limited.0 = rate.total_delivered;
+        }
+        if self.mode == Mode::ProbeRtt {
+            self.probe_rtt.limited.1 = rate.total_delivered + u64::from(ack.in_flight);
+            match self.probe_rtt.end {
+                None if ack.in_flight <= MIN_CWND => {
+                    self.probe_rtt.end = Some(now + PROBE_RTT_TIME);
+                    self.probe_rtt.round_over = false;
+                    self.rounds.end = rate.total_delivered;
+                }
+                None => {}
+                Some(_) => {
+                    self.probe_rtt.round_over |= self.rounds.began;
+                    if self.probe_rtt.round_over {
+                        self.check_probe_rtt_end(now, cwnd);
+                    }
+                }
+            }
+        }
+        if rate.delivered.is_some_and(|delivered| delivered > 0) {
+            self.restarted = false;
+        }
+    }
+
+    /// `bbr_check_probe_rtt_done`.
+    fn check_probe_rtt_end(&mut self, now: Nanos, cwnd: &mut CwndState) {
+        if self.probe_rtt.end.is_none_or(|end| now <= end) {
+            return;
+        }
+        // Only now does the smallest RTT grow old.
+        self.min_rtt.1 = now;
+        cwnd.cwnd = cwnd.cwnd.max(self.prior_cwnd);
+        match self.startup.is_full {
+            true => self.probe_bandwidth(now),
+            false => self.mode = Mode::Startup,
+        }
+    }
+
+    /// `bbr_update_gains`.
+    fn update_gains(&mut self) {
+        (self.pacing_gain, self.cwnd_gain) = match self.mode {
+            Mode::Startup => (Gain::HIGH, Gain::HIGH),
+            Mode::Drain => (Gain::DRAIN, Gain::HIGH),
+            Mode::ProbeBandwidth if self.policer.bandwidth().is_some() => (Gain::ONE, Gain::TWO),
+            Mode::ProbeBandwidth => (Gain::CYCLE[self.cycle.phase], Gain::TWO),
+            Mode::ProbeRtt => (Gain::ONE, Gain::ONE),
+        };
+    }
+
+    /// `bbr_reset_probe_bw_mode`.
+    fn probe_bandwidth(&mut self, now: Nanos) {
+        self.mode = Mode::ProbeBandwidth;
+        self.cycle.phase = PHASES - 1 - self.random.random_range(0..RANDOM_PHASES);
+        self.advance_phase(now);
+    }
+
+    /// `bbr_set_cwnd`.
+    fn set_cwnd(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        if ack.acked > 0 {
+            let segments = match self.recover(cwnd, ack, rate) {
+                Recovery::Conserved(segments) => segments,
+                Recovery::None(segments) => self.toward_target(segments, ack, rate).max(MIN_CWND),
+            };
+            cwnd.cwnd = segments.min(cwnd.clamp);
+        }
+        if self.mode == Mode::ProbeRtt {
+            cwnd.cwnd = cwnd.cwnd.min(MIN_CWND);
+        }
+    }
+
+    fn toward_target(&self, cwnd: u32, ack: &AckSample, rate: &RateSample) -> u32 {
+        let bandwidth = self.estimate();
+        let aggregated = match self.startup.is_full {
+            true => self.aggregation.extra(bandwidth),
+            false => 0,
+        };
+        let target = self.with_bursts(self.bdp(bandwidth, self.cwnd_gain) + aggregated);
+        let grown = cwnd.saturating_add(ack.acked);
+        if self.startup.is_full {
+            grown.min(target)
+        } else if cwnd < target || rate.total_delivered < u64::from(INITIAL_CWND) {
+            grown
+        } else {
+            cwnd
+        }
+    }
+
+    /// `bbr_set_cwnd_to_recover_or_restore`.
+    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> Recovery {
+        let mut segments = cwnd.cwnd.saturating_sub(ack.lost).max(1);
+        let (before, state) = (self.prior_state, ack.ca_state);
+        let conserved = ack.in_flight + ack.acked;
+        if state == CaState::Recovery && before != CaState::Recovery {
+            self.conserves = true;
+            self.rounds.end = rate.total_delivered;
+            segments = conserved;
+        } else if before >= CaState::Recovery && state < CaState::Recovery {
+            segments = segments.max(self.prior_cwnd);
+            self.conserves = false;
+        }
+        self.prior_state = state;
+        match self.conserves {
+            true => Recovery::Conserved(segments.max(conserved)),
+            false => Recovery::None(segments),
+        }
+    }
+
+    /// `bbr_save_cwnd`.
+    fn save_cwnd(&mut self, cwnd: &CwndState) {
+        let in_trouble = self.prior_state >= CaState::Recovery || self.mode == Mode::ProbeRtt;
+        self.prior_cwnd = match in_trouble {
+            true => self.prior_cwnd.max(cwnd.cwnd),
+            false => cwnd.cwnd,
+        };
+    }
+
+    /// `bbr_set_pacing_rate`.
+    fn pace(&mut self, bandwidth: Bandwidth, gain: Gain) {
+        let rate = self.rate(bandwidth, gain);
+        if self.startup.is_full || rate > self.pacing_rate {
+            self.pacing_rate = rate;
+        }
+    }
+
+    /// Bytes/s of payload, which is what TCP paces, 1 % below what the bandwidth is (`bbr_rate_bytes_per_sec`).
+    fn rate(&self, bandwidth: Bandwidth, gain: Gain) -> u64 {
+        let bytes = gain.of(bandwidth * self.mss);
+        (bytes * (1_000_000 / 100 * 99)) >> BW_SCALE
+    }
+
+    /// The bandwidth that rules: the policer's, where one was found (`bbr_bw`).
+    fn estimate(&self) -> Bandwidth {
+        self.policer.bandwidth().unwrap_or(self.bandwidth.get())
+    }
+
+    /// `bbr_bdp`.
+    fn bdp(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
+        match self.min_rtt.0 {
+            u32::MAX => INITIAL_CWND,
+            rtt_us => gain
+                .of(bandwidth * u64::from(rtt_us))
+                .div_ceil(1 << BW_SCALE) as u32,
+        }
+    }
+
+    /// `bbr_inflight`.
+    fn inflight(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
+        self.with_bursts(self.bdp(bandwidth, gain))
+    }
+
+    /// Room for bursts at the sender, in offloads and at the receiver (`bbr_quantization_budget`).
+    fn with_bursts(&self, segments: u32) -> u32 {
+        let probing = self.mode == Mode::ProbeBandwidth && self.cycle.phase == 0;
+        let even = (segments + 3 * self.burst()).next_multiple_of(2);
+        even + if probing { 2 } else { 0 }
+    }
+
+    /// `bbr_tso_segs_goal`.
+    fn burst(&self) -> u32 {
+        let bytes = (self.pacing_rate >> BURST_SHIFT).min(BURST_BYTES);
+        ((bytes / self.mss) as u32).max(self.min_burst()).min(0x7f)
+    }
+
+    /// Segments in flight when the next one leaves, which pacing may delay (`bbr_packets_in_net_at_edt`).
+    fn inflight_at_departure(&self, now_in_flight: u32, ack: &AckSample, rate: &RateSample) -> u32 {
+        let wait_us = rate.next_send.saturating_sub(ack.now_ns) / 1_000;
+        let delivered = (self.estimate() * wait_us) >> BW_SCALE;
+        let burst = match self.pacing_gain > Gain::ONE {
+            true => self.burst(),
+            false => 0,
+        };
+        (now_in_flight + burst).saturating_sub(delivered as u32)
+    }
+}
+
+enum Recovery {
+    /// As much as was delivered may leave.
+    Conserved(u32),
+    /// The model rules.
+    None(u32),
+}
+
+impl CongestionControl for Bbr {
+    fn sets_cwnd_in_recovery(&self) -> bool {
+        true
+    }
+
+    fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
+        let rtt_us = rtt_us.max(1);
+        self.min_rtt = (rtt_us, now);
+        cwnd.ssthresh = u32::MAX;
+        let bandwidth = (u64::from(cwnd.cwnd) << BW_SCALE) / u64::from(rtt_us);
+        self.pacing_rate = self.rate(bandwidth, Gain::HIGH);
+        self.aggregation = Aggregation::new(now);
+    }
+
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        self.mss = u64::from(ack.mss.max(1));
+        self.update_model(cwnd, ack, rate);
+        self.pace(self.estimate(), self.pacing_gain);
+        self.set_cwnd(cwnd, ack, rate);
+    }
+
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        self.save_cwnd(cwnd);
+        cwnd.ssthresh
+    }
+
+    fn undo(&mut self, cwnd: &CwndState, _prior: u32) -> u32 {
+        // The model holds, but startup may have stopped at what was no loss.
+        self.startup.highest = 0;
+        self.startup.rounds = 0;
+        self.policer = Policer::default();
+        cwnd.cwnd
+    }
+
+    fn on_state(&mut self, _now: Nanos, _cwnd: &mut CwndState, state: CaState) {
+        if state == CaState::Loss {
+            self.prior_state = CaState::Loss;
+            self.startup.highest = 0;
+            self.timed_out = true;
+        }
+    }
+
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
+        // While it probes the RTT, the kernel takes the flow for one that the application limits.
+        if !app_limited && self.mode != Mode::ProbeRtt {
+            return;
+        }
+        self.restarted = true;
+        self.aggregation.restart(now);
+        match self.mode {
+            Mode::ProbeBandwidth => self.pace(self.estimate(), Gain::ONE),
+            Mode::ProbeRtt => self.check_probe_rtt_end(now, cwnd),
+            Mode::Startup | Mode::Drain => {}
+        }
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        Some(self.pacing_rate)
+    }
+
+    fn min_burst(&self) -> u32 {
+        match self.pacing_rate < SINGLE_SEGMENT_RATE {
+            true => 1,
+            false => 2,
+        }
+    }
+}
+
+impl ProbeRtt {
+    fn is_limited(&self, rate: &RateSample) -> bool {
+        let (from, to) = self.limited;
+        rate.app_limited || (from..to).contains(&rate.prior_delivered)
+    }
+}
+
+impl MaxBandwidth {
+    fn update(&mut self, round: u64, bandwidth: Bandwidth) {
+        let complement = u32::MAX - u32::try_from(bandwidth).unwrap_or(u32::MAX);
+        // 0 is the filter's word for never.
+        self.0.update(round + 1, complement, BW_ROUNDS);
+    }
+
+    /// 0 before the first sample.
+    fn get(&self) -> Bandwidth {
+        match self.0 == WindowedMin::default() {
+            true => 0,
+            false => u64::from(u32::MAX - self.0.get()),
+        }
+    }
+}
+
+/// The bandwidth that an ACK measured.
+fn sample(rate: &RateSample) -> Option<Bandwidth> {
+    match (rate.delivered, rate.interval_us) {
+        (None, _) | (_, 0) => None,
+        (Some(delivered), interval) => {
+            Some((u64::from(delivered) << BW_SCALE) / u64::from(interval))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{MS, Path, ack, cwnd};
+    use super::*;
+
+    /// Segments/s of a pacing rate.
+    fn per_second(bbr: &Bbr) -> f64 {
+        bbr.pacing_rate as f64 / 1448.0
+    }
+
+    #[test]
+    fn the_first_rate_is_the_initial_window_in_the_handshake_s_rtt() {
+        let mut bbr = Bbr::new(1);
+        bbr.init(MS, &mut cwnd(10, u32::MAX), 100_000);
+        // 2.885 · 10 segments in 0.1 s, less 1 %.
+        let rate = per_second(&bbr);
+        assert!((283.0..290.0).contains(&rate), "{rate}");
+        assert_eq!(bbr.min_burst(), 2);
+        bbr.pacing_rate = SINGLE_SEGMENT_RATE - 1;
+        assert_eq!(bbr.min_burst(), 1);
+    }
+
+    #[test]
+    fn it_finds_rate_and_rtt_and_keeps_the_queue_short() {
+        // 1,000 segments/s, 40 ms: a BDP of 40.
+        let mut bbr = Bbr::new(1);
+        let mut path = Path::new(MS, 40 * MS);
+        let w = path.run(&mut bbr, 5_000 * MS);
+        assert_eq!(bbr.mode, Mode::ProbeBandwidth);
+        let bandwidth = bbr.bandwidth.get() as f64 / f64::from(1 << 24) * 1e6;
+        assert!((980.0..1_050.0).contains(&bandwidth), "{bandwidth}");
+        assert!(
+            (40_000..43_000).contains(&bbr.min_rtt.0),
+            "{:?}",
+            bbr.min_rtt
+        );
+        // Twice the BDP, three bursts of two, and what probing adds.
+        assert!((80..110).contains(&w.cwnd), "{}", w.cwnd);
+        assert!(path.longest_queue(4_000 * MS) < 40);
+    }
+
+    #[test]
+    fn startup_fills_and_drain_empties() {
+        let mut bbr = Bbr::new(1);
+        let mut path = Path::new(MS, 40 * MS);
+        let mut modes = vec![];
+        for _ in 0..100 {
+            path.run(&mut bbr, 10 * MS);
+            if modes.last() != Some(&bbr.mode) {
+                modes.push(bbr.mode);
+            }
+        }
+        assert_eq!(modes, [Mode::Startup, Mode::Drain, Mode::ProbeBandwidth]);
+    }
+
+    #[test]
+    fn the_cycle_begins_where_chance_says_and_never_with_draining() {
+        let mut seen = [0; PHASES];
+        let mut bbr = Bbr::new(1);
+        for _ in 0..400 {
+            bbr.probe_bandwidth(MS);
+            seen[bbr.cycle.phase] += 1;
+        }
+        assert_eq!(seen[1], 0);
+        assert!(
+            seen.iter().filter(|&&count| count > 20).count() == 7,
+            "{seen:?}"
+        );
+        let first = |seed| {
+            let mut bbr = Bbr::new(seed);
+            (0..10)
+                .map(|_| {
+                    bbr.probe_bandwidth(MS);
+                    bbr.cycle.phase
+                })
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(first(5), first(5));
+        assert_ne!(first(5), first(6));
+    }
+
+    #[test]
+    fn the_rtt_is_probed_every_ten_seconds() {
+        let mut bbr = Bbr::new(1);
+        let mut path = Path::new(MS, 40 * MS);
+        let (mut probing, mut least) = (0, u32::MAX);
+        for _ in 0..2_500 {
+            let w = path.run(&mut bbr, 10 * MS);
+            if bbr.mode == Mode::ProbeRtt {
+                probing += 1;
+                least = least.min(w.cwnd);
+            }
+        }
+        assert_eq!(least, MIN_CWND);
+        // Twice in 25 s, 0.2 s and some round trips each.
+        assert!((40..80).contains(&probing), "{probing}");
+        assert!(bbr.startup.is_full && bbr.bandwidth.get() > 0);
+    }
+
+    #[test]
+    fn recovery_conserves_packets_and_then_restores_the_window() {
+        let mut bbr = Bbr::new(1);
+        let mut path = Path::new(MS, 40 * MS);
+        let mut w = path.run(&mut bbr, 3_000 * MS);
+        let before = w.cwnd;
+        w.ssthresh = bbr.ssthresh(&w);
+        let recovering = AckSample {
+            in_flight: 20,
+            lost: 5,
+            ca_state: CaState::Recovery,
+            ..ack(path.now(), 1)
+        };
+        let sample = RateSample {
+            prior_delivered: path.delivered(),
+            total_delivered: path.delivered() + 1,
+            ..RateSample::default()
+        };
+        bbr.on_ack(&mut w, &recovering, &sample);
+        assert_eq!(w.cwnd, 21, "what is in flight and what was acknowledged");
+        let open = AckSample {
+            lost: 0,
+            ca_state: CaState::Open,
+            ..recovering
+        };
+        bbr.on_ack(&mut w, &open, &sample);
+        assert!(w.cwnd >= before, "{} of {before}", w.cwnd);
+    }
+
+    #[test]
+    fn samples_limited_by_the_application_do_not_lower_the_bandwidth() {
+        let mut bbr = Bbr::new(1);
+        let sample = |delivered, limited, round: u64| RateSample {
+            prior_delivered: round * 10,
+            delivered: Some(delivered),
+            interval_us: 1_000,
+            app_limited: limited,
+            total_delivered: (round + 1) * 10,
+            ..RateSample::default()
+        };
+        bbr.update_bandwidth(&ack(MS, 1), &sample(10, false, 0));
+        let highest = bbr.bandwidth.get();
+        for round in 1..30 {
+            bbr.update_bandwidth(&ack(MS, 1), &sample(1, true, round));
+        }
+        assert_eq!(bbr.bandwidth.get(), highest);
+        bbr.update_bandwidth(&ack(MS, 1), &sample(20, true, 31));
+        assert_eq!(
+            bbr.bandwidth.get(),
+            2 * highest,
+            "more is more all the same"
+        );
+        for round in 32..50 {
+            bbr.update_bandwidth(&ack(MS, 1), &sample(1, false, round));
+        }
+        assert_eq!(
+            bbr.bandwidth.get(),
+            highest / 10,
+            "the old ones are forgotten"
+        );
+    }
+}

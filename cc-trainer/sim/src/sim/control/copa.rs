@@ -1,0 +1,331 @@
+//! Copa (Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018): the
+//! rate moves towards 1 / (δ · queueing delay), faster the longer it has to go one way.
+
+use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
+
+use super::{CongestionControl, RateSample};
+use crate::path::Nanos;
+
+const SECOND: Nanos = 1_000_000_000;
+/// Queueing delay against throughput (section 2.2): the equilibrium is 1/δ segments in the queue.
+const DELTA: f64 = 0.5;
+/// How long the smallest RTT counts (section 2.1).
+const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
+/// RTTs in which the window has gone one way before the velocity doubles (section 2.2).
+const STEADY_RTTS: u32 = 3;
+/// The smallest window, segments.
+const LEAST: f64 = 2.0;
+/// RTTs without an almost empty queue after which others are taken to fill it (section 2.3).
+const PATIENCE_RTTS: u32 = 5;
+/// RTTs of which the largest is remembered (section 2.3).
+const MAX_RTT_ROUNDS: usize = 4;
+/// A queue below this part of the largest is almost empty (section 2.3).
+const ALMOST_EMPTY: f64 = 0.1;
+/// 1/δ is at most this beside flows that fill the queue.
+const MOST_COMPETITIVE: f64 = 128.0;
+
+/// One connection's Copa.
+#[derive(Clone, Debug)]
+pub struct Copa {
+    cwnd: f64,
+    slow_start: bool,
+    velocity: Velocity,
+    /// RTTmin.
+    min_rtt: WindowedMin,
+    /// RTTstanding: of the last half RTT, so that ACK compression does not count.
+    standing: WindowedMin,
+    rate: u64,
+    competition: Option<Competition>,
+}
+
+/// How fast the window moves, and which way.
+#[derive(Clone, Copy, Debug)]
+struct Velocity {
+    value: f64,
+    up: bool,
+    steady: u32,
+    /// The window when it was last looked at, and when.
+    from: (f64, Nanos),
+}
+
+/// Finds out whether other flows keep the queue full, and makes δ smaller while they do (section 2.3).
+#[derive(Clone, Copy, Debug)]
+struct Competition {
+    /// 1/δ.
+    inverse_delta: f64,
+    round: Nanos,
+    /// The largest RTT of each of the last rounds, µs.
+    largest: [u32; MAX_RTT_ROUNDS],
+    /// Rounds since the queue was almost empty.
+    since_empty: u32,
+    lost: bool,
+}
+
+impl Copa {
+    /// The default mode, δ = 0.5.
+    pub fn new() -> Self {
+        Self {
+            cwnd: 0.0,
+            slow_start: true,
+            velocity: Velocity {
+                value: 1.0,
+                up: true,
+                steady: 0,
+                from: (0.0, 0),
+            },
+            min_rtt: WindowedMin::default(),
+            standing: WindowedMin::default(),
+            rate: 0,
+            competition: None,
+        }
+    }
+
+    /// With the competitive mode of section 2.3 beside flows that fill the queue.
+    pub fn with_competition() -> Self {
+        Self {
+            competition: Some(Competition {
+                inverse_delta: 1.0 / DELTA,
+                round: 0,
+                largest: [0; MAX_RTT_ROUNDS],
+                since_empty: 0,
+                lost: false,
+            }),
+            ..Self::new()
+        }
+    }
+
+    fn delta(&self) -> f64 {
+        self.competition
+            .map_or(DELTA, |competition| 1.0 / competition.inverse_delta)
+    }
+
+    /// Moves the window for `acked` segments towards the target rate (section 2.1).
+    fn step(&mut self, ack: &AckSample, min_us: u32, standing_us: u32) {
+        let acked = f64::from(ack.acked);
+        let queueing_us = f64::from(standing_us - min_us);
+        let standing_us = f64::from(standing_us);
+        let delta = self.delta();
+        // cwnd / RTTstanding against 1 / (δ dq).
+        let up = self.cwnd * delta * queueing_us <= standing_us;
+        self.slow_start &= up;
+        if self.slow_start {
+            // Doubles once an RTT.
+            self.cwnd += acked;
+            return;
+        }
+        self.velocity.turn(up);
+        // Not more than the window itself in an RTT.
+        let velocity = self.velocity.value.min(delta * self.cwnd).max(1.0);
+        let change = velocity * acked / (delta * self.cwnd);
+        self.cwnd += if up { change } else { -change };
+        self.cwnd = self.cwnd.max(LEAST);
+        self.velocity
+            .look(ack.now_ns, self.cwnd, u64::from(ack.srtt_us) * 1_000);
+    }
+}
+
+impl Default for Copa {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CongestionControl for Copa {
+    fn sets_cwnd_in_recovery(&self) -> bool {
+        true
+    }
+
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, _rate: &RateSample) {
+        // After a timeout it is not ours.
+        if self.cwnd as u32 != cwnd.cwnd {
+            self.cwnd = f64::from(cwnd.cwnd);
+        }
+        let now = ack.now_ns;
+        if ack.rtt_us == 0 && self.min_rtt.get() == 0 {
+            return;
+        }
+        if ack.rtt_us > 0 {
+            let half = u64::from(ack.srtt_us) * 1_000 / 2;
+            self.min_rtt.update(now, ack.rtt_us, MIN_RTT_WINDOW);
+            self.standing.update(now, ack.rtt_us, half);
+        }
+        let (min_us, standing_us) = (self.min_rtt.get(), self.standing.get());
+        let standing_us = standing_us.max(min_us);
+        if let Some(competition) = &mut self.competition {
+            competition.update(ack, min_us, standing_us);
+        }
+        if ack.cwnd_limited {
+            self.step(ack, min_us, standing_us);
+        }
+        self.cwnd = self.cwnd.min(f64::from(cwnd.clamp));
+        cwnd.cwnd = self.cwnd as u32;
+        // Of payload, which is what TCP paces.
+        let bytes = self.cwnd * f64::from(ack.mss);
+        self.rate = (2.0 * bytes * 1e6 / f64::from(standing_us)) as u64;
+    }
+
+    /// Losses have no say in the window.
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        cwnd.cwnd.max(2)
+    }
+
+    fn on_state(&mut self, _now: Nanos, _cwnd: &mut CwndState, state: CaState) {
+        if state == CaState::Loss {
+            self.slow_start = true;
+            self.velocity.value = 1.0;
+            self.velocity.steady = 0;
+        }
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        (self.rate > 0).then_some(self.rate)
+    }
+}
+
+impl Velocity {
+    /// Starts anew when the window turns.
+    fn turn(&mut self, up: bool) {
+        if up != self.up {
+            self.up = up;
+            self.value = 1.0;
+            self.steady = 0;
+        }
+    }
+
+    /// Once an RTT: doubles after the window has gone one way for long enough.
+    fn look(&mut self, now: Nanos, cwnd: f64, rtt: Nanos) {
+        let (from, at) = self.from;
+        if now < at + rtt {
+            return;
+        }
+        self.from = (cwnd, now);
+        if (cwnd > from) == self.up {
+            self.steady += 1;
+            if self.steady >= STEADY_RTTS {
+                self.value = (self.value * 2.0).min(f64::from(1 << 16));
+            }
+        } else {
+            self.value = 1.0;
+            self.steady = 0;
+        }
+    }
+}
+
+impl Competition {
+    fn update(&mut self, ack: &AckSample, min_us: u32, standing_us: u32) {
+        self.lost |= ack.lost > 0;
+        self.largest[0] = self.largest[0].max(ack.rtt_us);
+        let largest = self.largest.iter().fold(min_us, |a, &b| a.max(b));
+        if f64::from(standing_us - min_us) < ALMOST_EMPTY * f64::from(largest - min_us) {
+            self.since_empty = 0;
+        }
+        if ack.now_ns < self.round + u64::from(ack.srtt_us) * 1_000 {
+            return;
+        }
+        self.round = ack.now_ns;
+        self.largest.rotate_right(1);
+        self.largest[0] = 0;
+        self.since_empty += 1;
+        // AIMD on 1/δ, as Reno's on the window.
+        self.inverse_delta = match (self.since_empty > PATIENCE_RTTS, self.lost) {
+            (false, _) => 1.0 / DELTA,
+            (true, true) => (self.inverse_delta / 2.0).max(1.0 / DELTA),
+            (true, false) => (self.inverse_delta + 1.0).min(MOST_COMPETITIVE),
+        };
+        self.lost = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{MS, Path, ack, cwnd, rate};
+    use super::*;
+
+    #[test]
+    fn it_keeps_a_few_segments_in_the_queue() {
+        // 1,000 segments/s, 40 ms. In equilibrium 1/δ = 2 segments wait, and oscillation adds some.
+        let mut copa = Copa::new();
+        let mut path = Path::new(MS, 40 * MS);
+        path.run(&mut copa, 5_000 * MS);
+        let before = path.delivered();
+        path.run(&mut copa, 5_000 * MS);
+        let delivered = path.delivered() - before;
+        assert!(delivered > 4_500, "{delivered} of 5,000");
+        assert!(
+            path.longest_queue(5_000 * MS) < 30,
+            "{}",
+            path.longest_queue(5_000 * MS)
+        );
+    }
+
+    #[test]
+    fn slow_start_doubles_until_there_is_a_queue() {
+        let mut copa = Copa::new();
+        let mut path = Path::new(MS / 10, 100 * MS);
+        path.run(&mut copa, 250 * MS);
+        assert!(copa.slow_start);
+        path.run(&mut copa, 2_000 * MS);
+        assert!(!copa.slow_start);
+    }
+
+    #[test]
+    fn velocity_doubles_after_three_steady_rtts_and_falls_with_a_turn() {
+        let mut velocity = Copa::new().velocity;
+        let mut seen = vec![];
+        for rtt in 1..=6_u32 {
+            velocity.look(u64::from(rtt) * 100 * MS, f64::from(rtt), 100 * MS);
+            seen.push(velocity.value);
+        }
+        assert_eq!(seen, [1.0, 1.0, 2.0, 4.0, 8.0, 16.0]);
+        velocity.turn(true);
+        assert_eq!(velocity.value, 16.0);
+        velocity.turn(false);
+        assert_eq!((velocity.value, velocity.steady), (1.0, 0));
+    }
+
+    #[test]
+    fn it_sends_at_twice_the_window_in_a_standing_rtt() {
+        let mut copa = Copa::new();
+        let mut w = cwnd(10, u32::MAX);
+        let sample = AckSample {
+            rtt_us: 100_000,
+            srtt_us: 100_000,
+            ..ack(MS, 2)
+        };
+        copa.on_ack(&mut w, &sample, &rate());
+        assert_eq!(w.cwnd, 12);
+        assert_eq!(copa.pacing_rate(), Some(2 * 12 * 1448 * 10));
+    }
+
+    #[test]
+    fn it_takes_up_the_window_that_a_timeout_leaves() {
+        let mut copa = Copa::new();
+        let mut path = Path::new(MS, 40 * MS);
+        let mut w = path.run(&mut copa, 3_000 * MS);
+        copa.on_state(path.now(), &mut w, CaState::Loss);
+        w.cwnd = 1;
+        copa.on_ack(&mut w, &ack(path.now(), 1), &rate());
+        assert!((1..=3).contains(&w.cwnd), "{}", w.cwnd);
+    }
+
+    #[test]
+    fn beside_a_full_queue_it_competes() {
+        let mut competition = Copa::with_competition().competition.expect("it has one");
+        let sample = |ms: u64, lost| AckSample {
+            rtt_us: 100_000,
+            srtt_us: 100_000,
+            lost,
+            ..ack(ms * MS, 1)
+        };
+        // The queue stands at half of its most.
+        for rtt in 1..=20 {
+            competition.update(&sample(rtt * 100, 0), 40_000, 100_000);
+        }
+        assert!(competition.inverse_delta > 10.0, "{competition:?}");
+        let before = competition.inverse_delta;
+        competition.update(&sample(2_100, 1), 40_000, 100_000);
+        assert_eq!(competition.inverse_delta, before / 2.0);
+        competition.update(&sample(2_200, 0), 40_000, 41_000);
+        assert_eq!(competition.inverse_delta, 2.0, "an empty queue ends it");
+    }
+}

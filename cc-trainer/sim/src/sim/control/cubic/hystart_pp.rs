@@ -1,0 +1,115 @@
+//! HyStart++ (RFC 9406): when a round's RTTs have grown, slow start goes on at a quarter of its pace; it is over when
+//! that lasts five rounds, and at full pace again if the growth was spurious.
+
+use cc_ebpf::{AckSample, CwndState};
+
+use super::super::RateSample;
+
+/// Bounds of the growth of the RTT that counts, µs (MIN_RTT_THRESH, MAX_RTT_THRESH).
+const GROWTH_US: (u32, u32) = (4_000, 16_000);
+/// The growth that counts, as a part of the RTT (MIN_RTT_DIVISOR).
+const GROWTH_DIVISOR: u32 = 8;
+/// Samples of a round that it takes (N_RTT_SAMPLE).
+const SAMPLES: u32 = 8;
+/// By how much conservative slow start is slower (CSS_GROWTH_DIVISOR).
+const PACE_DIVISOR: u32 = 4;
+/// Rounds of conservative slow start (CSS_ROUNDS).
+const ROUNDS: u32 = 5;
+/// Segments by which the window may grow on one ACK where segments are not paced (L).
+const LIMIT: u32 = 8;
+
+/// One connection's HyStart++.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HystartPlusPlus {
+    phase: Phase,
+    /// The round is over when this segment is acknowledged (windowEnd).
+    end: u64,
+    /// The smallest RTT of the previous round, µs (lastRoundMinRTT).
+    last_rtt_us: Option<u32>,
+    /// That of this round (currentRoundMinRTT).
+    rtt_us: Option<u32>,
+    samples: u32,
+    /// Acknowledged segments that conservative slow start has not grown by yet.
+    credit: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Phase {
+    #[default]
+    SlowStart,
+    Conservative {
+        /// What the RTT was when it began, µs (cssBaselineMinRtt).
+        baseline_us: u32,
+        rounds: u32,
+    },
+    /// Slow start is over, or it follows a loss, where HyStart++ has no say (section 4.3).
+    Off,
+}
+
+impl HystartPlusPlus {
+    /// HyStart++ is for the initial slow start only.
+    pub(super) fn after_loss() -> Self {
+        Self {
+            phase: Phase::Off,
+            ..Self::default()
+        }
+    }
+
+    /// Takes an ACK (section 4.2).
+    pub(super) fn measure(&mut self, ack: &AckSample, rate: &RateSample) {
+        if rate.una > self.end {
+            self.end = rate.next;
+            self.last_rtt_us = self.rtt_us.take();
+            self.samples = 0;
+            if let Phase::Conservative { rounds, .. } = &mut self.phase {
+                *rounds += 1;
+            }
+        }
+        if ack.rtt_us == 0 {
+            return;
+        }
+        let rtt_us = self.rtt_us.map_or(ack.rtt_us, |rtt| rtt.min(ack.rtt_us));
+        self.rtt_us = Some(rtt_us);
+        self.samples += 1;
+        if self.samples < SAMPLES {
+            return;
+        }
+        match self.phase {
+            Phase::SlowStart if self.last_rtt_us.is_some_and(|last| has_grown(rtt_us, last)) => {
+                self.phase = Phase::Conservative {
+                    baseline_us: rtt_us,
+                    rounds: 0,
+                };
+                self.credit = 0;
+            }
+            Phase::Conservative { baseline_us, .. } if rtt_us < baseline_us => {
+                self.phase = Phase::SlowStart;
+            }
+            _ => {}
+        }
+    }
+
+    /// The segments by which slow start may grow for `acked` ones. Ends it when conservative slow start has lasted.
+    pub(super) fn growth(&mut self, cwnd: &mut CwndState, acked: u32) -> u32 {
+        match self.phase {
+            Phase::SlowStart => acked.min(LIMIT),
+            Phase::Conservative { rounds, .. } if rounds < ROUNDS => {
+                self.credit += acked.min(LIMIT);
+                let growth = self.credit / PACE_DIVISOR;
+                self.credit %= PACE_DIVISOR;
+                growth
+            }
+            Phase::Conservative { .. } => {
+                self.phase = Phase::Off;
+                cwnd.ssthresh = cwnd.cwnd;
+                acked
+            }
+            Phase::Off => acked,
+        }
+    }
+}
+
+fn has_grown(rtt_us: u32, last_us: u32) -> bool {
+    let (least, most) = GROWTH_US;
+    rtt_us >= last_us.saturating_add((last_us / GROWTH_DIVISOR).clamp(least, most))
+}

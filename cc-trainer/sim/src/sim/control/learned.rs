@@ -1,0 +1,344 @@
+//! The learned congestion control: what the BPF program does on the kernel's callbacks (`cc-ebpf/src/callbacks.rs`),
+//! done on the simulated sender's, by the same library code in the same order.
+
+use std::collections::VecDeque;
+
+use bytemuck::Zeroable;
+use cc_core::interface::Interface;
+use cc_ebpf::{
+    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
+    Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
+};
+
+use super::{CongestionControl, RateSample};
+use crate::path::Nanos;
+
+/// `AF_INET` of [`cc_ebpf::Identity`].
+const AF_INET: u16 = 2;
+
+/// A flow under the learned congestion control, with the slot that the kernel's maps would have for it.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    settings: Settings,
+    flow: Flow,
+    /// What the agent published last, as it lies in the map.
+    cell: u64,
+    /// bytes/s; none before the first smoothed RTT.
+    pacing: Option<u64>,
+    /// The newest ACK's, for the summary at the end.
+    last: Option<(AckSample, u32)>,
+    delivered: u64,
+    records: Queue,
+}
+
+/// Records that wait for the agent, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct Queue(VecDeque<Record>);
+
+impl RecordSink for Queue {
+    fn window(&mut self, record: &WindowRecord) {
+        self.0.push_back(Record::Window(*record));
+    }
+}
+
+impl Learned {
+    /// A flow of a datapath with these settings, in slot 0.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            flow: Flow::zeroed(),
+            cell: 0,
+            pacing: None,
+            last: None,
+            delivered: 0,
+            records: Queue::default(),
+        }
+    }
+
+    /// What a datapath is told for policies of this environment; its agent is never late with its heartbeat.
+    pub fn settings(interface: &Interface, startup: Startup) -> Settings {
+        interface.datapath_settings().with_startup(startup)
+    }
+
+    /// The slot that its records name; to be set before its first ACK.
+    pub fn set_slot(&mut self, slot: u32) {
+        debug_assert_eq!(self.flow.live, 0, "the flow is open");
+        self.flow.opened.header.slot = slot;
+    }
+
+    /// A decision lies in the map from now on; the next ACK finds it.
+    pub fn publish(&mut self, decision: Decision) {
+        self.cell = decision.to_cell();
+    }
+
+    /// The flow ends: gives its slot back.
+    pub fn release(&mut self, now: Nanos) {
+        if self.flow.live == 0 {
+            return;
+        }
+        self.flow.live = 0;
+        let Some((ack, cwnd)) = self.last else {
+            return;
+        };
+        self.records.0.push_back(Record::Closed(ClosedRecord {
+            header: Header::of::<ClosedRecord>(self.slot(), self.flow.generation, now),
+            totals: ack.totals,
+            bytes_acked: self.delivered * u64::from(ack.mss),
+            // A bulk sender sends nothing but data.
+            segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
+            data_segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
+            delivered: self.delivered as u32,
+            min_rtt_us: self.flow.window.features.min[cc_ebpf::Feature::RttMin as usize],
+            windows: self.flow.window.index,
+            cwnd,
+        }));
+    }
+
+    /// The oldest record that nobody has taken yet.
+    pub fn take_record(&mut self) -> Option<Record> {
+        self.records.0.pop_front()
+    }
+
+    /// Whether a record waits to be taken.
+    pub fn has_record(&self) -> bool {
+        !self.records.0.is_empty()
+    }
+
+    /// The flow's state, as the agent reads it from the map.
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    fn slot(&self) -> u32 {
+        self.flow.opened.header.slot
+    }
+
+    fn open(&mut self, cwnd: &CwndState, ack: &AckSample) {
+        let (slot, now) = (self.slot(), ack.now_ns);
+        let generation = Decision::next_generation(self.flow.generation);
+        // Connections of the simulator begin with it, so their totals began at 0.
+        (self.flow).open(slot, generation, now, Totals::default(), self.cell);
+        self.flow.opened.identity.family = AF_INET;
+        self.flow.opened.identity.mss = ack.mss;
+        self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
+        self.records.0.push_back(Record::Opened(self.flow.opened));
+    }
+}
+
+impl CongestionControl for Learned {
+    fn sets_cwnd_in_recovery(&self) -> bool {
+        true
+    }
+
+    fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
+        if self.flow.generation == 0 {
+            self.open(cwnd, ack);
+        }
+        let published = Published {
+            cell: self.cell,
+            heartbeat: &Heartbeat {
+                at_ns: ack.now_ns,
+                pid: 0,
+            },
+        };
+        (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
+        if let Some(rate) = pacing_rate(cwnd, ack, self.settings.pacing_gain_1024) {
+            self.pacing = Some(rate);
+        }
+        self.delivered = rate.total_delivered;
+        self.last = Some((*ack, cwnd.cwnd));
+    }
+
+    fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
+        if self.flow.live == 0 {
+            return reno::ssthresh(cwnd.cwnd);
+        }
+        self.flow.controller.ssthresh(cwnd.cwnd)
+    }
+
+    fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
+        if self.flow.live == 0 {
+            return reno::undo(cwnd.cwnd, prior);
+        }
+        self.flow.controller.undo(cwnd.cwnd, prior)
+    }
+
+    fn on_state(&mut self, _: Nanos, _: &mut CwndState, state: CaState) {
+        if self.flow.live != 0 {
+            self.flow.controller.on_state(state);
+        }
+    }
+
+    fn pacing_rate(&self) -> Option<u64> {
+        self.pacing.filter(|_| self.settings.pacing_gain_1024 != 0)
+    }
+
+    fn min_burst(&self) -> u32 {
+        self.settings.min_burst()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cc_ebpf::Feature;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn learned(pacing_gain: Option<f32>) -> Learned {
+        let interface = Interface {
+            pacing_gain,
+            ..Interface::default()
+        };
+        Learned::new(Learned::settings(&interface, Startup::SlowStart))
+    }
+
+    fn ack(now_ns: u64, rtt_us: u32, totals: Totals) -> AckSample {
+        AckSample {
+            now_ns,
+            rtt_us,
+            srtt_us: 30_000,
+            rttvar_us: 500,
+            mss: 1448,
+            header_len: 32,
+            in_flight: 8,
+            acked: 2,
+            lost: 0,
+            delivered: 10,
+            interval_us: 30_000,
+            retransmits: 0,
+            cwnd_limited: true,
+            ca_state: CaState::Open,
+            totals,
+        }
+    }
+
+    fn cwnd() -> CwndState {
+        CwndState {
+            cwnd: 10,
+            ssthresh: u32::MAX,
+            cwnd_cnt: 0,
+            clamp: u32::MAX,
+        }
+    }
+
+    /// Sum, mean, deviation, extremes, by the textbook from what each ACK held.
+    #[test]
+    fn the_features_of_a_window_are_those_of_its_acks() {
+        let mut random = StdRng::seed_from_u64(1);
+        let mut flow = learned(None);
+        let mut cwnd = cwnd();
+        let mut totals = Totals::default();
+        let (mut rtts, mut sent, mut cwnds) = (vec![], vec![], vec![]);
+        let (mut least, mut now, mut start) = (u32::MAX, 5 * MS, 5 * MS);
+        let mut windows = 0;
+        while windows < 20 {
+            let over = now - start >= 100 * MS;
+            let bytes = 1448 * random.random_range(1..5);
+            totals.bytes_sent += bytes;
+            totals.segs_in += 1;
+            let rtt = random.random_range(20_000..60_000);
+            let before = cwnd.cwnd;
+            flow.on_ack(&mut cwnd, &ack(now, rtt, totals), &RateSample::default());
+            if windows == 0 && rtts.is_empty() {
+                assert!(matches!(flow.take_record(), Some(Record::Opened(_))));
+            }
+            if over {
+                let Some(Record::Window(record)) = flow.take_record() else {
+                    panic!("a window is over at {now}");
+                };
+                windows += 1;
+                assert_eq!((record.index, record.acks as usize), (windows, rtts.len()));
+                assert_eq!((record.start_ns, record.header.time_ns), (start, now));
+                let check = |feature: Feature, values: &[f64]| {
+                    let (i, n) = (feature as usize, values.len() as f64);
+                    let mean = values.iter().sum::<f64>() / n;
+                    let square = |v: &f64| (v - mean).powi(2);
+                    let variance = values.iter().map(square).sum::<f64>() / (n - 1.0);
+                    let statistics = &record.features;
+                    assert_eq!(statistics.sum[i] as f64, values.iter().sum::<f64>());
+                    assert!((statistics.mean(i, record.acks) - mean).abs() < 1e-9 * mean);
+                    let found = statistics.variance(i, record.acks);
+                    assert!((found - variance).abs() <= 1e-6 * variance);
+                    let largest = values.iter().copied().fold(f64::MIN, f64::max);
+                    assert_eq!(f64::from(statistics.max[i]), largest);
+                };
+                check(Feature::LatestRtt, &rtts);
+                check(Feature::Sent, &sent);
+                check(Feature::Cwnd, &cwnds);
+                let i = Feature::RttMin as usize;
+                assert_eq!(record.features.min[i], least);
+                (rtts, sent, cwnds) = (vec![], vec![], vec![]);
+                start = now;
+            }
+            least = least.min(rtt);
+            rtts.push(f64::from(rtt));
+            sent.push(bytes as f64);
+            cwnds.push(f64::from(before) * 1448.0);
+            assert!(!flow.has_record(), "one record a window");
+            now += random.random_range(1..9) * MS;
+        }
+        let open = &flow.flow().window;
+        assert_eq!((open.index, open.acks as usize), (windows + 1, rtts.len()));
+    }
+
+    #[test]
+    fn a_published_decision_is_taken_up_by_the_next_ack() {
+        let mut flow = learned(Some(1.25));
+        flow.set_slot(3);
+        let mut cwnd = cwnd();
+        let mut totals = Totals::default();
+        let rate = RateSample::default();
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 12, "slow start");
+        let opened = flow.take_record().expect("the flow is open");
+        assert_eq!((opened.header().slot, opened.header().generation), (3, 1));
+        flow.publish(Decision {
+            generation: 1,
+            window: 1,
+            cwnd: 50,
+        });
+        assert_eq!(cwnd.cwnd, 12);
+        totals.bytes_sent = 5;
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
+        assert_eq!(cwnd.cwnd, 50);
+        assert_eq!(flow.ssthresh(&cwnd), 50, "losses leave a decision alone");
+        // 1.25 × 50 segments in 30 ms.
+        assert_eq!(
+            flow.pacing_rate(),
+            Some(1448 * 50 * 1_000_000 / 30_000 * 5 / 4)
+        );
+        assert_eq!((flow.min_burst(), learned(None).min_burst()), (1, 2));
+        assert_eq!(learned(None).pacing_rate(), None);
+        flow.release(9 * MS);
+        let Some(Record::Closed(closed)) = flow.take_record() else {
+            panic!("closed");
+        };
+        assert_eq!((closed.header.time_ns, closed.cwnd), (9 * MS, 50));
+        flow.release(10 * MS);
+        assert!(!flow.has_record(), "closed once");
+    }
+
+    #[test]
+    fn a_timeout_starts_slowly_up_to_the_decision() {
+        let mut flow = learned(None);
+        let mut cwnd = cwnd();
+        let rate = RateSample::default();
+        flow.on_ack(&mut cwnd, &ack(MS, 30_000, Totals::default()), &rate);
+        flow.publish(Decision {
+            generation: 1,
+            window: 1,
+            cwnd: 6,
+        });
+        flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, Totals::default()), &rate);
+        flow.on_state(3 * MS, &mut cwnd, CaState::Loss);
+        cwnd.cwnd = 1;
+        flow.on_ack(&mut cwnd, &ack(4 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 3);
+        flow.on_ack(&mut cwnd, &ack(5 * MS, 30_000, Totals::default()), &rate);
+        flow.on_ack(&mut cwnd, &ack(6 * MS, 30_000, Totals::default()), &rate);
+        assert_eq!(cwnd.cwnd, 6);
+    }
+}

@@ -1,0 +1,281 @@
+//! What leaves the sender, and its timers (net/ipv4/tcp_output.c).
+
+use cc_ebpf::{CaState, CwndState};
+
+use crate::path::Nanos;
+use crate::sim::NEVER;
+use crate::sim::control::CongestionControl;
+use crate::sim::rtt::RTO_MIN_US;
+use crate::sim::timer;
+use crate::sim::wire::{MSS, ToReceiver, milliseconds};
+
+use super::Sender;
+
+/// Least time of the short timers, µs (`TCP_TIMEOUT_MIN_US`).
+pub(super) const TIMEOUT_MIN_US: u64 = 2_000;
+/// A burst that could be larger waits for the next ACK when the last one left less than this before, ns.
+const RECENT: Nanos = 1_000_000;
+/// And when less of the window is open than one in so many (`tcp_tso_win_divisor`).
+const DEFER_DIVISOR: u32 = 3;
+
+/// What the timer is for (`icsk_pending`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    None,
+    /// The SYN is to be sent again.
+    Syn,
+    /// Retransmission timeout.
+    Retransmission,
+    /// Tail loss probe (RFC 8985, 7).
+    LossProbe,
+    /// Reordering window.
+    Reordering,
+}
+
+/// Whether the window is what limits the sender (`tcp_cwnd_validate`).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Usage {
+    limited: bool,
+    most: u32,
+    until: u32,
+}
+
+impl Usage {
+    /// `tcp_is_cwnd_limited`.
+    #[inline]
+    pub(super) fn is_limited(&self, cwnd: &CwndState) -> bool {
+        self.limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.most)
+    }
+
+    #[inline]
+    fn note(&mut self, limited: bool, una: u32, next: u32) {
+        let outstanding = next - una;
+        if una >= self.until || limited || (!self.limited && outstanding > self.most) {
+            self.limited = limited;
+            self.most = outstanding;
+            self.until = next;
+        }
+    }
+}
+
+impl Sender {
+    /// Sends what the window, pacing and the receiver let go (`tcp_write_xmit`); a probe is one burst, for which the
+    /// window need not be open.
+    #[inline]
+    pub(super) fn transmit(&mut self, now: Nanos, probe: bool) {
+        let burst = (self.pacing).burst(self.rtt.min_us(), self.control.min_burst());
+        let idle = self.board.outstanding() == 0;
+        let mut limited = false;
+        let mut sent = 0;
+        loop {
+            if let Some(at) = self.pacing.wait(now) {
+                self.resume = at;
+                break;
+            }
+            let (cwnd, in_flight) = (self.cwnd.cwnd, self.board.in_flight());
+            let room = cwnd.saturating_sub(in_flight);
+            if room == 0 && !probe {
+                break;
+            }
+            let received = self.room_end.saturating_sub(self.board.next());
+            let quota = room.min((cwnd / 2).max(1)).max(probe.into());
+            let segments = quota.min(burst).min(received);
+            if segments == 0 {
+                break;
+            }
+            if !probe && room < burst && self.defers(now, room) {
+                limited = true;
+                break;
+            }
+            self.send(now, segments);
+            sent += segments;
+            if probe {
+                break;
+            }
+        }
+        limited |= self.board.in_flight() >= self.cwnd.cwnd;
+        if sent == 0 && !limited {
+            return;
+        }
+        (self.usage).note(limited, self.board.una(), self.board.next());
+        if sent == 0 {
+            return;
+        }
+        if self.state.is_reducing() {
+            self.recovery.count_sent(sent);
+        }
+        if idle || self.timer == Timer::LossProbe {
+            self.rearm_timeout(now);
+        }
+        if !probe {
+            self.schedule_probe(now, false);
+        }
+    }
+
+    /// Retransmits what is lost as far as the window goes (`tcp_xmit_retransmit_queue`).
+    pub(super) fn retransmit_lost(&mut self, now: Nanos) {
+        let mut rearm = false;
+        while self.board.in_flight() < self.cwnd.cwnd
+            && let Some(number) = self.board.first_to_retransmit()
+        {
+            if let Some(at) = self.pacing.wait(now) {
+                self.resume = at;
+                break;
+            }
+            self.retransmit(now, number);
+            if self.state.is_reducing() {
+                self.recovery.count_sent(1);
+            }
+            rearm |= number == self.board.una() && self.timer != Timer::Reordering;
+        }
+        if rearm {
+            let timeout = self.rtt.timeout();
+            self.set_timer(now, Timer::Retransmission, timeout);
+        }
+    }
+
+    /// Sends a segment again.
+    pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
+        if self.board.in_flight() == 0 {
+            (self.control).on_transmit_start(now, &mut self.cwnd, false);
+        }
+        let at = now.max(self.pacing.last());
+        let stamps = self.delivery.stamp(at, false);
+        self.board.retransmit(number, stamps);
+        self.recovery.retransmitted(at, 1);
+        self.totals.segs_retrans = self.totals.segs_retrans.wrapping_add(1);
+        self.totals.bytes_retrans += u64::from(MSS);
+        self.count_sent(now, 1);
+        self.pacing.sent(now, 1, self.segments_sent);
+        self.outbox.push(ToReceiver::Data {
+            segment: number,
+            timestamp: milliseconds(at),
+            echo: self.echo,
+            push: self.board.get(number).flags.push,
+        });
+    }
+
+    /// Probes for a lost tail with new data, of which a bulk flow always has some (`tcp_send_loss_probe`).
+    pub(super) fn send_probe(&mut self, now: Nanos) {
+        if !self.recovery.is_probing() {
+            let next = self.board.next();
+            self.transmit(now, true);
+            if self.board.next() > next {
+                self.probes += 1;
+                self.recovery.probed(self.board.next());
+                self.timer = Timer::None;
+            }
+        }
+        self.rearm_timeout(now);
+    }
+
+    /// A loss probe or a timeout after an ACK that acknowledged something (`tcp_set_xmit_timer`).
+    #[inline]
+    pub(super) fn set_transmit_timer(&mut self, now: Nanos) {
+        if !self.schedule_probe(now, true) {
+            self.rearm_timeout(now);
+        }
+    }
+
+    /// `tcp_rearm_rto`.
+    #[inline]
+    pub(super) fn rearm_timeout(&mut self, now: Nanos) {
+        if self.board.outstanding() == 0 {
+            self.timer = Timer::None;
+            self.timer_at = NEVER;
+            return;
+        }
+        let timeout = match self.timer {
+            // What has passed of it already counts.
+            Timer::LossProbe | Timer::Reordering => {
+                timer::jiffies(self.until_timeout_us(now).max(1))
+            }
+            _ => self.rtt.timeout(),
+        };
+        self.set_timer(now, Timer::Retransmission, timeout);
+    }
+
+    #[inline]
+    pub(super) fn set_timer(&mut self, now: Nanos, timer: Timer, jiffies: u64) {
+        self.timer = timer;
+        self.timer_at = self.ticks.expiry(now, jiffies);
+    }
+
+    /// Puts off a burst that the next ACK would make larger (`tcp_tso_should_defer`).
+    #[inline]
+    fn defers(&self, now: Nanos, room: u32) -> bool {
+        if self.state >= CaState::Recovery
+            || now > self.pacing.last() + RECENT
+            || room >= self.cwnd.cwnd / DEFER_DIVISOR
+            || self.board.outstanding() == 0
+        {
+            return false;
+        }
+        let srtt = Nanos::from(self.rtt.smoothed_us()) * 1_000;
+        let expected = self.board.get(self.board.una()).sent + srtt;
+        expected <= now + (srtt / 2).min(RECENT)
+    }
+
+    /// Sends new segments in one burst.
+    #[inline]
+    fn send(&mut self, now: Nanos, segments: u32) {
+        if self.board.in_flight() == 0 {
+            (self.control).on_transmit_start(now, &mut self.cwnd, false);
+        }
+        let at = now.max(self.pacing.last());
+        let timestamp = milliseconds(at);
+        let stamps = self.delivery.stamp(at, self.board.outstanding() == 0);
+        let first = self.board.next();
+        for segment in first..first + segments {
+            let push = segments > 1 && segment + 1 == first + segments;
+            self.board.push(stamps, push);
+            self.outbox.push(ToReceiver::Data {
+                segment,
+                timestamp,
+                echo: self.echo,
+                push,
+            });
+        }
+        self.count_sent(now, segments);
+        self.pacing.sent(now, segments, self.segments_sent);
+    }
+
+    #[inline]
+    fn count_sent(&mut self, now: Nanos, segments: u32) {
+        self.last_sent = now;
+        self.segments_sent += u64::from(segments);
+        self.totals.bytes_sent += u64::from(segments) * u64::from(MSS);
+    }
+
+    /// `tcp_schedule_loss_probe`; whether there is one.
+    #[inline]
+    fn schedule_probe(&mut self, now: Nanos, advancing: bool) -> bool {
+        if self.board.outstanding() == 0 || !matches!(self.state, CaState::Open | CaState::Cwr) {
+            return false;
+        }
+        let mut timeout_us = u64::from(self.rtt.smoothed_us()) * 2;
+        timeout_us += match self.board.outstanding() {
+            // Its ACK may be delayed.
+            1 => RTO_MIN_US,
+            _ => TIMEOUT_MIN_US,
+        };
+        let until = if advancing {
+            timer::micros(self.rtt.timeout())
+        } else {
+            self.until_timeout_us(now)
+        };
+        if until > 0 {
+            timeout_us = timeout_us.min(until);
+        }
+        self.set_timer(now, Timer::LossProbe, timer::jiffies(timeout_us));
+        true
+    }
+
+    /// Time left until a timeout that counts from the first segment's sending, µs; 0 when it is past
+    /// (`tcp_rto_delta_us`).
+    #[inline]
+    fn until_timeout_us(&self, now: Nanos) -> u64 {
+        let sent = self.board.get(self.board.una()).sent / 1_000;
+        (sent + timer::micros(self.rtt.timeout())).saturating_sub(now / 1_000)
+    }
+}

@@ -1,0 +1,104 @@
+//! The settings of the learner and their defaults.
+
+use serde::{Deserialize, Serialize};
+
+use super::reward::{Clipping, Normalisation};
+use crate::vtrace::Clips;
+
+/// Settings of the learner: the `[learner]` table of a configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LearnerSettings {
+    /// Batch size B: number of rollouts per update.
+    pub batch: usize,
+    /// Unroll length T: number of actions in a rollout.
+    pub unroll: usize,
+    /// Discount factor γ per decision.
+    pub discount: f32,
+    /// Learning rate at the start of the run; it falls linearly to 0.
+    pub learning_rate: f32,
+    /// Environment steps after which the learning rate is 0 and the entropy cost has its final
+    /// value. `None` stands for the steps of the run.
+    pub decay_steps: Option<u64>,
+    /// Weight of the policy's entropy in the loss at the start of the run.
+    pub entropy_cost: f32,
+    /// Weight of the policy's entropy at the end of the schedule, reached
+    /// linearly. `None` keeps [`entropy_cost`](Self::entropy_cost) constant.
+    pub entropy_cost_end: Option<f32>,
+    /// Weight of the baseline's squared error in the loss.
+    pub baseline_cost: f32,
+    /// Whether the loss is the mean or the sum over the steps of a batch. A learning rate that
+    /// suits the one does not suit the other.
+    pub loss: Reduction,
+    /// How large rewards are clipped.
+    pub reward_clipping: Clipping,
+    /// How rewards are normalised after clipping.
+    pub reward_normalisation: Normalisation,
+    /// Forgetting rate of the reward statistics: the weight of one new reward once there are many.
+    pub reward_memory: f64,
+    /// Mask the last step of truncated episodes (no advantage, no value target) instead of treating
+    /// truncation as termination (bootstrap value 0).
+    pub end_of_episode_bootstrap: bool,
+    /// Whether the baseline also sees the environment's privileged observation.
+    pub privileged: bool,
+    /// Fraction of the run, from its start, in which recorded actions are cloned whatever their
+    /// outcome, while the baseline learns.
+    pub cloning: f32,
+    /// Weight of −ln π(a|x) of recorded actions after the cloning phase, which keeps
+    /// the policy near the data.
+    pub anchor: f32,
+    /// Temperature β of advantage-weighted regression, for actions recorded without behaviour
+    /// probabilities: weight = exp(A / (β·RMS(A))), capped at 20. Lower values concentrate learning
+    /// on the best actions (Peng et al. 2019, arXiv 1910.00177).
+    pub temperature: f32,
+    /// Clipping thresholds of V-trace's importance weights.
+    pub clips: Clips,
+    /// Largest norm of the gradient; larger gradients are scaled down to it. 0 turns clipping off.
+    pub gradient_clip: f32,
+    /// Decay of RMSprop's mean square per update.
+    pub decay: f32,
+    /// ε that RMSprop adds to the root of the mean square.
+    pub epsilon: f32,
+    /// Momentum of RMSprop; 0 for none.
+    pub momentum: f32,
+}
+
+impl Default for LearnerSettings {
+    fn default() -> Self {
+        Self {
+            batch: 32,
+            unroll: 80,
+            discount: 0.99,
+            learning_rate: 1e-3,
+            decay_steps: None,
+            entropy_cost: 0.01,
+            entropy_cost_end: None,
+            baseline_cost: 0.5,
+            loss: Reduction::Mean,
+            reward_clipping: Clipping::None,
+            reward_normalisation: Normalisation::None,
+            reward_memory: 1e-4,
+            end_of_episode_bootstrap: true,
+            privileged: false,
+            cloning: 0.0,
+            anchor: 0.0,
+            temperature: 1.0,
+            clips: Clips::default(),
+            gradient_clip: 1.0,
+            decay: 0.99,
+            epsilon: 1e-3,
+            momentum: 0.0,
+        }
+    }
+}
+
+/// How the losses of a batch's steps are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reduction {
+    /// The mean, with which learning rates do not depend on T and B.
+    #[default]
+    Mean,
+    /// The sum, as in the IMPALA paper.
+    Sum,
+}

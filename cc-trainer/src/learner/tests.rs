@@ -1,0 +1,430 @@
+//! Updates against the loss as it is defined, and against figures computed by hand.
+
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    environment::End,
+    model::{Activation, Sequences, Shape},
+};
+
+/// A network with given outputs that records the derivatives it receives.
+struct FixedNetwork {
+    shape: Shape,
+    outputs: Outputs,
+    derivatives: Arc<Mutex<Derivatives>>,
+}
+
+/// Derivatives by logits and baselines, and the optimiser's step that followed.
+#[derive(Clone, Default)]
+struct Derivatives {
+    logits: Vec<f32>,
+    baseline: Vec<f32>,
+    step: Option<RmsProp>,
+}
+
+impl Device for FixedNetwork {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn set_parameters(&mut self, _: &[f32]) {}
+
+    fn parameters(&self, _: &mut Vec<f32>) {}
+
+    fn moments(&self, _: &mut Vec<f32>) {}
+
+    fn set_moments(&mut self, _: &[f32]) {}
+
+    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
+        assert_eq!(input.not_done.len(), input.steps * input.batch_size);
+        output.clone_from(&self.outputs);
+    }
+
+    fn backward(&mut self, _: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
+        let mut derivatives = self.derivatives.lock().expect("one thread");
+        derivatives.logits = d_logits.to_vec();
+        derivatives.baseline = d_baseline.to_vec();
+    }
+
+    fn gradient(&self, _: &mut Vec<f32>) {}
+
+    fn step(&mut self, optimiser: &RmsProp) -> f32 {
+        self.derivatives.lock().expect("one thread").step = Some(*optimiser);
+        0.0
+    }
+}
+
+const ACTIONS: usize = 3;
+
+/// A batch, and the outputs of the network for it.
+#[derive(Clone, Debug)]
+struct LossCase {
+    steps: usize,
+    rollouts: Vec<Rollout>,
+    logits: Vec<f32>,
+    baseline: Vec<f32>,
+    settings: LearnerSettings,
+}
+
+impl LossCase {
+    fn batch_size(&self) -> usize {
+        self.rollouts.len()
+    }
+
+    /// The learner's derivatives by logits and baseline, its step, and its metrics.
+    fn derivatives(&self, done: f64) -> (Vec<f32>, Vec<f32>, RmsProp, UpdateMetrics) {
+        let shown = Arc::default();
+        let device = FixedNetwork {
+            shape: Shape {
+                observation: 1,
+                hidden: vec![1],
+                activation: Activation::Relu,
+                lstm: None,
+                actions: ACTIONS,
+                privileged: 0,
+            },
+            outputs: Outputs {
+                logits: self.logits.clone(),
+                baseline: self.baseline.clone(),
+                ..Outputs::default()
+            },
+            derivatives: Arc::clone(&shown),
+        };
+        let mut learner = Learner::new(
+            Box::new(device),
+            self.settings.clone(),
+            RewardStatistics::new(1),
+            7,
+        );
+        let update = learner.update(&self.rollouts, done).expect("finite losses");
+        assert_eq!(learner.updates(), 8);
+        let shown: &Mutex<Derivatives> = &shown;
+        let shown = shown.lock().expect("one thread").clone();
+        (
+            shown.logits,
+            shown.baseline,
+            shown.step.expect("a step"),
+            update,
+        )
+    }
+
+    /// The loss by its definition, in f64, with no code of the learner's: targets at the case's own
+    /// outputs, held constant; policy, entropy and error from `logits` and `baseline`.
+    fn loss(&self, logits: &[f64], baseline: &[f64], entropy_cost: f64) -> f64 {
+        let batch_size = self.batch_size();
+        let probability = |logits: &[f64], action: usize| {
+            logits[action].exp() / logits.iter().map(|logit| logit.exp()).sum::<f64>()
+        };
+        let mut loss = 0.0;
+        for (sequence, rollout) in self.rollouts.iter().enumerate() {
+            let value = |step: usize| f64::from(self.baseline[step * batch_size + sequence]);
+            let row = |step: usize| (step * batch_size + sequence) * ACTIONS;
+            let weight = |step: usize| {
+                let action = rollout.action[step] as usize;
+                let wide = |array: &[f32], at: usize| -> Vec<f64> {
+                    array[at..][..ACTIONS]
+                        .iter()
+                        .map(|&logit| f64::from(logit))
+                        .collect()
+                };
+                probability(&wide(&self.logits, row(step)), action)
+                    / probability(&wide(&rollout.logits, step * ACTIONS), action)
+            };
+            let discount = |step: usize| match rollout.first[step + 1] {
+                None => f64::from(self.settings.discount),
+                Some(_) => 0.0,
+            };
+            let known = |step: usize| {
+                !(self.settings.end_of_episode_bootstrap
+                    && rollout.first[step + 1] == Some(End::Truncated))
+            };
+            let reward = |step: usize| f64::from(rollout.reward[step + 1]);
+            let difference = |step: usize| match known(step) {
+                true => {
+                    weight(step).min(1.0)
+                        * (reward(step) + discount(step) * value(step + 1) - value(step))
+                }
+                false => 0.0,
+            };
+            let target = |step: usize| -> f64 {
+                (step..self.steps).fold(value(step), |sum, t| {
+                    let product: f64 = (step..t)
+                        .map(|i| discount(i) * weight(i).min(1.0))
+                        .product();
+                    sum + product * difference(t)
+                })
+            };
+            for step in 0..self.steps {
+                let logits = &logits[row(step)..][..ACTIONS];
+                let next = match step + 1 < self.steps {
+                    true => target(step + 1),
+                    false => value(step + 1),
+                };
+                let advantage = match known(step) {
+                    true => {
+                        weight(step).min(1.0) * (reward(step) + discount(step) * next - value(step))
+                    }
+                    false => 0.0,
+                };
+                let shares = (0..ACTIONS).map(|action| probability(logits, action));
+                let entropy: f64 = shares.map(|share| -share * share.ln()).sum();
+                let action = rollout.action[step] as usize;
+                let error = target(step) - baseline[step * batch_size + sequence];
+                loss += -probability(logits, action).ln() * advantage
+                    + f64::from(self.settings.baseline_cost) * 0.5 * error * error
+                    - entropy_cost * entropy;
+            }
+        }
+        match self.settings.loss {
+            Reduction::Sum => loss,
+            Reduction::Mean => loss / (self.steps * batch_size) as f64,
+        }
+    }
+}
+
+fn cases() -> impl Strategy<Value = LossCase> {
+    let settings = (any::<bool>(), any::<bool>(), 0.0..0.1f32).prop_map(
+        |(mean, end_of_episode_bootstrap, entropy_cost)| LearnerSettings {
+            loss: if mean {
+                Reduction::Mean
+            } else {
+                Reduction::Sum
+            },
+            end_of_episode_bootstrap,
+            entropy_cost,
+            discount: 0.9,
+            ..LearnerSettings::default()
+        },
+    );
+    (1..6usize, 1..4usize, settings).prop_flat_map(|(steps, batch_size, settings)| {
+        let floats = |length| proptest::collection::vec(-1.0..1.0f32, length);
+        let rollout = (
+            floats((steps + 1) * ACTIONS),
+            floats(steps + 1),
+            proptest::collection::vec((0..ACTIONS as u32, 0..6u8), steps + 1),
+        )
+            .prop_map(move |(logits, reward, rest)| Rollout {
+                observation: vec![0.0; steps + 1],
+                observed_reward: vec![0.0; steps + 1],
+                first: rest
+                    .iter()
+                    .map(|&(_, kind)| match kind {
+                        0 => Some(End::Terminated),
+                        1 => Some(End::Truncated),
+                        _ => None,
+                    })
+                    .collect(),
+                action: rest.iter().map(|&(action, _)| action).collect(),
+                task: vec![0; steps + 1],
+                origin: vec![Origin::Actor; steps + 1],
+                logits,
+                reward,
+                version: 4,
+                ..Rollout::default()
+            });
+        (
+            proptest::collection::vec(rollout, batch_size),
+            floats((steps + 1) * batch_size * ACTIONS),
+            floats((steps + 1) * batch_size),
+        )
+            .prop_map(move |(rollouts, logits, baseline)| LossCase {
+                steps,
+                rollouts,
+                logits,
+                baseline,
+                settings: LearnerSettings {
+                    batch: batch_size,
+                    unroll: steps,
+                    ..settings.clone()
+                },
+            })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn derivatives_are_those_of_the_loss(case in cases()) {
+        let (d_logits, d_baseline, _, _) = case.derivatives(0.0);
+        let wide = |array: &[f32]| array.iter().map(|&value| f64::from(value)).collect::<Vec<_>>();
+        let (logits, baseline) = (wide(&case.logits), wide(&case.baseline));
+        let cost = f64::from(case.settings.entropy_cost);
+        const STEP: f64 = 1e-5;
+        for at in 0..logits.len() {
+            let loss = |by: f64| {
+                let mut moved = logits.clone();
+                moved[at] += by;
+                case.loss(&moved, &baseline, cost)
+            };
+            let expected = (loss(STEP) - loss(-STEP)) / (2.0 * STEP);
+            prop_assert!((f64::from(d_logits[at]) - expected).abs() < 1e-4,
+                "by logit {at}: {} but {expected}", d_logits[at]);
+        }
+        for at in 0..baseline.len() {
+            let loss = |by: f64| {
+                let mut moved = baseline.clone();
+                moved[at] += by;
+                case.loss(&logits, &moved, cost)
+            };
+            let expected = (loss(STEP) - loss(-STEP)) / (2.0 * STEP);
+            prop_assert!((f64::from(d_baseline[at]) - expected).abs() < 1e-4,
+                "by baseline {at}: {} but {expected}", d_baseline[at]);
+        }
+    }
+}
+
+/// Two rollouts of two steps whose policy has not changed.
+fn simple() -> LossCase {
+    let rollout = Rollout {
+        observation: vec![0.0; 3],
+        observed_reward: vec![0.0; 3],
+        first: vec![None; 3],
+        action: vec![0, 1, 2],
+        logits: vec![0.0; 9],
+        reward: vec![9.0, 1.0, 2.0],
+        task: vec![0; 3],
+        origin: vec![Origin::Actor; 3],
+        version: 4,
+        ..Rollout::default()
+    };
+    LossCase {
+        steps: 2,
+        rollouts: vec![rollout.clone(), rollout],
+        logits: vec![0.0; 18],
+        baseline: vec![0.0; 6],
+        settings: LearnerSettings {
+            batch: 2,
+            unroll: 2,
+            learning_rate: 0.5,
+            entropy_cost: 0.4,
+            entropy_cost_end: Some(0.0),
+            discount: 0.5,
+            ..LearnerSettings::default()
+        },
+    }
+}
+
+#[test]
+fn the_metrics_of_an_update_are_those_computed_by_hand() {
+    let (_, d_baseline, optimiser, update) = simple().derivatives(0.75);
+    // Targets 1 + 2/2 and 2: the mean of the halved squares over four steps.
+    assert_eq!(update.baseline_loss, 0.5 * (4.0 + 4.0) / 2.0);
+    assert_eq!(d_baseline, [-0.25, -0.25, -0.25, -0.25, 0.0, 0.0]);
+    assert!((update.entropy - 3.0f64.ln()).abs() < 1e-6);
+    assert!((update.policy_loss - 3.0f64.ln() * 2.0).abs() < 1e-6);
+    assert_eq!((update.lag, update.divergence), (3.0, 0.0));
+    // The errors one step ahead are 1 and 2, those to the end 1 + 2/2 and 2.
+    assert_eq!((update.td_loss, update.mc_loss), (1.25, 2.0));
+    assert_eq!(update.actions, [0.5, 0.5, 0.0]);
+    assert_eq!(
+        (optimiser.learning_rate, update.learning_rate),
+        (0.125, 0.125)
+    );
+}
+
+#[test]
+fn the_entropy_cost_follows_its_schedule() {
+    // At a uniform policy entropy has no slope; near it, the slope shrinks with the cost.
+    let mut case = simple();
+    case.logits[0] = 1.0;
+    for rollout in &mut case.rollouts {
+        rollout.logits[0] = 1.0;
+        rollout.reward = vec![0.0; 3];
+    }
+    let slope = |done| case.derivatives(done).0[0];
+    assert!(slope(0.0) > 0.0);
+    assert!((slope(0.5) / slope(0.0) - 0.5).abs() < 1e-5);
+    assert_eq!(slope(1.0), 0.0);
+}
+
+/// The weight of each action of the first rollout, recovered from the
+/// derivatives at a uniform policy.
+fn weights(case: &LossCase, done: f64) -> [f32; 2] {
+    let (d_logits, ..) = case.derivatives(done);
+    // The loss is the mean of four steps; −ln π has the derivative −(1 − 1/3).
+    [(0, 0), (1, 1)].map(|(step, action)| d_logits[step * 6 + action] * 4.0 / (1.0 / 3.0 - 1.0))
+}
+
+#[test]
+fn recorded_actions_are_cloned_at_first() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    case.settings.cloning = 0.25;
+    case.settings.anchor = 0.5;
+    for origin in [Origin::Recorded, Origin::Observed] {
+        for rollout in &mut case.rollouts {
+            rollout.origin = vec![origin; 3];
+            rollout.reward[2] = -2.0;
+        }
+        for weight in weights(&case, 0.2) {
+            assert!((weight - 1.0).abs() < 1e-5, "{origin:?}: {weight}");
+        }
+    }
+    // Actions of the learner's own actors are never cloned.
+    for rollout in &mut case.rollouts {
+        rollout.origin = vec![Origin::Actor; 3];
+    }
+    let [_, second] = weights(&case, 0.2);
+    assert!((second + 2.0).abs() < 1e-5, "{second}");
+}
+
+#[test]
+fn actions_of_unknown_probability_never_get_a_negative_weight() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    for rollout in &mut case.rollouts {
+        rollout.origin = vec![Origin::Observed; 3];
+        // Without behaviour probabilities these mean nothing, and nothing may depend on them.
+        rollout.logits = vec![5.0, -5.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0];
+        rollout.reward[2] = -2.0;
+    }
+    // Advantages 1 − 2/2 and −2, of root mean square √2.
+    let expected = [1.0, (-(2.0_f32.sqrt())).exp()];
+    for (weight, expected) in weights(&case, 0.5).iter().zip(expected) {
+        assert!((weight - expected).abs() < 1e-4, "{weight} but {expected}");
+    }
+    case.settings.temperature = 0.1;
+    case.settings.anchor = 0.25;
+    let [first, second] = weights(&case, 0.5);
+    assert!(
+        (first - 1.25).abs() < 1e-4 && (second - 0.25).abs() < 1e-3,
+        "{first} {second}"
+    );
+}
+
+#[test]
+fn a_loss_that_is_not_finite_is_an_error_and_takes_no_step() {
+    let mut case = simple();
+    case.baseline[1] = f32::NAN;
+    let device = FixedNetwork {
+        shape: Shape {
+            observation: 1,
+            hidden: vec![1],
+            activation: Activation::Relu,
+            lstm: None,
+            actions: ACTIONS,
+            privileged: 0,
+        },
+        outputs: Outputs {
+            logits: case.logits.clone(),
+            baseline: case.baseline.clone(),
+            ..Outputs::default()
+        },
+        derivatives: Arc::default(),
+    };
+    let derivatives = Arc::clone(&device.derivatives);
+    let mut learner = Learner::new(
+        Box::new(device),
+        case.settings.clone(),
+        RewardStatistics::new(1),
+        7,
+    );
+    assert_eq!(
+        learner.update(&case.rollouts, 0.0),
+        Err(Diverged { updates: 7 })
+    );
+    assert!(derivatives.lock().expect("one thread").step.is_none());
+}

@@ -1,0 +1,704 @@
+//! Policy files: encoding a trained network as the ONNX file that cc-agent serves, and decoding
+//! such a file to train its network further.
+
+use std::collections::BTreeMap;
+
+use cc_core::interface::Interface;
+use cc_core::policy::export::ImportError;
+use cc_core::policy::export::{
+    Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
+};
+use cc_core::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
+
+use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
+use crate::normalise::{Bend, Input, Normalizer};
+
+/// Why a network cannot be encoded as a policy file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// A length does not agree with the network's shape or its interface.
+    #[error(
+        "the network's {what} is {found}, but {expected} is needed: export it with the \
+         configuration that it was trained with"
+    )]
+    Size {
+        /// The quantity, such as `number of parameters`.
+        what: &'static str,
+        /// The value that was found.
+        found: usize,
+        /// The value that it should have.
+        expected: usize,
+    },
+    /// A parameter is not a finite number.
+    #[error(
+        "parameter {index} of the network is {value}: training has diverged; export an earlier \
+         checkpoint, and train with a smaller learning rate"
+    )]
+    NotFinite {
+        /// Index of the parameter in the flat vector.
+        index: usize,
+        /// Its value: `NaN`, `inf` or `-inf`.
+        value: String,
+    },
+}
+
+/// The metadata of a trained network's policy file.
+pub fn meta(
+    name: &str,
+    shape: &Shape,
+    environment: &Interface,
+    serving: Serving,
+    provenance: BTreeMap<String, String>,
+) -> PolicyMeta {
+    PolicyMeta {
+        name: name.to_owned(),
+        kind: PolicyKind::Trained,
+        interface: environment.clone(),
+        hidden: shape.hidden.clone(),
+        // A policy without an LSTM passes a state of width 1 through.
+        state: shape.lstm.unwrap_or(1),
+        serving,
+        provenance,
+    }
+}
+
+/// Encodes a network, with its normaliser in front, as the bytes of a policy file. `parameters` are
+/// in [`ParameterLayout`]'s order; `description` is a sentence for people. If the critic has a
+/// privileged observation, the file's baseline is computed with all of it at 0.
+///
+/// # Errors
+///
+/// Returns an error when lengths do not agree, or a parameter is not finite.
+pub fn encode(
+    shape: &Shape,
+    parameters: &[f32],
+    normalizer: &Normalizer,
+    meta: &PolicyMeta,
+    description: &str,
+) -> Result<Vec<u8>, ExportError> {
+    let layout = ParameterLayout::of(shape);
+    let environment = &meta.interface;
+    for (what, found, expected) in [
+        ("number of parameters", parameters.len(), layout.len()),
+        (
+            "observation",
+            shape.observation,
+            environment.observation_len(),
+        ),
+        (
+            "number of actions",
+            shape.actions,
+            environment.actions.len(),
+        ),
+        (
+            "number of normalised inputs",
+            normalizer.observation.len(),
+            shape.observation,
+        ),
+    ] {
+        if found != expected {
+            return Err(ExportError::Size {
+                what,
+                found,
+                expected,
+            });
+        }
+    }
+    if let Some((index, value)) = parameters.iter().enumerate().find(|(_, v)| !v.is_finite()) {
+        return Err(ExportError::NotFinite {
+            index,
+            value: value.to_string(),
+        });
+    }
+    let dense = |layer: &Layer| dense(layer, parameters, layer.weights.rows);
+    let network = ActorCritic {
+        observation: Some(transform(&normalizer.observation)),
+        reward: Some(transform(std::slice::from_ref(&normalizer.reward))),
+        trunk: layout.trunk.iter().map(dense).collect(),
+        activation: match shape.activation {
+            Activation::Relu => Follows::Relu,
+            Activation::Tanh => Follows::Tanh,
+        },
+        lstm: layout.lstm.as_ref().map(|arrays| lstm(arrays, parameters)),
+        policy: dense(&layout.policy),
+        baseline: baseline(&layout, parameters),
+    };
+    Ok(network.export(meta, description))
+}
+
+/// A network decoded from a policy file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ImportedNetwork {
+    /// Sizes of the network, with the critic's privileged observation.
+    pub shape: Shape,
+    /// The network's parameters, in [`ParameterLayout`]'s order.
+    pub parameters: Vec<f32>,
+    /// Whether the critic's parameters are the file's. A critic with a privileged observation is
+    /// not in the file; the one here is random then.
+    pub has_critic: bool,
+    /// The transform of the network's inputs.
+    pub normalizer: Normalizer,
+}
+
+/// Decodes a file that [`encode`] made into a network whose critic has a privileged observation of
+/// length `privileged`. Where the file's critic cannot be used, a random one is drawn from `seed`.
+///
+/// # Errors
+///
+/// Returns an error when the file's graph is not one that [`encode`] makes.
+pub fn decode(
+    file: &PolicyFile,
+    privileged: usize,
+    seed: u64,
+) -> Result<ImportedNetwork, ImportError> {
+    let ActorCritic {
+        observation,
+        reward,
+        trunk,
+        activation,
+        lstm,
+        policy,
+        baseline,
+    } = ActorCritic::import(file)?;
+    let width = file.meta().interface.observation_len();
+    let shape = Shape {
+        observation: width,
+        hidden: trunk.iter().map(|layer| layer.outputs).collect(),
+        activation: match activation {
+            Follows::Relu => Activation::Relu,
+            Follows::Tanh => Activation::Tanh,
+        },
+        lstm: lstm.as_ref().map(|lstm| lstm.hidden),
+        actions: policy.outputs,
+        privileged,
+    };
+    let layout = ParameterLayout::of(&shape);
+    let mut parameters = initialise(&shape, seed);
+    let mut set = |layer: &Layer, dense: &Dense| {
+        layer
+            .weights
+            .of_mut(&mut parameters)
+            .copy_from_slice(&dense.weights);
+        layer
+            .bias
+            .of_mut(&mut parameters)
+            .copy_from_slice(&dense.bias);
+    };
+    for (layer, dense) in layout.trunk.iter().zip(&trunk) {
+        set(layer, dense);
+    }
+    set(&layout.policy, &policy);
+    let has_critic = privileged == 0 && baseline.len() == layout.critic.len();
+    if has_critic {
+        for (layer, dense) in layout.critic.iter().zip(&baseline) {
+            set(layer, dense);
+        }
+    }
+    if let (Some(arrays), Some(lstm)) = (&layout.lstm, &lstm) {
+        set_lstm(arrays, lstm, &mut parameters);
+    }
+    let inputs = |transform: &Option<Transform>, width| match transform {
+        Some(transform) => inputs(transform),
+        // The file does not clip; the limits of this transform are far out.
+        None => vec![Input::LINEAR; width],
+    };
+    Ok(ImportedNetwork {
+        shape,
+        parameters,
+        has_critic,
+        normalizer: Normalizer {
+            observation: inputs(&observation, width),
+            reward: inputs(&reward, 1).remove(0),
+        },
+    })
+}
+
+/// Copies ONNX's form of an LSTM to the layout's, the inverse of [`lstm`].
+fn set_lstm(arrays: &LstmArrays, lstm: &Lstm, parameters: &mut [f32]) {
+    let units = lstm.hidden;
+    let mut columns = |array: &Array, rows: &[f32]| {
+        let values = array.of_mut(parameters);
+        for (place, gate) in GATES.iter().enumerate() {
+            for unit in 0..units {
+                let row = &rows[(place * units + unit) * array.rows..][..array.rows];
+                for (i, value) in row.iter().enumerate() {
+                    values[i * array.cols + gate * units + unit] = *value;
+                }
+            }
+        }
+    };
+    columns(&arrays.input, &lstm.input_weights);
+    columns(&arrays.recurrent, &lstm.recurrent_weights);
+    let (input, recurrent) = lstm.bias.split_at(4 * units);
+    let bias: Vec<f32> = input.iter().zip(recurrent).map(|(a, b)| a + b).collect();
+    columns(&arrays.bias, &bias);
+}
+
+/// The inputs that a file's transform encodes, the inverse of [`transform`].
+fn inputs(transform: &Transform) -> Vec<Input> {
+    let bends = &transform.bends;
+    let bend = |i: usize| {
+        if let Some(power) = &bends.power
+            && (power.weight[i] != 0.0 || power.logarithm[i] != 0.0)
+        {
+            return Some(Bend::BoxCox {
+                power: power.power[i],
+                shift: power.shift[i],
+            });
+        }
+        if bends
+            .logit
+            .as_ref()
+            .is_some_and(|logit| logit.weight[i] != 0.0)
+        {
+            return Some(Bend::Logit);
+        }
+        let mut ramps = bends.ramps.iter().filter(|ramp| ramp.width[i] != 0.0);
+        let mut knots: Vec<f32> = ramps.clone().map(|ramp| ramp.from[i]).collect();
+        let last = ramps.next_back()?;
+        knots.push(last.from[i] + last.width[i]);
+        Some(Bend::Ramps { knots })
+    };
+    (0..transform.gain.len())
+        .map(|i| Input {
+            curvature: transform.curvature[i],
+            slope: transform.slope[i],
+            mean: transform.offset[i],
+            gain: transform.gain[i],
+            bend: bend(i),
+        })
+        .collect()
+}
+
+fn transform(inputs: &[Input]) -> Transform {
+    let each = |of: fn(&Input) -> f32| inputs.iter().map(of).collect();
+    Transform {
+        curvature: each(|input| input.curvature),
+        slope: each(|input| input.slope),
+        offset: each(|input| input.mean),
+        gain: each(|input| input.gain),
+        limit: Normalizer::LIMIT,
+        bends: bends(inputs),
+    }
+}
+
+fn bends(inputs: &[Input]) -> Bends {
+    let each = |of: &dyn Fn(&Bend) -> f32| -> Vec<f32> {
+        let value = |input: &Input| input.bend.as_ref().map_or(0.0, of);
+        inputs.iter().map(value).collect()
+    };
+    let any = |values: &[f32]| values.iter().any(|&value| value != 0.0);
+    let power = |bend: &Bend| match bend {
+        Bend::BoxCox { power, shift } => Some((*power, *shift)),
+        _ => None,
+    };
+    let is_log = |power: f32| power.abs() < Bend::LEAST_POWER;
+    let powers = Power {
+        shift: each(&|bend| power(bend).map_or(0.0, |(_, shift)| shift)),
+        least: Bend::LEAST_POSITIVE,
+        power: each(&|bend| power(bend).map_or(0.0, |(power, _)| power)),
+        weight: each(&|bend| match power(bend) {
+            Some((power, _)) if !is_log(power) => 1.0 / power,
+            _ => 0.0,
+        }),
+        logarithm: each(&|bend| match power(bend) {
+            Some((power, _)) if is_log(power) => 1.0,
+            _ => 0.0,
+        }),
+    };
+    let logits = Logit {
+        weight: each(&|bend| f32::from(u8::from(matches!(bend, Bend::Logit)))),
+        margin: Bend::MARGIN,
+    };
+    let ends = |bend: &Bend, ramp: usize| match bend {
+        Bend::Ramps { knots } => Some((*knots.get(ramp)?, *knots.get(ramp + 1)?, knots.len() - 1)),
+        _ => None,
+    };
+    let count = inputs.iter().filter_map(|input| match &input.bend {
+        Some(Bend::Ramps { knots }) => Some(knots.len().saturating_sub(1)),
+        _ => None,
+    });
+    let ramps = (0..count.max().unwrap_or(0)).map(|ramp| Ramp {
+        from: each(&|bend| ends(bend, ramp).map_or(0.0, |(from, ..)| from)),
+        width: each(&|bend| ends(bend, ramp).map_or(0.0, |(from, to, _)| to - from)),
+        rise: each(&|bend| {
+            ends(bend, ramp).map_or(0.0, |(from, to, count)| 1.0 / ((to - from) * count as f32))
+        }),
+    });
+    Bends {
+        power: (any(&powers.weight) || any(&powers.logarithm)).then_some(powers),
+        logit: any(&logits.weight).then_some(logits),
+        ramps: ramps.collect(),
+    }
+}
+
+/// The layer restricted to its first `inputs` inputs; the others are 0.
+fn dense(layer: &Layer, parameters: &[f32], inputs: usize) -> Dense {
+    let outputs = layer.weights.cols;
+    Dense {
+        inputs,
+        outputs,
+        weights: layer.weights.of(parameters)[..inputs * outputs].to_vec(),
+        bias: layer.bias.of(parameters).to_vec(),
+    }
+}
+
+fn baseline(layout: &ParameterLayout, parameters: &[f32]) -> Vec<Dense> {
+    let features = layout.policy.weights.rows;
+    layout
+        .critic
+        .iter()
+        .enumerate()
+        .map(|(i, layer)| {
+            let inputs = match i {
+                0 => features,
+                _ => layer.weights.rows,
+            };
+            dense(layer, parameters, inputs)
+        })
+        .collect()
+}
+
+/// Index of ONNX's gates i, o, f, g among the layout's, i, f, g, o.
+const GATES: [usize; 4] = [0, 3, 1, 2];
+
+/// The LSTM in ONNX's form: from columns of the gates i, f, g, o to rows of i, o, f, g.
+fn lstm(arrays: &LstmArrays, parameters: &[f32]) -> Lstm {
+    let units = arrays.recurrent.rows;
+    let rows = |array: &Array| -> Vec<f32> {
+        let values = array.of(parameters);
+        let row = |column: usize| (0..array.rows).map(move |i| values[i * array.cols + column]);
+        GATES
+            .iter()
+            .flat_map(|gate| (0..units).map(move |unit| gate * units + unit))
+            .flat_map(row)
+            .collect()
+    };
+    let mut bias = rows(&arrays.bias);
+    bias.resize(8 * units, 0.0);
+    Lstm {
+        inputs: arrays.input.rows,
+        hidden: units,
+        input_weights: rows(&arrays.input),
+        recurrent_weights: rows(&arrays.recurrent),
+        bias,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cc_core::policy::{Answer, OnnxPolicy, PolicyFile, Query, State};
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::model::{Cpu, Outputs, Sequences};
+
+    fn environment(history: usize) -> Interface {
+        Interface {
+            history,
+            ..Interface::default()
+        }
+    }
+
+    fn shape(environment: &Interface, hidden: &[usize], lstm: Option<usize>) -> Shape {
+        Shape {
+            observation: environment.observation_len(),
+            hidden: hidden.to_vec(),
+            activation: Activation::Relu,
+            lstm,
+            actions: environment.actions.len(),
+            privileged: 0,
+        }
+    }
+
+    fn bent(bend: Bend) -> Input {
+        Input {
+            slope: 0.0,
+            bend: Some(bend),
+            ..Input::LINEAR
+        }
+    }
+
+    /// A random normaliser with all kinds of inputs: logarithmic, linear, constant, and every bend.
+    fn normalizer(observation: usize, random: &mut StdRng) -> Normalizer {
+        let mut input = |i: usize| Input {
+            mean: random.random_range(-1.0..1.0),
+            gain: if i % 7 == 3 {
+                0.0
+            } else {
+                random.random_range(0.2..2.0)
+            },
+            ..match i % 7 {
+                0 | 3 => Input::LINEAR,
+                1 => bent(Bend::BoxCox {
+                    power: random.random_range(-1.5..2.0),
+                    shift: random.random_range(1.0..2.0),
+                }),
+                2 => bent(Bend::BoxCox {
+                    power: 0.0,
+                    shift: 1.5,
+                }),
+                4 => bent(Bend::Logit),
+                5 => bent(Bend::Ramps {
+                    knots: (0..random.random_range(2..22))
+                        .map(|knot| 0.4 * knot as f32 - 1.0)
+                        .collect(),
+                }),
+                _ => Input::logarithmic(random.random_range(0.1..10.0)),
+            }
+        };
+        Normalizer {
+            observation: (0..observation).map(&mut input).collect(),
+            reward: input(0),
+        }
+    }
+
+    /// The largest difference of logits, baselines and states between the trainer's network and the
+    /// agent's engine, over several steps of several flows.
+    fn largest_difference(environment: &Interface, shape: &Shape, seed: u64) -> f32 {
+        const FLOWS: usize = 3;
+        let mut random = StdRng::seed_from_u64(seed);
+        let parameters = initialise(shape, seed);
+        let normalizer = normalizer(shape.observation, &mut random);
+        let meta = meta("test", shape, environment, Serving::Greedy, BTreeMap::new());
+        let bytes = encode(shape, &parameters, &normalizer, &meta, "").expect("the sizes fit");
+        let mut served = OnnxPolicy::from_bytes(&bytes, None, 0).expect("accepted");
+
+        let mut network = Cpu::<f32>::new(shape, 1).expect("threads");
+        network.set_parameters(&parameters);
+        let state = shape.lstm.unwrap_or(0);
+        let mut outputs = Outputs {
+            h: vec![0.0; FLOWS * state],
+            c: vec![0.0; FLOWS * state],
+            ..Outputs::default()
+        };
+        let mut states = vec![State::default(); FLOWS];
+        let mut largest = 0.0_f32;
+        for _ in 0..5 {
+            let mut queries: Vec<_> = states
+                .iter()
+                .map(|state| Query {
+                    observation: (0..shape.observation)
+                        .map(|_| random.random_range(-1.0..9.0))
+                        .collect(),
+                    reward: random.random_range(-3.0..3.0),
+                    cwnd: 10,
+                    state: state.clone(),
+                    probabilities: Vec::new(),
+                })
+                .collect();
+            let mut observation = Vec::new();
+            for query in &queries {
+                let mut values = query.observation.clone();
+                normalizer.apply(&mut values);
+                observation.extend(values);
+            }
+            let reward: Vec<_> = queries
+                .iter()
+                .map(|query| normalizer.reward.apply(query.reward))
+                .collect();
+            let (h, c) = (outputs.h.clone(), outputs.c.clone());
+            let input = Sequences {
+                steps: 1,
+                batch_size: FLOWS,
+                observation: &observation,
+                reward: &reward,
+                not_done: &[1.0; FLOWS],
+                privileged: &vec![0.0; FLOWS * shape.privileged],
+                h: &h,
+                c: &c,
+            };
+            network.forward(&input, &mut outputs);
+            let answers = served.evaluate(&mut queries);
+            for (flow, (answer, query)) in answers.into_iter().zip(queries).enumerate() {
+                let Answer { logits, baseline } = answer.expect("finite");
+                let expected = &outputs.logits[flow * shape.actions..][..shape.actions];
+                let hidden = &outputs.h[flow * state..][..state];
+                let cell = &outputs.c[flow * state..][..state];
+                let pairs = logits
+                    .iter()
+                    .zip(expected)
+                    .chain([(&baseline, &outputs.baseline[flow])])
+                    .chain(query.state.h.iter().zip(hidden))
+                    .chain(query.state.c.iter().zip(cell));
+                for (a, b) in pairs {
+                    largest = largest.max((a - b).abs());
+                }
+                states[flow] = query.state;
+            }
+        }
+        largest
+    }
+
+    #[test]
+    fn the_agents_engine_computes_what_the_trainers_network_does() {
+        let environment = environment(20);
+        for lstm in [Some(48), None] {
+            for privileged in [0, 9] {
+                let shape = Shape {
+                    privileged,
+                    ..shape(&environment, &[64, 32], lstm)
+                };
+                let largest = largest_difference(&environment, &shape, 5);
+                assert!(largest < 1e-4, "{shape:?}: {largest}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn networks_of_any_shape_agree_between_trainer_and_agent(
+            history in 0_usize..4,
+            hidden in prop::collection::vec(1_usize..24, 1..4),
+            lstm in prop::option::of(1_usize..20),
+            privileged in 0_usize..5,
+            tanh: bool,
+            seed: u64,
+        ) {
+            let environment = environment(history);
+            let shape = Shape {
+                activation: if tanh { Activation::Tanh } else { Activation::Relu },
+                privileged,
+                ..shape(&environment, &hidden, lstm)
+            };
+            let largest = largest_difference(&environment, &shape, seed);
+            prop_assert!(largest < 1e-4, "{:?}: {}", shape, largest);
+        }
+    }
+
+    #[test]
+    fn decoding_a_file_gives_the_encoded_network() {
+        let environment = environment(2);
+        for (lstm, privileged) in [(Some(5), 0), (None, 0), (Some(5), 3)] {
+            let shape = Shape {
+                privileged,
+                ..shape(&environment, &[7, 6], lstm)
+            };
+            let normalizer = normalizer(shape.observation, &mut StdRng::seed_from_u64(3));
+            let parameters = initialise(&shape, 4);
+            let meta = meta(
+                "small",
+                &shape,
+                &environment,
+                Serving::Greedy,
+                BTreeMap::new(),
+            );
+            let bytes = encode(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
+            let file = PolicyFile::parse(&bytes).expect("accepted");
+            let found = decode(&file, 0, 9).expect("our own");
+            assert_eq!(found.has_critic, privileged == 0);
+            let expected = Shape {
+                privileged: 0,
+                ..shape.clone()
+            };
+            assert_eq!(found.shape, expected);
+            // The critic has the requested size, whatever the file's was.
+            let begun = decode(&file, 3, 9).expect("our own");
+            assert_eq!((begun.shape.privileged, begun.has_critic), (3, false));
+            assert_eq!(
+                begun.parameters.len(),
+                ParameterLayout::of(&begun.shape).len()
+            );
+            // All parameters but those of a critic that is not in the file are the same.
+            let same = |array: &Array| array.of(&found.parameters) == array.of(&parameters);
+            let layout = ParameterLayout::of(&shape);
+            let policy = layout
+                .arrays()
+                .filter(|array| !array.name.starts_with("critic"));
+            policy.for_each(|array| assert!(same(array), "{}", array.name));
+            if found.has_critic {
+                let again = encode(
+                    &found.shape,
+                    &found.parameters,
+                    &found.normalizer,
+                    &meta,
+                    "",
+                );
+                let seen = |bytes: &[u8]| {
+                    let file = PolicyFile::parse(bytes).expect("accepted");
+                    decode(&file, 0, 9).expect("our own").parameters
+                };
+                assert_eq!(seen(&again.expect("it fits")), found.parameters);
+            }
+        }
+        let rule = cc_core::policy::heuristic_file();
+        let rule = PolicyFile::parse(&rule).expect("accepted");
+        let error = decode(&rule, 0, 0).expect_err("no network").to_string();
+        assert!(error.contains("not one that cc-trainer writes"), "{error}");
+    }
+
+    #[test]
+    fn the_file_contains_its_metadata_and_description() {
+        let environment = environment(2);
+        let shape = shape(&environment, &[8], None);
+        let provenance = BTreeMap::from([("steps".to_owned(), "1000".to_owned())]);
+        let meta = meta(
+            "small",
+            &shape,
+            &environment,
+            Serving::Softmax { temperature: 0.5 },
+            provenance,
+        );
+        let normalizer = Normalizer::identity(shape.observation);
+        let parameters = initialise(&shape, 0);
+        let bytes =
+            encode(&shape, &parameters, &normalizer, &meta, "A test.").expect("the sizes fit");
+        let file = PolicyFile::parse(&bytes).expect("accepted");
+        assert_eq!(file.meta(), &meta);
+        assert_eq!(file.summary().description, "A test.");
+        assert_eq!(
+            (file.meta().state, file.meta().kind),
+            (1, PolicyKind::Trained)
+        );
+    }
+
+    #[test]
+    fn encoding_names_the_length_or_parameter_that_is_wrong() {
+        let environment = environment(2);
+        let shape = shape(&environment, &[8], Some(4));
+        let meta = meta(
+            "small",
+            &shape,
+            &environment,
+            Serving::Greedy,
+            BTreeMap::new(),
+        );
+        let normalizer = Normalizer::identity(shape.observation);
+        let mut parameters = initialise(&shape, 0);
+        let export = |parameters: &[f32], normalizer: &Normalizer, meta: &PolicyMeta| {
+            encode(&shape, parameters, normalizer, meta, "")
+                .expect_err("refused")
+                .to_string()
+        };
+        let error = export(&parameters[1..], &normalizer, &meta);
+        assert!(
+            error.starts_with("the network's number of parameters is"),
+            "{error}"
+        );
+        let other = Normalizer::identity(7);
+        let error = export(&parameters, &other, &meta);
+        assert!(
+            error.contains("number of normalised inputs is 7, but 112"),
+            "{error}"
+        );
+        let longer = PolicyMeta {
+            interface: self::environment(20),
+            ..meta.clone()
+        };
+        let error = export(&parameters, &normalizer, &longer);
+        assert!(
+            error.contains("observation is 112, but 220 is needed"),
+            "{error}"
+        );
+        parameters[3] = f32::NAN;
+        let error = export(&parameters, &normalizer, &meta);
+        assert!(
+            error.starts_with("parameter 3 of the network is NaN"),
+            "{error}"
+        );
+    }
+}

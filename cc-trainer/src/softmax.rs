@@ -1,0 +1,73 @@
+//! The softmax of a network's logits in f32, computed without overflow for any finite logits.
+//!
+//! Serving has its own in f64 with a temperature (`cc_agent::policy::Serving`). The two are kept
+//! apart: training is repeated bit for bit, and a sampled action depends on the last bit.
+
+/// The largest logit, and of each logit z the weight exp(z − max), which is at most 1.
+///
+/// Softmax probabilities are these weights divided by their sum, which is at least 1.
+fn weights(logits: &[f32]) -> (f32, impl Iterator<Item = f32>) {
+    let max = logits.iter().copied().fold(f32::MIN, f32::max);
+    (max, logits.iter().map(move |logit| (logit - max).exp()))
+}
+
+/// ln Σ exp(z) over all logits z.
+pub(crate) fn log_sum_exp(logits: &[f32]) -> f32 {
+    let (max, weights) = weights(logits);
+    max + weights.sum::<f32>().ln()
+}
+
+/// ln π(action), the logarithm of an action's softmax probability.
+///
+/// # Panics
+///
+/// Panics if there is no such action.
+pub(crate) fn log_probability(logits: &[f32], action: usize) -> f32 {
+    logits[action] - log_sum_exp(logits)
+}
+
+/// Samples an action from the softmax by inverting its cumulative distribution: the action whose
+/// part of the unit interval holds `uniform`, a number in [0, 1).
+pub(crate) fn sample(logits: &[f32], uniform: f32) -> usize {
+    let sum: f32 = weights(logits).1.sum();
+    let mut left = uniform * sum;
+    for (action, weight) in weights(logits).1.enumerate() {
+        left -= weight;
+        if left < 0.0 {
+            return action;
+        }
+    }
+    // Rounding alone leads here.
+    logits.len() - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn actions_are_sampled_with_their_probabilities() {
+        let logits = [0.0, 2.0f32.ln(), 5.0f32.ln()].map(|logit| logit + 7.0);
+        let mut counts = [0; 3];
+        for at in 0..800 {
+            counts[sample(&logits, (at as f32 + 0.5) / 800.0)] += 1;
+        }
+        assert_eq!(counts, [100, 200, 500]);
+    }
+
+    #[test]
+    fn an_action_of_probability_0_is_never_sampled() {
+        assert_eq!(sample(&[-200.0, 0.0, -200.0], 0.0), 1);
+        assert_eq!(sample(&[-200.0, 0.0, -200.0], 0.999_999_9), 1);
+    }
+
+    #[test]
+    fn probabilities_sum_to_1_for_large_logits() {
+        for logits in [[1e4, 1e4 + 1.0, -1e4], [-3e38, 0.0, 3e38]] {
+            let sum: f32 = (0..3)
+                .map(|action| log_probability(&logits, action).exp())
+                .sum();
+            assert!((sum - 1.0).abs() < 2e-3, "{logits:?}: {sum}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The learning curve: points in `train.json`, and the same figures for TensorBoard.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::{Run, TrainError, statistics::CurvePoint};
+
+/// Number of points on the curve of a whole run.
+const POINTS: u64 = 200;
+
+impl Run {
+    /// Appends a point to the curve if the last update, of `steps` steps, crossed the border
+    /// between two of the curve's [`POINTS`] equal parts.
+    pub(super) fn extend_curve_after(&mut self, steps: u64) -> Result<(), TrainError> {
+        let per_point = (self.record.config.steps / POINTS).max(1);
+        let now = self.statistics.steps;
+        match (now - steps) / per_point < now / per_point {
+            true => self.extend_curve(),
+            false => Ok(()),
+        }
+    }
+
+    /// Appends the current point if the curve does not end with it already.
+    pub(super) fn complete_curve(&mut self) -> Result<(), TrainError> {
+        let last = self.record.curve.last();
+        match last.is_none_or(|point| point.steps < self.statistics.steps) {
+            true => self.extend_curve(),
+            false => Ok(()),
+        }
+    }
+
+    /// The run's figures at this moment.
+    pub(super) fn point(&self) -> CurvePoint {
+        self.statistics
+            .point(self.seconds(), |task| self.tasks[task].clone())
+    }
+
+    fn extend_curve(&mut self) -> Result<(), TrainError> {
+        let point = self.point();
+        let scalars = scalars(&point);
+        self.events
+            .scalars(
+                point.steps,
+                seconds_since_1970(),
+                scalars.iter().map(|(tag, value)| (&**tag, *value)),
+            )
+            .map_err(TrainError::writing(&self.dir))?;
+        self.record.curve.push(point);
+        Ok(())
+    }
+}
+
+/// TensorBoard's tags for a point, and their values; figures that do not exist yet are left out.
+fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
+    let of_run = [
+        ("episode/return", point.episode_return),
+        ("episode/steps", point.episode_steps),
+        ("loss/policy", Some(point.policy_loss)),
+        ("loss/baseline", Some(point.baseline_loss)),
+        ("loss/td", Some(point.td_loss)),
+        ("loss/mc", Some(point.mc_loss)),
+        ("policy/entropy", Some(point.entropy)),
+        ("policy/divergence", Some(point.divergence)),
+        ("policy/lag", Some(point.policy_lag)),
+        ("learner/gradient_norm", Some(point.gradient_norm)),
+        ("learner/learning_rate", Some(point.learning_rate)),
+        ("speed/steps_per_second", Some(point.steps_per_second)),
+        ("speed/learner_utilization", Some(point.learner_utilization)),
+        ("speed/actor_utilization", Some(point.actor_utilization)),
+        ("speed/dropped", Some(point.dropped as f64)),
+    ];
+    let of_tasks = point
+        .tasks
+        .iter()
+        .map(|task| (format!("return/{}", task.name), task.episode_return));
+    let of_actions = (0..)
+        .zip(&point.actions)
+        .map(|(action, share): (usize, _)| (format!("actions/{action}"), *share));
+    of_run
+        .into_iter()
+        .filter_map(|(tag, value)| Some((tag.to_owned(), value?)))
+        .chain(of_tasks)
+        .chain(of_actions)
+        .collect()
+}
+
+/// The wall-clock time as TensorBoard's events give it, s.
+pub(super) fn seconds_since_1970() -> f64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
+}

@@ -1,0 +1,216 @@
+//! Beginning a run, and continuing one from its checkpoint.
+
+use std::{fs, path::Path, sync::Arc, time::Instant};
+
+use cc_core::policy::PolicyFile;
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::{
+    Run, TrainError, Training,
+    checkpoint::{Checkpoint, Header},
+    config::Config,
+    curve::seconds_since_1970,
+    environments::Source,
+    record::{Finish, Record, RunPart},
+    statistics::{CurvePoint, Statistics},
+    tensorboard::EventWriter,
+};
+use crate::{
+    dataset,
+    environment::Turn,
+    learner::{Learner, reward::RewardStatistics},
+    model::{self, Shape},
+    normalise::Normalizer,
+    policy_file::{self, ImportedNetwork},
+    seed,
+};
+use cc_testbed::summary::{Host, utc_now};
+
+impl Run {
+    /// Begins a run, or continues the one whose checkpoint is in the directory.
+    pub(super) fn open(training: &Training) -> Result<Self, TrainError> {
+        let dir = training.dir.clone();
+        let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
+        let config = settle(training, checkpoint.as_ref())?;
+        let source = config.environment.open()?;
+        let shape = config.shape(&source.spec());
+        let init = match (&config.init, &checkpoint) {
+            (Some(path), None) => Some(initial_policy(path, &source, &shape, config.seed)?),
+            _ => None,
+        };
+        let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
+
+        let (header, parameters) = match checkpoint {
+            Some(checkpoint) => {
+                device.set_moments(&checkpoint.moments);
+                (checkpoint.header, checkpoint.parameters)
+            }
+            None => begin(&config, &source, shape, init),
+        };
+        device.set_parameters(&parameters);
+        let Header {
+            mut record,
+            statistics,
+            rewards,
+            normalizer,
+            ..
+        } = header;
+        record.version = env!("CARGO_PKG_VERSION").to_owned();
+        record.finish = Finish::Open;
+        record.config_sha256 = config.sha256();
+        record.config = config;
+        record.parts.push(RunPart {
+            date: utc_now(),
+            command: training.command.clone(),
+            from_step: statistics.steps,
+            seconds: 0.0,
+            host: Host::probe(),
+        });
+
+        fs::create_dir_all(&dir).map_err(TrainError::writing(&dir))?;
+        let now = Instant::now();
+        Ok(Self {
+            events: EventWriter::create(&dir, seconds_since_1970())
+                .map_err(TrainError::writing(&dir))?,
+            learner: Learner::new(
+                device,
+                record.config.learner.clone(),
+                rewards,
+                statistics.updates,
+            ),
+            seconds_before: record.last.seconds,
+            begun: now,
+            saved: now,
+            shown: now,
+            tasks: source.tasks(),
+            normalizer: normalizer.map(Arc::new),
+            source,
+            dir,
+            record,
+            statistics,
+        })
+    }
+}
+
+/// The configuration of the run: the one given, or else the checkpoint's, with the command line's
+/// overrides. The two must agree on every setting that shapes the result.
+fn settle(training: &Training, checkpoint: Option<&Checkpoint>) -> Result<Config, TrainError> {
+    let dir = &training.dir;
+    let config = match (&training.config, checkpoint) {
+        (Some(config), _) => config.clone(),
+        (None, Some(checkpoint)) => checkpoint.header.record.config.clone(),
+        (None, None) => return Err(TrainError::Nothing { dir: dir.clone() }),
+    }
+    .resolve(&training.overrides)?;
+    match checkpoint {
+        Some(checkpoint) => {
+            let differences = config.differences(&checkpoint.header.record.config);
+            if !differences.is_empty() {
+                return Err(TrainError::Another {
+                    dir: dir.clone(),
+                    differences,
+                });
+            }
+        }
+        None => {
+            let mut outputs = ["policy.onnx", "train.json"]
+                .map(|name| dir.join(name))
+                .into_iter();
+            if let Some(path) = outputs.find(|path| path.exists()) {
+                return Err(TrainError::Exists { path });
+            }
+        }
+    }
+    Ok(config)
+}
+
+/// The state of a run before its first update: a checkpoint's header, and the parameters.
+fn begin(
+    config: &Config,
+    source: &Source,
+    shape: Shape,
+    init: Option<ImportedNetwork>,
+) -> (Header, Vec<f32>) {
+    let normalizer = match &init {
+        Some(init) => Some(init.normalizer.clone()),
+        None => fit_normalizer(source, config.seed, config.actor.fit_steps),
+    };
+    let parameters = match init {
+        Some(init) => init.parameters,
+        None => model::initialise(&shape, config.seed),
+    };
+    let record = Record {
+        version: String::new(),
+        config_sha256: String::new(),
+        config: config.clone(),
+        parameters: parameters.len() as u64,
+        shape,
+        parts: Vec::new(),
+        finish: Finish::Open,
+        last: CurvePoint::default(),
+        curve: Vec::new(),
+    };
+    let tasks = source.spec().tasks;
+    let header = Header::new(
+        record,
+        Statistics::new(tasks),
+        RewardStatistics::new(tasks),
+        normalizer,
+    );
+    (header, parameters)
+}
+
+/// Reads the policy file to begin with. Its interface and its network must be those of the run.
+fn initial_policy(
+    path: &Path,
+    source: &Source,
+    shape: &Shape,
+    seed: u64,
+) -> Result<ImportedNetwork, TrainError> {
+    let wrong = |reason: String| TrainError::Init {
+        path: path.to_owned(),
+        reason,
+    };
+    let file = PolicyFile::read(path).map_err(|error| wrong(error.to_string()))?;
+    let Some(interface) = source.interface() else {
+        return Err(wrong(
+            "this environment's policies have no files".to_owned(),
+        ));
+    };
+    let differences = dataset::differences(interface, &file.meta().interface);
+    if !differences.is_empty() {
+        return Err(wrong(format!(
+            "it was made for other settings than those that are learnt from ({})",
+            differences.join("; ")
+        )));
+    }
+    let network = policy_file::decode(&file, shape.privileged, seed)
+        .map_err(|error| wrong(error.to_string()))?;
+    match network.shape == *shape {
+        true => Ok(network),
+        false => Err(wrong(format!(
+            "its network is {:?}, and [model] asks for {shape:?}",
+            network.shape
+        ))),
+    }
+}
+
+/// The normaliser of observations: the one that the configuration names, or else one fitted to
+/// `steps` steps under uniformly random actions. `None` for environments that need none.
+fn fit_normalizer(source: &Source, seed: u64, steps: u64) -> Option<Normalizer> {
+    if let Some(given) = source.normalizer() {
+        return Some(given.clone());
+    }
+    let mut fit = source.fit()?;
+    let seed = seed::fold(seed, u64::MAX);
+    let mut environment = source.environment(0, seed, None);
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut turn = Turn::default();
+    let actions = environment.spec().actions;
+    while fit.frames() < steps {
+        environment.next(&mut turn);
+        fit.add(&turn.observation, turn.observed_reward);
+        environment.act(random.random_range(0..actions));
+    }
+    Some(fit.normalizer())
+}

@@ -1,0 +1,74 @@
+//! What a run leaves in its directory: checkpoint, record and policy file.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use super::{
+    Run, TrainError,
+    checkpoint::{Checkpoint, Header},
+};
+use crate::durable::replace_durably;
+use cc_testbed::summary::utc_now;
+
+impl Run {
+    /// Writes `checkpoint.bin`, `train.json` and, for environments whose policies are served by
+    /// cc-agent, `policy.onnx`. Each replaces the former one durably.
+    pub(super) fn save(&mut self) -> Result<(), TrainError> {
+        // A run that had nothing left to do keeps the figures that it ended with.
+        let last = match self.statistics.has_updates() {
+            true => self.point(),
+            false => self.record.last.clone(),
+        };
+        if let Some(part) = self.record.parts.last_mut() {
+            part.seconds = last.seconds - self.seconds_before;
+        }
+        self.record.last = last;
+        self.record.finish = self.finish();
+        let mut checkpoint = Checkpoint {
+            header: Header::new(
+                self.record.clone(),
+                self.statistics.clone(),
+                self.learner.rewards().clone(),
+                self.normalizer.as_deref().cloned(),
+            ),
+            parameters: Vec::new(),
+            moments: Vec::new(),
+        };
+        self.learner.device().parameters(&mut checkpoint.parameters);
+        self.learner.device().moments(&mut checkpoint.moments);
+        replace_durably(&self.dir.join("checkpoint.bin"), &checkpoint.encode())?;
+        let json = serde_json::to_vec_pretty(&self.record)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+        replace_durably(&self.dir.join("train.json"), &json)?;
+        let policy = self.source.policy(
+            &self.record.shape,
+            &checkpoint.parameters,
+            self.normalizer.as_deref(),
+            self.record.config.serving,
+            self.provenance(),
+        );
+        if let Some(policy) = policy {
+            replace_durably(&self.dir.join("policy.onnx"), &policy?)?;
+        }
+        self.saved = Instant::now();
+        Ok(())
+    }
+
+    /// Where the policy came from, for its file. `train.json`, which has the same digest of
+    /// the configuration, holds the details.
+    fn provenance(&self) -> BTreeMap<String, String> {
+        let record = &self.record;
+        BTreeMap::from(
+            [
+                ("trainer", format!("cc-trainer {}", record.version)),
+                ("algorithm", "IMPALA with V-trace".to_owned()),
+                ("config", format!("sha256 {}", record.config_sha256)),
+                ("date", utc_now()),
+                ("steps", self.statistics.steps.to_string()),
+                ("updates", self.statistics.updates.to_string()),
+                ("seed", record.config.seed.to_string()),
+                ("tasks", self.tasks.join(", ")),
+            ]
+            .map(|(name, value)| (name.to_owned(), value)),
+        )
+    }
+}

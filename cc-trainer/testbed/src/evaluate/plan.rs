@@ -1,0 +1,239 @@
+//! What an [`Evaluation`] means in detail: which runs there are, and what each needs.
+
+use std::{collections::BTreeMap, path::Path, time::Duration};
+
+use sha2::{Digest, Sha256};
+
+use super::{
+    EvaluateError, Evaluation,
+    run::{FlowSetup, Setup},
+    schedule::{Job, interleaved},
+    scheme::{Control, Controls, Scheme, SchemeError},
+    store,
+};
+use crate::summary::{Platform, PolicyFacts, Run, Settings, utc_now};
+use cc_sim::scenario::{Flow, Scenario};
+
+/// An evaluation whose names are all resolved.
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    evaluation: &'a Evaluation,
+    /// Of each scenario, a digest.
+    digests: Vec<String>,
+    /// All schemes by name: those under test, and those that scenarios' flows have of their own.
+    schemes: BTreeMap<String, Scheme>,
+    settings: Settings,
+}
+
+impl<'a> Plan<'a> {
+    /// Resolves what scenarios name, and refuses what cannot run.
+    pub(super) fn new(evaluation: &'a Evaluation) -> Result<Self, EvaluateError> {
+        let names = evaluation.schemes.iter();
+        let mut schemes: BTreeMap<_, _> = names
+            .map(|scheme| (scheme.name.clone(), scheme.clone()))
+            .collect();
+        for (index, scenario) in evaluation.scenarios.iter().enumerate() {
+            let earlier = &evaluation.scenarios[..index];
+            if earlier.iter().any(|other| other.name == scenario.name) {
+                return Err(EvaluateError::Homonyms {
+                    name: scenario.name.clone(),
+                });
+            }
+            for (flow, number) in scenario.flows.iter().zip(0..) {
+                if flow.start >= evaluation.seconds {
+                    return Err(EvaluateError::TooShort {
+                        scenario: scenario.name.clone(),
+                        flow: number,
+                        start: flow.start,
+                        seconds: evaluation.seconds,
+                    });
+                }
+                add(&mut schemes, flow, evaluation).map_err(|source| EvaluateError::Flow {
+                    scenario: scenario.name.clone(),
+                    flow: number,
+                    source: source.into(),
+                })?;
+            }
+        }
+        Ok(Self {
+            evaluation,
+            digests: evaluation.scenarios.iter().map(store::digest).collect(),
+            settings: settings(evaluation, &schemes),
+            schemes,
+        })
+    }
+
+    /// All runs, in order.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = Job> + use<> {
+        let evaluation = self.evaluation;
+        interleaved(
+            evaluation.scenarios.len(),
+            evaluation.schemes.len(),
+            evaluation.runs,
+        )
+    }
+
+    /// For the record.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// The schemes that agents serve.
+    pub(super) fn served(&self) -> impl Iterator<Item = &Scheme> {
+        let schemes = self.schemes.values();
+        schemes.filter(|scheme| matches!(scheme.control, Control::Policy { .. }))
+    }
+
+    /// Where agents record.
+    pub(super) fn record(&self) -> Option<&Path> {
+        self.evaluation.record.as_deref()
+    }
+
+    /// A run's scenario.
+    pub(super) fn scenario(&self, job: Job) -> &'a Scenario {
+        &self.evaluation.scenarios[job.scenario]
+    }
+
+    /// Where the schemes run.
+    pub(super) fn on(&self) -> Platform {
+        self.evaluation.on
+    }
+
+    /// The agent's program, where it is given.
+    pub(super) fn agent(&self) -> Option<&Path> {
+        self.evaluation.agent.as_deref()
+    }
+
+    /// Length of a run.
+    pub(super) fn seconds(&self) -> Duration {
+        self.evaluation.seconds
+    }
+
+    /// A run's record before it was measured.
+    pub(super) fn blank(&self, job: Job) -> Run {
+        Run {
+            scenario: self.scenario(job).name.clone(),
+            scheme: self.evaluation.schemes[job.scheme].name.clone(),
+            run: job.run,
+            ..Run::default()
+        }
+    }
+
+    /// Names all that shapes a run.
+    pub(super) fn key(&self, job: Job) -> String {
+        let flows = self.scenario(job).flows.iter();
+        let names: BTreeMap<_, _> = flows
+            .map(|flow| self.scheme(job, flow))
+            .map(|scheme| (&scheme.name, scheme))
+            .collect();
+        store::key(
+            self.evaluation.on,
+            self.evaluation.seconds.as_secs_f64(),
+            self.evaluation.seed,
+            &self.digests[job.scenario],
+            names.into_values(),
+        )
+    }
+
+    /// What a run needs. `slot` tells apart those that go at the same time.
+    pub(super) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
+        let seconds = self.evaluation.seconds;
+        let scenario = self.scenario(job);
+        let flow = |flow: &Flow| FlowSetup {
+            scheme: self.scheme(job, flow),
+            start: flow.start,
+            stop: flow.stop.map_or(seconds, |stop| stop.min(seconds)),
+        };
+        Setup {
+            scenario,
+            flows: scenario.flows.iter().map(flow).collect(),
+            seconds,
+            seed: seed(self.evaluation.seed, &scenario.name, job.run),
+            slot,
+        }
+    }
+
+    fn scheme(&self, job: Job, flow: &Flow) -> &Scheme {
+        let own = flow.scheme.as_deref().map(label);
+        own.and_then(|name| self.schemes.get(name))
+            .unwrap_or(&self.evaluation.schemes[job.scheme])
+    }
+}
+
+/// Adds the scheme that a flow has of its own, if any.
+fn add(
+    schemes: &mut BTreeMap<String, Scheme>,
+    flow: &Flow,
+    evaluation: &Evaluation,
+) -> Result<(), SchemeError> {
+    let Some(word) = &flow.scheme else {
+        return Ok(());
+    };
+    let scheme = Scheme::parse(
+        word,
+        &evaluation.policy,
+        evaluation.serving,
+        Controls::of(evaluation.on),
+    )?;
+    match schemes.get(&scheme.name) {
+        Some(known) if *known != scheme => Err(SchemeError::Twice { name: scheme.name }),
+        _ => {
+            schemes.insert(scheme.name.clone(), scheme);
+            Ok(())
+        }
+    }
+}
+
+/// The name in `NAME` or `NAME=FILE.onnx`.
+fn label(word: &str) -> &str {
+    word.split_once('=').map_or(word, |(name, _)| name)
+}
+
+/// Loss and jitter of a run: the same for every scheme.
+fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
+    let digest = Sha256::digest(format!("{seed}/{scenario}/{run}"));
+    digest
+        .iter()
+        .take(8)
+        .fold(0, |value, &byte| value << 8 | u64::from(byte))
+}
+
+fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Settings {
+    let policies = schemes.values().filter_map(|scheme| {
+        let Control::Policy { spec, sha256, .. } = &scheme.control else {
+            return None;
+        };
+        Some(PolicyFacts {
+            scheme: scheme.name.clone(),
+            source: spec.to_string(),
+            sha256: sha256.clone().unwrap_or_default(),
+        })
+    });
+    Settings {
+        on: evaluation.on,
+        command: evaluation.command.clone(),
+        date: utc_now(),
+        seconds: evaluation.seconds.as_secs_f64(),
+        runs: evaluation.runs,
+        seed: evaluation.seed,
+        schemes: evaluation
+            .schemes
+            .iter()
+            .map(|scheme| scheme.name.clone())
+            .collect(),
+        scenarios: evaluation.scenarios.iter().map(Into::into).collect(),
+        policies: policies.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scheme_meets_the_same_chance() {
+        assert_eq!(seed(1, "a", 0), seed(1, "a", 0));
+        let others = [seed(2, "a", 0), seed(1, "b", 0), seed(1, "a", 1)];
+        assert!(others.iter().all(|&other| other != seed(1, "a", 0)));
+    }
+}

@@ -1,0 +1,302 @@
+//! What a run measured, from what happened on its path and at its ends.
+
+use std::time::Duration;
+
+use cc_sim::path::{BIN, DirectionObservation, FlowObservation, Observation};
+
+use super::{FlowSetup, Live, Sample, Setup};
+use crate::summary::{
+    DecisionDelay, FlowRun, FlowSeries, Run, Series,
+    statistics::{self, Share},
+};
+
+/// A flow's two ends, after it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlowEnd {
+    /// Bytes that the receiver got, in order and once each, until the flow's stop.
+    pub(super) payload: u64,
+    /// What the sender saw.
+    pub(super) samples: Vec<Sample>,
+    /// Segments sent again.
+    pub(super) retransmissions: u64,
+    /// When an agent served it.
+    pub(super) decision_delay: Option<DecisionDelay>,
+}
+
+/// How it went between two looks at the forward direction.
+pub(super) fn between(
+    (from, before): &(Duration, DirectionObservation),
+    (to, after): &(Duration, DirectionObservation),
+) -> Live {
+    // The last is what belongs to no flow.
+    let flows = before.flows.iter().zip(&after.flows);
+    let flows_mbps = flows
+        .take(after.flows.len().saturating_sub(1))
+        .map(|(before, after)| {
+            let payload = after.payload_delivered - before.payload_delivered;
+            mbps(payload, *to - *from)
+        })
+        .collect();
+    let (before, after) = (before.total(), after.total());
+    let packets = after.data_delivered.packets - before.data_delivered.packets;
+    let delay_ns = after.delay_sum_ns - before.delay_sum_ns;
+    let arrived = after.data_arrived.packets - before.data_arrived.packets;
+    let dropped = after.data_dropped.packets - before.data_dropped.packets;
+    Live {
+        at: *to,
+        flows_mbps,
+        owd_ms: (packets > 0).then(|| delay_ns as f64 / packets as f64 / 1e6),
+        loss_rate: ratio(dropped, arrived),
+    }
+}
+
+/// The figures and the course. Whether they can be trusted is for the caller to say.
+pub(super) fn measure(
+    setup: &Setup<'_>,
+    observation: &Observation,
+    ends: &[FlowEnd],
+) -> (Run, Series) {
+    let flows: Vec<FlowRun> = setup
+        .flows
+        .iter()
+        .zip(&observation.forward.flows)
+        .zip(ends)
+        .map(|((flow, link), end)| measure_flow(flow, link, end))
+        .collect();
+    let series = course(setup, observation, ends);
+    let total = observation.forward.total();
+    let active = active(&setup.flows);
+    let seconds: Duration = active.iter().map(|(from, to)| *to - *from).sum();
+    let service = &setup.scenario.forward.service;
+    let offered: Option<f64> = active
+        .iter()
+        .map(|&(from, to)| service.capacity_bits(from, to))
+        .sum();
+    let payload = ends.iter().map(|end| end.payload).sum();
+    let samples = ends.iter().flat_map(|end| &end.samples);
+    let run = Run {
+        seconds: seconds.as_secs_f64(),
+        throughput_mbps: mbps(payload, seconds),
+        utilization: offered
+            .filter(|&bits| bits > 0.0)
+            .map(|bits| total.delivered.bytes as f64 * 8.0 / bits),
+        p95_owd_ms: p95_owd_ms(&total),
+        mean_owd_ms: mean_owd_ms(&total),
+        mean_rtt_ms: mean_rtt_ms(samples),
+        loss_rate: ratio(total.data_dropped.packets, total.data_arrived.packets),
+        retransmissions: flows.iter().map(|flow| flow.retransmissions).sum(),
+        decision_delay: flows
+            .iter()
+            .filter_map(|flow| flow.decision_delay)
+            .reduce(worse),
+        jain: common(&setup.flows).and_then(|(from, to)| {
+            let bins = bin_of(from)..bin_of(to);
+            let shares = series.flows.iter().map(|flow| {
+                let throughput = flow.throughput_mbps.get(bins.clone()).unwrap_or_default();
+                throughput.iter().sum()
+            });
+            statistics::jain(&shares.collect::<Vec<f64>>())
+        }),
+        convergence_s: convergence(&flows, &series),
+        flows,
+        ..Run::default()
+    };
+    (run, series)
+}
+
+fn measure_flow(flow: &FlowSetup<'_>, link: &FlowObservation, end: &FlowEnd) -> FlowRun {
+    FlowRun {
+        scheme: flow.scheme.name.clone(),
+        start_s: flow.start.as_secs_f64(),
+        stop_s: flow.stop.as_secs_f64(),
+        throughput_mbps: mbps(end.payload, flow.stop - flow.start),
+        p95_owd_ms: p95_owd_ms(link),
+        mean_owd_ms: mean_owd_ms(link),
+        mean_rtt_ms: mean_rtt_ms(&end.samples),
+        loss_rate: ratio(link.data_dropped.packets, link.data_arrived.packets),
+        retransmissions: end.retransmissions,
+        decision_delay: end.decision_delay,
+    }
+}
+
+fn course(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -> Series {
+    let forward = &observation.forward;
+    let bins = setup.seconds.as_nanos().div_ceil(BIN.as_nanos()) as usize;
+    let bins = bins.min(forward.bins.len());
+    let bin_s = BIN.as_secs_f64();
+    let recorded = &forward.bins[..bins];
+    let capacity = |bin: usize| {
+        let from = BIN * bin as u32;
+        let bits = setup
+            .scenario
+            .forward
+            .service
+            .capacity_bits(from, from + BIN);
+        bits.map(|bits| bits / bin_s / 1e6)
+    };
+    let flows = ends.iter().enumerate().map(|(index, end)| {
+        let mean = |value: fn(&Sample) -> f64| binned(&end.samples, bins, value);
+        FlowSeries {
+            throughput_mbps: recorded
+                .iter()
+                .map(|bin| mbps(bin.delivered_bytes[index], BIN))
+                .collect(),
+            cwnd: mean(|sample| f64::from(sample.cwnd)),
+            rtt_ms: mean(|sample| ms(sample.rtt)),
+        }
+    });
+    Series {
+        bin_s,
+        capacity_mbps: (0..bins).map(capacity).collect(),
+        delay_ms: recorded
+            .iter()
+            .map(|bin| (bin.delays > 0).then(|| bin.delay_sum_ns as f64 / bin.delays as f64 / 1e6))
+            .collect(),
+        queue_bytes: recorded.iter().map(|bin| bin.max_queue_bytes).collect(),
+        dropped: recorded.iter().map(|bin| bin.dropped).collect(),
+        flows: flows.collect(),
+    }
+}
+
+fn convergence(flows: &[FlowRun], series: &Series) -> Option<f64> {
+    let shares = flows.iter().zip(&series.flows).map(|(flow, series)| Share {
+        start_s: flow.start_s,
+        stop_s: flow.stop_s,
+        throughput: &series.throughput_mbps,
+    });
+    statistics::convergence(&shares.collect::<Vec<_>>(), series.bin_s)
+}
+
+/// When at least one flow runs: periods that do not touch, in order.
+fn active(flows: &[FlowSetup<'_>]) -> Vec<(Duration, Duration)> {
+    let mut spans: Vec<_> = flows.iter().map(|flow| (flow.start, flow.stop)).collect();
+    spans.sort_unstable();
+    let mut periods: Vec<(Duration, Duration)> = Vec::new();
+    for (start, stop) in spans {
+        match periods.last_mut() {
+            Some(last) if start <= last.1 => last.1 = last.1.max(stop),
+            _ => periods.push((start, stop)),
+        }
+    }
+    periods
+}
+
+/// When all flows run, if there are several and such a time.
+fn common(flows: &[FlowSetup<'_>]) -> Option<(Duration, Duration)> {
+    let from = flows.iter().map(|flow| flow.start).max()?;
+    let to = flows.iter().map(|flow| flow.stop).min()?;
+    (flows.len() > 1 && from < to).then_some((from, to))
+}
+
+/// The mean of the samples in each bin.
+fn binned(samples: &[Sample], bins: usize, value: fn(&Sample) -> f64) -> Vec<Option<f64>> {
+    let mut sums = vec![(0.0, 0_u32); bins];
+    for sample in samples {
+        if let Some((sum, count)) = sums.get_mut(bin_of(sample.at)) {
+            *sum += value(sample);
+            *count += 1;
+        }
+    }
+    let mean = |(sum, count)| (count > 0).then(|| sum / f64::from(count));
+    sums.into_iter().map(mean).collect()
+}
+
+/// Of the whole run the flow with the longest counts, as percentiles of parts do not add up.
+fn worse(one: DecisionDelay, other: DecisionDelay) -> DecisionDelay {
+    DecisionDelay {
+        decisions: one.decisions + other.decisions,
+        p50_us: one.p50_us.max(other.p50_us),
+        p99_us: one.p99_us.max(other.p99_us),
+        max_us: one.max_us.max(other.max_us),
+    }
+}
+
+fn p95_owd_ms(packets: &FlowObservation) -> Option<f64> {
+    packets.delay_quantile(0.95).map(ms)
+}
+
+fn mean_owd_ms(packets: &FlowObservation) -> Option<f64> {
+    packets.mean_delay().map(ms)
+}
+
+fn mean_rtt_ms<'a>(samples: impl IntoIterator<Item = &'a Sample>) -> Option<f64> {
+    let rtts: Vec<f64> = samples.into_iter().map(|sample| ms(sample.rtt)).collect();
+    statistics::mean(&rtts)
+}
+
+fn bin_of(at: Duration) -> usize {
+    (at.as_nanos() / BIN.as_nanos()) as usize
+}
+
+fn mbps(bytes: u64, time: Duration) -> f64 {
+    match time.is_zero() {
+        true => 0.0,
+        false => bytes as f64 * 8.0 / time.as_secs_f64() / 1e6,
+    }
+}
+
+/// Milliseconds.
+pub(super) fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use super::*;
+    use crate::evaluate::scheme::{Control, Scheme};
+
+    fn flow(start: u64, stop: u64) -> FlowSetup<'static> {
+        static CUBIC: LazyLock<Scheme> = LazyLock::new(|| Scheme {
+            name: "cubic".into(),
+            control: Control::Named,
+        });
+        FlowSetup {
+            scheme: &CUBIC,
+            start: Duration::from_secs(start),
+            stop: Duration::from_secs(stop),
+        }
+    }
+
+    fn seconds(periods: &[(Duration, Duration)]) -> Vec<(u64, u64)> {
+        let seconds = |&(from, to): &(Duration, Duration)| (from.as_secs(), to.as_secs());
+        periods.iter().map(seconds).collect()
+    }
+
+    #[test]
+    fn gaps_between_flows_do_not_count() {
+        let flows = [flow(20, 30), flow(0, 5), flow(3, 8), flow(4, 6)];
+        assert_eq!(seconds(&active(&flows)), [(0, 8), (20, 30)]);
+        assert_eq!(seconds(&active(&[flow(0, 5), flow(5, 9)])), [(0, 9)]);
+    }
+
+    #[test]
+    fn fairness_is_judged_while_all_flows_run() {
+        let of = |flows: &[FlowSetup<'_>]| common(flows).map(|period| seconds(&[period])[0]);
+        assert_eq!(of(&[flow(0, 30), flow(5, 30), flow(2, 20)]), Some((5, 20)));
+        assert_eq!(of(&[flow(0, 5), flow(5, 9)]), None);
+        assert_eq!(of(&[flow(0, 5)]), None, "alone there is nothing to share");
+    }
+
+    #[test]
+    fn samples_are_averaged_by_bin() {
+        let sample = |ms, cwnd| Sample {
+            at: Duration::from_millis(ms),
+            cwnd,
+            rtt: Duration::from_millis(7),
+        };
+        let samples = [
+            sample(0, 10),
+            sample(99, 20),
+            sample(200, 5),
+            sample(900, 1),
+        ];
+        let means = binned(&samples, 4, |sample| f64::from(sample.cwnd));
+        assert_eq!(means, [Some(15.0), None, Some(5.0), None]);
+    }
+}

@@ -1,0 +1,363 @@
+//! What sets a flow's window: a congestion control of the kernel or of the simulator, or a policy served by an agent.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use cc_core::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, Serving, SpecError};
+
+use crate::summary::Platform;
+use cc_sim::sim;
+
+/// What the running kernel offers by name (Documentation/networking/ip-sysctl.rst).
+const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
+
+/// The scheme that is served the policy of `--policy`.
+const LEARNED: &str = "rlcc";
+
+/// Longest name of a scheme: it becomes part of file names.
+const NAME_MAX: usize = 40;
+
+/// A congestion control under a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheme {
+    /// As `--schemes` has it; of `NAME=FILE.onnx` the name.
+    pub name: String,
+    /// What it is.
+    pub control: Control,
+}
+
+/// What sets the windows of a scheme's flows.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Control {
+    /// The congestion control of the scheme's name, of the kernel or of the simulator.
+    Named,
+    /// A policy.
+    Policy {
+        /// As `cc-agent run --policy` takes it.
+        spec: PolicySpec,
+        /// How actions are drawn, if not as its file asks.
+        serving: Option<Serving>,
+        /// SHA-256 of a policy file, in hexadecimal; none where the policy comes from no file.
+        sha256: Option<String>,
+    },
+}
+
+/// The congestion controls that are there by name: how to list them, and how to ask for one that is not in the list.
+#[derive(Clone, Copy, Debug)]
+pub struct Controls {
+    available: fn() -> Vec<String>,
+    load: fn(&str),
+    /// Whose they are, before the list, and what may help, behind it.
+    words: (&'static str, &'static str),
+}
+
+impl Controls {
+    /// Those of the running kernel; one that is missing may be a module.
+    pub const HOST: Self = Self {
+        available,
+        load: modprobe,
+        words: ("this kernel has", " (`modprobe tcp_NAME` may add more)"),
+    };
+
+    /// Those of the simulator.
+    pub const SIMULATOR: Self = Self {
+        available: simulated,
+        load: |_| {},
+        words: ("the simulator has", ""),
+    };
+
+    /// Those of a platform.
+    pub fn of(platform: Platform) -> Self {
+        match platform {
+            Platform::Kernel => Self::HOST,
+            Platform::Sim => Self::SIMULATOR,
+        }
+    }
+
+    fn have(self, name: &str) -> bool {
+        let listed = || (self.available)().iter().any(|known| known == name);
+        listed() || {
+            (self.load)(name);
+            listed()
+        }
+    }
+
+    fn listed(self) -> String {
+        let (whose, remedy) = self.words;
+        format!("{whose} {}{remedy}", (self.available)().join(", "))
+    }
+}
+
+impl Scheme {
+    /// Understands one scheme: one of `controls`, `rlcc` (which is `policy`), `random`, `heuristic`,
+    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read to the end, and served as `serving` says.
+    ///
+    /// # Errors
+    /// When there is no such scheme, or its policy file is refused.
+    pub fn parse(
+        word: &str,
+        policy: &PolicySpec,
+        serving: Option<Serving>,
+        controls: Controls,
+    ) -> Result<Self, SchemeError> {
+        let (name, spec) = match word.split_once('=') {
+            Some((name, file)) => (name, Some(labelled(word, name, file)?)),
+            None if word == LEARNED => (word, Some(policy.clone())),
+            None if word.starts_with("fixed:") || word == "random" || word == "heuristic" => {
+                (word, Some(word.parse()?))
+            }
+            None => (word, None),
+        };
+        let control = match spec {
+            Some(spec) => Control::policy(spec, serving)?,
+            None if is_control_name(word) && controls.have(word) => Control::Named,
+            None => {
+                return Err(SchemeError::Unknown {
+                    found: word.to_owned(),
+                    available: controls.listed(),
+                });
+            }
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            control,
+        })
+    }
+}
+
+impl Control {
+    fn policy(spec: PolicySpec, serving: Option<Serving>) -> Result<Self, SchemeError> {
+        let sha256 = match &spec {
+            PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
+                PolicyFile::parse(DEFAULT_POLICY)
+            })?),
+            PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
+            _ => None,
+        };
+        Ok(Self::Policy {
+            spec,
+            serving,
+            sha256,
+        })
+    }
+}
+
+/// Understands a list of schemes, separated by commas, each named once.
+///
+/// # Errors
+/// When one is unknown or named twice, or the list is empty.
+pub fn parse(
+    list: &str,
+    policy: &PolicySpec,
+    serving: Option<Serving>,
+    controls: Controls,
+) -> Result<Vec<Scheme>, SchemeError> {
+    let mut schemes: Vec<Scheme> = Vec::new();
+    let words = list
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty());
+    for word in words {
+        let scheme = Scheme::parse(word, policy, serving, controls)?;
+        if schemes.iter().any(|known| known.name == scheme.name) {
+            return Err(SchemeError::Twice { name: scheme.name });
+        }
+        schemes.push(scheme);
+    }
+    match schemes.is_empty() {
+        true => Err(SchemeError::Empty),
+        false => Ok(schemes),
+    }
+}
+
+/// Why a scheme cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemeError {
+    /// No scheme is named.
+    #[error("no scheme is named; give some, as in `--schemes rlcc,cubic`")]
+    Empty,
+    /// One is named twice.
+    #[error(
+        "the scheme `{name}` is named twice; give another policy a name of its own, as in `{name}-2=FILE.onnx`"
+    )]
+    Twice {
+        /// Its name.
+        name: String,
+    },
+    /// Neither the platform nor the agent has it.
+    #[error(
+        "no scheme is called `{found}`; {available}, and policies \
+         are `rlcc` (of --policy), `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
+    )]
+    Unknown {
+        /// What was asked for.
+        found: String,
+        /// What there is instead.
+        available: String,
+    },
+    /// A label that could not name a file.
+    #[error(
+        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` or `_`"
+    )]
+    Label {
+        /// The scheme.
+        found: String,
+    },
+    /// No policy by its name.
+    #[error(transparent)]
+    Policy(#[from] SpecError),
+    /// A policy file is refused.
+    #[error("{}: policy file refused: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: FileError,
+    },
+}
+
+fn labelled(word: &str, name: &str, file: &str) -> Result<PolicySpec, SchemeError> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(plain) {
+        return Err(SchemeError::Label {
+            found: word.to_owned(),
+        });
+    }
+    Ok(file.parse()?)
+}
+
+fn read(
+    path: &Path,
+    file: impl FnOnce() -> Result<PolicyFile, FileError>,
+) -> Result<String, SchemeError> {
+    let file = file().map_err(|source| SchemeError::File {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(file.summary().sha256.clone())
+}
+
+/// Whether the kernel could have a congestion control of this name (TCP_CA_NAME_MAX counts the closing zero).
+fn is_control_name(word: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..16).contains(&word.len()) && word.bytes().all(plain)
+}
+
+/// The congestion controls that the kernel has ready; none where it does not say.
+pub(super) fn available() -> Vec<String> {
+    let list = fs::read_to_string(AVAILABLE).unwrap_or_default();
+    list.split_whitespace().map(str::to_owned).collect()
+}
+
+fn simulated() -> Vec<String> {
+    sim::Control::NAMES.map(str::to_owned).to_vec()
+}
+
+fn modprobe(name: &str) {
+    // Where there is no such module, no modprobe or no right to it, the list stays as it is, and that tells.
+    let _ = Command::new("modprobe")
+        .arg("--quiet")
+        .arg(format!("tcp_{name}"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: Controls = Controls {
+        available: || vec!["reno".into(), "cubic".into()],
+        load: |_| {},
+        words: ("this kernel has", ""),
+    };
+
+    fn parsed(list: &str) -> Result<Vec<Scheme>, String> {
+        parse(list, &PolicySpec::Fixed(7), None, KERNEL).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_kind_is_understood() {
+        let schemes = parsed("cubic, rlcc,random,fixed:10,heuristic").expect("all exist");
+        let found: Vec<_> = schemes
+            .iter()
+            .map(|scheme| match &scheme.control {
+                Control::Named => format!("{}: by name", scheme.name),
+                Control::Policy { spec, .. } => format!("{}: {spec}", scheme.name),
+            })
+            .collect();
+        let expected = [
+            "cubic: by name",
+            "rlcc: fixed:7",
+            "random: random",
+            "fixed:10: fixed:10",
+            "heuristic: heuristic",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_policy_file_has_a_label_and_an_identity() {
+        let file = tempfile::Builder::new()
+            .suffix(".onnx")
+            .tempfile()
+            .expect("a scratch file");
+        fs::write(file.path(), DEFAULT_POLICY).expect("it is ours");
+        let word = format!("mine={}", file.path().display());
+        let mine = Scheme::parse(&word, &PolicySpec::Default, None, KERNEL).expect("a policy");
+        let learned = Scheme::parse("rlcc", &PolicySpec::Default, None, KERNEL).expect("a policy");
+        assert_eq!(
+            (mine.name.as_str(), learned.name.as_str()),
+            ("mine", "rlcc")
+        );
+        let sha256 = |scheme: &Scheme| match &scheme.control {
+            Control::Policy { sha256, .. } => sha256.clone().expect("it is a file"),
+            Control::Named => panic!("it is a policy"),
+        };
+        assert_eq!(sha256(&mine), sha256(&learned));
+        fs::write(file.path(), b"no policy").expect("it is ours");
+        let error = parsed(&word).expect_err("it is no policy");
+        assert!(
+            error.contains(&file.path().display().to_string()),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn mistakes_say_what_there_is() {
+        let refused = [
+            ("vegas", "this kernel has reno, cubic"),
+            ("../cubic", "this kernel has reno, cubic"),
+            ("fixed:0", "at least 1 packet"),
+            ("a/b=x.onnx", "NAME=FILE.onnx"),
+            ("mine=x.txt", "ends in .onnx"),
+            ("mine=/nowhere/x.onnx", "/nowhere/x.onnx"),
+            ("cubic,cubic", "named twice"),
+            (" ,", "no scheme is named"),
+        ];
+        for (list, expected) in refused {
+            let error = parsed(list).expect_err(list);
+            assert!(error.contains(expected), "{list}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_missing_control_may_be_a_module() {
+        use std::cell::Cell;
+        thread_local!(static LOADED: Cell<bool> = const { Cell::new(false) });
+        let kernel = Controls {
+            available: || match LOADED.get() {
+                true => vec!["reno".into(), "vegas".into()],
+                false => vec!["reno".into()],
+            },
+            load: |name| LOADED.set(name == "vegas"),
+            words: ("this kernel has", ""),
+        };
+        assert!(Scheme::parse("vegas", &PolicySpec::Default, None, kernel).is_ok());
+    }
+}

@@ -1,0 +1,218 @@
+//! Evaluations in the simulator, from end to end.
+
+use super::*;
+use cc_sim::scenario;
+
+/// 12 Mbit/s, a BDP of queue, an RTT of 20 ms.
+const SMALL: &str = "
+[[scenario]]
+name = \"small\"
+rate_mbps = 12
+delay_ms = 10
+loss = 0.001
+queue = { bdp = 1 }
+";
+
+/// Two flows, the second one cubic and later.
+const SHARED: &str = "
+[[scenario]]
+name = \"shared\"
+rate_mbps = 12
+delay_ms = 10
+queue = { bdp = 1 }
+
+[[scenario.flow]]
+
+[[scenario.flow]]
+start_s = 1
+stop_s = 2.5
+scheme = \"cubic\"
+";
+
+fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation {
+    let policy = PolicySpec::Default;
+    Evaluation {
+        on: Platform::Sim,
+        schemes: parse_schemes(schemes, &policy, None, Controls::SIMULATOR).expect("all are there"),
+        scenarios: scenario::parse(links, "links.toml".as_ref()).expect("they are good"),
+        policy,
+        serving: None,
+        seconds: Duration::from_secs(3),
+        runs: 2,
+        seed: 1,
+        jobs: Jobs::Auto,
+        dir: dir.path().to_owned(),
+        fresh: false,
+        agent: None,
+        record: None,
+        command: "test".into(),
+    }
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a scratch directory")
+}
+
+fn done(evaluation: &Evaluation) -> Outcome {
+    evaluate(evaluation, &AtomicBool::new(false), |_| {}).expect("it needs nothing")
+}
+
+#[test]
+fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
+    let dir = scratch();
+    let outcome = done(&evaluation(SMALL, "reno,fixed:10", &dir));
+    assert!(outcome.report_path.is_file() && outcome.summary_path.is_file());
+    assert_eq!(outcome.summary.settings.on, Platform::Sim);
+    let runs = &outcome.summary.runs;
+    let order: Vec<_> = runs
+        .iter()
+        .map(|run| (run.scheme.as_str(), run.run))
+        .collect();
+    assert_eq!(
+        order,
+        [("reno", 0), ("reno", 1), ("fixed:10", 0), ("fixed:10", 1)]
+    );
+    for run in runs {
+        assert!(run.is_valid() && run.validity.attempts == 1);
+        assert_eq!((run.seconds, run.flows.len()), (3.0, 1));
+        let p95 = run.p95_owd_ms.expect("packets were delivered");
+        assert!((10.0..40.0).contains(&p95), "{p95}");
+        assert!(run.mean_owd_ms < run.p95_owd_ms);
+        assert!(run.mean_rtt_ms.expect("it was sampled") >= 20.0);
+        assert!((0.0..0.05).contains(&run.loss_rate), "{}", run.loss_rate);
+        let share = run.utilization.expect("the link has a rate");
+        assert!(
+            (run.throughput_mbps / 12.0..1.0).contains(&share),
+            "{share}"
+        );
+    }
+    // Ten segments of 1448 bytes each 21 ms, as the packet's own time counts too.
+    let fixed = &runs[2];
+    assert!((4.5..5.8).contains(&fixed.throughput_mbps), "{fixed:?}");
+    let delay = fixed.decision_delay.expect("an agent served it");
+    assert!((20..=30).contains(&delay.decisions), "{delay:?}");
+    assert!(delay.p50_us > 0.0 && delay.max_us < 100_000.0, "{delay:?}");
+    assert_eq!(runs[0].decision_delay, None);
+    assert_ne!(
+        runs[0].loss_rate, runs[1].loss_rate,
+        "each run has chance of its own"
+    );
+    let file = std::fs::read_to_string(dir.path().join("runs/small.fixed:10.0.json"));
+    let file: RunFile = serde_json::from_str(&file.expect("a file")).expect("a run's");
+    assert_eq!(file.series.capacity_mbps.len(), 30);
+    let cwnd = &file.series.flows[0].cwnd;
+    assert_eq!(cwnd[20..], [Some(10.0); 10]);
+}
+
+/// Two links with a queue of five BDPs: 12 Mbit/s at 20 ms, and 40 Mbit/s at 60 ms.
+const DEEP: &str = "
+[[scenario]]
+name = \"short\"
+rate_mbps = 12
+delay_ms = 10
+queue = { bdp = 5 }
+
+[[scenario]]
+name = \"long\"
+rate_mbps = 40
+delay_ms = 30
+queue = { bdp = 5 }
+";
+
+#[test]
+fn the_default_policy_fills_a_link_and_not_its_queue() {
+    let dir = scratch();
+    let evaluation = Evaluation {
+        seconds: Duration::from_secs(15),
+        runs: 1,
+        ..evaluation(DEEP, "rlcc,cubic,random", &dir)
+    };
+    let runs = done(&evaluation).summary.runs;
+    for (scenario, delay_ms) in [("short", 10.0), ("long", 30.0)] {
+        let of = |scheme: &str| {
+            let mut runs = runs.iter().filter(|run| run.scenario == scenario);
+            runs.find(|run| run.scheme == scheme).expect("it ran")
+        };
+        let (rlcc, cubic, random) = (of("rlcc"), of("cubic"), of("random"));
+        let share = rlcc.utilization.expect("the link has a rate");
+        assert!(share > 0.8, "{rlcc:?}");
+        // The link drains a BDP in one RTT.
+        let queueing = |run: &Run| run.mean_owd_ms.expect("packets were delivered") - delay_ms;
+        assert!(queueing(rlcc) < 2.0 * delay_ms, "{rlcc:?}");
+        assert!(2.0 * queueing(rlcc) < queueing(cubic), "{rlcc:?} {cubic:?}");
+        let power = |run: &Run| run.throughput_mbps / run.p95_owd_ms.unwrap_or(f64::INFINITY);
+        assert!(power(rlcc) > 1.5 * power(random), "{rlcc:?} {random:?}");
+    }
+}
+
+#[test]
+fn the_same_runs_are_kept_and_others_are_the_same() {
+    let dir = scratch();
+    let first = evaluation(SMALL, "bbr,random", &dir);
+    let runs = done(&first).summary.runs;
+    let mut begun = None;
+    let again = evaluate(&first, &AtomicBool::new(false), |event| {
+        if let Event::Begun { left, kept } = event {
+            begun = Some((left, kept));
+        }
+    });
+    assert_eq!(begun, Some((0, 4)));
+    // JSON may take the last digit.
+    let kept = again.expect("nothing to do").summary.runs;
+    let counts = |runs: &[Run]| {
+        runs.iter()
+            .map(|run| run.retransmissions)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&kept), counts(&runs));
+    let fresh = Evaluation {
+        fresh: true,
+        ..first.clone()
+    };
+    assert_eq!(done(&fresh).summary.runs, runs);
+    let kernel = Evaluation {
+        on: Platform::Kernel,
+        ..first
+    };
+    let error = evaluate(&kernel, &AtomicBool::new(false), |_| {}).expect_err("not of the kernel");
+    assert!(error.to_string().contains("in the simulator"), "{error}");
+}
+
+#[test]
+fn flows_have_their_times_and_schemes() {
+    let dir = scratch();
+    let outcome = done(&evaluation(SHARED, "copa", &dir));
+    let run = &outcome.summary.runs[0];
+    let flows: Vec<_> = run
+        .flows
+        .iter()
+        .map(|flow| (flow.scheme.as_str(), flow.start_s, flow.stop_s))
+        .collect();
+    assert_eq!(flows, [("copa", 0.0, 3.0), ("cubic", 1.0, 2.5)]);
+    let [copa, cubic] = &run.flows[..] else {
+        panic!("two flows");
+    };
+    let bits = 3.0 * copa.throughput_mbps + 1.5 * cubic.throughput_mbps;
+    assert!((run.throughput_mbps - bits / 3.0).abs() < 1e-9);
+    assert!(cubic.throughput_mbps > 1.0 && run.jain.is_some());
+}
+
+#[test]
+fn a_cancelled_evaluation_has_no_half_runs() {
+    let dir = scratch();
+    let outcome = evaluate(
+        &evaluation(SMALL, "cubic", &dir),
+        &AtomicBool::new(true),
+        |_| {},
+    );
+    let outcome = outcome.expect("nothing failed");
+    assert!(outcome.cancelled && outcome.summary.runs.is_empty());
+}
+
+#[test]
+fn what_the_simulator_lacks_is_named_with_what_it_has() {
+    let error = parse_schemes("vegas", &PolicySpec::Default, None, Controls::SIMULATOR);
+    let error = error.expect_err("it has none").to_string();
+    assert!(error.contains("the simulator has reno, cubic, "), "{error}");
+    assert!(error.contains("fixed:N"), "{error}");
+}

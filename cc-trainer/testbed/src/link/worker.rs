@@ -1,0 +1,447 @@
+//! One direction of a link: reads packets from a device, has the path model say what becomes of them, and writes
+//! them to the other device when they are due.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::AsFd,
+    sync::{Arc, mpsc},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, ppoll},
+    sys::{
+        eventfd::{EfdFlags, EventFd},
+        time::{TimeSpec, TimeValLike},
+    },
+};
+
+use super::{
+    Classifier, LinkError, carried::Carried, classify::Class, lateness::ContentionMeter, tun::Tun,
+};
+use cc_sim::{
+    path::{Direction, Event, Nanos, Packet, Volume},
+    scenario::{self, MTU},
+};
+
+/// Most that a packet may go out before it is due, and so how much earlier than due the model hands it over.
+///
+/// A thread that waits wakes up late, by 20 to 130 µs here, depending on how deep the processor sleeps. A packet meets
+/// that twice: when it is read and when it is due. So the thread watches how late its timer is and sets it twice as
+/// much early ([`Alarm`]). What is due within that time goes out when the thread wakes: the errors cancel out on the
+/// average, and nothing spins.
+const LEAD: Duration = Duration::from_micros(300);
+
+/// Packets read before due ones are looked after again.
+const BATCH: usize = 16;
+
+/// Up to this rate a thread has time left and may take precedence over everything else. Above it would starve its
+/// host, and the kernel's throttling of real-time threads would stop it for 50 ms at a time.
+const REAL_TIME_BITS_PER_SECOND: f64 = 200e6;
+
+/// Which way a direction leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Toward {
+    Far,
+    Near,
+}
+
+/// What a thread needs to know.
+pub(super) struct Plan {
+    /// The model, made by [`with_lead`].
+    pub(super) path: Direction<Body>,
+    /// How much earlier the model delivers.
+    pub(super) lead: Duration,
+    pub(super) from: Arc<Tun>,
+    pub(super) to: Arc<Tun>,
+    pub(super) classifier: Classifier,
+    pub(super) toward: Toward,
+    /// Mean rate to be expected; none when nothing limits it.
+    pub(super) bits_per_second: Option<f64>,
+}
+
+/// What travels through the model.
+pub(super) struct Body {
+    content: Box<[u8; MTU as usize]>,
+    payload: u32,
+}
+
+impl Body {
+    fn new() -> Self {
+        Self {
+            content: Box::new([0; MTU as usize]),
+            payload: 0,
+        }
+    }
+}
+
+/// A running thread.
+pub(super) struct Worker {
+    thread: Option<JoinHandle<Result<Carried, io::Error>>>,
+    orders: mpsc::Sender<Order>,
+    /// Readable when there are orders.
+    bell: Arc<EventFd>,
+}
+
+enum Order {
+    Start(Instant),
+    Report(mpsc::Sender<Carried>),
+    Stop,
+}
+
+/// The model of a direction whose packets come out earlier than they should by the lead returned with it, so that
+/// the thread wakes in time. The lead is taken from the propagation delay and so never exceeds it.
+pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Duration) {
+    let mut model = model.clone();
+    let delays = || model.delay.changes.iter().map(|change| change.delay);
+    let lead = delays().fold(LEAD.min(model.delay.base), Duration::min);
+    model.delay.base -= lead;
+    for change in &mut model.delay.changes {
+        change.delay -= lead;
+    }
+    (model, lead)
+}
+
+impl Worker {
+    /// Starts the thread; the scenario's clock waits for [`start`](Self::start).
+    pub(super) fn spawn(plan: Plan) -> Result<Self, LinkError> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let bell = EventFd::from_value_and_flags(0, flags)
+            .map(Arc::new)
+            .map_err(|error| LinkError::Thread(error.into()))?;
+        let (orders, incoming) = mpsc::channel();
+        let name = match plan.toward {
+            Toward::Far => "link forward",
+            Toward::Near => "link reverse",
+        };
+        let thread_bell = Arc::clone(&bell);
+        let thread = thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                prefer_this_thread(plan.bits_per_second);
+                Emulator::new(plan, incoming, thread_bell).run()
+            })
+            .map_err(LinkError::Thread)?;
+        Ok(Self {
+            thread: Some(thread),
+            orders,
+            bell,
+        })
+    }
+
+    pub(super) fn start(&self, origin: Instant) {
+        self.order(Order::Start(origin));
+    }
+
+    pub(super) fn snapshot(&self) -> Carried {
+        let (answer, report) = mpsc::channel();
+        self.order(Order::Report(answer));
+        report
+            .recv()
+            .expect("the thread answers until it is stopped")
+    }
+
+    pub(super) fn stop(&self) {
+        self.order(Order::Stop);
+    }
+
+    pub(super) fn finish(mut self) -> Result<Carried, LinkError> {
+        self.stop();
+        let thread = self.thread.take().expect("only this and drop take it");
+        match thread.join() {
+            Ok(result) => result.map_err(LinkError::Broken),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // A thread that has ended needs no orders.
+        if self.orders.send(order).is_ok() {
+            // Fails only when the counter is full, and then the bell rings already.
+            let _ = self.bell.write(1);
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop();
+        if let Some(thread) = self.thread.take() {
+            // Its devices must be gone when this is; how it fared nobody wants to know any more.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's state.
+struct Emulator {
+    plan: Plan,
+    lead: Nanos,
+    orders: mpsc::Receiver<Order>,
+    bell: Arc<EventFd>,
+    meter: Option<ContentionMeter>,
+    carried: Carried,
+    /// What the model has delivered, with its due time and its arrival.
+    ready: VecDeque<(Nanos, Nanos, Packet<Body>)>,
+    alarm: Alarm,
+    /// To be used again.
+    spare: Vec<Body>,
+}
+
+impl Emulator {
+    fn new(plan: Plan, orders: mpsc::Receiver<Order>, bell: Arc<EventFd>) -> Self {
+        Self {
+            lead: plan.lead.as_nanos() as Nanos,
+            carried: Carried::new(usize::from(plan.classifier.flows) + 1),
+            orders,
+            bell,
+            // Without it a run is judged by its lateness alone.
+            meter: ContentionMeter::of_this_thread().ok(),
+            ready: VecDeque::new(),
+            alarm: Alarm { lateness: 0 },
+            spare: Vec::new(),
+            plan,
+        }
+    }
+
+    /// Works until told to stop. When a device breaks it does nothing more until then, and that is the result.
+    fn run(mut self) -> io::Result<Carried> {
+        let Some(origin) = self.wait_for_start() else {
+            return Ok(self.carried);
+        };
+        let clock = move || origin.elapsed().as_nanos() as Nanos;
+        let contention_before = self.contention();
+        let (drops_before, mut failure) = match self.plan.from.ring_drops() {
+            Ok(drops) => (drops, None),
+            Err(error) => (0, Some(error)),
+        };
+        loop {
+            let more = match failure {
+                None => self.carry(&clock).unwrap_or_else(|error| {
+                    failure = Some(error);
+                    false
+                }),
+                Some(_) => false,
+            };
+            if !self.bell_rang(more, failure.is_some(), &clock)? {
+                continue;
+            }
+            let stop = loop {
+                let report = match self.orders.try_recv() {
+                    Ok(Order::Start(_)) => continue,
+                    Ok(Order::Report(report)) => Some(report),
+                    Ok(Order::Stop) | Err(mpsc::TryRecvError::Disconnected) => None,
+                    Err(mpsc::TryRecvError::Empty) => break false,
+                };
+                let now = clock();
+                let (packets, bytes) = self.plan.path.backlog();
+                self.carried.packets.backlog = Volume {
+                    packets: u64::from(packets),
+                    bytes,
+                };
+                self.carried.packets.elapsed = Duration::from_nanos(now);
+                self.carried.host.contention = self.contention().since(contention_before);
+                match self.plan.from.ring_drops() {
+                    Ok(drops) => self.carried.host.ring_drops = drops - drops_before,
+                    Err(error) => failure = failure.or(Some(error)),
+                }
+                let Some(report) = report else {
+                    self.carried.packets.close(now);
+                    break true;
+                };
+                // Whoever asked may have given up.
+                let _ = report.send(self.carried.counters());
+            };
+            if stop {
+                return match failure {
+                    None => Ok(self.carried),
+                    Some(error) => Err(error),
+                };
+            }
+        }
+    }
+
+    /// Scenario time 0; none when told to stop before.
+    fn wait_for_start(&mut self) -> Option<Instant> {
+        loop {
+            match self.orders.recv() {
+                Ok(Order::Start(origin)) => return Some(origin),
+                Ok(Order::Report(report)) => {
+                    let _ = report.send(self.carried.counters());
+                }
+                Ok(Order::Stop) | Err(mpsc::RecvError) => return None,
+            }
+        }
+    }
+
+    /// Writes what is due and reads what has come; whether more may have come.
+    fn carry(&mut self, clock: &impl Fn() -> Nanos) -> io::Result<bool> {
+        self.deliver(clock);
+        for _ in 0..BATCH {
+            let mut body = self.spare.pop().unwrap_or_else(Body::new);
+            let length = match self.plan.from.read(&mut body.content[..]) {
+                Ok(length) => length,
+                Err(error) => {
+                    self.spare.push(body);
+                    return match error.kind() {
+                        io::ErrorKind::WouldBlock => Ok(false),
+                        io::ErrorKind::Interrupted => Ok(true),
+                        _ => Err(error),
+                    };
+                }
+            };
+            let now = clock();
+            let Class { flow, payload } = self
+                .plan
+                .classifier
+                .classify(&body.content[..length], self.plan.toward);
+            let bytes = length as u32;
+            body.payload = payload;
+            self.carried
+                .packets
+                .arrived(usize::from(flow), bytes, payload);
+            self.plan.path.offer(now, Packet { bytes, flow, body });
+            self.carried.packets.queued(now, self.plan.path.backlog().1);
+        }
+        Ok(true)
+    }
+
+    /// Writes what is due, and takes note of what was dropped.
+    fn deliver(&mut self, clock: &impl Fn() -> Nanos) {
+        let mut now = clock();
+        while let Some(event) = self.plan.path.poll(now) {
+            match event {
+                Event::Delivered {
+                    at,
+                    arrived,
+                    packet,
+                    ..
+                } => self.ready.push_back((at + self.lead, arrived, packet)),
+                Event::Dropped { at, cause, packet } => {
+                    let (flow, payload) = (usize::from(packet.flow), packet.body.payload);
+                    self.carried
+                        .packets
+                        .dropped(at, flow, packet.bytes, payload, cause);
+                    self.spare.push(packet.body);
+                }
+            }
+        }
+        let early = self.alarm.early(self.lead);
+        while let Some((due, arrived, packet)) =
+            self.ready.pop_front_if(|(due, ..)| *due <= now + early)
+        {
+            let bytes = &packet.body.content[..packet.bytes as usize];
+            now = clock();
+            match self.plan.to.write(bytes) {
+                Ok(()) => {
+                    self.carried.host.lateness.record(due, now);
+                    let (flow, payload) = (usize::from(packet.flow), packet.body.payload);
+                    let delay = now.saturating_sub(arrived);
+                    self.carried
+                        .packets
+                        .delivered(now, flow, packet.bytes, payload, delay);
+                }
+                Err(_) => self.carried.host.refused += 1,
+            }
+            self.spare.push(packet.body);
+        }
+    }
+
+    /// When there is something to be done next, if nothing comes before.
+    fn next(&self) -> Option<Nanos> {
+        let early = self.alarm.early(self.lead);
+        let ready = self.ready.front().map(|(due, ..)| due - early);
+        // What the model hands over before it is needed just waits here; so does the thread for it.
+        let coming = self
+            .plan
+            .path
+            .next()
+            .map(|at| at.saturating_add(self.lead - early));
+        [ready, coming].into_iter().flatten().min()
+    }
+
+    /// Waits until there is something to do (unless there is `more` already); whether that is an order.
+    fn bell_rang(
+        &mut self,
+        more: bool,
+        broken: bool,
+        clock: &impl Fn() -> Nanos,
+    ) -> io::Result<bool> {
+        let next = self.next();
+        let wait = match (more, broken, next) {
+            (true, ..) => Some(0),
+            (_, true, _) | (_, _, None) => None,
+            (_, _, Some(next)) => Some(next.saturating_sub(clock())),
+        };
+        // A wait of years does not fit the kernel's type.
+        let wait = wait
+            .and_then(|ns| i64::try_from(ns).ok())
+            .map(TimeSpec::nanoseconds);
+        let mut events = [
+            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.plan.from.as_fd(), PollFlags::POLLIN),
+        ];
+        let watched = if broken { 1 } else { 2 };
+        match ppoll(&mut events[..watched], wait, None) {
+            Ok(0) => {
+                if let Some(next) =
+                    next.filter(|_| wait.is_some_and(|wait| wait.num_nanoseconds() > 0))
+                {
+                    self.alarm.rang(clock().saturating_sub(next));
+                }
+            }
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let rang = events[0].any().unwrap_or(false);
+        if rang {
+            // Cannot fail: it was readable and nobody else reads it.
+            let _ = self.bell.read();
+        }
+        Ok(rang)
+    }
+
+    fn contention(&self) -> super::Contention {
+        self.meter
+            .as_ref()
+            .and_then(|meter| meter.read().ok())
+            .unwrap_or_default()
+    }
+}
+
+/// How late the thread wakes when its timer has run out.
+struct Alarm {
+    /// Moving average, ns.
+    lateness: Nanos,
+}
+
+impl Alarm {
+    /// How much earlier than needed it is to be set.
+    fn early(&self, most: Nanos) -> Nanos {
+        (2 * self.lateness).min(most)
+    }
+
+    /// It was so late. What the processor was busy with something else for counts as the most there is to be expected.
+    fn rang(&mut self, late: Nanos) {
+        let late = late.min(LEAD.as_nanos() as Nanos);
+        self.lateness = (15 * self.lateness + late) / 16;
+    }
+}
+
+/// Timers to the nanosecond, and precedence over ordinary threads. Each as far as the host allows: what it refuses
+/// shows as lateness.
+fn prefer_this_thread(bits_per_second: Option<f64>) {
+    // SAFETY: takes integers only.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
+    if bits_per_second.is_some_and(|rate| rate <= REAL_TIME_BITS_PER_SECOND) {
+        let priority = libc::sched_param { sched_priority: 10 };
+        // SAFETY: reads one sched_param; 0 is the calling thread.
+        if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
+            return;
+        }
+    }
+    // SAFETY: takes integers only; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+}
