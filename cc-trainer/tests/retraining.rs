@@ -285,7 +285,7 @@ fn observed_flows_are_learned_from_without_probabilities() {
         FLOWS as usize * DECISIONS
     );
     assert!(
-        output.contains("by observed:cubic") && output.contains(&expected),
+        output.contains("of observed:cubic") && output.contains(&expected),
         "{output}"
     );
     place.write("small.toml", SMALL);
