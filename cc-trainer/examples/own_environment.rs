@@ -100,7 +100,7 @@ impl Environment for Pipe {
         }
     }
 
-    // A turn asks for an action and reports the previous one's outcome. Turn and observation buffers
+    // A turn asks for an action and reports the previous one's outcome. The turn and its buffers
     // are reused, so every field is written.
     fn next(&mut self, turn: &mut Turn) {
         turn.seat = 0;
@@ -170,7 +170,7 @@ fn main() -> anyhow::Result<()> {
     let (batch, unroll) = (settings.batch, settings.unroll);
     let mut learner = Learner::new(device, settings, RewardStatistics::new(spec.tasks), 0);
 
-    // The policy as the actor uses it: a copy of the parameters with the number of updates before it.
+    // The policy as the actor uses it: the parameters, and the number of updates before them.
     let snapshot = |version: u64, parameters: &[f32]| {
         let weights = Weights::new(&shape, parameters);
         Arc::new(Snapshot { version, weights })
