@@ -8,7 +8,10 @@ pub(crate) const LONG_RUST_LINES: usize = 636;
 
 /// Markdown lines that may be longer than [`COLUMNS`]; tables, code blocks and lines with a URL are
 /// not counted.
-pub(crate) const LONG_MARKDOWN_LINES: usize = 47;
+pub(crate) const LONG_MARKDOWN_LINES: usize = 0;
+
+/// The directory of the files that commands of the project wrote, which are not checked.
+pub(crate) const GENERATED: &str = "docs/results";
 
 /// A paragraph of documentation is short when it has at most this many words.
 pub(crate) const SHORT_DOC_WORDS: usize = 4;
