@@ -20,7 +20,7 @@ mod tests;
 pub use agent::{Agent, AgentError, Agents, Delays};
 pub use run::{FlowSetup, Live, RunError, Setup, run};
 pub use schedule::{Job, Jobs, Schedule, cost, interleaved};
-pub use scheme::{Control, Controls, Scheme, SchemeError, parse as parse_schemes};
+pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as parse_schemes};
 pub use store::{Store, StoreError, digest, key};
 pub use traffic::TrafficError;
 
@@ -33,10 +33,7 @@ use std::{
 
 use cc_core::policy::{PolicySpec, Serving};
 
-use crate::{
-    report,
-    summary::{self, Host, Platform, Run, RunFile, Summary},
-};
+use crate::summary::{self, Host, Platform, Run, RunFile, Summary};
 use cc_sim::scenario::Scenario;
 use plan::Plan;
 use work::{Progress, work};
@@ -114,8 +111,8 @@ pub struct Outcome {
     pub summary: Summary,
     /// Where `summary.json` is.
     pub summary_path: PathBuf,
-    /// Where `report.html` is.
-    pub report_path: PathBuf,
+    /// The runs with their time series, in the order of their jobs: what a report is drawn from.
+    pub runs: Vec<RunFile>,
     /// Whether it was ended early.
     pub cancelled: bool,
 }
@@ -173,9 +170,6 @@ pub enum EvaluateError {
         /// Why.
         source: Box<RunError>,
     },
-    /// The report could not be written.
-    #[error(transparent)]
-    Report(#[from] report::ReportError),
 }
 
 impl Outcome {
@@ -254,26 +248,24 @@ pub fn evaluate(
     let summary = summary(&results);
     store.keep_summary(&summary)?;
     store.keep_table(&summary)?;
-    let files: Vec<RunFile> = results.into_values().collect();
-    report::write(&evaluation.dir, &summary, &files)?;
     Ok(Outcome {
         summary,
-        summary_path: store.summary(),
-        report_path: evaluation.dir.join("report.html"),
+        summary_path: store.summary_path(),
+        runs: results.into_values().collect(),
         cancelled: cancel.load(Ordering::Relaxed),
     })
 }
 
 fn start_agents(plan: &Plan<'_>, store: &Store) -> Result<Agents, EvaluateError> {
-    let mut served = plan.served().peekable();
-    if plan.on() == Platform::Sim || served.peek().is_none() {
+    let mut policies = plan.policies().peekable();
+    if plan.on() == Platform::Sim || policies.peek().is_none() {
         return Ok(Agents::default());
     }
     let program = agent::find(plan.agent())?;
     Ok(Agents::start(
         &program,
-        served,
-        &store.logs(),
+        policies,
+        &store.logs_dir(),
         plan.record(),
     )?)
 }

@@ -8,12 +8,14 @@ mod classify;
 mod lateness;
 mod namespace;
 mod tun;
+mod way;
 mod worker;
 
 pub use carried::{HostEffects, LinkObservation};
 pub use classify::Classifier;
 pub use lateness::{Contention, Disturbance, Lateness, Limits};
 pub use namespace::Namespace;
+pub use way::Way;
 
 use std::{
     io,
@@ -26,7 +28,7 @@ use std::{
 use cc_sim::{path::Direction, scenario::Scenario};
 
 use tun::Tun;
-use worker::{Plan, Toward, Worker};
+use worker::{Plan, Worker};
 
 /// An emulated link between two network namespaces.
 ///
@@ -66,7 +68,7 @@ impl Link {
         let rates =
             [&scenario.forward, &scenario.reverse].map(|way| way.service.mean_bits_per_second());
         let fastest = rates.into_iter().flatten().reduce(f64::max);
-        let worker = |model, from: &Arc<Tun>, to: &Arc<Tun>, toward, seed| {
+        let worker = |model, from: &Arc<Tun>, to: &Arc<Tun>, way, seed| {
             let (model, lead) = worker::with_lead(model);
             Worker::spawn(Plan {
                 path: Direction::new(&model, &extra_delay, seed),
@@ -74,7 +76,7 @@ impl Link {
                 from: Arc::clone(from),
                 to: Arc::clone(to),
                 classifier,
-                toward,
+                way,
                 bits_per_second: fastest,
             })
         };
@@ -83,7 +85,7 @@ impl Link {
                 &scenario.forward,
                 &near_device,
                 &far_device,
-                Toward::Far,
+                Way::Forward,
                 seed,
             )?,
             // Another stream of the generator than the forward direction's.
@@ -91,7 +93,7 @@ impl Link {
                 &scenario.reverse,
                 &far_device,
                 &near_device,
-                Toward::Near,
+                Way::Reverse,
                 !seed,
             )?,
         })

@@ -5,9 +5,8 @@ use std::{
     env,
     ffi::OsString,
     fs, io,
-    io::Read,
-    net::{Shutdown, SocketAddr},
-    os::unix::{net::UnixStream, process::CommandExt},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Mutex,
@@ -15,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_core::agent::FlowView;
+use cc_client::{StatusError, fetch_within};
+use cc_core::status::{Snapshot, default_socket};
 use nix::{
     sys::{
         prctl,
@@ -23,14 +23,11 @@ use nix::{
     },
     unistd::{Pid, getppid},
 };
-use serde::Deserialize;
 
-use super::scheme::{self, Control, Scheme};
+use super::scheme::{self, ServedPolicy};
 
 /// The program that serves policies.
 const PROGRAM: &str = "cc-agent";
-/// Where agents have their status sockets.
-const SOCKETS: &str = "/run/cc-agent";
 /// How long an agent may take to load its policy and its datapath.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 /// How long an agent may take to unregister.
@@ -124,24 +121,28 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
 pub struct Agents(BTreeMap<String, Agent>);
 
 impl Agents {
-    /// Starts an agent for each scheme that is a policy and waits until all are ready. Their logs go to `logs`, their
-    /// recordings, if any, to directories of the schemes' names in `record`.
+    /// Starts an agent for each policy, given with the name of its scheme, and waits until all are
+    /// ready. The agents log to files in `logs`; with `record` each one records to a subdirectory
+    /// that has the scheme's name.
     ///
     /// # Errors
-    /// When one cannot be started, or ends instead of being ready.
+    ///
+    /// Returns an error when an agent cannot be started, or when it ends or is not ready in time.
     pub fn start<'a>(
         program: &Path,
-        schemes: impl IntoIterator<Item = &'a Scheme>,
+        policies: impl IntoIterator<Item = (&'a str, &'a ServedPolicy)>,
         logs: &Path,
         record: Option<&Path>,
     ) -> Result<Self, AgentError> {
         let mut agents = Self::default();
-        for (number, scheme) in schemes.into_iter().enumerate() {
+        for (number, (scheme, policy)) in policies.into_iter().enumerate() {
             let name = format!("rl{}x{number}", std::process::id());
-            if let Some(arguments) = arguments(scheme, &name, record) {
-                let agent = Agent::spawn(program, name, &arguments, logs, &scheme.name)?;
-                agents.0.insert(scheme.name.clone(), agent);
+            let mut arguments = arguments(policy, &name);
+            if let Some(record) = record {
+                arguments.extend(["--record".into(), record.join(scheme).into()]);
             }
+            let agent = Agent::spawn(program, name, &arguments, logs, scheme)?;
+            agents.0.insert(scheme.to_owned(), agent);
         }
         let deadline = Instant::now() + START_PATIENCE;
         for (scheme, agent) in &agents.0 {
@@ -190,7 +191,7 @@ impl Agent {
         };
         let output = fs::File::create(&log).map_err(start(&log))?;
         let copy = output.try_clone().map_err(start(&log))?;
-        let socket = Path::new(SOCKETS).join(format!("{control}.sock"));
+        let socket = default_socket(&control);
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -245,13 +246,8 @@ impl Agent {
         })
     }
 
-    fn status(&self) -> io::Result<Status> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-        stream.shutdown(Shutdown::Write)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(serde_json::from_slice(&answer)?)
+    fn status(&self) -> Result<Snapshot, StatusError> {
+        fetch_within(&self.socket, ANSWER_PATIENCE)
     }
 
     fn wait_until_ready(&self, scheme: &str, deadline: Instant) -> Result<(), AgentError> {
@@ -316,26 +312,14 @@ impl Drop for Agent {
     }
 }
 
-/// What the agent that serves a scheme under `name` is told; none for a scheme that is no policy.
-fn arguments(scheme: &Scheme, name: &str, record: Option<&Path>) -> Option<Vec<OsString>> {
-    let Control::Policy { spec, serving, .. } = &scheme.control else {
-        return None;
-    };
+/// Command-line arguments of the agent that serves `policy` as the congestion control `name`.
+fn arguments(policy: &ServedPolicy, name: &str) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["run", "--plain", "--name", name].map(Into::into).into();
-    arguments.extend(["--policy".into(), spec.to_string().into()]);
-    if let Some(serving) = serving {
+    arguments.extend(["--policy".into(), policy.spec.to_string().into()]);
+    if let Some(serving) = policy.serving {
         arguments.extend(["--serving".into(), serving.to_string().into()]);
     }
-    if let Some(record) = record {
-        arguments.extend(["--record".into(), record.join(&scheme.name).into()]);
-    }
-    Some(arguments)
-}
-
-/// What is of use here of the agent's status (`cc-agent status --json`).
-#[derive(Debug, Deserialize)]
-struct Status {
-    flows: Vec<FlowView>,
+    arguments
 }
 
 /// The end of a log, from the beginning of a line.
@@ -366,15 +350,13 @@ mod tests {
         let logs = tempfile::tempdir().expect("a scratch directory");
         // Ends at once, whatever its arguments, and says what they were.
         let program = Path::new("/bin/echo");
-        let scheme = Scheme {
-            name: "three".into(),
-            control: Control::Policy {
-                spec: PolicySpec::Fixed(3),
-                serving: Some(Serving::Softmax { temperature: 2.0 }),
-                sha256: None,
-            },
+        let policy = ServedPolicy {
+            spec: PolicySpec::Fixed(3),
+            serving: Some(Serving::Softmax { temperature: 2.0 }),
+            sha256: None,
         };
-        let error = Agents::start(program, [&scheme], logs.path(), Some(Path::new("recorded")));
+        let record = Some(Path::new("recorded"));
+        let error = Agents::start(program, [("three", &policy)], logs.path(), record);
         let text = error.expect_err("it ends").to_string();
         assert!(text.contains("`three` has ended"), "{text}");
         let told = "--policy fixed:3 --serving softmax:2 --record recorded/three";

@@ -8,7 +8,7 @@ use super::{
     EvaluateError, Evaluation,
     run::{FlowSetup, Setup},
     schedule::{Job, interleaved},
-    scheme::{Control, Controls, Scheme, SchemeError},
+    scheme::{Controls, Scheme, SchemeError, ServedPolicy},
     store,
 };
 use crate::summary::{Platform, PolicyFacts, Run, Settings, utc_now};
@@ -78,10 +78,9 @@ impl<'a> Plan<'a> {
         &self.settings
     }
 
-    /// The schemes that agents serve.
-    pub(super) fn served(&self) -> impl Iterator<Item = &Scheme> {
-        let schemes = self.schemes.values();
-        schemes.filter(|scheme| matches!(scheme.control, Control::Policy { .. }))
+    /// The policies that are evaluated, each with the name of its scheme.
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&str, &ServedPolicy)> {
+        policies(&self.schemes)
     }
 
     /// Where agents record.
@@ -198,16 +197,17 @@ fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
         .fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
+/// The schemes that are policies, by name.
+fn policies(schemes: &BTreeMap<String, Scheme>) -> impl Iterator<Item = (&str, &ServedPolicy)> {
+    let schemes = schemes.values();
+    schemes.filter_map(|scheme| Some((scheme.name.as_str(), scheme.policy()?)))
+}
+
 fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Settings {
-    let policies = schemes.values().filter_map(|scheme| {
-        let Control::Policy { spec, sha256, .. } = &scheme.control else {
-            return None;
-        };
-        Some(PolicyFacts {
-            scheme: scheme.name.clone(),
-            source: spec.to_string(),
-            sha256: sha256.clone().unwrap_or_default(),
-        })
+    let policies = policies(schemes).map(|(scheme, policy)| PolicyFacts {
+        scheme: scheme.to_owned(),
+        source: policy.spec.to_string(),
+        sha256: policy.sha256.clone().unwrap_or_default(),
     });
     Settings {
         on: evaluation.on,

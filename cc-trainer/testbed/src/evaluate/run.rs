@@ -3,6 +3,7 @@
 
 mod kernel;
 mod measure;
+pub(super) mod sample;
 mod simulated;
 
 use std::{sync::atomic::AtomicBool, time::Duration};
@@ -16,8 +17,6 @@ use crate::{
 };
 use cc_sim::scenario::Scenario;
 
-/// How often a run looks at its connections.
-pub(super) const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
 /// How often a run says how it is going, in scenario time.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 
@@ -59,17 +58,6 @@ pub struct Live {
     pub owd_ms: Option<f64>,
     /// Share of the arriving data packets that the link dropped.
     pub loss_rate: f64,
-}
-
-/// A look at a connection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
-    /// Scenario time.
-    pub(super) at: Duration,
-    /// Congestion window, segments.
-    pub(super) cwnd: u32,
-    /// Smoothed round-trip time.
-    pub(super) rtt: Duration,
 }
 
 /// Why a run could not be done.

@@ -34,15 +34,19 @@ pub struct Scheme {
 pub enum Control {
     /// The congestion control of the scheme's name, of the kernel or of the simulator.
     Named,
-    /// A policy.
-    Policy {
-        /// As `cc-agent run --policy` takes it.
-        spec: PolicySpec,
-        /// How actions are drawn, if not as its file asks.
-        serving: Option<Serving>,
-        /// SHA-256 of a policy file, in hexadecimal; none where the policy comes from no file.
-        sha256: Option<String>,
-    },
+    /// A policy, which an agent serves.
+    Policy(ServedPolicy),
+}
+
+/// A policy, and how an agent serves it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedPolicy {
+    /// The policy, as `cc-agent run --policy` takes it.
+    pub spec: PolicySpec,
+    /// How actions are selected; `None` is what the policy file says.
+    pub serving: Option<Serving>,
+    /// SHA-256 of the policy file in hexadecimal; `None` for a policy without a file.
+    pub sha256: Option<String>,
 }
 
 /// The congestion controls that are there by name: how to list them, and how to ask for one that is not in the list.
@@ -126,6 +130,14 @@ impl Scheme {
             control,
         })
     }
+
+    /// The policy that controls the scheme's flows; `None` for a congestion control by name.
+    pub fn policy(&self) -> Option<&ServedPolicy> {
+        match &self.control {
+            Control::Named => None,
+            Control::Policy(policy) => Some(policy),
+        }
+    }
 }
 
 impl Control {
@@ -137,11 +149,11 @@ impl Control {
             PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
             _ => None,
         };
-        Ok(Self::Policy {
+        Ok(Self::Policy(ServedPolicy {
             spec,
             serving,
             sha256,
-        })
+        }))
     }
 }
 
@@ -288,7 +300,7 @@ mod tests {
             .iter()
             .map(|scheme| match &scheme.control {
                 Control::Named => format!("{}: by name", scheme.name),
-                Control::Policy { spec, .. } => format!("{}: {spec}", scheme.name),
+                Control::Policy(policy) => format!("{}: {}", scheme.name, policy.spec),
             })
             .collect();
         let expected = [
@@ -315,9 +327,9 @@ mod tests {
             (mine.name.as_str(), learned.name.as_str()),
             ("mine", "rlcc")
         );
-        let sha256 = |scheme: &Scheme| match &scheme.control {
-            Control::Policy { sha256, .. } => sha256.clone().expect("it is a file"),
-            Control::Named => panic!("it is a policy"),
+        let sha256 = |scheme: &Scheme| {
+            let policy = scheme.policy().expect("it is a policy");
+            policy.sha256.clone().expect("it is a file")
         };
         assert_eq!(sha256(&mine), sha256(&learned));
         fs::write(file.path(), b"no policy").expect("it is ours");

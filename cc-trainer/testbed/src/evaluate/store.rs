@@ -11,7 +11,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::scheme::{Control, Scheme};
+use super::scheme::{Control, Scheme, ServedPolicy};
 use crate::summary::{Platform, Run, RunFile, Summary, table};
 use cc_sim::scenario::Scenario;
 
@@ -88,11 +88,11 @@ pub fn key<'a>(
     ];
     parts.extend(schemes.into_iter().map(|scheme| match &scheme.control {
         Control::Named => format!("{} of {owner}", scheme.name),
-        Control::Policy {
+        Control::Policy(ServedPolicy {
             spec,
             serving,
             sha256,
-        } => {
+        }) => {
             let spec = spec.to_string();
             let policy = sha256.as_ref().map_or(spec.as_str(), |sha| &sha[..DIGITS]);
             let serving = serving.map_or_else(String::new, |how| format!(" served {how}"));
@@ -197,7 +197,7 @@ impl Store {
     /// # Errors
     /// When the file cannot be written.
     pub fn keep_summary(&self, summary: &Summary) -> Result<(), StoreError> {
-        write(&self.summary(), summary, serde_json::to_vec_pretty)
+        write(&self.summary_path(), summary, serde_json::to_vec_pretty)
     }
 
     /// Keeps the table of means, as Markdown.
@@ -214,12 +214,12 @@ impl Store {
     }
 
     /// Where the summary is.
-    pub fn summary(&self) -> PathBuf {
+    pub fn summary_path(&self) -> PathBuf {
         self.dir.join("summary.json")
     }
 
     /// The directory for the agents' logs.
-    pub fn logs(&self) -> PathBuf {
+    pub fn logs_dir(&self) -> PathBuf {
         self.dir.join(LOGS)
     }
 
@@ -279,11 +279,11 @@ mod tests {
     fn scheme(name: &str, sha256: Option<&str>) -> Scheme {
         Scheme {
             name: name.into(),
-            control: Control::Policy {
+            control: Control::Policy(ServedPolicy {
                 spec: PolicySpec::Random,
                 serving: None,
                 sha256: sha256.map(str::to_owned),
-            },
+            }),
         }
     }
 

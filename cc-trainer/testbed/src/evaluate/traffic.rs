@@ -15,7 +15,7 @@ use nix::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::run::{SAMPLE_PERIOD, Sample};
+use super::run::sample::{SAMPLE_PERIOD, Sample};
 use crate::link::Contention;
 
 /// How long a receiver lets data gather: to wake for every packet would take processor time from the link.

@@ -1,6 +1,6 @@
 //! To which flow a packet belongs.
 
-use super::worker::Toward;
+use super::Way;
 
 /// Says to which flow a packet belongs, and how much payload it carries.
 ///
@@ -30,16 +30,16 @@ impl Classifier {
         flows: 0,
     };
 
-    /// Where a packet of IP belongs that goes `toward` an end.
-    pub(super) fn classify(&self, packet: &[u8], toward: Toward) -> Class {
+    /// Classifies an IP packet that crosses the link in direction `way`.
+    pub(super) fn classify(&self, packet: &[u8], way: Way) -> Class {
         let segment = Segment::parse(packet);
         let flow = match (self.first_port, &segment) {
             (None, _) => 0,
             (Some(_), None) => self.flows,
             (Some(first), Some(segment)) => {
-                let port = match toward {
-                    Toward::Far => segment.destination,
-                    Toward::Near => segment.source,
+                let port = match way {
+                    Way::Forward => segment.destination,
+                    Way::Reverse => segment.source,
                 };
                 port.checked_sub(first)
                     .filter(|flow| *flow < self.flows)
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn the_far_ends_port_names_the_flow() {
-        let class = |packet: &[u8], toward| TWO_FLOWS.classify(packet, toward);
+        let class = |packet: &[u8], way| TWO_FLOWS.classify(packet, way);
         let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
         assert_eq!(
-            class(&data, Toward::Far),
+            class(&data, Way::Forward),
             Class {
                 flow: 1,
                 payload: 1448
@@ -165,7 +165,7 @@ mod tests {
         );
         let ack = ipv4(TCP, &tcp(5001, 40_000, 0));
         assert_eq!(
-            class(&ack, Toward::Near),
+            class(&ack, Way::Reverse),
             Class {
                 flow: 1,
                 payload: 0
@@ -174,17 +174,17 @@ mod tests {
         // The other end's port does not matter, even where it looks like a flow's.
         let stranger = ipv4(UDP, &udp(5000, 5002, 10));
         assert_eq!(
-            class(&stranger, Toward::Far),
+            class(&stranger, Way::Forward),
             Class {
                 flow: 2,
                 payload: 10
             }
         );
         let low = ipv4(UDP, &udp(1, 4999, 10));
-        assert_eq!(class(&low, Toward::Far).flow, 2);
+        assert_eq!(class(&low, Way::Forward).flow, 2);
         let datagram = ipv6(UDP, &udp(1, 5000, 7));
         assert_eq!(
-            class(&datagram, Toward::Far),
+            class(&datagram, Way::Forward),
             Class {
                 flow: 0,
                 payload: 7
@@ -199,25 +199,25 @@ mod tests {
             flow: 2,
             payload: 0,
         };
-        assert_eq!(TWO_FLOWS.classify(&icmp, Toward::Far), other);
+        assert_eq!(TWO_FLOWS.classify(&icmp, Way::Forward), other);
         let mut fragment = ipv4(UDP, &udp(1, 5000, 100));
         fragment[7] = 1;
-        assert_eq!(TWO_FLOWS.classify(&fragment, Toward::Far), other);
-        assert_eq!(TWO_FLOWS.classify(&[], Toward::Far), other);
+        assert_eq!(TWO_FLOWS.classify(&fragment, Way::Forward), other);
+        assert_eq!(TWO_FLOWS.classify(&[], Way::Forward), other);
     }
 
     #[test]
     fn without_a_port_all_is_one_flow() {
         let packet = ipv4(TCP, &tcp(1, 5001, 5));
         assert_eq!(
-            Classifier::SINGLE.classify(&packet, Toward::Far),
+            Classifier::SINGLE.classify(&packet, Way::Forward),
             Class {
                 flow: 0,
                 payload: 5
             }
         );
         assert_eq!(
-            Classifier::SINGLE.classify(&[1, 2, 3], Toward::Near).flow,
+            Classifier::SINGLE.classify(&[1, 2, 3], Way::Reverse).flow,
             0
         );
     }
@@ -234,8 +234,8 @@ mod tests {
                     *byte = value;
                 }
             }
-            for toward in [Toward::Far, Toward::Near] {
-                let class = TWO_FLOWS.classify(&packet, toward);
+            for way in [Way::Forward, Way::Reverse] {
+                let class = TWO_FLOWS.classify(&packet, way);
                 prop_assert!(class.flow <= 2);
                 prop_assert!(class.payload as usize <= packet.len());
             }

@@ -4,7 +4,7 @@ use std::{fs::File, io, os::unix::fs::FileExt, time::Duration};
 
 use hdrhistogram::Histogram;
 
-use super::LinkObservation;
+use super::{LinkObservation, Way};
 use cc_sim::scenario::{Direction, MTU, Scenario};
 
 /// How far from their due times the deliveries were written.
@@ -175,8 +175,8 @@ pub enum Disturbance {
         .lateness.as_secs_f64() * 1e3, .limit.as_secs_f64() * 1e3
     )]
     Late {
-        /// `forward` or `reverse`.
-        way: &'static str,
+        /// Direction of the packets.
+        way: Way,
         /// 99.9th percentile.
         lateness: Duration,
         /// What is allowed.
@@ -187,16 +187,16 @@ pub enum Disturbance {
         "{packets} packets were lost in the TUN device before the emulator saw them ({way}): the host was too busy"
     )]
     RingDrops {
-        /// `forward` or `reverse`.
-        way: &'static str,
+        /// Direction of the packets.
+        way: Way,
         /// How many.
         packets: u64,
     },
     /// The kernel did not take packets back.
     #[error("{packets} packets were not taken back by the kernel ({way})")]
     Refused {
-        /// `forward` or `reverse`.
-        way: &'static str,
+        /// Direction of the packets.
+        way: Way,
         /// How many.
         packets: u64,
     },
@@ -225,8 +225,8 @@ impl Limits {
             reverse,
         } = observation;
         for (way, observed, elapsed, limit) in [
-            ("forward", forward, path.forward.elapsed, self.forward),
-            ("reverse", reverse, path.reverse.elapsed, self.reverse),
+            (Way::Forward, forward, path.forward.elapsed, self.forward),
+            (Way::Reverse, reverse, path.reverse.elapsed, self.reverse),
         ] {
             let lateness = observed.lateness.quantile(0.999);
             if lateness > limit {

@@ -19,7 +19,8 @@ use nix::{
 };
 
 use super::{
-    Classifier, LinkError, carried::Carried, classify::Class, lateness::ContentionMeter, tun::Tun,
+    Classifier, LinkError, Way, carried::Carried, classify::Class, lateness::ContentionMeter,
+    tun::Tun,
 };
 use cc_sim::{
     path::{Direction, Event, Nanos, Packet, Volume},
@@ -41,13 +42,6 @@ const BATCH: usize = 16;
 /// host, and the kernel's throttling of real-time threads would stop it for 50 ms at a time.
 const REAL_TIME_BITS_PER_SECOND: f64 = 200e6;
 
-/// Which way a direction leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Toward {
-    Far,
-    Near,
-}
-
 /// What a thread needs to know.
 pub(super) struct Plan {
     /// The model, made by [`with_lead`].
@@ -57,7 +51,7 @@ pub(super) struct Plan {
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
     pub(super) classifier: Classifier,
-    pub(super) toward: Toward,
+    pub(super) way: Way,
     /// Mean rate to be expected; none when nothing limits it.
     pub(super) bits_per_second: Option<f64>,
 }
@@ -112,13 +106,9 @@ impl Worker {
             .map(Arc::new)
             .map_err(|error| LinkError::Thread(error.into()))?;
         let (orders, incoming) = mpsc::channel();
-        let name = match plan.toward {
-            Toward::Far => "link forward",
-            Toward::Near => "link reverse",
-        };
         let thread_bell = Arc::clone(&bell);
         let thread = thread::Builder::new()
-            .name(name.into())
+            .name(format!("link {}", plan.way))
             .spawn(move || {
                 prefer_this_thread(plan.bits_per_second);
                 Emulator::new(plan, incoming, thread_bell).run()
@@ -296,7 +286,7 @@ impl Emulator {
             let Class { flow, payload } = self
                 .plan
                 .classifier
-                .classify(&body.content[..length], self.plan.toward);
+                .classify(&body.content[..length], self.plan.way);
             let bytes = length as u32;
             body.payload = payload;
             self.carried

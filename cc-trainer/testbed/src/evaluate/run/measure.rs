@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cc_sim::path::{BIN, DirectionObservation, FlowObservation, Observation};
 
-use super::{FlowSetup, Live, Sample, Setup};
+use super::{FlowSetup, Live, Setup, sample::Sample};
 use crate::summary::{
     DecisionDelay, FlowRun, FlowSeries, Run, Series,
     statistics::{self, Share},

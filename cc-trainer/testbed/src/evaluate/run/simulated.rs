@@ -9,11 +9,12 @@ use cc_core::{interface::Interface, policy::Policy};
 use cc_ebpf::Startup;
 
 use super::{
-    LIVE_PERIOD, Live, RunError, SAMPLE_PERIOD, Sample, Setup,
+    LIVE_PERIOD, Live, RunError, Setup,
     measure::{self, FlowEnd, between},
+    sample::{SAMPLE_PERIOD, Sample},
 };
 use crate::{
-    evaluate::scheme,
+    evaluate::scheme::ServedPolicy,
     summary::{DecisionDelay, Run, Series, Validity},
 };
 use cc_sim::{
@@ -102,7 +103,7 @@ impl Policies {
         let mut of_flow = Vec::new();
         for flow in &setup.flows {
             let name = flow.scheme.name.as_str();
-            let scheme::Control::Policy { spec, serving, .. } = &flow.scheme.control else {
+            let Some(ServedPolicy { spec, serving, .. }) = flow.scheme.policy() else {
                 of_flow.push(None);
                 continue;
             };
