@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context, bail};
 use cc_lab::{Report, median};
 use cc_sim::{
-    path::{Direction, Packet},
+    path::{OneWayPath, Packet},
     scenario::{self, MTU, Scenario},
 };
 use cc_testbed::{
@@ -194,7 +194,7 @@ fn model_ns_per_packet() -> anyhow::Result<f64> {
     const PACKETS: u64 = 1_000_000;
     let scenario = constant("100")?;
     let rounds = (0..ROUNDS).map(|_| {
-        let mut path = Direction::new(&scenario.forward, &[], 1);
+        let mut path = OneWayPath::new(&scenario.forward, &[], 1);
         let start = Instant::now();
         for packet in 0..PACKETS {
             // A tenth faster than the link.

@@ -90,8 +90,9 @@ pub struct Row {
     pub delivered: Spread,
     /// Decisions that came into force, in a run.
     pub decisions: f64,
-    /// Payload sent until then, over the time in s.
-    pub course: Vec<Spread>,
+    /// Payload sent since the start, bytes, over the time in s.
+    #[serde(rename = "course")]
+    pub sent_over_time: Vec<Spread>,
 }
 
 /// Why there is no result.
@@ -141,7 +142,7 @@ pub enum BlockingError {
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
-struct Course {
+struct Transfer {
     /// After every [`SAMPLE`], from 0 on, bytes.
     sent: Vec<u64>,
     delivered: u64,
@@ -169,10 +170,10 @@ impl Blocking {
             for &ms in &self.delays_ms {
                 let delay = Delay::Fixed { ms };
                 delay.validate().map_err(BlockingError::Delay)?;
-                let courses: Result<Vec<_>, _> = (1..=self.runs)
+                let transfers: Result<Vec<_>, _> = (1..=self.runs)
                     .map(|seed| self.run(mode, delay, seed, stop))
                     .collect();
-                let row = self.row(mode, ms, &courses?, first);
+                let row = self.row(mode, ms, &transfers?, first);
                 first = first.or(Some(row.sent.mean));
                 rows.push(row);
             }
@@ -195,7 +196,7 @@ impl Blocking {
         delay: Delay,
         seed: u64,
         stop: &AtomicBool,
-    ) -> Result<Course, BlockingError> {
+    ) -> Result<Transfer, BlockingError> {
         let mut policy = self
             .policy
             .load(&Interface::default(), self.serving, seed)
@@ -219,7 +220,7 @@ impl Blocking {
             });
             sent.push(total(&served, |flow| flow.bytes_sent));
         }
-        Ok(Course {
+        Ok(Transfer {
             sent,
             delivered: total(&served, |flow| flow.payload_delivered),
             decisions: served.counts().decisions,
@@ -259,24 +260,27 @@ impl Blocking {
         ))
     }
 
-    fn row(&self, mode: Mode, delay_ms: f64, courses: &[Course], first: Option<f64>) -> Row {
-        let spread = |x: f64, of: &dyn Fn(&Course) -> u64| {
-            let values: Vec<f64> = courses.iter().map(|course| of(course) as f64).collect();
+    fn row(&self, mode: Mode, delay_ms: f64, transfers: &[Transfer], first: Option<f64>) -> Row {
+        let spread = |x: f64, of: &dyn Fn(&Transfer) -> u64| {
+            let values: Vec<f64> = transfers
+                .iter()
+                .map(|transfer| of(transfer) as f64)
+                .collect();
             Spread::of(x, &values)
         };
         // There is at least one run.
-        let end = |of: &dyn Fn(&Course) -> u64| spread(delay_ms, of).unwrap_or_default();
+        let end = |of: &dyn Fn(&Transfer) -> u64| spread(delay_ms, of).unwrap_or_default();
         let last = self.samples();
-        let sent = end(&|course| course.sent[last]);
+        let sent = end(&|transfer| transfer.sent[last]);
         Row {
             mode,
             delay_ms,
             sent,
             ratio: sent.mean / first.unwrap_or(sent.mean),
-            delivered: end(&|course| course.delivered),
-            decisions: end(&|course| course.decisions).mean,
-            course: (0..=last)
-                .filter_map(|i| spread(self.time(i) as f64 / 1e9, &|course| course.sent[i]))
+            delivered: end(&|transfer| transfer.delivered),
+            decisions: end(&|transfer| transfer.decisions).mean,
+            sent_over_time: (0..=last)
+                .filter_map(|i| spread(self.time(i) as f64 / 1e9, &|transfer| transfer.sent[i]))
                 .collect(),
         }
     }
@@ -335,7 +339,7 @@ impl Results {
                 .filter(|row| row.mode == mode)
                 .map(|row| Curve {
                     name: format!("{} ms", row.delay_ms),
-                    points: row.course.iter().map(megabytes).collect(),
+                    points: row.sent_over_time.iter().map(megabytes).collect(),
                 })
                 .collect(),
         };
@@ -435,9 +439,12 @@ mod tests {
         }
         assert_eq!(row(Mode::Asynchronous, 0.0).sent.mean, free.sent.mean);
         // One point at 0 and at every half second, and one at the end.
-        assert_eq!(free.course.len(), 11);
-        assert_eq!((free.course[0].mean, free.course[10].x), (0.0, 4.8));
-        assert_eq!(free.course[10].mean, free.sent.mean);
+        assert_eq!(free.sent_over_time.len(), 11);
+        assert_eq!(
+            (free.sent_over_time[0].mean, free.sent_over_time[10].x),
+            (0.0, 4.8)
+        );
+        assert_eq!(free.sent_over_time[10].mean, free.sent.mean);
         assert!(free.sent.mean >= free.delivered.mean && free.decisions > 30.0);
         assert_eq!(results.table().lines().count(), 2 + 6);
     }

@@ -5,8 +5,8 @@
 //! [`Store`] keeps everything as soon as it is measured.
 
 mod agent;
-mod bystanders;
 mod plan;
+mod processor_time;
 mod run;
 mod schedule;
 mod scheme;

@@ -25,10 +25,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_sim::{path::Direction, scenario::Scenario};
+use cc_sim::{path::OneWayPath, scenario::Scenario};
 
 use tun::Tun;
-use worker::{Plan, Worker};
+use worker::{Worker, WorkerConfig};
 
 /// An emulated link between two network namespaces.
 ///
@@ -70,8 +70,8 @@ impl Link {
         let fastest = rates.into_iter().flatten().reduce(f64::max);
         let worker = |model, from: &Arc<Tun>, to: &Arc<Tun>, way, seed| {
             let (model, lead) = worker::with_lead(model);
-            Worker::spawn(Plan {
-                path: Direction::new(&model, &extra_delay, seed),
+            Worker::spawn(WorkerConfig {
+                path: OneWayPath::new(&model, &extra_delay, seed),
                 lead,
                 from: Arc::clone(from),
                 to: Arc::clone(to),

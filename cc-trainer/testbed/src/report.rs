@@ -3,11 +3,11 @@
 
 mod axis;
 pub mod chart;
-mod course;
 mod overview;
 mod palette;
 mod scatter;
 mod svg;
+mod time_series;
 
 use std::{
     fmt::Write as _,
@@ -22,11 +22,11 @@ use crate::summary::{
     table::{self, figure, setting},
 };
 
-use course::Courses;
 use overview::Overview;
 use palette::Palette;
 use scatter::{Cloud, Point, Scatter};
 use svg::escape;
+use time_series::TimeSeries;
 
 const STYLE: &str = include_str!("report/style.css");
 /// How runs on the kernel are done.
@@ -374,20 +374,20 @@ impl Section<'_> {
                 .iter()
                 .copied()
                 .filter(|file| file.run.scheme == group.scheme);
-            course::typical(files)
+            time_series::typical(files)
         });
         let typical: Vec<&RunFile> = typical.collect();
         if !typical.is_empty() {
             let owd_ms = (self.facts.owd_ms > 0.0).then_some(self.facts.owd_ms);
-            let courses = Courses::new(typical, owd_ms);
+            let time_series = TimeSeries::new(typical, owd_ms);
             let _ = writeln!(
                 html,
                 "<details><summary>Rate, delay and window over time</summary>\n<p class=\"note\">Of each scheme the run with the \
                  median throughput. Shaded: what the link offers. Dashed: propagation delay. Delay and window on logarithmic \
                  axes, the same for all schemes.</p>\n{}<details><summary>These curves in numbers</summary><div class=\"scroll\">{}</div>\
                  </details></details>",
-                courses.draw(palette),
-                courses.table(palette)
+                time_series.draw(palette),
+                time_series.table(palette)
             );
         }
         html

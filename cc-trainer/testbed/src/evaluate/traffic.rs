@@ -19,7 +19,7 @@ use super::run::sample::{SAMPLE_PERIOD, Sample};
 use crate::link::Contention;
 
 /// How long a receiver lets data gather: to wake for every packet would take processor time from the link.
-const REST: Duration = Duration::from_millis(1);
+const READ_PAUSE: Duration = Duration::from_millis(1);
 /// Bytes handed to the kernel, or taken from it, at a time.
 const CHUNK: usize = 1 << 20;
 
@@ -200,7 +200,7 @@ pub(super) fn receive(
             Ok(0) => break,
             Ok(bytes) => {
                 received.payload += bytes as u64;
-                thread::sleep(REST);
+                thread::sleep(READ_PAUSE);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The sender's own end of the flow.

@@ -23,9 +23,9 @@ use crate::summary::{Platform, Run, RunFile, Series};
 /// How often a disturbed run is tried.
 const ATTEMPTS: u32 = 3;
 /// How often it is looked whether a run has ended.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same in the simulator.
-const BRIEF_PATIENCE: Duration = Duration::from_millis(2);
+const SIM_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What happens.
 pub(super) enum Progress {
@@ -56,15 +56,15 @@ pub(super) fn work(
     let jobs = left.into_iter().map(|job| (job, cost(plan.scenario(job))));
     let (limit, patience) = match (plan.on(), limit) {
         // Nothing has to be punctual, and runs are over soon.
-        (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), BRIEF_PATIENCE),
-        (Platform::Sim, count) => (count, BRIEF_PATIENCE),
-        (Platform::Kernel, limit) => (limit, PATIENCE),
+        (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), SIM_POLL_INTERVAL),
+        (Platform::Sim, count) => (count, SIM_POLL_INTERVAL),
+        (Platform::Kernel, limit) => (limit, POLL_INTERVAL),
     };
     let mut schedule = Schedule::new(jobs, limit, cores);
     let mut attempts: HashMap<Job, u32> = HashMap::new();
     // Also set when something fails: then nothing goes on.
     let stop = AtomicBool::new(false);
-    let (tell, told) = mpsc::channel();
+    let (live_sender, live_receiver) = mpsc::channel();
     thread::scope(|scope| {
         let mut running: Vec<Running<'_>> = Vec::new();
         let mut outcome = Ok(());
@@ -77,11 +77,11 @@ pub(super) fn work(
             {
                 let slot = free_slot(&running);
                 let setup = plan.setup(job, slot);
-                let (tell, stop) = (tell.clone(), &stop);
+                let (live_sender, stop) = (live_sender.clone(), &stop);
                 let work = move || {
                     run(plan.on(), &setup, agents, stop, |live| {
                         // Nobody listens any more when the evaluation has failed.
-                        let _ = tell.send((job, live));
+                        let _ = live_sender.send((job, live));
                     })
                 };
                 running.push(Running {
@@ -96,7 +96,7 @@ pub(super) fn work(
             }
             thread::sleep(patience);
             let mut step = || {
-                for (job, live) in told.try_iter() {
+                for (job, live) in live_receiver.try_iter() {
                     on_progress(Progress::Live(job, live))?;
                 }
                 for Running { job, thread, .. } in running.extract_if(.., Running::is_over) {

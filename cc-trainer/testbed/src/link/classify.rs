@@ -32,7 +32,7 @@ impl Classifier {
 
     /// Classifies an IP packet that crosses the link in direction `way`.
     pub(super) fn classify(&self, packet: &[u8], way: Way) -> Class {
-        let segment = Segment::parse(packet);
+        let segment = TransportHeader::parse(packet);
         let flow = match (self.first_port, &segment) {
             (None, _) => 0,
             (Some(_), None) => self.flows,
@@ -54,13 +54,13 @@ impl Classifier {
 }
 
 /// What matters of a TCP or UDP header.
-struct Segment {
+struct TransportHeader {
     source: u16,
     destination: u16,
     payload: u32,
 }
 
-impl Segment {
+impl TransportHeader {
     /// None when the packet is no TCP or UDP, no first fragment, or damaged. IPv6 extension headers are not followed:
     /// TCP between two hosts that are neighbours has none.
     fn parse(packet: &[u8]) -> Option<Self> {

@@ -23,7 +23,7 @@ use super::{
     tun::Tun,
 };
 use cc_sim::{
-    path::{Direction, Event, Nanos, Packet, Volume},
+    path::{Event, Nanos, OneWayPath, Packet, Volume},
     scenario::{self, MTU},
 };
 
@@ -43,9 +43,9 @@ const BATCH: usize = 16;
 const REAL_TIME_BITS_PER_SECOND: f64 = 200e6;
 
 /// What a thread needs to know.
-pub(super) struct Plan {
+pub(super) struct WorkerConfig {
     /// The model, made by [`with_lead`].
-    pub(super) path: Direction<Body>,
+    pub(super) path: OneWayPath<Body>,
     /// How much earlier the model delivers.
     pub(super) lead: Duration,
     pub(super) from: Arc<Tun>,
@@ -74,12 +74,12 @@ impl Body {
 /// A running thread.
 pub(super) struct Worker {
     thread: Option<JoinHandle<Result<Carried, io::Error>>>,
-    orders: mpsc::Sender<Order>,
-    /// Readable when there are orders.
-    bell: Arc<EventFd>,
+    commands: mpsc::Sender<Command>,
+    /// Readable when there are commands.
+    wakeup: Arc<EventFd>,
 }
 
-enum Order {
+enum Command {
     Start(Instant),
     Report(mpsc::Sender<Carried>),
     Stop,
@@ -100,41 +100,41 @@ pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Du
 
 impl Worker {
     /// Starts the thread; the scenario's clock waits for [`start`](Self::start).
-    pub(super) fn spawn(plan: Plan) -> Result<Self, LinkError> {
+    pub(super) fn spawn(config: WorkerConfig) -> Result<Self, LinkError> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = EventFd::from_value_and_flags(0, flags)
+        let wakeup = EventFd::from_value_and_flags(0, flags)
             .map(Arc::new)
             .map_err(|error| LinkError::Thread(error.into()))?;
-        let (orders, incoming) = mpsc::channel();
-        let thread_bell = Arc::clone(&bell);
+        let (commands, incoming) = mpsc::channel();
+        let thread_wakeup = Arc::clone(&wakeup);
         let thread = thread::Builder::new()
-            .name(format!("link {}", plan.way))
+            .name(format!("link {}", config.way))
             .spawn(move || {
-                prefer_this_thread(plan.bits_per_second);
-                Emulator::new(plan, incoming, thread_bell).run()
+                prefer_this_thread(config.bits_per_second);
+                Emulator::new(config, incoming, thread_wakeup).run()
             })
             .map_err(LinkError::Thread)?;
         Ok(Self {
             thread: Some(thread),
-            orders,
-            bell,
+            commands,
+            wakeup,
         })
     }
 
     pub(super) fn start(&self, origin: Instant) {
-        self.order(Order::Start(origin));
+        self.command(Command::Start(origin));
     }
 
     pub(super) fn snapshot(&self) -> Carried {
         let (answer, report) = mpsc::channel();
-        self.order(Order::Report(answer));
+        self.command(Command::Report(answer));
         report
             .recv()
             .expect("the thread answers until it is stopped")
     }
 
     pub(super) fn stop(&self) {
-        self.order(Order::Stop);
+        self.command(Command::Stop);
     }
 
     pub(super) fn finish(mut self) -> Result<Carried, LinkError> {
@@ -146,11 +146,11 @@ impl Worker {
         }
     }
 
-    fn order(&self, order: Order) {
-        // A thread that has ended needs no orders.
-        if self.orders.send(order).is_ok() {
-            // Fails only when the counter is full, and then the bell rings already.
-            let _ = self.bell.write(1);
+    fn command(&self, command: Command) {
+        // A thread that has ended needs no commands.
+        if self.commands.send(command).is_ok() {
+            // Fails only when the counter is full, and then the wakeup rings already.
+            let _ = self.wakeup.write(1);
         }
     }
 }
@@ -167,10 +167,10 @@ impl Drop for Worker {
 
 /// The thread's state.
 struct Emulator {
-    plan: Plan,
+    config: WorkerConfig,
     lead: Nanos,
-    orders: mpsc::Receiver<Order>,
-    bell: Arc<EventFd>,
+    commands: mpsc::Receiver<Command>,
+    wakeup: Arc<EventFd>,
     meter: Option<ContentionMeter>,
     carried: Carried,
     /// What the model has delivered, with its due time and its arrival.
@@ -181,18 +181,18 @@ struct Emulator {
 }
 
 impl Emulator {
-    fn new(plan: Plan, orders: mpsc::Receiver<Order>, bell: Arc<EventFd>) -> Self {
+    fn new(config: WorkerConfig, commands: mpsc::Receiver<Command>, wakeup: Arc<EventFd>) -> Self {
         Self {
-            lead: plan.lead.as_nanos() as Nanos,
-            carried: Carried::new(usize::from(plan.classifier.flows) + 1),
-            orders,
-            bell,
+            lead: config.lead.as_nanos() as Nanos,
+            carried: Carried::new(usize::from(config.classifier.flows) + 1),
+            commands,
+            wakeup,
             // Without it a run is judged by its lateness alone.
             meter: ContentionMeter::of_this_thread().ok(),
             ready: VecDeque::new(),
             alarm: Alarm { lateness: 0 },
             spare: Vec::new(),
-            plan,
+            config,
         }
     }
 
@@ -203,7 +203,7 @@ impl Emulator {
         };
         let clock = move || origin.elapsed().as_nanos() as Nanos;
         let contention_before = self.contention();
-        let (drops_before, mut failure) = match self.plan.from.ring_drops() {
+        let (drops_before, mut failure) = match self.config.from.ring_drops() {
             Ok(drops) => (drops, None),
             Err(error) => (0, Some(error)),
         };
@@ -215,25 +215,25 @@ impl Emulator {
                 }),
                 Some(_) => false,
             };
-            if !self.bell_rang(more, failure.is_some(), &clock)? {
+            if !self.wait_for_command(more, failure.is_some(), &clock)? {
                 continue;
             }
             let stop = loop {
-                let report = match self.orders.try_recv() {
-                    Ok(Order::Start(_)) => continue,
-                    Ok(Order::Report(report)) => Some(report),
-                    Ok(Order::Stop) | Err(mpsc::TryRecvError::Disconnected) => None,
+                let report = match self.commands.try_recv() {
+                    Ok(Command::Start(_)) => continue,
+                    Ok(Command::Report(report)) => Some(report),
+                    Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => None,
                     Err(mpsc::TryRecvError::Empty) => break false,
                 };
                 let now = clock();
-                let (packets, bytes) = self.plan.path.backlog();
+                let (packets, bytes) = self.config.path.backlog();
                 self.carried.packets.backlog = Volume {
                     packets: u64::from(packets),
                     bytes,
                 };
                 self.carried.packets.elapsed = Duration::from_nanos(now);
                 self.carried.host.contention = self.contention().since(contention_before);
-                match self.plan.from.ring_drops() {
+                match self.config.from.ring_drops() {
                     Ok(drops) => self.carried.host.ring_drops = drops - drops_before,
                     Err(error) => failure = failure.or(Some(error)),
                 }
@@ -256,12 +256,12 @@ impl Emulator {
     /// Scenario time 0; none when told to stop before.
     fn wait_for_start(&mut self) -> Option<Instant> {
         loop {
-            match self.orders.recv() {
-                Ok(Order::Start(origin)) => return Some(origin),
-                Ok(Order::Report(report)) => {
+            match self.commands.recv() {
+                Ok(Command::Start(origin)) => return Some(origin),
+                Ok(Command::Report(report)) => {
                     let _ = report.send(self.carried.counters());
                 }
-                Ok(Order::Stop) | Err(mpsc::RecvError) => return None,
+                Ok(Command::Stop) | Err(mpsc::RecvError) => return None,
             }
         }
     }
@@ -271,7 +271,7 @@ impl Emulator {
         self.deliver(clock);
         for _ in 0..BATCH {
             let mut body = self.spare.pop().unwrap_or_else(Body::new);
-            let length = match self.plan.from.read(&mut body.content[..]) {
+            let length = match self.config.from.read(&mut body.content[..]) {
                 Ok(length) => length,
                 Err(error) => {
                     self.spare.push(body);
@@ -284,16 +284,18 @@ impl Emulator {
             };
             let now = clock();
             let Class { flow, payload } = self
-                .plan
+                .config
                 .classifier
-                .classify(&body.content[..length], self.plan.way);
+                .classify(&body.content[..length], self.config.way);
             let bytes = length as u32;
             body.payload = payload;
             self.carried
                 .packets
                 .arrived(usize::from(flow), bytes, payload);
-            self.plan.path.offer(now, Packet { bytes, flow, body });
-            self.carried.packets.queued(now, self.plan.path.backlog().1);
+            self.config.path.offer(now, Packet { bytes, flow, body });
+            self.carried
+                .packets
+                .queued(now, self.config.path.backlog().1);
         }
         Ok(true)
     }
@@ -301,7 +303,7 @@ impl Emulator {
     /// Writes what is due, and takes note of what was dropped.
     fn deliver(&mut self, clock: &impl Fn() -> Nanos) {
         let mut now = clock();
-        while let Some(event) = self.plan.path.poll(now) {
+        while let Some(event) = self.config.path.poll(now) {
             match event {
                 Event::Delivered {
                     at,
@@ -324,7 +326,7 @@ impl Emulator {
         {
             let bytes = &packet.body.content[..packet.bytes as usize];
             now = clock();
-            match self.plan.to.write(bytes) {
+            match self.config.to.write(bytes) {
                 Ok(()) => {
                     self.carried.host.lateness.record(due, now);
                     let (flow, payload) = (usize::from(packet.flow), packet.body.payload);
@@ -345,15 +347,15 @@ impl Emulator {
         let ready = self.ready.front().map(|(due, ..)| due - early);
         // What the model hands over before it is needed just waits here; so does the thread for it.
         let coming = self
-            .plan
+            .config
             .path
             .next()
             .map(|at| at.saturating_add(self.lead - early));
         [ready, coming].into_iter().flatten().min()
     }
 
-    /// Waits until there is something to do (unless there is `more` already); whether that is an order.
-    fn bell_rang(
+    /// Waits until there is something to do (unless there is `more` already); whether that is a command.
+    fn wait_for_command(
         &mut self,
         more: bool,
         broken: bool,
@@ -370,8 +372,8 @@ impl Emulator {
             .and_then(|ns| i64::try_from(ns).ok())
             .map(TimeSpec::nanoseconds);
         let mut events = [
-            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.plan.from.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.wakeup.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.config.from.as_fd(), PollFlags::POLLIN),
         ];
         let watched = if broken { 1 } else { 2 };
         match ppoll(&mut events[..watched], wait, None) {
@@ -379,7 +381,7 @@ impl Emulator {
                 if let Some(next) =
                     next.filter(|_| wait.is_some_and(|wait| wait.num_nanoseconds() > 0))
                 {
-                    self.alarm.rang(clock().saturating_sub(next));
+                    self.alarm.record(clock().saturating_sub(next));
                 }
             }
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -388,7 +390,7 @@ impl Emulator {
         let rang = events[0].any().unwrap_or(false);
         if rang {
             // Cannot fail: it was readable and nobody else reads it.
-            let _ = self.bell.read();
+            let _ = self.wakeup.read();
         }
         Ok(rang)
     }
@@ -414,7 +416,7 @@ impl Alarm {
     }
 
     /// It was so late. What the processor was busy with something else for counts as the most there is to be expected.
-    fn rang(&mut self, late: Nanos) {
+    fn record(&mut self, late: Nanos) {
         let late = late.min(LEAD.as_nanos() as Nanos);
         self.lateness = (15 * self.lateness + late) / 16;
     }

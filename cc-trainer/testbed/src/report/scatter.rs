@@ -182,12 +182,12 @@ impl Scatter<'_> {
         if let Some((value, name)) = &self.ceiling {
             let place = (left + 6.0, y.place(*value) - 5.0);
             svg.text("note", place, Anchor::Start, name);
-            labels.keep_clear(Box::of_text(place, name));
+            labels.keep_clear(Rect::of_text(place, name));
         }
         if let Some((value, name)) = &self.floor {
             let end = (x.place(*value) - 5.0, bottom - 6.0);
             svg.text("note", end, Anchor::End, name);
-            labels.keep_clear(Box::of_text((end.0 - width(name), end.1), name));
+            labels.keep_clear(Rect::of_text((end.0 - width(name), end.1), name));
         }
         // Where better is: in the corner of the worst, which has the most room.
         let (from, to) = ((left + 12.0, bottom - 12.0), (left + 34.0, bottom - 34.0));
@@ -199,7 +199,7 @@ impl Scatter<'_> {
             Anchor::Start,
             "better",
         );
-        labels.keep_clear(Box {
+        labels.keep_clear(Rect {
             left: left + 8.0,
             top: bottom - 38.0,
             right: left + 78.0,
@@ -207,9 +207,9 @@ impl Scatter<'_> {
         });
 
         for cloud in &self.clouds {
-            labels.keep_clear(Box::about(at(cloud.mean), frame.mean));
+            labels.keep_clear(Rect::about(at(cloud.mean), frame.mean));
             for (point, _) in &cloud.samples {
-                labels.avoid(Box::about(at(*point), frame.run));
+                labels.avoid(Rect::about(at(*point), frame.run));
             }
         }
         for cloud in &self.clouds {
@@ -276,17 +276,17 @@ impl Scatter<'_> {
 /// Places names beside markers so that they can be read.
 struct Labels {
     /// Where names may be, and how far from a marker's middle at least.
-    plot: Box,
+    plot: Rect,
     gap: f64,
     /// What a name must not cover, and what it had better not.
-    taken: Vec<Box>,
-    busy: Vec<Box>,
+    taken: Vec<Rect>,
+    busy: Vec<Rect>,
 }
 
 impl Labels {
     fn new(frame: &Frame) -> Self {
         Self {
-            plot: Box {
+            plot: Rect {
                 left: frame.left + 2.0,
                 top: frame.top,
                 right: frame.right,
@@ -298,11 +298,11 @@ impl Labels {
         }
     }
 
-    fn keep_clear(&mut self, place: Box) {
+    fn keep_clear(&mut self, place: Rect) {
         self.taken.push(place);
     }
 
-    fn avoid(&mut self, place: Box) {
+    fn avoid(&mut self, place: Rect) {
         self.busy.push(place);
     }
 
@@ -334,8 +334,9 @@ impl Labels {
                     .map(move |(order, place)| (place, ring, cost(order)))
             });
         let rated = candidates.map(|(place, ring, cost)| {
-            let text = Box::of_text(place, name);
-            let covers = |boxes: &[Box]| boxes.iter().map(|other| text.overlap(other)).sum::<f64>();
+            let text = Rect::of_text(place, name);
+            let covers =
+                |boxes: &[Rect]| boxes.iter().map(|other| text.overlap(other)).sum::<f64>();
             let outside = text.area() - text.overlap(&self.plot);
             (
                 cost + 20.0 * covers(&self.taken) + covers(&self.busy) + 20.0 * outside,
@@ -346,20 +347,20 @@ impl Labels {
         let best = rated.min_by(|a, b| a.0.total_cmp(&b.0));
         // There are always candidates.
         let (_, place, ring) = best.unwrap_or((0.0, marker, 0));
-        self.keep_clear(Box::of_text(place, name));
+        self.keep_clear(Rect::of_text(place, name));
         (place, ring > 0)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Box {
+struct Rect {
     left: f64,
     top: f64,
     right: f64,
     bottom: f64,
 }
 
-impl Box {
+impl Rect {
     fn about((x, y): (f64, f64), half: f64) -> Self {
         Self {
             left: x - half,
@@ -455,7 +456,8 @@ mod tests {
             .map(|name| (labels.place((250.0, 180.0), name).0, name));
         for (i, (place, name)) in places.iter().enumerate() {
             for (other, other_name) in &places[..i] {
-                let overlap = Box::of_text(*place, name).overlap(&Box::of_text(*other, other_name));
+                let overlap =
+                    Rect::of_text(*place, name).overlap(&Rect::of_text(*other, other_name));
                 assert!(overlap < 1.0, "{name} on {other_name}");
             }
         }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     evaluate::{
         agent::{Agents, Delays},
-        bystanders::Bystanders,
+        processor_time::ProcessorTime,
         traffic::{self, Received, Sent, Span, TrafficError},
     },
     link::{Addresses, Classifier, Lateness, Limits, Link, LinkObservation, Namespace},
@@ -32,7 +32,7 @@ const END_WAITING: f64 = 0.15;
 /// may stay punctual beside them, but senders and receivers do not.
 const OTHERS: f64 = 0.25;
 /// How often a run looks whether it is cancelled.
-const PATIENCE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// [`super::run`] with a link and agents.
 pub(super) fn run(
@@ -75,7 +75,7 @@ pub(super) fn run(
 
     let zero = link.start();
     // Where the kernel does not tell, other signs have to do.
-    let others_before = Bystanders::now().ok();
+    let others_before = ProcessorTime::now().ok();
     let flows = thread::scope(|scope| {
         let threads: Vec<_> = setup
             .flows
@@ -120,8 +120,8 @@ pub(super) fn run(
             })
             .collect::<Result<Vec<_>, TrafficError>>()
     })?;
-    let others = others_before.zip(Bystanders::now().ok());
-    let others = others.map(|(before, after)| after.since(before, zero.elapsed()));
+    let others = others_before.zip(ProcessorTime::now().ok());
+    let others = others.map(|(before, after)| after.others_since(before, zero.elapsed()));
     let observation = link.finish()?;
     if cancel.load(Ordering::Relaxed) {
         return Ok(None);
@@ -186,7 +186,7 @@ fn watch(
             before = after;
             next += LIVE_PERIOD;
         }
-        thread::sleep(PATIENCE.min(seconds - now));
+        thread::sleep(POLL_INTERVAL.min(seconds - now));
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn measure(
         .zip(ends)
         .map(|((flow, link), end)| measure_flow(flow, link, end))
         .collect();
-    let series = course(setup, observation, ends);
+    let series = time_series(setup, observation, ends);
     let total = observation.forward.total();
     let active = active(&setup.flows);
     let seconds: Duration = active.iter().map(|(from, to)| *to - *from).sum();
@@ -119,7 +119,7 @@ fn measure_flow(flow: &FlowSetup<'_>, link: &FlowObservation, end: &FlowEnd) -> 
     }
 }
 
-fn course(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -> Series {
+fn time_series(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -> Series {
     let forward = &observation.forward;
     let bins = setup.seconds.as_nanos().div_ceil(BIN.as_nanos()) as usize;
     let bins = bins.min(forward.bins.len());

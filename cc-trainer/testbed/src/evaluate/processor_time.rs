@@ -9,12 +9,12 @@ use nix::sys::{
 
 /// Processor time of all programs and of this one, since they began.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bystanders {
+pub(super) struct ProcessorTime {
     all: Duration,
     own: Duration,
 }
 
-impl Bystanders {
+impl ProcessorTime {
     /// Up to now.
     ///
     /// # Errors
@@ -36,7 +36,7 @@ impl Bystanders {
     }
 
     /// How many processors others used since `earlier`, `elapsed` before.
-    pub(super) fn since(self, earlier: Self, elapsed: Duration) -> f64 {
+    pub(super) fn others_since(self, earlier: Self, elapsed: Duration) -> f64 {
         let all = self.all.saturating_sub(earlier.all);
         let others = all.saturating_sub(self.own.saturating_sub(earlier.own));
         match elapsed.is_zero() {
@@ -69,20 +69,20 @@ mod tests {
 
     #[test]
     fn what_this_program_uses_is_not_others() {
-        let at = |all, own| Bystanders {
+        let at = |all, own| ProcessorTime {
             all: Duration::from_secs(all),
             own: Duration::from_secs(own),
         };
         let ten = Duration::from_secs(10);
-        assert_eq!(at(125, 12).since(at(100, 7), ten), 2.0);
-        assert_eq!(at(104, 12).since(at(100, 7), ten), 0.0);
-        assert_eq!(at(104, 12).since(at(100, 7), Duration::ZERO), 0.0);
+        assert_eq!(at(125, 12).others_since(at(100, 7), ten), 2.0);
+        assert_eq!(at(104, 12).others_since(at(100, 7), ten), 0.0);
+        assert_eq!(at(104, 12).others_since(at(100, 7), Duration::ZERO), 0.0);
     }
 
     #[test]
     fn the_kernel_tells() {
-        let before = Bystanders::now().expect("Linux has /proc/stat");
-        let after = Bystanders::now().expect("Linux has /proc/stat");
+        let before = ProcessorTime::now().expect("Linux has /proc/stat");
+        let after = ProcessorTime::now().expect("Linux has /proc/stat");
         assert!(after.all >= before.all && after.own >= before.own);
     }
 }

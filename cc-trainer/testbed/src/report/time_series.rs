@@ -23,7 +23,7 @@ const SLICES: usize = 10;
 const SHADES: usize = 8;
 
 /// Runs to be shown below each other.
-pub(super) struct Courses<'a> {
+pub(super) struct TimeSeries<'a> {
     files: Vec<&'a RunFile>,
     /// Propagation delay, ms.
     propagation_ms: Option<f64>,
@@ -33,7 +33,7 @@ pub(super) struct Courses<'a> {
     cwnd: Axis,
 }
 
-impl<'a> Courses<'a> {
+impl<'a> TimeSeries<'a> {
     pub(super) fn new(files: Vec<&'a RunFile>, propagation_ms: Option<f64>) -> Self {
         let series = || files.iter().map(|file| &file.series);
         let length = |series: &Series| series.bin_s * length(series) as f64;
@@ -45,15 +45,15 @@ impl<'a> Courses<'a> {
         let most = flows.flat_map(|rates| thin(&rates, POINTS).flatten().collect::<Vec<_>>());
         let most = most.chain(capacity).fold(0.0, f64::max);
         let delays = series().flat_map(|series| thin(&series.delay_ms, POINTS).flatten());
-        let windows = series().flat_map(|series| &series.flows);
-        let windows = windows.flat_map(|flow| thin(&flow.cwnd, POINTS).flatten());
+        let cwnds = series().flat_map(|series| &series.flows);
+        let cwnds = cwnds.flat_map(|flow| thin(&flow.cwnd, POINTS).flatten());
         let places = (BOTTOM, TOP);
         Self {
             propagation_ms: propagation_ms.filter(|delay| *delay > 0.0),
             seconds,
             rate: Axis::linear(0.0, 1.05 * most, places),
             delay: Axis::log(delays.chain(propagation_ms), 2.0, places),
-            cwnd: Axis::log(windows, 2.0, places),
+            cwnd: Axis::log(cwnds, 2.0, places),
             files,
         }
     }
