@@ -1,4 +1,4 @@
-//! Agents: a `cc-agent run` process for every policy that flows are served by.
+//! Agents that serve policies: one `cc-agent run` process per policy.
 
 use std::{
     collections::BTreeMap,
@@ -26,19 +26,21 @@ use nix::{
 
 use super::scheme::{self, ServedPolicy};
 
-/// The program that serves policies.
+/// File name of the program that serves policies.
 const PROGRAM: &str = "cc-agent";
-/// How long an agent may take to load its policy and its datapath.
+/// Time that an agent has to load its policy and its datapath.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long an agent may take to unregister.
+/// Time that an agent has to unregister before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an agent may take to answer.
+/// Time that an agent has to answer a status request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// What an error shows of a log, bytes from its end.
+/// Bytes of a log, from its end, that an error message shows at most.
 const LOG_SHOWN: usize = 1_200;
 
-/// A running agent that serves one policy. It is stopped when this is dropped, and ends with this process, or
-/// rather (prctl(2), PR_SET_PDEATHSIG) with the *thread* that started it.
+/// A running agent that serves one policy.
+///
+/// It is stopped when this value is dropped. It also ends with this process, or more precisely with
+/// the *thread* that started it (prctl(2), `PR_SET_PDEATHSIG`).
 #[derive(Debug)]
 pub struct Agent {
     child: Mutex<Child>,
@@ -47,65 +49,67 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// The delays of a flow's decisions: from the end of a window to the publication of its decision.
+/// Delays of one flow's decisions, each from the end of the observation window to the publication
+/// of the decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delays {
-    /// How many decisions there were.
+    /// Number of decisions so far.
     pub decisions: u64,
-    /// Median, ms.
+    /// Median of the delays, ms.
     pub p50_ms: f64,
-    /// 99th percentile, ms.
+    /// 99th percentile of the delays, ms.
     pub p99_ms: f64,
-    /// Longest, ms.
+    /// Longest of the delays, ms.
     pub max_ms: f64,
 }
 
-/// Why there is no agent, or no answer from it.
+/// Errors of starting an agent, or of one that ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Its program is missing.
+    /// The program does not exist at this path.
     #[error(
         "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with --agent PATH",
         .0.display()
     )]
     Missing(PathBuf),
-    /// It could not be started.
+    /// The process or its log could not be created.
     #[error("starting {}: {source}", program.display())]
     Start {
-        /// The program, or the log that it should write.
+        /// Path of the program, or of its log.
         program: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It has ended by itself.
+    /// The agent's process ended on its own.
     #[error("the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}", log.display())]
     Ended {
-        /// What it served.
+        /// Name of the scheme that it served.
         scheme: String,
-        /// How.
+        /// Exit status of the process.
         status: ExitStatus,
-        /// Its log.
+        /// Path of the agent's log.
         log: PathBuf,
-        /// The log's end.
+        /// Last lines of the log.
         tail: String,
     },
-    /// It is running but not ready.
+    /// The agent runs, but was not ready to serve in time.
     #[error("the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
     NotReady {
-        /// What it serves.
+        /// Name of the scheme that it serves.
         scheme: String,
-        /// Its log.
+        /// Path of the agent's log.
         log: PathBuf,
-        /// The log's end.
+        /// Last lines of the log.
         tail: String,
     },
 }
 
-/// Finds the agent's program: the one given, or the one beside the running program.
+/// Finds the agent's program: `given`, or else the one beside the running program.
 ///
 /// # Errors
-/// When it is not there.
+///
+/// Returns [`AgentError::Missing`] when there is no such file.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
     let beside = || Some(env::current_exe().ok()?.with_file_name(PROGRAM));
     let program = given.map(Path::to_owned).or_else(beside);
@@ -116,13 +120,13 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
     }
 }
 
-/// The agents of an evaluation by their schemes' names.
+/// Agents of an evaluation, by the names of their schemes.
 #[derive(Debug, Default)]
 pub struct Agents(BTreeMap<String, Agent>);
 
 impl Agents {
     /// Starts an agent for each policy, given with the name of its scheme, and waits until all are
-    /// ready. The agents log to files in `logs`; with `record` each one records to a subdirectory
+    /// ready. The agents log to files in `logs`; with `record`, each one records to a subdirectory
     /// that has the scheme's name.
     ///
     /// # Errors
@@ -151,15 +155,16 @@ impl Agents {
         Ok(agents)
     }
 
-    /// The agent that serves a scheme.
+    /// The agent that serves the named scheme; `None` for a scheme without an agent.
     pub fn get(&self, scheme: &str) -> Option<&Agent> {
         self.0.get(scheme)
     }
 
-    /// Makes sure that all are still running.
+    /// Checks that all agents are still running.
     ///
     /// # Errors
-    /// [`AgentError::Ended`].
+    ///
+    /// Returns [`AgentError::Ended`] for the first agent whose process has ended.
     pub fn check(&self) -> Result<(), AgentError> {
         self.0
             .iter()
@@ -169,7 +174,7 @@ impl Agents {
 
 impl Drop for Agents {
     fn drop(&mut self) {
-        // All at once, so that each has the time that the others take.
+        // Signals all agents before waiting for any, so that they shut down in parallel.
         for agent in self.0.values() {
             agent.terminate();
         }
@@ -200,16 +205,17 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(copy)
-            // Ctrl-C is for this program, which stops its agents when it needs them no more.
+            // Ctrl-C interrupts this program alone, which then stops its agents itself.
             .process_group(0);
         let parent = Pid::this();
         // SAFETY: between fork and exec there are only system calls that are async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                // Signals that this program takes in a thread of its own are blocked in all others.
+                // The child inherits the calling thread's signal mask, and this program blocks the
+                // signals that a thread of its own handles.
                 SigSet::empty().thread_set_mask()?;
                 prctl::set_pdeathsig(Signal::SIGTERM)?;
-                // The parent may have ended before the call above.
+                // The parent may have ended before the call above, which would then have no effect.
                 match getppid() == parent {
                     true => Ok(()),
                     false => Err(io::ErrorKind::BrokenPipe.into()),
@@ -225,13 +231,13 @@ impl Agent {
         })
     }
 
-    /// Name of the congestion control that it serves.
+    /// Name of the congestion control under which the agent serves its policy.
     pub fn control(&self) -> &str {
         &self.control
     }
 
-    /// The delays of a live flow's decisions so far, at most 0.2 s old; none when the agent does not know the flow
-    /// or has not decided for it.
+    /// Delays of a live flow's decisions so far, at most 0.2 s old; `None` when the agent does not
+    /// answer, does not know the flow or has not decided for it yet.
     pub fn delays(&self, local: SocketAddr, remote: SocketAddr) -> Option<Delays> {
         let status = self.status().ok()?;
         let flow = status
@@ -283,7 +289,7 @@ impl Agent {
 
     fn terminate(&self) {
         let mut child = self.child();
-        // Not after it was waited for: its number may be another's by then.
+        // A process that was waited for must not be signalled: its id may have been reused.
         if let Ok(None) = child.try_wait() {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
         }
@@ -322,7 +328,7 @@ fn arguments(policy: &ServedPolicy, name: &str) -> Vec<OsString> {
     arguments
 }
 
-/// The end of a log, from the beginning of a line.
+/// The last [`LOG_SHOWN`] bytes of a log at most, from the beginning of a line.
 fn tail(log: &Path) -> String {
     let text = match fs::read(log) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -348,7 +354,7 @@ mod tests {
     #[test]
     fn an_agent_that_ends_shows_its_log() {
         let logs = tempfile::tempdir().expect("a scratch directory");
-        // Ends at once, whatever its arguments, and says what they were.
+        // Prints its arguments to the log and ends at once.
         let program = Path::new("/bin/echo");
         let policy = ServedPolicy {
             spec: PolicySpec::Fixed(3),
