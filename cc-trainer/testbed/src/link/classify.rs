@@ -1,30 +1,30 @@
-//! To which flow a packet belongs.
+//! Classification of packets by flow.
 
 use super::Way;
 
-/// Says to which flow a packet belongs, and how much payload it carries.
+/// Assigns packets to flows by their port at the far end.
 ///
-/// With a first port, flow `i`'s far end is TCP or UDP port `first_port + i`, and every other packet belongs to flow
-/// `flows`. Without one, every packet belongs to flow 0.
+/// With a first port, flow `i` uses TCP or UDP port `first_port + i` at the far end, and all other
+/// packets are assigned to the extra flow `flows`. Without one, every packet is assigned to flow 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classifier {
-    /// Port of flow 0 at the far end.
+    /// Port of flow 0 at the far end; `None` assigns all packets to flow 0.
     pub first_port: Option<u16>,
-    /// Number of flows.
+    /// Number of flows, without the extra one.
     pub flows: u16,
 }
 
-/// What is known of a packet.
+/// The flow of a packet and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
-    /// Flow.
+    /// Index of the flow; `flows` for packets of no flow.
     pub(super) flow: u16,
     /// Bytes of TCP or UDP payload.
     pub(super) payload: u32,
 }
 
 impl Classifier {
-    /// Every packet is flow 0.
+    /// The classifier that assigns every packet to flow 0.
     pub const SINGLE: Self = Self {
         first_port: None,
         flows: 0,
@@ -53,7 +53,7 @@ impl Classifier {
     }
 }
 
-/// What matters of a TCP or UDP header.
+/// The fields of a TCP or UDP header that classification uses.
 struct TransportHeader {
     source: u16,
     destination: u16,
@@ -61,8 +61,9 @@ struct TransportHeader {
 }
 
 impl TransportHeader {
-    /// None when the packet is no TCP or UDP, no first fragment, or damaged. IPv6 extension headers are not followed:
-    /// TCP between two hosts that are neighbours has none.
+    /// Parses an IP packet; `None` when it is neither TCP nor UDP, not a first fragment, or
+    /// truncated. IPv6 extension headers are not followed: TCP between two neighbouring hosts has
+    /// none.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (protocol, body) = match packet.first()? >> 4 {
             // RFC 791, section 3.1
@@ -100,7 +101,7 @@ impl TransportHeader {
 const TCP: u32 = libc::IPPROTO_TCP as u32;
 const UDP: u32 = libc::IPPROTO_UDP as u32;
 
-/// 16 bits in network order.
+/// Reads 16 bits in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     let pair = bytes.get(at..at + 2)?;
     Some(u16::from_be_bytes([pair[0], pair[1]]))
@@ -117,7 +118,7 @@ mod tests {
         flows: 2,
     };
 
-    /// IPv4 without options around a body.
+    /// An IPv4 packet without options around `body`.
     fn ipv4(protocol: u32, body: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 20];
         packet[0] = 0x45;
@@ -136,7 +137,7 @@ mod tests {
         packet
     }
 
-    /// TCP with twelve bytes of options, as timestamps take.
+    /// A TCP segment with twelve bytes of options, the size of timestamps.
     fn tcp(source: u16, destination: u16, payload: usize) -> Vec<u8> {
         let mut segment = vec![0; 32 + payload];
         segment[..2].copy_from_slice(&source.to_be_bytes());
@@ -171,7 +172,7 @@ mod tests {
                 payload: 0
             }
         );
-        // The other end's port does not matter, even where it looks like a flow's.
+        // The near end's port does not matter, even when it equals the port of a flow.
         let stranger = ipv4(UDP, &udp(5000, 5002, 10));
         assert_eq!(
             class(&stranger, Way::Forward),

@@ -1,5 +1,5 @@
-//! One direction of a link: reads packets from a device, has the path model say what becomes of them, and writes
-//! them to the other device when they are due.
+//! The thread of one direction of a link: it reads packets from one device, passes them through the
+//! path model and writes them to the other device when they are due.
 
 use std::{
     collections::VecDeque,
@@ -27,36 +27,38 @@ use cc_sim::{
     scenario::{self, MTU},
 };
 
-/// Most that a packet may go out before it is due, and so how much earlier than due the model hands it over.
+/// Longest time by which a packet may leave before it is due, and therefore the time by which the
+/// model delivers packets early.
 ///
-/// A thread that waits wakes up late, by 20 to 130 µs here, depending on how deep the processor sleeps. A packet meets
-/// that twice: when it is read and when it is due. So the thread watches how late its timer is and sets it twice as
-/// much early ([`Alarm`]). What is due within that time goes out when the thread wakes: the errors cancel out on the
-/// average, and nothing spins.
+/// A waiting thread wakes up late, by 20 to 130 µs on the hosts measured, depending on how deep the
+/// processor sleeps. This delays a packet twice: when it is read and when it is due. The thread
+/// therefore measures the lateness of its timer and sets the timer earlier by twice that
+/// ([`Alarm`]). All packets due within this time are written when the thread wakes, so that the
+/// errors cancel on average without busy waiting.
 const LEAD: Duration = Duration::from_micros(300);
 
-/// Packets read before due ones are looked after again.
+/// Packets read before the thread writes due packets again.
 const BATCH: usize = 16;
 
-/// Up to this rate a thread has time left and may take precedence over everything else. Above it would starve its
+/// Highest rate at which a thread runs with real-time priority. At higher rates it would starve the
 /// host, and the kernel's throttling of real-time threads would stop it for 50 ms at a time.
 const REAL_TIME_BITS_PER_SECOND: f64 = 200e6;
 
-/// What a thread needs to know.
+/// Settings of the thread of one direction.
 pub(super) struct WorkerConfig {
-    /// The model, made by [`with_lead`].
+    /// Path model for packets that come out early by `lead`; see [`with_lead`].
     pub(super) path: OneWayPath<Body>,
-    /// How much earlier the model delivers.
+    /// Time by which the model delivers packets early.
     pub(super) lead: Duration,
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
     pub(super) classifier: Classifier,
     pub(super) way: Way,
-    /// Mean rate to be expected; none when nothing limits it.
+    /// Expected mean rate, bit/s; `None` when the link is unlimited.
     pub(super) bits_per_second: Option<f64>,
 }
 
-/// What travels through the model.
+/// Content of a packet on the path.
 pub(super) struct Body {
     content: Box<[u8; MTU as usize]>,
     payload: u32,
@@ -71,11 +73,11 @@ impl Body {
     }
 }
 
-/// A running thread.
+/// Handle of a running thread.
 pub(super) struct Worker {
     thread: Option<JoinHandle<Result<Carried, io::Error>>>,
     commands: mpsc::Sender<Command>,
-    /// Readable when there are commands.
+    /// Readable while commands wait.
     wakeup: Arc<EventFd>,
 }
 
@@ -85,8 +87,9 @@ enum Command {
     Stop,
 }
 
-/// The model of a direction whose packets come out earlier than they should by the lead returned with it, so that
-/// the thread wakes in time. The lead is taken from the propagation delay and so never exceeds it.
+/// A model of a direction that delivers packets earlier than `model` by the returned lead, so that
+/// the thread can wake up in time. The lead is subtracted from the propagation delay and never
+/// exceeds it.
 pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Duration) {
     let mut model = model.clone();
     let delays = || model.delay.changes.iter().map(|change| change.delay);
@@ -99,7 +102,11 @@ pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Du
 }
 
 impl Worker {
-    /// Starts the thread; the scenario's clock waits for [`start`](Self::start).
+    /// Starts the thread. The scenario's clock stands at 0 until [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the thread or its event file descriptor cannot be created.
     pub(super) fn spawn(config: WorkerConfig) -> Result<Self, LinkError> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let wakeup = EventFd::from_value_and_flags(0, flags)
@@ -149,7 +156,8 @@ impl Worker {
     fn command(&self, command: Command) {
         // A thread that has ended needs no commands.
         if self.commands.send(command).is_ok() {
-            // Fails only when the counter is full, and then the wakeup rings already.
+            // Writing fails only when the counter is full, and then the descriptor is readable
+            // already.
             let _ = self.wakeup.write(1);
         }
     }
@@ -159,13 +167,13 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // Its devices must be gone when this is; how it fared nobody wants to know any more.
+            // The devices must be gone when the handle is. The result is of no use any more.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's state.
+/// State of the thread.
 struct Emulator {
     config: WorkerConfig,
     lead: Nanos,
@@ -173,10 +181,10 @@ struct Emulator {
     wakeup: Arc<EventFd>,
     meter: Option<ContentionMeter>,
     carried: Carried,
-    /// What the model has delivered, with its due time and its arrival.
+    /// Packets that the model has delivered, with their due times and times of arrival.
     ready: VecDeque<(Nanos, Nanos, Packet<Body>)>,
     alarm: Alarm,
-    /// To be used again.
+    /// Packet buffers for reuse.
     spare: Vec<Body>,
 }
 
@@ -187,7 +195,7 @@ impl Emulator {
             carried: Carried::new(usize::from(config.classifier.flows) + 1),
             commands,
             wakeup,
-            // Without it a run is judged by its lateness alone.
+            // Where the kernel keeps no such figures, a run is judged by its lateness alone.
             meter: ContentionMeter::of_this_thread().ok(),
             ready: VecDeque::new(),
             alarm: Alarm { lateness: 0 },
@@ -196,7 +204,8 @@ impl Emulator {
         }
     }
 
-    /// Works until told to stop. When a device breaks it does nothing more until then, and that is the result.
+    /// Carries packets until the command to stop. When a device fails, the thread only waits for
+    /// that command and then returns the error.
     fn run(mut self) -> io::Result<Carried> {
         let Some(origin) = self.wait_for_start() else {
             return Ok(self.carried);
@@ -241,7 +250,7 @@ impl Emulator {
                     self.carried.packets.close(now);
                     break true;
                 };
-                // Whoever asked may have given up.
+                // The receiver may have been dropped in the meantime.
                 let _ = report.send(self.carried.counters());
             };
             if stop {
@@ -253,7 +262,7 @@ impl Emulator {
         }
     }
 
-    /// Scenario time 0; none when told to stop before.
+    /// Waits for the start and returns the instant of scenario time 0; `None` when stopped before.
     fn wait_for_start(&mut self) -> Option<Instant> {
         loop {
             match self.commands.recv() {
@@ -266,7 +275,7 @@ impl Emulator {
         }
     }
 
-    /// Writes what is due and reads what has come; whether more may have come.
+    /// Writes due packets and reads arriving ones. Returns whether more packets may have arrived.
     fn carry(&mut self, clock: &impl Fn() -> Nanos) -> io::Result<bool> {
         self.deliver(clock);
         for _ in 0..BATCH {
@@ -300,7 +309,7 @@ impl Emulator {
         Ok(true)
     }
 
-    /// Writes what is due, and takes note of what was dropped.
+    /// Writes due packets and counts dropped ones.
     fn deliver(&mut self, clock: &impl Fn() -> Nanos) {
         let mut now = clock();
         while let Some(event) = self.config.path.poll(now) {
@@ -341,11 +350,12 @@ impl Emulator {
         }
     }
 
-    /// When there is something to be done next, if nothing comes before.
+    /// Time of the thread's next action, if no packet or command arrives before.
     fn next(&self) -> Option<Nanos> {
         let early = self.alarm.early(self.lead);
         let ready = self.ready.front().map(|(due, ..)| due - early);
-        // What the model hands over before it is needed just waits here; so does the thread for it.
+        // Packets that the model delivers early only wait in `ready`, so the thread need not wake
+        // for them either.
         let coming = self
             .config
             .path
@@ -354,7 +364,8 @@ impl Emulator {
         [ready, coming].into_iter().flatten().min()
     }
 
-    /// Waits until there is something to do (unless there is `more` already); whether that is a command.
+    /// Waits until there is something to do, or only polls if there is `more` to read. Returns
+    /// whether a command has arrived.
     fn wait_for_command(
         &mut self,
         more: bool,
@@ -367,7 +378,7 @@ impl Emulator {
             (_, true, _) | (_, _, None) => None,
             (_, _, Some(next)) => Some(next.saturating_sub(clock())),
         };
-        // A wait of years does not fit the kernel's type.
+        // A wait of years does not fit the kernel's type and counts as no limit.
         let wait = wait
             .and_then(|ns| i64::try_from(ns).ok())
             .map(TimeSpec::nanoseconds);
@@ -389,7 +400,7 @@ impl Emulator {
         }
         let rang = events[0].any().unwrap_or(false);
         if rang {
-            // Cannot fail: it was readable and nobody else reads it.
+            // Reading cannot fail: the descriptor was readable and has no other reader.
             let _ = self.wakeup.read();
         }
         Ok(rang)
@@ -403,37 +414,38 @@ impl Emulator {
     }
 }
 
-/// How late the thread wakes when its timer has run out.
+/// Tracks how late the thread wakes up when its timer expires.
 struct Alarm {
-    /// Moving average, ns.
+    /// Moving average of the lateness, ns.
     lateness: Nanos,
 }
 
 impl Alarm {
-    /// How much earlier than needed it is to be set.
+    /// Time by which to set the timer early: twice the average lateness, at most `most`.
     fn early(&self, most: Nanos) -> Nanos {
         (2 * self.lateness).min(most)
     }
 
-    /// It was so late. What the processor was busy with something else for counts as the most there is to be expected.
+    /// Records a late wake-up. Longer delays than [`LEAD`] count as [`LEAD`], because they come
+    /// from other load on the processor.
     fn record(&mut self, late: Nanos) {
         let late = late.min(LEAD.as_nanos() as Nanos);
         self.lateness = (15 * self.lateness + late) / 16;
     }
 }
 
-/// Timers to the nanosecond, and precedence over ordinary threads. Each as far as the host allows: what it refuses
-/// shows as lateness.
+/// Requests timers accurate to the nanosecond, and priority over ordinary threads. A refused
+/// request is ignored, as its effect shows in the lateness.
 fn prefer_this_thread(bits_per_second: Option<f64>) {
-    // SAFETY: takes integers only.
+    // SAFETY: prctl takes integers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     if bits_per_second.is_some_and(|rate| rate <= REAL_TIME_BITS_PER_SECOND) {
         let priority = libc::sched_param { sched_priority: 10 };
-        // SAFETY: reads one sched_param; 0 is the calling thread.
+        // SAFETY: sched_setscheduler reads one sched_param; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
             return;
         }
     }
-    // SAFETY: takes integers only; 0 is the calling thread.
+    // SAFETY: setpriority takes integers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }
