@@ -129,7 +129,7 @@ fn every_key_arrives_in_the_model() {
         service: Service::Unlimited,
         loss: Loss::Bernoulli(0.02),
         aggregation: None,
-        // A delay of its own, so the forward way's changes are not its.
+        // It has its own delay, so the changes of the forward direction do not apply.
         delay: Delay {
             base: ms(10),
             changes: vec![],
