@@ -35,6 +35,11 @@ use timeline::Timeline;
 /// Nanoseconds since the scenario's start.
 pub type Nanos = u64;
 
+/// A duration in nanoseconds; one that does not fit becomes the largest time, which nothing reaches.
+pub fn nanos(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
 /// The time of what does not happen any more, as the end of a packet in a lasting outage.
 const NEVER: Nanos = Nanos::MAX;
 
