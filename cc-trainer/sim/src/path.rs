@@ -28,7 +28,7 @@ use crate::scenario;
 use loss::Losses;
 use policer::TokenBucket;
 use propagation::Propagation;
-use queue::{Queue, Waiting};
+use queue::{PacketQueue, Waiting};
 use server::Server;
 use timeline::Timeline;
 
@@ -102,9 +102,9 @@ impl<B> Event<B> {
 
 /// One direction of a path.
 #[derive(Debug)]
-pub struct Direction<B> {
+pub struct OneWayPath<B> {
     policer: Option<TokenBucket>,
-    queue: Queue<B>,
+    queue: PacketQueue<B>,
     server: Server,
     /// When the link starts on the head of the queue.
     starts: Nanos,
@@ -117,7 +117,7 @@ pub struct Direction<B> {
     now: Nanos,
 }
 
-impl<B> Direction<B> {
+impl<B> OneWayPath<B> {
     /// A direction without packets. `extra_delay[flow]` is added to that flow's propagation; `seed` fixes random
     /// loss and jitter, independently of each other.
     pub fn new(model: &scenario::Direction, extra_delay: &[Duration], seed: u64) -> Self {
@@ -125,7 +125,7 @@ impl<B> Direction<B> {
         let flows = extra_delay.len();
         Self {
             policer: model.policer.as_ref().map(TokenBucket::new),
-            queue: Queue::new(&model.queue),
+            queue: PacketQueue::new(&model.queue),
             server: Server::new(&model.service),
             starts: NEVER,
             losses: Losses::new(model.loss, StdRng::from_rng(&mut seeds)),

@@ -3,14 +3,18 @@
 //! [`load`] finds built-in sets by name and reads files; the built-in sets are files of the same format
 //! (`cc-trainer/scenarios`).
 
+mod error;
 mod file;
 mod generate;
 mod rate;
+mod select;
 mod sets;
 mod trace;
 
-pub use file::{MAX_FLOWS, ScenarioError, load, parse};
+pub use error::ScenarioError;
+pub use file::{MAX_FLOWS, parse};
 pub use generate::{Cellular, Poisson};
+pub use select::load;
 pub use sets::{SETS, Set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
 

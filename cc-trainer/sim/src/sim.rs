@@ -25,7 +25,7 @@ use std::time::Duration;
 use cc_ebpf::CaState;
 
 use crate::path::{
-    Direction, DirectionObservation, Event, Nanos, Observation, Packet, Volume, nanos,
+    DirectionObservation, Event, Nanos, Observation, OneWayPath, Packet, Volume, nanos,
 };
 use crate::scenario::{self, Scenario};
 use crate::seed;
@@ -55,8 +55,8 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// A scenario with its flows, in virtual time. The same scenario, controls and seed give the same run.
 #[derive(Debug)]
 pub struct Simulation {
-    forward: Direction<ToReceiver>,
-    reverse: Direction<ToSender>,
+    forward: OneWayPath<ToReceiver>,
+    reverse: OneWayPath<ToSender>,
     flows: Vec<Endpoints>,
     now: Nanos,
     /// No flow has a timer before this.
@@ -160,8 +160,8 @@ impl Simulation {
             delay_sum_ns: 0,
         };
         Self {
-            forward: Direction::new(&early(&scenario.forward), &extra_delay, seed),
-            reverse: Direction::new(&early(&scenario.reverse), &extra_delay, !seed),
+            forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
+            reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
             flows: scenario.flows.iter().zip(controls).map(flow).collect(),
             now: 0,
             next_timer: 0,
@@ -442,7 +442,7 @@ impl Endpoints {
 /// Offers a packet to a direction and notes it.
 #[inline]
 fn offer<B>(
-    path: &mut Direction<B>,
+    path: &mut OneWayPath<B>,
     observation: Option<&mut DirectionObservation>,
     now: Nanos,
     packet: Packet<B>,

@@ -19,7 +19,7 @@ pub(super) struct Propagation {
     /// Standard deviation, ns.
     jitter: f64,
     random: StdRng,
-    flows: Vec<Flow>,
+    flows: Vec<FlowPropagation>,
 }
 
 /// The delay from a time on.
@@ -32,7 +32,7 @@ struct Step {
 }
 
 #[derive(Debug)]
-struct Flow {
+struct FlowPropagation {
     extra_delay: Nanos,
     /// When its latest packet arrives: no later one arrives before.
     latest: Nanos,
@@ -60,7 +60,7 @@ impl Propagation {
                 least,
             });
         }
-        let flow = |&extra: &Duration| Flow {
+        let flow = |&extra: &Duration| FlowPropagation {
             extra_delay: nanos(extra),
             latest: 0,
         };

@@ -17,7 +17,7 @@ pub(super) struct Waiting<B> {
 
 /// Packets in order of arrival, within the limits.
 #[derive(Debug)]
-pub(super) struct Queue<B> {
+pub(super) struct PacketQueue<B> {
     waiting: VecDeque<Waiting<B>>,
     bytes: u64,
     max_packets: usize,
@@ -25,7 +25,7 @@ pub(super) struct Queue<B> {
     discipline: Discipline,
 }
 
-impl<B> Queue<B> {
+impl<B> PacketQueue<B> {
     /// An empty queue.
     pub(super) fn new(model: &scenario::Queue) -> Self {
         Self {

@@ -207,7 +207,7 @@ fn watch(
     arrivals: &[Arrival],
     watch: Watch,
 ) -> Vec<Event<usize>> {
-    let mut path = Direction::new(model, extra_delay, 7);
+    let mut path = OneWayPath::new(model, extra_delay, 7);
     let mut events = Vec::new();
     let mut random = match watch {
         Watch::Random(seed) => StdRng::seed_from_u64(seed),
@@ -215,7 +215,7 @@ fn watch(
     };
     let mut polled = 0;
     // Polls at the watch's times before `until`.
-    let mut poll_before = |path: &mut Direction<usize>, events: &mut Vec<_>, until: Nanos| {
+    let mut poll_before = |path: &mut OneWayPath<usize>, events: &mut Vec<_>, until: Nanos| {
         loop {
             let next = match watch {
                 Watch::Next => path.next().unwrap_or(until),
@@ -386,7 +386,7 @@ fn a_rate_is_exact_over_an_hour() {
 fn assert_carries_all_of(rate: Rate) {
     let bits = rate.bits(Duration::ZERO, Duration::from_secs(3600));
     let service = Service::Rate(rate);
-    let mut path = Direction::new(
+    let mut path = OneWayPath::new(
         &Model {
             service,
             ..unlimited()
@@ -574,7 +574,7 @@ fn an_outage_that_lasts_lets_nothing_happen() {
         points,
         repeat: None,
     });
-    let mut path = Direction::new(
+    let mut path = OneWayPath::new(
         &Model {
             service,
             ..unlimited()
@@ -663,7 +663,7 @@ fn a_delay_change_counts_from_the_moment_of_leaving_the_link() {
         [29 * MS, 60 * MS, 60 * MS, 66 * MS]
     );
     // Packets of another flow may overtake.
-    let mut path = Direction::new(&model, &[Duration::ZERO, Duration::from_millis(1)], 0);
+    let mut path = OneWayPath::new(&model, &[Duration::ZERO, Duration::from_millis(1)], 0);
     for (flow, arrival) in [0, 0, 1].into_iter().zip(arrivals) {
         path.offer(
             arrival.at,
@@ -788,7 +788,7 @@ fn a_seed_fixes_everything_and_jitter_leaves_loss_alone() {
         ..unlimited()
     };
     let lost = |model: &Model, seed| {
-        let mut path = Direction::new(model, &[], seed);
+        let mut path = OneWayPath::new(model, &[], seed);
         for body in 0..1000 {
             path.offer(
                 body,

@@ -6,115 +6,14 @@ mod shape;
 mod tests;
 mod value;
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
-use super::{MTU, Scenario, sets};
+use super::{MTU, Scenario, ScenarioError};
 
 /// Flows that a scenario may have.
 pub const MAX_FLOWS: usize = 64;
-
-/// Why no scenario can be had.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScenarioError {
-    /// Two different scenarios of the list have the same name, which is to name their results.
-    #[error(
-        "two different scenarios are called `{name}`: choose one of them, or rename the one in your file"
-    )]
-    Ambiguous {
-        /// The name.
-        name: String,
-    },
-    /// Something in a file is wrong.
-    #[error("{}:{line}:{column}: {message}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1, in characters.
-        column: usize,
-        /// What is wrong, and the remedy.
-        message: String,
-    },
-    /// The list of scenarios names none.
-    #[error(
-        "no scenario is named: give a set ({sets}), SET/SCENARIO, or a file that ends with .toml"
-    )]
-    Nothing {
-        /// The sets there are.
-        sets: String,
-    },
-    /// A file cannot be read.
-    #[error("cannot read the scenario file {}: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// There is no such set.
-    #[error(
-        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name ends with .toml)"
-    )]
-    UnknownSet {
-        /// What was asked for.
-        name: String,
-        /// The sets there are, the nearest first.
-        sets: String,
-    },
-    /// There is no such scenario in that set or file.
-    #[error(
-        "`{set}` has no scenario `{name}`: it has {scenarios}; or give its place, from 0 to {last}"
-    )]
-    UnknownScenario {
-        /// The set or file.
-        set: String,
-        /// What was asked for.
-        name: String,
-        /// The scenarios there are, the nearest first.
-        scenarios: String,
-        /// The highest place.
-        last: usize,
-    },
-}
-
-/// Scenarios by a list with commas between: a set (`pantheon`), a set's scenario by name or by its place from 0
-/// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a file's scenario (`links.toml/mine`). A scenario
-/// named twice is given once.
-pub fn load(spec: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    let mut scenarios: Vec<Scenario> = Vec::new();
-    for item in spec
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-    {
-        for scenario in load_item(item)? {
-            match scenarios.iter().find(|known| known.name == scenario.name) {
-                None => scenarios.push(scenario),
-                Some(known) if *known == scenario => {}
-                Some(_) => {
-                    return Err(ScenarioError::Ambiguous {
-                        name: scenario.name,
-                    });
-                }
-            }
-        }
-    }
-    if scenarios.is_empty() {
-        return Err(ScenarioError::Nothing {
-            sets: sets::names(),
-        });
-    }
-    Ok(scenarios)
-}
 
 /// Scenarios of a file's text. Its folder is where the paths of traces count from.
 ///
@@ -187,69 +86,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
         scenarios.push(table.into_inner().scenario(folder).map_err(invalid)?);
     }
     Ok(scenarios)
-}
-
-fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    if item.ends_with(".toml") || Path::new(item).is_file() {
-        return read(Path::new(item));
-    }
-    if let Some((path, name)) = item.rsplit_once('/')
-        && (path.ends_with(".toml") || Path::new(path).is_file())
-    {
-        return select(read(Path::new(path))?, path, name);
-    }
-    let (set, name) = match item.split_once('/') {
-        Some((set, name)) => (set, Some(name)),
-        None => (item, None),
-    };
-    let scenarios = sets::find(set).ok_or_else(|| ScenarioError::UnknownSet {
-        name: set.to_owned(),
-        sets: nearest_first(set, sets::SETS.iter().map(|set| set.name)),
-    })?;
-    match name {
-        Some(name) => select(scenarios.scenarios()?, set, name),
-        None => scenarios.scenarios(),
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
-    let text = fs::read_to_string(path).map_err(|error| ScenarioError::Read {
-        path: path.to_owned(),
-        error,
-    })?;
-    parse(&text, path)
-}
-
-/// The one of that name, or else at that place.
-fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    let found = scenarios
-        .iter()
-        .find(|scenario| scenario.name == name)
-        .or_else(|| {
-            name.parse::<usize>()
-                .ok()
-                .and_then(|place| scenarios.get(place))
-        });
-    match found {
-        Some(scenario) => Ok(vec![scenario.clone()]),
-        None => Err(ScenarioError::UnknownScenario {
-            set: set.to_owned(),
-            name: name.to_owned(),
-            scenarios: nearest_first(
-                name,
-                scenarios.iter().map(|scenario| scenario.name.as_str()),
-            ),
-            last: scenarios.len() - 1,
-        }),
-    }
-}
-
-fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let mut names: Vec<&str> = names.collect();
-    names.sort_by(|a, b| {
-        strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a))
-    });
-    names.join(", ")
 }
 
 /// Line and column of a byte, both from 1.

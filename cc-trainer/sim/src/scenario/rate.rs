@@ -25,7 +25,7 @@ impl Rate {
     /// bit/s at a time.
     pub fn at(&self, time: Duration) -> f64 {
         let (_, offset) = self.cycle(nanos(time));
-        self.segment(self.index(offset)).at(offset)
+        self.piece(self.index(offset)).at(offset)
     }
 
     /// Bits carried in `[from, to)`.
@@ -74,19 +74,19 @@ impl Rate {
         let mut index = self.index(offset);
         let mut skipped = self.repeat.is_none();
         loop {
-            let segment = self.segment(index);
-            let carried = segment.bits(offset, segment.end);
+            let piece = self.piece(index);
+            let carried = piece.bits(offset, piece.end);
             if left <= carried + NOTHING {
-                return later(base.saturating_add(offset), segment.time(offset, left)).min(
+                return later(base.saturating_add(offset), piece.time(offset, left)).min(
                     // Where only the tolerance made it fit.
-                    base.saturating_add(segment.end),
+                    base.saturating_add(piece.end),
                 );
             }
-            if segment.end == u64::MAX {
+            if piece.end == u64::MAX {
                 return u64::MAX;
             }
             left -= carried;
-            offset = segment.end;
+            offset = piece.end;
             index += 1;
             if index < self.points.len() {
                 continue;
@@ -134,9 +134,9 @@ impl Rate {
     }
 
     /// What a point rules.
-    fn segment(&self, index: usize) -> Segment {
+    fn piece(&self, index: usize) -> RatePiece {
         let Some(point) = self.points.get(index) else {
-            return Segment {
+            return RatePiece {
                 start: 0,
                 end: u64::MAX,
                 from: 0.0,
@@ -152,7 +152,7 @@ impl Rate {
             Some(next) if point.ramp => next.bits_per_second,
             _ => point.bits_per_second,
         };
-        Segment {
+        RatePiece {
             start: nanos(point.at),
             end,
             from: point.bits_per_second,
@@ -165,8 +165,8 @@ impl Rate {
         let (first, last) = (self.index(from), self.index(to));
         (first..=last)
             .map(|index| {
-                let segment = self.segment(index);
-                segment.bits(from.max(segment.start), to.min(segment.end))
+                let piece = self.piece(index);
+                piece.bits(from.max(piece.start), to.min(piece.end))
             })
             .sum()
     }
@@ -174,7 +174,7 @@ impl Rate {
 
 /// A stretch over which a rate stays or moves linearly. Times are nanoseconds of a cycle.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct RatePiece {
     start: u64,
     /// `u64::MAX` is no end.
     end: u64,
@@ -184,7 +184,7 @@ struct Segment {
     to: f64,
 }
 
-impl Segment {
+impl RatePiece {
     /// bit/s per second.
     fn slope(&self) -> f64 {
         if self.from == self.to {

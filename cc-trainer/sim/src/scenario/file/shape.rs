@@ -31,7 +31,7 @@ macro_rules! tables {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(super) struct ScenarioTable {
-            pub(super) name: Spanned<Name>,
+            pub(super) name: Spanned<ScenarioName>,
             #[serde(default)]
             pub(super) description: String,
             $(pub(super) $key: Option<Spanned<$kind>>,)*
@@ -165,7 +165,7 @@ pub(super) struct PolicerTable {
 pub(super) struct FlowTable {
     pub(super) start_s: Option<Seconds>,
     pub(super) stop_s: Option<Spanned<Seconds>>,
-    pub(super) scheme: Option<Scheme>,
+    pub(super) scheme: Option<SchemeName>,
     pub(super) extra_delay_ms: Option<Millis>,
 }
 

@@ -89,9 +89,9 @@ impl TryFrom<f64> for ScheduleMbps {
 /// What can name a file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Name(pub(super) String);
+pub(super) struct ScenarioName(pub(super) String);
 
-impl TryFrom<String> for Name {
+impl TryFrom<String> for ScenarioName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -118,9 +118,9 @@ impl TryFrom<String> for Name {
 /// What `--schemes` takes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Scheme(pub(super) String);
+pub(super) struct SchemeName(pub(super) String);
 
-impl TryFrom<String> for Scheme {
+impl TryFrom<String> for SchemeName {
     type Error = String;
 
     fn try_from(scheme: String) -> Result<Self, String> {
