@@ -6,7 +6,6 @@
 
 use std::{
     borrow::Borrow,
-    ffi::OsString,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom, Write},
     os::unix::fs::MetadataExt,
@@ -29,17 +28,12 @@ use parquet::{
 use cc_core::rows::{FileHeader, Row};
 
 use crate::{
-    RecordingError, metadata, read,
+    RecordingError, metadata,
+    name::{COMPLETE, FOOTER, OPEN, with_suffix},
+    read,
     row_group::write_group,
     schema::{TEXTS, restless, schema},
 };
-
-/// What the name of a complete file ends in.
-pub(super) const COMPLETE: &str = "parquet";
-/// What follows it while the file is being written.
-pub(super) const OPEN: &str = "open";
-/// What follows that in the name of the footer that completes it.
-const FOOTER: &str = "footer";
 
 /// Writes one file. Dropped before [`Self::finish`] it leaves an open file, for [`recover`].
 pub struct FileWriter {
@@ -318,11 +312,4 @@ fn replace(fresh: &Path, place: &Path, bytes: &[u8]) -> io::Result<()> {
     write().inspect_err(|_| {
         let _ = fs::remove_file(fresh);
     })
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".");
-    name.push(suffix);
-    name.into()
 }

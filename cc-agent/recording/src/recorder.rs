@@ -20,11 +20,7 @@ use cc_core::{
     status::RecordingStatus,
 };
 
-use crate::{
-    FileWriter, RecordingError,
-    file::{COMPLETE, recover_file},
-    recover,
-};
+use crate::{FileWriter, RecordingError, file::recover_file, name::COMPLETE, recover};
 
 /// Rows that may wait for the disk: half a minute of a thousand flows, some 30 MB.
 const BACKLOG: u64 = 32_768;
