@@ -7,87 +7,88 @@ use std::{
 
 use parquet::errors::ParquetError;
 
-/// What is wrong with a recording, and where.
+/// An error of reading, writing or completing a recording. Its message names the file and, where
+/// there is one, the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordingError {
-    /// No complete Parquet file.
+    /// The file is not Parquet, or is truncated or damaged.
     #[error(
-        "{path}: {reason}; either it is no Parquet, or it was cut short or damaged on its way: copy it again, \
-         or leave it away"
+        "{path}: {reason}; either it is not Parquet, or it was cut short or damaged in transit: copy \
+         it again, or leave it out"
     )]
     Broken {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the reader stumbled over.
+        /// The Parquet library's message.
         reason: String,
     },
-    /// A column that is missing, or of another type.
+    /// A column is missing or has another type.
     #[error("{path}: column {column} is {found}; expected {expected}")]
     Column {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The column.
+        /// The column's name.
         column: String,
-        /// What is there.
+        /// The column's type in the file, or `missing`.
         found: String,
-        /// What should be.
+        /// The type that recordings have.
         expected: String,
     },
-    /// A file that is not complete.
+    /// The file is not complete: its agent is writing it, or was killed.
     #[error(
-        "{path}: its agent is still writing it, or was killed: wait for it to be completed (--record-file-s says when at the \
-         latest), or stop the agent, and name the directory"
+        "{path}: its agent is still writing it, or was killed: wait until it is completed \
+         (--record-file-s sets its maximum age), or stop the agent, and name the directory"
     )]
     Open {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// A directory without recordings.
+    /// The directory holds no recordings.
     #[error(
-        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run --record writes them \
-         (directories in it are not looked into)"
+        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run --record \
+         writes them (subdirectories are not searched)"
     )]
     Empty {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
     },
-    /// Parquet of something else, of another version, or with metadata that cannot be.
+    /// The file is Parquet, but its key-value metadata are absent, invalid, or of another version.
     #[error("{path}: {reason}")]
     Header {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The key at fault and what is wrong with it.
         reason: String,
-        /// Whether it is no recording at all.
+        /// Whether the file is not a recording at all.
         foreign: bool,
     },
-    /// The file system refuses.
+    /// The file system refuses an operation.
     #[error("{path}: {source}")]
     Io {
-        /// The file or directory.
+        /// The path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A file cannot be written on.
+    /// The file cannot be written any further.
     #[error("{path}: it cannot be written: {reason}")]
     Write {
-        /// The file.
+        /// The path of the complete file.
         path: PathBuf,
-        /// Why.
+        /// The Parquet library's message.
         reason: String,
     },
-    /// A value that no recording has.
-    #[error("{path}: row {row}, column {column}: {reason}; the file is damaged, leave it away")]
+    /// A value is outside what a recording can hold.
+    #[error("{path}: row {row}, column {column}: {reason}; the file is damaged, leave it out")]
     Value {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The row, from 0.
+        /// The row's number in the file, from 0.
         row: u64,
-        /// The column.
+        /// The column's name.
         column: &'static str,
-        /// What is wrong with the value.
+        /// The value and what is expected instead.
         reason: String,
     },
 }
@@ -100,7 +101,7 @@ impl RecordingError {
         }
     }
 
-    /// What the Parquet library said on writing.
+    /// Wraps the Parquet library's error on writing.
     pub(crate) fn write(path: &Path, source: ParquetError) -> Self {
         Self::Write {
             path: path.into(),
@@ -108,7 +109,7 @@ impl RecordingError {
         }
     }
 
-    /// What the Parquet library said on reading.
+    /// Wraps the Parquet library's error on reading.
     pub(crate) fn parquet(path: &Path, source: ParquetError) -> Self {
         Self::Broken {
             path: path.into(),

@@ -1,4 +1,5 @@
-//! The names of recordings.
+//! Names of recordings: `NAME.parquet` is complete, `NAME.parquet.open` is being written, and
+//! `NAME.parquet.open.footer` holds the footer that would complete it.
 
 use std::{
     ffi::OsString,
@@ -8,18 +9,20 @@ use std::{
 
 use crate::RecordingError;
 
-/// What the name of a complete file ends in.
+/// The extension of a complete file.
 pub(crate) const COMPLETE: &str = "parquet";
-/// What follows it while the file is being written.
+/// The extension added to [`COMPLETE`] while the file is being written.
 pub(crate) const OPEN: &str = "open";
-/// What follows that in the name of the footer that completes it.
+/// The extension added to [`OPEN`] for the footer that would complete the file.
 pub(crate) const FOOTER: &str = "footer";
 
-/// The complete files of a directory, oldest first; of a file, itself.
+/// Returns the complete files of a directory, sorted by name and hence by age, without those of
+/// its subdirectories. For a file, returns its own path.
 ///
 /// # Errors
 ///
-/// There is nothing to read, or none in the directory.
+/// Returns an error when the path cannot be read, names an open file, or is a directory without a
+/// complete file.
 pub fn files(path: &Path) -> Result<Vec<PathBuf>, RecordingError> {
     let io = |source| RecordingError::io(path, source);
     let is = |path: &Path, kind: &str| path.extension().is_some_and(|e| e == kind);
@@ -49,6 +52,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, RecordingError> {
     Ok(files)
 }
 
+/// Appends a dot and `suffix` to the path's last component.
 pub(crate) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(".");

@@ -1,4 +1,4 @@
-//! Reading recordings, row by row, in memory that does not depend on their size.
+//! Reading recordings row by row, in memory that does not depend on their size.
 
 use std::{
     fs::File,
@@ -17,16 +17,19 @@ use crate::{
     schema::{from_batch, schema},
 };
 
-/// Rows in memory at once, at most.
+/// The largest number of rows in memory at once.
 const BATCH: usize = 2_048;
 
-/// Opens a complete file: its header, and its rows in the order in which they were written.
+/// Opens a complete file and returns its header and an iterator over its rows, in the order in
+/// which they were written.
 ///
-/// Rows of one flow are in the order of their sequence numbers; a flow's rows may go on in the next file.
+/// The rows of one flow are in the order of their sequence numbers, and may continue in the next
+/// file.
 ///
 /// # Errors
 ///
-/// It cannot be read, is cut short, is no recording, or is one of another schema version.
+/// Returns an error when the file cannot be read, is truncated, is not a recording, or has another
+/// schema version.
 pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     let builder = open(path)?;
     let metadata = builder.metadata().file_metadata();
@@ -73,13 +76,13 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     Ok((header, rows))
 }
 
-/// The rows of a file. After an error there are no more.
+/// Iterator over the rows of a file, made by [`read()`]. It ends after the first error.
 pub struct Rows {
     path: PathBuf,
     header: FileHeader,
     batches: ParquetRecordBatchReader,
     batch: vec::IntoIter<Row>,
-    /// Rows in the batches before the next one.
+    /// The number of rows in all batches read so far.
     before: u64,
     failed: bool,
 }
@@ -129,12 +132,13 @@ impl Rows {
     }
 }
 
-/// The rows of a complete file, by its footer.
-pub(super) fn count(path: &Path) -> Result<u64, RecordingError> {
+/// Returns the number of rows of a complete file, as its footer states it.
+pub(crate) fn count(path: &Path) -> Result<u64, RecordingError> {
     let rows = open(path)?.metadata().file_metadata().num_rows();
     Ok(rows as u64)
 }
 
+/// Describes a column's type for an error message.
 fn describe(field: &Field) -> String {
     let null = if field.is_nullable() { " or null" } else { "" };
     format!("{}{null}", field.data_type())
