@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use cc_ebpf::CaState;
 
-use crate::path::{Direction, Event, Nanos, Packet};
 use crate::path::{DirectionObservation, Observation, Volume};
+use crate::path::{Event, Nanos, OneWayPath, Packet};
 use crate::scenario::{self, Scenario};
 
 pub use control::Control;
@@ -53,8 +53,8 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// A scenario with its flows, in virtual time. The same scenario, controls and seed give the same run.
 #[derive(Debug)]
 pub struct Simulation {
-    forward: Direction<ToReceiver>,
-    reverse: Direction<ToSender>,
+    forward: OneWayPath<ToReceiver>,
+    reverse: OneWayPath<ToSender>,
     flows: Vec<Flow>,
     now: Nanos,
     /// No flow has a timer before this.
@@ -156,8 +156,8 @@ impl Simulation {
             delay_sum_ns: 0,
         };
         Self {
-            forward: Direction::new(&early(&scenario.forward), &extra_delay, seed),
-            reverse: Direction::new(&early(&scenario.reverse), &extra_delay, !seed),
+            forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
+            reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
             flows: scenario.flows.iter().zip(controls).map(flow).collect(),
             now: 0,
             timers: 0,
@@ -438,7 +438,7 @@ impl Flow {
 /// Offers a packet to a direction and notes it.
 #[inline]
 fn offer<B>(
-    path: &mut Direction<B>,
+    path: &mut OneWayPath<B>,
     observation: Option<&mut DirectionObservation>,
     now: Nanos,
     packet: Packet<B>,
