@@ -23,7 +23,7 @@ use cc_core::{
     interface::Interface,
     policy::{
         Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
-        policy_file::ActorCritic,
+        export::ActorCritic,
     },
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
