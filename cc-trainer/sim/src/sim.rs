@@ -106,23 +106,23 @@ struct Endpoints {
 pub struct FlowTotals {
     /// Whether the handshake is complete and the flow has not stopped.
     pub established: bool,
-    /// Bytes sent, retransmissions included.
+    /// Bytes sent in data segments, retransmissions included.
     pub bytes_sent: u64,
-    /// Bytes acknowledged cumulatively.
+    /// Bytes that were acknowledged cumulatively (`bytes_acked`).
     pub bytes_acked: u64,
-    /// Bytes retransmitted.
+    /// Bytes that were sent more than once (`bytes_retrans`).
     pub bytes_retransmitted: u64,
-    /// Segments retransmitted.
+    /// Number of segments retransmitted (`total_retrans`).
     pub retransmissions: u64,
     /// Segments that loss detection marked lost, retransmissions included.
     pub lost: u64,
-    /// Number of retransmission timeouts.
+    /// Number of retransmission timeouts (`total_rto`).
     pub timeouts: u32,
-    /// Number of tail loss probes.
+    /// Number of tail loss probes sent.
     pub probes: u32,
-    /// Number of ACKs received.
+    /// Number of ACKs that the sender received.
     pub acks: u64,
-    /// Congestion window in segments.
+    /// Congestion window in segments (`snd_cwnd`).
     pub cwnd: u32,
     /// Slow-start threshold in segments; 0x7fff_ffff or more before the first loss.
     pub ssthresh: u32,
@@ -132,7 +132,7 @@ pub struct FlowTotals {
     pub in_flight: u32,
     /// Congestion-avoidance state of the sender.
     pub state: CaState,
-    /// Smoothed RTT in µs; 0 before the first sample.
+    /// Smoothed RTT in µs; 0 before the first sample (`tcpi_rtt`).
     pub srtt_us: u32,
     /// Mean deviation of the RTT in µs (`tcpi_rttvar`).
     pub rttvar_us: u32,

@@ -28,11 +28,11 @@ pub enum AgentDelay {
     },
     /// The delay has a log-normal distribution, clamped to a maximum.
     LogNormal {
-        /// Median in ms.
+        /// Median of the delay in ms.
         median_ms: f64,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
-        /// Longest delay in ms.
+        /// Longest delay in ms; longer ones are clamped to it.
         max_ms: f64,
     },
 }

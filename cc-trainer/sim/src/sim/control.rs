@@ -25,13 +25,13 @@ use learned::Learned;
 /// The congestion control of a simulated sender. Calls of a built-in one are direct calls.
 #[derive(Debug)]
 pub enum Control {
-    /// NewReno (RFC 6582).
+    /// NewReno, as in Linux (RFC 5681, RFC 6582).
     Reno(Reno),
     /// CUBIC (RFC 9438), with HyStart or HyStart++.
     Cubic(Cubic),
     /// BBR version 1, as in Linux.
     Bbr(Bbr),
-    /// Copa (NSDI 2018).
+    /// Copa (Arun and Balakrishnan, NSDI 2018).
     Copa(Copa),
     /// The learned congestion control, as the BPF programs and an agent implement it.
     Learned(Box<Learned>),

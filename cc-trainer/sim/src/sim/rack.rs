@@ -145,8 +145,8 @@ impl Rack {
         (segment.sent + self.rtt + reo_wnd).saturating_sub(now)
     }
 
-    /// The reordering window, ns (`tcp_rack_reo_wnd`): the steps in quarters of the smallest RTT, at
-    /// most the smoothed RTT. Both RTTs are in µs.
+    /// The reordering window in ns (`tcp_rack_reo_wnd`): its steps in quarters of the smallest RTT,
+    /// at most the smoothed RTT. Both RTTs are in µs.
     #[inline]
     pub(super) fn reo_wnd(&self, min_rtt_us: u32, srtt_us: u32) -> Nanos {
         let quarters = u64::from(min_rtt_us / 4) * u64::from(self.reo_wnd_steps);

@@ -174,7 +174,7 @@ impl Receiver {
         }
     }
 
-    /// Heap memory in bytes.
+    /// Memory on the heap in bytes: blocks and outbox.
     pub(super) fn memory(&self) -> usize {
         self.arrived.memory() + self.outbox.capacity() * size_of::<ToSender>()
     }

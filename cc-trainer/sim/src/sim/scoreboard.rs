@@ -23,7 +23,7 @@ pub(super) struct Segment {
     /// Neighbours in the list by time of sending, or [`NONE`].
     before: u32,
     after: u32,
-    /// Its state (`TCPCB_*`).
+    /// What the sender knows about it (`TCPCB_*`).
     pub(super) flags: Flags,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Flags {
     listed: bool,
 }
 
-/// The outstanding segments `snd_una..snd_nxt`.
+/// The scoreboard of a connection: its outstanding segments `snd_una..snd_nxt`.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     /// Ring buffer: segment `n` is at `n` modulo its length, which is a power of two.
@@ -157,13 +157,15 @@ impl Scoreboard {
         self.total_lost
     }
 
-    /// One after the highest SACKed segment, at least [`una`](Self::snd_una) (`tcp_highest_sack_seq`).
+    /// One after the highest SACKed segment, at least [`snd_una`](Self::snd_una)
+    /// (`tcp_highest_sack_seq`).
     #[inline]
     pub(super) fn highest_sack_end(&self) -> u32 {
         self.highest_sack_end.max(self.snd_una)
     }
 
-    /// Whether the first segment has been retransmitted (`tcp_any_retrans_done`, which looks at the head too).
+    /// Whether a retransmission is in flight or the first segment was retransmitted
+    /// (`tcp_any_retrans_done`, which looks at the head too).
     #[inline]
     pub(super) fn any_retrans_done(&self) -> bool {
         self.retrans_out > 0
@@ -489,7 +491,8 @@ mod tests {
                         board.retransmit(number, stamps);
                     }
                 }
-                let all = || (board.snd_una()..board.snd_nxt()).map(|number| board.get(number).flags);
+                let outstanding = || board.snd_una()..board.snd_nxt();
+                let all = || outstanding().map(|number| board.get(number).flags);
                 prop_assert_eq!(board.sacked_out() as usize, all().filter(|f| f.sacked).count());
                 prop_assert_eq!(board.lost_out() as usize, all().filter(|f| f.lost).count());
                 prop_assert_eq!(

@@ -247,7 +247,7 @@ impl Sender {
         }
     }
 
-    /// Heap memory in bytes.
+    /// Memory on the heap in bytes: scoreboard and outbox.
     pub(super) fn memory(&self) -> usize {
         self.board.memory() + self.outbox.capacity() * size_of::<ToReceiver>()
     }
@@ -280,7 +280,7 @@ impl Sender {
         self.pacing_timer_at = now + FIRST_WRITE;
     }
 
-    /// Processes an ACK (`tcp_ack`).
+    /// Processes an ACK of an established connection (`tcp_ack`).
     #[inline]
     fn on_ack(&mut self, now: Nanos, ack: &Ack) {
         self.totals.segs_in = self.totals.segs_in.wrapping_add(1);
@@ -358,14 +358,14 @@ impl Sender {
         let sorted = &mut sorted[..blocks.len()];
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.from);
-        let told = self.recv_sack_cache;
+        let cache = self.recv_sack_cache;
         for block in sorted.iter() {
             let mut number = block.from.max(una);
             while number < block.to.min(next) {
                 // Most of a block was in the previous ACK already.
-                let known = told
+                let known = cache
                     .iter()
-                    .find(|told| told.from <= number && number < told.to);
+                    .find(|block| block.from <= number && number < block.to);
                 match known {
                     Some(known) => number = known.to,
                     None => {

@@ -25,7 +25,7 @@ pub(super) fn milliseconds(time: Nanos) -> u32 {
 pub(super) enum ToReceiver {
     /// SYN, which opens the connection.
     Syn {
-        /// TSval.
+        /// TSval: the time at which it is sent, ms.
         timestamp: u32,
     },
     /// ACK without payload, which completes the handshake.
@@ -34,9 +34,9 @@ pub(super) enum ToReceiver {
     Data {
         /// Number of the segment, from 0.
         segment: u32,
-        /// TSval.
+        /// TSval: the time at which it is sent, ms.
         timestamp: u32,
-        /// TSecr.
+        /// TSecr: the TSval that it answers, ms.
         echo: u32,
         /// PSH flag, set on the last segment of a burst.
         push: bool,
@@ -48,7 +48,7 @@ pub(super) enum ToReceiver {
 pub(super) enum ToSender {
     /// SYN-ACK, which accepts the connection.
     SynAck {
-        /// TSecr.
+        /// TSecr: the TSval that it answers, ms.
         echo: u32,
     },
     /// ACK of data, with SACK blocks.
@@ -60,13 +60,13 @@ pub(super) enum ToSender {
 pub(super) struct Ack {
     /// The first segment that is missing (`ack_seq`).
     pub(super) ack: u32,
-    /// TSval.
+    /// TSval: the time at which it is sent, ms.
     pub(super) timestamp: u32,
-    /// TSecr.
+    /// TSecr: the TSval that it answers, ms.
     pub(super) echo: u32,
     /// Receive window in segments, counted from `ack`.
     pub(super) rwnd: u32,
-    /// Number of SACK blocks.
+    /// Number of valid SACK blocks, including that of a D-SACK.
     pub(super) count: u8,
     /// Whether the first block is a D-SACK, of a segment that arrived twice (RFC 2883).
     pub(super) dsack: bool,
@@ -84,7 +84,7 @@ pub(super) struct SackBlock {
 }
 
 impl ToReceiver {
-    /// Bytes of IP.
+    /// Length of the packet in bytes of IP.
     pub(super) fn bytes(&self) -> u32 {
         match self {
             Self::Syn { .. } => SYN,
@@ -93,7 +93,7 @@ impl ToReceiver {
         }
     }
 
-    /// Bytes of payload.
+    /// Payload in bytes: an MSS for data, else 0.
     pub(super) fn payload(&self) -> u32 {
         match self {
             Self::Data { .. } => MSS,
@@ -103,7 +103,7 @@ impl ToReceiver {
 }
 
 impl ToSender {
-    /// Bytes of IP.
+    /// Length of the packet in bytes of IP.
     pub(super) fn bytes(&self) -> u32 {
         match self {
             Self::SynAck { .. } => SYN,

@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rate_is_the_initial_window_in_the_handshake_s_rtt() {
+    fn the_first_rate_is_the_initial_cwnd_in_the_handshakes_rtt() {
         let mut bbr = Bbr::new(1);
         bbr.init(MS, &mut cwnd(10, u32::MAX), 100_000);
         // 2.885 · 10 segments in 0.1 s, less 1 %.
@@ -636,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cycle_begins_where_chance_says_and_never_with_draining() {
+    fn the_cycle_begins_at_a_random_phase_and_never_with_draining() {
         let mut seen = [0; PHASES];
         let mut bbr = Bbr::new(1);
         for _ in 0..400 {
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_conserves_packets_and_then_restores_the_window() {
+    fn recovery_conserves_packets_and_then_restores_the_cwnd() {
         let mut bbr = Bbr::new(1);
         let mut path = Path::new(MS, 40 * MS);
         let mut w = path.run(&mut bbr, 3_000 * MS);

@@ -16,7 +16,7 @@ const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
 /// Number of RTTs in which the cwnd moves in one direction before the velocity doubles (section
 /// 2.2).
 const STEADY_RTTS: u32 = 3;
-/// Smallest cwnd in segments.
+/// Smallest cwnd outside slow start, in segments.
 const LEAST: f64 = 2.0;
 /// Number of RTTs without an almost empty queue after which other flows are taken to fill it
 /// (section 2.3).
@@ -56,7 +56,7 @@ struct Velocity {
 /// do (section 2.3).
 #[derive(Clone, Copy, Debug)]
 struct Competition {
-    /// 1/δ.
+    /// The present 1/δ, in segments of queue.
     inverse_delta: f64,
     round: Nanos,
     /// The largest RTT of each of the last rounds in µs, the present one first.
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn it_sends_at_twice_the_window_in_a_standing_rtt() {
+    fn it_paces_at_twice_the_cwnd_per_standing_rtt() {
         let mut copa = Copa::new();
         let mut w = cwnd(10, u32::MAX);
         let sample = AckSample {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_up_the_window_that_a_timeout_leaves() {
+    fn it_takes_up_the_cwnd_that_a_timeout_leaves() {
         let mut copa = Copa::new();
         let mut path = Path::new(MS, 40 * MS);
         let mut w = path.run(&mut copa, 3_000 * MS);

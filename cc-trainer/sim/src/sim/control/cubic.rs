@@ -21,7 +21,7 @@ const JIFFY: Nanos = 4_000_000;
 const HZ: u64 = 1_000_000_000 / JIFFY;
 /// β, the factor of the cwnd after a loss, in units of 1 / [`SCALE`]: 0.7 (`beta`).
 const BETA: u64 = 717;
-/// The factor 1 (`BICTCP_BETA_SCALE`).
+/// The factor 1 in the units of [`BETA`] (`BICTCP_BETA_SCALE`).
 const SCALE: u64 = 1024;
 /// Unit of time in which the cubic function is evaluated: 2⁻¹⁰ s (`BICTCP_HZ`).
 const TIME_BITS: u32 = 10;
@@ -73,9 +73,9 @@ struct Epoch {
 /// The method by which slow start may end without a loss.
 #[derive(Clone, Copy, Debug)]
 enum SlowStartExit {
-    /// HyStart as in Linux.
+    /// HyStart, as Linux implements it (Ha and Rhee 2008).
     Hystart(Hystart),
-    /// HyStart++ (RFC 9406).
+    /// HyStart++, as RFC 9406 defines it.
     HystartPlusPlus(HystartPlusPlus),
 }
 
@@ -210,7 +210,8 @@ impl CongestionControl for Cubic {
             *hystart = HystartPlusPlus::after_loss();
         }
         let segments = u64::from(cwnd.cwnd);
-        // Fast convergence: a flow that lost before it came back to its last maximum makes room for others.
+        // Fast convergence: a flow that lost before it came back to its last maximum makes room for
+        // others.
         self.last_max = match cwnd.cwnd < self.last_max {
             true => (segments * (SCALE + BETA) / (2 * SCALE)) as u32,
             false => cwnd.cwnd,
@@ -325,9 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_back_at_its_maximum_after_k() {
-        // K = ∛((W - 0.7 W) / 0.4) s: 7.2 s for 500 segments, at an RTT at which Reno is slower. The last segment alone
-        // takes ∛(1 / 0.4) = 1.36 s, and the function is evaluated an RTT ahead.
+    fn the_cwnd_is_back_at_its_maximum_after_k() {
+        // K = ∛((W - 0.7 W) / 0.4) s: 7.2 s for 500 segments, at an RTT at which Reno is slower.
+        // The last segment alone takes ∛(1 / 0.4) = 1.36 s, and the function is evaluated an RTT
+        // ahead.
         let (mut cubic, mut w) = after_loss(500);
         let mut now = 10_000 * MS;
         let start = now;
@@ -353,7 +355,8 @@ mod tests {
 
     #[test]
     fn it_is_never_slower_than_reno() {
-        // At 10 ms the cubic function is far behind Reno: 3 (1 - β) / (1 + β) = 0.53 segments an RTT.
+        // At 10 ms the cubic function is far behind Reno: 3 (1 - β) / (1 + β) = 0.53 segments per
+        // RTT.
         let (mut cubic, mut w) = after_loss(50);
         let (mut now, from) = (10_000 * MS, w.cwnd);
         avoid(&mut cubic, &mut w, &mut now, 10 * MS, 20);
@@ -362,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_at_most_half_a_window_an_rtt() {
+    fn the_cwnd_grows_by_at_most_half_per_rtt() {
         let (mut cubic, mut w) = after_loss(20);
         let mut now = 10_000 * MS;
         avoid(&mut cubic, &mut w, &mut now, 100 * MS, 200);
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_sends_less_does_not_grow_the_window() {
+    fn an_application_that_sends_less_does_not_grow_the_cwnd() {
         let (mut cubic, mut w) = after_loss(100);
         let idle = AckSample {
             cwnd_limited: false,

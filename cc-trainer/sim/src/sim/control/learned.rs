@@ -278,7 +278,7 @@ mod tests {
             rtts.push(f64::from(rtt));
             sent.push(bytes as f64);
             cwnds.push(f64::from(before) * 1448.0);
-            assert!(!flow.has_record(), "one record a window");
+            assert!(!flow.has_record(), "one record per window");
             now += random.random_range(1..9) * MS;
         }
         let open = &flow.flow().window;

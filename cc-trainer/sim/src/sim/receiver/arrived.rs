@@ -90,7 +90,7 @@ impl Arrived {
         new
     }
 
-    /// Heap memory in bytes.
+    /// Memory on the heap in bytes: the blocks beyond gaps.
     pub(super) fn memory(&self) -> usize {
         self.blocks.capacity() * size_of::<SackBlock>()
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_block_is_told_first() {
+    fn the_latest_block_is_reported_first() {
         let mut arrived = Arrived::default();
         for segment in [2, 3, 6, 9, 4] {
             arrived.add(segment);
@@ -204,8 +204,9 @@ mod tests {
                 }
                 let next = (0..).find(|n| !model.contains(n)).expect("60 at most");
                 prop_assert_eq!(arrived.rcv_nxt(), next);
-                for told in arrived.recent() {
-                    prop_assert!(told.from > next && (told.from..told.to).all(|n| model.contains(&n)));
+                for block in arrived.recent() {
+                    prop_assert!(block.from > next);
+                    prop_assert!((block.from..block.to).all(|n| model.contains(&n)));
                 }
                 prop_assert_eq!(arrived.held() as usize, model.range(next..).count());
                 prop_assert_eq!(arrived.has_gap(), model.iter().any(|&n| n > next));

@@ -173,7 +173,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn the_window_grows_only_while_the_application_takes_more_each_round() {
+    fn the_receive_window_grows_only_while_the_application_reads_more_each_round() {
         let mut buffer = ReceiveBuffer::new();
         let grew = (0..100).filter(|_| buffer.grow(0)).count();
         assert_eq!(grew, 7, "to what the first buffer may hold");
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_a_gap_to_be_filled_keeps_the_window_from_growing() {
+    fn segments_beyond_a_gap_keep_the_receive_window_from_growing() {
         let mut buffer = ReceiveBuffer::new();
         assert!(!buffer.grow(40));
         assert!(buffer.grow(0));

@@ -23,7 +23,7 @@ pub(super) const MAX_REORDERING: u32 = 300;
 pub(super) struct Recovery {
     /// Recovery ends when all segments before this one are acknowledged (`high_seq`).
     pub(super) high_seq: u32,
-    /// Consecutive retransmission timeouts (`icsk_retransmits`).
+    /// Number of retransmission timeouts in a row (`icsk_retransmits`).
     pub(super) retransmits: u32,
     /// Cwnd and slow-start threshold before the reduction, in segments; a threshold of 0 is not
     /// restored.
@@ -49,7 +49,7 @@ pub(super) struct Recovery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rexmit {
     None,
-    /// Lost segments (`REXMIT_LOST`).
+    /// Segments that are marked lost (`REXMIT_LOST`).
     Lost,
     /// New data, for F-RTO to find out whether a timeout was spurious (`REXMIT_NEW`).
     New,
@@ -281,7 +281,7 @@ impl Sender {
         true
     }
 
-    /// Detects losses (`tcp_identify_packet_loss`).
+    /// Detects losses by RACK, and sets the reordering timer (`tcp_identify_packet_loss`).
     #[inline]
     fn identify_loss(&mut self, now: Nanos, flag: &mut AckFlags) {
         if self.board.packets_out() == 0 {

@@ -24,13 +24,13 @@ const DEFER_DIVISOR: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     None,
-    /// Repeats the SYN.
+    /// The SYN is repeated when it expires.
     Syn,
-    /// Retransmission timeout (RFC 6298).
+    /// Retransmission timeout (RFC 6298, `ICSK_TIME_RETRANS`).
     Retransmission,
-    /// Tail loss probe (RFC 8985, 7).
+    /// Tail loss probe (RFC 8985, section 7; `ICSK_TIME_LOSS_PROBE`).
     LossProbe,
-    /// End of RACK's reordering window (RFC 8985, section 6.2).
+    /// End of RACK's reordering window (RFC 8985, section 6.2; `ICSK_TIME_REO_TIMEOUT`).
     Reordering,
 }
 
@@ -142,7 +142,7 @@ impl Sender {
         }
     }
 
-    /// Retransmits a segment (`tcp_retransmit_skb`).
+    /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.packets_in_flight() == 0 {
             (self.control).on_transmit_start(now, &mut self.cwnd, false);

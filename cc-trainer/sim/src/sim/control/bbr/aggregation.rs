@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_bounds_it() {
+    fn the_cwnd_bounds_it() {
         let mut aggregation = Aggregation::new(0);
         aggregation.update(MS, 80, RATE, 30, false);
         assert_eq!(aggregation.extra(RATE), 30);
