@@ -121,9 +121,9 @@ pub struct RateSample {
     /// Lifetime segments delivered, including those of this ACK (`tcp_sock.delivered`).
     pub total_delivered: u64,
     /// First unacknowledged segment (`snd_una`), counted from 0.
-    pub una: u64,
+    pub snd_una: u64,
     /// Next segment to be sent for the first time (`snd_nxt`), counted from 0.
-    pub next: u64,
+    pub snd_nxt: u64,
     /// Smallest RTT of the last 300 s in µs (`tcp_min_rtt`).
     pub min_rtt_us: u32,
     /// When a segment was last sent before this ACK, ns (`lsndtime`).

@@ -57,6 +57,7 @@ pub(super) struct Sender {
     pacing: Pacing,
     recovery: Recovery,
     usage: CwndUsage,
+    /// The purpose of the connection's timer, and when it fires (`icsk_pending`).
     timer: Timer,
     timer_at: Nanos,
     /// When pacing lets the sender send again (`pacing_timer`); [`NEVER`] when it does not wait for
@@ -78,16 +79,27 @@ pub(super) struct Sender {
     segments_sent: u64,
     /// Time at which the last segment left (`lsndtime`).
     lsndtime: Nanos,
+    /// Number of tail loss probes sent.
     probes: u32,
     /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
 }
 
+/// The state of the connection (`sk_state`), as far as a bulk flow's sender needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkState {
+    /// The flow has not started.
     Idle,
-    SynSent { sent: Nanos, tries: u32 },
+    /// A SYN waits for its answer (`TCP_SYN_SENT`).
+    SynSent {
+        /// When it was last sent, ns.
+        sent: Nanos,
+        /// Number of SYNs before it that were not answered in time.
+        tries: u32,
+    },
+    /// The handshake is complete (`TCP_ESTABLISHED`).
     Established,
+    /// The flow has stopped.
     Closed,
 }
 
@@ -329,8 +341,8 @@ impl Sender {
             .delivery
             .rate_gen(&sample, now, delivered > 0, self.rtt.min_rtt_us());
         rate.prior_in_flight = prior_in_flight;
-        rate.una = self.board.snd_una().into();
-        rate.next = self.board.snd_nxt().into();
+        rate.snd_una = self.board.snd_una().into();
+        rate.snd_nxt = self.board.snd_nxt().into();
         rate.last_sent = self.lsndtime;
         rate.next_send = self.pacing.wstamp_ns();
         self.cong_control(now, &flag, delivered, lost, &rate);

@@ -1,5 +1,17 @@
 //! Fast recovery, retransmission timeouts, and undoing both (Linux 6.18, net/ipv4/tcp_input.c:
 //! `tcp_fastretrans_alert` and the functions that it calls).
+//!
+//! The congestion-avoidance states and what moves between them:
+//!
+//! ```text
+//! from             to         when
+//! Open             Disorder   segments are SACKed, and none is lost yet
+//! Disorder         Open       the gaps are filled
+//! Open, Disorder   Recovery   a segment is marked lost
+//! Recovery, Loss   Open       high_seq is acknowledged, or the reduction is undone
+//! Recovery         Disorder   the reduction is undone while segments are still SACKed
+//! any              Loss       the retransmission timer fires
+//! ```
 
 use cc_ebpf::CaState;
 

@@ -37,8 +37,11 @@ pub(super) enum Timer {
 /// Whether the cwnd is what limits the sender (`tcp_cwnd_validate`).
 #[derive(Clone, Debug, Default)]
 pub(super) struct CwndUsage {
+    /// Whether the cwnd held a burst back in the present round trip.
     is_cwnd_limited: bool,
+    /// Largest number of outstanding segments in it.
     max_packets_out: u32,
+    /// The round trip ends when this segment is acknowledged.
     cwnd_usage_seq: u32,
 }
 

@@ -55,12 +55,12 @@ impl Hystart {
         let fresh = || Round {
             start_us: now_us,
             train_us: now_us,
-            end: rate.next,
+            end: rate.snd_nxt,
             rtt_us: u32::MAX,
             samples: 0,
         };
         let round = self.round.get_or_insert_with(fresh);
-        if rate.una > round.end {
+        if rate.snd_una > round.end {
             *round = fresh();
         }
         if cwnd.cwnd < LOW_CWND {

@@ -58,8 +58,8 @@ impl HystartPlusPlus {
 
     /// Takes an ACK with or without an RTT sample (section 4.2).
     pub(super) fn measure(&mut self, ack: &AckSample, rate: &RateSample) {
-        if rate.una > self.end {
-            self.end = rate.next;
+        if rate.snd_una > self.end {
+            self.end = rate.snd_nxt;
             self.last_rtt_us = self.rtt_us.take();
             self.samples = 0;
             if let CssPhase::Conservative { rounds, .. } = &mut self.phase {
