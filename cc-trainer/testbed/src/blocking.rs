@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sends_less_and_who_goes_on_sends_as_much() {
+    fn a_blocking_sender_sends_less_and_any_other_as_much() {
         // Its BDP is 20 segments: there is a queue, but none that would last for 50 ms.
         let blocking = blocking("rate_mbps = 12\ndelay_ms = 10", PolicySpec::Fixed(22));
         let results = measure(&blocking).expect("two runs each");
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_files() {
+    fn results_are_written_to_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut blocking = blocking("rate_mbps = 5\ndelay_ms = 10", PolicySpec::Random);
         blocking.length = Duration::from_secs(1);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_named() {
+    fn unusable_settings_are_named_in_errors() {
         let link = "rate_mbps = 5\ndelay_ms = 10\n";
         let missing = PolicySpec::Onnx("no/such.onnx".into());
         for (link, policy, delays_ms, runs, message) in [

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_becomes_null_or_is_refused() {
+    fn numbers_that_are_not_finite_become_null_or_are_refused() {
         let undefined = Run {
             mean_rtt_ms: Some(f64::NAN),
             ..Run::default()

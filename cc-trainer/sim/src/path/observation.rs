@@ -281,7 +281,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn data_is_what_carries_payload() {
+    fn packets_with_payload_count_as_data() {
         let mut observed = DirectionObservation::new(2);
         observed.arrived(0, 1500, 1448);
         observed.arrived(0, 52, 0);

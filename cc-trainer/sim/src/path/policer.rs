@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn never_holds_more_than_the_burst() {
+    fn a_bucket_never_holds_more_than_its_burst() {
         let mut bucket = TokenBucket::new(&Policer {
             bits_per_second: 1e9,
             burst: 4500,

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_opportunity() {
+    fn each_line_is_an_opportunity() {
         let trace = parse("1\n1\n5\r\n10\n\n").expect("a good trace");
         assert_eq!(trace.times(), [1, 1, 5, 10]);
         assert_eq!(trace.period_ms(), 10);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_loops_by_its_last_time() {
+    fn a_trace_repeats_after_its_last_time() {
         let trace = Trace::from_times(vec![0, 4, 10]).expect("a good trace");
         // 0 4 10 | 10 14 20 | 20 24 30
         let count = |from, to| trace.opportunities(ms(from), ms(to));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_a_trace_is_refused() {
+    fn a_trace_that_is_too_long_is_refused() {
         let text = "1\n".repeat(MAX_OPPORTUNITIES + 1);
         let error = parse(&text).expect_err("one too many");
         assert_eq!(
@@ -309,7 +309,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
+        fn any_text_is_parsed_without_panicking(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
             if let Ok(trace) = parse(&text) {
                 prop_assert!(trace.period_ms() > 0);
                 prop_assert!(trace.times().is_sorted());

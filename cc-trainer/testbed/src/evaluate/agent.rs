@@ -370,13 +370,13 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_program_comes_with_the_remedy() {
+    fn a_missing_program_is_an_error_with_a_remedy() {
         let error = find(Some(Path::new("/nowhere/cc-agent"))).expect_err("it is not there");
         assert!(error.to_string().contains("--agent"), "{error}");
     }
 
     #[test]
-    fn a_tail_begins_with_a_line() {
+    fn the_tail_of_a_log_begins_with_a_whole_line() {
         let log = tempfile::NamedTempFile::new().expect("a scratch file");
         fs::write(log.path(), "short\n").expect("it is ours");
         assert_eq!(tail(log.path()), "short");

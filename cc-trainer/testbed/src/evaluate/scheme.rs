@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_understood() {
+    fn every_kind_of_scheme_is_parsed() {
         let schemes = parsed("cubic, rlcc,random,fixed:10,heuristic").expect("all exist");
         let found: Vec<_> = schemes
             .iter()
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_file_has_a_label_and_an_identity() {
+    fn a_policy_file_has_a_name_and_a_digest() {
         let file = tempfile::Builder::new()
             .suffix(".onnx")
             .tempfile()
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_there_is() {
+    fn errors_list_the_available_schemes() {
         let refused = [
             ("vegas", "this kernel has reno, cubic"),
             ("../cubic", "this kernel has reno, cubic"),
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_control_may_be_a_module() {
+    fn a_missing_control_is_loaded_as_a_module() {
         use std::cell::Cell;
         thread_local!(static LOADED: Cell<bool> = const { Cell::new(false) });
         let kernel = Controls {

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_takes_runs_and_nothing_else() {
+    fn clearing_removes_runs_and_no_other_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let store = Store::open(dir.path()).expect("it can be made");
         let kept = run_file("3 s");

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_are_measured_against_the_best() {
+    fn schemes_are_compared_with_the_best_one_of_each_scenario() {
         let standing = |scheme| Standing {
             scheme,
             relative: Vec::new(),

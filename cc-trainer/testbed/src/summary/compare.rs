@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn means_of_valid_runs_are_set_side_by_side() {
+    fn means_of_valid_runs_are_compared() {
         let comparison = comparison();
         assert_eq!(comparison.schemes.len(), 1);
         let cubic = &comparison.schemes[0];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_belong_to_the_tolerance() {
+    fn a_difference_equal_to_the_tolerance_agrees() {
         assert!(Pair(Some(1.25), Some(1.0)).agrees(0.25));
         assert!(Pair(Some(0.75), Some(1.0)).agrees(0.25));
         assert!(!Pair(Some(1.26), Some(1.0)).agrees(0.25));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_say_what_agrees_and_what_does_not() {
+    fn tables_state_which_figures_agree() {
         let comparison = comparison();
         let text = comparison.text();
         let line = |name: &str| {

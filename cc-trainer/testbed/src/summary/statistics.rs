@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values() {
+    fn statistics_match_known_values() {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0]), Some(0.5));
         assert_eq!(jain(&[0.0, 0.0]), None);
         assert_eq!(jain(&[]), None);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_delivered_is_no_agreement() {
+    fn flows_that_deliver_nothing_do_not_converge() {
         assert_eq!(converge(&[0.0; 300], &[0.0; 300], 30.0), None);
     }
 

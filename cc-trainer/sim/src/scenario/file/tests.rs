@@ -27,7 +27,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
+fn the_smallest_scenario_has_a_name_a_rate_and_a_delay() {
     let scenario = one(LEAST);
     let direction = Direction {
         policer: None,
@@ -49,7 +49,7 @@ fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
 }
 
 #[test]
-fn every_key_arrives_in_the_model() {
+fn every_key_sets_its_part_of_the_scenario() {
     let scenario = one(r#"
         [[scenario]]
         name = "all"
@@ -149,7 +149,7 @@ fn every_key_arrives_in_the_model() {
 }
 
 #[test]
-fn the_reverse_way_takes_over_rate_and_delay_alone() {
+fn the_reverse_direction_inherits_rate_and_delay_only() {
     let scenario = one(&format!(
         "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\nqueue = {{ packets = 3 }}\n\
          policer = {{ rate_mbps = 3, burst_bytes = 3000 }}\naggregation_ms = 4"
@@ -196,7 +196,7 @@ fn a_queue_of_bdp_counts_mean_rate_and_both_delays() {
 }
 
 #[test]
-fn a_trace_is_read_from_beside_the_file() {
+fn the_path_of_a_trace_is_relative_to_the_file() {
     let folder = tempfile::tempdir().expect("a scratch directory");
     let file = folder.path().join("links.toml");
     let text = "[[scenario]]\nname = \"a\"\ntrace = \"some.trace\"\ndelay_ms = 30\n";
@@ -460,7 +460,7 @@ fn every_fault_names_file_line_and_remedy() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(
+    fn any_text_is_parsed_without_panicking(
         key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|policer|\\PC{0,5})",
         value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
     ) {

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_between_flows_do_not_count() {
+    fn time_without_flows_is_not_measured() {
         let flows = [flow(20, 30), flow(0, 5), flow(3, 8), flow(4, 6)];
         assert_eq!(seconds(&active(&flows)), [(0, 8), (20, 30)]);
         assert_eq!(seconds(&active(&[flow(0, 5), flow(5, 9)])), [(0, 9)]);
