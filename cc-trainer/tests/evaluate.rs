@@ -86,7 +86,7 @@ fn an_evaluation_from_end_to_end() -> Outcome {
     let pid = evaluation.id();
     let output = evaluation.output();
     assert_eq!(agents_of(pid), [] as [String; 0], "they are gone");
-    // Whether the host is quiet enough is not tested here: invalid runs are marked and have figures.
+    // Whether the host is quiet enough is not tested: invalid runs are marked and have figures.
     assert!(text(&output).contains("summary.json"), "{}", text(&output));
     let summary = place.summary();
     let runs = summary["runs"].as_array().expect("a list");

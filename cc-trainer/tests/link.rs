@@ -131,8 +131,11 @@ fn tcp_gets_the_rate() -> Outcome {
             let goodput = bytes as f64 * share * 8.0 / 2.0 / 1e6;
             let ideal = f64::from(mbps) * 1448.0 / 1500.0;
             println!(
-                "TCP at {mbps} Mbit/s: {goodput:.4} of {ideal:.4}; processor time {:?} and {:?} of {:?}",
-                observation.forward.contention.ran, observation.reverse.contention.ran, forward.elapsed,
+                "TCP at {mbps} Mbit/s: {goodput:.4} of {ideal:.4}; processor time {:?} and {:?} \
+                 of {:?}",
+                observation.forward.contention.ran,
+                observation.reverse.contention.ran,
+                forward.elapsed,
             );
             let error = goodput / ideal - 1.0;
             let wrong = format!("{goodput} Mbit/s instead of {ideal}");
@@ -183,7 +186,7 @@ fn every_opportunity_of_a_trace_is_used() -> Outcome {
             panic!("a trace");
         };
         let flow = &observation.path.forward.flows[0];
-        // Opportunities come at whole milliseconds, and packets a little before or after their time.
+        // Opportunities come at whole milliseconds, and packets slightly before or after them.
         let time = |ns, slack| Duration::from_nanos(ns) + slack - Duration::from_millis(5);
         let half = Duration::from_micros(500);
         let ideal = trace.opportunities(

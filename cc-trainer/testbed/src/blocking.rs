@@ -116,7 +116,8 @@ pub enum BlockingError {
         scenario: String,
     },
     /// The simulator does not implement the scheme of a flow.
-    #[error("a flow of `{scenario}` runs {scheme}; the simulator has {}", Control::NAMES.join(", "))]
+    #[error("a flow of `{scenario}` runs {scheme}; the simulator has \
+             {}", Control::NAMES.join(", "))]
     Scheme {
         /// Name of the scenario.
         scenario: String,
@@ -366,7 +367,8 @@ impl Results {
     /// Formats one row per mode and delay, in Markdown.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, MB | decisions |\n\
+            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, \
+             MB | decisions |\n\
              |---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
@@ -510,7 +512,8 @@ mod tests {
                 "every flow of `link` has a scheme of its own",
             ),
             (
-                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \"vegas\"",
+                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme \
+                 = \"vegas\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,

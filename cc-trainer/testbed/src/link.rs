@@ -173,7 +173,8 @@ pub enum LinkError {
     },
     /// The host has no TUN driver.
     #[error(
-        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs `--device /dev/net/tun`)"
+        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs \
+         `--device /dev/net/tun`)"
     )]
     Driver(io::Error),
     /// A TUN device could not be created.

@@ -9,7 +9,8 @@ pub enum ScenarioError {
     /// Two different scenarios of the list have the same name, which would name the results of
     /// both.
     #[error(
-        "two different scenarios are called `{name}`: choose one of them, or rename the one in your file"
+        "two different scenarios are called `{name}`: choose one of them, or rename the one in \
+         your file"
     )]
     Ambiguous {
         /// Name that both scenarios have.
@@ -45,7 +46,8 @@ pub enum ScenarioError {
     },
     /// There is no built-in set of this name.
     #[error(
-        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name ends with .toml)"
+        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name \
+         ends with .toml)"
     )]
     UnknownSet {
         /// Name that was asked for.

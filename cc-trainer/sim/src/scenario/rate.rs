@@ -374,7 +374,11 @@ mod tests {
         }
 
         #[test]
-        fn bits_are_the_integral_of_the_rate(rate in any_rate(), from in 0_u64..2000, length in 1_u64..500) {
+        fn bits_are_the_integral_of_the_rate(
+            rate in any_rate(),
+            from in 0_u64..2000,
+            length in 1_u64..500,
+        ) {
             // Midpoint rule with fine steps, exact except at kinks inside a step.
             const STEPS_PER_MS: u64 = 20;
             let step = Duration::from_millis(1) / STEPS_PER_MS as u32;

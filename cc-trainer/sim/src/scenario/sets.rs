@@ -21,13 +21,15 @@ pub struct Set {
 pub const SETS: &[Set] = &[
     Set {
         name: "calibrated",
-        description: "six paths of the Internet, on which the published policy was trained (the first of `pantheon`)",
+        description: "six paths of the Internet, on which the published policy was trained (the \
+                      first of `pantheon`)",
         text: PANTHEON,
         count: 6,
     },
     Set {
         name: "pantheon",
-        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse ACKs, small buffers",
+        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse \
+                      ACKs, small buffers",
         text: PANTHEON,
         count: 18,
     },

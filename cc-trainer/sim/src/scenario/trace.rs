@@ -54,7 +54,8 @@ pub enum TraceFault {
     },
     /// The trace has no line.
     #[error(
-        "there is no opportunity: write at least one line, such as `1` for one packet each millisecond"
+        "there is no opportunity: write at least one line, such as `1` for one packet each \
+         millisecond"
     )]
     Empty,
     /// A line in the middle is blank.
@@ -62,12 +63,14 @@ pub enum TraceFault {
     Blank,
     /// The trace has more than ten million opportunities.
     #[error(
-        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a rate instead"
+        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a \
+         rate instead"
     )]
     Long,
     /// A line is not a whole number, or the number is too large.
     #[error(
-        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to {MAX_MS}, and nothing else"
+        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to \
+         {MAX_MS}, and nothing else"
     )]
     NotATime {
         /// Beginning of the line, escaped.
@@ -75,7 +78,8 @@ pub enum TraceFault {
     },
     /// All times are 0, so that the trace would repeat without advancing.
     #[error(
-        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater than 0"
+        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater \
+         than 0"
     )]
     Zero,
 }
@@ -317,7 +321,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50), last in 1..=MAX_MS) {
+        fn a_written_trace_is_read_back(
+            mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50),
+            last in 1..=MAX_MS,
+        ) {
             times.push(last);
             times.sort_unstable();
             let text: String = times.iter().map(|time| format!("{time}\n")).collect();

@@ -69,7 +69,8 @@ pub struct Delays {
 pub enum AgentError {
     /// The program does not exist at this path.
     #[error(
-        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with --agent PATH",
+        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with \
+         --agent PATH",
         .0.display()
     )]
     Missing(PathBuf),
@@ -82,7 +83,8 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The agent's process ended on its own.
-    #[error("the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}", log.display())]
+    #[error("the agent for `{scheme}` has ended ({status}); the end of its log \
+             {}:\n{tail}", log.display())]
     Ended {
         /// Name of the scheme that it served.
         scheme: String,
@@ -94,7 +96,8 @@ pub enum AgentError {
         tail: String,
     },
     /// The agent runs, but was not ready to serve in time.
-    #[error("the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
+    #[error("the agent for `{scheme}` was not ready after {} s; the end of its log \
+             {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
     NotReady {
         /// Name of the scheme that it serves.
         scheme: String,

@@ -82,7 +82,8 @@ pub enum RunError {
     /// Two policies of a simulated run have different interfaces, but one simulated agent serves
     /// all policies of a run.
     #[error(
-        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; evaluate them in \
+        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; \
+         evaluate them in \
          scenarios of their own, or with --on kernel"
     )]
     Environments {

@@ -266,7 +266,8 @@ mod tests {
             cores in 1usize..9,
             picks in prop::collection::vec(0usize..8, 0..200),
         ) {
-            let jobs: Vec<_> = interleaved(costs.len(), 1, runs).map(|job| (job, costs[job.scenario])).collect();
+            let jobs = interleaved(costs.len(), 1, runs);
+            let jobs: Vec<_> = jobs.map(|job| (job, costs[job.scenario])).collect();
             let mut schedule = Schedule::new(jobs.clone(), Jobs::Auto, cores);
             let mut running: Vec<Job> = Vec::new();
             let mut started: HashMap<Job, u32> = HashMap::new();

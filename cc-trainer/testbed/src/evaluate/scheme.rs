@@ -199,7 +199,8 @@ pub enum SchemeError {
     Empty,
     /// Two schemes have the same name.
     #[error(
-        "the scheme `{name}` is named twice; give another policy a name of its own, as in `{name}-2=FILE.onnx`"
+        "the scheme `{name}` is named twice; give another policy a name of its own, as in \
+         `{name}-2=FILE.onnx`"
     )]
     Twice {
         /// Name that both have.
@@ -218,7 +219,8 @@ pub enum SchemeError {
     },
     /// The name in `NAME=FILE.onnx` cannot be part of a file name.
     #[error(
-        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` or `_`"
+        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` \
+         or `_`"
     )]
     Label {
         /// The scheme that was asked for.

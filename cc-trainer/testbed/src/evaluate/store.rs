@@ -36,7 +36,8 @@ pub struct Store {
 pub enum StoreError {
     /// The directory holds a run that was made under other settings.
     #[error(
-        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose another directory with \
+        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose \
+         another directory with \
          --out, or --fresh to remove its runs",
         file.display()
     )]
@@ -49,7 +50,8 @@ pub enum StoreError {
         expected: String,
     },
     /// A file in the place of a run cannot be parsed.
-    #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with --out", file.display())]
+    #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with \
+             --out", file.display())]
     Unreadable {
         /// Path of the file.
         file: PathBuf,

@@ -178,7 +178,8 @@ impl Limits {
 pub enum Disturbance {
     /// Deliveries were written later than allowed.
     #[error(
-        "1 in 1000 packets was delivered {:.3} ms late or more ({way}; limit {:.3} ms): the host was too busy",
+        "1 in 1000 packets was delivered {:.3} ms late or more ({way}; limit {:.3} ms): the host \
+         was too busy",
         .lateness.as_secs_f64() * 1e3, .limit.as_secs_f64() * 1e3
     )]
     Late {
@@ -191,7 +192,8 @@ pub enum Disturbance {
     },
     /// The TUN device dropped packets before the emulator read them.
     #[error(
-        "{packets} packets were lost in the TUN device before the emulator saw them ({way}): the host was too busy"
+        "{packets} packets were lost in the TUN device before the emulator saw them ({way}): the \
+         host was too busy"
     )]
     RingDrops {
         /// Direction of the dropped packets.
@@ -209,7 +211,8 @@ pub enum Disturbance {
     },
     /// A thread waited too long for a processor.
     #[error(
-        "{thread} waited {:.1} % of the time for a processor (limit {:.1} %): the host was too busy",
+        "{thread} waited {:.1} % of the time for a processor (limit {:.1} %): the host was too \
+         busy",
         .share * 100.0, .limit * 100.0
     )]
     Waiting {

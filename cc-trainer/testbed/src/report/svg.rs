@@ -86,7 +86,8 @@ impl Svg {
     pub(super) fn upright_text(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (Px(at.0), Px(at.1), escape(text));
         self.put(format_args!(
-            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} {y})rotate(-90)\">{text}</text>"
+            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} \
+             {y})rotate(-90)\">{text}</text>"
         ));
     }
 
@@ -94,7 +95,8 @@ impl Svg {
     pub(super) fn shape(&mut self, id: &str, class: &str, at: (f64, f64), scale: f64, hint: &str) {
         let (x, y, hint) = (Px(at.0), Px(at.1), escape(hint));
         self.put(format_args!(
-            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\"><title>{hint}</title></use>"
+            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} \
+             {y})scale({scale})\"><title>{hint}</title></use>"
         ));
     }
 
