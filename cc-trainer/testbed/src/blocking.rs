@@ -37,12 +37,12 @@ use cc_sim::{
 /// Interval between two samples of the bytes sent.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// Settings of the experiment.
+/// Settings of the experiment: link, policy, delays and number of runs.
 #[derive(Clone, Debug)]
 pub struct Blocking {
     /// The link and its flows; the policy serves those without a scheme.
     pub scenario: Scenario,
-    /// The policy under test.
+    /// Policy that serves the flows without a scheme.
     pub policy: PolicySpec,
     /// How a policy file selects actions; `None` follows the file.
     pub serving: Option<Serving>,
@@ -67,7 +67,7 @@ pub struct Results {
     pub command: String,
     /// Host that the runs were made on.
     pub host: Host,
-    /// Name of the scenario.
+    /// Name of the scenario that the flows ran on.
     pub scenario: String,
     /// The policy, as on a command line.
     pub policy: String,
@@ -97,7 +97,7 @@ pub struct Row {
     pub sent_over_time: Vec<Spread>,
 }
 
-/// Errors of the experiment.
+/// Errors that prevent or end the experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockingError {
@@ -112,14 +112,14 @@ pub enum BlockingError {
     /// All flows of the scenario have a scheme of their own.
     #[error("every flow of `{scenario}` has a scheme of its own: the policy has none to serve")]
     NothingToServe {
-        /// Name of the scenario.
+        /// Name of the scenario without a flow for the policy.
         scenario: String,
     },
     /// The simulator does not implement the scheme of a flow.
     #[error("a flow of `{scenario}` runs {scheme}; the simulator has \
              {}", Control::NAMES.join(", "))]
     Scheme {
-        /// Name of the scenario.
+        /// Name of the scenario that has this flow.
         scenario: String,
         /// Scheme that the flow names.
         scheme: String,
@@ -136,7 +136,7 @@ pub enum BlockingError {
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,

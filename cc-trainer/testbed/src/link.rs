@@ -191,7 +191,7 @@ pub enum LinkError {
     Configuration {
         /// Commands that `ip` was given.
         commands: String,
-        /// Message that `ip` printed.
+        /// Message that `ip` printed to its standard error.
         message: String,
     },
     /// A sysctl of a namespace could not be set.

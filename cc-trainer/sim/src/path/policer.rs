@@ -19,7 +19,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full bucket.
+    /// Creates a full bucket for a policer.
     pub(super) fn new(policer: &Policer) -> Self {
         let capacity = u128::from(policer.burst) * TOKENS_PER_BYTE;
         let per_nanosecond = policer.bits_per_second.round() as u64;

@@ -194,7 +194,7 @@ proptest! {
 enum Watch {
     /// At every time that `next` returns.
     Next,
-    /// At regular intervals, ns.
+    /// At regular intervals of this length, ns.
     Every(Nanos),
     /// At random times with this seed.
     Random(u64),

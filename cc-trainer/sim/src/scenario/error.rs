@@ -19,7 +19,7 @@ pub enum ScenarioError {
     /// A file is not a valid description of scenarios.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
-        /// Path of the file.
+        /// Path of the invalid file.
         path: PathBuf,
         /// Line of the error, from 1.
         line: usize,
@@ -39,7 +39,7 @@ pub enum ScenarioError {
     /// A file could not be read.
     #[error("cannot read the scenario file {}: {error}", path.display())]
     Read {
-        /// Path of the file.
+        /// Path of the file that could not be read.
         path: PathBuf,
         /// Error of the system call.
         error: io::Error,

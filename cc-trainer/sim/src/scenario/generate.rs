@@ -48,7 +48,7 @@ pub struct Cellular {
     pub batch: f64,
     /// Length of the trace, s.
     pub seconds: f64,
-    /// Seed of the trace.
+    /// Seed that determines all random parts of the trace.
     pub seed: u64,
 }
 

@@ -47,7 +47,7 @@ pub enum TraceFault {
     /// A time is less than the one before it.
     #[error("{time} ms comes after {before} ms: sort the lines in ascending order")]
     Decreasing {
-        /// The lesser time, ms.
+        /// Time of the faulty line, ms.
         time: u32,
         /// The time before it, ms.
         before: u32,

@@ -21,7 +21,7 @@ use cc_sim::scenario::Scenario;
 /// Scenario time between two progress reports of a run.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Settings of one run.
+/// Settings of one run: its path, flows, length and seed.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
     /// Scenario that describes the path.

@@ -37,9 +37,9 @@ pub enum Jobs {
 pub struct Job {
     /// Number of the run among those of its scheme on its scenario, from 0.
     pub run: u32,
-    /// Index of the scenario.
+    /// Index of the scenario among those of the evaluation.
     pub scenario: usize,
-    /// Index of the scheme.
+    /// Index of the scheme among those under test.
     pub scheme: usize,
 }
 

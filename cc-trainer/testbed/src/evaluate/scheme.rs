@@ -203,7 +203,7 @@ pub enum SchemeError {
          `{name}-2=FILE.onnx`"
     )]
     Twice {
-        /// Name that both have.
+        /// Name that both schemes have.
         name: String,
     },
     /// Neither the platform nor the agent offers a scheme of this name.

@@ -42,7 +42,7 @@ pub enum StoreError {
         file.display()
     )]
     Another {
-        /// File of that run.
+        /// File of the run with other settings.
         file: PathBuf,
         /// First part of its key that differs.
         found: String,
@@ -53,7 +53,7 @@ pub enum StoreError {
     #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with \
              --out", file.display())]
     Unreadable {
-        /// Path of the file.
+        /// Path of the file that cannot be parsed.
         file: PathBuf,
         /// Reason why it cannot be parsed.
         reason: String,

@@ -33,7 +33,7 @@ impl Lateness {
         self.sum += i128::from(written) - i128::from(due);
     }
 
-    /// Number of recorded deliveries.
+    /// Number of deliveries that were recorded.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

@@ -44,7 +44,7 @@ pub struct Chart {
 /// One panel of a chart.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Heading of the panel.
+    /// Heading above the curves of the panel.
     pub title: String,
     /// Curves of the panel. Curves of the same name have the same colour in all panels.
     pub curves: Vec<Curve>,

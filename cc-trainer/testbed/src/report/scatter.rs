@@ -66,7 +66,7 @@ const LETTER_WIDTH: f64 = 7.2;
 pub(super) struct Scatter<'a> {
     /// Title of the plot, which screen readers speak.
     pub(super) title: String,
-    /// Labels of the axes.
+    /// Labels of the horizontal and of the vertical axis.
     pub(super) delay: &'a str,
     pub(super) throughput: &'a str,
     pub(super) clouds: Vec<Cloud<'a>>,

@@ -10,7 +10,7 @@ use super::{
 /// Allowed differences, as fractions of the second evaluation's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Allowed difference in throughput.
+    /// Allowed relative difference in throughput.
     pub throughput: f64,
     /// Allowed difference in the 95th percentile of the one-way delay.
     pub p95_delay: f64,
@@ -29,10 +29,10 @@ pub struct Comparison {
     pub unmatched: Vec<(String, String)>,
 }
 
-/// Comparison of one scheme.
+/// Comparison of one scheme over all common scenarios.
 #[derive(Clone, Debug)]
 pub struct SchemeComparison {
-    /// Name of the scheme.
+    /// Name of the scheme in both evaluations.
     pub scheme: String,
     /// Comparison on each scenario, in the first evaluation's order.
     pub scenarios: Vec<ScenarioComparison>,
@@ -41,7 +41,7 @@ pub struct SchemeComparison {
 /// Comparison of one scheme on one scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioComparison {
-    /// Name of the scenario.
+    /// Name of the scenario in both evaluations.
     pub scenario: String,
     /// Throughput in both evaluations, Mbit/s.
     pub throughput: Pair,

@@ -7,7 +7,7 @@ use super::aggregate::{Group, P95_DELAY, THROUGHPUT};
 /// Power of one scheme over several scenarios.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Power<'a> {
-    /// Name of the scheme.
+    /// Name of the scheme in the summary.
     pub scheme: &'a str,
     /// Geometric mean over the scenarios of throughput divided by the 95th percentile of the
     /// one-way delay, Mbit/s per s. Both are means over the valid runs.

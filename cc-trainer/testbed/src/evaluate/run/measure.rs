@@ -17,7 +17,7 @@ pub(super) struct FlowEnd {
     pub(super) payload: u64,
     /// Samples of the sender's connection, in order of time.
     pub(super) samples: Vec<Sample>,
-    /// Number of retransmitted segments.
+    /// Number of segments that the sender retransmitted.
     pub(super) retransmissions: u64,
     /// Decision delays, if an agent served the flow.
     pub(super) decision_delay: Option<DecisionDelay>,
