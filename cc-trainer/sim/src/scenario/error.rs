@@ -19,7 +19,7 @@ pub enum ScenarioError {
     /// A file is not a valid description of scenarios.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
-        /// Path of the invalid file.
+        /// Path of the file with the error.
         path: PathBuf,
         /// Line of the error, from 1.
         line: usize,

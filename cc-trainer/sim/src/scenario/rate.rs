@@ -78,7 +78,7 @@ impl Rate {
             let carried = piece.bits(offset, piece.end);
             if left <= carried + NOTHING {
                 return later(base.saturating_add(offset), piece.time(offset, left)).min(
-                    // Where the bits fit only by the tolerance.
+                    // The bits may fit only by the tolerance.
                     base.saturating_add(piece.end),
                 );
             }

@@ -368,8 +368,8 @@ mod tests {
         let error = Agents::start(program, [("three", &policy)], logs.path(), record);
         let text = error.expect_err("it ends").to_string();
         assert!(text.contains("`three` has ended"), "{text}");
-        let told = "--policy fixed:3 --serving softmax:2 --record recorded/three";
-        assert!(text.contains(told), "{text}");
+        let expected = "--policy fixed:3 --serving softmax:2 --record recorded/three";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]

@@ -96,7 +96,7 @@ fn a_simulated_evaluation_has_all_figures_and_files() {
     assert_eq!(runs[0].decision_delay, None);
     assert_ne!(
         runs[0].loss_rate, runs[1].loss_rate,
-        "each run has chance of its own"
+        "each run has its own random stream"
     );
     let file = std::fs::read_to_string(dir.path().join("runs/small.fixed:10.0.json"));
     let file: RunFile = serde_json::from_str(&file.expect("a file")).expect("a run's");
