@@ -116,8 +116,10 @@ pub enum BlockingError {
         scenario: String,
     },
     /// The simulator does not implement the scheme of a flow.
-    #[error("a flow of `{scenario}` runs {scheme}; the simulator has \
-             {}", Control::NAMES.join(", "))]
+    #[error(
+        "a flow of `{scenario}` runs {scheme}; the simulator has {}",
+        Control::NAMES.join(", ")
+    )]
     Scheme {
         /// Name of the scenario that has this flow.
         scenario: String,
@@ -233,12 +235,12 @@ impl Blocking {
 
     fn served(
         &self,
-        environment: &Interface,
+        interface: &Interface,
         mode: Mode,
         delay: Delay,
         seed: u64,
     ) -> Result<Served, BlockingError> {
-        let settings = Learned::settings(environment, Startup::SlowStart);
+        let settings = Learned::settings(interface, Startup::SlowStart);
         let control = |(number, scheme): (u64, Option<&str>)| match scheme {
             None => Ok(Control::Learned(Box::new(Learned::new(settings)))),
             Some(name) => Control::named(name, seed.wrapping_add(number)).ok_or_else(|| {
@@ -257,7 +259,7 @@ impl Blocking {
         let simulation = Simulation::new(&self.scenario, controls?, seed);
         Ok(Served::new(
             simulation,
-            environment.clone(),
+            interface.clone(),
             delay,
             mode,
             seed,

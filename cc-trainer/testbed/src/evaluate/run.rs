@@ -86,7 +86,7 @@ pub enum RunError {
          evaluate them in \
          scenarios of their own, or with --on kernel"
     )]
-    Environments {
+    Interfaces {
         /// Name of one of the schemes.
         one: String,
         /// Name of the other scheme.
