@@ -514,8 +514,8 @@ mod tests {
                 "every flow of `link` has a scheme of its own",
             ),
             (
-                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme \
-                 = \"vegas\"",
+                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \
+                 \"vegas\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,

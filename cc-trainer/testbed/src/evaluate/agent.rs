@@ -83,8 +83,10 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The agent's process ended on its own.
-    #[error("the agent for `{scheme}` has ended ({status}); the end of its log \
-             {}:\n{tail}", log.display())]
+    #[error(
+        "the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}",
+        log.display()
+    )]
     Ended {
         /// Name of the scheme that it served.
         scheme: String,
@@ -96,8 +98,11 @@ pub enum AgentError {
         tail: String,
     },
     /// The agent runs, but was not ready to serve in time.
-    #[error("the agent for `{scheme}` was not ready after {} s; the end of its log \
-             {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
+    #[error(
+        "the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}",
+        START_PATIENCE.as_secs(),
+        log.display()
+    )]
     NotReady {
         /// Name of the scheme that it serves.
         scheme: String,

@@ -83,8 +83,7 @@ pub enum RunError {
     /// all policies of a run.
     #[error(
         "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; \
-         evaluate them in \
-         scenarios of their own, or with --on kernel"
+         evaluate them in scenarios of their own, or with --on kernel"
     )]
     Interfaces {
         /// Name of one of the schemes.

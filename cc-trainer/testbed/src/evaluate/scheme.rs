@@ -208,8 +208,8 @@ pub enum SchemeError {
     },
     /// Neither the platform nor the agent offers a scheme of this name.
     #[error(
-        "no scheme is called `{found}`; {available}, and policies \
-         are `rlcc` (of --policy), `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
+        "no scheme is called `{found}`; {available}, and policies are `rlcc` (of --policy), \
+         `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
     )]
     Unknown {
         /// The scheme that was asked for.

@@ -37,8 +37,7 @@ pub enum StoreError {
     /// The directory holds a run that was made under other settings.
     #[error(
         "{} is of another evaluation: it was made with {found}, this one has {expected}; choose \
-         another directory with \
-         --out, or --fresh to remove its runs",
+         another directory with --out, or --fresh to remove its runs",
         file.display()
     )]
     Another {
@@ -50,8 +49,11 @@ pub enum StoreError {
         expected: String,
     },
     /// A file in the place of a run cannot be parsed.
-    #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with \
-             --out", file.display())]
+    #[error(
+        "{}: not a run of this version: {reason}; remove it, or choose another directory with \
+         --out",
+        file.display()
+    )]
     Unreadable {
         /// Path of the file that cannot be parsed.
         file: PathBuf,

@@ -89,12 +89,10 @@ impl<'a> Overview<'a> {
         };
         format!(
             "<div class=\"pair\"><figure>{}<figcaption>Each scheme's throughput and \
-             95th-percentile one-way delay, \
-             relative to the best scheme of each scenario. Large: geometric mean over the {} \
-             scenarios on which \
-             every scheme has valid runs, with its 95 % bootstrap interval over scenarios. Small: \
-             each scenario.\
-             </figcaption></figure>\n<div class=\"scroll\">{}</div></div>\n",
+             95th-percentile one-way delay, relative to the best scheme of each scenario. Large: \
+             geometric mean over the {} scenarios on which every scheme has valid runs, with its \
+             95 % bootstrap interval over scenarios. Small: each scenario.</figcaption>\
+             </figure>\n<div class=\"scroll\">{}</div></div>\n",
             picture.draw(&scatter::FULL, palette),
             self.scenarios.len(),
             self.table(palette)
@@ -129,8 +127,8 @@ impl<'a> Overview<'a> {
     fn table(&self, palette: &Palette) -> String {
         let mut html = String::from(
             "<table><thead><tr><th>scheme</th><th>throughput ÷ highest</th><th>p95 delay ÷ \
-             lowest</th>\
-             <th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead><tbody>\n",
+             lowest</th><th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead>\
+             <tbody>\n",
         );
         for standing in &self.schemes {
             let (delays, rates) = standing.lists();
@@ -150,8 +148,7 @@ impl<'a> Overview<'a> {
         }
         html.push_str(
             "</tbody></table>\n<p class=\"note\">Ranks are means over the scenarios; 1 is best. \
-             Power is throughput \
-             over 95th-percentile delay.</p>",
+             Power is throughput over 95th-percentile delay.</p>",
         );
         html
     }

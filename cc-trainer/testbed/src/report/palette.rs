@@ -70,8 +70,8 @@ pub(super) fn definitions() -> String {
         .map(|(i, shape)| format!("<g id=\"m{i}\">{shape}</g>"))
         .collect();
     format!(
-        "<svg class=\"defs\" width=\"0\" height=\"0\" \
-         aria-hidden=\"true\"><defs>{symbols}</defs></svg>\n"
+        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{symbols}</defs>\
+         </svg>\n"
     )
 }
 

@@ -95,8 +95,8 @@ impl Svg {
     pub(super) fn shape(&mut self, id: &str, class: &str, at: (f64, f64), scale: f64, hint: &str) {
         let (x, y, hint) = (Px(at.0), Px(at.1), escape(hint));
         self.put(format_args!(
-            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} \
-             {y})scale({scale})\"><title>{hint}</title></use>"
+            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\">\
+             <title>{hint}</title></use>"
         ));
     }
 

@@ -187,8 +187,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a list: [[double brackets]] around the name of each table, \
-                     or [{ … }, …] as a value",
+                    "a list: [[double brackets]] around the name of each table, or [{ … }, …] as \
+                     a value",
                 )
             }
 
