@@ -36,6 +36,11 @@ use timeline::Timeline;
 /// Time in nanoseconds since the scenario's start.
 pub type Nanos = u64;
 
+/// A duration in nanoseconds; one that does not fit becomes the largest time, which nothing reaches.
+pub fn nanos(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
 /// Time of an event that never happens, such as the end of a packet's transmission in an endless
 /// outage.
 const NEVER: Nanos = Nanos::MAX;

@@ -1,8 +1,8 @@
 //! Small training runs from end to end.
 
-use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
-
 use std::{fs, path::Path};
+
+use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{

@@ -25,12 +25,12 @@ use crate::{
     summary::{Host, table::figure, utc_now},
 };
 use cc_sim::{
-    path::Nanos,
+    path::{Nanos, nanos},
     scenario::Scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
@@ -81,7 +81,7 @@ pub struct Results {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Whether the sender waits for decisions.
-    pub mode: Mode,
+    pub mode: SenderMode,
     /// Delay of each decision, ms.
     pub delay_ms: f64,
     /// Payload sent by the learned flows, retransmissions included, bytes; `x` is the delay.
@@ -171,10 +171,10 @@ impl Blocking {
             }
         }
         let mut rows = Vec::new();
-        for mode in [Mode::Blocking, Mode::Asynchronous] {
+        for mode in [SenderMode::Blocking, SenderMode::Asynchronous] {
             let mut first = None;
             for &ms in &self.delays_ms {
-                let delay = Delay::Fixed { ms };
+                let delay = AgentDelay::Fixed { ms };
                 delay.validate().map_err(BlockingError::Delay)?;
                 let transfers: Result<Vec<_>, _> = (1..=self.runs)
                     .map(|seed| self.run(mode, delay, seed, stop))
@@ -198,8 +198,8 @@ impl Blocking {
 
     fn run(
         &self,
-        mode: Mode,
-        delay: Delay,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Transfer, BlockingError> {
@@ -212,7 +212,7 @@ impl Blocking {
             })?;
         let learned = self.learned()?;
         let mut served = self.served(policy.interface(), mode, delay, seed)?;
-        let total = |served: &Served, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
+        let total = |served: &SimulatedAgent, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
             let flows = learned.iter();
             flows.map(|&flow| of(&served.simulation().flow(flow))).sum()
         };
@@ -236,10 +236,10 @@ impl Blocking {
     fn served(
         &self,
         interface: &Interface,
-        mode: Mode,
-        delay: Delay,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
-    ) -> Result<Served, BlockingError> {
+    ) -> Result<SimulatedAgent, BlockingError> {
         let settings = Learned::settings(interface, Startup::SlowStart);
         let control = |(number, scheme): (u64, Option<&str>)| match scheme {
             None => Ok(Control::Learned(Box::new(Learned::new(settings)))),
@@ -257,7 +257,7 @@ impl Blocking {
             .map(|flow| flow.scheme.as_deref());
         let controls: Result<Vec<_>, _> = (0..).zip(schemes).map(control).collect();
         let simulation = Simulation::new(&self.scenario, controls?, seed);
-        Ok(Served::new(
+        Ok(SimulatedAgent::new(
             simulation,
             interface.clone(),
             delay,
@@ -266,7 +266,13 @@ impl Blocking {
         ))
     }
 
-    fn row(&self, mode: Mode, delay_ms: f64, transfers: &[Transfer], first: Option<f64>) -> Row {
+    fn row(
+        &self,
+        mode: SenderMode,
+        delay_ms: f64,
+        transfers: &[Transfer],
+        first: Option<f64>,
+    ) -> Row {
         let spread = |x: f64, of: &dyn Fn(&Transfer) -> u64| {
             let values: Vec<f64> = transfers
                 .iter()
@@ -314,7 +320,7 @@ impl Blocking {
     /// Time of a sample in ns; the last one is the end of the run.
     fn time(&self, sample: usize) -> Nanos {
         let time = SAMPLE.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX));
-        u64::try_from(time.min(self.length).as_nanos()).unwrap_or(Nanos::MAX)
+        nanos(time.min(self.length))
     }
 }
 
@@ -337,7 +343,7 @@ impl Results {
             least: point.least / 1e6,
             greatest: point.greatest / 1e6,
         };
-        let panel = |(mode, title): (Mode, &str)| Panel {
+        let panel = |(mode, title): (SenderMode, &str)| Panel {
             title: title.to_owned(),
             curves: self
                 .rows
@@ -358,8 +364,8 @@ impl Results {
             y: "sent, MB".to_owned(),
             floor: None,
             panels: [
-                (Mode::Blocking, "the sender waits for decisions"),
-                (Mode::Asynchronous, "it goes on meanwhile"),
+                (SenderMode::Blocking, "the sender waits for decisions"),
+                (SenderMode::Asynchronous, "it goes on meanwhile"),
             ]
             .map(panel)
             .into(),
@@ -375,8 +381,8 @@ impl Results {
         );
         for row in &self.rows {
             let mode = match row.mode {
-                Mode::Asynchronous => "goes on",
-                Mode::Blocking => "waits",
+                SenderMode::Asynchronous => "goes on",
+                SenderMode::Blocking => "waits",
             };
             let mb = |bytes: f64| figure(bytes / 1e6);
             // Writing to a string cannot fail.
@@ -431,9 +437,9 @@ mod tests {
                 .expect("was measured")
         };
         let (free, half, most) = (
-            row(Mode::Blocking, 0.0),
-            row(Mode::Blocking, 50.0),
-            row(Mode::Blocking, 90.0),
+            row(SenderMode::Blocking, 0.0),
+            row(SenderMode::Blocking, 50.0),
+            row(SenderMode::Blocking, 90.0),
         );
         assert_eq!(free.ratio, 1.0);
         assert!(
@@ -441,10 +447,10 @@ mod tests {
             "{half:?} {most:?}"
         );
         for delay in [0.0, 50.0, 90.0] {
-            let row = row(Mode::Asynchronous, delay);
+            let row = row(SenderMode::Asynchronous, delay);
             assert!((row.ratio - 1.0).abs() < 0.02, "{row:?}");
         }
-        assert_eq!(row(Mode::Asynchronous, 0.0).sent.mean, free.sent.mean);
+        assert_eq!(row(SenderMode::Asynchronous, 0.0).sent.mean, free.sent.mean);
         // One point at 0 and at every half second, and one at the end.
         assert_eq!(free.sent_over_time.len(), 11);
         assert_eq!(

@@ -19,11 +19,11 @@ use crate::{
     summary::{DecisionDelay, Run, Series, Validity},
 };
 use cc_sim::{
-    path::{Nanos, Observation},
+    path::{Observation, nanos},
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
@@ -50,11 +50,11 @@ pub(super) fn run(
     };
     let controls: Result<Vec<_>, _> = of_flow.iter().enumerate().map(control).collect();
     let simulation = Simulation::observed(setup.scenario, controls?, setup.seed);
-    let mut served = Served::new(
+    let mut served = SimulatedAgent::new(
         simulation,
         interface,
-        Delay::MEASURED,
-        Mode::Asynchronous,
+        AgentDelay::MEASURED,
+        SenderMode::Asynchronous,
         setup.seed,
     );
     let mut ends: Vec<_> = setup.flows.iter().map(|_| FlowEnd::default()).collect();
@@ -153,7 +153,13 @@ fn moments(setup: &Setup<'_>) -> Vec<Duration> {
 }
 
 /// Samples both ends of a flow while it runs.
-fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &mut FlowEnd) {
+fn look(
+    served: &SimulatedAgent,
+    setup: &Setup<'_>,
+    number: usize,
+    at: Duration,
+    end: &mut FlowEnd,
+) {
     let flow = &setup.flows[number];
     if at <= flow.start || at > flow.stop {
         return;
@@ -170,12 +176,12 @@ fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &m
     }
 }
 
-fn observation(served: &Served) -> Observation {
+fn observation(served: &SimulatedAgent) -> Observation {
     let observation = served.simulation().observation();
     observation.expect("it was made to be observed")
 }
 
-fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
+fn decision_delay(served: &SimulatedAgent, flow: usize) -> Option<DecisionDelay> {
     let view = served.view(flow).filter(|view| view.decisions > 0)?;
     Some(DecisionDelay {
         decisions: view.decisions,
@@ -183,8 +189,4 @@ fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
         p99_us: view.decision_delay_p99_ms * 1e3,
         max_us: view.decision_delay_max_ms * 1e3,
     })
-}
-
-fn nanos(time: Duration) -> Nanos {
-    u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
