@@ -394,7 +394,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     let cases: [(&str, &[&str]); 11] = [
         (
             "foreign",
-            &["foreign/timeline-0", "no recording", "leave it away"],
+            &["foreign/timeline-0", "no recording", "leave it out"],
         ),
         (
             "newer",
@@ -419,7 +419,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
             &[
                 "nan/1.parquet",
                 "row 3, column reward: NaN",
-                "leave it away",
+                "leave it out",
             ],
         ),
         ("empty", &["empty: no recording there", "*.parquet"]),
