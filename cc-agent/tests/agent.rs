@@ -22,7 +22,7 @@ use cc_core::{
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
     status::Snapshot,
 };
-use cc_ebpf::Counter;
+use cc_ebpf::{Counter, Mode};
 use cc_lab::{
     AfterEnd, Agent, Bottleneck, Cgroup, Crowd, Flow, Footprint, Namespace, Path, Sink, eventually,
     is_unique_name, unique_name,
@@ -179,7 +179,7 @@ impl<'a> Race<'a> {
 fn wait_for_decision(agent: &Agent, flow: &Flow, cwnd: u32) {
     let decided = |status: &Snapshot| {
         let view = status.flows.iter().find(|view| view.local == flow.local());
-        view.is_some_and(|view| (view.mode.as_str(), view.cwnd) == ("decided", cwnd))
+        view.is_some_and(|view| (view.mode, view.cwnd) == (Mode::Decided, cwnd))
     };
     wait_for_status(
         agent,
@@ -297,7 +297,7 @@ fn the_default_policy_fills_the_link() {
     race.reach("as much as cubic", 8_000_000, |ratio| ratio > 0.8);
     let status = agent.status();
     assert!(status.policy.starts_with("default: "), "{status}");
-    assert_eq!(status.flows[0].mode, "decided");
+    assert_eq!(status.flows[0].mode, Mode::Decided);
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
     assert_eq!(status.agent.answers_invalid, 0);
 }
@@ -799,7 +799,11 @@ fn a_policy_is_reloaded_under_its_flows() {
 /// How many flows have each window by decision.
 fn decided_windows(status: &Snapshot) -> BTreeMap<u32, usize> {
     let mut windows = BTreeMap::new();
-    for flow in status.flows.iter().filter(|flow| flow.mode == "decided") {
+    for flow in status
+        .flows
+        .iter()
+        .filter(|flow| flow.mode == Mode::Decided)
+    {
         *windows.entry(flow.cwnd).or_default() += 1;
     }
     windows
@@ -831,16 +835,16 @@ fn a_candidate_has_its_share_until_it_is_promoted() {
         [7, 9],
         "both sides have flows"
     );
-    let trial = wait_for_status(&agent, "flows of both sides counted", |status| {
-        let trial = status.trial.as_ref();
-        trial.is_some_and(|trial| {
-            trial.current_flows.flows + trial.candidate_flows.flows == FLOWS as u64
+    let status = wait_for_status(&agent, "flows of both sides counted", |status| {
+        let canary = status.canary.as_ref();
+        canary.is_some_and(|canary| {
+            canary.incumbent_flows.flows + canary.candidate_flows.flows == FLOWS as u64
         })
     });
-    let trial = trial.trial.expect("it is on");
-    assert_eq!(trial.candidate_flows.flows as usize, windows[&9]);
+    let canary = status.canary.expect("it is on");
+    assert_eq!(canary.candidate_flows.flows as usize, windows[&9]);
     assert_eq!(
-        trial.current_flows.flows as usize,
+        canary.incumbent_flows.flows as usize,
         windows[&7] - 1,
         "the old flow does not count"
     );
@@ -851,7 +855,7 @@ fn a_candidate_has_its_share_until_it_is_promoted() {
     let status = wait_for_status(&agent, "all flows were the candidate's", |status| {
         decided_windows(status) == BTreeMap::from([(9, FLOWS + 1)])
     });
-    assert!(status.trial.is_none() && status.policy.contains("always-9"));
+    assert!(status.canary.is_none() && status.policy.contains("always-9"));
     assert_eq!(status.live_flows, flows.len() + 1);
 }
 
@@ -871,7 +875,7 @@ fn a_candidate_that_fails_is_withdrawn_by_itself() {
     ];
     let agent = bench.agent(&arguments);
     let flows: Vec<_> = (0..16).map(|_| bench.connect().sending()).collect();
-    let status = wait_for_status(&agent, "it was withdrawn", |status| status.trial.is_none());
+    let status = wait_for_status(&agent, "it was withdrawn", |status| status.canary.is_none());
     let news = status.news.expect("it says why");
     assert!(
         news.contains("withdrawn") && news.contains("not finite"),
@@ -905,7 +909,7 @@ fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
     let mut flows: Vec<(Flow, Bench)> = Vec::new();
     let status = eventually("it was withdrawn", || {
         let status = agent.status();
-        if status.trial.is_none() {
+        if status.canary.is_none() {
             return Some(status);
         }
         let windows = decided_windows(&status);

@@ -13,7 +13,7 @@ use std::{
 
 use cc_core::{
     interface::Interface,
-    policy::{PolicyError, PolicySpec, Serving},
+    policy::{ActionSelection, PolicyError, PolicySpec},
 };
 use cc_ebpf::Startup;
 use serde::Serialize;
@@ -43,7 +43,7 @@ pub struct Blocking {
     /// What decides.
     pub policy: PolicySpec,
     /// How a policy file is served, if not as it asks for itself.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Length of a run.
     pub length: Duration,
     /// Of decisions, ms. The first one is what the others are compared with.

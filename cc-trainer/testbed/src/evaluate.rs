@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 
 use crate::{
     report,
@@ -53,7 +53,7 @@ pub struct Evaluation {
     /// What `rlcc` stands for where a scenario's flow has it.
     pub policy: PolicySpec,
     /// How policies of files draw actions, if not as the files ask.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Length of a run.
     pub seconds: Duration,
     /// Runs of each scheme on each scenario.

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_core::agent::FlowView;
+use cc_core::status::FlowView;
 use nix::{
     sys::{
         prctl,
@@ -357,7 +357,7 @@ fn tail(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{PolicySpec, Serving};
+    use cc_core::policy::{ActionSelection, PolicySpec};
 
     use super::*;
 
@@ -370,7 +370,7 @@ mod tests {
             name: "three".into(),
             control: Control::Policy {
                 spec: PolicySpec::Fixed(3),
-                serving: Some(Serving::Softmax { temperature: 2.0 }),
+                serving: Some(ActionSelection::Softmax { temperature: 2.0 }),
                 sha256: None,
             },
         };

@@ -6,7 +6,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cc_core::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, Serving, SpecError};
+use cc_core::policy::{
+    ActionSelection, DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError,
+};
 
 use crate::summary::Platform;
 use cc_sim::sim;
@@ -39,7 +41,7 @@ pub enum Control {
         /// As `cc-agent run --policy` takes it.
         spec: PolicySpec,
         /// How actions are drawn, if not as its file asks.
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         /// SHA-256 of a policy file, in hexadecimal; none where the policy comes from no file.
         sha256: Option<String>,
     },
@@ -100,7 +102,7 @@ impl Scheme {
     pub fn parse(
         word: &str,
         policy: &PolicySpec,
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         controls: Controls,
     ) -> Result<Self, SchemeError> {
         let (name, spec) = match word.split_once('=') {
@@ -129,7 +131,7 @@ impl Scheme {
 }
 
 impl Control {
-    fn policy(spec: PolicySpec, serving: Option<Serving>) -> Result<Self, SchemeError> {
+    fn policy(spec: PolicySpec, serving: Option<ActionSelection>) -> Result<Self, SchemeError> {
         let sha256 = match &spec {
             PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
                 PolicyFile::parse(DEFAULT_POLICY)
@@ -152,7 +154,7 @@ impl Control {
 pub fn parse(
     list: &str,
     policy: &PolicySpec,
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     controls: Controls,
 ) -> Result<Vec<Scheme>, SchemeError> {
     let mut schemes: Vec<Scheme> = Vec::new();
