@@ -8,7 +8,6 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs, io,
-    net::SocketAddr,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::PathBuf,
     process::{Command, ExitCode, ExitStatus, Stdio},
@@ -24,8 +23,8 @@ use cc_core::{
 };
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{
-    AfterEnd, Agent, Bottleneck, Cgroup, Crowd, Flow, Footprint, Namespace, Path, Sink, eventually,
-    is_unique_name, unique_name,
+    Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, eventually, is_unique_name,
+    unique_name,
 };
 use nix::{
     mount::{MsFlags, mount},
@@ -37,67 +36,25 @@ use tempfile::TempDir;
 use tract_onnx::pb::{ModelProto, tensor_proto::DataLocation};
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "the_kernel_shows_the_window_decided",
-            the_kernel_shows_the_window_decided,
-        ),
-        (
-            "the_heuristic_keeps_the_queue_short",
-            the_heuristic_keeps_the_queue_short,
-        ),
-        (
-            "the_default_policy_fills_the_link",
-            the_default_policy_fills_the_link,
-        ),
-        ("a_killed_agent_is_succeeded", a_killed_agent_is_succeeded),
-        (
-            "without_an_agent_flows_do_as_well_as_reno",
-            without_an_agent_flows_do_as_well_as_reno,
-        ),
-        (
-            "a_stopped_agent_takes_its_flows_back",
-            a_stopped_agent_takes_its_flows_back,
-        ),
-        ("an_end_leaves_nothing", an_end_leaves_nothing),
-        (
-            "it_can_be_the_default_for_a_while",
-            it_can_be_the_default_for_a_while,
-        ),
-        ("a_cgroup_can_use_it", a_cgroup_can_use_it),
-        (
-            "slow_inference_costs_no_throughput",
-            slow_inference_costs_no_throughput,
-        ),
-        (
-            "bad_input_is_refused_and_disturbs_nobody",
-            bad_input_is_refused_and_disturbs_nobody,
-        ),
-        (
-            "an_answer_that_is_no_number_changes_nothing",
-            an_answer_that_is_no_number_changes_nothing,
-        ),
-        (
-            "a_policy_is_reloaded_under_its_flows",
-            a_policy_is_reloaded_under_its_flows,
-        ),
-        (
-            "a_candidate_has_its_share_until_it_is_promoted",
-            a_candidate_has_its_share_until_it_is_promoted,
-        ),
-        (
-            "a_candidate_that_fails_is_withdrawn_by_itself",
-            a_candidate_that_fails_is_withdrawn_by_itself,
-        ),
-        (
-            "a_candidate_whose_flows_wait_longer_is_withdrawn",
-            a_candidate_whose_flows_wait_longer_is_withdrawn,
-        ),
-        ("many_flows_are_answered", many_flows_are_answered),
-        (
-            "flows_beyond_the_slots_transfer_too",
-            flows_beyond_the_slots_transfer_too,
-        ),
+    cc_lab::run(cc_lab::trials![
+        the_kernel_shows_the_window_decided,
+        the_heuristic_keeps_the_queue_short,
+        the_default_policy_fills_the_link,
+        a_killed_agent_is_succeeded,
+        without_an_agent_flows_do_as_well_as_reno,
+        a_stopped_agent_takes_its_flows_back,
+        an_end_leaves_nothing,
+        it_can_be_the_default_for_a_while,
+        a_cgroup_can_use_it,
+        slow_inference_costs_no_throughput,
+        bad_input_is_refused_and_disturbs_nobody,
+        an_answer_that_is_no_number_changes_nothing,
+        a_policy_is_reloaded_under_its_flows,
+        a_candidate_has_its_share_until_it_is_promoted,
+        a_candidate_that_fails_is_withdrawn_by_itself,
+        a_candidate_whose_flows_wait_longer_is_withdrawn,
+        many_flows_are_answered,
+        flows_beyond_the_slots_transfer_too,
     ])
 }
 
@@ -109,20 +66,16 @@ const ROOMY: Bottleneck = Bottleneck {
     queue_bytes: 1_000_000,
 };
 
-/// A path with a sink behind it, and the name of the congestion control to come.
+/// A network, and the name of the congestion control to come.
 struct Bench {
-    // The sink goes before the path does.
-    sink: Sink,
-    path: Path,
+    network: Network,
     name: String,
 }
 
 impl Bench {
     fn new(bottleneck: Bottleneck) -> Self {
-        let path = Path::through(bottleneck);
         Self {
-            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
-            path,
+            network: Network::through(bottleneck),
             name: unique_name(),
         }
     }
@@ -131,20 +84,16 @@ impl Bench {
         Agent::start(BINARY, &self.name, arguments)
     }
 
-    fn address(&self) -> SocketAddr {
-        self.sink.at(self.path.receiver4())
-    }
-
     fn connect(&self) -> Flow {
         self.connect_by(&self.name)
     }
 
     fn connect_by(&self, congestion_control: &str) -> Flow {
-        Flow::connect(&self.path.sender, self.address(), congestion_control)
+        self.network.connect(congestion_control)
     }
 
     fn connect_without_choice(&self) -> Flow {
-        Flow::connect_without_choice(&self.path.sender, self.address())
+        Flow::connect_without_choice(&self.network.path.sender, self.network.address())
     }
 }
 
@@ -159,7 +108,7 @@ impl<'a> Race<'a> {
         let benches = [first, second];
         Self {
             benches,
-            start: benches.map(|bench| bench.sink.received()),
+            start: benches.map(|bench| bench.network.sink.received()),
         }
     }
 
@@ -167,7 +116,7 @@ impl<'a> Race<'a> {
     /// all since the start: a busy machine holds up now the one, now the other, and that evens out.
     fn reach(&self, what: &str, bytes: u64, accept: impl Fn(f64) -> bool) {
         eventually(what, || {
-            let latest = [0, 1].map(|i| self.benches[i].sink.received() - self.start[i]);
+            let latest = [0, 1].map(|i| self.benches[i].network.sink.received() - self.start[i]);
             let ratio = latest[0] as f64 / latest[1].max(1) as f64;
             (latest[1] >= bytes && accept(ratio)).then_some(())
         });
@@ -215,7 +164,7 @@ fn the_kernel_shows_the_window_decided() {
         flow.advance(100_000);
         assert_eq!(flow.info().snd_cwnd, cwnd);
 
-        let shown = ss(&bench.path.sender, &flow);
+        let shown = ss(&bench.network.path.sender, &flow);
         let words: Vec<&str> = shown.split_whitespace().collect();
         assert!(words.contains(&bench.name.as_str()), "{shown}");
         assert!(words.contains(&format!("cwnd:{cwnd}").as_str()), "{shown}");
@@ -263,14 +212,14 @@ fn the_heuristic_keeps_the_queue_short() {
 
     // Faster, and the window is too small to fill the link; slower, and the queue is too long.
     let settled = rlcc.info().snd_cwnd;
-    ours.path.reshape(Bottleneck {
+    ours.network.path.reshape(Bottleneck {
         rate_mbit: 80,
         ..DEEP
     });
     let faster = eventually("the window grew with the rate", || {
         Some(rlcc.info().snd_cwnd).filter(|&cwnd| cwnd >= 2 * settled)
     });
-    ours.path.reshape(DEEP);
+    ours.network.path.reshape(DEEP);
     eventually("the window shrank with the rate", || {
         let info = rlcc.info();
         (2 * info.snd_cwnd < 3 * settled && info.snd_cwnd < faster && info.rtt < 50_000)
@@ -418,7 +367,7 @@ fn it_can_be_the_default_for_a_while() {
     const SYSCTL: &str = "net/ipv4/tcp_congestion_control";
     let bench = Bench::new(ROOMY);
     let host = fs::read_to_string(PathBuf::from("/proc/sys").join(SYSCTL)).expect("it is there");
-    let sender = &bench.path.sender;
+    let sender = &bench.network.path.sender;
     sender.set_sysctl(SYSCTL, "reno");
     let arguments = ["--policy", "fixed:20", "--default"];
     let mut agent = Agent::start_in(sender, BINARY, &bench.name, &arguments);
@@ -426,7 +375,7 @@ fn it_can_be_the_default_for_a_while() {
     let flow = bench.connect_without_choice().sending();
     assert_eq!(flow.congestion_control(), bench.name);
     wait_for_decision(&agent, &flow, 20);
-    let of_others = bench.path.receiver.sysctl(SYSCTL);
+    let of_others = bench.network.path.receiver.sysctl(SYSCTL);
     assert_ne!(of_others, bench.name, "it is a namespace's own default");
 
     let (status, log) = agent.end(Signal::SIGTERM);
@@ -936,7 +885,7 @@ fn many_flows_are_answered() {
         queue_bytes: 6_000_000,
     });
     let agent = bench.agent(&[]);
-    let crowd = Crowd::connect(&bench.path.sender, bench.address(), &bench.name, FLOWS);
+    let crowd = bench.network.crowd(&bench.name, FLOWS);
     let status = wait_for_status(&agent, "each flow had thirty decisions", |status| {
         status.agent.decisions >= 30 * FLOWS as u64
     });
@@ -978,7 +927,7 @@ fn flows_beyond_the_slots_transfer_too() {
     }
     for flow in &flows {
         flow.finish();
-        assert_eq!(bench.sink.received_from(flow.port()), BYTES as u64);
+        assert_eq!(bench.network.sink.received_from(flow.port()), BYTES as u64);
     }
     let status = wait_for_status(&agent, "the surplus was counted", |status| {
         count(status, Counter::FlowsWithoutSlot) == 30

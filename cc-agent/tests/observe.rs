@@ -1,7 +1,7 @@
 //! Observing flows of other congestion controls on the running kernel, between network namespaces.
 //!
-//! What is asserted never depends on how fast the machine is: exact integers, the order of events, and things that
-//! happen eventually or never.
+//! No assertion depends on the machine's speed: they are about exact integers, the order of events,
+//! and things that happen eventually or never.
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,18 @@ use std::{
     process::{Child, ChildStderr, Command, ExitCode, Stdio},
 };
 
-use cc_agent::kernel::observer::{Options, Source};
+use cc_agent::kernel::{
+    Observer,
+    observer::{Options, Source},
+};
 use cc_core::rows::{NO_MODE, Row};
 use cc_ebpf::{
     AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Mode, OpenedRecord, Prefix,
     WindowRecord,
 };
 use cc_lab::{
-    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, Watcher,
-    assert_window_is, eventually, options, unique_name, watching,
+    Bottleneck, Cgroup, Flow, Footprint, Network, Tap, TcpInfo, assert_window_is, datapath_options,
+    eventually, is_same_flow, observer_options, unique_name,
 };
 use cc_recording::{files, read};
 use nix::{
@@ -29,54 +32,21 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "features_are_those_of_our_own_datapath",
-            features_are_those_of_our_own_datapath,
-        ),
-        (
-            "with_losses_they_are_the_same_too",
-            with_losses_they_are_the_same_too,
-        ),
-        (
-            "flows_of_any_congestion_control",
-            flows_of_any_congestion_control,
-        ),
-        ("reno_steps_are_renos", reno_steps_are_renos),
-        (
-            "attaching_and_detaching_change_nothing",
-            attaching_and_detaching_change_nothing,
-        ),
-        ("a_flow_that_was_there_before", a_flow_that_was_there_before),
-        (
-            "another_congestion_control_is_another_flow",
-            another_congestion_control_is_another_flow,
-        ),
-        (
-            "only_what_is_selected_is_observed",
-            only_what_is_selected_is_observed,
-        ),
-        (
-            "cgroups_hold_what_is_below_them",
-            cgroups_hold_what_is_below_them,
-        ),
-        (
-            "flows_beyond_the_slots_are_left_alone",
-            flows_beyond_the_slots_are_left_alone,
-        ),
-        (
-            "nothing_is_left_in_the_kernel",
-            nothing_is_left_in_the_kernel,
-        ),
-        (
-            "the_command_records_what_was_done",
-            the_command_records_what_was_done,
-        ),
-        (
-            "a_killed_observer_leaves_nothing",
-            a_killed_observer_leaves_nothing,
-        ),
-        ("bad_input_is_refused", bad_input_is_refused),
+    cc_lab::run(cc_lab::trials![
+        features_are_those_of_our_own_datapath,
+        with_losses_they_are_the_same_too,
+        flows_of_any_congestion_control,
+        reno_steps_are_renos,
+        attaching_and_detaching_change_nothing,
+        a_flow_that_was_there_before,
+        another_congestion_control_is_another_flow,
+        only_what_is_selected_is_observed,
+        cgroups_hold_what_is_below_them,
+        flows_beyond_the_slots_are_left_alone,
+        nothing_is_left_in_the_kernel,
+        the_command_records_what_was_done,
+        a_killed_observer_leaves_nothing,
+        bad_input_is_refused,
     ])
 }
 
@@ -95,52 +65,32 @@ const TIGHT: Bottleneck = Bottleneck {
     queue_bytes: 30_000,
 };
 
-/// A path, a sink behind it, and an observer of what goes to that sink.
+/// A network, and an observer of the flows to its sink.
 struct Bench {
-    // Flows and the sink go before the path does.
-    sink: Sink,
-    path: Path,
-    watcher: Watcher,
+    network: Network,
+    observer: Tap<Observer>,
 }
 
 impl Bench {
     fn new(bottleneck: Bottleneck, change: impl FnOnce(&mut Options)) -> Self {
-        let path = Path::through(bottleneck);
-        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-        let mut options = watching(sink.port());
+        let network = Network::through(bottleneck);
+        let mut options = observer_options(network.sink.port());
         change(&mut options);
         Self {
-            sink,
-            path,
-            watcher: Watcher::attach(&options),
+            network,
+            observer: Tap::observe(&options),
         }
     }
 
     fn connect(&self, congestion_control: &str) -> Flow {
-        let to = self.sink.at(self.path.receiver4());
-        Flow::connect(&self.path.sender, to, congestion_control)
+        self.network.connect(congestion_control)
     }
 
-    /// Waits for the flow's opened record.
-    fn opened(&self, flow: &Flow) -> OpenedRecord {
-        self.watcher.wait_for("the flow was seen", |seen| {
-            let mut opened = seen.opened.iter();
-            opened
-                .find(|o| o.identity.local_port == flow.port())
-                .copied()
-        })
-    }
-
-    /// The windows and ACKs of a flow, once it is closed.
+    /// Returns the windows and ACKs of a flow, once it is closed.
     fn all_of(&self, opened: &OpenedRecord) -> (Vec<WindowRecord>, Vec<AckRecord>) {
-        self.watcher.wait_for("the flow's end was seen", |seen| {
-            let mut closed = seen.closed.iter();
-            closed
-                .find(|c| is_same_flow(&c.header, &opened.header))
-                .map(|_| ())
-        });
-        self.watcher.assert_nothing_lost();
-        self.watcher.seen(|seen| {
+        self.observer.closed(opened);
+        self.observer.assert_nothing_lost();
+        self.observer.seen(|seen| {
             let windows = seen.windows.iter();
             let acks = seen.acks.iter();
             (
@@ -154,10 +104,6 @@ impl Bench {
             )
         })
     }
-}
-
-fn is_same_flow(a: &Header, b: &Header) -> bool {
-    (a.slot, a.generation) == (b.slot, b.generation)
 }
 
 fn total(acks: &[AckRecord], feature: Feature) -> u64 {
@@ -285,37 +231,37 @@ fn observed_and_controlled(
 ) -> Both {
     let bench = Bench::new(bottleneck, |_| {});
     let name = unique_name();
-    let mut options = options(&name);
+    let mut options = datapath_options(&name);
     options.settings = options.settings.with_ack_filter(AckFilter::All);
-    let pump = Pump::attach(&options);
-    pump.decide_by(decide);
+    let agent = Tap::serve(&options);
+    agent.decide_by(decide);
 
     let flow = bench.connect(&name);
-    while pump.log(|log| log.windows.len()) < windows {
+    while agent.seen(|seen| seen.windows.len()) < windows {
         flow.send(50_000);
     }
-    let opened = bench.opened(&flow);
+    let opened = bench.observer.opened(&flow);
     at_rest(&flow);
     flow.finish();
     drop(flow);
     let (observed_windows, observed) = bench.all_of(&opened);
-    let closed = bench.watcher.seen(|seen| seen.closed[0]);
-    pump.wait_for("the flow was closed", |log| log.closed.first().copied());
-    pump.assert_nothing_lost();
+    let closed = bench.observer.seen(|seen| seen.closed[0]);
+    agent.wait_for("the flow was closed", |seen| seen.closed.first().copied());
+    agent.assert_nothing_lost();
 
-    pump.log(|log| {
-        assert_eq!(opened.identity, log.opened[0].identity);
+    agent.seen(|seen| {
+        assert_eq!(opened.identity, seen.opened[0].identity);
         assert_eq!(opened.identity.congestion_control(), name);
-        assert_eq!(opened.header.time_ns, log.opened[0].header.time_ns);
-        let own = log.closed[0];
+        assert_eq!(opened.header.time_ns, seen.opened[0].header.time_ns);
+        let own = seen.closed[0];
         assert_eq!(closed.totals, own.totals);
         assert_eq!(closed.cwnd, own.cwnd);
         Both {
-            source: bench.watcher.source(),
+            source: bench.observer.feature_source(),
             observed_windows,
-            own_windows: log.windows.clone(),
+            own_windows: seen.windows.clone(),
             observed,
-            own: log.acks.clone(),
+            own: seen.acks.clone(),
         }
     })
 }
@@ -325,11 +271,11 @@ fn flows_of_any_congestion_control() {
         let bench = Bench::new(TIGHT, |_| {});
         let flow = bench.connect(name);
         let mut sent = 0;
-        while bench.watcher.seen(|seen| seen.windows.len()) < 10 {
+        while bench.observer.seen(|seen| seen.windows.len()) < 10 {
             flow.send(50_000);
             sent += 50_000;
         }
-        let opened = bench.opened(&flow);
+        let opened = bench.observer.opened(&flow);
         assert_eq!(opened.identity.congestion_control(), name);
         let rest = at_rest(&flow);
         // By its ACK the one before is seen, at the latest.
@@ -337,7 +283,7 @@ fn flows_of_any_congestion_control() {
         at_rest(&flow);
         let info = flow.finish();
         assert_eq!(flow.congestion_control(), name, "it was left as it was");
-        assert_eq!(bench.sink.received_from(flow.port()), sent + 1);
+        assert_eq!(bench.network.sink.received_from(flow.port()), sent + 1);
         drop(flow);
 
         let (windows, acks) = bench.all_of(&opened);
@@ -349,7 +295,7 @@ fn flows_of_any_congestion_control() {
             assert_eq!(window.index as usize, position + 1);
             assert_window_is(window, &by_window[&window.index]);
         }
-        let unseen = match bench.watcher.source() {
+        let unseen = match bench.observer.feature_source() {
             Source::RateSample => 0,
             Source::Segments => 1,
         };
@@ -366,7 +312,7 @@ fn flows_of_any_congestion_control() {
             cwnds.clone().max() > cwnds.min(),
             "{name} changed its window, and each ACK shows what it found"
         );
-        let closed = bench.watcher.seen(|seen| seen.closed[0]);
+        let closed = bench.observer.seen(|seen| seen.closed[0]);
         assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
         assert_eq!(closed.bytes_acked, info.bytes_acked);
         assert_eq!(closed.delivered, info.delivered);
@@ -381,7 +327,7 @@ fn reno_steps_are_renos() {
         let bench = Bench::new(ROOMY, |_| {});
         let flow = bench.connect(name);
         flow.send(1_500_000);
-        let opened = bench.opened(&flow);
+        let opened = bench.observer.opened(&flow);
         at_rest(&flow);
         let info = flow.finish();
         drop(flow);
@@ -403,23 +349,23 @@ fn reno_steps_are_renos() {
 
 fn attaching_and_detaching_change_nothing() {
     for name in available(&["cubic", "bbr"]) {
-        let path = Path::through(TIGHT);
-        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-        let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), name);
+        let network = Network::through(TIGHT);
+        let options = observer_options(network.sink.port());
+        let flow = network.connect(name);
         flow.send(1_000_000);
         let before = at_rest(&flow);
-        let watcher = Watcher::attach(&watching(sink.port()));
+        let observer = Tap::observe(&options);
         assert_eq!(at_rest(&flow), before, "{name}: attached");
-        drop(watcher);
+        drop(observer);
         assert_eq!(at_rest(&flow), before, "{name}: detached");
 
-        // Connections that come and go meanwhile, and the flow itself, still work.
-        let watcher = Watcher::attach(&watching(sink.port()));
+        // The flow works on while an observer comes and goes.
+        let observer = Tap::observe(&options);
         flow.send(300_000);
-        drop(watcher);
+        drop(observer);
         flow.send(300_000);
         flow.finish();
-        assert_eq!(sink.received_from(flow.port()), 1_600_000, "{name}");
+        assert_eq!(network.sink.received_from(flow.port()), 1_600_000, "{name}");
     }
 }
 
@@ -443,22 +389,20 @@ fn at_rest(flow: &Flow) -> TcpInfo {
 }
 
 fn a_flow_that_was_there_before() {
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno");
+    let network = Network::through(ROOMY);
+    let flow = network.connect("reno");
     flow.send(200_000);
     let before = at_rest(&flow);
     let bench = Bench {
-        watcher: Watcher::attach(&watching(sink.port())),
-        sink,
-        path,
+        observer: Tap::observe(&observer_options(network.sink.port())),
+        network,
     };
     let mut sent = 0;
-    while bench.watcher.seen(|seen| seen.windows.len()) < 3 {
+    while bench.observer.seen(|seen| seen.windows.len()) < 3 {
         flow.send(50_000);
         sent += 50_000;
     }
-    let opened = bench.opened(&flow);
+    let opened = bench.observer.opened(&flow);
     at_rest(&flow);
     let info = flow.finish();
     assert_eq!(info.bytes_sent, before.bytes_sent + sent);
@@ -474,7 +418,7 @@ fn another_congestion_control_is_another_flow() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect("reno");
     flow.send(100_000);
-    let first = bench.opened(&flow);
+    let first = bench.observer.opened(&flow);
     let socket = flow.socket();
     for name in available(&["cubic"]) {
         at_rest(&flow);
@@ -484,7 +428,7 @@ fn another_congestion_control_is_another_flow() {
         flow.send(100_000);
         let (_, acks) = bench.all_of(&first);
         assert_eq!(total(&acks, Feature::Sent), 100_000);
-        let second = bench.watcher.wait_for("the flow was seen anew", |seen| {
+        let second = bench.observer.wait_for("the flow was seen anew", |seen| {
             let mut opened = seen.opened.iter();
             opened
                 .find(|o| o.identity.congestion_control() == name)
@@ -520,10 +464,10 @@ fn only_what_is_selected_is_observed() {
     };
     for change in [by_name, by_network] {
         let bench = Bench::new(ROOMY, change);
-        let to6 = bench.sink.at(bench.path.receiver6());
+        let to6 = bench.network.sink.at(bench.network.path.receiver6());
         // In the one and out of the other: the network is of IPv6.
         let flows = [
-            Flow::connect(&bench.path.sender, to6, selected),
+            Flow::connect(&bench.network.path.sender, to6, selected),
             bench.connect(other),
         ];
         for flow in &flows {
@@ -534,15 +478,15 @@ fn only_what_is_selected_is_observed() {
         let wanted = flows[0].port();
         drop(flows);
         bench
-            .watcher
+            .observer
             .wait_for("the selected flow was seen", |seen| {
                 (seen.closed.len() == 1).then_some(())
             });
-        bench.watcher.seen(|seen| {
+        bench.observer.seen(|seen| {
             let ports = seen.opened.iter().map(|o| o.identity.local_port);
             assert_eq!(ports.collect::<Vec<_>>(), [wanted]);
         });
-        assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 0);
+        assert_eq!(bench.observer.counter(Counter::FlowsWithoutSlot), 0);
     }
 }
 
@@ -577,10 +521,10 @@ fn cgroups_hold_what_is_below_them() {
             }
         }
         drop((inside, outside));
-        bench.watcher.wait_for("the selected flows ended", |seen| {
+        bench.observer.wait_for("the selected flows ended", |seen| {
             (seen.closed.len() == ports.len()).then_some(())
         });
-        bench.watcher.seen(|seen| {
+        bench.observer.seen(|seen| {
             let opened = seen.opened.iter().map(|o| o.identity.local_port);
             assert_eq!(opened.collect::<Vec<_>>(), ports);
             let first = seen.opened[0].identity.cgroup_id;
@@ -593,7 +537,7 @@ fn flows_beyond_the_slots_are_left_alone() {
     const SLOTS: u32 = 4;
     let bench = Bench::new(ROOMY, |options| options.slots = SLOTS);
     for _ in 0..2 {
-        let before = bench.watcher.counter(Counter::FlowsClosed);
+        let before = bench.observer.counter(Counter::FlowsClosed);
         let flows: Vec<Flow> = (0..7).map(|_| bench.connect("reno")).collect();
         for flow in &flows {
             flow.send(60_000);
@@ -601,43 +545,38 @@ fn flows_beyond_the_slots_are_left_alone() {
         for flow in &flows {
             at_rest(flow);
             flow.finish();
-            assert_eq!(bench.sink.received_from(flow.port()), 60_000);
+            assert_eq!(bench.network.sink.received_from(flow.port()), 60_000);
         }
         drop(flows);
         eventually("all slots were given back", || {
-            let closed = bench.watcher.counter(Counter::FlowsClosed);
+            let closed = bench.observer.counter(Counter::FlowsClosed);
             (closed - before == u64::from(SLOTS)).then_some(())
         });
     }
-    assert_eq!(bench.watcher.counter(Counter::FlowsOpened), 8);
-    assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 6);
-    bench.watcher.assert_nothing_lost();
+    assert_eq!(bench.observer.counter(Counter::FlowsOpened), 8);
+    assert_eq!(bench.observer.counter(Counter::FlowsWithoutSlot), 6);
+    bench.observer.assert_nothing_lost();
 }
 
 fn nothing_is_left_in_the_kernel() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect("reno").sending();
-    let to = bench.sink.at(bench.path.receiver4());
-    let crowd = Crowd::connect(&bench.path.sender, to, "reno", 20);
-    bench.watcher.wait_for("flows were seen", |seen| {
+    let crowd = bench.network.crowd("reno", 20);
+    bench.observer.wait_for("flows were seen", |seen| {
         (seen.opened.len() >= 20).then_some(())
     });
     let footprint = Footprint::of(&format!("observe{}", std::process::id()));
     assert!(footprint.programs() >= 3, "{footprint:?}");
     assert!(footprint.maps() >= 7, "{footprint:?}");
 
-    let Bench {
-        sink,
-        path,
-        watcher,
-    } = bench;
-    drop(watcher);
+    let Bench { network, observer } = bench;
+    drop(observer);
     // The flows outlive the observer, and hold nothing of it.
     footprint.assert_vanishes();
     flow.advance(200_000);
     assert_eq!(crowd.failed(), 0);
     drop((flow, crowd));
-    drop((sink, path));
+    drop(network);
 }
 
 /// `cc-agent observe`. Killed when it is dropped.
@@ -695,19 +634,14 @@ fn observe(arguments: &[&str]) -> Command {
 
 fn the_command_records_what_was_done() {
     let controls = available(&["bbr", "cubic", "reno"]);
-    // Without losses: a connection that times out again and again comes to rest when nobody waits any more.
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    // Without losses: after repeated timeouts a connection takes too long to come to rest.
+    let network = Network::through(ROOMY);
     let directory = TempDir::new().expect("a directory for the test");
     let place = directory.path().to_str().expect("ASCII");
-    let port = sink.port().to_string();
+    let port = network.sink.port().to_string();
     let command = Observing::start(&["--record", place, "--port", &port]);
 
-    let to = sink.at(path.receiver4());
-    let flows: Vec<Flow> = controls
-        .iter()
-        .map(|name| Flow::connect(&path.sender, to, name))
-        .collect();
+    let flows: Vec<Flow> = controls.iter().map(|name| network.connect(name)).collect();
     let mut sent = 0;
     for _ in 0..20 {
         for flow in &flows {
@@ -764,11 +698,10 @@ fn the_command_records_what_was_done() {
 }
 
 fn a_killed_observer_leaves_nothing() {
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-    let port = sink.port().to_string();
+    let network = Network::through(ROOMY);
+    let port = network.sink.port().to_string();
     let command = Observing::start(&["--port", &port]);
-    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno").sending();
+    let flow = network.connect("reno").sending();
     flow.advance(200_000);
     let footprint = Footprint::of(&format!("observe{}", command.pid()));
     assert!(footprint.programs() >= 3, "{footprint:?}");

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path as FilePath, PathBuf},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -11,7 +11,7 @@ use cc_core::{
     rows::{FileHeader, Replay, Row},
     status::{RecordingStatus, Snapshot},
 };
-use cc_lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink, eventually, unique_name};
+use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
 use cc_recording::{files, read, recover};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -20,48 +20,37 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "two_hundred_flows_are_recorded_whole",
-            two_hundred_flows_are_recorded_whole,
-        ),
-        (
-            "a_killed_agents_recording_is_whole_up_to_its_last_group",
-            a_killed_agents_recording_is_whole_up_to_its_last_group,
-        ),
-        (
-            "a_full_disk_costs_rows_and_nothing_else",
-            a_full_disk_costs_rows_and_nothing_else,
-        ),
+    cc_lab::run(cc_lab::trials![
+        two_hundred_flows_are_recorded_whole,
+        a_killed_agents_recording_is_whole_up_to_its_last_group,
+        a_full_disk_costs_rows_and_nothing_else,
     ])
 }
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 const FLOWS: usize = 200;
 
-/// A path that many flows share, and the name of the congestion control to come.
+/// A network that many flows share, and the name of the congestion control to come.
 struct Bench {
-    // The sink goes before the path does.
-    sink: Sink,
-    path: Path,
+    network: Network,
     name: String,
 }
 
 impl Bench {
     fn new() -> Self {
-        // Room for all initial windows and a slow start: a flow that loses them is opened late, by the first ACK.
-        let path = Path::through(Bottleneck {
+        // The queue holds the initial cwnds and slow start of all flows: a flow that loses its first
+        // segments is opened late, by its first ACK.
+        let network = Network::through(Bottleneck {
             rate_mbit: 100,
             queue_bytes: 6_000_000,
         });
         Self {
-            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
-            path,
+            network,
             name: unique_name(),
         }
     }
 
-    fn agent(&self, directory: &FilePath, arguments: &[&str]) -> Agent {
+    fn agent(&self, directory: &Path, arguments: &[&str]) -> Agent {
         let directory = directory
             .to_str()
             .expect("a scratch directory's name is ASCII");
@@ -71,8 +60,7 @@ impl Bench {
     }
 
     fn crowd(&self, flows: usize) -> Crowd {
-        let address = self.sink.at(self.path.receiver4());
-        Crowd::connect(&self.path.sender, address, &self.name, flows)
+        self.network.crowd(&self.name, flows)
     }
 }
 
@@ -85,7 +73,7 @@ fn wait_for(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Sn
 }
 
 /// All rows of a directory by flow, each flow's in the order of their sequence numbers.
-fn flows(directory: &FilePath) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
+fn flows(directory: &Path) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
     let mut flows: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
     let mut header = None;
     for file in files(directory).expect("recordings") {

@@ -8,8 +8,10 @@
 //! `….parquet.open`, which readers ignore; [`recover`] completes what a killed agent left behind.
 
 pub mod columns;
+mod error;
 mod file;
 mod metadata;
+mod name;
 mod read;
 mod recorder;
 mod row_group;
@@ -17,8 +19,10 @@ mod row_group;
 mod samples;
 mod schema;
 
+pub use error::RecordingError;
 pub use file::{FileWriter, Recovered, recover};
 pub use metadata::SCHEMA_VERSION;
-pub use read::{RecordingError, Rows, files, read};
+pub use name::files;
+pub use read::{Rows, read};
 pub use recorder::{Limits, Recorder};
 pub use schema::{feature_name, schema};

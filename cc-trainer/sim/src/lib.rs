@@ -6,4 +6,5 @@
 
 pub mod path;
 pub mod scenario;
+pub mod seed;
 pub mod sim;

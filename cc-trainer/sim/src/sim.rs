@@ -4,6 +4,7 @@
 //! [`sender`] on ACKs, losses and timers, [`receiver`] on data. Hosts take some time for their work
 //! ([`HOST_TIME`]). Everything follows from the scenario, the controls and the seed.
 
+pub mod agent;
 pub mod control;
 mod delivery;
 mod pacing;
@@ -12,7 +13,6 @@ mod receiver;
 mod rtt;
 mod scoreboard;
 mod sender;
-pub mod serve;
 mod timer;
 mod wire;
 
@@ -24,9 +24,11 @@ use std::time::Duration;
 
 use cc_ebpf::CaState;
 
-use crate::path::{Direction, Event, Nanos, Packet};
-use crate::path::{DirectionObservation, Observation, Volume};
+use crate::path::{
+    DirectionObservation, Event, Nanos, Observation, OneWayPath, Packet, Volume, nanos,
+};
 use crate::scenario::{self, Scenario};
+use crate::seed;
 
 pub use control::Control;
 use control::learned::Learned;
@@ -53,12 +55,12 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// A scenario with its flows, in virtual time. The same scenario, controls and seed give the same run.
 #[derive(Debug)]
 pub struct Simulation {
-    forward: Direction<ToReceiver>,
-    reverse: Direction<ToSender>,
-    flows: Vec<Flow>,
+    forward: OneWayPath<ToReceiver>,
+    reverse: OneWayPath<ToSender>,
+    flows: Vec<Endpoints>,
     now: Nanos,
     /// No flow has a timer before this.
-    timers: Nanos,
+    next_timer: Nanos,
     ticks: Ticks,
     host: Noise,
     observation: Option<Box<Observation>>,
@@ -66,7 +68,7 @@ pub struct Simulation {
 
 /// A flow's two ends.
 #[derive(Debug)]
-struct Flow {
+struct Endpoints {
     sender: Sender,
     receiver: Receiver,
     /// When it starts; [`NEVER`] when it has.
@@ -108,6 +110,8 @@ pub struct FlowTotals {
     pub cwnd: u32,
     /// Slow-start threshold, segments.
     pub ssthresh: u32,
+    /// Rate at which the congestion control paces, bytes/s; `None` when it does not pace.
+    pub pacing_rate: Option<u64>,
     /// In flight, segments.
     pub in_flight: u32,
     /// Congestion-avoidance state.
@@ -143,26 +147,26 @@ impl Simulation {
         let extra_delay: Vec<Duration> = (scenario.flows.iter())
             .map(|flow| flow.extra_delay)
             .collect();
-        let ticks = Ticks::new(scramble(seed));
-        let flow = |(flow, control): (&scenario::Flow, Control)| Flow {
+        let ticks = Ticks::new(seed::output(seed, 1));
+        let flow = |(flow, control): (&scenario::Flow, Control)| Endpoints {
             sender: Sender::new(control, ticks),
-            receiver: Receiver::new(nanoseconds(RECEIVER_REST)),
-            start: nanoseconds(flow.start),
-            stop: flow.stop.map_or(NEVER, nanoseconds),
+            receiver: Receiver::new(nanos(RECEIVER_REST)),
+            start: nanos(flow.start),
+            stop: flow.stop.map_or(NEVER, nanos),
             blocked_until: 0,
             backlog: VecDeque::new(),
-            wake: nanoseconds(flow.start),
+            wake: nanos(flow.start),
             delays: 0,
             delay_sum_ns: 0,
         };
         Self {
-            forward: Direction::new(&early(&scenario.forward), &extra_delay, seed),
-            reverse: Direction::new(&early(&scenario.reverse), &extra_delay, !seed),
+            forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
+            reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
             flows: scenario.flows.iter().zip(controls).map(flow).collect(),
             now: 0,
-            timers: 0,
+            next_timer: 0,
             ticks,
-            host: Noise(scramble(!seed) | 1),
+            host: Noise(seed::output(!seed, 1) | 1),
             observation: None,
         }
     }
@@ -172,7 +176,7 @@ impl Simulation {
     #[must_use]
     pub fn with_receiver_rest(mut self, rest: Duration) -> Self {
         for flow in &mut self.flows {
-            flow.receiver.rest = nanoseconds(rest);
+            flow.receiver.rest = nanos(rest);
         }
         self
     }
@@ -199,7 +203,7 @@ impl Simulation {
         loop {
             let forward = self.forward.next().unwrap_or(NEVER);
             let reverse = self.reverse.next().unwrap_or(NEVER);
-            let next = forward.min(reverse).min(self.timers);
+            let next = forward.min(reverse).min(self.next_timer);
             if next > until {
                 self.now = self.now.max(until);
                 return false;
@@ -216,7 +220,7 @@ impl Simulation {
             {
                 return true;
             }
-            if self.timers <= self.now && self.on_timers() {
+            if self.next_timer <= self.now && self.on_timers() {
                 return true;
             }
         }
@@ -265,7 +269,7 @@ impl Simulation {
     /// Bytes of memory that a flow holds now, without those of its packets on the path.
     pub fn memory(&self, flow: usize) -> usize {
         let flow = &self.flows[flow];
-        size_of::<Flow>()
+        size_of::<Endpoints>()
             + flow.sender.memory()
             + flow.receiver.memory()
             + flow.backlog.capacity() * size_of::<ToSender>()
@@ -345,7 +349,7 @@ impl Simulation {
                 return true;
             }
         }
-        self.timers = (self.flows.iter())
+        self.next_timer = (self.flows.iter())
             .map(|flow| flow.wake)
             .min()
             .unwrap_or(NEVER);
@@ -357,7 +361,7 @@ impl Simulation {
     fn settle(&mut self, index: usize) {
         let flow = &mut self.flows[index];
         flow.wake = flow.next();
-        self.timers = self.timers.min(flow.wake);
+        self.next_timer = self.next_timer.min(flow.wake);
         if flow.sender.outbox.is_empty() && flow.receiver.outbox.is_empty() {
             return;
         }
@@ -394,7 +398,7 @@ impl Simulation {
     }
 }
 
-impl Flow {
+impl Endpoints {
     /// When something is to be done without a packet.
     #[inline]
     fn next(&self) -> Nanos {
@@ -438,7 +442,7 @@ impl Flow {
 /// Offers a packet to a direction and notes it.
 #[inline]
 fn offer<B>(
-    path: &mut Direction<B>,
+    path: &mut OneWayPath<B>,
     observation: Option<&mut DirectionObservation>,
     now: Nanos,
     packet: Packet<B>,
@@ -508,16 +512,4 @@ impl Noise {
         self.0 ^= self.0 << 17;
         ((self.0 >> 32) * bound) >> 32
     }
-}
-
-fn nanoseconds(duration: Duration) -> Nanos {
-    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
-}
-
-/// Makes neighbouring seeds look unrelated (splitmix64's finaliser).
-fn scramble(seed: u64) -> u64 {
-    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

@@ -1,8 +1,8 @@
 //! Small training runs from end to end.
 
-use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind};
-
 use std::{fs, path::Path};
+
+use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{

@@ -9,7 +9,7 @@ use proptest::{prelude::*, strategy::ValueTree};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{FileWriter, Recovered, recover, samples::row};
+use crate::{FileWriter, Recovered, files, recover, samples::row};
 use cc_core::{interface::Interface, rows::AddressForm};
 
 fn header() -> FileHeader {

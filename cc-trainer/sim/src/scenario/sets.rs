@@ -4,20 +4,20 @@ use std::path::Path;
 
 use super::{Scenario, ScenarioError, file};
 
-/// A named list of scenarios.
+/// A named list of built-in scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Set {
-    /// What [`load`](super::load) takes.
+    /// Name of the set, as [`load`](super::load) takes it.
     pub name: &'static str,
-    /// What it is for, in a line.
+    /// Description of the set in one line.
     pub description: &'static str,
-    /// A scenario file.
+    /// Content of the set's scenario file.
     text: &'static str,
-    /// How many of the file's scenarios belong to it, from the first.
+    /// Number of the file's scenarios that belong to the set, from the first one.
     count: usize,
 }
 
-/// All of them.
+/// All built-in sets, in the order in which they are listed.
 pub const SETS: &[Set] = &[
     Set {
         name: "calibrated",
@@ -72,7 +72,12 @@ pub const SETS: &[Set] = &[
 const PANTHEON: &str = include_str!("../../scenarios/pantheon.toml");
 
 impl Set {
-    /// Its scenarios.
+    /// The scenarios of the set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the set's file is invalid, which the tests exclude for the built-in
+    /// sets.
     pub fn scenarios(&self) -> Result<Vec<Scenario>, ScenarioError> {
         let mut scenarios = file::parse(
             self.text,
@@ -83,12 +88,12 @@ impl Set {
     }
 }
 
-/// The set of that name.
+/// The set with that name, if there is one.
 pub(super) fn find(name: &str) -> Option<&'static Set> {
     SETS.iter().find(|set| set.name == name)
 }
 
-/// All names, with commas between.
+/// Names of all sets, separated by commas.
 pub(super) fn names() -> String {
     SETS.iter()
         .map(|set| set.name)
@@ -147,7 +152,8 @@ mod tests {
         assert_eq!(set("calibrated"), pantheon[..6]);
     }
 
-    /// Name, Mbit/s of the trace, delay in ms, loss, queue in packets, in bytes: the experiments' table.
+    /// The table of the published experiments: name, Mbit/s of the trace, delay in ms, loss, queue
+    /// in packets or bytes.
     #[test]
     fn pantheon_has_the_numbers_of_its_table() {
         let packets = |packets| Queue {
@@ -241,7 +247,7 @@ mod tests {
                 .service
                 .capacity_bits(Duration::from_secs(from), Duration::from_secs(to))
         };
-        // One packet of 12000 bits each millisecond, the first after 1 ms.
+        // One packet of 12000 bits per millisecond, the first one after 1 ms.
         assert_eq!(capacity("pantheon/bdp-1", 0, 30), Some(29_999.0 * 12_000.0));
         assert_eq!(capacity("pantheon/bdp-1", 70, 71), Some(12e6));
         assert_eq!(capacity("dynamic/rate-doubles", 5, 15), Some(180e6));

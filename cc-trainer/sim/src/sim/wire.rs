@@ -64,18 +64,18 @@ pub(super) struct Ack {
     /// TSecr.
     pub(super) echo: u32,
     /// Segments from `ack` on that the receiver has room for.
-    pub(super) window: u32,
+    pub(super) rwnd: u32,
     /// How many SACK blocks follow.
     pub(super) count: u8,
     /// The first block tells of a segment that came again (D-SACK, RFC 2883).
-    pub(super) duplicate: bool,
+    pub(super) dsack: bool,
     /// The blocks, with room for more.
-    pub(super) blocks: [Block; MAX_BLOCKS],
+    pub(super) blocks: [SackBlock; MAX_BLOCKS],
 }
 
 /// Segments `from..to`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Block {
+pub(super) struct SackBlock {
     /// The first.
     pub(super) from: u32,
     /// The one after the last.
@@ -114,7 +114,7 @@ impl ToSender {
 
 impl Ack {
     /// Adds a block, if there is room for one more.
-    pub(super) fn add(&mut self, block: Block) {
+    pub(super) fn add(&mut self, block: SackBlock) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.count)) {
             *place = block;
             self.count += 1;
@@ -122,7 +122,7 @@ impl Ack {
     }
 
     /// The blocks, a D-SACK's included.
-    pub(super) fn blocks(&self) -> &[Block] {
+    pub(super) fn blocks(&self) -> &[SackBlock] {
         &self.blocks[..usize::from(self.count)]
     }
 }

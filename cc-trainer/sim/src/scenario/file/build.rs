@@ -1,4 +1,4 @@
-//! From the tables of scenario files to the model, with the conditions that hold between keys.
+//! Converts the tables of scenario files to scenarios, and checks the conditions between keys.
 
 use std::{
     fs,
@@ -19,7 +19,8 @@ use super::{
     value::*,
 };
 
-/// Size that no good trace exceeds: a time has ten digits at most, and two characters end its line.
+/// Largest possible size of a valid trace: a time has at most ten digits, and its line ends with at
+/// most two characters.
 const MAX_TRACE_BYTES: u64 = 12 * MAX_OPPORTUNITIES as u64;
 
 impl ScenarioTable {
@@ -102,7 +103,7 @@ impl DirectionTable {
         })
     }
 
-    /// The one way in which the rate is given, if it is.
+    /// The service of the link; `None` when no key gives its rate.
     fn service(&self, folder: &Path) -> Result<Option<Service>, Fault> {
         let given = [
             ("rate_mbps", self.rate_mbps.as_ref().map(Spanned::span)),
@@ -215,7 +216,7 @@ impl LossValue {
 
 impl OpportunitiesTable {
     fn trace(&self) -> Result<Trace, String> {
-        /// As long as the traces that this stands for.
+        /// Length of the trace, s: that of the recorded traces that it replaces.
         const SECONDS: f64 = 60.0;
 
         let trace = match (self.every_ms, self.packets, self.mbps) {

@@ -1,11 +1,11 @@
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 
 use super::{
     super::{
         Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate, RatePoint,
-        Service, Trace,
+        Service, Trace, load,
     },
     *,
 };
@@ -129,7 +129,7 @@ fn every_key_arrives_in_the_model() {
         service: Service::Unlimited,
         loss: Loss::Bernoulli(0.02),
         aggregation: None,
-        // A delay of its own, so the forward way's changes are not its.
+        // It has its own delay, so the changes of the forward direction do not apply.
         delay: Delay {
             base: ms(10),
             changes: vec![],
@@ -456,61 +456,6 @@ fn every_fault_names_file_line_and_remedy() {
         );
         assert!(rest.starts_with(expected), "{message}\n{text}");
     }
-}
-
-#[test]
-fn scenarios_are_found_by_set_name_and_place() {
-    let names = |spec: &str| -> Vec<String> {
-        load(spec)
-            .expect(spec)
-            .into_iter()
-            .map(|scenario| scenario.name)
-            .collect()
-    };
-    assert_eq!(names("pantheon/bdp-1"), ["bdp-1"]);
-    assert_eq!(names("pantheon/17, pantheon/0"), ["bdp-1", "nepal-india"]);
-    assert_eq!(
-        names("calibrated,pantheon").len(),
-        18,
-        "what is in both is there once"
-    );
-}
-
-#[test]
-fn what_is_unknown_is_answered_with_what_there_is() {
-    let message = |spec: &str| load(spec).expect_err(spec).to_string();
-    assert!(
-        message("panteon")
-            .starts_with("no set of scenarios is called `panteon`: there are pantheon, ")
-    );
-    let unknown = message("pantheon/bpd-1");
-    assert!(
-        unknown.starts_with("`pantheon` has no scenario `bpd-1`: it has bdp-1, "),
-        "{unknown}"
-    );
-    assert!(
-        unknown.ends_with("or give its place, from 0 to 17"),
-        "{unknown}"
-    );
-    assert!(message("pantheon/18").contains("has no scenario `18`"));
-    assert!(message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon"));
-    assert!(
-        message("nowhere/links.toml")
-            .starts_with("cannot read the scenario file nowhere/links.toml: ")
-    );
-}
-
-#[test]
-fn two_scenarios_of_one_name_are_refused() {
-    let folder = tempfile::tempdir().expect("a scratch directory");
-    let file = folder.path().join("mine.toml");
-    fs::write(&file, LEAST.replace("\"a\"", "\"bdp-1\""))
-        .expect("the scratch directory takes files");
-    let error = load(&format!("pantheon,{}", file.display())).expect_err("the same name twice");
-    assert!(
-        matches!(&error, ScenarioError::Ambiguous { name } if name == "bdp-1"),
-        "{error}"
-    );
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! The values of scenario files: what passes here is within its limits.
+//! The values of scenario files. Parsing a value checks its limits.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::MTU;
 
-/// Numbers within limits, which their errors name.
+/// Defines types of numbers within limits, which are stated in the errors.
 macro_rules! quantities {
     ($($name:ident: $number:ident $from:literal in $range:expr, $what:literal;)*) => {$(
         #[derive(Clone, Copy, Debug, Deserialize)]
@@ -48,7 +48,7 @@ quantities! {
     Variation: f64 "f64" in 0.0..=3.0, "a standard deviation over the mean";
 }
 
-/// Mbit/s of a link; unlimited where it is infinite.
+/// Rate of a link in Mbit/s; an infinite one is an unlimited link.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
 pub(super) struct LinkMbps(pub(super) f64);
@@ -67,7 +67,7 @@ impl TryFrom<f64> for LinkMbps {
     }
 }
 
-/// Mbit/s in a schedule, where it may be 0.
+/// Rate in a schedule in Mbit/s, which may be 0.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
 pub(super) struct ScheduleMbps(pub(super) f64);
@@ -86,12 +86,12 @@ impl TryFrom<f64> for ScheduleMbps {
     }
 }
 
-/// What can name a file.
+/// Name of a scenario, which can be part of a file name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Name(pub(super) String);
+pub(super) struct ScenarioName(pub(super) String);
 
-impl TryFrom<String> for Name {
+impl TryFrom<String> for ScenarioName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -115,12 +115,12 @@ impl TryFrom<String> for Name {
     }
 }
 
-/// What `--schemes` takes.
+/// Name of a scheme, as `--schemes` takes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Scheme(pub(super) String);
+pub(super) struct SchemeName(pub(super) String);
 
-impl TryFrom<String> for Scheme {
+impl TryFrom<String> for SchemeName {
     type Error = String;
 
     fn try_from(scheme: String) -> Result<Self, String> {

@@ -12,7 +12,7 @@ use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 use aggregation::Aggregation;
 use gain::Gain;
-use policer::Policer;
+use policer::PolicerDetector;
 
 const SECOND: Nanos = 1_000_000_000;
 /// Segments per µs, in 2⁻²⁴ (`BW_SCALE`).
@@ -57,9 +57,9 @@ pub struct Bbr {
     min_rtt: (u32, Nanos),
     rounds: Rounds,
     cycle: Cycle,
-    startup: Startup,
+    startup: FullPipe,
     probe_rtt: ProbeRtt,
-    policer: Policer,
+    policer: PolicerDetector,
     aggregation: Aggregation,
     /// The window to come back to after recovery and RTT probing (`prior_cwnd`).
     prior_cwnd: u32,
@@ -107,7 +107,7 @@ struct Cycle {
 
 /// What startup knows (`full_bw`, `full_bw_cnt`, `full_bw_reached`).
 #[derive(Clone, Copy, Debug, Default)]
-struct Startup {
+struct FullPipe {
     highest: Bandwidth,
     rounds: u32,
     is_full: bool,
@@ -141,9 +141,9 @@ impl Bbr {
             min_rtt: (u32::MAX, 0),
             rounds: Rounds::default(),
             cycle: Cycle::default(),
-            startup: Startup::default(),
+            startup: FullPipe::default(),
             probe_rtt: ProbeRtt::default(),
-            policer: Policer::default(),
+            policer: PolicerDetector::default(),
             aggregation: Aggregation::default(),
             prior_cwnd: 0,
             prior_state: CaState::Open,
@@ -192,7 +192,7 @@ impl Bbr {
     }
 
     fn sample_policer(&mut self, ack: &AckSample, rate: &RateSample, lost: bool, limited: bool) {
-        let round = policer::Sample {
+        let round = policer::Interval {
             at: ack.now_ns,
             delivered: rate.total_delivered,
             lost: ack.totals.lost,
@@ -345,8 +345,10 @@ impl Bbr {
     fn set_cwnd(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         if ack.acked > 0 {
             let segments = match self.recover(cwnd, ack, rate) {
-                Recovery::Conserved(segments) => segments,
-                Recovery::None(segments) => self.toward_target(segments, ack, rate).max(MIN_CWND),
+                CwndAfterAck::Conserved(segments) => segments,
+                CwndAfterAck::Modelled(segments) => {
+                    self.toward_target(segments, ack, rate).max(MIN_CWND)
+                }
             };
             cwnd.cwnd = segments.min(cwnd.clamp);
         }
@@ -373,7 +375,7 @@ impl Bbr {
     }
 
     /// `bbr_set_cwnd_to_recover_or_restore`.
-    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> Recovery {
+    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> CwndAfterAck {
         let mut segments = cwnd.cwnd.saturating_sub(ack.lost).max(1);
         let (before, state) = (self.prior_state, ack.ca_state);
         let conserved = ack.in_flight + ack.acked;
@@ -387,8 +389,8 @@ impl Bbr {
         }
         self.prior_state = state;
         match self.conserves {
-            true => Recovery::Conserved(segments.max(conserved)),
-            false => Recovery::None(segments),
+            true => CwndAfterAck::Conserved(segments.max(conserved)),
+            false => CwndAfterAck::Modelled(segments),
         }
     }
 
@@ -460,11 +462,11 @@ impl Bbr {
     }
 }
 
-enum Recovery {
+enum CwndAfterAck {
     /// As much as was delivered may leave.
     Conserved(u32),
     /// The model rules.
-    None(u32),
+    Modelled(u32),
 }
 
 impl CongestionControl for Bbr {
@@ -497,7 +499,7 @@ impl CongestionControl for Bbr {
         // The model holds, but startup may have stopped at what was no loss.
         self.startup.highest = 0;
         self.startup.rounds = 0;
-        self.policer = Policer::default();
+        self.policer = PolicerDetector::default();
         cwnd.cwnd
     }
 

@@ -28,14 +28,14 @@ pub struct Learned {
     /// The newest ACK's, for the summary at the end.
     last: Option<(AckSample, u32)>,
     delivered: u64,
-    records: Queue,
+    records: Records,
 }
 
 /// Records that wait for the agent, the oldest first.
 #[derive(Clone, Debug, Default)]
-struct Queue(VecDeque<Record>);
+struct Records(VecDeque<Record>);
 
-impl RecordSink for Queue {
+impl RecordSink for Records {
     fn window(&mut self, record: &WindowRecord) {
         self.0.push_back(Record::Window(*record));
     }
@@ -51,7 +51,7 @@ impl Learned {
             pacing: None,
             last: None,
             delivered: 0,
-            records: Queue::default(),
+            records: Records::default(),
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) struct Path {
     rtt: Nanos,
     now: Nanos,
     cwnd: Option<CwndState>,
-    flight: VecDeque<Segment>,
+    flight: VecDeque<Sent>,
     /// When the link has served all that it has.
     free: Nanos,
     next_send: Nanos,
@@ -66,7 +66,7 @@ pub(super) struct Path {
     queues: Vec<(Nanos, u64)>,
 }
 
-struct Segment {
+struct Sent {
     sent: Nanos,
     acked: Nanos,
     first_sent: Nanos,
@@ -147,7 +147,7 @@ impl Path {
         self.queues
             .push((self.now, (starts - self.now) / self.service));
         self.free = starts + self.service;
-        self.flight.push_back(Segment {
+        self.flight.push_back(Sent {
             sent: self.now,
             acked: self.free + self.rtt,
             first_sent: self.first_sent,

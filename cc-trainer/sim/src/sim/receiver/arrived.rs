@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sim::wire::Block;
+use crate::sim::wire::SackBlock;
 
 /// Blocks that a receiver remembers to tell (`TCP_NUM_SACKS`).
 const REMEMBERED: usize = 4;
@@ -10,11 +10,11 @@ const REMEMBERED: usize = 4;
 /// Segments in order, and blocks of them beyond gaps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arrived {
-    next: u32,
+    rcv_nxt: u32,
     /// In order, with gaps between them.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<SackBlock>,
     /// The blocks that arrivals touched last, the latest first (`selective_acks`).
-    recent: [Block; REMEMBERED],
+    recent: [SackBlock; REMEMBERED],
     count: usize,
     /// Segments in `blocks`.
     held: u32,
@@ -23,8 +23,8 @@ pub(super) struct Arrived {
 impl Arrived {
     /// The first segment that is missing.
     #[inline]
-    pub(super) fn next(&self) -> u32 {
-        self.next
+    pub(super) fn rcv_nxt(&self) -> u32 {
+        self.rcv_nxt
     }
 
     /// Whether anything arrived beyond it.
@@ -41,12 +41,12 @@ impl Arrived {
 
     /// Segments from the missing one to the last that came.
     pub(super) fn span(&self) -> u32 {
-        self.blocks.back().map_or(0, |last| last.to - self.next)
+        self.blocks.back().map_or(0, |last| last.to - self.rcv_nxt)
     }
 
     /// The blocks to tell, the latest first.
     #[inline]
-    pub(super) fn recent(&self) -> &[Block] {
+    pub(super) fn recent(&self) -> &[SackBlock] {
         &self.recent[..self.count]
     }
 
@@ -58,20 +58,20 @@ impl Arrived {
     /// The missing segment has arrived.
     #[inline]
     pub(super) fn advance(&mut self) {
-        self.next += 1;
+        self.rcv_nxt += 1;
         if self.blocks.is_empty() {
             return;
         }
         while let Some(first) = self.blocks.front()
-            && first.from <= self.next
+            && first.from <= self.rcv_nxt
         {
-            self.next = self.next.max(first.to);
+            self.rcv_nxt = self.rcv_nxt.max(first.to);
             self.held -= first.to - first.from;
             self.blocks.pop_front();
         }
         let mut kept = 0;
         for index in 0..self.count {
-            if self.recent[index].from > self.next {
+            if self.recent[index].from > self.rcv_nxt {
                 self.recent[kept] = self.recent[index];
                 kept += 1;
             }
@@ -83,7 +83,7 @@ impl Arrived {
     pub(super) fn add(&mut self, segment: u32) -> bool {
         let new = self.insert(segment);
         self.held += u32::from(new);
-        self.remember(Block {
+        self.remember(SackBlock {
             from: segment,
             to: segment + 1,
         });
@@ -92,7 +92,7 @@ impl Arrived {
 
     /// Bytes of memory held beside the structure's own.
     pub(super) fn memory(&self) -> usize {
-        self.blocks.capacity() * size_of::<Block>()
+        self.blocks.capacity() * size_of::<SackBlock>()
     }
 
     fn insert(&mut self, segment: u32) -> bool {
@@ -117,7 +117,7 @@ impl Arrived {
             (false, true) => self.blocks[place].from -= 1,
             (false, false) => self.blocks.insert(
                 place,
-                Block {
+                SackBlock {
                     from: segment,
                     to: segment + 1,
                 },
@@ -127,8 +127,8 @@ impl Arrived {
     }
 
     /// `tcp_sack_new_ofo_skb`: extends the block that it touches and moves it to the front, or puts a new one there.
-    fn remember(&mut self, new: Block) {
-        let touches = |block: &Block| new.from <= block.to && block.from <= new.to;
+    fn remember(&mut self, new: SackBlock) {
+        let touches = |block: &SackBlock| new.from <= block.to && block.from <= new.to;
         let found = self.recent().iter().position(touches);
         let place = match found {
             Some(place) => {
@@ -149,7 +149,7 @@ impl Arrived {
         while found.is_some() && index < self.count {
             let (first, other) = (self.recent[0], self.recent[index]);
             if other.from <= first.to && first.from <= other.to {
-                self.recent[0] = Block {
+                self.recent[0] = SackBlock {
                     from: first.from.min(other.from),
                     to: first.to.max(other.to),
                 };
@@ -168,8 +168,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    fn block(from: u32, to: u32) -> Block {
-        Block { from, to }
+    fn block(from: u32, to: u32) -> SackBlock {
+        SackBlock { from, to }
     }
 
     #[test]
@@ -182,9 +182,9 @@ mod tests {
         arrived.add(5);
         assert_eq!(arrived.recent(), [block(2, 7), block(9, 10)]);
         arrived.advance();
-        assert_eq!((arrived.next(), arrived.has_gap()), (1, true));
+        assert_eq!((arrived.rcv_nxt(), arrived.has_gap()), (1, true));
         arrived.advance();
-        assert_eq!(arrived.next(), 7);
+        assert_eq!(arrived.rcv_nxt(), 7);
         assert_eq!(arrived.recent(), [block(9, 10)]);
     }
 
@@ -196,13 +196,13 @@ mod tests {
             let mut model = BTreeSet::new();
             for segment in segments {
                 let new = model.insert(segment);
-                match segment.cmp(&arrived.next()) {
+                match segment.cmp(&arrived.rcv_nxt()) {
                     std::cmp::Ordering::Less => prop_assert!(!new),
                     std::cmp::Ordering::Equal => arrived.advance(),
                     std::cmp::Ordering::Greater => prop_assert_eq!(arrived.add(segment), new),
                 }
                 let next = (0..).find(|n| !model.contains(n)).expect("60 at most");
-                prop_assert_eq!(arrived.next(), next);
+                prop_assert_eq!(arrived.rcv_nxt(), next);
                 for told in arrived.recent() {
                     prop_assert!(told.from > next && (told.from..told.to).all(|n| model.contains(&n)));
                 }

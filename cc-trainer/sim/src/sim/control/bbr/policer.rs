@@ -17,7 +17,7 @@ const KEPT_ROUNDS: u32 = 48;
 
 /// The search for a policer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Policer {
+pub(super) struct PolicerDetector {
     /// The goodput of the last stretch.
     goodput: Option<Bandwidth>,
     /// It was confirmed, and rules.
@@ -38,7 +38,7 @@ struct Stretch {
 
 /// What an ACK says.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct Interval {
     pub(super) at: Nanos,
     /// Lifetime totals, segments; that of lost ones wraps.
     pub(super) delivered: u64,
@@ -60,14 +60,14 @@ pub(super) enum Change {
     Over,
 }
 
-impl Policer {
+impl PolicerDetector {
     /// The policer's rate, once one was found.
     pub(super) fn bandwidth(&self) -> Option<Bandwidth> {
         self.goodput.filter(|_| self.found)
     }
 
     /// Takes an ACK; `cycling` when bandwidth is being probed.
-    pub(super) fn update(&mut self, sample: &Sample, cycling: bool) -> Change {
+    pub(super) fn update(&mut self, sample: &Interval, cycling: bool) -> Change {
         if self.found {
             self.kept += u32::from(cycling && sample.round_began);
             if self.kept < KEPT_ROUNDS {
@@ -94,7 +94,7 @@ impl Policer {
     }
 
     /// `bbr_lt_bw_interval_done`.
-    fn end(&mut self, goodput: Bandwidth, sample: &Sample) {
+    fn end(&mut self, goodput: Bandwidth, sample: &Interval) {
         if let Some(before) = self.goodput {
             let difference = goodput.abs_diff(before);
             let bytes = (difference * sample.mss * 990_000) >> BW_SCALE;
@@ -111,7 +111,7 @@ impl Policer {
 }
 
 impl Stretch {
-    fn new(sample: &Sample) -> Self {
+    fn new(sample: &Interval) -> Self {
         Self {
             start_ms: sample.at / 1_000_000,
             delivered: sample.delivered,
@@ -121,7 +121,7 @@ impl Stretch {
     }
 
     /// The goodput since the start; none when too little was lost.
-    fn goodput(&self, sample: &Sample) -> Option<Bandwidth> {
+    fn goodput(&self, sample: &Interval) -> Option<Bandwidth> {
         let delivered = sample.delivered - self.delivered;
         let lost = u64::from(sample.lost.wrapping_sub(self.lost));
         let ms = sample.at / 1_000_000 - self.start_ms;
@@ -137,7 +137,13 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     /// A round of 40 ms in which `delivered` segments came through and `lost` did not, `number` of them in all.
-    fn rounds(policer: &mut Policer, total: &mut Sample, delivered: u64, lost: u32, number: u32) {
+    fn rounds(
+        policer: &mut PolicerDetector,
+        total: &mut Interval,
+        delivered: u64,
+        lost: u32,
+        number: u32,
+    ) {
         for _ in 0..number {
             total.at += 40 * MS;
             total.delivered += delivered;
@@ -147,8 +153,8 @@ mod tests {
         }
     }
 
-    fn start() -> Sample {
-        Sample {
+    fn start() -> Interval {
+        Interval {
             at: 0,
             delivered: 0,
             lost: 0,
@@ -161,7 +167,7 @@ mod tests {
 
     #[test]
     fn two_lossy_stretches_of_equal_goodput_are_a_policer() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 4);
         assert_eq!(policer.bandwidth(), None);
         rounds(&mut policer, &mut total, 40, 20, 5);
@@ -172,10 +178,10 @@ mod tests {
 
     #[test]
     fn little_loss_or_different_goodput_is_none() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 7, 15);
         assert_eq!(policer.bandwidth(), None, "7 of 40 is below 50 of 256");
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         for stretch in 0..5 {
             rounds(&mut policer, &mut total, 40 << stretch, 20 << stretch, 4);
         }
@@ -184,7 +190,7 @@ mod tests {
 
     #[test]
     fn it_is_forgotten_after_a_while() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 10);
         assert!(policer.bandwidth().is_some());
         total.has_loss = false;
@@ -195,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_application_that_limits_the_flow_ends_the_search() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 6);
         total.limited = true;
         policer.update(&total, true);

@@ -21,7 +21,7 @@ const LIMIT: u32 = 8;
 /// One connection's HyStart++.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HystartPlusPlus {
-    phase: Phase,
+    phase: CssPhase,
     /// The round is over when this segment is acknowledged (windowEnd).
     end: u64,
     /// The smallest RTT of the previous round, µs (lastRoundMinRTT).
@@ -34,7 +34,7 @@ pub(super) struct HystartPlusPlus {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Phase {
+enum CssPhase {
     #[default]
     SlowStart,
     Conservative {
@@ -50,7 +50,7 @@ impl HystartPlusPlus {
     /// HyStart++ is for the initial slow start only.
     pub(super) fn after_loss() -> Self {
         Self {
-            phase: Phase::Off,
+            phase: CssPhase::Off,
             ..Self::default()
         }
     }
@@ -61,7 +61,7 @@ impl HystartPlusPlus {
             self.end = rate.next;
             self.last_rtt_us = self.rtt_us.take();
             self.samples = 0;
-            if let Phase::Conservative { rounds, .. } = &mut self.phase {
+            if let CssPhase::Conservative { rounds, .. } = &mut self.phase {
                 *rounds += 1;
             }
         }
@@ -75,15 +75,15 @@ impl HystartPlusPlus {
             return;
         }
         match self.phase {
-            Phase::SlowStart if self.last_rtt_us.is_some_and(|last| has_grown(rtt_us, last)) => {
-                self.phase = Phase::Conservative {
+            CssPhase::SlowStart if self.last_rtt_us.is_some_and(|last| has_grown(rtt_us, last)) => {
+                self.phase = CssPhase::Conservative {
                     baseline_us: rtt_us,
                     rounds: 0,
                 };
                 self.credit = 0;
             }
-            Phase::Conservative { baseline_us, .. } if rtt_us < baseline_us => {
-                self.phase = Phase::SlowStart;
+            CssPhase::Conservative { baseline_us, .. } if rtt_us < baseline_us => {
+                self.phase = CssPhase::SlowStart;
             }
             _ => {}
         }
@@ -92,19 +92,19 @@ impl HystartPlusPlus {
     /// The segments by which slow start may grow for `acked` ones. Ends it when conservative slow start has lasted.
     pub(super) fn growth(&mut self, cwnd: &mut CwndState, acked: u32) -> u32 {
         match self.phase {
-            Phase::SlowStart => acked.min(LIMIT),
-            Phase::Conservative { rounds, .. } if rounds < ROUNDS => {
+            CssPhase::SlowStart => acked.min(LIMIT),
+            CssPhase::Conservative { rounds, .. } if rounds < ROUNDS => {
                 self.credit += acked.min(LIMIT);
                 let growth = self.credit / PACE_DIVISOR;
                 self.credit %= PACE_DIVISOR;
                 growth
             }
-            Phase::Conservative { .. } => {
-                self.phase = Phase::Off;
+            CssPhase::Conservative { .. } => {
+                self.phase = CssPhase::Off;
                 cwnd.ssthresh = cwnd.cwnd;
                 acked
             }
-            Phase::Off => acked,
+            CssPhase::Off => acked,
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::path::Nanos;
 /// the publication. What goes by from the window's end to that ACK is the simulated connection's own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Delay {
+pub enum AgentDelay {
     /// None.
     None,
     /// Always the same.
@@ -39,7 +39,7 @@ pub enum Delay {
 /// Whether a sender waits for its decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum SenderMode {
     /// It goes on with the window that it has.
     #[default]
     Asynchronous,
@@ -49,7 +49,7 @@ pub enum Mode {
 
 /// A flow that waits for a decision.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct DecisionRequest {
     /// The flow, in the scenario's order.
     pub flow: usize,
     /// What the policy gets.
@@ -60,11 +60,11 @@ pub struct Asked {
 }
 
 /// A simulation whose learned flows are served by an agent.
-pub struct Served {
+pub struct SimulatedAgent {
     simulation: Simulation,
     agent: Agent,
-    delay: Delay,
-    mode: Mode,
+    delay: AgentDelay,
+    mode: SenderMode,
     random: Xoshiro256PlusPlus,
     /// Of each flow, since it was asked last.
     windows: Vec<Vec<WindowRecord>>,
@@ -82,13 +82,13 @@ struct Publication {
     choice: Choice,
 }
 
-impl Served {
+impl SimulatedAgent {
     /// An agent that serves every learned flow of the simulation. The seed fixes the delays.
     pub fn new(
         mut simulation: Simulation,
         interface: Interface,
-        delay: Delay,
-        mode: Mode,
+        delay: AgentDelay,
+        mode: SenderMode,
         seed: u64,
     ) -> Self {
         let flows = simulation.flows();
@@ -128,7 +128,7 @@ impl Served {
 
     /// Runs until a flow waits for a decision, or until the time given. A flow asked before and not answered keeps
     /// its window.
-    pub fn next(&mut self, until: Nanos) -> Option<Asked> {
+    pub fn next(&mut self, until: Nanos) -> Option<DecisionRequest> {
         if let Some((flow, batch)) = self.asked.take() {
             self.decide(flow, batch, Choice::Invalid);
         }
@@ -145,7 +145,7 @@ impl Served {
                 };
                 self.asked = Some((flow, batch));
                 let windows = std::mem::take(&mut self.windows[flow]);
-                return Some(Asked {
+                return Some(DecisionRequest {
                     flow,
                     query,
                     windows,
@@ -181,7 +181,7 @@ impl Served {
             return self.decide(flow, batch, choice);
         }
         let at = self.simulation.now() + delay;
-        if self.mode == Mode::Blocking {
+        if self.mode == SenderMode::Blocking {
             // The decision lies in the map when it goes on.
             self.simulation.block(flow, at + 1);
         }
@@ -211,7 +211,7 @@ impl Served {
         views.find(|view| view.slot as usize == flow)
     }
 
-    /// Delays from a window's end to its decision's publication, µs.
+    /// AgentDelays from a window's end to its decision's publication, µs.
     pub fn delays(&self) -> &hdrhistogram::Histogram<u64> {
         self.agent.delays()
     }
@@ -272,7 +272,7 @@ fn remember(windows: &mut Vec<WindowRecord>, window: &WindowRecord) {
     }
 }
 
-impl Delay {
+impl AgentDelay {
     /// What the agent was seen to take in evaluations on the real kernel: a window of a flow with frequent ACKs is
     /// answered 1.3 ms after its end in the median, with the wait for the ACK that closes it; one without after 5.3,
     /// of which the agent waits 5; the latest after 11 to 20 (docs/results.md).
@@ -330,7 +330,7 @@ impl Delay {
     }
 }
 
-impl Default for Delay {
+impl Default for AgentDelay {
     fn default() -> Self {
         Self::MEASURED
     }
@@ -354,17 +354,17 @@ mod tests {
             .remove(0)
     }
 
-    fn served(scenario: &Scenario, delay: Delay, mode: Mode) -> Served {
+    fn served(scenario: &Scenario, delay: AgentDelay, mode: SenderMode) -> SimulatedAgent {
         let interface = Interface::default();
         let settings = Learned::settings(&interface, Startup::SlowStart);
         let control = || Control::Learned(Box::new(Learned::new(settings)));
         let controls = scenario.flows.iter().map(|_| control()).collect();
         let simulation = Simulation::new(scenario, controls, 1);
-        Served::new(simulation, interface, delay, mode, 1)
+        SimulatedAgent::new(simulation, interface, delay, mode, 1)
     }
 
     /// Always the window given.
-    fn run(served: &mut Served, until: Nanos, cwnd: u32) -> Vec<Asked> {
+    fn run(served: &mut SimulatedAgent, until: Nanos, cwnd: u32) -> Vec<DecisionRequest> {
         let mut all = Vec::new();
         while let Some(asked) = served.next(until) {
             served.answer(Choice::Cwnd(cwnd), State::default());
@@ -376,7 +376,11 @@ mod tests {
     #[test]
     fn a_decision_is_in_force_after_its_delay() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
-        let mut served = served(&scenario, Delay::Fixed { ms: 30.0 }, Mode::Asynchronous);
+        let mut served = served(
+            &scenario,
+            AgentDelay::Fixed { ms: 30.0 },
+            SenderMode::Asynchronous,
+        );
         let asked = served.next(1_000 * MS).expect("a window is over");
         let at = served.simulation().now();
         assert!((100 * MS..200 * MS).contains(&at), "{at}");
@@ -400,7 +404,11 @@ mod tests {
     #[test]
     fn windows_that_end_meanwhile_are_skipped_and_handed_over() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
-        let mut served = served(&scenario, Delay::Fixed { ms: 250.0 }, Mode::Asynchronous);
+        let mut served = served(
+            &scenario,
+            AgentDelay::Fixed { ms: 250.0 },
+            SenderMode::Asynchronous,
+        );
         let all = run(&mut served, 3_000 * MS, 30);
         assert!(served.counts().windows_skipped > 5);
         let mut next = 1;
@@ -419,7 +427,7 @@ mod tests {
             "rate_mbps = 12\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nstart_s = 1\n";
         let scenario = link(flows);
         let run = || {
-            let mut served = served(&scenario, Delay::MEASURED, Mode::Asynchronous);
+            let mut served = served(&scenario, AgentDelay::MEASURED, SenderMode::Asynchronous);
             let all = run(&mut served, 3_000 * MS, 20);
             (all, served.counts().decisions)
         };
@@ -439,17 +447,17 @@ mod tests {
             run(&mut served, 5_000 * MS, 20);
             served.simulation().flow(0).bytes_acked
         };
-        let none = acked(Delay::None, Mode::Blocking);
-        let late = Delay::Fixed { ms: 50.0 };
-        assert!(acked(late, Mode::Blocking) < none * 8 / 10);
-        assert!(acked(late, Mode::Asynchronous) > none * 98 / 100);
+        let none = acked(AgentDelay::None, SenderMode::Blocking);
+        let late = AgentDelay::Fixed { ms: 50.0 };
+        assert!(acked(late, SenderMode::Blocking) < none * 8 / 10);
+        assert!(acked(late, SenderMode::Asynchronous) > none * 98 / 100);
     }
 
     #[test]
     fn the_measured_delay_is_what_the_agent_showed() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
         let mut delays: Vec<_> = (0..10_000)
-            .map(|_| Delay::MEASURED.draw(&mut random))
+            .map(|_| AgentDelay::MEASURED.draw(&mut random))
             .collect();
         delays.sort_unstable();
         let ms = |quantile: usize| delays[quantile] as f64 / 1e6;
@@ -460,12 +468,12 @@ mod tests {
 
     #[test]
     fn delays_out_of_range_are_refused_by_name() {
-        let bad = Delay::Fixed { ms: -1.0 };
+        let bad = AgentDelay::Fixed { ms: -1.0 };
         let error = bad.validate().expect_err("negative");
         assert!(
             error.starts_with("ms of the decision delay is -1"),
             "{error}"
         );
-        Delay::MEASURED.validate().expect("valid");
+        AgentDelay::MEASURED.validate().expect("valid");
     }
 }
