@@ -22,8 +22,8 @@ use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
     policy::{
-        Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
-        export::ActorCritic,
+        ActionSelection, Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query,
+        State, export::ActorCritic,
     },
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
@@ -708,7 +708,7 @@ impl Place {
     }
 }
 
-const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
+const SOFTMAX: ActionSelection = ActionSelection::Softmax { temperature: 1.0 };
 
 fn interface() -> Interface {
     Interface {

@@ -15,7 +15,7 @@ use std::{
 
 use cc_core::{
     interface::Interface,
-    policy::{PolicyError, PolicySpec, Serving},
+    policy::{ActionSelection, PolicyError, PolicySpec},
 };
 use cc_ebpf::Startup;
 use serde::Serialize;
@@ -45,7 +45,7 @@ pub struct Blocking {
     /// Policy that serves the flows without a scheme.
     pub policy: PolicySpec,
     /// How a policy file selects actions; `None` follows the file.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Length of each run in simulated time.
     pub length: Duration,
     /// Delays of decisions, ms. The first one is the reference of the ratios.

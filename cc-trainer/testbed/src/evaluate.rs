@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 
 use crate::summary::{self, Host, Platform, Run, RunFile, Summary};
 use cc_sim::scenario::Scenario;
@@ -52,7 +52,7 @@ pub struct Evaluation {
     /// Policy of the scheme `rlcc` where a scenario's flow names that scheme.
     pub policy: PolicySpec,
     /// How policies from files select actions; `None` follows each policy file.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Length of each run in scenario time.
     pub seconds: Duration,
     /// Number of runs of each scheme on each scenario.

@@ -355,7 +355,7 @@ fn tail(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{PolicySpec, Serving};
+    use cc_core::policy::{ActionSelection, PolicySpec};
 
     use super::*;
 
@@ -366,7 +366,7 @@ mod tests {
         let program = Path::new("/bin/echo");
         let policy = ServedPolicy {
             spec: PolicySpec::Fixed(3),
-            serving: Some(Serving::Softmax { temperature: 2.0 }),
+            serving: Some(ActionSelection::Softmax { temperature: 2.0 }),
             sha256: None,
         };
         let record = Some(Path::new("recorded"));

@@ -7,7 +7,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cc_core::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, Serving, SpecError};
+use cc_core::policy::{
+    ActionSelection, DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError,
+};
 
 use crate::summary::Platform;
 use cc_sim::sim;
@@ -45,7 +47,7 @@ pub struct ServedPolicy {
     /// The policy, as `cc-agent run --policy` takes it.
     pub spec: PolicySpec,
     /// How actions are selected; `None` is what the policy file says.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// SHA-256 of the policy file in hexadecimal; `None` for a policy without a file.
     pub sha256: Option<String>,
 }
@@ -108,7 +110,7 @@ impl Scheme {
     pub fn parse(
         word: &str,
         policy: &PolicySpec,
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         controls: Controls,
     ) -> Result<Self, SchemeError> {
         let (name, spec) = match word.split_once('=') {
@@ -145,7 +147,7 @@ impl Scheme {
 }
 
 impl Control {
-    fn policy(spec: PolicySpec, serving: Option<Serving>) -> Result<Self, SchemeError> {
+    fn policy(spec: PolicySpec, serving: Option<ActionSelection>) -> Result<Self, SchemeError> {
         let sha256 = match &spec {
             PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
                 PolicyFile::parse(DEFAULT_POLICY)
@@ -169,7 +171,7 @@ impl Control {
 pub fn parse(
     list: &str,
     policy: &PolicySpec,
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     controls: Controls,
 ) -> Result<Vec<Scheme>, SchemeError> {
     let mut schemes: Vec<Scheme> = Vec::new();
