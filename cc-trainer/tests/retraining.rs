@@ -416,11 +416,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
         ),
         (
             "nan",
-            &[
-                "nan/1.parquet",
-                "row 3, column reward: NaN",
-                "leave it out",
-            ],
+            &["nan/1.parquet", "row 3, column reward: NaN", "leave it out"],
         ),
         ("empty", &["empty: no recording there", "*.parquet"]),
         ("missing", &["missing: No such file"]),
