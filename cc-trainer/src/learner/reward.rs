@@ -2,24 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::LearnerSettings;
+use super::settings::{Clipping, LearnerSettings, Normalisation};
 
 /// The smallest variance that rewards are normalised with.
 const VARIANCE_FLOOR: f64 = 1e-8;
-
-/// How large rewards are clipped.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Clipping {
-    /// Rewards are used as they are.
-    #[default]
-    None,
-    /// Rewards are clipped to [−1, 1].
-    AbsOne,
-    /// A reward r becomes 5·tanh(r/5), or 0.3 times that if it is negative
-    /// (`soft_asymmetric` in IMPALA's published code).
-    SoftAsymmetric,
-}
 
 impl Clipping {
     /// Clips one reward by this rule.
@@ -33,21 +19,6 @@ impl Clipping {
             }
         }
     }
-}
-
-/// How rewards are normalised after clipping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Normalisation {
-    /// Rewards are used as they are.
-    #[default]
-    None,
-    /// By the horizon: rewards are multiplied by 1 − γ, which gives values the size of rewards.
-    Horizon,
-    /// By mean and deviation of the rewards of all tasks.
-    Global,
-    /// By mean and deviation of the rewards of the same task.
-    PerTask,
 }
 
 /// Running mean and mean square of the rewards of each task.

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::reward::{Clipping, Normalisation};
 use crate::{model::RmsProp, vtrace::Clips};
 
 /// Settings of the learner: the `[learner]` table of a configuration.
@@ -61,6 +60,35 @@ pub struct LearnerSettings {
     pub epsilon: f32,
     /// Momentum of RMSprop; 0 for none.
     pub momentum: f32,
+}
+
+/// How large rewards are clipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clipping {
+    /// Rewards are used as they are.
+    #[default]
+    None,
+    /// Rewards are clipped to [−1, 1].
+    AbsOne,
+    /// A reward r becomes 5·tanh(r/5), or 0.3 times that if it is negative
+    /// (`soft_asymmetric` in IMPALA's published code).
+    SoftAsymmetric,
+}
+
+/// How rewards are normalised after clipping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Normalisation {
+    /// Rewards are used as they are.
+    #[default]
+    None,
+    /// By the horizon: rewards are multiplied by 1 − γ, which gives values the size of rewards.
+    Horizon,
+    /// By mean and deviation of the rewards of all tasks.
+    Global,
+    /// By mean and deviation of the rewards of the same task.
+    PerTask,
 }
 
 impl Default for LearnerSettings {

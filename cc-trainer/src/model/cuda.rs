@@ -18,10 +18,9 @@ mod matrix;
 mod network;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "cuda")]
+mod unavailable;
 mod workspace;
 
 #[cfg(feature = "cuda")]
-pub use self::{
-    device::{Cuda, Unavailable},
-    gpu::available,
-};
+pub use self::{device::Cuda, gpu::available, unavailable::Unavailable};

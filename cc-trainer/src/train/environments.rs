@@ -6,15 +6,13 @@ use cc_core::interface::Interface;
 use cc_core::policy::ActionSelection;
 use serde::{Deserialize, Serialize};
 
-use super::TrainError;
-
 use crate::{
     environment::{
         Environment, Normalised, Spec,
         cartpole::{CartPole, CartPoleConfig},
         gridworld::{GridWorld, GridWorldConfig},
-        network::{NetworkConfig, NetworkEnvironment, World},
-        recorded::{self, RecordedConfig, RecordedWorld},
+        network::{NetworkConfig, NetworkConfigError, NetworkEnvironment, World},
+        recorded::{self, RecordedConfig, RecordedConfigError, RecordedWorld},
     },
     model::Shape,
     normalise::{Fit, Normalizer, input_shapes},
@@ -42,13 +40,25 @@ pub enum Environments {
     Recorded(RecordedConfig),
 }
 
+/// Why environments cannot be made as they are configured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The settings of the network environment contradict each other or name what does not exist.
+    #[error("environment.{0}")]
+    Network(#[from] NetworkConfigError),
+    /// The recordings to learn from cannot be used.
+    #[error(transparent)]
+    Recorded(#[from] RecordedConfigError),
+}
+
 impl Environments {
     /// Checks the settings and reads the files that they name.
     ///
     /// # Errors
     ///
     /// Returns an error that names the setting or the file that cannot be used.
-    pub(super) fn open(&self) -> Result<Source, TrainError> {
+    pub(super) fn open(&self) -> Result<Source, OpenError> {
         Ok(match self {
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),

@@ -5,13 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{checkpoint::CheckpointError, config::ConfigError};
+use super::{checkpoint::CheckpointError, config::ConfigError, environments::OpenError};
 use crate::{
-    durable::ReplaceError,
-    environment::{network, recorded},
-    learner::Diverged,
-    model::DeviceError,
-    policy_file::ExportError,
+    durable::ReplaceError, learner::Diverged, model::DeviceError, policy_file::ExportError,
 };
 
 /// Why a training run did not begin, or ended early.
@@ -21,12 +17,9 @@ pub enum TrainError {
     /// The configuration cannot be read, or has a value out of its range.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The settings of the network environment contradict each other or name what does not exist.
-    #[error("environment.{0}")]
-    Environment(#[from] network::NetworkConfigError),
-    /// The recordings to learn from cannot be used.
+    /// The environments to learn in cannot be made as they are configured.
     #[error(transparent)]
-    Recorded(#[from] recorded::RecordedConfigError),
+    Environment(#[from] OpenError),
     /// The policy file of [`Config::init`](super::config::Config::init) cannot be read or used.
     #[error("the policy to begin with, {}: {reason}", path.display())]
     Init {

@@ -18,10 +18,10 @@ use cudarc::{
 };
 
 use super::{
-    Unavailable,
     call::{Argument, BLOCK, Call, KERNELS},
     machine::Machine,
     matrix::{DeviceMatrix, Sgemm},
+    unavailable::Unavailable,
 };
 
 /// The source of all kernels.
