@@ -182,7 +182,7 @@ fn reload(file: &Path, canary: Option<f64>, place: &Place) -> anyhow::Result<Exi
         .canonicalize()
         .with_context(|| format!("{}", file.display()))?;
     let command = match canary {
-        Some(percent) => status::Command::Try { file, percent },
+        Some(percent) => status::Command::StartCanary { file, percent },
         None => status::Command::Reload { file },
     };
     tell(place, command)

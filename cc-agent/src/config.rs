@@ -15,7 +15,7 @@ use cc_core::{
     action::ActionSpace,
     canary::GuardRails,
     interface::Interface,
-    policy::{PolicySpec, Serving},
+    policy::{ActionSelection, PolicySpec},
     rows::{AddressKey, Addresses},
     status::default_socket,
 };
@@ -35,7 +35,7 @@ pub struct RunOptions {
     /// file asks].
     #[arg(long, value_name = "HOW")]
     #[serde(deserialize_with = "text")]
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
 
     /// Seed of every random choice.
     #[arg(long, value_name = "N")]

@@ -2,10 +2,10 @@
 
 use crate::record::Run;
 use cc_core::{
-    agent::Served,
+    ServedPolicy,
     canary::GuardRails,
     interface::Interface,
-    policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
+    policy::{ActionSelection, Policy, PolicyError, PolicySpec, Summary},
 };
 
 /// A policy, ready to decide.
@@ -36,7 +36,7 @@ pub struct Loader {
     /// What policies without a file work in.
     pub interface: Interface,
     /// How files are served, if not as they ask for themselves.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Of every random choice.
     pub seed: u64,
 }
@@ -137,11 +137,11 @@ impl Loader {
 
 impl Loaded {
     /// It, as the agent's core knows it; with the header of its rows where `run` is recorded.
-    pub fn served(&self, run: Option<&Run>) -> Served {
+    pub fn served(&self, run: Option<&Run>) -> ServedPolicy {
         let interface = self.policy.interface().clone();
         let metadata = self.policy.file().map(|file| file.meta.clone());
         let header = run.map(|run| run.header(interface.clone(), &self.name, metadata).into());
-        Served { interface, header }
+        ServedPolicy { interface, header }
     }
 }
 

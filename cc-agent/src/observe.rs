@@ -25,7 +25,7 @@ use crate::{
 };
 use cc_core::{
     action::ActionSpace,
-    observed::{Observed, Share},
+    foreign::{CongestionControlReport, ForeignFlows},
     policy::PolicySpec,
 };
 use cc_recording::Recorder;
@@ -143,7 +143,7 @@ impl ObserveOptions {
 
 struct Service {
     observer: Observer,
-    observed: Observed,
+    flows: ForeignFlows,
     recorder: Option<Recorder>,
     /// Flows that had found no slot, records lost and ACKs missed, when that was last said.
     lamented: [u64; 3],
@@ -160,13 +160,13 @@ impl Service {
             selection,
             source: None,
         };
-        let mut observed = Observed::new(interface.clone(), options.slots as usize);
+        let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
         if let Some(options) = settings.record {
             let run = Run::begin(options.addresses.clone());
             recorder = Some(run.record(options.limits)?);
             let header = run.header(interface, "observed", None);
-            observed.record(header, run.episodes(), options.addresses);
+            flows.start_recording(header, run.episodes(), options.addresses);
         }
         let observer = Observer::attach(&options)?;
         let how = match observer.source() {
@@ -178,7 +178,7 @@ impl Service {
         info!("observing up to {} flows, {how}", options.slots);
         Ok(Self {
             observer,
-            observed,
+            flows,
             recorder,
             lamented: [0; 3],
         })
@@ -192,7 +192,7 @@ impl Service {
         loop {
             self.close_silent_windows();
             self.record();
-            let silence = self.observed.silence_due_ns().map(|due_ns| {
+            let silence = self.flows.silence_due_ns().map(|due_ns| {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 Instant::now() + Duration::from_nanos(left)
             });
@@ -216,7 +216,7 @@ impl Service {
     fn end(mut self) {
         while self.take_records() > 0 {}
         info!("{}", self.summary());
-        self.observed.stop_recording();
+        self.flows.stop_recording();
         self.record();
         if let Err(error) = self.lament() {
             warn!("{error}");
@@ -230,7 +230,7 @@ impl Service {
             match Record::decode(bytes) {
                 Ok(record) => {
                     let observer = &self.observer;
-                    self.observed.on_record(&record, |slot| observer.flow(slot));
+                    self.flows.on_record(&record, |slot| observer.flow(slot));
                 }
                 Err(error) => warn!("the observer sent {error}"),
             }
@@ -240,31 +240,26 @@ impl Service {
 
     fn close_silent_windows(&mut self) {
         let now_ns = clock::now_ns();
-        while let Some(id) = self.observed.next_silence(now_ns) {
-            if let Some(flow) = self.observer.flow(id.slot)
-                && flow.generation == id.generation
-            {
-                self.observed.on_silence(now_ns, &flow);
-            }
-        }
+        let observer = &self.observer;
+        self.flows.close_silent(now_ns, |slot| observer.flow(slot));
     }
 
     fn record(&mut self) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.write(self.observed.take_rows());
+            recorder.write(self.flows.take_rows());
         }
     }
 
     fn summary(&self) -> String {
-        let counts = self.observed.counts();
-        let mut text = format!("{} flows", self.observed.live());
-        for (index, share) in self.observed.shares().iter().enumerate() {
-            let Share {
+        let counts = self.flows.counts();
+        let mut text = format!("{} flows", self.flows.live());
+        for (index, report) in self.flows.reports().iter().enumerate() {
+            let CongestionControlReport {
                 congestion_control,
                 flows,
                 rate_mbps,
                 srtt_ms,
-            } = share;
+            } = report;
             let separator = if index == 0 { ": " } else { "; " };
             text.push_str(&format!(
                 "{separator}{flows} {congestion_control}, {rate_mbps:.1} Mbit/s, {srtt_ms:.1} ms"

@@ -37,9 +37,9 @@ use crate::{
 };
 use cc_core::{
     agent::{Agent, Batch},
-    canary::{GuardRails, Share, Side},
+    canary::{Arm, CanaryShare, GuardRails},
     policy::{Choice, Policy, PolicySpec},
-    status::{Command, Outcome, Percentiles, RecordingStatus, Snapshot, Trial},
+    status::{CanaryStatus, Command, Outcome, Percentiles, RecordingStatus, Snapshot},
 };
 use cc_recording::Recorder;
 
@@ -150,7 +150,7 @@ impl Service {
         if let Some(options) = settings.record {
             let begun = Run::begin(options.addresses.clone());
             recorder = Some(begun.record(options.limits)?);
-            agent.record(begun.episodes(), options.addresses);
+            agent.start_recording(begun.episodes(), options.addresses);
             run = Some(begun);
         }
         agent.replace(policy.served(run.as_ref()));
@@ -191,7 +191,7 @@ impl Service {
                 inference: Percentiles::default(),
                 mean_batch: 0.0,
                 cpu_s: 0.0,
-                trial: None,
+                canary: None,
                 news: None,
                 recording: None,
                 flows: Vec::new(),
@@ -303,10 +303,10 @@ impl Service {
     fn obey(&mut self, command: Command, tell: oneshot::Sender<Outcome>) {
         let outcome = match command {
             Command::Reload { file } => return self.load(PolicySpec::Onnx(file), None, Some(tell)),
-            Command::Try { file, percent } if (0.0..=100.0).contains(&percent) => {
+            Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
                 return self.load(PolicySpec::Onnx(file), Some(percent), Some(tell));
             }
-            Command::Try { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
+            Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
             Command::Promote => self.promote(),
             Command::Withdraw => self.withdraw("as it was told"),
         };
@@ -363,7 +363,7 @@ impl Service {
     fn replace(&mut self, loaded: Loaded) -> String {
         self.agent.replace(loaded.served(self.run.as_ref()));
         self.inference
-            .order(Order::Install(Side::Current, loaded.policy));
+            .order(Order::Install(Arm::Incumbent, loaded.policy));
         self.policies.spec = loaded.spec;
         self.policies.text = loaded.text;
         format!("policy {} decides from now on", self.policies.text)
@@ -371,11 +371,11 @@ impl Service {
 
     fn try_out(&mut self, loaded: Loaded, percent: f64) -> String {
         let candidate = loaded.served(self.run.as_ref());
-        let share = Share::new(percent, clock::now_ns());
+        let share = CanaryShare::new(percent, clock::now_ns());
         self.agent
-            .begin_trial(candidate, share, self.policies.rails);
+            .start_canary(candidate, share, self.policies.rails);
         self.inference
-            .order(Order::Install(Side::Candidate, loaded.policy));
+            .order(Order::Install(Arm::Candidate, loaded.policy));
         let told = format!("candidate {} has {percent} % of the new flows", loaded.text);
         self.policies.candidate = Some((loaded.spec, loaded.text));
         told
@@ -445,13 +445,8 @@ impl Service {
 
     fn close_silent_windows(&mut self) {
         let now_ns = clock::now_ns();
-        while let Some(id) = self.agent.next_silence(now_ns) {
-            if let Some(flow) = self.datapath.flow(id.slot)
-                && flow.generation == id.generation
-            {
-                self.agent.on_silence(now_ns, &flow);
-            }
-        }
+        let datapath = &self.datapath;
+        self.agent.close_silent(now_ns, |slot| datapath.flow(slot));
     }
 
     fn publish(&mut self, answer: Answer) {
@@ -494,7 +489,7 @@ impl Service {
             name: fixed.name.clone(),
             version: fixed.version.clone(),
             policy: self.policies.text.clone(),
-            trial: self.trial(),
+            canary: self.canary(),
             news: self.policies.news.clone(),
             ..**fixed
         })
@@ -502,14 +497,14 @@ impl Service {
 }
 
 impl Service {
-    fn trial(&self) -> Option<Trial> {
-        let report = self.agent.trial()?;
+    fn canary(&self) -> Option<CanaryStatus> {
+        let report = self.agent.canary()?;
         let (_, candidate) = self.policies.candidate.clone()?;
-        Some(Trial {
+        Some(CanaryStatus {
             candidate,
             percent: report.percent,
             flows_needed: self.policies.rails.flows,
-            current_flows: report.current,
+            incumbent_flows: report.incumbent,
             candidate_flows: report.candidate,
         })
     }
@@ -537,7 +532,7 @@ struct Inference {
 /// What the policies' thread is to do next.
 enum Order {
     Decide(Batch),
-    Install(Side, Box<dyn Policy>),
+    Install(Arm, Box<dyn Policy>),
     /// The candidate becomes the current policy.
     Promote,
     /// There is no candidate any more.
@@ -561,11 +556,11 @@ impl Inference {
                 for order in queue {
                     let mut batch = match order {
                         Order::Decide(batch) => batch,
-                        Order::Install(Side::Current, policy) => {
+                        Order::Install(Arm::Incumbent, policy) => {
                             current = policy;
                             continue;
                         }
-                        Order::Install(Side::Candidate, policy) => {
+                        Order::Install(Arm::Candidate, policy) => {
                             candidate = Some(policy);
                             continue;
                         }
@@ -579,8 +574,8 @@ impl Inference {
                         }
                     };
                     let start = Instant::now();
-                    let policy = match (batch.side(), &mut candidate) {
-                        (Side::Candidate, Some(candidate)) => candidate,
+                    let policy = match (batch.arm(), &mut candidate) {
+                        (Arm::Candidate, Some(candidate)) => candidate,
                         _ => &mut current,
                     };
                     let choices = policy.decide(&mut batch.queries);

@@ -235,7 +235,7 @@ fn create(
     files: &mut usize,
 ) -> anyhow::Result<FileWriter> {
     let header = FileHeader {
-        environment: interface.clone(),
+        interface: interface.clone(),
         policy: "random".to_owned(),
         policy_metadata: None,
         agent_version: "0.1.0".to_owned(),

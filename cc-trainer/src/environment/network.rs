@@ -42,7 +42,7 @@ pub use world::{NetworkConfig, World};
 pub struct NetworkEnvironment {
     world: Arc<World>,
     random: Xoshiro256PlusPlus,
-    seats: Vec<SeatState>,
+    seats: Vec<LearnedSeat>,
     episode: Option<LinkEpisode>,
     /// The flow of the last turn and its cwnd in segments, until the turn is answered.
     asked: Option<(usize, u32)>,
@@ -50,7 +50,7 @@ pub struct NetworkEnvironment {
 
 /// State of a seat, kept from episode to episode.
 #[derive(Clone, Debug, Default)]
-struct SeatState {
+struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
@@ -77,7 +77,7 @@ impl NetworkEnvironment {
     /// and everything random on them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
-            seats: vec![SeatState::default(); world.spec.seats],
+            seats: vec![LearnedSeat::default(); world.spec.seats],
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             world,
             episode: None,

@@ -2,68 +2,71 @@
 
 use std::{io, path::PathBuf};
 
-/// Why no scenario can be had.
+/// Errors of scenario files, and of lists that select scenarios.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// Two different scenarios of the list have the same name, which is to name their results.
+    /// Two different scenarios of the list have the same name, which would name the results of
+    /// both.
     #[error(
-        "two different scenarios are called `{name}`: choose one of them, or rename the one in your file"
+        "two different scenarios are called `{name}`: choose one of them, or rename the one in \
+         your file"
     )]
     Ambiguous {
-        /// The name.
+        /// Name that both scenarios have.
         name: String,
     },
-    /// Something in a file is wrong.
+    /// A file is not a valid description of scenarios.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
-        /// The file.
+        /// Path of the file with the error.
         path: PathBuf,
-        /// From 1.
+        /// Line of the error, from 1.
         line: usize,
-        /// From 1, in characters.
+        /// Column of the error in characters, from 1.
         column: usize,
-        /// What is wrong, and the remedy.
+        /// Description of the error and its remedy.
         message: String,
     },
-    /// The list of scenarios names none.
+    /// The list names no scenario.
     #[error(
         "no scenario is named: give a set ({sets}), SET/SCENARIO, or a file that ends with .toml"
     )]
     Nothing {
-        /// The sets there are.
+        /// Names of the built-in sets.
         sets: String,
     },
-    /// A file cannot be read.
+    /// A file could not be read.
     #[error("cannot read the scenario file {}: {error}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file that could not be read.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// There is no such set.
+    /// There is no built-in set of this name.
     #[error(
-        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name ends with .toml)"
+        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name \
+         ends with .toml)"
     )]
     UnknownSet {
-        /// What was asked for.
+        /// Name that was asked for.
         name: String,
-        /// The sets there are, the nearest first.
+        /// Names of the built-in sets, the most similar one first.
         sets: String,
     },
-    /// There is no such scenario in that set or file.
+    /// A set or file has no such scenario.
     #[error(
         "`{set}` has no scenario `{name}`: it has {scenarios}; or give its place, from 0 to {last}"
     )]
     UnknownScenario {
-        /// The set or file.
+        /// Name of the set, or path of the file.
         set: String,
-        /// What was asked for.
+        /// Scenario that was asked for.
         name: String,
-        /// The scenarios there are, the nearest first.
+        /// Names of its scenarios, the most similar one first.
         scenarios: String,
-        /// The highest place.
+        /// Highest index of a scenario in the set or file.
         last: usize,
     },
 }

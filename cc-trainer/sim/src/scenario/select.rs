@@ -1,12 +1,20 @@
-//! Resolves a list of scenarios, as `--scenarios` takes it, over the built-in sets and files.
+//! Selection of scenarios by a list, as `--scenarios` takes it, from the built-in sets and from
+//! files.
 
 use std::{fs, path::Path};
 
 use super::{Scenario, ScenarioError, file, sets};
 
-/// Scenarios by a list with commas between: a set (`pantheon`), a set's scenario by name or by its place from 0
-/// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a file's scenario (`links.toml/mine`). A scenario
-/// named twice is given once.
+/// Loads the scenarios of a list that is separated by commas.
+///
+/// An item is a set (`pantheon`), a scenario of a set by its name or by its index from 0
+/// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a scenario of a file
+/// (`links.toml/mine`). A scenario that is named twice is returned once.
+///
+/// # Errors
+///
+/// Returns an error when the list names no scenario, when a set, scenario or file does not exist or
+/// is invalid, and when two different scenarios have the same name.
 pub fn load(spec: &str) -> Result<Vec<Scenario>, ScenarioError> {
     let mut scenarios: Vec<Scenario> = Vec::new();
     for item in spec
@@ -65,7 +73,7 @@ fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     file::parse(&text, path)
 }
 
-/// The one of that name, or else at that place.
+/// The scenario with that name, or else the one at that index.
 fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenario>, ScenarioError> {
     let found = scenarios
         .iter()
@@ -120,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_answered_with_what_there_is() {
+    fn unknown_names_are_answered_with_the_available_ones() {
         let message = |spec: &str| load(spec).expect_err(spec).to_string();
         assert!(
             message("panteon")

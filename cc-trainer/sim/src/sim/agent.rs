@@ -1,9 +1,10 @@
 //! The agent over the learned flows of a simulation: `cc_core::agent`, the code that serves the
 //! live kernel, in virtual time.
 
-use cc_core::agent::{Agent, Batch, Counts, FlowView};
+use cc_core::agent::{Agent, Batch};
 use cc_core::interface::Interface;
 use cc_core::policy::{Choice, Query, State};
+use cc_core::status::{AgentCounts, FlowView};
 use cc_ebpf::{Record, WindowRecord};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -68,7 +69,6 @@ pub struct DecisionRequest {
 pub struct SimulatedAgent {
     simulation: Simulation,
     agent: Agent,
-    window_ns: u64,
     delay: AgentDelay,
     mode: SenderMode,
     random: Xoshiro256PlusPlus,
@@ -109,7 +109,6 @@ impl SimulatedAgent {
         }
         Self {
             simulation,
-            window_ns: interface.datapath_settings().window_ns,
             agent: Agent::new(interface, flows),
             delay,
             mode,
@@ -209,7 +208,7 @@ impl SimulatedAgent {
     }
 
     /// The agent's counters, over all flows.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> AgentCounts {
         self.agent.counts()
     }
 
@@ -265,18 +264,10 @@ impl SimulatedAgent {
 
     fn close_silent_windows(&mut self) {
         let now = self.simulation.now();
-        while let Some(id) = self.agent.next_silence(now) {
-            let flow = id.slot as usize;
-            let Some(state) = self.simulation.learned(flow).map(|control| *control.flow()) else {
-                continue;
-            };
-            let before = self.agent.counts().windows;
-            self.agent.on_silence(now, &state);
-            if self.agent.counts().windows > before
-                && let Some(window) = state.silent_window(now, self.window_ns)
-            {
-                remember(&mut self.windows[flow], &window);
-            }
+        let simulation = &mut self.simulation;
+        let read = |slot: u32| Some(*simulation.learned(slot as usize)?.flow());
+        for window in self.agent.close_silent(now, read) {
+            remember(&mut self.windows[window.header.slot as usize], &window);
         }
     }
 }
