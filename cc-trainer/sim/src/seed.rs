@@ -2,8 +2,9 @@
 //!
 //! G. L. Steele, D. Lea and C. H. Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA
 //! 2014). The generator adds a constant to its state for every output and scrambles the sum, so
-//! that its outputs can be computed in any order and neighbouring seeds give unrelated ones. Runs are
-//! repeated bit for bit from their seeds: changing a function here changes every simulated result.
+//! that its outputs can be computed in any order and neighbouring seeds give unrelated ones. Runs
+//! are repeated bit for bit from their seeds: changing a function here changes every simulated
+//! result.
 
 /// The increment of SplitMix64: 2⁶⁴ divided by the golden ratio, made odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
