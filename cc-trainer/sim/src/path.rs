@@ -36,7 +36,8 @@ use timeline::Timeline;
 /// Time in nanoseconds since the scenario's start.
 pub type Nanos = u64;
 
-/// A duration in nanoseconds; one that does not fit becomes the largest time, which nothing reaches.
+/// Converts a duration to nanoseconds. A duration that does not fit becomes the largest time, which
+/// is never reached.
 pub fn nanos(duration: Duration) -> Nanos {
     Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }

@@ -1,10 +1,10 @@
 //! Seeds derived from seeds, by SplitMix64.
 //!
-//! G. L. Steele, D. Lea and C. H. Flood, "Fast Splittable Pseudorandom Number Generators"
-//! (OOPSLA 2014). The generator adds a constant to its state for every output and
-//! scrambles the sum, so that its outputs can be computed in any order and neighbouring
-//! seeds give unrelated ones. Runs are repeated bit for bit from their seeds: changing a
-//! function here changes every simulated result.
+//! G. L. Steele, D. Lea and C. H. Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA
+//! 2014). The generator adds a constant to its state for every output and scrambles the sum, so
+//! that its outputs can be computed in any order and neighbouring seeds give unrelated ones. Runs
+//! are repeated bit for bit from their seeds: changing a function here changes every simulated
+//! result.
 
 /// The increment of SplitMix64: 2⁶⁴ divided by the golden ratio, made odd.
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -20,7 +20,7 @@ pub fn output(seed: u64, n: u64) -> u64 {
 /// A seed derived from a seed and a number, to be folded over several numbers in turn: the first
 /// output of a generator seeded with their sum.
 ///
-/// Only a fold with scrambled seeds keeps its inputs apart: `fold(1, 2)` is `fold(2, 1)`.
+/// Only a fold over scrambled seeds keeps its inputs apart: `fold(1, 2)` is `fold(2, 1)`.
 pub fn fold(seed: u64, number: u64) -> u64 {
     output(seed.wrapping_add(number), 1)
 }

@@ -60,7 +60,7 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// ```
 /// use std::path::Path;
 /// use cc_sim::{scenario, sim::{Control, Simulation}};
-/// |
+///
 /// let text = "[[scenario]]\nname = \"link\"\nrate_mbps = 12\ndelay_ms = 30\nqueue = { bdp = 1 }";
 /// let scenario = scenario::parse(text, Path::new("."))?.remove(0);
 /// let reno = Control::named("reno", 1).expect("a known control");
@@ -154,7 +154,7 @@ impl Simulation {
     /// emulated link.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when the numbers of controls and flows differ.
     pub fn new(scenario: &Scenario, controls: Vec<Control>, seed: u64) -> Self {
         assert_eq!(controls.len(), scenario.flows.len(), "one control per flow");
@@ -198,7 +198,7 @@ impl Simulation {
     /// Creates a simulation that also observes the path as the emulated link does.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when the numbers of controls and flows differ.
     pub fn observed(scenario: &Scenario, controls: Vec<Control>, seed: u64) -> Self {
         let direction = || DirectionObservation::new(scenario.flows.len() + 1);
@@ -256,7 +256,7 @@ impl Simulation {
     /// decisions.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when there is no such flow.
     pub fn learned(&mut self, flow: usize) -> Option<&mut Learned> {
         match &mut self.flows[flow].sender.control {
@@ -269,7 +269,7 @@ impl Simulation {
     /// processes ACKs nor sends.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when there is no such flow.
     pub fn block(&mut self, flow: usize, until: Nanos) {
         self.flows[flow].blocked_until = until;
@@ -279,7 +279,7 @@ impl Simulation {
     /// Returns the totals and the present state of a flow.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when there is no such flow.
     pub fn flow(&self, flow: usize) -> FlowTotals {
         let flow = &self.flows[flow];
@@ -299,7 +299,7 @@ impl Simulation {
     /// Memory that a flow takes at present in bytes, without its packets on the path.
     ///
     /// # Panics
-    /// |
+    ///
     /// Panics when there is no such flow.
     pub fn memory(&self, flow: usize) -> usize {
         let flow = &self.flows[flow];
@@ -314,11 +314,11 @@ impl Simulation {
     pub fn observation(&self) -> Option<Observation> {
         let mut observation = Observation::clone(self.observation.as_deref()?);
         let backlogs = [self.forward.backlog(), self.reverse.backlog()];
-        let ways = [&mut observation.forward, &mut observation.reverse];
-        for (way, (packets, bytes)) in ways.into_iter().zip(backlogs) {
-            way.close(self.now);
-            way.elapsed = Duration::from_nanos(self.now);
-            way.backlog = Volume {
+        let directions = [&mut observation.forward, &mut observation.reverse];
+        for (direction, (packets, bytes)) in directions.into_iter().zip(backlogs) {
+            direction.close(self.now);
+            direction.elapsed = Duration::from_nanos(self.now);
+            direction.backlog = Volume {
                 packets: packets.into(),
                 bytes,
             };
@@ -377,7 +377,7 @@ impl Simulation {
             if self.flows[index].wake > self.now {
                 continue;
             }
-            self.flows[index].on_time(self.now);
+            self.flows[index].on_timer(self.now);
             let recorded = self.flows[index].sender.control.has_record();
             self.settle(index);
             if recorded {
@@ -446,7 +446,7 @@ impl Endpoints {
         ends.min(self.start).min(self.stop)
     }
 
-    fn on_time(&mut self, now: Nanos) {
+    fn on_timer(&mut self, now: Nanos) {
         if self.start <= now {
             self.start = NEVER;
             self.sender.open(now);

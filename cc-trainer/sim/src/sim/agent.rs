@@ -293,7 +293,7 @@ impl AgentDelay {
     /// Checks that the parameters are in range.
     ///
     /// # Errors
-    /// |
+    ///
     /// Returns an error that names the parameter when one is out of range.
     pub fn validate(&self) -> Result<(), String> {
         let check = |name: &str, value: f64, least: f64| {

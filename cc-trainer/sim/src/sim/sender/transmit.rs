@@ -83,17 +83,18 @@ impl Sender {
                 break;
             }
             let (cwnd, in_flight) = (self.cwnd.cwnd, self.board.packets_in_flight());
-            let quota = cwnd.saturating_sub(in_flight);
-            if quota == 0 && !probe {
+            let room = cwnd.saturating_sub(in_flight);
+            if room == 0 && !probe {
                 break;
             }
             let snd_wnd = self.snd_wnd_end.saturating_sub(self.board.snd_nxt());
-            let half_cwnd = quota.min((cwnd / 2).max(1)).max(probe.into());
-            let segments = half_cwnd.min(burst).min(snd_wnd);
+            // At most half the cwnd at once (`tcp_cwnd_test`).
+            let quota = room.min((cwnd / 2).max(1)).max(probe.into());
+            let segments = quota.min(burst).min(snd_wnd);
             if segments == 0 {
                 break;
             }
-            if !probe && quota < burst && self.tso_should_defer(now, quota) {
+            if !probe && room < burst && self.tso_should_defer(now, room) {
                 limited = true;
                 break;
             }
@@ -214,10 +215,10 @@ impl Sender {
     /// Whether to wait for the next ACK, which would make the burst larger
     /// (`tcp_tso_should_defer`).
     #[inline]
-    fn tso_should_defer(&self, now: Nanos, quota: u32) -> bool {
+    fn tso_should_defer(&self, now: Nanos, room: u32) -> bool {
         if self.ca_state >= CaState::Recovery
             || now > self.pacing.wstamp_ns() + RECENT
-            || quota >= self.cwnd.cwnd / DEFER_DIVISOR
+            || room >= self.cwnd.cwnd / DEFER_DIVISOR
             || self.board.packets_out() == 0
         {
             return false;
