@@ -252,8 +252,7 @@ fn the_default_policy_fills_the_link() {
     race.reach("as much as cubic", 8_000_000, |ratio| ratio > 0.8);
     wait_for_half_a_queue(&cubic);
     let [srtt, cubic_srtt] = median_srtts([&rlcc, &cubic]);
-    eprintln!("SRTT {srtt} {cubic_srtt}");
-    assert!(1.5 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
+    assert!(2.0 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
     let status = agent.status();
     assert!(status.policy.starts_with("default: "), "{status}");
     assert_eq!(status.flows[0].mode, "decided");
