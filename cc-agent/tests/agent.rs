@@ -235,9 +235,9 @@ fn the_heuristic_keeps_the_queue_short() {
     assert_eq!(status.agent.answers_invalid, 0);
 }
 
-/// The default policy delivers as much as cubic without filling the queue. How good a trained
-/// policy is, evaluations show, on links like those of its training; this path has no propagation
-/// delay.
+/// The default policy delivers as much as cubic without filling the queue: its srtt here is about
+/// 2 to 7 ms, and cubic's 150 to 190 ms. How good a trained policy is, evaluations show, on links
+/// like those of its training; this path has no propagation delay.
 fn the_default_policy_fills_the_link() {
     let (ours, theirs) = (Bench::new(DEEP), Bench::new(DEEP));
     let agent = ours.agent(&[]);
