@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use cc_core::interface::Interface;
 use cc_core::policy::export::ActorCritic;
-use cc_core::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
+use cc_core::policy::{
+    ActionSelection, Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, State,
+};
 use cc_lab::{Report, median};
 
 /// Batch sizes: the numbers of flows decided at once.
@@ -73,7 +75,7 @@ fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy
     let file = ActorCritic::random(&meta, 1).export(&meta, "Random weights, for measurement only.");
     Ok(OnnxPolicy::from_bytes(
         &file,
-        Some(Serving::Softmax { temperature: 1.0 }),
+        Some(ActionSelection::Softmax { temperature: 1.0 }),
         1,
     )?)
 }

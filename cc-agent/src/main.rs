@@ -11,14 +11,15 @@ fn main() -> ExitCode {
     match cc_agent::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            // Nobody may be reading any more.
+            // Standard error may be closed.
             let _ = writeln!(io::stderr(), "error: {}", in_a_line(&error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The error and its causes, each said once: most errors already say what their cause was.
+/// The error and its causes in one line. A cause is left out when the line already contains its text,
+/// as most errors quote their cause.
 fn in_a_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

@@ -19,7 +19,7 @@ use cc_core::{
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
     status::Snapshot,
 };
-use cc_ebpf::Counter;
+use cc_ebpf::{Counter, Mode};
 use cc_lab::{
     Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, eventually, is_unique_name,
     median, unique_name,
@@ -140,7 +140,7 @@ fn median_srtts(flows: [&Flow; 2]) -> [f64; 2] {
 fn wait_for_decision(agent: &Agent, flow: &Flow, cwnd: u32) {
     let decided = |status: &Snapshot| {
         let view = status.flows.iter().find(|view| view.local == flow.local());
-        view.is_some_and(|view| (view.mode.as_str(), view.cwnd) == ("decided", cwnd))
+        view.is_some_and(|view| (view.mode, view.cwnd) == (Mode::Decided, cwnd))
     };
     wait_for_status(
         agent,
@@ -255,7 +255,7 @@ fn the_default_policy_fills_the_link() {
     assert!(2.0 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
     let status = agent.status();
     assert!(status.policy.starts_with("default: "), "{status}");
-    assert_eq!(status.flows[0].mode, "decided");
+    assert_eq!(status.flows[0].mode, Mode::Decided);
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
     assert_eq!(status.agent.answers_invalid, 0);
 }
@@ -764,7 +764,11 @@ fn a_policy_is_reloaded_while_its_flows_go_on() {
 /// Returns the number of flows for each cwnd that was decided.
 fn flows_by_cwnd(status: &Snapshot) -> BTreeMap<u32, usize> {
     let mut windows = BTreeMap::new();
-    for flow in status.flows.iter().filter(|flow| flow.mode == "decided") {
+    for flow in status
+        .flows
+        .iter()
+        .filter(|flow| flow.mode == Mode::Decided)
+    {
         *windows.entry(flow.cwnd).or_default() += 1;
     }
     windows
@@ -796,16 +800,16 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
         [7, 9],
         "both arms have flows"
     );
-    let trial = wait_for_status(&agent, "flows of both sides counted", |status| {
-        let trial = status.trial.as_ref();
-        trial.is_some_and(|trial| {
-            trial.current_flows.flows + trial.candidate_flows.flows == FLOWS as u64
+    let status = wait_for_status(&agent, "flows of both sides counted", |status| {
+        let canary = status.canary.as_ref();
+        canary.is_some_and(|canary| {
+            canary.incumbent_flows.flows + canary.candidate_flows.flows == FLOWS as u64
         })
     });
-    let trial = trial.trial.expect("it is on");
-    assert_eq!(trial.candidate_flows.flows as usize, windows[&9]);
+    let canary = status.canary.expect("it is on");
+    assert_eq!(canary.candidate_flows.flows as usize, windows[&9]);
     assert_eq!(
-        trial.current_flows.flows as usize,
+        canary.incumbent_flows.flows as usize,
         windows[&7] - 1,
         "the old flow does not count"
     );
@@ -816,7 +820,7 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     let status = wait_for_status(&agent, "all flows were the candidate's", |status| {
         flows_by_cwnd(status) == BTreeMap::from([(9, FLOWS + 1)])
     });
-    assert!(status.trial.is_none() && status.policy.contains("always-9"));
+    assert!(status.canary.is_none() && status.policy.contains("always-9"));
     assert_eq!(status.live_flows, flows.len() + 1);
 }
 
@@ -836,7 +840,7 @@ fn a_candidate_with_invalid_answers_is_withdrawn() {
     ];
     let agent = bench.agent(&arguments);
     let flows: Vec<_> = (0..16).map(|_| bench.connect().sending()).collect();
-    let status = wait_for_status(&agent, "it was withdrawn", |status| status.trial.is_none());
+    let status = wait_for_status(&agent, "it was withdrawn", |status| status.canary.is_none());
     let news = status.news.expect("it says why");
     assert!(
         news.contains("withdrawn") && news.contains("not finite"),
@@ -870,7 +874,7 @@ fn a_candidate_with_more_queueing_delay_is_withdrawn() {
     let mut flows: Vec<(Flow, Bench)> = Vec::new();
     let status = eventually("it was withdrawn", || {
         let status = agent.status();
-        if status.trial.is_none() {
+        if status.canary.is_none() {
             return Some(status);
         }
         let windows = flows_by_cwnd(&status);

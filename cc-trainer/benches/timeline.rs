@@ -27,8 +27,8 @@ use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 use cc_trainer::{
@@ -264,11 +264,11 @@ fn simulated(
     let settings = Learned::settings(interface, Startup::SlowStart);
     let control = Control::Learned(Box::new(Learned::new(settings)));
     let simulation = Simulation::new(link, vec![control], seed);
-    let mut served = Served::new(
+    let mut served = SimulatedAgent::new(
         simulation,
         interface.clone(),
-        Delay::default(),
-        Mode::Asynchronous,
+        AgentDelay::default(),
+        SenderMode::Asynchronous,
         seed,
     );
     let mut random = StdRng::seed_from_u64(seed);

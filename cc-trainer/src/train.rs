@@ -101,8 +101,8 @@ use crate::{
     model::Weights,
     normalise::Normalizer,
     rollout::Rollout,
-    seed,
 };
+use cc_sim::seed;
 
 /// How long the learner waits for rollouts before it checks that the actors are still alive.
 const PATIENCE: Duration = Duration::from_millis(100);

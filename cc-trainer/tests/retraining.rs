@@ -22,8 +22,8 @@ use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
     policy::{
-        Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
-        export::ActorCritic,
+        ActionSelection, Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query,
+        State, export::ActorCritic,
     },
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
@@ -416,11 +416,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
         ),
         (
             "nan",
-            &[
-                "nan/1.parquet",
-                "row 3, column reward: NaN",
-                "leave it out",
-            ],
+            &["nan/1.parquet", "row 3, column reward: NaN", "leave it out"],
         ),
         ("empty", &["empty: no recording there", "*.parquet"]),
         ("missing", &["missing: No such file"]),
@@ -708,7 +704,7 @@ impl Place {
     }
 }
 
-const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
+const SOFTMAX: ActionSelection = ActionSelection::Softmax { temperature: 1.0 };
 
 fn interface() -> Interface {
     Interface {

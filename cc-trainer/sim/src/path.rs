@@ -36,6 +36,11 @@ use timeline::Timeline;
 /// Time in nanoseconds since the scenario's start.
 pub type Nanos = u64;
 
+/// A duration in nanoseconds; one that does not fit becomes the largest time, which nothing reaches.
+pub fn nanos(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
 /// Time of an event that never happens, such as the end of a packet's transmission in an endless
 /// outage.
 const NEVER: Nanos = Nanos::MAX;
@@ -66,7 +71,7 @@ pub enum Cause {
 /// The outcome of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<B> {
-    /// The packet was delivered.
+    /// The packet was delivered to the far end.
     Delivered {
         /// Time at which it is due at the far end.
         at: Nanos,
@@ -77,7 +82,7 @@ pub enum Event<B> {
         /// The packet that was offered.
         packet: Packet<B>,
     },
-    /// The packet was dropped.
+    /// The packet was dropped on the path.
     Dropped {
         /// Time of the drop: at an arrival (policer, queue), or when the packet left the link
         /// (random loss).

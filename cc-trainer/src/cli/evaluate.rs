@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::bail;
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_sim::scenario;
 use cc_testbed::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
@@ -52,7 +52,7 @@ pub(crate) struct EvaluateArgs {
     /// How policies from files select actions: `greedy` (the most probable one), `softmax`
     /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
     #[arg(long, value_name = "HOW")]
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     /// Length of each run, in seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     seconds: Duration,

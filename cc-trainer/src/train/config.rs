@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use cc_core::policy::Serving;
+use cc_core::policy::ActionSelection;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -52,7 +52,7 @@ pub struct Config {
     /// How cc-agent selects actions when it serves the policy file, unless its options say
     /// otherwise; part of the file.
     #[serde(default)]
-    pub serving: Serving,
+    pub serving: ActionSelection,
     /// The environment to learn in.
     pub environment: Environments,
     /// A policy file with the network to begin with. [`model`](Self::model) must have its sizes.
@@ -209,7 +209,7 @@ impl Config {
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
             // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
-            serving: Serving::Softmax { temperature: 1.0 },
+            serving: ActionSelection::Softmax { temperature: 1.0 },
             environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
                 ..recorded::RecordedConfig::default()

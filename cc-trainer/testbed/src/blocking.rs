@@ -15,7 +15,7 @@ use std::{
 
 use cc_core::{
     interface::Interface,
-    policy::{PolicyError, PolicySpec, Serving},
+    policy::{ActionSelection, PolicyError, PolicySpec},
 };
 use cc_ebpf::Startup;
 use serde::Serialize;
@@ -25,27 +25,27 @@ use crate::{
     summary::{Host, table::figure, utc_now},
 };
 use cc_sim::{
-    path::Nanos,
+    path::{Nanos, nanos},
     scenario::Scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
 /// Interval between two samples of the bytes sent.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// Settings of the experiment.
+/// Settings of the experiment: link, policy, delays and number of runs.
 #[derive(Clone, Debug)]
 pub struct Blocking {
     /// The link and its flows; the policy serves those without a scheme.
     pub scenario: Scenario,
-    /// The policy under test.
+    /// Policy that serves the flows without a scheme.
     pub policy: PolicySpec,
     /// How a policy file selects actions; `None` follows the file.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Length of each run in simulated time.
     pub length: Duration,
     /// Delays of decisions, ms. The first one is the reference of the ratios.
@@ -67,7 +67,7 @@ pub struct Results {
     pub command: String,
     /// Host that the runs were made on.
     pub host: Host,
-    /// Name of the scenario.
+    /// Name of the scenario that the flows ran on.
     pub scenario: String,
     /// The policy, as on a command line.
     pub policy: String,
@@ -81,7 +81,7 @@ pub struct Results {
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Whether the sender waits for decisions.
-    pub mode: Mode,
+    pub mode: SenderMode,
     /// Delay of each decision, ms.
     pub delay_ms: f64,
     /// Payload sent by the learned flows, retransmissions included, bytes; `x` is the delay.
@@ -97,7 +97,7 @@ pub struct Row {
     pub sent_over_time: Vec<Spread>,
 }
 
-/// Errors of the experiment.
+/// Errors that prevent or end the experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockingError {
@@ -112,13 +112,16 @@ pub enum BlockingError {
     /// All flows of the scenario have a scheme of their own.
     #[error("every flow of `{scenario}` has a scheme of its own: the policy has none to serve")]
     NothingToServe {
-        /// Name of the scenario.
+        /// Name of the scenario without a flow for the policy.
         scenario: String,
     },
     /// The simulator does not implement the scheme of a flow.
-    #[error("a flow of `{scenario}` runs {scheme}; the simulator has {}", Control::NAMES.join(", "))]
+    #[error(
+        "a flow of `{scenario}` runs {scheme}; the simulator has {}",
+        Control::NAMES.join(", ")
+    )]
     Scheme {
-        /// Name of the scenario.
+        /// Name of the scenario that has this flow.
         scenario: String,
         /// Scheme that the flow names.
         scheme: String,
@@ -135,7 +138,7 @@ pub enum BlockingError {
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,
@@ -168,10 +171,10 @@ impl Blocking {
             }
         }
         let mut rows = Vec::new();
-        for mode in [Mode::Blocking, Mode::Asynchronous] {
+        for mode in [SenderMode::Blocking, SenderMode::Asynchronous] {
             let mut first = None;
             for &ms in &self.delays_ms {
-                let delay = Delay::Fixed { ms };
+                let delay = AgentDelay::Fixed { ms };
                 delay.validate().map_err(BlockingError::Delay)?;
                 let transfers: Result<Vec<_>, _> = (1..=self.runs)
                     .map(|seed| self.run(mode, delay, seed, stop))
@@ -195,8 +198,8 @@ impl Blocking {
 
     fn run(
         &self,
-        mode: Mode,
-        delay: Delay,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
         stop: &AtomicBool,
     ) -> Result<Transfer, BlockingError> {
@@ -209,7 +212,7 @@ impl Blocking {
             })?;
         let learned = self.learned()?;
         let mut served = self.served(policy.interface(), mode, delay, seed)?;
-        let total = |served: &Served, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
+        let total = |served: &SimulatedAgent, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
             let flows = learned.iter();
             flows.map(|&flow| of(&served.simulation().flow(flow))).sum()
         };
@@ -232,12 +235,12 @@ impl Blocking {
 
     fn served(
         &self,
-        environment: &Interface,
-        mode: Mode,
-        delay: Delay,
+        interface: &Interface,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
-    ) -> Result<Served, BlockingError> {
-        let settings = Learned::settings(environment, Startup::SlowStart);
+    ) -> Result<SimulatedAgent, BlockingError> {
+        let settings = Learned::settings(interface, Startup::SlowStart);
         let control = |(number, scheme): (u64, Option<&str>)| match scheme {
             None => Ok(Control::Learned(Box::new(Learned::new(settings)))),
             Some(name) => Control::named(name, seed.wrapping_add(number)).ok_or_else(|| {
@@ -254,16 +257,22 @@ impl Blocking {
             .map(|flow| flow.scheme.as_deref());
         let controls: Result<Vec<_>, _> = (0..).zip(schemes).map(control).collect();
         let simulation = Simulation::new(&self.scenario, controls?, seed);
-        Ok(Served::new(
+        Ok(SimulatedAgent::new(
             simulation,
-            environment.clone(),
+            interface.clone(),
             delay,
             mode,
             seed,
         ))
     }
 
-    fn row(&self, mode: Mode, delay_ms: f64, transfers: &[Transfer], first: Option<f64>) -> Row {
+    fn row(
+        &self,
+        mode: SenderMode,
+        delay_ms: f64,
+        transfers: &[Transfer],
+        first: Option<f64>,
+    ) -> Row {
         let spread = |x: f64, of: &dyn Fn(&Transfer) -> u64| {
             let values: Vec<f64> = transfers
                 .iter()
@@ -311,7 +320,7 @@ impl Blocking {
     /// Time of a sample in ns; the last one is the end of the run.
     fn time(&self, sample: usize) -> Nanos {
         let time = SAMPLE.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX));
-        u64::try_from(time.min(self.length).as_nanos()).unwrap_or(Nanos::MAX)
+        nanos(time.min(self.length))
     }
 }
 
@@ -334,7 +343,7 @@ impl Results {
             least: point.least / 1e6,
             greatest: point.greatest / 1e6,
         };
-        let panel = |(mode, title): (Mode, &str)| Panel {
+        let panel = |(mode, title): (SenderMode, &str)| Panel {
             title: title.to_owned(),
             curves: self
                 .rows
@@ -355,8 +364,8 @@ impl Results {
             y: "sent, MB".to_owned(),
             floor: None,
             panels: [
-                (Mode::Blocking, "the sender waits for decisions"),
-                (Mode::Asynchronous, "it goes on meanwhile"),
+                (SenderMode::Blocking, "the sender waits for decisions"),
+                (SenderMode::Asynchronous, "it goes on meanwhile"),
             ]
             .map(panel)
             .into(),
@@ -366,13 +375,14 @@ impl Results {
     /// Formats one row per mode and delay, in Markdown.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, MB | decisions |\n\
+            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, \
+             MB | decisions |\n\
              |---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
             let mode = match row.mode {
-                Mode::Asynchronous => "goes on",
-                Mode::Blocking => "waits",
+                SenderMode::Asynchronous => "goes on",
+                SenderMode::Blocking => "waits",
             };
             let mb = |bytes: f64| figure(bytes / 1e6);
             // Writing to a string cannot fail.
@@ -417,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sends_less_and_who_goes_on_sends_as_much() {
+    fn a_blocking_sender_sends_less_and_any_other_as_much() {
         // Its BDP is 20 segments: there is a queue, but none that would last for 50 ms.
         let blocking = blocking("rate_mbps = 12\ndelay_ms = 10", PolicySpec::Fixed(22));
         let results = measure(&blocking).expect("two runs each");
@@ -427,9 +437,9 @@ mod tests {
                 .expect("was measured")
         };
         let (free, half, most) = (
-            row(Mode::Blocking, 0.0),
-            row(Mode::Blocking, 50.0),
-            row(Mode::Blocking, 90.0),
+            row(SenderMode::Blocking, 0.0),
+            row(SenderMode::Blocking, 50.0),
+            row(SenderMode::Blocking, 90.0),
         );
         assert_eq!(free.ratio, 1.0);
         assert!(
@@ -437,10 +447,10 @@ mod tests {
             "{half:?} {most:?}"
         );
         for delay in [0.0, 50.0, 90.0] {
-            let row = row(Mode::Asynchronous, delay);
+            let row = row(SenderMode::Asynchronous, delay);
             assert!((row.ratio - 1.0).abs() < 0.02, "{row:?}");
         }
-        assert_eq!(row(Mode::Asynchronous, 0.0).sent.mean, free.sent.mean);
+        assert_eq!(row(SenderMode::Asynchronous, 0.0).sent.mean, free.sent.mean);
         // One point at 0 and at every half second, and one at the end.
         assert_eq!(free.sent_over_time.len(), 11);
         assert_eq!(
@@ -453,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_files() {
+    fn results_are_written_to_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut blocking = blocking("rate_mbps = 5\ndelay_ms = 10", PolicySpec::Random);
         blocking.length = Duration::from_secs(1);
@@ -470,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_named() {
+    fn unusable_settings_are_named_in_errors() {
         let link = "rate_mbps = 5\ndelay_ms = 10\n";
         let missing = PolicySpec::Onnx("no/such.onnx".into());
         for (link, policy, delays_ms, runs, message) in [
@@ -510,7 +520,8 @@ mod tests {
                 "every flow of `link` has a scheme of its own",
             ),
             (
-                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \"vegas\"",
+                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \
+                 \"vegas\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,

@@ -8,7 +8,7 @@ use rand_distr::StandardNormal;
 
 use crate::scenario;
 
-use super::{NEVER, Nanos};
+use super::{Nanos, nanos};
 
 /// Computes when packets that have left the link arrive at the far end.
 #[derive(Debug)]
@@ -52,23 +52,20 @@ impl Propagation {
             .map(|change| (change.at, change.delay));
         let mut steps: Vec<Step> = Vec::new();
         for (at, delay) in later.rev().chain([(Duration::ZERO, model.delay.base)]) {
-            let delay = nanoseconds(delay);
+            let delay = nanos(delay);
             let least = steps.last().map_or(delay, |later| later.least.min(delay));
             steps.push(Step {
-                at: nanoseconds(at),
+                at: nanos(at),
                 delay,
                 least,
             });
         }
         let flow = |&extra: &Duration| FlowPropagation {
-            extra_delay: nanoseconds(extra),
+            extra_delay: nanos(extra),
             latest: 0,
         };
         Self {
-            aggregation: model
-                .aggregation
-                .map(nanoseconds)
-                .filter(|&period| period > 0),
+            aggregation: model.aggregation.map(nanos).filter(|&period| period > 0),
             steps,
             jitter: model.delay.jitter.as_nanos() as f64,
             random,
@@ -117,8 +114,4 @@ impl Propagation {
             None => departed,
         }
     }
-}
-
-fn nanoseconds(duration: Duration) -> Nanos {
-    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }

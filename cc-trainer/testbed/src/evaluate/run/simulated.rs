@@ -19,11 +19,11 @@ use crate::{
     summary::{DecisionDelay, Run, Series, Validity},
 };
 use cc_sim::{
-    path::{Nanos, Observation},
+    path::{Observation, nanos},
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
@@ -36,9 +36,9 @@ pub(super) fn run(
     let Policies {
         mut policies,
         of_flow,
-        environment,
+        interface,
     } = Policies::of(setup)?;
-    let settings = Learned::settings(&environment, Startup::SlowStart);
+    let settings = Learned::settings(&interface, Startup::SlowStart);
     let control = |(flow, policy): (usize, &Option<usize>)| match policy {
         Some(_) => Ok(Control::Learned(Box::new(Learned::new(settings)))),
         None => {
@@ -50,11 +50,11 @@ pub(super) fn run(
     };
     let controls: Result<Vec<_>, _> = of_flow.iter().enumerate().map(control).collect();
     let simulation = Simulation::observed(setup.scenario, controls?, setup.seed);
-    let mut served = Served::new(
+    let mut served = SimulatedAgent::new(
         simulation,
-        environment,
-        Delay::MEASURED,
-        Mode::Asynchronous,
+        interface,
+        AgentDelay::MEASURED,
+        SenderMode::Asynchronous,
         setup.seed,
     );
     let mut ends: Vec<_> = setup.flows.iter().map(|_| FlowEnd::default()).collect();
@@ -94,7 +94,7 @@ struct Policies {
     /// Index of each flow's policy; `None` for a flow without one.
     of_flow: Vec<Option<usize>>,
     /// The interface that all of the policies share.
-    environment: Interface,
+    interface: Interface,
 }
 
 impl Policies {
@@ -122,18 +122,18 @@ impl Policies {
                 }
             };
             if policies[place].interface() != policies[0].interface() {
-                return Err(RunError::Environments {
+                return Err(RunError::Interfaces {
                     one: names[0].to_owned(),
                     other: name.to_owned(),
                 });
             }
             of_flow.push(Some(place));
         }
-        let environment = policies.first().map(|policy| policy.interface().clone());
+        let interface = policies.first().map(|policy| policy.interface().clone());
         Ok(Self {
             policies,
             of_flow,
-            environment: environment.unwrap_or_default(),
+            interface: interface.unwrap_or_default(),
         })
     }
 }
@@ -153,7 +153,13 @@ fn moments(setup: &Setup<'_>) -> Vec<Duration> {
 }
 
 /// Samples both ends of a flow while it runs.
-fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &mut FlowEnd) {
+fn look(
+    served: &SimulatedAgent,
+    setup: &Setup<'_>,
+    number: usize,
+    at: Duration,
+    end: &mut FlowEnd,
+) {
     let flow = &setup.flows[number];
     if at <= flow.start || at > flow.stop {
         return;
@@ -170,12 +176,12 @@ fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &m
     }
 }
 
-fn observation(served: &Served) -> Observation {
+fn observation(served: &SimulatedAgent) -> Observation {
     let observation = served.simulation().observation();
     observation.expect("it was made to be observed")
 }
 
-fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
+fn decision_delay(served: &SimulatedAgent, flow: usize) -> Option<DecisionDelay> {
     let view = served.view(flow).filter(|view| view.decisions > 0)?;
     Some(DecisionDelay {
         decisions: view.decisions,
@@ -183,8 +189,4 @@ fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
         p99_us: view.decision_delay_p99_ms * 1e3,
         max_us: view.decision_delay_max_ms * 1e3,
     })
-}
-
-fn nanos(time: Duration) -> Nanos {
-    u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }
