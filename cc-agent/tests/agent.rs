@@ -235,9 +235,9 @@ fn the_heuristic_keeps_the_queue_short() {
     assert_eq!(status.agent.answers_invalid, 0);
 }
 
-/// The default policy delivers as much as cubic without filling the queue. How good a trained
-/// policy is, evaluations show, on links like those of its training; this path has no propagation
-/// delay.
+/// The default policy delivers as much as cubic without filling the queue: its srtt here is about
+/// 2 to 7 ms, and cubic's 150 to 190 ms. How good a trained policy is, evaluations show, on links
+/// like those of its training; this path has no propagation delay.
 fn the_default_policy_fills_the_link() {
     let (ours, theirs) = (Bench::new(DEEP), Bench::new(DEEP));
     let agent = ours.agent(&[]);
@@ -252,8 +252,7 @@ fn the_default_policy_fills_the_link() {
     race.reach("as much as cubic", 8_000_000, |ratio| ratio > 0.8);
     wait_for_half_a_queue(&cubic);
     let [srtt, cubic_srtt] = median_srtts([&rlcc, &cubic]);
-    eprintln!("SRTT {srtt} {cubic_srtt}");
-    assert!(1.5 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
+    assert!(2.0 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
     let status = agent.status();
     assert!(status.policy.starts_with("default: "), "{status}");
     assert_eq!(status.flows[0].mode, Mode::Decided);
