@@ -5,6 +5,7 @@ use std::{
     process::ExitCode,
 };
 
+use cc_core::error_chain;
 use clap::Parser;
 
 fn main() -> ExitCode {
@@ -12,21 +13,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             // Nobody may be reading any more.
-            let _ = writeln!(io::stderr(), "error: {}", in_a_line(&error));
+            let _ = writeln!(io::stderr(), "error: {}", error_chain(&*error));
             ExitCode::FAILURE
         }
     }
-}
-
-/// The error and its causes, each said once: most errors already say what their cause was.
-fn in_a_line(error: &anyhow::Error) -> String {
-    let mut line = String::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !line.contains(&cause) {
-            let separator = if line.is_empty() { "" } else { ": " };
-            line.push_str(separator);
-            line.push_str(&cause);
-        }
-    }
-    line
 }

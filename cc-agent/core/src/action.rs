@@ -20,7 +20,17 @@ pub const MAX_ACTIONS: usize = 64;
 /// An ordered list of actions; a policy's output `i` stands for action `i`.
 ///
 /// Parsed from and displayed as `0,/2,-10,+10,*2`; serde uses the same string. The first action is
-/// always [`Action::Hold`]: padding and "nothing decided yet" are written as action 0.
+/// always [`Action::Hold`], because observations are padded with action 0.
+///
+/// ```
+/// use cc_core::action::{ActionSpace, CwndBounds};
+///
+/// let actions: ActionSpace = "0,/2,-10,+10,*2".parse()?;
+/// let bounds = CwndBounds { min: 2, max: 2000 };
+/// assert_eq!(actions.apply(4, 30, bounds), 60);
+/// assert_eq!(actions.apply(2, 5, bounds), 2, "clamped");
+/// # Ok::<(), cc_core::action::ActionError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ActionSpace {
@@ -240,7 +250,7 @@ pub struct CwndBounds {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ActionError {
-    /// Nothing but white space.
+    /// The list is empty or nothing but white space.
     #[error(
         "the action list is empty; write at least the no-op `0`, for example `0,/2,-10,+10,*2`"
     )]
@@ -253,7 +263,7 @@ pub enum ActionError {
         /// The first token, as understood.
         token: String,
     },
-    /// A token that is no action.
+    /// A token is not an action.
     #[error("action {position}, `{token}`: {reason}")]
     Token {
         /// The token without the white space around it.
@@ -263,10 +273,10 @@ pub enum ActionError {
         /// What is wrong with it.
         reason: TokenError,
     },
-    /// More than [`MAX_ACTIONS`].
+    /// The list has more than [`MAX_ACTIONS`] actions.
     #[error("{count} actions are too many; use at most {MAX_ACTIONS}")]
     TooMany {
-        /// How many there were.
+        /// Number of actions in the list.
         count: usize,
     },
 }
@@ -275,10 +285,10 @@ pub enum ActionError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// Nothing between two commas.
+    /// There is nothing between two commas.
     #[error("nothing stands between the commas; remove one or write an action such as `+10`")]
     Empty,
-    /// An operator alone.
+    /// An operator has no number after it.
     #[error("the number is missing; write it right after the operator, for example `*1.5`")]
     NoNumber,
     /// Not a finite number greater than zero.
@@ -286,10 +296,10 @@ pub enum TokenError {
         "what follows the operator must be a positive finite number, for example `/2` or `*1.5`"
     )]
     Number,
-    /// Something else than `+`, `-`, `*`, `/`.
+    /// The token begins with something else than `+`, `-`, `*` or `/`.
     #[error("unknown operator `{operator}`; use one of + - * / and a number, or `0` for the no-op")]
     Operator {
-        /// The token's first character.
+        /// The character where an operator should be.
         operator: char,
     },
 }
@@ -469,7 +479,11 @@ mod tests {
         /// The nearest action is the one that was applied, or an earlier one that leads to the
         /// same cwnd.
         #[test]
-        fn an_action_is_nearest_to_itself(space in any_space(), index in 0..MAX_ACTIONS, from in 1..100_000u32) {
+        fn an_action_is_nearest_to_itself(
+            space in any_space(),
+            index in 0..MAX_ACTIONS,
+            from in 1..100_000u32,
+        ) {
             let bounds = CwndBounds { min: 2, max: 2_000 };
             let to = space.apply(index, from, bounds);
             let nearest = space.nearest(from, to, bounds);

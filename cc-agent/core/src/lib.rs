@@ -8,6 +8,8 @@
 pub mod action;
 pub mod agent;
 pub mod canary;
+pub mod durable;
+mod error_chain;
 pub mod flows;
 pub mod foreign;
 pub mod interface;
@@ -18,4 +20,5 @@ pub mod rows;
 mod served;
 pub mod status;
 
+pub use error_chain::error_chain;
 pub use served::ServedPolicy;

@@ -5,9 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cc_core::durable::ReplaceError;
+
 use super::{checkpoint::CheckpointError, config::ConfigError};
 use crate::{
-    durable::ReplaceError,
     environment::{network, recorded},
     learner::Diverged,
     model::DeviceError,

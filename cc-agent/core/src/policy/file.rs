@@ -1,4 +1,4 @@
-//! Decodes a policy file and checks all that can be checked before any of it is run.
+//! Decodes a policy file, and checks all that can be checked before any of its graph is run.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::meta::{MetaError, PolicyMeta, Summary};
 /// The key of the metadata entry that holds the [`PolicyMeta`] as JSON.
 pub const META_KEY: &str = "rlcc";
 
-/// The largest file taken: 256 MiB.
+/// Size limit of policy files: 256 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The versions of the standard operators that the engine is tested against.
@@ -169,7 +169,7 @@ impl PolicyFile {
         &self.summary.meta
     }
 
-    /// The file at a glance.
+    /// The file's metadata, sizes and hash.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -185,21 +185,21 @@ pub enum FileError {
     /// A tensor's values are in another file.
     #[error("tensor `{tensor}` keeps its values outside the file; export the policy as one file")]
     External {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
-    /// The engine cannot run it.
+    /// The engine cannot run the graph.
     #[error("the engine cannot run it: {reason}; export the policy again")]
     Engine {
-        /// In the engine's words.
+        /// The error of the engine.
         reason: String,
     },
     /// The graph's values do not fit together.
     #[error("value `{value}` is {problem}; export the policy again")]
     Graph {
-        /// The value's name.
+        /// Name of the value in the graph.
         value: String,
-        /// What is wrong with it.
+        /// What is wrong with it, to complete the message.
         problem: &'static str,
     },
     /// The metadata entry is wrong.
@@ -211,51 +211,51 @@ pub enum FileError {
          export it with cc-trainer"
     )]
     NoMeta,
-    /// There is no graph.
+    /// The file has no graph.
     #[error("the file holds no ONNX graph; it is empty or of another kind")]
     NoGraph,
     /// An operator or another means that policies may not use.
     #[error("{what} is not supported in a policy; export it with other operators")]
     Operator {
-        /// The operator, where it is.
+        /// The operator, and where it is used.
         what: String,
     },
     /// The operators are of a version that the engine does not know.
     #[error("the standard operators are of version {found}; expected 9 to 18 (13 is usual)")]
     Opset {
-        /// The version, or what stands instead of one.
+        /// The version, or what the file has instead of one.
         found: String,
     },
     /// An input or output is not what the metadata ask for.
     #[error("{port} is {found}; its metadata ask for {expected}")]
     Port {
-        /// The input or output.
+        /// The input or output, by its name.
         port: String,
-        /// Its name, type or shape.
+        /// Its name, type or shape in the graph.
         found: String,
-        /// What it should be.
+        /// The name, type or shape that the metadata ask for.
         expected: String,
     },
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// A tensor's shape, type and data disagree.
     #[error("tensor `{tensor}` {problem}; the file is damaged, export it again")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// What is wrong with it, to complete the message.
         problem: String,
     },
-    /// Larger than a policy may be.
+    /// The file is larger than 256 MiB.
     #[error("the file has {bytes} bytes; expected at most {MAX_BYTES}")]
     TooLarge {
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
     },
 }
@@ -590,7 +590,7 @@ mod tests {
             "kind          heuristic (set by hand, not trained)",
             "observation   220 values: features version 1, the last 20 decisions",
             "actions       0,/2,-10,+10,*2",
-            "cwnd          2 to 2000 packets",
+            "cwnd          2 to 2000 segments",
             "file          ",
             "  origin: weights set by hand",
         ] {
