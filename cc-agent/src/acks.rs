@@ -1,4 +1,5 @@
-//! Per-ACK records, written as CSV by a thread of their own: a slow disk loses records, never time.
+//! Per-ACK records, written as CSV by a thread of their own, so that a slow disk loses records instead
+//! of delaying the event loop.
 
 use std::{
     fs::File,
@@ -12,17 +13,17 @@ use bytes::Bytes;
 use cc_ebpf::{AckRecord, Feature, Record};
 use tracing::warn;
 
-/// Batches that may wait for the disk.
+/// Batches of records that may wait for the disk; further ones are lost and counted.
 const BACKLOG: usize = 256;
 
-/// Writes ACK records. Dropping it writes what is waiting.
+/// The writer of a CSV file of ACK records. Dropping it writes the records that wait.
 pub struct AckWriter {
     batches: Option<SyncSender<Vec<Bytes>>>,
     thread: Option<thread::JoinHandle<()>>,
     lost: u64,
 }
 
-/// The file cannot be written.
+/// The error of a CSV file that cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}; choose another place with --per-ack-file")]
 pub struct AckWriterError {
@@ -31,7 +32,11 @@ pub struct AckWriterError {
 }
 
 impl AckWriter {
-    /// Creates the file; one that exists is replaced.
+    /// Creates the file and starts the thread. A file that exists is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be created.
     pub fn create(path: &Path) -> Result<Self, AckWriterError> {
         let fail = |source| AckWriterError {
             path: path.into(),
@@ -59,7 +64,7 @@ impl AckWriter {
         })
     }
 
-    /// Hands records over, or counts them as lost when the disk is behind.
+    /// Hands records to the thread, or counts them as lost when the disk is behind.
     pub fn write(&mut self, records: Vec<Bytes>) {
         let Some(batches) = &self.batches else { return };
         if let Err(TrySendError::Full(records) | TrySendError::Disconnected(records)) =
@@ -83,7 +88,7 @@ impl Drop for AckWriter {
         }
         if self.lost > 0 {
             warn!(
-                "{} ACK records were lost, as the disk was behind",
+                "{} ACK records were lost because the disk was behind",
                 self.lost
             );
         }
@@ -127,7 +132,7 @@ mod tests {
     use cc_ebpf::Header;
 
     #[test]
-    fn a_line_an_ack() {
+    fn one_line_per_ack() {
         let mut record = AckRecord::zeroed();
         record.header = Header::of::<AckRecord>(4, 2, 99);
         record.features[19] = 1;
@@ -149,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_named() {
+    fn an_error_names_the_file() {
         let error = AckWriter::create(Path::new("/no/such/place.csv"))
             .err()
             .expect("refused");

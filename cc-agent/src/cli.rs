@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::{config::RunOptions, kernel::host, logging, observe::ObserveOptions, serve, view};
+use crate::{kernel::host, logging, observe::ObserveOptions, options::RunOptions, serve, view};
 use cc_client::fetch;
 use cc_core::{
     policy::PolicyFile,
@@ -25,40 +25,43 @@ use cc_core::{
 #[command(name = "cc-agent", version)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Subcommands,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Subcommands {
     /// Register the congestion control and serve its flows until Ctrl-C.
     Run(RunArgs),
-    /// Watch the flows of other congestion controls, and record them like our own, without changing anything.
+    /// Watch the flows of other congestion controls, and record them as `run` records its own,
+    /// without changing anything.
     Observe(Box<ObserveOptions>),
-    /// Say whether this host supports it: each need, and the remedy. Exits 0 when it does.
+    /// Report what this host lacks to run the agent, with the remedies. Exits with 0 when it lacks
+    /// nothing.
     Check(Format),
-    /// Print what a running agent does.
+    /// Print the state of a running agent.
     Status(Running),
-    /// Watch a running agent.
+    /// Show the state of a running agent as a live view.
     Top(Running),
-    /// Have a running agent serve another policy file from now on; its flows go on as they are.
+    /// Make a running agent serve another policy file. Its flows go on without a break.
     ///
-    /// With --canary the file gets a share of the new flows first: `promote` and `withdraw` end that trial.
+    /// With --canary the file is a candidate, which first decides for a share of the new flows;
+    /// `promote` and `withdraw` end the canary.
     Reload {
-        /// The policy.
+        /// The policy file.
         file: PathBuf,
-        /// Only for this share of the new flows, in percent, beside the current policy.
+        /// Share of the new flows that the file decides for as a candidate, in percent.
         #[arg(long, value_name = "PERCENT")]
         canary: Option<f64>,
         #[command(flatten)]
-        place: Place,
+        agent: AgentOptions,
     },
-    /// Have a running agent serve the candidate of its trial to all flows.
-    Promote(Place),
-    /// Have a running agent end the trial of its candidate.
-    Withdraw(Place),
-    /// Say what a policy file is: its observation, actions, sizes and provenance.
+    /// Make a running agent serve the candidate of its canary to all flows.
+    Promote(AgentOptions),
+    /// Make a running agent end its canary and serve the incumbent policy to all flows.
+    Withdraw(AgentOptions),
+    /// Describe a policy file: its observation, actions, sizes and provenance.
     Inspect {
-        /// The policy.
+        /// The policy file.
         file: PathBuf,
         #[command(flatten)]
         format: Format,
@@ -67,7 +70,7 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct RunArgs {
-    /// Read options from a TOML file; the command line wins over it.
+    /// Read options from a TOML file. Options of the command line take precedence.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -84,23 +87,23 @@ struct Format {
 #[derive(Args, Debug)]
 struct Running {
     #[command(flatten)]
-    place: Place,
+    agent: AgentOptions,
     #[command(flatten)]
     format: Format,
 }
 
-/// Which agent.
+/// The running agent that is meant.
 #[derive(Args, Debug)]
-struct Place {
-    /// Name of its congestion control.
+struct AgentOptions {
+    /// Name of the congestion control that the agent serves.
     #[arg(long, default_value = "rlcc")]
     name: String,
-    /// Its socket, where it is not the usual one.
+    /// Socket of the agent [default: /run/cc-agent/NAME.sock].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }
 
-impl Place {
+impl AgentOptions {
     fn socket(&self) -> PathBuf {
         self.socket
             .clone()
@@ -109,22 +112,26 @@ impl Place {
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the command and returns the exit status of the process.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error that ended the command. Its sources are in its chain.
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
-            Command::Run(arguments) => run(arguments),
-            Command::Observe(options) => observe(*options),
-            Command::Check(format) => check(&format),
-            Command::Status(running) => show(&running),
-            Command::Top(running) => top(&running),
-            Command::Reload {
+            Subcommands::Run(arguments) => run(arguments),
+            Subcommands::Observe(options) => observe(*options),
+            Subcommands::Check(format) => check(&format),
+            Subcommands::Status(running) => show(&running),
+            Subcommands::Top(running) => top(&running),
+            Subcommands::Reload {
                 file,
                 canary,
-                place,
-            } => reload(&file, canary, &place),
-            Command::Promote(place) => tell(&place, status::Command::Promote),
-            Command::Withdraw(place) => tell(&place, status::Command::Withdraw),
-            Command::Inspect { file, format } => inspect(&file, &format),
+                agent,
+            } => reload(&file, canary, &agent),
+            Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
+            Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
+            Subcommands::Inspect { file, format } => inspect(&file, &format),
         }
     }
 }
@@ -165,19 +172,19 @@ fn check(format: &Format) -> anyhow::Result<ExitCode> {
 }
 
 fn show(running: &Running) -> anyhow::Result<ExitCode> {
-    print(&running.format, &fetch(&running.place.socket())?)?;
+    print(&running.format, &fetch(&running.agent.socket())?)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn top(running: &Running) -> anyhow::Result<ExitCode> {
-    let socket = running.place.socket();
+    let socket = running.agent.socket();
     fetch(&socket)?;
     view::run(|| fetch(&socket).ok().map(Arc::new), || false)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn reload(file: &Path, canary: Option<f64>, place: &Place) -> anyhow::Result<ExitCode> {
-    // The agent may have another working directory.
+fn reload(file: &Path, canary: Option<f64>, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+    // The agent's working directory may be another one.
     let file = file
         .canonicalize()
         .with_context(|| format!("{}", file.display()))?;
@@ -185,11 +192,11 @@ fn reload(file: &Path, canary: Option<f64>, place: &Place) -> anyhow::Result<Exi
         Some(percent) => status::Command::StartCanary { file, percent },
         None => status::Command::Reload { file },
     };
-    tell(place, command)
+    send(agent, command)
 }
 
-fn tell(place: &Place, command: status::Command) -> anyhow::Result<ExitCode> {
-    let outcome = cc_client::command(&place.socket(), command)?;
+fn send(agent: &AgentOptions, command: status::Command) -> anyhow::Result<ExitCode> {
+    let outcome = cc_client::command(&agent.socket(), command)?;
     write(&outcome)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -214,7 +221,7 @@ fn print<T: serde::Serialize + std::fmt::Display>(
 
 fn write(text: &str) -> anyhow::Result<()> {
     match writeln!(io::stdout(), "{text}") {
-        // A reader that has seen enough, such as head.
+        // The reader, such as head, has closed the pipe.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         outcome => outcome.context("writing to standard output"),
     }

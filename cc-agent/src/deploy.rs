@@ -1,6 +1,7 @@
-//! Which policies an agent serves: how they are loaded, and what one must share with those that run.
+//! Loading the policies that an agent serves, and the settings that policies served by one datapath
+//! must share.
 
-use crate::record::Run;
+use crate::recording_setup::RecordingSession;
 use cc_core::{
     ServedPolicy,
     canary::GuardRails,
@@ -9,35 +10,36 @@ use cc_core::{
 };
 
 /// A policy, ready to decide.
-pub struct Loaded {
-    /// It.
+pub struct LoadedPolicy {
+    /// The policy itself.
     pub policy: Box<dyn Policy>,
-    /// Where it came from.
+    /// The name that it was loaded by, by which it can be loaded again.
     pub spec: PolicySpec,
-    /// It in a line.
+    /// One-line description for logs and `status`.
     pub text: String,
-    /// It in recordings: SHA-256 of its file, or its name.
+    /// Identifier written to recordings: SHA-256 of the file in hexadecimal digits, or the spec for
+    /// a policy that has no file.
     pub name: String,
 }
 
-/// A candidate, and how it is tried.
-pub struct Canary {
+/// A candidate to start with, from `--candidate` and `--canary`.
+pub struct CanarySettings {
     /// The candidate.
-    pub candidate: Loaded,
+    pub candidate: LoadedPolicy,
     /// Its share of the new flows, percent.
     pub percent: f64,
-    /// What it must not breach.
+    /// The guard rails whose breach withdraws it.
     pub rails: GuardRails,
 }
 
-/// Loads policies, all in the same way.
+/// Loads policies, all with the same options.
 #[derive(Clone, Debug)]
-pub struct Loader {
-    /// What policies without a file work in.
+pub struct PolicyLoader {
+    /// The interface of policies that have no file; a file brings its own.
     pub interface: Interface,
-    /// How files are served, if not as they ask for themselves.
+    /// How a file's actions are selected; `None` leaves it to the file.
     pub serving: Option<ActionSelection>,
-    /// Of every random choice.
+    /// Seed of the random numbers by which actions are sampled.
     pub seed: u64,
 }
 
@@ -45,45 +47,46 @@ pub struct Loader {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeployError {
-    /// It cannot be used at all.
+    /// The policy cannot be used by any agent.
     #[error("policy {policy}: {source}")]
     Policy {
-        /// The policy.
+        /// The policy that was to be loaded.
         policy: PolicySpec,
-        /// Why.
+        /// What is wrong with it.
         source: PolicyError,
     },
-    /// It was made for another datapath than the one that runs.
+    /// The policy was made for other datapath settings than those that are in use.
     #[error(
-        "policy {policy} was made for {field} {found}, but the running agent has {running}, which holds for all \
-         flows at once: start an agent with that policy instead"
+        "policy {policy} was made for {field} {found}, but the running agent has {running}, which \
+         holds for all flows at once: start an agent with that policy instead"
     )]
     Misfit {
-        /// The policy.
+        /// The policy that was to be loaded.
         policy: PolicySpec,
-        /// The setting of its environment.
+        /// Name of the setting in the policy's interface.
         field: &'static str,
-        /// Its value there.
+        /// Value that the policy was made for.
         found: String,
-        /// Its value in the running agent.
+        /// Value in the running agent.
         running: String,
     },
 }
 
-impl Loader {
+impl PolicyLoader {
     /// Loads a policy.
     ///
     /// # Errors
     ///
-    /// [`DeployError::Policy`].
-    pub fn load(&self, spec: &PolicySpec) -> Result<Loaded, DeployError> {
+    /// Returns [`DeployError::Policy`] when the file cannot be read or is refused, or when the
+    /// interface does not fit the policy.
+    pub fn load(&self, spec: &PolicySpec) -> Result<LoadedPolicy, DeployError> {
         let policy = spec
             .load(&self.interface, self.serving, self.seed)
             .map_err(|source| DeployError::Policy {
                 policy: spec.clone(),
                 source,
             })?;
-        Ok(Loaded {
+        Ok(LoadedPolicy {
             spec: spec.clone(),
             text: describe(spec, policy.file()),
             name: policy
@@ -93,16 +96,18 @@ impl Loader {
         })
     }
 
-    /// Loads a policy that is to decide for flows of a datapath that runs already.
+    /// Loads a policy for flows of a datapath that is already registered with the settings of
+    /// `running`.
     ///
     /// # Errors
     ///
-    /// Also when it was made for other windows, another minimum-RTT filter or another pacing than `running`.
+    /// Returns an error when the policy cannot be loaded, and [`DeployError::Misfit`] when its
+    /// window length, minimum-RTT filter or pacing differs from that of `running`.
     pub fn load_beside(
         &self,
         spec: &PolicySpec,
         running: &Interface,
-    ) -> Result<Loaded, DeployError> {
+    ) -> Result<LoadedPolicy, DeployError> {
         let loaded = self.load(spec)?;
         let found = loaded.policy.interface();
         let pacing = |interface: &Interface| {
@@ -135,12 +140,17 @@ impl Loader {
     }
 }
 
-impl Loaded {
-    /// It, as the agent's core knows it; with the header of its rows where `run` is recorded.
-    pub fn served(&self, run: Option<&Run>) -> ServedPolicy {
+impl LoadedPolicy {
+    /// The policy as the agent's core refers to it. The header for its rows is made where the agent
+    /// records, which `session` says.
+    pub fn served(&self, session: Option<&RecordingSession>) -> ServedPolicy {
         let interface = self.policy.interface().clone();
         let metadata = self.policy.file().map(|file| file.meta.clone());
-        let header = run.map(|run| run.header(interface.clone(), &self.name, metadata).into());
+        let header = session.map(|session| {
+            session
+                .header(interface.clone(), &self.name, metadata)
+                .into()
+        });
         ServedPolicy { interface, header }
     }
 }
@@ -158,12 +168,12 @@ mod tests {
 
     type Change = fn(&mut Interface);
 
-    /// Loads a policy that works in another environment than the one that runs.
+    /// Loads a policy whose interface is the running one with this change.
     fn load_changed(change: Change) -> Result<(), String> {
         let running = Interface::default();
         let mut interface = running.clone();
         change(&mut interface);
-        let loader = Loader {
+        let loader = PolicyLoader {
             interface,
             serving: None,
             seed: 0,
@@ -173,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_for_all_flows_must_be_the_same() {
+    fn datapath_settings_must_be_the_running_ones() {
         assert_eq!(load_changed(|e| e.history = 3), Ok(()));
         let changes: [(&str, Change); 3] = [
             ("window_ms 50, but the running agent has 100", |e| {

@@ -1,18 +1,48 @@
-//! The agent: loads the BPF datapath, runs a policy on each flow's windows, and publishes the cwnds
-//! that it decides.
+//! The agent of `rlcc`: loads the BPF datapath, runs a policy on each flow's observation windows, and
+//! publishes the cwnds that it decides.
 //!
-//! What it decides, and on what, is [`cc_core`]'s. This crate is the edge that does the I/O: the
-//! [`kernel`]'s interface, the event loop ([`serve`]), the status socket ([`status`]), the live [`view`] and the
-//! command line ([`cli`]).
+//! What is decided, and from what, is computed in [`cc_core`], which does no I/O. This crate is the
+//! I/O around it, and the `cc-agent` binary.
+//!
+//! # Modules
+//!
+//! - [`cli`] is the command line. [`options`] holds the options of `run` and `observe`, and
+//!   [`settings`] checks them.
+//! - [`serve`] is the event loop of `run`, with [`acks`] for single ACKs and [`deploy`] for loading
+//!   policies. [`observe`] is the event loop of `observe`, which only watches the flows of other
+//!   congestion controls.
+//! - [`kernel`] is everything that talks to the kernel: BTF, BPF programs and maps, sysctls.
+//! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is [`cc_client`].
+//!   [`view`] is the live view.
+//!
+//! # Threads of `run`
+//!
+//! ```text
+//!               batches, orders                       rows
+//!          ┌───────────────────────── event loop ─────────────────> recorder
+//!          v       answers            (I/O thread)    ACKs
+//!  policy thread ──────────────────────> ↑ │ ↑  └──────────────────> ACK writer
+//!                                        │ │ │
+//!  policy loader ────────────────────────┘ │ └── records, out of BPF ring buffers
+//!    loaded policies                       │
+//!                                          ├──> decisions, heartbeat: mapped BPF arrays
+//!                                          └──> snapshots: status socket, live view thread
+//! ```
+//!
+//! The event loop owns the datapath and all flows and never waits for another thread. A slow policy
+//! delays only its own decisions, and a slow disk loses rows, which are counted.
 
 pub mod acks;
 pub mod cli;
-pub mod config;
 pub mod deploy;
+mod inference;
 pub mod kernel;
 pub mod logging;
 pub mod observe;
-pub mod record;
+pub mod options;
+pub mod recording_setup;
 pub mod serve;
+pub mod settings;
+mod shutdown;
 pub mod status;
 pub mod view;

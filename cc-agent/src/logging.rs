@@ -1,4 +1,4 @@
-//! Log lines: to standard error, or kept back while the live view has the terminal.
+//! Log lines: written to standard error, or kept while the live view uses the terminal.
 
 use std::{
     collections::VecDeque,
@@ -8,21 +8,23 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-/// Lines kept back, at most.
-const KEPT: usize = 200;
+/// Lines that are kept, at most; the oldest go first.
+const KEPT_LINES: usize = 200;
 
-/// Starts logging; `RUST_LOG` chooses what, `info` by default. What was kept back is printed when
-/// the guard is dropped.
+/// Starts logging at the level that `RUST_LOG` sets, `info` by default.
+///
+/// On a terminal, unless `plain`, lines are kept instead of written, and written when the guard is
+/// dropped.
 pub fn start(plain: bool) -> Guard {
     let kept = (!plain && io::stdout().is_terminal()).then(Kept::default);
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        // Or it panics where it cannot tell standard error that standard error is closed.
+        // Otherwise it panics when standard error is closed, as it reports that there.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
-    // A second start, in a test, keeps the first.
+    // Only the first start of a process has an effect; tests start logging more than once.
     let _ = match &kept {
         Some(kept) => builder.with_writer(kept.clone()).try_init(),
         None => builder.with_writer(io::stderr).try_init(),
@@ -30,7 +32,7 @@ pub fn start(plain: bool) -> Guard {
     Guard(kept)
 }
 
-/// Prints what was kept back when dropped.
+/// Writes the kept lines to standard error when dropped.
 pub struct Guard(Option<Kept>);
 
 impl Drop for Guard {
@@ -56,7 +58,7 @@ impl Kept {
 impl Write for Kept {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut lines = self.lines();
-        if lines.len() == KEPT {
+        if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
         lines.push_back(line.to_owned());

@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match cc_agent::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            // Nobody may be reading any more.
+            // Standard error may be closed.
             let _ = writeln!(io::stderr(), "error: {}", error_chain(&*error));
             ExitCode::FAILURE
         }

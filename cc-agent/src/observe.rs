@@ -1,37 +1,33 @@
-//! `cc-agent observe`: records of flows that other congestion controls run come in, rows go out, and nothing else
-//! happens.
+//! `cc-agent observe`: records of flows that run other congestion controls come in, rows go out, and
+//! the flows are left as they are.
 
 mod selection;
 
 pub use selection::{CongestionControl, Network, SelectionError, SelectionOptions};
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use cc_ebpf::{AckFilter, Counter, Record, Selection};
 use clap::Args;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    time::{Instant, MissedTickBehavior, interval, sleep_until},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 
 use crate::{
-    config::{AddressesOption, RunOptions, Settings},
     kernel::{
         self, Observer, clock, datapath,
         observer::{self, Source},
     },
-    record::Run,
+    options::{PolicyOptions, RecordingOptions, RunOptions},
+    recording_setup::RecordingSession,
+    settings::Settings,
+    shutdown::Shutdown,
 };
-use cc_core::{
-    action::ActionSpace,
-    foreign::{CongestionControlReport, ForeignFlows},
-    policy::PolicySpec,
-};
+use cc_core::foreign::{CongestionControlReport, ForeignFlows};
 use cc_recording::Recorder;
 
-/// Records taken between two looks at everything else.
+/// Records taken at once, at most.
 const DRAIN: usize = 4_096;
+/// Time between two log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(5);
 
 /// Options of `cc-agent observe`.
@@ -40,45 +36,15 @@ pub struct ObserveOptions {
     #[command(flatten)]
     selection: SelectionOptions,
 
-    /// Policy of which windows, actions and reward are taken, as for `run`; it is asked nothing.
-    #[arg(long, value_name = "POLICY")]
-    policy: Option<PolicySpec>,
+    #[command(flatten)]
+    policy: PolicyOptions,
 
-    /// Length of an observation window in ms; a policy file brings its own [default: 100].
-    #[arg(long, value_name = "MS")]
-    window_ms: Option<u32>,
-
-    /// Action space, for example `0,/2,-10,+10,*2`; a policy file brings its own.
-    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
-    actions: Option<ActionSpace>,
-
-    /// Flows that can be observed at once; the surplus is left alone [default: 16384].
+    /// Flows that can be observed at once; further flows are not observed [default: 16384].
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
 
-    /// Record every flow's windows as Parquet into this directory; without it, only log lines say what there is.
-    #[arg(long, value_name = "DIR")]
-    record: Option<PathBuf>,
-
-    /// What recordings tell of addresses, as for `run` [default: absent].
-    #[arg(long, value_name = "HOW")]
-    record_addresses: Option<AddressesOption>,
-
-    /// Complete a recorded file at this size, in MB [default: 64].
-    #[arg(long, value_name = "MB")]
-    record_file_mb: Option<u64>,
-
-    /// Complete a recorded file at this age, in s [default: 3600].
-    #[arg(long, value_name = "SECS")]
-    record_file_s: Option<u64>,
-
-    /// Rows are on the disk after this time at the latest, in s; what a crash loses [default: 30].
-    #[arg(long, value_name = "SECS")]
-    record_delay_s: Option<u64>,
-
-    /// Remove the oldest recordings in the directory beyond this, in MB [default: 10000].
-    #[arg(long, value_name = "MB")]
-    record_limit_mb: Option<u64>,
+    #[command(flatten)]
+    recording: RecordingOptions,
 
     /// Stop after this many seconds [default: never].
     #[arg(long, value_name = "SECS")]
@@ -86,71 +52,59 @@ pub struct ObserveOptions {
 }
 
 impl ObserveOptions {
-    /// Observes until a signal or the duration's end.
+    /// Observes until a signal or the end of the duration.
     ///
     /// # Errors
     ///
-    /// An option is wrong, the host lacks what is needed, or the recording cannot be written.
+    /// Returns an error when an option is wrong, when the host lacks what is needed, or when the
+    /// recording cannot be written.
     pub async fn observe(self) -> Result<(), anyhow::Error> {
         let selection = self.selection.resolve()?;
         for name in &self.selection.congestion_control {
             if !datapath::registered(&name.to_string()) {
                 warn!(
                     "--congestion-control {name}: this kernel has none of that name so far \
-                     (net.ipv4.tcp_available_congestion_control lists them), and nothing is seen of it until then"
+                     (net.ipv4.tcp_available_congestion_control lists them), and no flow of it is \
+                     observed until then"
                 );
             }
         }
-        let settings = self.as_run().resolve()?;
+        let settings = self.into_run_options().resolve()?;
         let duration = settings.duration;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut service = Service::new(settings, selection)?;
-        let time_is_up = async {
-            match duration {
-                Some(duration) => tokio::time::sleep(duration).await,
-                None => std::future::pending().await,
-            }
-        };
+        let mut shutdown = Shutdown::on_signals()?;
+        let mut observation = Observation::start(settings, selection)?;
+        shutdown.after(duration);
         tokio::select! {
-            outcome = service.run() => outcome?,
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            () = time_is_up => {}
+            outcome = observation.run() => outcome?,
+            () = shutdown.requested() => {}
         }
-        service.end();
+        observation.end();
         Ok(())
     }
 
-    /// As `run` has them: what the two share is checked there.
-    fn as_run(&self) -> RunOptions {
+    /// The options of `run` that `observe` shares, so that they are checked in one place.
+    fn into_run_options(self) -> RunOptions {
         RunOptions {
-            policy: self.policy.clone(),
-            window_ms: self.window_ms,
-            actions: self.actions.clone(),
+            policy: self.policy,
             slots: self.slots,
-            record: self.record.clone(),
-            record_addresses: self.record_addresses.clone(),
-            record_file_mb: self.record_file_mb,
-            record_file_s: self.record_file_s,
-            record_delay_s: self.record_delay_s,
-            record_limit_mb: self.record_limit_mb,
+            recording: self.recording,
             duration: self.duration,
             ..RunOptions::default()
         }
     }
 }
 
-struct Service {
+/// A running observer: its programs, the flows that it has seen, and their recording.
+struct Observation {
     observer: Observer,
     flows: ForeignFlows,
     recorder: Option<Recorder>,
-    /// Flows that had found no slot, records lost and ACKs missed, when that was last said.
-    lamented: [u64; 3],
+    /// Flows without a slot, records lost and ACKs missed, as of the last warning.
+    warned: [u64; 3],
 }
 
-impl Service {
-    fn new(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
+impl Observation {
+    fn start(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
         let interface = settings.policy.policy.interface().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
@@ -162,17 +116,18 @@ impl Service {
         };
         let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
-        if let Some(options) = settings.record {
-            let run = Run::begin(options.addresses.clone());
-            recorder = Some(run.record(options.limits)?);
-            let header = run.header(interface, "observed", None);
-            flows.start_recording(header, run.episodes(), options.addresses);
+        if let Some(recording) = settings.recording {
+            let session = RecordingSession::begin(recording.addresses.clone());
+            recorder = Some(session.start_recorder(recording.limits)?);
+            let header = session.header(interface, "observed", None);
+            flows.start_recording(header, session.episodes(), recording.addresses);
         }
         let observer = Observer::attach(&options)?;
         let how = match observer.source() {
             Source::RateSample => "each ACK with its rate sample",
             Source::Segments => {
-                "by the tracepoint of segments alone: each ACK when the next comes, and not always exactly"
+                "by the tracepoint of received segments alone: each ACK when the next arrives, and not \
+                 always exactly"
             }
         };
         info!("observing up to {} flows, {how}", options.slots);
@@ -180,7 +135,7 @@ impl Service {
             observer,
             flows,
             recorder,
-            lamented: [0; 3],
+            warned: [0; 3],
         })
     }
 
@@ -206,24 +161,25 @@ impl Service {
                 () = sleep_until(silence.unwrap_or_else(Instant::now)), if silence.is_some() => {}
                 _ = log.tick() => {
                     info!("{}", self.summary());
-                    self.lament()?;
+                    self.warn_of_losses()?;
                 }
             }
         }
     }
 
-    /// Takes what is left, and lets the recorder write all of it.
+    /// Takes the records that are left and completes the recording.
     fn end(mut self) {
         while self.take_records() > 0 {}
         info!("{}", self.summary());
         self.flows.stop_recording();
         self.record();
-        if let Err(error) = self.lament() {
+        if let Err(error) = self.warn_of_losses() {
             warn!("{error}");
         }
         info!("detached");
     }
 
+    /// Takes the records that are there; returns their number.
     fn take_records(&mut self) -> usize {
         let records = self.observer.records().drain(DRAIN);
         for bytes in &records {
@@ -238,18 +194,21 @@ impl Service {
         records.len()
     }
 
+    /// Closes the windows of flows that have fallen silent.
     fn close_silent_windows(&mut self) {
         let now_ns = clock::now_ns();
         let observer = &self.observer;
         self.flows.close_silent(now_ns, |slot| observer.flow(slot));
     }
 
+    /// Hands finished rows to the recorder.
     fn record(&mut self) {
         if let Some(recorder) = &mut self.recorder {
             recorder.write(self.flows.take_rows());
         }
     }
 
+    /// The flows of each congestion control and the counts so far, in a line.
     fn summary(&self) -> String {
         let counts = self.flows.counts();
         let mut text = format!("{} flows", self.flows.live());
@@ -275,8 +234,8 @@ impl Service {
         text
     }
 
-    /// Says what went wrong since this was last asked.
-    fn lament(&mut self) -> Result<(), kernel::Error> {
+    /// Warns of what was lost since the last call.
+    fn warn_of_losses(&mut self) -> Result<(), kernel::Error> {
         let counters = self.observer.counters()?;
         let now = [
             counters[Counter::FlowsWithoutSlot as usize],
@@ -284,16 +243,16 @@ impl Service {
             self.observer.missed(),
         ];
         let texts = [
-            "flows found no slot and were not observed: raise --slots, or select fewer",
-            "records were lost, as the agent was behind",
-            "ACKs were missed, as the kernel was interrupted while it looked at another",
+            "flows found no slot and were not observed: raise --slots, or select fewer flows",
+            "records were lost because the agent was behind",
+            "ACKs were missed because a traced program was interrupted by another ACK on its CPU",
         ];
-        for ((now, before), text) in now.iter().zip(self.lamented).zip(texts) {
+        for ((now, before), text) in now.iter().zip(self.warned).zip(texts) {
             if *now > before {
                 warn!("{} {text}", now - before);
             }
         }
-        self.lamented = now;
+        self.warned = now;
         Ok(())
     }
 }

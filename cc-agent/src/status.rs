@@ -1,5 +1,7 @@
-//! Snapshots and commands over a Unix socket: who connects says what it wants in a line of JSON, or nothing, and gets a
-//! line of JSON.
+//! The server of the agent's Unix socket: a client sends a request as one line of JSON, or nothing,
+//! which asks for the status, and gets one line of JSON.
+//!
+//! The messages are defined in [`cc_core::status`]; [`cc_client`] is the client.
 
 use std::{
     fs, io,
@@ -22,31 +24,37 @@ use tokio::{
     time::timeout,
 };
 
-/// A command, and where its outcome goes.
-pub type Told = (Command, oneshot::Sender<Outcome>);
+/// A client's command, for the event loop to carry out.
+#[derive(Debug)]
+pub struct CommandRequest {
+    /// What the agent shall do.
+    pub command: Command,
+    /// Takes the outcome, for which the client waits.
+    pub reply: oneshot::Sender<Outcome>,
+}
 
-/// How long a client may take to say what it wants; one that says nothing wants the status.
-const REQUEST_PATIENCE: Duration = Duration::from_millis(200);
-/// The longest request, bytes.
+/// Time within which a client must send its request. One that sends none gets the status.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
+/// Length of the longest request, bytes.
 const LONGEST_REQUEST: u64 = 1 << 14;
-/// How long a client may take to read its answer.
-const SERVER_PATIENCE: Duration = Duration::from_secs(1);
+/// Time within which a client must read its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Clients answered at the same time; others wait in the socket's backlog.
 const CLIENTS: usize = 32;
 
-/// Why an agent has no status socket.
+/// Why an agent cannot have its status socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
-    /// A running agent has the socket.
+    /// Another process listens on the socket.
     #[error("{} is in use by {owner}; stop it, or choose another socket with --socket", path.display())]
     InUse {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Who has it, as far as it tells.
+        /// The process that listens, as far as it answers.
         owner: String,
     },
-    /// The socket's place is taken by something else, or a system call failed.
+    /// The path is taken by something that is not a socket, or a system call failed.
     #[error(transparent)]
     Place(#[from] StatusError),
 }
@@ -59,14 +67,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes a socket that its owner and group may connect to, and the directory for it. What a
-    /// dead agent left behind is replaced.
+    /// Creates a socket that its owner and group may connect to, and the directory for it. A socket
+    /// that a killed agent has left behind is replaced.
     ///
     /// # Errors
     ///
-    /// [`ServerError::InUse`] when another agent answers there, [`ServerError::Place`] otherwise.
+    /// Returns [`ServerError::InUse`] when another process listens there, and
+    /// [`ServerError::Place`] when the socket cannot be created.
     pub fn bind(path: &Path) -> Result<Self, ServerError> {
-        // Nobody could connect to a path that is too long.
+        // No client could connect to a path that is too long.
         SocketAddr::from_pathname(path)
             .map_err(StatusError::failed("creating the socket", path))?;
         if let Some(directory) = path
@@ -80,8 +89,8 @@ impl Server {
                 .map_err(StatusError::failed("creating the directory", directory))?;
         }
         make_room(path)?;
-        // Under another name until it has its mode: no client sees a socket that is half made. A
-        // short one, as sockets' paths are limited.
+        // The socket has another name until its mode is set, so that no client connects before. The
+        // name is short, as paths of sockets have at most 107 bytes.
         let draft = path.with_file_name(format!(".{}", std::process::id()));
         let _ = fs::remove_file(&draft);
         let listener =
@@ -106,17 +115,18 @@ impl Server {
         })
     }
 
-    /// Answers each connection until dropped: with the latest snapshot, or with what became of its command, which
-    /// goes to `commands`.
+    /// Answers each client until dropped: with the latest snapshot, or with the outcome of its
+    /// command, which is sent to `commands`.
     ///
     /// # Errors
-    /// When the runtime cannot take the socket.
+    ///
+    /// Returns an error when the runtime cannot watch the socket.
     pub async fn serve(
         self,
         latest: watch::Receiver<Arc<Snapshot>>,
-        commands: mpsc::Sender<Told>,
+        commands: mpsc::Sender<CommandRequest>,
     ) -> io::Result<()> {
-        // The file goes when this future does.
+        // Removes the socket's file when this future is dropped.
         let Self {
             listener,
             file: _file,
@@ -132,13 +142,13 @@ impl Server {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    // Out of file descriptors, most likely: that may pass.
+                    // Most likely the process has no file descriptor left, which may pass.
                     tracing::warn!("the status socket could not take a client: {error}");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
             };
-            // Written once, however many ask: clients cannot keep the agent busy with it.
+            // Serialised once per snapshot, so that many clients do not keep the agent busy.
             let snapshot = Arc::clone(&latest.borrow());
             let answer = match &line {
                 Some((written, bytes)) if Arc::ptr_eq(written, &snapshot) => bytes.clone(),
@@ -156,32 +166,34 @@ impl Server {
                     Ok(Request::Command(command)) => reply(perform(command, &commands).await),
                     Err(reason) => reply(Err(reason)),
                 };
-                // A client that is too slow or gone is its own trouble.
-                let _ = timeout(SERVER_PATIENCE, stream.write_all(&answer)).await;
+                // A client that is too slow gets a part of its answer.
+                let _ = timeout(ANSWER_TIMEOUT, stream.write_all(&answer)).await;
             });
         }
     }
 }
 
-/// What a client wants.
+/// Reads a client's request.
 async fn request(stream: &mut BufReader<tokio::net::UnixStream>) -> Result<Request, String> {
     let mut line = Vec::new();
     let mut limited = stream.take(LONGEST_REQUEST);
     let read = limited.read_until(b'\n', &mut line);
-    match timeout(REQUEST_PATIENCE, read).await {
+    match timeout(REQUEST_TIMEOUT, read).await {
         Ok(Ok(0)) | Err(_) => Ok(Request::Status),
         Ok(Ok(_)) => serde_json::from_slice(&line)
-            .map_err(|error| format!("this agent understands no such request: {error}")),
+            .map_err(|error| format!("this agent does not understand the request: {error}")),
         Ok(Err(error)) => Err(error.to_string()),
     }
 }
 
-/// Has a command done.
-async fn perform(command: Command, commands: &mpsc::Sender<Told>) -> Outcome {
-    let (tell, told) = oneshot::channel();
+/// Sends a command to the event loop and waits for its outcome.
+async fn perform(command: Command, commands: &mpsc::Sender<CommandRequest>) -> Outcome {
+    let (reply, outcome) = oneshot::channel();
     let busy = || "the agent is ending, or busy with other commands".to_owned();
-    commands.try_send((command, tell)).map_err(|_| busy())?;
-    told.await.unwrap_or_else(|_| Err(busy()))
+    commands
+        .try_send(CommandRequest { command, reply })
+        .map_err(|_| busy())?;
+    outcome.await.unwrap_or_else(|_| Err(busy()))
 }
 
 fn reply(outcome: Outcome) -> Bytes {
@@ -203,14 +215,14 @@ struct SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Another agent may have taken the place since.
+        // Another agent may have put its own socket there since.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// Makes sure that a socket may be put at `path`.
+/// Checks that a socket may be created at `path`, or put in the place of a dead one.
 fn make_room(path: &Path) -> Result<(), ServerError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -223,7 +235,7 @@ fn make_room(path: &Path) -> Result<(), ServerError> {
     let owner = match fetch(path) {
         Err(StatusError::Dead(_) | StatusError::NotRunning(_)) => return Ok(()),
         Err(error @ StatusError::System { .. }) => return Err(error.into()),
-        Err(_) => "a process that does not tell who it is".into(),
+        Err(_) => "a process that does not answer as an agent".into(),
         Ok(agent) => format!(
             "process {}, the agent that serves {}",
             agent.pid, agent.name
@@ -243,10 +255,15 @@ fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+
     use tempfile::TempDir;
 
-    use cc_client::{LONGEST_ANSWER, command, fetch_within};
-    use cc_core::status::{default_socket, samples::*};
+    use cc_client::{command, fetch_within};
+    use cc_core::status::samples::{busy, idle};
 
     use super::*;
 
@@ -257,7 +274,7 @@ mod tests {
         let server = tokio::spawn(
             Server::bind(&place.path)
                 .expect("binds")
-                .serve(latest, nobody_obeys()),
+                .serve(latest, no_commands()),
         );
         assert_eq!(place.fetch().await.expect("answers"), idle());
         publish.send_replace(Arc::new(busy(200)));
@@ -272,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_never_read_hold_nobody_up() {
+    async fn clients_that_never_read_do_not_delay_others() {
         let place = Place::new();
         let mut large = idle();
         // Beyond what a socket buffers, so that the server has to wait for its clients.
@@ -281,7 +298,7 @@ mod tests {
         let server = tokio::spawn(
             Server::bind(&place.path)
                 .expect("binds")
-                .serve(latest, nobody_obeys()),
+                .serve(latest, no_commands()),
         );
         let silent: Vec<_> = (0..CLIENTS + 8)
             .map(|_| UnixStream::connect(&place.path).expect("connects"))
@@ -296,26 +313,27 @@ mod tests {
     async fn commands_are_done_or_refused() {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
-        let (commands, mut told) = mpsc::channel(1);
+        let (commands, mut requests) = mpsc::channel(1);
         let server = Server::bind(&place.path)
             .expect("binds")
             .serve(latest, commands);
         let server = tokio::spawn(server);
-        let tell = |order: Command| {
+        let send = |order: Command| {
             let path = place.path.clone();
             tokio::task::spawn_blocking(move || command(&path, order))
         };
         let reload = Command::Reload {
             file: "/a/b.onnx".into(),
         };
-        let client = tell(reload.clone());
-        let (found, outcome) = told.recv().await.expect("it arrives");
-        assert_eq!(found, reload);
-        outcome.send(Ok("done so".into())).expect("it waits");
+        let client = send(reload.clone());
+        let request: CommandRequest = requests.recv().await.expect("it arrives");
+        assert_eq!(request.command, reload);
+        request.reply.send(Ok("done so".into())).expect("it waits");
         assert_eq!(client.await.expect("no panic").expect("done"), "done so");
-        let client = tell(Command::Promote);
-        let (_, outcome) = told.recv().await.expect("it arrives");
-        outcome
+        let client = send(Command::Promote);
+        let request = requests.recv().await.expect("it arrives");
+        request
+            .reply
             .send(Err("there is no trial".into()))
             .expect("it waits");
         let error = client.await.expect("no panic").expect_err("refused");
@@ -324,11 +342,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_says_nothing_gets_the_status_and_nonsense_is_refused() {
+    async fn no_request_asks_for_the_status_and_nonsense_is_refused() {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
         let server = Server::bind(&place.path).expect("binds");
-        let server = tokio::spawn(server.serve(latest, nobody_obeys()));
+        let server = tokio::spawn(server.serve(latest, no_commands()));
         let say = |words: &'static str| {
             let path = place.path.clone();
             let client = move || {
@@ -366,11 +384,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_agent_left_is_replaced() {
+    fn the_socket_of_a_killed_agent_is_replaced() {
         let place = Place::new();
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         drop(UnixListener::bind(&place.path).expect("binds"));
-        let error = fetch(&place.path).expect_err("nobody listens");
+        let error = fetch(&place.path).expect_err("no process listens");
         assert!(matches!(error, StatusError::Dead(_)), "{error}");
         Server::bind(&place.path).expect("replaces it");
     }
@@ -382,7 +400,7 @@ mod tests {
         let server = tokio::spawn(
             Server::bind(&place.path)
                 .expect("binds")
-                .serve(latest, nobody_obeys()),
+                .serve(latest, no_commands()),
         );
         let path = place.path.clone();
         let second = tokio::task::spawn_blocking(move || Server::bind(&path).map(drop));
@@ -407,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_is_left_alone() {
+    fn a_file_that_is_not_a_socket_is_left_alone() {
         let place = Place::new();
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         fs::write(&place.path, "precious").expect("writes");
@@ -422,51 +440,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do() {
-        let error = StatusError::NotRunning(default_socket("rlcc")).to_string();
-        assert!(
-            error.starts_with("no agent is running as rlcc: no socket at /run/cc-agent/rlcc.sock;"),
-            "{error}"
-        );
+    fn a_path_that_is_too_long_is_refused() {
         let long = PathBuf::from("/tmp").join("x".repeat(200));
-        let error = fetch(&long).expect_err("too long").to_string();
-        assert!(error.contains("107"), "{error}");
         let error = Server::bind(&long).expect_err("too long").to_string();
         assert!(error.contains("107"), "{error}");
     }
 
-    #[test]
-    fn answers_that_are_no_status_are_refused() {
-        for (answer, part) in [
-            (b"hello\n".to_vec(), "expected value"),
-            (b"{}\n".to_vec(), "missing field"),
-            (Vec::new(), "EOF"),
-            (vec![b' '; LONGEST_ANSWER + 1], "longer than"),
-        ] {
-            let error = ask_one_who_says(answer, Duration::from_secs(60)).to_string();
-            assert!(error.contains(part), "{error}");
-        }
-    }
-
-    #[test]
-    fn an_agent_that_says_nothing_is_given_up() {
-        let place = Place::new();
-        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
-        let _stopped = UnixListener::bind(&place.path).expect("binds");
-        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
-        assert!(matches!(error, StatusError::Silent(_)), "{error}");
-        // Those who have given up fill its backlog; then even connecting waits.
-        let kept: Vec<_> =
-            std::iter::from_fn(|| connect(&place.path, Duration::from_millis(1)).ok())
-                .take(10_000)
-                .collect();
-        assert!(kept.len() < 10_000);
-        let error = fetch_within(&place.path, Duration::from_millis(20)).expect_err("silent");
-        assert!(matches!(error, StatusError::Silent(_)), "{error}");
-    }
-
-    /// Where commands go that nobody gives.
-    fn nobody_obeys() -> mpsc::Sender<Told> {
+    /// The channel of a server whose clients send no commands.
+    fn no_commands() -> mpsc::Sender<CommandRequest> {
         mpsc::channel(1).0
     }
 
@@ -491,21 +472,5 @@ mod tests {
                 tokio::task::spawn_blocking(move || fetch_within(&path, Duration::from_secs(60)));
             fetching.await.expect("does not panic")
         }
-    }
-
-    fn ask_one_who_says(answer: Vec<u8>, patience: Duration) -> StatusError {
-        let place = Place::new();
-        fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
-        let listener = UnixListener::bind(&place.path).expect("binds");
-        let speaker = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().expect("accepts");
-            let mut request = [0; 64];
-            let _ = stream.read(&mut request);
-            // The client hangs up on answers that are too long.
-            let _ = stream.write_all(&answer);
-        });
-        let error = fetch_within(&place.path, patience).expect_err("no status");
-        speaker.join().expect("does not panic");
-        error
     }
 }

@@ -1,4 +1,4 @@
-//! The agent as people watch it: a live view on terminals, a line now and then elsewhere.
+//! What a running agent shows: a live view on a terminal, log lines elsewhere.
 
 mod draw;
 mod state;
@@ -8,22 +8,30 @@ pub use state::{Sort, ViewState};
 
 use std::{
     io,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+
+use tokio::sync::{Notify, watch};
+use tracing::warn;
 
 use cc_core::status::{Snapshot, digits};
 
 /// Time between two drawings.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// Shows on the terminal what `source` gives, until the user quits, `quit` says so, or there is no
-/// more. The terminal is left as it was found, after a panic too.
+/// Shows the snapshots of `source` on the terminal until the user quits, `quit` returns true, or
+/// `source` returns `None`. The terminal is left as it was found, after a panic too.
 ///
 /// # Errors
-/// When standard output is no terminal, or stops being one.
+///
+/// Returns an error when standard output is not a terminal, or stops being one.
 pub fn run(
     mut source: impl FnMut() -> Option<Arc<Snapshot>>,
     quit: impl Fn() -> bool,
@@ -54,8 +62,39 @@ pub fn run(
     Ok(())
 }
 
-/// What happened since `previous`, in a line for logs: how much, how fast, and which counters that
-/// mean trouble have risen.
+/// The live view of the process's own agent, on a thread of its own.
+pub(crate) struct Screen {
+    thread: thread::JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Screen {
+    /// Shows the latest snapshot until stopped. Notifies `ended` when the view has ended, by the
+    /// user or by an error.
+    pub(crate) fn start(latest: watch::Receiver<Arc<Snapshot>>, ended: Arc<Notify>) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            let source = || Some(latest.borrow().clone());
+            if let Err(error) = run(source, || stopped.load(Ordering::Relaxed)) {
+                warn!("the live view ended: {error}");
+            }
+            ended.notify_one();
+        });
+        Self { thread, stop }
+    }
+
+    /// Ends the view and waits until it has restored the terminal.
+    pub(crate) fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if self.thread.join().is_err() {
+            warn!("the live view panicked");
+        }
+    }
+}
+
+/// A log line on the time since `previous`: flows, rates, decision delays, and the counters of
+/// problems that have risen.
 pub fn log_line(previous: Option<&Snapshot>, now: &Snapshot) -> String {
     let recent = now.since(previous);
     let mut line = format!(
@@ -87,7 +126,7 @@ fn quits(key: KeyEvent) -> bool {
     control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
 }
 
-/// Gives the terminal back on drop.
+/// Restores the terminal on drop.
 struct Restore;
 
 impl Drop for Restore {
@@ -102,7 +141,7 @@ mod tests {
     use cc_core::status::samples::{busy, idle};
 
     #[test]
-    fn a_log_line_tells_what_is_new() {
+    fn a_log_line_has_what_is_new() {
         assert_eq!(
             log_line(None, &idle()),
             "0 flows, 0.00 decisions/s, 0.00 Mbit/s, decision delay none yet"
@@ -125,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_quit() {
+    fn escape_q_and_control_c_quit() {
         let key = |code, modifiers| quits(KeyEvent::new(code, modifiers));
         assert!(key(KeyCode::Esc, KeyModifiers::NONE));
         assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));

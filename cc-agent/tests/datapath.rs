@@ -22,32 +22,32 @@ fn main() -> ExitCode {
         statistics_are_exact_without_losses,
         statistics_are_exact_with_losses,
         totals_agree_with_tcp_info,
-        opened_records_say_who_a_flow_is,
+        opened_records_identify_their_flow,
         a_decision_takes_effect_at_the_next_ack,
         decisions_are_clamped,
         a_decision_for_another_generation_is_ignored,
-        slow_start_until_the_first_decision,
-        the_initial_window_can_be_kept_instead,
+        slow_start_lasts_until_the_first_decision,
+        the_initial_cwnd_can_be_kept_until_the_first_decision,
         without_heartbeat_flows_fall_back_to_reno,
-        after_a_timeout_the_window_climbs_to_the_decision,
+        after_a_timeout_the_cwnd_climbs_to_the_decision,
         flows_beyond_the_slots_run_on_the_fallback,
         pacing_is_cwnd_over_srtt,
         a_paced_flow_sends_its_segments_singly,
-        a_name_is_given_once,
+        a_name_that_is_registered_is_refused,
         nothing_is_left_in_the_kernel,
     ])
 }
 
-/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+/// At 20 Mbit/s a packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
 const RATE_MBIT: u32 = 20;
 
-/// A queue that the windows of these tests do not fill.
+/// A queue that the cwnds of these tests do not fill.
 const ROOMY: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 1_000_000,
 };
 
-/// A queue of some twenty packets: a window of forty loses some.
+/// A queue of some twenty packets: a cwnd of forty loses some.
 const TIGHT: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 30_000,
@@ -96,7 +96,7 @@ fn statistics_are_exact_with_losses() {
     let bench = Bench::new(TIGHT, |options| {
         options.settings = options.settings.with_ack_filter(AckFilter::All);
     });
-    // Windows that fill the queue to overflowing and windows that let it drain.
+    // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
     bench
         .agent
         .decide_by(|window| Some(if window.index % 4 < 2 { 60 } else { 8 }));
@@ -107,8 +107,8 @@ fn statistics_are_exact_with_losses() {
     }
 }
 
-/// Runs a flow for so many windows and compares each with what its per-ACK records add up to; then
-/// the whole of them with TCP_INFO. Returns the flow's windows.
+/// Runs a flow for that many windows and compares each with its per-ACK records, then all records
+/// with TCP_INFO. Returns the flow's windows.
 fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
     let flow = bench.connect();
     let mut sent = 0;
@@ -173,8 +173,8 @@ fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
     windows
 }
 
-/// At close the totals are compared with TCP_INFO, which can only be read before. So the flow is
-/// first brought to rest: it ends its own direction, and the sink keeps the other one open. In
+/// Compares the totals at close with TCP_INFO, which can only be read before. The flow therefore
+/// comes to rest first: it ends its own direction, and the sink keeps the other one open. In
 /// FIN_WAIT2 everything including the FIN is acknowledged, and close then sends nothing more.
 fn totals_agree_with_tcp_info() {
     for bottleneck in [ROOMY, TIGHT] {
@@ -202,14 +202,14 @@ fn totals_agree_with_tcp_info() {
         assert_eq!(closed.delivered, info.delivered);
         assert_eq!(closed.min_rtt_us, info.min_rtt);
         assert_eq!(closed.cwnd, info.snd_cwnd);
-        // The kernel's count starts with the SYN and its totals are 32 bits wide: no accident made
-        // them equal.
+        // The kernel's count includes the SYN. The amounts are large enough that they are not equal
+        // by chance.
         assert!(info.bytes_acked > 3_000_000 - 2 && info.data_segs_out >= 2_000);
         bench.agent.assert_nothing_lost();
     }
 }
 
-fn opened_records_say_who_a_flow_is() {
+fn opened_records_identify_their_flow() {
     let bench = Bench::new(ROOMY, |_| {});
     for host in [
         bench.network.path.receiver4(),
@@ -227,7 +227,7 @@ fn opened_records_say_who_a_flow_is() {
             ..
         } = opened.identity;
         let (local, remote): (SocketAddr, SocketAddr) = opened.identity.endpoints();
-        // An IPv6 address has a scope and a flow label that are no part of the record.
+        // The scope and flow label of an IPv6 address are not in the record.
         assert_eq!((local.ip(), local.port()), (flow.local().ip(), flow.port()));
         assert_eq!((remote.ip(), remote.port()), (to.ip(), to.port()));
         assert_eq!(mss, initial.snd_mss);
@@ -258,9 +258,8 @@ fn a_decision_takes_effect_at_the_next_ack() {
             });
         let info = flow.info();
         assert_eq!(info.snd_cwnd, cwnd);
-        // Each ACK shows the window that it found. The first after the publication takes the
-        // decision up, so the second must have found it: whenever the machine gets round to it, no
-        // ACK in between is missed.
+        // Each ACK shows the cwnd that it found. The first one after the publication applies the
+        // decision, so the second must find it. This holds at any speed of the machine.
         let publication = bench.agent.seen(|seen| seen.published[from]);
         assert_eq!(publication.decision.cwnd, cwnd);
         bench
@@ -335,11 +334,11 @@ fn a_decision_for_another_generation_is_ignored() {
     );
 }
 
-fn slow_start_until_the_first_decision() {
+fn slow_start_lasts_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
     // Without a loss, slow start adds a segment for each one acknowledged.
-    eventually("the window grew beyond 100", || {
+    eventually("the cwnd grew beyond 100", || {
         let info = flow.info();
         assert_eq!(info.total_retrans, 0);
         (info.snd_cwnd > 100).then_some(())
@@ -362,7 +361,7 @@ fn slow_start_until_the_first_decision() {
     assert_eq!(flow.info().snd_cwnd, 12);
 }
 
-fn the_initial_window_can_be_kept_instead() {
+fn the_initial_cwnd_can_be_kept_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_startup(Startup::Constant);
     });
@@ -386,7 +385,7 @@ fn without_heartbeat_flows_fall_back_to_reno() {
         });
     assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 0);
 
-    // The agent falls silent. What it still publishes counts for nothing.
+    // Without a heartbeat, decisions that are still published have no effect.
     bench.agent.set_heartbeat(false);
     let from = bench.agent.seen(|seen| seen.windows.len());
     let windows = bench
@@ -398,8 +397,8 @@ fn without_heartbeat_flows_fall_back_to_reno() {
         });
     assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 1);
     assert_eq!(bench.agent.counter(Counter::FallbacksLeft), 0);
-    // Congestion avoidance from the window that was decided: it grows, by at most one segment for
-    // each window's worth of ACKs.
+    // Congestion avoidance starts from the cwnd that was decided, and adds at most one segment per
+    // cwnd of segments acknowledged.
     assert!(windows[0].cwnd >= 20);
     for pair in windows.windows(2) {
         let acked = sum(&pair[1], Feature::Acked) / u64::from(pair[1].mss);
@@ -413,7 +412,7 @@ fn without_heartbeat_flows_fall_back_to_reno() {
     }
     assert!(windows[5].cwnd > windows[0].cwnd);
 
-    // It is back: its next fresh decision rules again.
+    // The heartbeat is back: the next fresh decision takes effect.
     bench.agent.decide(25);
     bench.agent.set_heartbeat(true);
     bench
@@ -430,7 +429,7 @@ fn is_fallback(window: &WindowRecord) -> bool {
     window.mode == Mode::Fallback as u32
 }
 
-fn after_a_timeout_the_window_climbs_to_the_decision() {
+fn after_a_timeout_the_cwnd_climbs_to_the_decision() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_ack_filter(AckFilter::All);
     });
@@ -449,15 +448,15 @@ fn after_a_timeout_the_window_climbs_to_the_decision() {
     });
     assert!(
         info.snd_cwnd < 40,
-        "tcp_enter_loss cuts the window: {}",
+        "tcp_enter_loss reduces the cwnd: {}",
         info.snd_cwnd
     );
     assert_eq!(
         bench.agent.counter(Counter::Timeouts),
         1,
-        "one loss of rule, however often it fires"
+        "one timeout episode, however often the timer fires"
     );
-    // From here on the window climbs by itself: no decision helps.
+    // From here on the cwnd climbs without new decisions.
     bench.agent.stop_deciding();
     let (windows, acks) = bench
         .agent
@@ -474,8 +473,8 @@ fn after_a_timeout_the_window_climbs_to_the_decision() {
             .map(|_| ())
     });
     assert_eq!(flow.info().snd_cwnd, 40);
-    // Slow start: with each ACK the window grows by no more than what that ACK acknowledged, and it
-    // never passes the decision.
+    // Slow start: with each ACK the cwnd grows by at most what that ACK acknowledged, and it never
+    // exceeds the decision.
     let climb = bench.agent.seen(|seen| seen.acks[acks..].to_vec());
     assert!(climb[0].cwnd < 40);
     for pair in climb.windows(2) {
@@ -520,7 +519,7 @@ fn flows_beyond_the_slots_run_on_the_fallback() {
         0
     );
 
-    // All slots serve again, and two rounds more have not lost any.
+    // All slots can be used again, and two more rounds lose none.
     for _ in 0..2 {
         let flows: Vec<Flow> = (0..SLOTS).map(|_| bench.connect()).collect();
         for flow in &flows {
@@ -568,7 +567,7 @@ fn a_paced_flow_sends_its_segments_singly() {
         options.settings = options.settings.with_pacing_gain(Some(1.0));
     });
     let sender = &bench.network.path.sender;
-    // Its packets may be bundles of segments; but not because the RTT is as short as on an idle veth pair.
+    // The kernel may bundle segments, but not because the RTT is as short as on an idle veth pair.
     sender.set_offloads("s0", true);
     sender.set_sysctl("net/ipv4/tcp_tso_rtt_log", "0");
     bench.agent.decide(50);
@@ -583,11 +582,12 @@ fn a_paced_flow_sends_its_segments_singly() {
     flow.advance(1_000_000);
     let (more_packets, more_segments) = count();
     let ratio = f64::from(more_segments - segments) / (more_packets - packets) as f64;
-    // Of what the kernel bundles by itself at least two would go together; at a moment of a high rate two still do.
+    // The kernel's own bundles have at least two segments each. At moments of a high pacing rate
+    // two segments still share a packet.
     assert!((0.9..1.5).contains(&ratio), "{ratio}");
 }
 
-fn a_name_is_given_once() {
+fn a_name_that_is_registered_is_refused() {
     let bench = Bench::new(ROOMY, |_| {});
     bench.agent.decide(30);
     let flow = bench.connect().sending();

@@ -11,6 +11,7 @@ use std::{
     process::{Child, ChildStderr, Command, ExitCode, Stdio},
 };
 
+use bytemuck::Zeroable;
 use cc_agent::kernel::{
     Observer,
     observer::{Options, Source},
@@ -33,24 +34,24 @@ use tempfile::TempDir;
 
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
-        features_are_those_of_our_own_datapath,
-        with_losses_they_are_the_same_too,
+        features_equal_those_of_the_datapath,
+        features_equal_those_of_the_datapath_with_losses,
         flows_of_any_congestion_control,
-        reno_steps_are_renos,
+        observed_cwnds_of_reno_follow_its_rule,
         attaching_and_detaching_change_nothing,
-        a_flow_that_was_there_before,
-        another_congestion_control_is_another_flow,
-        only_what_is_selected_is_observed,
-        cgroups_hold_what_is_below_them,
+        a_flow_from_before_the_observer_is_observed,
+        a_change_of_congestion_control_opens_another_flow,
+        only_selected_flows_are_observed,
+        a_selected_cgroup_includes_those_below_it,
         flows_beyond_the_slots_are_left_alone,
         nothing_is_left_in_the_kernel,
-        the_command_records_what_was_done,
+        the_command_records_windows_and_changes_of_cwnd,
         a_killed_observer_leaves_nothing,
         bad_input_is_refused,
     ])
 }
 
-/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+/// At 20 Mbit/s a packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
 const RATE_MBIT: u32 = 20;
 
 /// A queue that the flows of these tests do not fill.
@@ -59,7 +60,7 @@ const ROOMY: Bottleneck = Bottleneck {
     queue_bytes: 3_000_000,
 };
 
-/// A queue of some twenty packets: a window of forty loses some.
+/// A queue of some twenty packets: a cwnd of forty loses some.
 const TIGHT: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 30_000,
@@ -111,7 +112,7 @@ fn total(acks: &[AckRecord], feature: Feature) -> u64 {
     values.map(u64::from).sum()
 }
 
-/// What the kernel here has of these; says which are missing.
+/// Returns those of the congestion controls that this kernel has, and prints which are missing.
 fn available(wanted: &[&'static str]) -> Vec<&'static str> {
     let (there, missing): (Vec<_>, Vec<_>) = wanted
         .iter()
@@ -122,7 +123,7 @@ fn available(wanted: &[&'static str]) -> Vec<&'static str> {
     there
 }
 
-fn features_are_those_of_our_own_datapath() {
+fn features_equal_those_of_the_datapath() {
     let both = observed_and_controlled(ROOMY, 15, |_| Some(40));
     assert_eq!(total(&both.own, Feature::Lost), 0);
     match both.source {
@@ -131,8 +132,8 @@ fn features_are_those_of_our_own_datapath() {
     }
 }
 
-fn with_losses_they_are_the_same_too() {
-    // Windows that fill the queue to overflowing and windows that let it drain.
+fn features_equal_those_of_the_datapath_with_losses() {
+    // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
     let both = observed_and_controlled(TIGHT, 30, |window| {
         Some(if window.index % 4 < 2 { 60 } else { 8 })
     });
@@ -146,7 +147,7 @@ fn with_losses_they_are_the_same_too() {
 }
 
 impl Both {
-    /// To the bit, the times included.
+    /// Asserts that everything is equal to the bit, including the times.
     fn assert_equal(&self) {
         assert_eq!(self.observed.len(), self.own.len());
         let in_common = |ack: &AckRecord| (ack.header.time_ns, ack.window, ack.cwnd, ack.features);
@@ -161,7 +162,7 @@ impl Both {
                     generation: observed.header.generation,
                     ..own.header
                 },
-                // Nobody has decided what was only observed.
+                // Observed windows have no decisions.
                 decision: 0,
                 decision_taken_ns: 0,
                 mode: Mode::Startup as u32,
@@ -171,9 +172,12 @@ impl Both {
         }
     }
 
-    /// The socket does not tell everything ([`cc_ebpf::Glimpse::ack_before`]), and a segment may be missed: so many
-    /// per cent of the ACKs have each feature equal, to the bit and at the same time, those of the RTT so many per cent,
-    /// and the sums of what is counted are right but for the last ACKs.
+    /// Asserts that most ACKs are equal. The socket does not show everything
+    /// ([`cc_ebpf::Glimpse::ack_before`]), and a segment may be missed.
+    ///
+    /// At least `percent` of the ACKs must be observed at the same time, with each feature equal to
+    /// the bit; features of the RTT in at least `percent_rtt`. Sums of bytes may lack the last
+    /// ACKs.
     fn assert_mostly_equal(&self, percent: usize, percent_rtt: usize) {
         let own: BTreeMap<u64, &AckRecord> = self
             .own
@@ -192,7 +196,8 @@ impl Both {
             }
         }
         eprintln!(
-            "of {} ACKs {} were observed, {known} of them at the same time; features equal in {equal:?}",
+            "of {} ACKs {} were observed, {known} of them at the same time; \
+             features equal in {equal:?}",
             self.own.len(),
             self.observed.len()
         );
@@ -214,7 +219,7 @@ impl Both {
     }
 }
 
-/// What our own datapath and the observer made of the same flow.
+/// The records that the datapath and the observer made of the same flow.
 struct Both {
     source: Source,
     observed_windows: Vec<WindowRecord>,
@@ -223,7 +228,7 @@ struct Both {
     own: Vec<AckRecord>,
 }
 
-/// Runs a flow that our own datapath controls and the observer observes, for so many windows.
+/// Runs a flow that the datapath controls and the observer observes, for that many windows.
 fn observed_and_controlled(
     bottleneck: Bottleneck,
     windows: usize,
@@ -278,7 +283,7 @@ fn flows_of_any_congestion_control() {
         let opened = bench.observer.opened(&flow);
         assert_eq!(opened.identity.congestion_control(), name);
         let rest = at_rest(&flow);
-        // By its ACK the one before is seen, at the latest.
+        // The ACK before is seen with the ACK of this byte, at the latest.
         flow.send(1);
         at_rest(&flow);
         let info = flow.finish();
@@ -310,7 +315,7 @@ fn flows_of_any_congestion_control() {
         let cwnds = acks.iter().map(|ack| ack.cwnd);
         assert!(
             cwnds.clone().max() > cwnds.min(),
-            "{name} changed its window, and each ACK shows what it found"
+            "{name} changed its cwnd, and each ACK shows the cwnd that it found"
         );
         let closed = bench.observer.seen(|seen| seen.closed[0]);
         assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
@@ -320,9 +325,10 @@ fn flows_of_any_congestion_control() {
     }
 }
 
-/// The kernel's own Reno explains each window from the one before, as if nobody had looked: in slow start without
-/// losses an ACK adds what it acknowledged, or nothing where the window was not full (`tcp_reno_cong_avoid`).
-fn reno_steps_are_renos() {
+/// Each cwnd follows from the one before by the kernel's own Reno: in slow start without losses an
+/// ACK adds what it acknowledged, or nothing where the cwnd was not used fully
+/// (`tcp_reno_cong_avoid`).
+fn observed_cwnds_of_reno_follow_its_rule() {
     for name in available(&["reno"]) {
         let bench = Bench::new(ROOMY, |_| {});
         let flow = bench.connect(name);
@@ -334,7 +340,7 @@ fn reno_steps_are_renos() {
         assert_eq!(info.bytes_sent, 1_500_000);
         assert_eq!((info.bytes_retrans, info.total_retrans), (0, 0));
         let (_, acks) = bench.all_of(&opened);
-        assert_eq!(acks[0].cwnd, 10, "the initial window");
+        assert_eq!(acks[0].cwnd, 10, "the initial cwnd");
         let mut grown = 0;
         for pair in acks.windows(2) {
             let mss = opened.identity.mss;
@@ -369,26 +375,32 @@ fn attaching_and_detaching_change_nothing() {
     }
 }
 
-/// What the kernel says of a flow that has nothing under way, without what passes with time alone.
+/// Waits until all data of a flow is acknowledged, and returns its TCP_INFO.
+///
+/// Members that change with time are set to 0, and so are those that the receiver still changes
+/// with window updates, which may come at any time later. All others stay as they are until the
+/// flow sends again.
 fn at_rest(flow: &Flow) -> TcpInfo {
-    let timeless = |info: TcpInfo| TcpInfo {
-        last_data_sent: 0,
-        last_ack_sent: 0,
-        last_data_recv: 0,
-        last_ack_recv: 0,
-        ..info
-    };
-    let mut last = timeless(flow.info());
+    let mut last = TcpInfo::zeroed();
     eventually("the flow came to rest", || {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        let info = timeless(flow.info());
+        let info = TcpInfo {
+            last_data_sent: 0,
+            last_ack_sent: 0,
+            last_data_recv: 0,
+            last_ack_recv: 0,
+            segs_in: 0,
+            snd_wnd: 0,
+            ..flow.info()
+        };
+        // The kernel copies the pacing rates out before it locks the socket, so that one reading
+        // may mix two states.
         let rests = info == last && info.unacked == 0 && info.notsent_bytes == 0;
         last = info;
         rests.then_some(info)
     })
 }
 
-fn a_flow_that_was_there_before() {
+fn a_flow_from_before_the_observer_is_observed() {
     let network = Network::through(ROOMY);
     let flow = network.connect("reno");
     flow.send(200_000);
@@ -409,12 +421,12 @@ fn a_flow_that_was_there_before() {
     drop(flow);
     let (windows, acks) = bench.all_of(&opened);
     assert_eq!(windows[0].index, 1);
-    // What was sent up to its first ACK that we saw belongs to nobody; what followed is all there.
+    // Data sent before the first ACK observed is not counted; all later data is.
     let counted = total(&acks, Feature::Sent);
     assert!((sent / 2..sent).contains(&counted), "{counted} of {sent}");
 }
 
-fn another_congestion_control_is_another_flow() {
+fn a_change_of_congestion_control_opens_another_flow() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect("reno");
     flow.send(100_000);
@@ -440,7 +452,7 @@ fn another_congestion_control_is_another_flow() {
     assert_eq!(first.identity.congestion_control(), "reno");
 }
 
-fn only_what_is_selected_is_observed() {
+fn only_selected_flows_are_observed() {
     let controls = available(&["cubic", "reno"]);
     let [selected, other] = controls[..] else {
         return;
@@ -465,7 +477,7 @@ fn only_what_is_selected_is_observed() {
     for change in [by_name, by_network] {
         let bench = Bench::new(ROOMY, change);
         let to6 = bench.network.sink.at(bench.network.path.receiver6());
-        // In the one and out of the other: the network is of IPv6.
+        // One flow is selected and the other is not: the selected network is IPv6.
         let flows = [
             Flow::connect(&bench.network.path.sender, to6, selected),
             bench.connect(other),
@@ -490,7 +502,7 @@ fn only_what_is_selected_is_observed() {
     }
 }
 
-fn cgroups_hold_what_is_below_them() {
+fn a_selected_cgroup_includes_those_below_it() {
     let cgroup = match Cgroup::new() {
         Ok(cgroup) => cgroup,
         Err(reason) => {
@@ -571,7 +583,7 @@ fn nothing_is_left_in_the_kernel() {
 
     let Bench { network, observer } = bench;
     drop(observer);
-    // The flows outlive the observer, and hold nothing of it.
+    // The flows outlive the observer, and keep none of its programs and maps.
     footprint.assert_vanishes();
     flow.advance(200_000);
     assert_eq!(crowd.failed(), 0);
@@ -579,7 +591,7 @@ fn nothing_is_left_in_the_kernel() {
     drop(network);
 }
 
-/// `cc-agent observe`. Killed when it is dropped.
+/// A running `cc-agent observe`. It is killed when it is dropped.
 struct Observing {
     child: Child,
     log: BufReader<ChildStderr>,
@@ -603,7 +615,7 @@ impl Observing {
         self.child.id()
     }
 
-    /// Sends it a signal, and returns what it logged until its end.
+    /// Sends it a signal and returns what it logged until its end.
     fn end(mut self, signal: Signal) -> String {
         kill(Pid::from_raw(self.pid() as i32), signal).expect("our child");
         let mut text = String::new();
@@ -632,7 +644,7 @@ fn observe(arguments: &[&str]) -> Command {
     command
 }
 
-fn the_command_records_what_was_done() {
+fn the_command_records_windows_and_changes_of_cwnd() {
     let controls = available(&["bbr", "cubic", "reno"]);
     // Without losses: after repeated timeouts a connection takes too long to come to rest.
     let network = Network::through(ROOMY);
@@ -686,7 +698,7 @@ fn the_command_records_what_was_done() {
             .iter()
             .map(|row| row.window.features.sum[Feature::Acked as usize])
             .sum::<u64>();
-        // In whole segments, and without what came after the last window.
+        // Whole segments count, and those after the last window do not.
         assert!((sent / 2..2 * sent).contains(&acked), "{acked} of {sent}");
     }
     policies.sort();

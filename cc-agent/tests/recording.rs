@@ -1,4 +1,4 @@
-//! What the agent's binary records on the running kernel, read back whole.
+//! Recordings of the agent's binary on the running kernel, read back and checked for completeness.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,8 +38,8 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        // The queue holds the initial cwnds and slow start of all flows: a flow that loses its first
-        // segments is opened late, by its first ACK.
+        // The queue holds the initial cwnds and slow start of all flows: a flow that loses its
+        // first segments is opened late, by its first ACK.
         let network = Network::through(Bottleneck {
             rate_mbit: 100,
             queue_bytes: 6_000_000,
@@ -72,7 +72,8 @@ fn wait_for(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Sn
     eventually(what, || Some(agent.status()).filter(&accept))
 }
 
-/// All rows of a directory by flow, each flow's in the order of their sequence numbers.
+/// Returns the header of the last file of a directory, and all rows by flow, in the order of their
+/// sequence numbers.
 fn flows(directory: &Path) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
     let mut flows: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
     let mut header = None;
@@ -90,7 +91,7 @@ fn flows(directory: &Path) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
     (header.expect("at least one file"), flows)
 }
 
-/// None missing and none twice, from the first on.
+/// Asserts that a flow's rows are numbered from 0 without gaps, and that only the last is its end.
 fn assert_gapless(rows: &[Row]) {
     let found: Vec<_> = rows.iter().map(|row| row.sequence).collect();
     assert_eq!(found, (0..rows.len() as u32).collect::<Vec<_>>());
@@ -107,7 +108,7 @@ fn assert_gapless(rows: &[Row]) {
 fn two_hundred_flows_are_recorded_whole() {
     let bench = Bench::new();
     let directory = TempDir::new().expect("a scratch directory");
-    // Files and groups small enough that there are many.
+    // Files and row groups are small enough that there are many.
     let mut agent = bench.agent(
         directory.path(),
         &["--record-delay-s", "1", "--record-file-s", "2"],
@@ -146,7 +147,7 @@ fn two_hundred_flows_are_recorded_whole() {
             };
             decisions += 1;
             let action = decision.action.expect("the policy chooses actions");
-            let probabilities = decision.probabilities.as_ref().expect("and tells how");
+            let probabilities = decision.probabilities.as_ref().expect("sampled actions");
             assert_eq!(
                 decision.probability,
                 Some(probabilities[usize::from(action)])
@@ -178,11 +179,11 @@ fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
     assert_eq!(
         recover(directory.path()).expect("readable"),
         [],
-        "nobody takes it away"
+        "a file that is being written is left alone"
     );
     agent.end(Signal::SIGKILL);
 
-    // Its successor completes the file, and adopts the flows.
+    // The next agent completes the file and adopts the flows.
     let mut next = bench.agent(directory.path(), &[]);
     let (_, before) = flows(directory.path());
     let rows: usize = before.values().map(Vec::len).sum();
@@ -246,7 +247,7 @@ fn a_full_disk_costs_rows_and_nothing_else() {
     assert_eq!(open, files(&disk.path).expect("recordings").len());
 }
 
-/// A small file system in memory, unmounted when it is dropped.
+/// A small file system in memory (tmpfs), unmounted when it is dropped.
 struct Tmpfs {
     path: PathBuf,
     _place: TempDir,

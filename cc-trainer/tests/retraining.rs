@@ -23,7 +23,7 @@ use cc_core::{
     interface::Interface,
     policy::{
         ActionSelection, Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query,
-        State, policy_file::ActorCritic,
+        State, export::ActorCritic,
     },
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
@@ -394,7 +394,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     let cases: [(&str, &[&str]); 11] = [
         (
             "foreign",
-            &["foreign/timeline-0", "no recording", "leave it away"],
+            &["foreign/timeline-0", "no recording", "leave it out"],
         ),
         (
             "newer",
@@ -416,11 +416,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
         ),
         (
             "nan",
-            &[
-                "nan/1.parquet",
-                "row 3, column reward: NaN",
-                "leave it away",
-            ],
+            &["nan/1.parquet", "row 3, column reward: NaN", "leave it out"],
         ),
         ("empty", &["empty: no recording there", "*.parquet"]),
         ("missing", &["missing: No such file"]),

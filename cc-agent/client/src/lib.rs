@@ -1,10 +1,25 @@
-//! Asks a running agent over its Unix socket: for its [`Snapshot`], or to do something.
+//! A client of a running agent's Unix socket: gets its [`Snapshot`] and sends it commands.
 //!
-//! Everything here blocks, for a few seconds at most, and says what is wrong and what helps when there is no answer.
+//! All functions block, each for a limited time. When there is no answer the error names the cause
+//! and the remedy.
+//!
+//! ```no_run
+//! use cc_client::{command, fetch};
+//! use cc_core::status::{Command, default_socket};
+//!
+//! let socket = default_socket("rlcc");
+//! let status = fetch(&socket)?;
+//! println!("{} serves {} flows with {}", status.name, status.live_flows, status.policy);
+//!
+//! let file = "/var/lib/cc-agent/policy.onnx".into();
+//! let outcome = command(&socket, Command::Reload { file })?;
+//! println!("{outcome}");
+//! # Ok::<(), cc_client::StatusError>(())
+//! ```
 
 use std::{
-    fs, io,
-    io::{Read, Write},
+    fs,
+    io::{self, Read, Write},
     os::{
         fd::OwnedFd,
         unix::{fs::FileTypeExt, net::UnixStream},
@@ -16,54 +31,68 @@ use std::{
 use cc_core::status::{Command, Reply, Request, Snapshot, default_socket};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// How long a client waits for its answer: longer than those before it can hold the server up.
-const CLIENT_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a command may take: a large policy is read and tried out first.
-const COMMAND_PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer that a client takes, bytes.
+/// Time within which the status must come: longer than the clients served before can delay it.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time within which a command must be done: a large policy is read and tried out first.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+/// Length of the longest answer that a client accepts, bytes.
 pub const LONGEST_ANSWER: usize = 16 << 20;
 
-/// Why there is no answer from an agent, or no socket for one.
+/// Why an agent gave no answer, or why it cannot have its socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StatusError {
-    /// No socket is there.
-    #[error("{} no socket at {}; start the agent with `cc-agent run`, or name another one with --name or --socket", nobody(.0), .0.display())]
+    /// There is no socket at this path.
+    #[error(
+        "{} no socket at {}; start the agent with `cc-agent run`, or name another one with --name \
+         or --socket",
+        no_agent(.0),
+        .0.display()
+    )]
     NotRunning(PathBuf),
-    /// A socket is there, but nobody listens.
-    #[error("{} the socket {} is left from one that ended without removing it; start the agent with `cc-agent run`", nobody(.0), .0.display())]
+    /// There is a socket at this path, but no process listens on it.
+    #[error(
+        "{} the socket {} is left from one that ended without removing it; start the agent with \
+         `cc-agent run`",
+        no_agent(.0),
+        .0.display()
+    )]
     Dead(PathBuf),
-    /// Somebody listens, but does not answer.
+    /// A process listens on the socket at this path, but did not answer in time.
     #[error("the agent at {} did not answer in time; it may be stopped or overloaded", .0.display())]
     Silent(PathBuf),
-    /// What came is no snapshot.
-    #[error("what answers at {} sent no status of a cc-agent of this version: {reason}", path.display())]
+    /// The answer is not one of an agent of this version.
+    #[error(
+        "what answers at {} sent no status of a cc-agent of this version: {reason}",
+        path.display()
+    )]
     NotAStatus {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         /// What is wrong with the answer.
         reason: String,
     },
-    /// The agent did not do what it was told.
+    /// The agent refused the command, for this reason.
     #[error("{0}")]
     Refused(String),
-    /// The socket's place is taken by something else.
-    #[error("{} is no socket; choose another place with --socket", .0.display())]
+    /// The file at this path is not a socket.
+    #[error("{} is not a socket; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
     /// A system call failed.
     #[error("{what} {}: {source}{}", path.display(), hint(.source))]
     System {
-        /// What was tried.
+        /// The attempted operation, to be followed by the path.
         what: &'static str,
-        /// The socket or its directory.
+        /// Path of the socket or its directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The operating system's error.
         source: io::Error,
     },
 }
 
 impl StatusError {
-    /// Makes errors of system calls that failed, from what was tried and where.
+    /// Returns a function that turns the error of a system call into [`Self::System`]. `what` is
+    /// the attempted operation on `path`, as in "creating the socket".
     pub fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System {
             what,
@@ -73,20 +102,24 @@ impl StatusError {
     }
 }
 
-/// Gets a snapshot from the agent that listens at `path`. Blocks for a few seconds at most.
+/// Gets a snapshot from the agent that listens at `path`, within three seconds.
 ///
 /// # Errors
-/// When nobody listens there, or does not answer with a snapshot in time.
+///
+/// Returns an error when no agent listens there, or when it does not answer with a snapshot in time.
 pub fn fetch(path: &Path) -> Result<Snapshot, StatusError> {
-    fetch_within(path, CLIENT_PATIENCE)
+    fetch_within(path, STATUS_TIMEOUT)
 }
 
-/// Tells the agent that listens at `path` to do something, and waits until it is done. Returns its words.
+/// Sends a command to the agent that listens at `path`, and waits up to a minute until it is carried
+/// out. Returns what was done, in a line.
 ///
 /// # Errors
-/// When nobody listens there, does not answer in time, or refuses: then the agent goes on as before.
+///
+/// Returns an error when no agent listens there, when it does not answer in time, or when it refuses
+/// the command, after which it goes on as before.
 pub fn command(path: &Path, command: Command) -> Result<String, StatusError> {
-    let answer = ask(path, &Request::Command(command), COMMAND_PATIENCE)?;
+    let answer = ask(path, &Request::Command(command), COMMAND_TIMEOUT)?;
     match serde_json::from_slice(&answer) {
         Ok(Reply::Done(text)) => Ok(text),
         Ok(Reply::Refused(reason)) => Err(StatusError::Refused(reason)),
@@ -97,27 +130,27 @@ pub fn command(path: &Path, command: Command) -> Result<String, StatusError> {
     }
 }
 
-/// Gets a snapshot as [`fetch`] does, and waits no longer than `patience`.
+/// Gets a snapshot as [`fetch`] does, within `timeout`.
 ///
 /// # Errors
 ///
-/// As [`fetch`].
-pub fn fetch_within(path: &Path, patience: Duration) -> Result<Snapshot, StatusError> {
-    let answer = ask(path, &Request::Status, patience)?;
+/// Returns the same errors as [`fetch`].
+pub fn fetch_within(path: &Path, timeout: Duration) -> Result<Snapshot, StatusError> {
+    let answer = ask(path, &Request::Status, timeout)?;
     serde_json::from_slice(&answer).map_err(|error| StatusError::NotAStatus {
         path: path.to_owned(),
         reason: error.to_string(),
     })
 }
 
-/// Asks the agent at `path`, and returns its line.
-fn ask(path: &Path, request: &Request, patience: Duration) -> Result<Vec<u8>, StatusError> {
-    let deadline = Instant::now() + patience;
-    let mut stream = connect(path, patience)?;
+/// Sends a request to the agent at `path` and returns the line that it answers.
+fn ask(path: &Path, request: &Request, timeout: Duration) -> Result<Vec<u8>, StatusError> {
+    let deadline = Instant::now() + timeout;
+    let mut stream = connect(path, timeout)?;
     let mut line = serde_json::to_vec(request)
         .map_err(|error| StatusError::failed("asking the agent at", path)(error.into()))?;
     line.push(b'\n');
-    // One that does not listen may answer all the same.
+    // A server that does not read requests may answer all the same.
     let _ = stream.write_all(&line);
     let mut answer = Vec::new();
     let mut chunk = vec![0; 1 << 16];
@@ -145,17 +178,17 @@ fn ask(path: &Path, request: &Request, patience: Duration) -> Result<Vec<u8>, St
     Ok(answer)
 }
 
-fn connect(path: &Path, patience: Duration) -> Result<UnixStream, StatusError> {
+fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, StatusError> {
     let connected = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // Also limits connecting, which waits while the backlog is full (unix(7)).
-        socket.set_write_timeout(Some(patience))?;
+        // The time limit applies to connecting too, which waits while the backlog is full (unix(7)).
+        socket.set_write_timeout(Some(timeout))?;
         socket.connect(&SockAddr::unix(path)?)?;
         Ok(UnixStream::from(OwnedFd::from(socket)))
     };
     connected().map_err(|error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => StatusError::NotRunning(path.to_owned()),
-        // The kernel refuses so for any file that nobody listens on.
+        // The kernel refuses with this error for every file that is not a listening socket.
         io::ErrorKind::ConnectionRefused if !is_socket(path) => {
             StatusError::NotASocket(path.to_owned())
         }
@@ -175,8 +208,8 @@ fn no_answer(path: &Path, error: io::Error) -> StatusError {
     }
 }
 
-/// The beginning of what is said where nobody listens.
-fn nobody(path: &Path) -> String {
+/// The beginning of the message of an error for a path where no process listens.
+fn no_agent(path: &Path) -> String {
     let name = path.file_stem().unwrap_or_default().to_string_lossy();
     if path == default_socket(&name) {
         format!("no agent is running as {name}:")
@@ -195,5 +228,72 @@ fn hint(source: &io::Error) -> &'static str {
         | io::ErrorKind::ReadOnlyFilesystem => " (choose another place with --socket)",
         io::ErrorKind::InvalidInput => " (a socket's path has at most 107 bytes)",
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{os::unix::net::UnixListener, thread};
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Serves one client: sends `answer` whatever it asks, and returns the client's error.
+    fn error_for(answer: Vec<u8>) -> StatusError {
+        let directory = TempDir::new().expect("a directory for the test");
+        let path = directory.path().join("rlcc.sock");
+        let listener = UnixListener::bind(&path).expect("binds");
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accepts");
+            let mut request = [0; 64];
+            let _ = stream.read(&mut request);
+            // The client disconnects when an answer is too long.
+            let _ = stream.write_all(&answer);
+        });
+        let error = fetch_within(&path, Duration::from_secs(60)).expect_err("not a status");
+        server.join().expect("does not panic");
+        error
+    }
+
+    #[test]
+    fn answers_that_are_not_a_status_are_refused() {
+        for (answer, part) in [
+            (b"hello\n".to_vec(), "expected value"),
+            (b"{}\n".to_vec(), "missing field"),
+            (Vec::new(), "EOF"),
+            (vec![b' '; LONGEST_ANSWER + 1], "longer than"),
+        ] {
+            let error = error_for(answer).to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_client_gives_up_on_an_agent_that_does_not_answer() {
+        let directory = TempDir::new().expect("a directory for the test");
+        let path = directory.path().join("rlcc.sock");
+        let _stopped = UnixListener::bind(&path).expect("binds");
+        let error = fetch_within(&path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+        // Clients that have given up fill the backlog; then even connecting waits.
+        let kept: Vec<_> = std::iter::from_fn(|| connect(&path, Duration::from_millis(1)).ok())
+            .take(10_000)
+            .collect();
+        assert!(kept.len() < 10_000);
+        let error = fetch_within(&path, Duration::from_millis(20)).expect_err("silent");
+        assert!(matches!(error, StatusError::Silent(_)), "{error}");
+    }
+
+    #[test]
+    fn errors_name_the_remedy() {
+        let error = StatusError::NotRunning(default_socket("rlcc")).to_string();
+        assert!(
+            error.starts_with("no agent is running as rlcc: no socket at /run/cc-agent/rlcc.sock;"),
+            "{error}"
+        );
+        let long = PathBuf::from("/tmp").join("x".repeat(200));
+        let error = fetch(&long).expect_err("too long").to_string();
+        assert!(error.contains("107"), "{error}");
     }
 }

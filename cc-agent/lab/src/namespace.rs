@@ -112,15 +112,15 @@ impl Namespace {
         value.trim().to_owned()
     }
 
-    /// Switches TSO, GSO and GRO of a device on or off. When they are off, every segment is a packet
-    /// of its own.
+    /// Switches TSO, GSO and GRO of a device on or off. When they are off, every segment is a
+    /// packet of its own.
     pub fn set_offloads(&self, device: &str, on: bool) {
         self.within(|| set_offloads(device, on))
             .unwrap_or_else(|error| panic!("offloads of {device} in {}: {error}", self.name));
     }
 
-    /// Returns the number of packets that a device has sent; segments bundled by TSO or GSO count as
-    /// one.
+    /// Returns the number of packets that a device has sent; segments bundled by TSO or GSO count
+    /// as one.
     pub fn packets_sent(&self, device: &str) -> u64 {
         /// The column of packets sent: after the name come eight columns about reception, then
         /// bytes sent (proc_pid_net(5)).

@@ -97,8 +97,8 @@ impl Flow {
     }
 
     /// Ends the flow in its own direction, waits until everything including the FIN is
-    /// acknowledged, and returns its TCP_INFO. After that, nothing more is sent while the [`Sink`] holds its end
-    /// open ([`AfterEnd::Hold`]).
+    /// acknowledged, and returns its TCP_INFO. After that, nothing more is sent while the [`Sink`]
+    /// holds its end open ([`AfterEnd::Hold`]).
     ///
     /// # Panics
     ///
@@ -330,8 +330,8 @@ impl Worker {
         let stopped = stop.clone();
         let thread = within.spawn(move || {
             // Copies of other threads' descriptors would keep BPF objects alive.
-            // SAFETY: with this flag they are closed in this thread's new table only, and the thread
-            // owns none but standard input, output and error.
+            // SAFETY: with this flag they are closed in this thread's new table only, and the
+            // thread owns none but standard input, output and error.
             let status = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as _) };
             assert_eq!(
                 status,

@@ -14,8 +14,8 @@ use parquet::errors::ParquetError;
 pub enum RecordingError {
     /// The file is not Parquet, or is truncated or damaged.
     #[error(
-        "{path}: {reason}; either it is not Parquet, or it was cut short or damaged in transit: copy \
-         it again, or leave it out"
+        "{path}: {reason}; either it is not Parquet, or it was cut short or damaged in transit: \
+         copy it again, or leave it out"
     )]
     Broken {
         /// The path of the file.
@@ -46,8 +46,8 @@ pub enum RecordingError {
     },
     /// The directory holds no recordings.
     #[error(
-        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run --record \
-         writes them (subdirectories are not searched)"
+        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run \
+         --record writes them (subdirectories are not searched)"
     )]
     Empty {
         /// The path of the directory.

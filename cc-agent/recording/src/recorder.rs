@@ -123,8 +123,8 @@ impl Recorder {
         })
     }
 
-    /// Passes rows to the thread, or counts them as lost when too many are waiting for the disk. This
-    /// never blocks.
+    /// Passes rows to the thread, or counts them as lost when too many are waiting for the disk.
+    /// This never blocks.
     pub fn write(&mut self, rows: Vec<Recorded>) {
         let count = rows.len() as u64;
         if count == 0 {

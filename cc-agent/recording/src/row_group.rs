@@ -1,8 +1,8 @@
 //! Writes rows as one row group, directly to Parquet's columns, one after the other.
 //!
 //! Arrow's writer keeps the compressors and pages of all columns until the group ends, and the
-//! kernel has to provide that memory anew for every group. Here each column reuses the memory of the
-//! one before.
+//! kernel has to provide that memory anew for every group. Here each column reuses the memory of
+//! the one before.
 
 use std::io::Write;
 
@@ -115,8 +115,8 @@ impl<W: Write + Send> Columns<'_, W> {
 
     /// Writes the next column, of lists of numbers, with null where `list` returns `None`.
     fn lists(&mut self, list: impl Fn(&Row) -> Option<&[f32]>) -> Result<(), ParquetError> {
-        // Definition level: 0 for null, 1 for an empty list, 2 for a number. Repetition level: 1 for
-        // a number that continues a list.
+        // Definition level: 0 for null, 1 for an empty list, 2 for a number. Repetition level: 1
+        // for a number that continues a list.
         let (mut definition, mut repetition) = (Vec::new(), Vec::new());
         let mut values = Vec::new();
         for row in self.rows {
@@ -152,8 +152,8 @@ impl<W: Write + Send> Columns<'_, W> {
         Ok(())
     }
 
-    /// Returns one statistic of all features, one column each. Rows are read one by one, because the
-    /// values of a row lie together in memory.
+    /// Returns one statistic of all features, one column each. Rows are read one by one, because
+    /// the values of a row lie together in memory.
     fn transposed<T: Copy>(
         &self,
         of: impl Fn(&Statistics) -> &[T; FEATURES],

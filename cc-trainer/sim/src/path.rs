@@ -71,7 +71,7 @@ pub enum Cause {
 /// The outcome of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<B> {
-    /// The packet was delivered.
+    /// The packet was delivered to the far end.
     Delivered {
         /// Time at which it is due at the far end.
         at: Nanos,
@@ -82,7 +82,7 @@ pub enum Event<B> {
         /// The packet that was offered.
         packet: Packet<B>,
     },
-    /// The packet was dropped.
+    /// The packet was dropped on the path.
     Dropped {
         /// Time of the drop: at an arrival (policer, queue), or when the packet left the link
         /// (random loss).

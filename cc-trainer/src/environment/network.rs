@@ -1,7 +1,7 @@
 //! Flows on simulated links: an episode is one link with its traffic, a seat one learned flow on
 //! it.
 //!
-//! The agent's own code makes the observations and applies the actions ([`crate::sim::serve`]), so
+//! The agent's own code makes the observations and applies the actions ([`cc_sim::sim::agent`]), so
 //! a policy meets the same interface in training as when it is served, including the delay of its
 //! decisions.
 

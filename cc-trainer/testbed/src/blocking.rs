@@ -37,12 +37,12 @@ use cc_sim::{
 /// Interval between two samples of the bytes sent.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// Settings of the experiment.
+/// Settings of the experiment: link, policy, delays and number of runs.
 #[derive(Clone, Debug)]
 pub struct Blocking {
     /// The link and its flows; the policy serves those without a scheme.
     pub scenario: Scenario,
-    /// The policy under test.
+    /// Policy that serves the flows without a scheme.
     pub policy: PolicySpec,
     /// How a policy file selects actions; `None` follows the file.
     pub serving: Option<ActionSelection>,
@@ -67,7 +67,7 @@ pub struct Results {
     pub command: String,
     /// Host that the runs were made on.
     pub host: Host,
-    /// Name of the scenario.
+    /// Name of the scenario that the flows ran on.
     pub scenario: String,
     /// The policy, as on a command line.
     pub policy: String,
@@ -97,7 +97,7 @@ pub struct Row {
     pub sent_over_time: Vec<Spread>,
 }
 
-/// Errors of the experiment.
+/// Errors that prevent or end the experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockingError {
@@ -112,13 +112,16 @@ pub enum BlockingError {
     /// All flows of the scenario have a scheme of their own.
     #[error("every flow of `{scenario}` has a scheme of its own: the policy has none to serve")]
     NothingToServe {
-        /// Name of the scenario.
+        /// Name of the scenario without a flow for the policy.
         scenario: String,
     },
     /// The simulator does not implement the scheme of a flow.
-    #[error("a flow of `{scenario}` runs {scheme}; the simulator has {}", Control::NAMES.join(", "))]
+    #[error(
+        "a flow of `{scenario}` runs {scheme}; the simulator has {}",
+        Control::NAMES.join(", ")
+    )]
     Scheme {
-        /// Name of the scenario.
+        /// Name of the scenario that has this flow.
         scenario: String,
         /// Scheme that the flow names.
         scheme: String,
@@ -135,7 +138,7 @@ pub enum BlockingError {
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         path: PathBuf,
         /// Error of the system call.
         source: io::Error,
@@ -232,12 +235,12 @@ impl Blocking {
 
     fn served(
         &self,
-        environment: &Interface,
+        interface: &Interface,
         mode: SenderMode,
         delay: AgentDelay,
         seed: u64,
     ) -> Result<SimulatedAgent, BlockingError> {
-        let settings = Learned::settings(environment, Startup::SlowStart);
+        let settings = Learned::settings(interface, Startup::SlowStart);
         let control = |(number, scheme): (u64, Option<&str>)| match scheme {
             None => Ok(Control::Learned(Box::new(Learned::new(settings)))),
             Some(name) => Control::named(name, seed.wrapping_add(number)).ok_or_else(|| {
@@ -256,7 +259,7 @@ impl Blocking {
         let simulation = Simulation::new(&self.scenario, controls?, seed);
         Ok(SimulatedAgent::new(
             simulation,
-            environment.clone(),
+            interface.clone(),
             delay,
             mode,
             seed,
@@ -372,7 +375,8 @@ impl Results {
     /// Formats one row per mode and delay, in Markdown.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, MB | decisions |\n\
+            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, \
+             MB | decisions |\n\
              |---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
@@ -423,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sends_less_and_who_goes_on_sends_as_much() {
+    fn a_blocking_sender_sends_less_and_any_other_as_much() {
         // Its BDP is 20 segments: there is a queue, but none that would last for 50 ms.
         let blocking = blocking("rate_mbps = 12\ndelay_ms = 10", PolicySpec::Fixed(22));
         let results = measure(&blocking).expect("two runs each");
@@ -459,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_files() {
+    fn results_are_written_to_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut blocking = blocking("rate_mbps = 5\ndelay_ms = 10", PolicySpec::Random);
         blocking.length = Duration::from_secs(1);
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_named() {
+    fn unusable_settings_are_named_in_errors() {
         let link = "rate_mbps = 5\ndelay_ms = 10\n";
         let missing = PolicySpec::Onnx("no/such.onnx".into());
         for (link, policy, delays_ms, runs, message) in [
@@ -516,7 +520,8 @@ mod tests {
                 "every flow of `link` has a scheme of its own",
             ),
             (
-                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \"vegas\"",
+                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \
+                 \"vegas\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,

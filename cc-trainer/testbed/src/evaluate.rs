@@ -129,7 +129,8 @@ pub struct Outcome {
 pub enum EvaluateError {
     /// Two scenarios have the same name, and so the same files.
     #[error(
-        "two different scenarios are called `{name}`; evaluate them one after the other, into directories of their own"
+        "two different scenarios are called `{name}`; evaluate them one after the other, into \
+         directories of their own"
     )]
     Homonyms {
         /// Name that both scenarios have.
@@ -137,7 +138,8 @@ pub enum EvaluateError {
     },
     /// A flow starts only after the end of the run.
     #[error(
-        "scenario `{scenario}`: flow {flow} starts at {} s, but runs end after {} s; make them longer with --seconds",
+        "scenario `{scenario}`: flow {flow} starts at {} s, but runs end after {} s; make them \
+         longer with --seconds",
         start.as_secs_f64(), seconds.as_secs_f64()
     )]
     TooShort {

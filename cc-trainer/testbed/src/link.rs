@@ -173,7 +173,8 @@ pub enum LinkError {
     },
     /// The host has no TUN driver.
     #[error(
-        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs `--device /dev/net/tun`)"
+        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs \
+         `--device /dev/net/tun`)"
     )]
     Driver(io::Error),
     /// A TUN device could not be created.
@@ -190,7 +191,7 @@ pub enum LinkError {
     Configuration {
         /// Commands that `ip` was given.
         commands: String,
-        /// Message that `ip` printed.
+        /// Message that `ip` printed to its standard error.
         message: String,
     },
     /// A sysctl of a namespace could not be set.

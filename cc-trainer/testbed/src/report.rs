@@ -30,17 +30,20 @@ use time_series::TimeSeries;
 
 const STYLE: &str = include_str!("report/style.css");
 /// Explanation of runs on the kernel, part of the page.
-const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the same host, in real time. \
-    Packets leave it by a virtual clock, so a late wake-up moves single packets and never changes the rate. A run in \
-    which packets were too late, or lost outside of the link, is repeated; one that stays so is shown as invalid.";
+const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the \
+    same host, in real time. Packets leave it by a virtual clock, so a late wake-up moves single \
+    packets and never changes the rate. A run in which packets were too late, or lost outside of \
+    the link, is repeated; one that stays so is shown as invalid.";
 /// Explanation of simulated runs, part of the page.
-const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a simulated link, in virtual \
-    time. Policies decide with a delay that is drawn from what the agent showed on the real kernel.";
+const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a \
+    simulated link, in virtual time. Policies decide with a delay that is drawn from what the \
+    agent showed on the real kernel.";
 
 /// The report could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot write the report {path}: {source}; is the folder there, writable, and the disk not full?"
+    "cannot write the report {path}: {source}; is the folder there, writable, and the disk not \
+     full?"
 )]
 pub struct ReportError {
     path: PathBuf,
@@ -134,9 +137,10 @@ impl Page<'_> {
     fn html(&self) -> String {
         let title = self.title();
         let mut html = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-             <title>{title}</title><style>\n{STYLE}</style></head>\n<body>\n{}<header><h1>{title}</h1>\n",
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta \
+             name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+             <title>{title}</title><style>\n{STYLE}</style></head>\n\
+             <body>\n{}<header><h1>{title}</h1>\n",
             palette::definitions()
         );
         html += &self.introduction();
@@ -181,7 +185,8 @@ impl Page<'_> {
             .collect();
         let invalid = runs.iter().filter(|run| !run.is_valid()).count();
         let mut html = format!(
-            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, {}.</p>\n<p>{}</p>\n",
+            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, \
+             {}.</p>\n<p>{}</p>\n",
             runs.len(),
             settings.runs,
             setting(settings.seconds),
@@ -195,7 +200,8 @@ impl Page<'_> {
         if invalid > 0 {
             let _ = writeln!(
                 html,
-                "<p class=\"warn\">Invalid runs, in no mean: {invalid} of {} (<a href=\"#invalid\">reasons</a>).</p>",
+                "<p class=\"warn\">Invalid runs, in no mean: {invalid} of {} (<a \
+                 href=\"#invalid\">reasons</a>).</p>",
                 runs.len()
             );
         }
@@ -216,8 +222,9 @@ impl Page<'_> {
         };
         let thumbnails: String = self.sections.iter().enumerate().map(thumbnail).collect();
         format!(
-            "<h3>Each scenario</h3>\n<p class=\"note\">Throughput in Mbit/s over 95th-percentile one-way delay in ms. \
-             Dashed: the link's rate and propagation delay.</p>\n<div class=\"thumbnails\">\n{thumbnails}</div>\n"
+            "<h3>Each scenario</h3>\n<p class=\"note\">Throughput in Mbit/s over 95th-percentile \
+             one-way delay in ms. Dashed: the link's rate and propagation delay.</p>\n<div \
+             class=\"thumbnails\">\n{thumbnails}</div>\n"
         )
     }
 
@@ -230,8 +237,9 @@ impl Page<'_> {
             }
         }
         let mut html = String::from(
-            "<details><summary>These pictures in numbers</summary>\n<p class=\"note\">Mean throughput in Mbit/s, and mean \
-             95th-percentile one-way delay.</p>\n<div class=\"scroll\"><table><thead><tr><th>scenario</th>",
+            "<details><summary>These pictures in numbers</summary>\n<p class=\"note\">Mean \
+             throughput in Mbit/s, and mean 95th-percentile one-way delay.</p>\n<div \
+             class=\"scroll\"><table><thead><tr><th>scenario</th>",
         );
         for scheme in &schemes {
             let _ = write!(html, "<th>{}</th>", self.palette.key(scheme));
@@ -267,14 +275,16 @@ impl Page<'_> {
             return String::new();
         }
         let mut html = String::from(
-            "<section id=\"invalid\"><h2>Invalid runs</h2>\n<p>The host disturbed these runs so much that their figures \
-             say nothing of the schemes. They are in no mean and no scatter.</p>\n<div class=\"scroll\"><table><thead><tr>\
-             <th>scenario</th><th>scheme</th><th>run</th><th>attempts</th><th>reasons</th></tr></thead><tbody>\n",
+            "<section id=\"invalid\"><h2>Invalid runs</h2>\n<p>The host disturbed these runs so \
+             much that their figures say nothing of the schemes. They are in no mean and no \
+             scatter.</p>\n<div class=\"scroll\"><table><thead><tr><th>scenario</th>\
+             <th>scheme</th><th>run</th><th>attempts</th><th>reasons</th></tr></thead><tbody>\n",
         );
         for run in invalid {
             let _ = writeln!(
                 html,
-                "<tr><th>{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
+                "<tr><th>{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td \
+                 class=\"text\">{}</td></tr>",
                 escape(&run.scenario),
                 self.palette.key(&run.scheme),
                 run.run,
@@ -331,16 +341,22 @@ impl Page<'_> {
             "<section id=\"method\"><h2>Host and method</h2>\n<dl>\n{facts}</dl>\n\
              <ul>\n\
              <li>{}</li>\n\
-             <li>Throughput counts payload that crossed the link, retransmissions included; the link's rate and utilisation \
-             count IP packets. With 1500-byte packets payload is 96.5 % of that.</li>\n\
-             <li>One-way delay is that of each data packet from its arrival at the link until it is delivered, propagation \
-             included. Percentiles are nearest ranks over the packets of a run.</li>\n\
-             <li>Figures are means over valid runs, intervals are 95 % percentile bootstraps of the mean over runs. Of three runs \
-             such an interval spans all three: it shows how far runs differ, and is no more exact than that. Of one run there is none.</li>\n\
-             <li>Loss counts packets that the link dropped for whatever reason, a full queue or chance.</li>\n\
-             <li>Convergence: from the start of the last flow until every flow's throughput, averaged over {} s, stays within \
-             {} % of the equal share for {} s. Jain's index is 1 when all flows get the same and 1/n when one of n gets all.</li>\n\
-             <li>An emulated link has no other users than its scenario's flows, and a queue of one kind; results of real networks vary more.</li>\n\
+             <li>Throughput counts payload that crossed the link, retransmissions included; the \
+             link's rate and utilisation count IP packets. With 1500-byte packets payload is 96.5 \
+             % of that.</li>\n\
+             <li>One-way delay is that of each data packet from its arrival at the link until it \
+             is delivered, propagation included. Percentiles are nearest ranks over the packets \
+             of a run.</li>\n\
+             <li>Figures are means over valid runs, intervals are 95 % percentile bootstraps of \
+             the mean over runs. Of three runs such an interval spans all three: it shows how far \
+             runs differ, and is no more exact than that. Of one run there is none.</li>\n\
+             <li>Loss counts packets that the link dropped for whatever reason, a full queue or \
+             chance.</li>\n\
+             <li>Convergence: from the start of the last flow until every flow's throughput, \
+             averaged over {} s, stays within {} % of the equal share for {} s. Jain's index is 1 \
+             when all flows get the same and 1/n when one of n gets all.</li>\n\
+             <li>An emulated link has no other users than its scenario's flows, and a queue of \
+             one kind; results of real networks vary more.</li>\n\
              </ul>\n</section>\n",
             match settings.on {
                 Platform::Kernel => ON_KERNEL,
@@ -384,10 +400,11 @@ impl Section<'_> {
             let time_series = TimeSeries::new(typical, owd_ms);
             let _ = writeln!(
                 html,
-                "<details><summary>Rate, delay and window over time</summary>\n<p class=\"note\">Of each scheme the run with the \
-                 median throughput. Shaded: what the link offers. Dashed: propagation delay. Delay and window on logarithmic \
-                 axes, the same for all schemes.</p>\n{}<details><summary>These curves in numbers</summary><div class=\"scroll\">{}</div>\
-                 </details></details>",
+                "<details><summary>Rate, delay and window over time</summary>\n<p \
+                 class=\"note\">Of each scheme the run with the median throughput. Shaded: what \
+                 the link offers. Dashed: propagation delay. Delay and window on logarithmic \
+                 axes, the same for all schemes.</p>\n{}<details><summary>These curves in \
+                 numbers</summary><div class=\"scroll\">{}</div></details></details>",
                 time_series.draw(palette),
                 time_series.table(palette)
             );
@@ -484,8 +501,9 @@ impl Section<'_> {
         let has_flows = runs().any(|run| run.flows.len() > 1);
         let has_decisions = runs().any(|run| run.decision_delay.is_some());
         let mut html = String::from(
-            "<details><summary>Every run</summary><div class=\"scroll\"><table><thead><tr><th>scheme</th><th>run</th><th>throughput, Mbit/s</th>\
-             <th>p95 delay, ms</th><th>mean delay, ms</th><th>mean RTT, ms</th><th>loss, %</th><th>retransmissions</th>",
+            "<details><summary>Every run</summary><div class=\"scroll\"><table><thead><tr>\
+             <th>scheme</th><th>run</th><th>throughput, Mbit/s</th><th>p95 delay, ms</th><th>mean \
+             delay, ms</th><th>mean RTT, ms</th><th>loss, %</th><th>retransmissions</th>",
         );
         if has_decisions {
             html.push_str("<th>decision delay p50, µs</th><th>p99, µs</th>");

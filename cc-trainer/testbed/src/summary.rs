@@ -27,7 +27,7 @@ pub struct Summary {
     pub runs: Vec<Run>,
     /// Host that the runs were made on.
     pub host: Host,
-    /// Settings of the evaluation.
+    /// Settings under which the runs were made.
     pub settings: Settings,
 }
 
@@ -106,7 +106,7 @@ pub struct ScenarioFacts {
 /// The policy that a scheme served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyFacts {
-    /// Name of the scheme.
+    /// Name of the scheme that is this policy.
     pub scheme: String,
     /// Source of the policy: a file, or `default` for the one embedded in the agent.
     pub source: String,
@@ -120,7 +120,7 @@ pub struct PolicyFacts {
 /// those with payload in the forward direction. One-way delay (`owd`) includes propagation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// Name of the scenario.
+    /// Name of the scenario that the run was made on.
     pub scenario: String,
     /// Name of the scheme under test.
     pub scheme: String,
@@ -233,7 +233,7 @@ pub struct Validity {
 pub struct RunFile {
     /// Key that names the settings of the run; runs under other settings have other keys.
     pub key: String,
-    /// Measurements of the run.
+    /// Measurements of the run, as in the summary.
     pub run: Run,
     /// Time series of the run.
     pub series: Series,
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_becomes_null_or_is_refused() {
+    fn numbers_that_are_not_finite_become_null_or_are_refused() {
         let undefined = Run {
             mean_rtt_ms: Some(f64::NAN),
             ..Run::default()

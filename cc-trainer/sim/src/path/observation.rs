@@ -62,20 +62,20 @@ pub struct FlowObservation {
 /// Number and size of a set of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
-    /// Number of the packets.
+    /// Number of packets in the set.
     pub packets: u64,
     /// Bytes of IP of all packets together.
     pub bytes: u64,
 }
 
-/// Dropped packets, by cause.
+/// Counters of dropped packets, one per cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
     /// Packets dropped by the policer.
     pub policer: Volume,
     /// Packets dropped because the queue was full.
     pub queue: Volume,
-    /// Packets lost at random.
+    /// Packets lost at random behind the link.
     pub loss: Volume,
 }
 
@@ -84,7 +84,7 @@ pub struct Drops {
 pub struct Bin {
     /// Bytes of IP delivered, per flow.
     pub delivered_bytes: Vec<u64>,
-    /// Number of packets dropped.
+    /// Number of packets dropped in the bin, of any cause.
     pub dropped: u64,
     /// Largest backlog of the queue, bytes of IP.
     pub max_queue_bytes: u64,
@@ -281,7 +281,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn data_is_what_carries_payload() {
+    fn packets_with_payload_count_as_data() {
         let mut observed = DirectionObservation::new(2);
         observed.arrived(0, 1500, 1448);
         observed.arrived(0, 52, 0);

@@ -19,7 +19,7 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// Creates a full bucket.
+    /// Creates a full bucket for a policer.
     pub(super) fn new(policer: &Policer) -> Self {
         let capacity = u128::from(policer.burst) * TOKENS_PER_BYTE;
         let per_nanosecond = policer.bits_per_second.round() as u64;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn never_holds_more_than_the_burst() {
+    fn a_bucket_never_holds_more_than_its_burst() {
         let mut bucket = TokenBucket::new(&Policer {
             bits_per_second: 1e9,
             burst: 4500,

@@ -26,7 +26,7 @@ pub(super) struct PacketQueue<B> {
 }
 
 impl<B> PacketQueue<B> {
-    /// Creates an empty queue.
+    /// Creates an empty queue with the limits of `model`.
     pub(super) fn new(model: &scenario::Queue) -> Self {
         Self {
             waiting: VecDeque::new(),

@@ -194,7 +194,7 @@ proptest! {
 enum Watch {
     /// At every time that `next` returns.
     Next,
-    /// At regular intervals, ns.
+    /// At regular intervals of this length, ns.
     Every(Nanos),
     /// At random times with this seed.
     Random(u64),
@@ -297,7 +297,7 @@ proptest! {
 // Loss
 
 #[test]
-fn bernoulli_loses_its_share() {
+fn bernoulli_loss_has_the_given_rate() {
     for probability in [0.0, 0.01, 0.3, 1.0] {
         let losses = losses(Loss::Bernoulli(probability), 1_000_000);
         let lost = losses.iter().filter(|&&lost| lost).count() as f64;
@@ -310,7 +310,7 @@ fn bernoulli_loses_its_share() {
 }
 
 #[test]
-fn gilbert_elliott_loses_its_share_in_bursts() {
+fn gilbert_elliott_loss_has_the_given_rate_and_comes_in_bursts() {
     let (to_bad, to_good, good, bad) = (0.01, 0.2, 0.001, 0.5);
     let losses = losses(
         Loss::GilbertElliott {
@@ -418,7 +418,7 @@ fn assert_carries_all_of(rate: Rate) {
 }
 
 #[test]
-fn five_opportunities_a_millisecond_carry_one_packet_of_a_one_packet_queue() {
+fn five_opportunities_per_millisecond_carry_one_packet_of_a_one_packet_queue() {
     let limits = Limits {
         packets: Some(1),
         ..Limits::default()
@@ -560,7 +560,7 @@ fn the_packet_in_transmission_is_outside_the_queue() {
 }
 
 #[test]
-fn an_outage_that_lasts_lets_nothing_happen() {
+fn nothing_happens_in_an_endless_outage() {
     let points = vec![
         RatePoint {
             at: Duration::ZERO,
@@ -726,7 +726,7 @@ fn jitter_has_its_mean_and_deviation() {
 }
 
 #[test]
-fn jitter_is_cut_off_at_zero() {
+fn jitter_never_makes_a_delay_negative() {
     let delay = Delay {
         jitter: Duration::from_millis(2),
         ..no_delay()
@@ -782,7 +782,7 @@ fn the_policer_passes_its_burst_and_then_its_rate() {
 }
 
 #[test]
-fn a_seed_fixes_everything_and_jitter_leaves_loss_alone() {
+fn a_seed_determines_all_events_and_jitter_does_not_change_losses() {
     let model = |jitter| Model {
         loss: Loss::Bernoulli(0.1),
         delay: Delay {

@@ -9,7 +9,8 @@ pub enum ScenarioError {
     /// Two different scenarios of the list have the same name, which would name the results of
     /// both.
     #[error(
-        "two different scenarios are called `{name}`: choose one of them, or rename the one in your file"
+        "two different scenarios are called `{name}`: choose one of them, or rename the one in \
+         your file"
     )]
     Ambiguous {
         /// Name that both scenarios have.
@@ -18,7 +19,7 @@ pub enum ScenarioError {
     /// A file is not a valid description of scenarios.
     #[error("{}:{line}:{column}: {message}", path.display())]
     Invalid {
-        /// Path of the file.
+        /// Path of the file with the error.
         path: PathBuf,
         /// Line of the error, from 1.
         line: usize,
@@ -38,14 +39,15 @@ pub enum ScenarioError {
     /// A file could not be read.
     #[error("cannot read the scenario file {}: {error}", path.display())]
     Read {
-        /// Path of the file.
+        /// Path of the file that could not be read.
         path: PathBuf,
         /// Error of the system call.
         error: io::Error,
     },
     /// There is no built-in set of this name.
     #[error(
-        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name ends with .toml)"
+        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name \
+         ends with .toml)"
     )]
     UnknownSet {
         /// Name that was asked for.

@@ -32,8 +32,8 @@ pub const MAX_FLOWS: usize = 64;
 ///     `repeat_s` repeats the schedule with that period.
 ///   - `opportunities`: `{ every_ms = 200, packets = 10 }`, or `{ mbps = 77.72 }` for a trace of
 ///     60 s with evenly spaced opportunities on a grid of 1 ms.
-///   - `poisson`: `{ mbps, seconds = 60, ramp_s = 0, seed = 1 }`, a trace of random deliveries after
-///     a ramp with one packet per 100 ms ([`Poisson`](super::Poisson)).
+///   - `poisson`: `{ mbps, seconds = 60, ramp_s = 0, seed = 1 }`, a trace of random deliveries
+///     after a ramp with one packet per 100 ms ([`Poisson`](super::Poisson)).
 ///   - `cellular`: `{ mbps, variation = 0.6, correlation_s = 4, outage_share = 0.03,
 ///     outage_s = 0.3, batch = 2, seconds = 60, seed = 1 }`, a generated cellular trace
 ///     ([`Cellular`](super::Cellular)).
@@ -43,15 +43,15 @@ pub const MAX_FLOWS: usize = 64;
 ///   keep their order.
 /// - `loss`: a probability, or `{ to_bad, to_good, good = 0, bad = 1 }` for a Gilbert-Elliott chain
 ///   that may change its state before every packet; 0 by default.
-/// - `queue`: `{ packets = N }`, `{ bytes = N }`, both, or `{ bdp = X }` (mean rate × base RTT × X);
-///   `drop = "head"` drops the oldest packets of a full queue. Unlimited by default.
+/// - `queue`: `{ packets = N }`, `{ bytes = N }`, both, or `{ bdp = X }` (mean rate × base RTT ×
+///   X); `drop = "head"` drops the oldest packets of a full queue. Unlimited by default.
 /// - `policer`: `{ rate_mbps, burst_bytes }`, a token bucket ahead of the queue; none by default.
 /// - `aggregation_ms`: packets leave the link together, once per period; none by default.
 /// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of
 ///   the acknowledgements. By default it has the same rate and delay, and none of the rest.
-/// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0 }`, a bulk flow. It runs
-///   the scheme under test unless it names one. The extra delay is added in each direction. By
-///   default there is one flow.
+/// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0 }`, a bulk flow. It
+///   runs the scheme under test unless it names one. The extra delay is added in each direction.
+///   By default there is one flow.
 ///
 /// The mean rate of a `schedule` that does not repeat counts the last rate for as long as all rates
 /// before it.

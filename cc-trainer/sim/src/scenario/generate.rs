@@ -48,7 +48,7 @@ pub struct Cellular {
     pub batch: f64,
     /// Length of the trace, s.
     pub seconds: f64,
-    /// Seed of the trace.
+    /// Seed that determines all random parts of the trace.
     pub seed: u64,
 }
 
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_deliveries_have_the_rate_and_the_spread_of_their_name() {
+    fn poisson_deliveries_have_the_mean_and_variance_of_a_poisson_process() {
         let poisson = Poisson {
             mbps: 2.64,
             seconds: HOUR,
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_fixes_a_trace() {
+    fn a_seed_determines_a_trace() {
         let poisson = |seed| {
             Poisson {
                 mbps: 3.0,

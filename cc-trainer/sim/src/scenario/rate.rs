@@ -78,7 +78,7 @@ impl Rate {
             let carried = piece.bits(offset, piece.end);
             if left <= carried + NOTHING {
                 return later(base.saturating_add(offset), piece.time(offset, left)).min(
-                    // Where the bits fit only by the tolerance.
+                    // The bits may fit only by the tolerance.
                     base.saturating_add(piece.end),
                 );
             }
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_takes_bits_over_rate() {
+    fn at_a_constant_rate_a_packet_takes_bits_over_rate() {
         let rate = Rate::constant(12.0 * MEGABIT);
         assert_eq!(rate.finish(5, 12_000.0), 1_000_005);
         assert_eq!(rate.bits(ms(500), ms(1500)), 12.0 * MEGABIT);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_without_end_is_never_over() {
+    fn a_packet_never_finishes_in_an_endless_outage() {
         let rate = rate(&[(0, 12.0, false), (10, 0.0, false)], None);
         assert_eq!(rate.finish(20_000_000, 1.0), u64::MAX);
         assert_eq!(Rate::constant(0.0).finish(7, 1.0), u64::MAX);
@@ -363,7 +363,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_carried_adds_up(
+        fn bits_of_adjacent_periods_add_up(
             rate in any_rate(),
             mut times in prop::collection::vec(0_u64..5_000_000_000, 3),
         ) {
@@ -374,7 +374,11 @@ mod tests {
         }
 
         #[test]
-        fn bits_are_the_integral_of_the_rate(rate in any_rate(), from in 0_u64..2000, length in 1_u64..500) {
+        fn bits_are_the_integral_of_the_rate(
+            rate in any_rate(),
+            from in 0_u64..2000,
+            length in 1_u64..500,
+        ) {
             // Midpoint rule with fine steps, exact except at kinks inside a step.
             const STEPS_PER_MS: u64 = 20;
             let step = Duration::from_millis(1) / STEPS_PER_MS as u32;

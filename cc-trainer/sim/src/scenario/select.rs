@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_answered_with_what_there_is() {
+    fn unknown_names_are_answered_with_the_available_ones() {
         let message = |spec: &str| load(spec).expect_err(spec).to_string();
         assert!(
             message("panteon")

@@ -21,13 +21,15 @@ pub struct Set {
 pub const SETS: &[Set] = &[
     Set {
         name: "calibrated",
-        description: "six paths of the Internet, on which the published policy was trained (the first of `pantheon`)",
+        description: "six paths of the Internet, on which the published policy was trained (the \
+                      first of `pantheon`)",
         text: PANTHEON,
         count: 6,
     },
     Set {
         name: "pantheon",
-        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse ACKs, small buffers",
+        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse \
+                      ACKs, small buffers",
         text: PANTHEON,
         count: 18,
     },
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_loads_and_no_name_stands_for_two_scenarios() {
+    fn every_set_loads_and_names_are_unique() {
         let mut names = BTreeSet::new();
         for set in SETS.iter().filter(|set| set.name != "calibrated") {
             for scenario in set.scenarios().expect(set.name) {
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pantheons_random_traces_have_as_many_opportunities_as_there() {
+    fn pantheons_random_traces_have_as_many_opportunities_as_the_recorded_ones() {
         let lines = [2786, 12_177, 14_084];
         for (scenario, lines) in set("pantheon").into_iter().zip(lines) {
             let Service::Opportunities(trace) = scenario.forward.service else {
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_what_the_link_offers() {
+    fn capacity_counts_the_bits_that_a_link_can_carry() {
         let capacity = |spec: &str, from, to| {
             let scenario = super::super::load(spec).expect(spec).remove(0);
             scenario
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_has_two_to_eight_flows_and_one_under_test_at_least() {
+    fn fairness_has_two_to_eight_flows_of_which_one_is_under_test() {
         for scenario in set("fairness") {
             assert!((2..=8).contains(&scenario.flows.len()), "{}", scenario.name);
             assert!(

@@ -47,14 +47,15 @@ pub enum TraceFault {
     /// A time is less than the one before it.
     #[error("{time} ms comes after {before} ms: sort the lines in ascending order")]
     Decreasing {
-        /// The lesser time, ms.
+        /// Time of the faulty line, ms.
         time: u32,
         /// The time before it, ms.
         before: u32,
     },
     /// The trace has no line.
     #[error(
-        "there is no opportunity: write at least one line, such as `1` for one packet each millisecond"
+        "there is no opportunity: write at least one line, such as `1` for one packet each \
+         millisecond"
     )]
     Empty,
     /// A line in the middle is blank.
@@ -62,12 +63,14 @@ pub enum TraceFault {
     Blank,
     /// The trace has more than ten million opportunities.
     #[error(
-        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a rate instead"
+        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a \
+         rate instead"
     )]
     Long,
     /// A line is not a whole number, or the number is too large.
     #[error(
-        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to {MAX_MS}, and nothing else"
+        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to \
+         {MAX_MS}, and nothing else"
     )]
     NotATime {
         /// Beginning of the line, escaped.
@@ -75,7 +78,8 @@ pub enum TraceFault {
     },
     /// All times are 0, so that the trace would repeat without advancing.
     #[error(
-        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater than 0"
+        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater \
+         than 0"
     )]
     Zero,
 }
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_opportunity() {
+    fn each_line_is_an_opportunity() {
         let trace = parse("1\n1\n5\r\n10\n\n").expect("a good trace");
         assert_eq!(trace.times(), [1, 1, 5, 10]);
         assert_eq!(trace.period_ms(), 10);
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_loops_by_its_last_time() {
+    fn a_trace_repeats_after_its_last_time() {
         let trace = Trace::from_times(vec![0, 4, 10]).expect("a good trace");
         // 0 4 10 | 10 14 20 | 20 24 30
         let count = |from, to| trace.opportunities(ms(from), ms(to));
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_a_trace_is_refused() {
+    fn a_trace_that_is_too_long_is_refused() {
         let text = "1\n".repeat(MAX_OPPORTUNITIES + 1);
         let error = parse(&text).expect_err("one too many");
         assert_eq!(
@@ -309,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
+        fn any_text_is_parsed_without_panicking(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
             if let Ok(trace) = parse(&text) {
                 prop_assert!(trace.period_ms() > 0);
                 prop_assert!(trace.times().is_sorted());
@@ -317,7 +321,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50), last in 1..=MAX_MS) {
+        fn a_written_trace_is_read_back(
+            mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50),
+            last in 1..=MAX_MS,
+        ) {
             times.push(last);
             times.sort_unstable();
             let text: String = times.iter().map(|time| format!("{time}\n")).collect();

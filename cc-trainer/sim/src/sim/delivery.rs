@@ -1,25 +1,27 @@
-//! Delivery-rate samples (net/ipv4/tcp_rate.c; draft-cheng-iccrg-delivery-rate-estimation).
+//! Delivery-rate samples (Linux 6.18, net/ipv4/tcp_rate.c;
+//! draft-cheng-iccrg-delivery-rate-estimation).
 
 use crate::path::Nanos;
 
 use super::control::RateSample;
 use super::scoreboard::Segment;
 
-/// What a sender keeps for them.
+/// The sender's state for delivery-rate samples.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryRate {
-    /// Lifetime segments delivered; the SYN counts (`tcp_sock.delivered`).
+    /// Lifetime segments delivered, the SYN included (`tcp_sock.delivered`).
     delivered: u32,
-    /// When the newest of them was known to be (`delivered_mstamp`).
+    /// Time of the newest delivery, ns (`delivered_mstamp`).
     delivered_mstamp: Nanos,
-    /// When the segment acknowledged last was sent (`first_tx_mstamp`).
+    /// Time at which the segment acknowledged last was sent, ns (`first_tx_mstamp`).
     first_tx_mstamp: Nanos,
 }
 
-/// The sample of an ACK in the making (`struct rate_sample`).
+/// The sample of an ACK while the ACK is processed (`struct rate_sample`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateSampleDraft {
-    /// 0 as long as no segment was delivered (`prior_delivered`).
+    /// Lifetime segments delivered when the sample's segment was sent; 0 while the ACK has
+    /// delivered nothing (`prior_delivered`).
     pub(super) prior_delivered: u32,
     prior_mstamp: Nanos,
     snd_interval: Nanos,
@@ -28,7 +30,7 @@ pub(super) struct RateSampleDraft {
 }
 
 impl DeliveryRate {
-    /// Before the handshake is through.
+    /// Creates the state before the handshake.
     pub(super) fn new() -> Self {
         Self {
             delivered: 1,
@@ -43,7 +45,8 @@ impl DeliveryRate {
         self.delivered
     }
 
-    /// A segment is sent at `now`; `idle` when nothing was outstanding (`tcp_rate_skb_sent`).
+    /// Stamps a segment that is sent at `now`; `idle` when nothing was outstanding
+    /// (`tcp_rate_skb_sent`).
     #[inline]
     pub(super) fn skb_sent(&mut self, now: Nanos, idle: bool) -> Segment {
         if idle {
@@ -58,8 +61,8 @@ impl DeliveryRate {
         )
     }
 
-    /// A segment was newly acknowledged or SACKed (`tcp_rate_skb_delivered`); one that was SACKed before is not
-    /// looked at again.
+    /// Takes note of a segment that is newly acknowledged or SACKed (`tcp_rate_skb_delivered`). A
+    /// segment that was SACKed before must not be passed again.
     #[inline]
     pub(super) fn skb_delivered(
         &mut self,
@@ -80,7 +83,8 @@ impl DeliveryRate {
         }
     }
 
-    /// The sample when the ACK has been processed (`tcp_rate_gen`). `any`: it delivered something.
+    /// Completes the sample after the ACK has been processed (`tcp_rate_gen`). `any` says whether
+    /// the ACK delivered anything.
     #[inline]
     pub(super) fn rate_gen(
         &mut self,
@@ -104,7 +108,7 @@ impl DeliveryRate {
         }
         let interval = sample.snd_interval.max(now - sample.prior_mstamp);
         let interval_us = u32::try_from(interval / 1_000).unwrap_or(u32::MAX);
-        // A shorter interval than the smallest RTT is from a retransmission, and false.
+        // An interval shorter than the smallest RTT comes from a retransmission and would be wrong.
         if interval_us >= min_rtt_us {
             rate.interval_us = interval_us;
             rate.delivered = Some(self.delivered - sample.prior_delivered);

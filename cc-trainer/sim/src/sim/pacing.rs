@@ -1,31 +1,33 @@
-//! When the next segments may leave, and how many together.
+//! Pacing: when the next burst may leave, and how many segments it has (Linux 6.18,
+//! net/ipv4/tcp_output.c).
 
 use crate::path::Nanos;
 
 use super::wire::MSS;
 
-/// Bytes of a burst: what the pacing rate sends in a 1024th of a second (`sk_pacing_shift` 10).
+/// A burst is what the pacing rate sends in a 1024th of a second (`sk_pacing_shift` is 10).
 const PACING_SHIFT: u32 = 10;
-/// Most bytes of a burst: a GSO packet, less headers (`sk_gso_max_size`).
+/// Largest burst in bytes: a GSO packet without headers (`sk_gso_max_size`).
 const GSO_MAX_BYTES: u64 = 65_535 - 320;
-/// Segments before pacing begins (`tcp_update_skb_after_send`).
+/// Segments that are sent before pacing begins (`tcp_update_skb_after_send`).
 const UNPACED_SEGMENTS: u64 = 10;
-/// In units of 512 µs of the smallest RTT, how far bursts are made larger on short paths (`tcp_tso_rtt_log`).
+/// Bursts get an allowance that halves with every 512 µs of the smallest RTT (`tcp_tso_rtt_log`).
 const TSO_RTT_LOG: u32 = 9;
 
-/// The pacing clock (`tcp_wstamp_ns` and `sk_pacing_rate`).
+/// The pacing clock of a connection (`tcp_wstamp_ns` and `sk_pacing_rate`).
 #[derive(Clone, Debug)]
 pub(super) struct Pacing {
-    /// bytes/s; before the first RTT sample there is none, and bursts are as large as can be.
+    /// Rate in bytes/s; `None` before the first RTT sample, when bursts are as large as they can
+    /// be.
     rate: Option<u64>,
-    /// Whether departures are paced by the rate, or only bursts sized.
+    /// Whether the rate also spaces departures, instead of only sizing bursts.
     paced: bool,
-    /// When the last burst left, or the next one may leave, whichever is later.
+    /// When the last burst left or the next one may leave, whichever is later, ns.
     wstamp_ns: Nanos,
 }
 
 impl Pacing {
-    /// No rate yet.
+    /// Creates a pacing clock without a rate.
     pub(super) fn new() -> Self {
         Self {
             rate: None,
@@ -41,8 +43,8 @@ impl Pacing {
         self.paced = true;
     }
 
-    /// Nobody paces; bursts have the size of a rate of twice the cwnd a round trip in slow start, 1.2 times
-    /// after (`tcp_update_pacing_rate`, net/ipv4/tcp_input.c).
+    /// Derives the rate that sizes the bursts of a connection that is not paced: twice the cwnd per
+    /// round trip in slow start, 1.2 times the cwnd after it (`tcp_update_pacing_rate`).
     #[inline]
     pub(super) fn update_rate(&mut self, cwnd: u32, ssthresh: u32, packets_out: u32, srtt_us: u32) {
         self.paced = false;
@@ -54,7 +56,7 @@ impl Pacing {
         self.rate = Some(bytes * percent * 10_000 / u64::from(srtt_us));
     }
 
-    /// Segments that are sent together at most (`tcp_tso_autosize`).
+    /// Largest burst in segments (`tcp_tso_autosize`), at least `at_least`.
     #[inline]
     pub(super) fn tso_segments(&self, min_rtt_us: u32, at_least: u32) -> u32 {
         let Some(rate) = self.rate else {
@@ -68,19 +70,21 @@ impl Pacing {
         ((bytes.min(GSO_MAX_BYTES) / u64::from(MSS)) as u32).max(at_least)
     }
 
-    /// When the next burst may leave, if not now (`tcp_pacing_check`).
+    /// The time at which the next burst may leave; `None` when it may leave now
+    /// (`tcp_pacing_check`).
     #[inline]
     pub(super) fn check(&self, now: Nanos) -> Option<Nanos> {
         (self.paced && self.wstamp_ns > now).then_some(self.wstamp_ns)
     }
 
-    /// When the last burst left.
+    /// When the last burst left or the next one may leave, whichever is later (`tcp_wstamp_ns`).
     #[inline]
     pub(super) fn wstamp_ns(&self) -> Nanos {
         self.wstamp_ns
     }
 
-    /// A burst of `segments` leaves at `now`, the first one after `sent` others (`tcp_update_skb_after_send`).
+    /// Takes note of a burst of `segments` that leaves at `now`, after `sent` segments before it
+    /// (`tcp_update_skb_after_send`).
     #[inline]
     pub(super) fn update_after_send(&mut self, now: Nanos, segments: u32, sent: u64) {
         let prior = self.wstamp_ns;
@@ -93,7 +97,7 @@ impl Pacing {
         }
         let bytes = u128::from(segments) * u128::from(MSS);
         let gap = (bytes * 1_000_000_000 / u128::from(rate)).min(1 << 40) as Nanos;
-        // What the last burst left too late is made up for, up to half.
+        // A late departure is made up for, by up to half of the gap.
         let credit = (self.wstamp_ns - prior).min(gap / 2);
         self.wstamp_ns += gap - credit;
     }

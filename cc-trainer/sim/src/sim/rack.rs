@@ -1,33 +1,36 @@
-//! Loss detection by time: RACK (RFC 8985, net/ipv4/tcp_recovery.c).
+//! Loss detection by time: RACK (RFC 8985; Linux 6.18, net/ipv4/tcp_recovery.c).
 
 use crate::path::Nanos;
 
 use super::scoreboard::{Scoreboard, Segment};
 
-/// Recoveries for which a reordering window that a D-SACK has widened lasts (`TCP_RACK_RECOVERY_THRESH`).
+/// Number of recoveries for which a reordering window that a D-SACK has widened lasts
+/// (`TCP_RACK_RECOVERY_THRESH`).
 const RECOVERY_THRESH: u8 = 16;
 
-/// Which segment that was sent last is known to be delivered, and how long to wait for those sent before it.
+/// State of RACK (`tcp_sock.rack`): the most recently sent segment that is known to be delivered,
+/// and how long segments sent before it are waited for.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// When that segment was sent, and its number, which decides between equal times.
+    /// When that segment was sent, and its number, which decides between equal times (`mstamp`,
+    /// `end_seq`).
     mstamp: Nanos,
     end_seq: u32,
-    /// RTT of the newest delivery, ns.
+    /// RTT of the newest delivery, ns (`rtt_us`).
     rtt: Nanos,
-    /// Something was delivered since losses were looked for.
+    /// Whether a segment was delivered since losses were last detected (`advanced`).
     advanced: bool,
-    /// The reordering window in quarters of the smallest RTT.
+    /// Reordering window in quarters of the smallest RTT (`reo_wnd_steps`).
     reo_wnd_steps: u32,
-    /// Recoveries until it is one quarter again.
+    /// Recoveries left until the window is one quarter again (`reo_wnd_persist`).
     reo_wnd_persist: u8,
     dsack_seen: bool,
-    /// Segments delivered when the window was adjusted last.
+    /// Lifetime segments delivered when the window was last adjusted (`last_delivered`).
     last_delivered: u32,
 }
 
 impl Rack {
-    /// Nothing delivered yet.
+    /// Creates the state before the first delivery.
     pub(super) fn new() -> Self {
         Self {
             mstamp: 0,
@@ -41,11 +44,11 @@ impl Rack {
         }
     }
 
-    /// A segment was delivered (`tcp_rack_advance`).
+    /// Takes note of a delivered segment (`tcp_rack_advance`).
     #[inline]
     pub(super) fn advance(&mut self, now: Nanos, number: u32, segment: &Segment, min_rtt_us: u32) {
         let rtt = now - segment.sent;
-        // Too soon for the retransmission: that was the original.
+        // It arrived too soon for the retransmission, so this was the original.
         if segment.flags.ever_retrans && rtt / 1_000 < u64::from(min_rtt_us) {
             return;
         }
@@ -57,27 +60,27 @@ impl Rack {
         }
     }
 
-    /// Losses are to be looked for again (`tcp_undo_cwnd_reduction`).
+    /// Has the next ACK detect losses again (`tcp_undo_cwnd_reduction`).
     pub(super) fn look_again(&mut self) {
         self.advanced = true;
     }
 
-    /// A segment came twice (`tcp_dsack_seen`).
+    /// Takes note of a segment that arrived twice (`tcp_dsack_seen`).
     pub(super) fn note_dsack(&mut self) {
         self.dsack_seen = true;
     }
 
-    /// A loss turned out to be none by a D-SACK (`tcp_try_undo_dsack`).
+    /// Takes note of a recovery that a D-SACK has undone (`tcp_try_undo_dsack`).
     pub(super) fn undone(&mut self) {
         self.reo_wnd_persist = RECOVERY_THRESH.min(self.reo_wnd_persist + 1);
     }
 
-    /// A recovery ended, and was needed.
+    /// Takes note of the end of a recovery that was necessary.
     pub(super) fn recovered(&mut self) {
         self.reo_wnd_persist = self.reo_wnd_persist.saturating_sub(1);
     }
 
-    /// Adjusts the reordering window once a round trip (`tcp_rack_update_reo_wnd`).
+    /// Adjusts the reordering window, once per round trip (`tcp_rack_update_reo_wnd`).
     #[inline]
     pub(super) fn update_reo_wnd(&mut self, prior_delivered: u32, delivered: u32) {
         if prior_delivered == 0 {
@@ -96,8 +99,8 @@ impl Rack {
         }
     }
 
-    /// Marks what is lost, if something was delivered since the last time (`tcp_rack_mark_lost`). Gives how long to wait
-    /// for the rest of what should have come, ns.
+    /// Detects losses if a segment was delivered since the last time (`tcp_rack_mark_lost`).
+    /// Returns how long to wait for the segments that may still arrive, ns.
     #[inline]
     pub(super) fn mark_lost(
         &mut self,
@@ -112,7 +115,8 @@ impl Rack {
         self.detect_loss(now, board, reo_wnd)
     }
 
-    /// Marks what is lost (`tcp_rack_detect_loss`).
+    /// Marks segments lost (`tcp_rack_detect_loss`). Returns how long to wait for the segments that
+    /// may still arrive, ns; `None` when there are none.
     pub(super) fn detect_loss(
         &mut self,
         now: Nanos,
@@ -135,14 +139,14 @@ impl Rack {
         wait
     }
 
-    /// How long it may still take until the segment counts as lost, ns (`tcp_rack_skb_timeout`).
+    /// Time until the segment counts as lost, ns; 0 when it is lost (`tcp_rack_skb_timeout`).
     #[inline]
     pub(super) fn skb_timeout(&self, now: Nanos, segment: &Segment, reo_wnd: Nanos) -> Nanos {
         (segment.sent + self.rtt + reo_wnd).saturating_sub(now)
     }
 
-    /// The reordering window, ns (`tcp_rack_reo_wnd`): the steps in quarters of the smallest RTT, at
-    /// most the smoothed RTT. Both RTTs are in µs.
+    /// The reordering window in ns (`tcp_rack_reo_wnd`): its steps in quarters of the smallest RTT,
+    /// at most the smoothed RTT. Both RTTs are in µs.
     #[inline]
     pub(super) fn reo_wnd(&self, min_rtt_us: u32, srtt_us: u32) -> Nanos {
         let quarters = u64::from(min_rtt_us / 4) * u64::from(self.reo_wnd_steps);

@@ -1,4 +1,5 @@
-//! Round-trip time: smoothed, its deviation, its minimum, and the retransmission timeout from them.
+//! The RTT estimator: smoothed RTT, its mean deviation and minimum, and the retransmission timeout
+//! that follows from them (Linux 6.18, net/ipv4/tcp_input.c).
 
 use cc_ebpf::WindowedMin;
 
@@ -6,34 +7,35 @@ use crate::path::Nanos;
 
 use super::timer::jiffies;
 
-/// Least retransmission timeout above the smoothed RTT, µs (`TCP_RTO_MIN`).
+/// Shortest part of the retransmission timeout above the smoothed RTT, µs (`TCP_RTO_MIN`).
 pub(super) const RTO_MIN_US: u64 = 200_000;
 /// Longest retransmission timeout, jiffies (`TCP_RTO_MAX`, 120 s).
 const RTO_MAX: u64 = 30_000;
-/// Timeout before the first sample, jiffies (`TCP_TIMEOUT_INIT`, 1 s).
+/// Retransmission timeout before the first sample, jiffies (`TCP_TIMEOUT_INIT`, 1 s).
 const TIMEOUT_INIT: u64 = 250;
-/// Window of the smallest RTT, ns (`tcp_min_rtt_wlen`).
+/// Time for which a smallest RTT counts, ns (`tcp_min_rtt_wlen`).
 const MIN_RTT_WINDOW: Nanos = 300_000_000_000;
 
-/// The estimator of RFC 6298 with Linux's slow decay of the deviation (`tcp_rtt_estimator`, net/ipv4/tcp_input.c).
+/// The estimator of RFC 6298 with Linux's slow decay of the deviation (`tcp_rtt_estimator`).
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
-    /// Eighths of a µs; 0 before the first sample (`srtt_us`).
+    /// Smoothed RTT in eighths of a µs; 0 before the first sample (`srtt_us`).
     srtt_us: u32,
-    /// Quarters of a µs (`mdev_us`).
+    /// Mean deviation in quarters of a µs (`mdev_us`).
     mdev_us: u32,
-    /// Largest deviation of the present round, and of the ones before, quarters of a µs (`mdev_max_us`, `rttvar_us`).
+    /// Largest mean deviation of the present round trip, and the decaying one that the timeout is
+    /// computed from, in quarters of a µs (`mdev_max_us`, `rttvar_us`).
     mdev_max_us: u32,
     rttvar_us: u32,
-    /// The round ends when this segment is acknowledged (`rtt_seq`).
+    /// The round trip ends when this segment is acknowledged (`rtt_seq`).
     rtt_seq: u32,
-    /// Jiffies, doubled with each timeout in a row (`icsk_rto`).
+    /// Retransmission timeout in jiffies, doubled with each timeout in a row (`icsk_rto`).
     rto: u64,
     rtt_min: WindowedMin,
 }
 
 impl Rtt {
-    /// Before the first sample.
+    /// Creates an estimator without samples.
     pub(super) fn new() -> Self {
         Self {
             srtt_us: 0,
@@ -46,29 +48,30 @@ impl Rtt {
         }
     }
 
-    /// Takes a sample: of the first segment that an ACK acknowledged for the average, of the last one for the
-    /// minimum, µs. `una` and `next` are the sender's, after the ACK.
+    /// Adds a sample, µs: `first` is the RTT of the first segment that the ACK acknowledged, which
+    /// the smoothed RTT takes, `last` that of the last one, which the minimum takes. `una` and
+    /// `next` are `snd_una` and `snd_nxt` after the ACK.
     #[inline]
     pub(super) fn sample(&mut self, now: Nanos, first: u32, last: u32, una: u32, next: u32) {
-        // The filter takes a time of 0 for none.
+        // To the filter, a time of 0 means that there is no sample.
         self.rtt_min.update(now + 1, last.max(1), MIN_RTT_WINDOW);
         self.rtt_estimator(first, una, next);
         self.rto = self.rto_of_samples();
     }
 
-    /// Smoothed RTT, µs; 0 before the first sample.
+    /// Smoothed RTT in µs; 0 before the first sample (`srtt_us >> 3`).
     #[inline]
     pub(super) fn srtt_us(&self) -> u32 {
         self.srtt_us >> 3
     }
 
-    /// Mean deviation, µs (`mdev_us >> 2`).
+    /// Mean deviation in µs (`mdev_us >> 2`, which TCP_INFO reports as `tcpi_rttvar`).
     #[inline]
     pub(super) fn mdev_us(&self) -> u32 {
         self.mdev_us >> 2
     }
 
-    /// Smallest RTT of the last 300 s, µs; `u32::MAX` before the first sample (`tcp_min_rtt`).
+    /// Smallest RTT of the last 300 s in µs; `u32::MAX` before the first sample (`tcp_min_rtt`).
     #[inline]
     pub(super) fn min_rtt_us(&self) -> u32 {
         match self.srtt_us {
@@ -77,13 +80,13 @@ impl Rtt {
         }
     }
 
-    /// The retransmission timeout, jiffies.
+    /// Retransmission timeout in jiffies (`icsk_rto`).
     #[inline]
     pub(super) fn rto(&self) -> u64 {
         self.rto
     }
 
-    /// A timeout has fired: the next one comes after twice the time.
+    /// Doubles the timeout after it has fired.
     pub(super) fn back_off(&mut self) {
         self.rto = (self.rto * 2).min(RTO_MAX);
     }
@@ -107,7 +110,7 @@ impl Rtt {
         self.srtt_us = self.srtt_us.saturating_add_signed(error).max(1);
         let mut change = error.abs() - (self.mdev_us >> 2) as i32;
         if error < 0 && change > 0 {
-            // A falling RTT must not look like a growing deviation (Eifel algorithm).
+            // A falling RTT must not look like a growing deviation, as in the Eifel algorithm.
             change >>= 3;
         }
         self.mdev_us = self.mdev_us.saturating_add_signed(change);

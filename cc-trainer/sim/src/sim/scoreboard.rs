@@ -1,74 +1,76 @@
-//! What the sender knows of each segment in flight, and how many are in which state (RFC 6675's scoreboard, as Linux
-//! keeps it in its retransmission queue).
+//! The sender's scoreboard (RFC 6675): the state of each outstanding segment, and how many segments
+//! are in which state. Linux 6.18 keeps both in its retransmission queue and `struct tcp_sock`.
 
 use crate::path::Nanos;
 
-/// Marks the end of the list by time of sending.
+/// End of the list by time of sending.
 const NONE: u32 = u32::MAX;
-/// Segments that there is room for at first; a power of two.
+/// Initial capacity in segments; a power of two.
 const CAPACITY: usize = 64;
 
-/// A segment that has been sent and not acknowledged cumulatively.
+/// A segment that was sent and is not acknowledged cumulatively (`struct tcp_skb_cb`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// When it was sent last, ns (`skb_mstamp`).
+    /// Time at which it was last sent, ns (`skb_mstamp`).
     pub(super) sent: Nanos,
-    /// When the segment that the delivery-rate sample starts from was sent, ns (`tx.first_tx_mstamp`).
+    /// Time at which the segment was sent that the delivery-rate sample starts from, ns
+    /// (`tx.first_tx_mstamp`).
     pub(super) first_tx_mstamp: Nanos,
-    /// When the newest delivery before it was sent was known, ns (`tx.delivered_mstamp`).
+    /// Time of the newest delivery before it was sent, ns (`tx.delivered_mstamp`).
     pub(super) delivered_mstamp: Nanos,
     /// Lifetime segments delivered when it was sent (`tx.delivered`).
     pub(super) delivered: u32,
-    /// Neighbours in the order of sending.
+    /// Neighbours in the list by time of sending, or [`NONE`].
     before: u32,
     after: u32,
-    /// Its state.
+    /// What the sender knows about it (`TCPCB_*`).
     pub(super) flags: Flags,
 }
 
-/// A segment's state (`TCPCB_*`).
+/// The state of a segment (`TCPCB_*`, include/net/tcp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
-    /// The receiver has it.
+    /// The receiver has SACKed it (`TCPCB_SACKED_ACKED`).
     pub(super) sacked: bool,
-    /// Taken for lost.
+    /// Loss detection has marked it lost (`TCPCB_LOST`).
     pub(super) lost: bool,
-    /// A retransmission of it is in flight.
+    /// A retransmission of it is in flight (`TCPCB_SACKED_RETRANS`).
     pub(super) retransmitted: bool,
-    /// It was the last of several that were sent together, and has PSH set whenever it is sent.
+    /// It was the last of a burst, and carries PSH whenever it is sent.
     pub(super) push: bool,
-    /// It was retransmitted some time.
+    /// It was retransmitted at least once (`TCPCB_EVER_RETRANS`).
     pub(super) ever_retrans: bool,
-    /// It is in the list by time of sending.
+    /// It is in the list by time of sending (`tsorted_sent_queue`).
     listed: bool,
 }
 
-/// Segments `una..next`.
+/// The scoreboard of a connection: its outstanding segments `snd_una..snd_nxt`.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
-    /// Segment `n` is at `n` modulo the length, a power of two.
+    /// Ring buffer: segment `n` is at `n` modulo its length, which is a power of two.
     ring: Vec<Segment>,
     snd_una: u32,
     snd_nxt: u32,
-    /// First and last in the order of sending, of those in flight (`tsorted_sent_queue`).
+    /// Ends of the list by time of sending, of the segments in flight (`tsorted_sent_queue`).
     oldest: u32,
     newest: u32,
     sacked_out: u32,
     lost_out: u32,
     retrans_out: u32,
-    /// One after the highest SACKed segment.
+    /// One after the highest SACKed segment, over the connection's life.
     highest_sack_end: u32,
-    /// A bit a place of the ring: lost and not retransmitted. Thousands of segments may be missing at once, and each
-    /// ACK asks for the first of these.
+    /// A bit per place of the ring, set where the segment is lost and not retransmitted: thousands
+    /// may be missing at once, and every ACK asks for the first.
     awaiting_retrans: Vec<u64>,
-    /// None of them is before this one (`retransmit_skb_hint`).
+    /// No segment before this one awaits retransmission (`retransmit_skb_hint`).
     retransmit_hint: u32,
-    /// Segments marked lost so far, retransmissions included.
+    /// Lifetime count of segments marked lost, retransmissions included (`tcp_sock.lost`).
     total_lost: u64,
 }
 
 impl Segment {
-    /// A segment that is sent at `sent`, with the stamps of [`Delivery`](super::delivery::DeliveryRate).
+    /// Creates a segment sent at `sent`, with the stamps of
+    /// [`DeliveryRate`](super::delivery::DeliveryRate).
     #[inline]
     pub(super) fn sent(
         sent: Nanos,
@@ -89,7 +91,7 @@ impl Segment {
 }
 
 impl Scoreboard {
-    /// Nothing sent.
+    /// Creates the scoreboard of a connection that has sent nothing.
     pub(super) fn new() -> Self {
         Self {
             ring: vec![Segment::sent(0, 0, 0, 0); CAPACITY],
@@ -107,13 +109,13 @@ impl Scoreboard {
         }
     }
 
-    /// First unacknowledged segment.
+    /// The first unacknowledged segment (`snd_una`).
     #[inline]
     pub(super) fn snd_una(&self) -> u32 {
         self.snd_una
     }
 
-    /// The segment to be sent next for the first time.
+    /// The segment to be sent next for the first time (`snd_nxt`).
     #[inline]
     pub(super) fn snd_nxt(&self) -> u32 {
         self.snd_nxt
@@ -125,25 +127,25 @@ impl Scoreboard {
         self.snd_nxt - self.snd_una
     }
 
-    /// Segments that are in the network as far as the sender knows (`tcp_packets_in_flight`).
+    /// Segments in flight by the sender's knowledge (`tcp_packets_in_flight`).
     #[inline]
     pub(super) fn packets_in_flight(&self) -> u32 {
         self.packets_out() + self.retrans_out - self.sacked_out - self.lost_out
     }
 
-    /// SACKed segments (`sacked_out`).
+    /// Number of SACKed segments (`sacked_out`).
     #[inline]
     pub(super) fn sacked_out(&self) -> u32 {
         self.sacked_out
     }
 
-    /// Segments that are lost by the sender's judgement (`lost_out`).
+    /// Number of segments marked lost (`lost_out`).
     #[inline]
     pub(super) fn lost_out(&self) -> u32 {
         self.lost_out
     }
 
-    /// Retransmissions in flight (`retrans_out`).
+    /// Number of retransmissions in flight (`retrans_out`).
     #[inline]
     pub(super) fn retrans_out(&self) -> u32 {
         self.retrans_out
@@ -155,26 +157,28 @@ impl Scoreboard {
         self.total_lost
     }
 
-    /// One after the highest SACKed segment, at least [`una`](Self::snd_una) (`tcp_highest_sack_seq`).
+    /// One after the highest SACKed segment, at least [`snd_una`](Self::snd_una)
+    /// (`tcp_highest_sack_seq`).
     #[inline]
     pub(super) fn highest_sack_end(&self) -> u32 {
         self.highest_sack_end.max(self.snd_una)
     }
 
-    /// Whether the first segment has been retransmitted (`tcp_any_retrans_done`, which looks at the head too).
+    /// Whether a retransmission is in flight or the first segment was retransmitted
+    /// (`tcp_any_retrans_done`, which looks at the head too).
     #[inline]
     pub(super) fn any_retrans_done(&self) -> bool {
         self.retrans_out > 0
             || (self.snd_una != self.snd_nxt && self.get(self.snd_una).flags.ever_retrans)
     }
 
-    /// A segment of `una..next`.
+    /// The state of one of the segments `snd_una..snd_nxt`.
     #[inline]
     pub(super) fn get(&self, segment: u32) -> &Segment {
         &self.ring[self.place(segment)]
     }
 
-    /// Sends the next segment for the first time.
+    /// Adds the segment `snd_nxt`, which is sent now.
     #[inline]
     pub(super) fn push(&mut self, mut segment: Segment, push: bool) {
         if self.packets_out() as usize == self.ring.len() {
@@ -192,7 +196,8 @@ impl Scoreboard {
         self.link(number);
     }
 
-    /// Acknowledges the first segment; gives what was known of it. There must be one.
+    /// Removes the first segment, which is acknowledged cumulatively, and returns its last state.
+    /// There must be one.
     #[inline]
     pub(super) fn pop(&mut self) -> Segment {
         let number = self.snd_una;
@@ -205,7 +210,8 @@ impl Scoreboard {
         segment
     }
 
-    /// The receiver has this segment of `una..next` beyond a gap. Gives what was known of it, none when that was known.
+    /// Marks one of the segments `snd_una..snd_nxt` as SACKed. Returns its state before, or `None`
+    /// when it was SACKed already.
     #[inline]
     pub(super) fn sack(&mut self, number: u32) -> Option<Segment> {
         let place = self.place(number);
@@ -215,7 +221,8 @@ impl Scoreboard {
         }
         let flags = &mut self.ring[place].flags;
         flags.sacked = true;
-        // A retransmission of a segment that is not held for lost is still in flight for all that is known.
+        // A retransmission of a segment that is not marked lost counts as in flight until it is
+        // acknowledged.
         if before.flags.lost {
             flags.lost = false;
             self.lost_out -= 1;
@@ -229,7 +236,7 @@ impl Scoreboard {
         Some(before)
     }
 
-    /// The receiver told that this segment of `una..next` came twice: its retransmission is no longer in flight.
+    /// Takes note of a D-SACK of this segment: its retransmission is no longer in flight.
     pub(super) fn dsack(&mut self, number: u32) {
         let place = self.place(number);
         let flags = &mut self.ring[place].flags;
@@ -240,7 +247,7 @@ impl Scoreboard {
         }
     }
 
-    /// Takes the segment, or its retransmission, for lost (`tcp_mark_skb_lost`).
+    /// Marks the segment, or its retransmission, as lost (`tcp_mark_skb_lost`).
     pub(super) fn mark_lost(&mut self, number: u32) {
         let place = self.place(number);
         let flags = &mut self.ring[place].flags;
@@ -259,7 +266,7 @@ impl Scoreboard {
         self.unlink(number);
     }
 
-    /// Takes nothing for lost any more.
+    /// Removes all loss marks (`tcp_undo_cwnd_reduction`).
     pub(super) fn unmark_lost(&mut self) {
         if self.lost_out > 0 {
             for number in self.snd_una..self.snd_nxt {
@@ -271,7 +278,7 @@ impl Scoreboard {
         self.lost_out = 0;
     }
 
-    /// The first segment that is lost and not retransmitted.
+    /// Returns the first segment that is lost and not retransmitted.
     #[inline]
     pub(super) fn first_to_retransmit(&mut self) -> Option<u32> {
         if self.lost_out == 0 {
@@ -283,7 +290,8 @@ impl Scoreboard {
             let word = self.awaiting_retrans[place / 64] >> (place % 64);
             if word != 0 {
                 self.retransmit_hint += word.trailing_zeros();
-                // Beyond the last segment, a bit is of the first ones, whose places follow in the ring.
+                // Beyond the last segment, bits belong to the first ones, whose places follow in
+                // the ring.
                 return (self.retransmit_hint < self.snd_nxt).then_some(self.retransmit_hint);
             }
             self.retransmit_hint += 64 - (place % 64) as u32;
@@ -291,7 +299,8 @@ impl Scoreboard {
         None
     }
 
-    /// Sends a segment of `una..next` again. `stamps` holds the times and counts of the new sending.
+    /// Marks one of the segments `snd_una..snd_nxt` as retransmitted. `stamps` has the times and
+    /// counts of the new transmission.
     pub(super) fn retransmit(&mut self, number: u32, stamps: Segment) {
         self.unlink(number);
         let place = self.place(number);
@@ -305,7 +314,7 @@ impl Scoreboard {
         self.link(number);
     }
 
-    /// The segment in flight that was sent first.
+    /// The segment in flight that was sent first, by the time of its last transmission.
     #[inline]
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
@@ -318,7 +327,7 @@ impl Scoreboard {
         (after != NONE).then_some(after)
     }
 
-    /// Bytes of memory held.
+    /// Heap memory of the ring in bytes.
     pub(super) fn memory(&self) -> usize {
         self.ring.capacity() * size_of::<Segment>()
     }
@@ -386,7 +395,7 @@ impl Scoreboard {
         }
     }
 
-    /// The segment is lost and not retransmitted, or is not.
+    /// Sets whether the segment is lost and not retransmitted.
     #[inline]
     fn set_awaiting(&mut self, number: u32, waits: bool) {
         let place = self.place(number);
@@ -461,7 +470,8 @@ mod tests {
     }
 
     proptest! {
-        /// The counts are always those of the flags, and the list holds what is in flight in order of sending.
+        /// The counts are those of the flags, and the list has what is in flight in order of
+        /// sending.
         #[test]
         fn counts_and_list_agree_with_the_segments(
             steps in proptest::collection::vec((0u8..6, 0u32..200), 1..300),
@@ -481,7 +491,8 @@ mod tests {
                         board.retransmit(number, stamps);
                     }
                 }
-                let all = || (board.snd_una()..board.snd_nxt()).map(|number| board.get(number).flags);
+                let outstanding = || board.snd_una()..board.snd_nxt();
+                let all = || outstanding().map(|number| board.get(number).flags);
                 prop_assert_eq!(board.sacked_out() as usize, all().filter(|f| f.sacked).count());
                 prop_assert_eq!(board.lost_out() as usize, all().filter(|f| f.lost).count());
                 prop_assert_eq!(

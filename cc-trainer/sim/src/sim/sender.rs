@@ -1,8 +1,10 @@
-//! The sending end: a bulk flow's TCP, as Linux 6.18 does it (net/ipv4/tcp_input.c, tcp_output.c, tcp_timer.c).
+//! The sending end of a connection: the TCP of a bulk flow as Linux 6.18 implements it
+//! (net/ipv4/tcp_input.c, tcp_output.c and tcp_timer.c).
 //!
-//! [`on_packet`](Sender::on_packet) follows `tcp_ack`, step by step and in its order: what was delivered, the RTT, what
-//! is lost, the window, and then what may be sent. `recovery` holds the states between Open and Loss, `transmit` what
-//! leaves and the timers.
+//! [`Sender::on_packet`] follows `tcp_ack` in its order: what the ACK delivered, the RTT, what is
+//! lost, the cwnd, and then what may be sent. `recovery` has the states from Disorder to Loss,
+//! `transmit` what leaves the host and the timers. Fields and functions have the kernel's names
+//! where the kernel has one.
 
 mod recovery;
 mod transmit;
@@ -26,22 +28,24 @@ use super::{FlowTotals, NEVER};
 use recovery::{Recovery, Rexmit};
 use transmit::{CwndUsage, Timer};
 
-/// Segments of the first window (`TCP_INIT_CWND`, RFC 6928).
+/// Initial cwnd in segments (`TCP_INIT_CWND`, RFC 6928).
 const INIT_CWND: u32 = 10;
-/// Segments that the SYN-ACK's window has room for: 65,535 bytes, unscaled.
+/// Segments that fit into the receive window of the SYN-ACK: 65,535 bytes, unscaled.
 const INITIAL_SND_WND: u32 = 45;
-/// How long the application takes to notice that it is connected and to write.
+/// Time from the end of the handshake to the application's first write, ns.
 const FIRST_WRITE: Nanos = 60_000;
-/// Time between the first SYNs, jiffies, and how many there are before it doubles (`tcp_syn_linear_timeouts`).
+/// Timeout of the first SYNs in jiffies, and the number of SYNs before it doubles
+/// (`tcp_syn_linear_timeouts`).
 const SYN_TIMEOUT: u64 = 250;
 const SYN_LINEAR: u32 = 4;
 
-/// A connection's sending end.
+/// The sending end of a connection, with its congestion control.
 #[derive(Debug)]
 pub(super) struct Sender {
-    /// What sets the window.
+    /// The congestion control of this connection.
     pub(super) control: Control,
-    /// It does so in recovery too.
+    /// Whether the control sets the cwnd in recovery too (`tcp_congestion_ops.cong_control`); if
+    /// not, the sender does so by proportional rate reduction.
     has_cong_control: bool,
     sk_state: SkState,
     cwnd: CwndState,
@@ -53,66 +57,84 @@ pub(super) struct Sender {
     pacing: Pacing,
     recovery: Recovery,
     usage: CwndUsage,
+    /// The purpose of the connection's timer, and when it fires (`icsk_pending`).
     timer: Timer,
     timer_at: Nanos,
-    /// When to try sending again, for pacing.
+    /// When pacing lets the sender send again (`pacing_timer`); [`NEVER`] when it does not wait for
+    /// that.
     pacing_timer_at: Nanos,
     ticks: Ticks,
-    /// Segments by which the path is known to reorder, and whether it was flag to (`reordering`, `reord_seen`).
+    /// Reordering distance of the path in segments (`reordering`), and whether any reordering was
+    /// seen (`reord_seen`).
     reordering: u32,
     reord_seen: bool,
-    /// The newest TSval, to echo.
+    /// The newest TSval received, which the next segment echoes (`ts_recent`).
     ts_recent: u32,
-    /// The receiver has room for segments before this one (`tcp_wnd_end`).
+    /// The first segment beyond the receive window (`tcp_wnd_end`).
     snd_wnd_end: u32,
-    /// The SACK blocks of the previous ACK: nothing new in them.
+    /// The SACK blocks of the previous ACK (`recv_sack_cache`): a block that covers the same
+    /// segments again brings nothing new.
     recv_sack_cache: [SackBlock; MAX_BLOCKS],
     totals: Totals,
     segments_sent: u64,
-    /// When the last segment left (`lsndtime`).
+    /// Time at which the last segment left (`lsndtime`).
     lsndtime: Nanos,
+    /// Number of tail loss probes sent.
     probes: u32,
-    /// What is to be sent.
+    /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
 }
 
+/// The state of the connection (`sk_state`), as far as a bulk flow's sender needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkState {
+    /// The flow has not started.
     Idle,
-    SynSent { sent: Nanos, tries: u32 },
+    /// A SYN waits for its answer (`TCP_SYN_SENT`).
+    SynSent {
+        /// When it was last sent, ns.
+        sent: Nanos,
+        /// Number of SYNs before it that were not answered in time.
+        tries: u32,
+    },
+    /// The handshake is complete (`TCP_ESTABLISHED`).
     Established,
+    /// The flow has stopped.
     Closed,
 }
 
-/// What an ACK told (`FLAG_*`, `struct tcp_sacktag_state`).
+/// What processing an ACK found out: the kernel's `FLAG_*` and `struct tcp_sacktag_state`.
 #[derive(Clone, Copy, Debug, Default)]
 struct AckFlags {
-    /// It acknowledged segments cumulatively (`FLAG_SND_UNA_ADVANCED`, `FLAG_DATA_ACKED`: data only moves together).
+    /// The ACK acknowledged segments cumulatively (`FLAG_SND_UNA_ADVANCED`, which is also
+    /// `FLAG_DATA_ACKED` here, since nothing but data has sequence numbers).
     snd_una_advanced: bool,
-    /// It newly SACKed some (`FLAG_DATA_SACKED`).
+    /// It newly SACKed segments (`FLAG_DATA_SACKED`).
     data_sacked: bool,
-    /// It told of a segment that came twice (`FLAG_DSACKING_ACK`).
+    /// It reported a segment that arrived twice (`FLAG_DSACKING_ACK`, RFC 2883).
     dsacking_ack: bool,
-    /// It acknowledged some that had been retransmitted (`FLAG_RETRANS_DATA_ACKED`).
+    /// It acknowledged segments that had been retransmitted (`FLAG_RETRANS_DATA_ACKED`).
     retrans_data_acked: bool,
-    /// It acknowledged or SACKed an original that was sent before the present recovery began (`FLAG_ORIG_SACK_ACKED`).
+    /// It acknowledged or SACKed an original that was sent before the present recovery began
+    /// (`FLAG_ORIG_SACK_ACKED`).
     orig_sack_acked: bool,
-    /// The timer is to be set (`FLAG_SET_XMIT_TIMER`).
+    /// The retransmission timer or the loss probe has to be set again (`FLAG_SET_XMIT_TIMER`).
     set_xmit_timer: bool,
-    /// Retransmissions turned out lost (`FLAG_LOST_RETRANS`).
+    /// Loss detection found retransmissions lost (`FLAG_LOST_RETRANS`).
     lost_retrans: bool,
-    /// TSecr.
+    /// TSecr of the ACK, ms.
     rcv_tsecr: u32,
-    /// When the first and the last of the originals that it SACKed were sent.
+    /// Times at which the first and the last of the newly SACKed originals were sent
+    /// (`first_sackt`, `last_sackt`).
     sackt: Option<(Nanos, Nanos)>,
-    /// The lowest original that it delivered.
+    /// The lowest original that it newly SACKed below the highest one SACKed before (`reord`).
     reord: Option<u32>,
-    /// The RTT that it measured, µs (`rate_sample.rtt_us`).
+    /// The RTT that the ACK measured, µs; 0 for none (`rate_sample.rtt_us`).
     rtt_us: u32,
 }
 
 impl Sender {
-    /// Not yet connected.
+    /// Creates the sending end of a connection that is not open yet.
     pub(super) fn new(control: Control, ticks: Ticks) -> Self {
         Self {
             has_cong_control: control.sets_cwnd_in_recovery(),
@@ -149,12 +171,12 @@ impl Sender {
         }
     }
 
-    /// Opens the connection.
+    /// Opens the connection by sending a SYN.
     pub(super) fn open(&mut self, now: Nanos) {
         self.send_syn(now, 0);
     }
 
-    /// Ends it without a word.
+    /// Closes the connection at once. Nothing is sent, and later packets are ignored.
     pub(super) fn close(&mut self) {
         self.sk_state = SkState::Closed;
         self.timer = Timer::None;
@@ -162,13 +184,13 @@ impl Sender {
         self.pacing_timer_at = NEVER;
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called, or [`NEVER`].
     #[inline]
     pub(super) fn wake(&self) -> Nanos {
         self.timer_at.min(self.pacing_timer_at)
     }
 
-    /// A packet arrives.
+    /// Processes a packet that has arrived from the receiver.
     #[inline]
     pub(super) fn on_packet(&mut self, now: Nanos, packet: ToSender) {
         match (packet, self.sk_state) {
@@ -176,13 +198,13 @@ impl Sender {
             (ToSender::SynAck { echo }, SkState::SynSent { sent, tries }) => {
                 self.establish(now, echo, sent, tries);
             }
-            // Its answer to our answer to its SYN-ACK was lost.
+            // The ACK that ended the handshake was lost.
             (ToSender::SynAck { .. }, SkState::Established) => self.outbox.push(ToReceiver::Bare),
             _ => {}
         }
     }
 
-    /// A time of [`wake`](Self::wake) has come.
+    /// Does what is due at a time that [`wake`](Self::wake) named.
     pub(super) fn on_timer(&mut self, now: Nanos) {
         if self.timer_at <= now {
             self.timer_at = NEVER;
@@ -207,7 +229,7 @@ impl Sender {
         }
     }
 
-    /// The connection's figures.
+    /// Returns the connection's figures. `payload_delivered` is the receiver's count, in bytes.
     pub(super) fn totals(&self, payload_delivered: u64) -> FlowTotals {
         FlowTotals {
             established: matches!(self.sk_state, SkState::Established),
@@ -237,7 +259,7 @@ impl Sender {
         }
     }
 
-    /// Bytes of memory held beside the structure's own.
+    /// Memory on the heap in bytes: scoreboard and outbox.
     pub(super) fn memory(&self) -> usize {
         self.board.memory() + self.outbox.capacity() * size_of::<ToReceiver>()
     }
@@ -270,7 +292,7 @@ impl Sender {
         self.pacing_timer_at = now + FIRST_WRITE;
     }
 
-    /// `tcp_ack`.
+    /// Processes an ACK of an established connection (`tcp_ack`).
     #[inline]
     fn on_ack(&mut self, now: Nanos, ack: &Ack) {
         self.totals.segs_in = self.totals.segs_in.wrapping_add(1);
@@ -319,8 +341,8 @@ impl Sender {
             .delivery
             .rate_gen(&sample, now, delivered > 0, self.rtt.min_rtt_us());
         rate.prior_in_flight = prior_in_flight;
-        rate.una = self.board.snd_una().into();
-        rate.next = self.board.snd_nxt().into();
+        rate.snd_una = self.board.snd_una().into();
+        rate.snd_nxt = self.board.snd_nxt().into();
         rate.last_sent = self.lsndtime;
         rate.next_send = self.pacing.wstamp_ns();
         self.cong_control(now, &flag, delivered, lost, &rate);
@@ -328,7 +350,7 @@ impl Sender {
         self.write_xmit(now, false);
     }
 
-    /// `tcp_sacktag_write_queue`.
+    /// Applies the SACK blocks of an ACK to the scoreboard (`tcp_sacktag_write_queue`).
     fn sacktag_write_queue(
         &mut self,
         now: Nanos,
@@ -348,14 +370,14 @@ impl Sender {
         let sorted = &mut sorted[..blocks.len()];
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.from);
-        let told = self.recv_sack_cache;
+        let cache = self.recv_sack_cache;
         for block in sorted.iter() {
             let mut number = block.from.max(una);
             while number < block.to.min(next) {
-                // What the previous ACK told already is most of it.
-                let known = told
+                // Most of a block was in the previous ACK already.
+                let known = cache
                     .iter()
-                    .find(|told| told.from <= number && number < told.to);
+                    .find(|block| block.from <= number && number < block.to);
                 match known {
                     Some(known) => number = known.to,
                     None => {
@@ -369,7 +391,7 @@ impl Sender {
         self.recv_sack_cache[..sorted.len()].copy_from_slice(sorted);
     }
 
-    /// `tcp_sacktag_one`.
+    /// Marks a segment as SACKed (`tcp_sacktag_one`).
     fn sacktag_one(
         &mut self,
         now: Nanos,
@@ -395,7 +417,7 @@ impl Sender {
         self.delivery.skb_delivered(sample, number, &segment);
     }
 
-    /// `tcp_check_dsack`.
+    /// Takes note of a D-SACK block (`tcp_check_dsack`).
     fn check_dsack(&mut self, block: SackBlock, flag: &mut AckFlags) {
         flag.dsacking_ack = true;
         if self.reord_seen {
@@ -413,7 +435,8 @@ impl Sender {
         }
     }
 
-    /// `tcp_clean_rtx_queue`.
+    /// Removes the segments that are acknowledged cumulatively and measures the RTT
+    /// (`tcp_clean_rtx_queue`).
     #[inline]
     fn clean_rtx_queue(
         &mut self,
@@ -439,7 +462,8 @@ impl Sender {
                 flag.orig_sack_acked |= number < self.recovery.high_seq;
             }
             if !flags.sacked {
-                // An echo from before the retransmission: the original was delivered (`tcp_skb_spurious_retrans`).
+                // TSecr is older than the retransmission, so the original was delivered
+                // (`tcp_skb_spurious_retrans`).
                 let spurious = flags.ever_retrans && flag.rcv_tsecr < milliseconds(segment.sent);
                 if !spurious {
                     self.rack.advance(now, number, &segment, min_rtt_us);
@@ -450,12 +474,13 @@ impl Sender {
         let measured = self.ack_update_rtt(now, flag, originals);
         if flag.snd_una_advanced {
             flag.set_xmit_timer = true;
-            // An original beyond the gaps filled one: reordering.
+            // An original arrived after later segments had been SACKed: reordering.
             if let Some(low) = lowest.filter(|&low| low < prior_sacked_end) {
                 self.check_sack_reordering(low);
             }
         } else if measured && let Some((first, _)) = flag.sackt {
-            // Not for data sent after the first segment, or a timeout would be put off for ever.
+            // Only for data sent before the first unacknowledged segment: otherwise the timeout
+            // could be put off for ever.
             flag.set_xmit_timer = first < self.board.get(self.board.snd_una()).sent;
         }
         if let Some(low) = flag.reord {
@@ -463,7 +488,8 @@ impl Sender {
         }
     }
 
-    /// `tcp_ack_update_rtt`.
+    /// Feeds the RTT estimator, from the times of sending where segments were not retransmitted and
+    /// from TSecr elsewhere (`tcp_ack_update_rtt`). Returns whether there was a sample.
     #[inline]
     fn ack_update_rtt(
         &mut self,
@@ -493,7 +519,8 @@ impl Sender {
         true
     }
 
-    /// `tcp_check_sack_reordering`.
+    /// Raises the reordering distance after the original `low` was delivered late
+    /// (`tcp_check_sack_reordering`).
     fn check_sack_reordering(&mut self, low: u32) {
         let metric = self.board.highest_sack_end().saturating_sub(low);
         if metric == 0 {
@@ -505,7 +532,9 @@ impl Sender {
         self.reord_seen = true;
     }
 
-    /// `tcp_cong_control`.
+    /// Lets the congestion control, or proportional rate reduction, set the cwnd
+    /// (`tcp_cong_control`). `delivered` and `lost` are the segments that this ACK newly delivered
+    /// and found lost.
     #[inline]
     fn cong_control(
         &mut self,
@@ -549,13 +578,14 @@ impl Sender {
         self.update_pacing_rate();
     }
 
-    /// `tcp_may_raise_cwnd`.
+    /// Whether this ACK may raise the cwnd of a control without `cong_control`
+    /// (`tcp_may_raise_cwnd`).
     #[inline]
     fn may_raise_cwnd(&self, flag: &AckFlags) -> bool {
         flag.snd_una_advanced || (flag.data_sacked && self.reordering > recovery::REORDERING)
     }
 
-    /// Takes the pacing rate over, or makes one to size bursts by.
+    /// Takes the pacing rate of the congestion control, or derives one that only sizes bursts.
     #[inline]
     fn update_pacing_rate(&mut self) {
         match self.control.pacing_rate() {

@@ -69,7 +69,8 @@ pub struct Delays {
 pub enum AgentError {
     /// The program does not exist at this path.
     #[error(
-        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with --agent PATH",
+        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with \
+         --agent PATH",
         .0.display()
     )]
     Missing(PathBuf),
@@ -82,7 +83,10 @@ pub enum AgentError {
         source: io::Error,
     },
     /// The agent's process ended on its own.
-    #[error("the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}", log.display())]
+    #[error(
+        "the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}",
+        log.display()
+    )]
     Ended {
         /// Name of the scheme that it served.
         scheme: String,
@@ -94,7 +98,11 @@ pub enum AgentError {
         tail: String,
     },
     /// The agent runs, but was not ready to serve in time.
-    #[error("the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
+    #[error(
+        "the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}",
+        START_PATIENCE.as_secs(),
+        log.display()
+    )]
     NotReady {
         /// Name of the scheme that it serves.
         scheme: String,
@@ -365,18 +373,18 @@ mod tests {
         let error = Agents::start(program, [("three", &policy)], logs.path(), record);
         let text = error.expect_err("it ends").to_string();
         assert!(text.contains("`three` has ended"), "{text}");
-        let told = "--policy fixed:3 --serving softmax:2 --record recorded/three";
-        assert!(text.contains(told), "{text}");
+        let expected = "--policy fixed:3 --serving softmax:2 --record recorded/three";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]
-    fn a_missing_program_comes_with_the_remedy() {
+    fn a_missing_program_is_an_error_with_a_remedy() {
         let error = find(Some(Path::new("/nowhere/cc-agent"))).expect_err("it is not there");
         assert!(error.to_string().contains("--agent"), "{error}");
     }
 
     #[test]
-    fn a_tail_begins_with_a_line() {
+    fn the_tail_of_a_log_begins_with_a_whole_line() {
         let log = tempfile::NamedTempFile::new().expect("a scratch file");
         fs::write(log.path(), "short\n").expect("it is ours");
         assert_eq!(tail(log.path()), "short");

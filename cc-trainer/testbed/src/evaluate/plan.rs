@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scheme_meets_the_same_chance() {
+    fn seeds_depend_on_the_seed_the_scenario_and_the_run() {
         assert_eq!(seed(1, "a", 0), seed(1, "a", 0));
         let others = [seed(2, "a", 0), seed(1, "b", 0), seed(1, "a", 1)];
         assert!(others.iter().all(|&other| other != seed(1, "a", 0)));

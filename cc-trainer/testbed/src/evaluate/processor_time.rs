@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_the_first_three_figures_of_all_processors() {
+    fn time_of_programs_is_user_nice_and_system_time() {
         let stat = "cpu  10 20 30 400 5 6 7 8 9 0\ncpu0 1 2 3 4\n";
         assert_eq!(in_programs(stat), Some(60));
         assert_eq!(in_programs("cpu0 1 2 3 4\n"), None);
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_program_uses_is_not_others() {
+    fn own_processor_time_does_not_count_as_that_of_others() {
         let at = |all, own| ProcessorTime {
             all: Duration::from_secs(all),
             own: Duration::from_secs(own),
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells() {
+    fn processor_times_can_be_read_and_never_decrease() {
         let before = ProcessorTime::now().expect("Linux has /proc/stat");
         let after = ProcessorTime::now().expect("Linux has /proc/stat");
         assert!(after.all >= before.all && after.own >= before.own);

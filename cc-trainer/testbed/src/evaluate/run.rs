@@ -21,7 +21,7 @@ use cc_sim::scenario::Scenario;
 /// Scenario time between two progress reports of a run.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Settings of one run.
+/// Settings of one run: its path, flows, length and seed.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
     /// Scenario that describes the path.
@@ -82,10 +82,10 @@ pub enum RunError {
     /// Two policies of a simulated run have different interfaces, but one simulated agent serves
     /// all policies of a run.
     #[error(
-        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; evaluate them in \
-         scenarios of their own, or with --on kernel"
+        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; \
+         evaluate them in scenarios of their own, or with --on kernel"
     )]
-    Environments {
+    Interfaces {
         /// Name of one of the schemes.
         one: String,
         /// Name of the other scheme.

@@ -37,9 +37,9 @@ pub enum Jobs {
 pub struct Job {
     /// Number of the run among those of its scheme on its scenario, from 0.
     pub run: u32,
-    /// Index of the scenario.
+    /// Index of the scenario among those of the evaluation.
     pub scenario: usize,
-    /// Index of the scheme.
+    /// Index of the scheme among those under test.
     pub scheme: usize,
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_come_one_after_the_other() {
+    fn rounds_run_one_after_the_other() {
         let order: Vec<_> = interleaved(2, 2, 2)
             .map(|job| (job.run, job.scenario, job.scheme))
             .collect();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_run_goes_alone_and_is_overtaken_in_its_round_only() {
+    fn a_large_run_runs_alone_and_is_overtaken_within_its_round_only() {
         let jobs = [(job(1, 0), 5.0), (job(1, 1), 0.1), (job(2, 0), 0.1)];
         let mut schedule = Schedule::new(jobs, Jobs::Auto, 2);
         assert_eq!(schedule.start(), Some(job(1, 0)));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_run_goes_last_and_has_more_room() {
+    fn a_repeated_run_comes_last_with_fewer_beside_it() {
         let costs = [0.19, 0.19, 0.3];
         let jobs = [0, 1, 2].map(|scenario| (job(1, scenario), costs[scenario]));
         let mut schedule = Schedule::new(jobs, Jobs::Auto, 2);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_given_is_the_number_that_runs() {
+    fn the_given_number_of_runs_go_at_the_same_time() {
         let jobs = (0..9).map(|scenario| (job(1, scenario), f64::INFINITY));
         let mut schedule = Schedule::new(jobs, Jobs::Count(4), 1);
         assert_eq!(std::iter::from_fn(|| schedule.start()).count(), 4);
@@ -266,7 +266,8 @@ mod tests {
             cores in 1usize..9,
             picks in prop::collection::vec(0usize..8, 0..200),
         ) {
-            let jobs: Vec<_> = interleaved(costs.len(), 1, runs).map(|job| (job, costs[job.scenario])).collect();
+            let jobs = interleaved(costs.len(), 1, runs);
+            let jobs: Vec<_> = jobs.map(|job| (job, costs[job.scenario])).collect();
             let mut schedule = Schedule::new(jobs.clone(), Jobs::Auto, cores);
             let mut running: Vec<Job> = Vec::new();
             let mut started: HashMap<Job, u32> = HashMap::new();

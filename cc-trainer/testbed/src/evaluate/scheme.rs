@@ -201,16 +201,17 @@ pub enum SchemeError {
     Empty,
     /// Two schemes have the same name.
     #[error(
-        "the scheme `{name}` is named twice; give another policy a name of its own, as in `{name}-2=FILE.onnx`"
+        "the scheme `{name}` is named twice; give another policy a name of its own, as in \
+         `{name}-2=FILE.onnx`"
     )]
     Twice {
-        /// Name that both have.
+        /// Name that both schemes have.
         name: String,
     },
     /// Neither the platform nor the agent offers a scheme of this name.
     #[error(
-        "no scheme is called `{found}`; {available}, and policies \
-         are `rlcc` (of --policy), `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
+        "no scheme is called `{found}`; {available}, and policies are `rlcc` (of --policy), \
+         `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
     )]
     Unknown {
         /// The scheme that was asked for.
@@ -220,7 +221,8 @@ pub enum SchemeError {
     },
     /// The name in `NAME=FILE.onnx` cannot be part of a file name.
     #[error(
-        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` or `_`"
+        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` \
+         or `_`"
     )]
     Label {
         /// The scheme that was asked for.
@@ -303,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_understood() {
+    fn every_kind_of_scheme_is_parsed() {
         let schemes = parsed("cubic, rlcc,random,fixed:10,heuristic").expect("all exist");
         let found: Vec<_> = schemes
             .iter()
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_file_has_a_label_and_an_identity() {
+    fn a_policy_file_has_a_name_and_a_digest() {
         let file = tempfile::Builder::new()
             .suffix(".onnx")
             .tempfile()
@@ -350,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_there_is() {
+    fn errors_list_the_available_schemes() {
         let refused = [
             ("vegas", "this kernel has reno, cubic"),
             ("../cubic", "this kernel has reno, cubic"),
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_control_may_be_a_module() {
+    fn a_missing_control_is_loaded_as_a_module() {
         use std::cell::Cell;
         thread_local!(static LOADED: Cell<bool> = const { Cell::new(false) });
         let kernel = Controls {

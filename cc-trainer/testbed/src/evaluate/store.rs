@@ -37,12 +37,12 @@ pub struct Store {
 pub enum StoreError {
     /// The directory holds a run that was made under other settings.
     #[error(
-        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose another directory with \
-         --out, or --fresh to remove its runs",
+        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose \
+         another directory with --out, or --fresh to remove its runs",
         file.display()
     )]
     Another {
-        /// File of that run.
+        /// File of the run with other settings.
         file: PathBuf,
         /// First part of its key that differs.
         found: String,
@@ -50,9 +50,13 @@ pub enum StoreError {
         expected: String,
     },
     /// A file in the place of a run cannot be parsed.
-    #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with --out", file.display())]
+    #[error(
+        "{}: not a run of this version: {reason}; remove it, or choose another directory with \
+         --out",
+        file.display()
+    )]
     Unreadable {
-        /// Path of the file.
+        /// Path of the file that cannot be parsed.
         file: PathBuf,
         /// Reason why it cannot be parsed.
         reason: String,
@@ -317,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_takes_runs_and_nothing_else() {
+    fn clearing_removes_runs_and_no_other_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let store = Store::open(dir.path()).expect("it can be made");
         let kept = run_file("3 s");

@@ -58,7 +58,7 @@ fn done(evaluation: &Evaluation) -> Outcome {
 }
 
 #[test]
-fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
+fn a_simulated_evaluation_has_all_figures_and_files() {
     let dir = scratch();
     let outcome = done(&evaluation(SMALL, "reno,fixed:10", &dir));
     assert!(outcome.summary_path.is_file());
@@ -96,7 +96,7 @@ fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
     assert_eq!(runs[0].decision_delay, None);
     assert_ne!(
         runs[0].loss_rate, runs[1].loss_rate,
-        "each run has chance of its own"
+        "each run has its own random stream"
     );
     let file = std::fs::read_to_string(dir.path().join("runs/small.fixed:10.0.json"));
     let file: RunFile = serde_json::from_str(&file.expect("a file")).expect("a run's");
@@ -147,7 +147,7 @@ fn the_default_policy_fills_a_link_and_not_its_queue() {
 }
 
 #[test]
-fn the_same_runs_are_kept_and_others_are_the_same() {
+fn equal_runs_are_kept_and_fresh_ones_give_equal_results() {
     let dir = scratch();
     let first = evaluation(SMALL, "bbr,random", &dir);
     let runs = done(&first).summary.runs;
@@ -180,7 +180,7 @@ fn the_same_runs_are_kept_and_others_are_the_same() {
 }
 
 #[test]
-fn flows_have_their_times_and_schemes() {
+fn flows_run_their_schemes_between_start_and_stop() {
     let dir = scratch();
     let outcome = done(&evaluation(SHARED, "copa", &dir));
     let run = &outcome.summary.runs[0];
@@ -199,7 +199,7 @@ fn flows_have_their_times_and_schemes() {
 }
 
 #[test]
-fn a_cancelled_evaluation_has_no_half_runs() {
+fn a_cancelled_evaluation_has_no_incomplete_runs() {
     let dir = scratch();
     let outcome = evaluate(
         &evaluation(SMALL, "cubic", &dir),
@@ -211,7 +211,7 @@ fn a_cancelled_evaluation_has_no_half_runs() {
 }
 
 #[test]
-fn what_the_simulator_lacks_is_named_with_what_it_has() {
+fn an_unknown_control_is_answered_with_those_of_the_simulator() {
     let error = parse_schemes("vegas", &PolicySpec::Default, None, Controls::SIMULATOR);
     let error = error.expect_err("it has none").to_string();
     assert!(error.contains("the simulator has reno, cubic, "), "{error}");

@@ -318,15 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_counted_at_the_far_end() {
+    fn the_receiver_counts_the_payload() {
         let (listener, address) = free_port();
         let socket = sender("reno").expect("every kernel has Reno");
         let (span, cancel) = (span(400), AtomicBool::new(false));
-        let (ends, told) = mpsc::channel();
+        let (ends, reported) = mpsc::channel();
         let (sent, received) = thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(listener, span, &cancel));
             let sent = send(socket, address, span, &cancel, |local, remote| {
-                ends.send((local, remote)).expect("it is listened to");
+                ends.send((local, remote)).expect("the receiver exists");
             });
             (sent, receiver.join().expect("no panic"))
         });
@@ -334,24 +334,28 @@ mod tests {
         assert!(received.payload > CHUNK as u64, "{received:?}");
         assert!(!sent.samples.is_empty());
         assert!(sent.samples.iter().all(|sample| sample.cwnd > 0));
-        let (local, remote) = told.recv().expect("it was told");
+        let (local, remote) = reported.recv().expect("the sender reported them");
         assert_eq!(remote, SocketAddr::V4(address));
         assert!(local.port() != 0 && local.ip().is_loopback());
     }
 
     #[test]
-    fn a_flow_that_is_cancelled_ends() {
+    fn a_cancelled_flow_ends() {
         let (listener, address) = free_port();
         let socket = sender("reno").expect("every kernel has Reno");
-        let (span, cancel) = (span(3_600_000), AtomicBool::new(false));
+        // Without the cancellation the flow would end by itself and fail the test.
+        let (span, cancel) = (span(60_000), AtomicBool::new(false));
         thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(listener, span, &cancel));
             let sender = scope.spawn(|| send(socket, address, span, &cancel, |_, _| {}));
-            thread::sleep(Duration::from_millis(50));
+            while span.zero.elapsed() <= span.start {
+                thread::sleep(span.start);
+            }
             cancel.store(true, Ordering::Relaxed);
             assert!(sender.join().expect("no panic").is_ok());
             assert!(receiver.join().expect("no panic").is_ok());
         });
+        assert!(span.zero.elapsed() < span.stop, "it ended at its stop");
     }
 
     #[test]
@@ -366,12 +370,12 @@ mod tests {
             &AtomicBool::new(false),
             |_, _| {},
         );
-        let error = sent.expect_err("nobody listens");
+        let error = sent.expect_err("the port is closed");
         assert!(error.to_string().contains("refused"), "{error}");
     }
 
     #[test]
-    fn an_unknown_control_is_named() {
+    fn an_unknown_control_is_named_in_the_error() {
         let error = sender("no_such_control").expect_err("no kernel has it");
         assert!(error.to_string().contains("no_such_control"), "{error}");
     }

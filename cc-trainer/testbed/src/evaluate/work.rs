@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The same interval in the simulator, whose runs are short.
 const SIM_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Progress of the runs.
+/// Progress of the runs, passed to the callback of [`work`].
 pub(super) enum Progress {
     /// A run in progress reports its latest second.
     Live(Job, Live),

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_is_other() {
+    fn packets_without_ports_belong_to_no_flow() {
         let icmp = ipv4(libc::IPPROTO_ICMP as u32, &[0; 64]);
         let other = Class {
             flow: 2,
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_port_all_is_one_flow() {
+    fn without_a_first_port_every_packet_belongs_to_flow_0() {
         let packet = ipv4(TCP, &tcp(1, 5001, 5));
         assert_eq!(
             Classifier::SINGLE.classify(&packet, Way::Forward),
@@ -225,7 +225,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_belong_somewhere(
+        fn any_bytes_are_classified_without_panicking(
             mut packet in prop::collection::vec(any::<u8>(), 0..120),
             version in prop::sample::select(vec![0x45_u8, 0x4f, 0x60, 0x00]),
             protocol in prop::sample::select(vec![6_u8, 17]),

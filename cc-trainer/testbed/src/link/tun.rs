@@ -48,7 +48,8 @@ impl Tun {
             // IPv6 neighbour discovery would be noise on the link.
             namespace::set(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1")?;
             namespace::ip(&format!(
-                "address add {address}/30 dev {name}\nlink set {name} mtu {MTU} txqueuelen {RING} up\n"
+                "address add {address}/30 dev {name}\nlink set {name} mtu {MTU} txqueuelen {RING} \
+                 up\n"
             ))?;
             let statistics = File::open("/proc/thread-self/net/dev")
                 .map_err(|error| LinkError::Device { error })?;
@@ -149,8 +150,10 @@ mod tests {
     fn drops_are_found_in_the_kernels_table() {
         let text = "\
 Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo \
+ colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    \
+    0     0       0          0
 cclink0: 1 2 3 4 5 6 7 8 9 10 11 1234 13 14 15 16
 cclink01: 1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16
 ";

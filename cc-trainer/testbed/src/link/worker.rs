@@ -77,7 +77,7 @@ impl Body {
 pub(super) struct Worker {
     thread: Option<JoinHandle<Result<Carried, io::Error>>>,
     commands: mpsc::Sender<Command>,
-    /// Readable while commands wait.
+    /// Event file descriptor, readable while commands wait.
     wakeup: Arc<EventFd>,
 }
 
@@ -173,7 +173,7 @@ impl Drop for Worker {
     }
 }
 
-/// State of the thread.
+/// State of the thread that carries one direction.
 struct Emulator {
     config: WorkerConfig,
     lead: Nanos,
@@ -184,7 +184,7 @@ struct Emulator {
     /// Packets that the model has delivered, with their due times and times of arrival.
     ready: VecDeque<(Nanos, Nanos, Packet<Body>)>,
     alarm: Alarm,
-    /// Packet buffers for reuse.
+    /// Packet buffers kept for reuse, so that carrying packets does not allocate.
     spare: Vec<Body>,
 }
 

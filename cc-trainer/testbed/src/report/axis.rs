@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_ticks_are_ones_twos_and_fives() {
+    fn ticks_of_a_log_axis_are_multiples_of_1_2_and_5() {
         let axis = Axis::log([12.0, 900.0].into_iter(), 2.0, (0.0, 100.0));
         assert_eq!(
             axis.ticks(8),
@@ -131,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_short_log_axis_has_steps() {
+    fn a_short_log_axis_has_evenly_spaced_ticks() {
         let axis = Axis::log([30.0, 34.0].into_iter(), 1.3, (0.0, 100.0));
         let ticks = axis.ticks(6);
         assert!((3..=7).contains(&ticks.len()), "{ticks:?}");
     }
 
     #[test]
-    fn ticks_have_short_names() {
+    fn ticks_have_short_labels() {
         for (value, name) in [
             (0.1 + 0.2, "0.3"),
             (10.0, "10"),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_nothing_still_works() {
+    fn an_axis_without_values_has_a_length() {
         let axis = Axis::log([f64::NAN, 0.0].into_iter(), 2.0, (0.0, 100.0));
         assert!(axis.place(0.0).is_finite());
         assert!(!axis.ticks(5).is_empty());

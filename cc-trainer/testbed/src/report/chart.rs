@@ -44,7 +44,7 @@ pub struct Chart {
 /// One panel of a chart.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// Heading of the panel.
+    /// Heading above the curves of the panel.
     pub title: String,
     /// Curves of the panel. Curves of the same name have the same colour in all panels.
     pub curves: Vec<Curve>,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_mean_and_ends() {
+    fn a_spread_has_the_mean_and_the_extremes() {
         let spread = Spread::of(3.0, &[1.0, 5.0, 0.0]).expect("three values");
         assert_eq!(
             (spread.x, spread.mean, spread.least, spread.greatest),
@@ -269,12 +269,12 @@ mod tests {
     }
 
     #[test]
-    fn a_style_can_stand_in_xml() {
+    fn the_style_sheet_is_allowed_in_xml() {
         assert!(!STYLE.contains(['<', '&']));
     }
 
     #[test]
-    fn a_floor_gives_the_rest_more_room() {
+    fn a_floor_stretches_the_values_above_it() {
         let (all, cut) = (chart(None).y_axis(), chart(Some(0.0)).y_axis());
         let height = |axis: &Axis| axis.place(1.0) - axis.place(6.0);
         assert!(height(&cut) > 5.0 * height(&all));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_nothing_is_a_picture() {
+    fn a_chart_without_points_is_well_formed() {
         let mut empty = chart(None);
         empty.panels[0].curves.clear();
         empty.panels[1].curves[0].points.clear();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_touch() {
+    fn names_of_curves_do_not_overlap() {
         let places = apart(&[TOP + 10.0, TOP + 11.0, TOP + 12.0, BOTTOM - 1.0, BOTTOM]);
         assert!(
             places

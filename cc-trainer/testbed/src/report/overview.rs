@@ -88,10 +88,11 @@ impl<'a> Overview<'a> {
             floor: None,
         };
         format!(
-            "<div class=\"pair\"><figure>{}<figcaption>Each scheme's throughput and 95th-percentile one-way delay, \
-             relative to the best scheme of each scenario. Large: geometric mean over the {} scenarios on which \
-             every scheme has valid runs, with its 95 % bootstrap interval over scenarios. Small: each scenario.\
-             </figcaption></figure>\n<div class=\"scroll\">{}</div></div>\n",
+            "<div class=\"pair\"><figure>{}<figcaption>Each scheme's throughput and \
+             95th-percentile one-way delay, relative to the best scheme of each scenario. Large: \
+             geometric mean over the {} scenarios on which every scheme has valid runs, with its \
+             95 % bootstrap interval over scenarios. Small: each scenario.</figcaption>\
+             </figure>\n<div class=\"scroll\">{}</div></div>\n",
             picture.draw(&scatter::FULL, palette),
             self.scenarios.len(),
             self.table(palette)
@@ -104,7 +105,8 @@ impl<'a> Overview<'a> {
         let hint = |scenario: &str, point: &Point| {
             let (rate, delay) = (figure(point.throughput), figure(point.delay));
             format!(
-                "{} on {scenario}: {rate} of the highest throughput, {delay} times the lowest delay",
+                "{} on {scenario}: {rate} of the highest throughput, {delay} times the lowest \
+                 delay",
                 standing.scheme
             )
         };
@@ -124,8 +126,9 @@ impl<'a> Overview<'a> {
 
     fn table(&self, palette: &Palette) -> String {
         let mut html = String::from(
-            "<table><thead><tr><th>scheme</th><th>throughput ÷ highest</th><th>p95 delay ÷ lowest</th>\
-             <th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead><tbody>\n",
+            "<table><thead><tr><th>scheme</th><th>throughput ÷ highest</th><th>p95 delay ÷ \
+             lowest</th><th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead>\
+             <tbody>\n",
         );
         for standing in &self.schemes {
             let (delays, rates) = standing.lists();
@@ -144,8 +147,8 @@ impl<'a> Overview<'a> {
             html.push_str("</tr>\n");
         }
         html.push_str(
-            "</tbody></table>\n<p class=\"note\">Ranks are means over the scenarios; 1 is best. Power is throughput \
-             over 95th-percentile delay.</p>",
+            "</tbody></table>\n<p class=\"note\">Ranks are means over the scenarios; 1 is best. \
+             Power is throughput over 95th-percentile delay.</p>",
         );
         html
     }
@@ -208,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_are_measured_against_the_best() {
+    fn schemes_are_compared_with_the_best_one_of_each_scenario() {
         let standing = |scheme| Standing {
             scheme,
             relative: Vec::new(),

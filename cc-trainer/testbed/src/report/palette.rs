@@ -49,7 +49,8 @@ impl Palette {
     /// Marker and name of a scheme as HTML.
     pub(super) fn key(&self, scheme: &str) -> String {
         format!(
-            "<svg class=\"key {}\" viewBox=\"-1.3 -1.3 2.6 2.6\" aria-hidden=\"true\"><use href=\"#{}\"/></svg>{}",
+            "<svg class=\"key {}\" viewBox=\"-1.3 -1.3 2.6 2.6\" aria-hidden=\"true\"><use \
+             href=\"#{}\"/></svg>{}",
             self.class(scheme),
             self.shape(scheme),
             escape(scheme)
@@ -69,7 +70,8 @@ pub(super) fn definitions() -> String {
         .map(|(i, shape)| format!("<g id=\"m{i}\">{shape}</g>"))
         .collect();
     format!(
-        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{symbols}</defs></svg>\n"
+        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{symbols}</defs>\
+         </svg>\n"
     )
 }
 

@@ -66,7 +66,7 @@ const LETTER_WIDTH: f64 = 7.2;
 pub(super) struct Scatter<'a> {
     /// Title of the plot, which screen readers speak.
     pub(super) title: String,
-    /// Labels of the axes.
+    /// Labels of the horizontal and of the vertical axis.
     pub(super) delay: &'a str,
     pub(super) throughput: &'a str,
     pub(super) clouds: Vec<Cloud<'a>>,
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn better_is_up_and_right() {
+    fn more_throughput_is_higher_and_less_delay_is_further_right() {
         let picture = scatter(vec![cloud("slow", 400.0, 3.0), cloud("good", 20.0, 11.0)]);
         let svg = picture.draw(&FULL, &Palette::new(["slow", "good"].into_iter()));
         let [slow, good] = means(&svg)[..] else {
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_schemes_in_one_place_do_not_cover_each_other() {
+    fn labels_of_schemes_at_one_point_do_not_overlap() {
         let mut labels = Labels::new(&FULL);
         let places = ["cubic", "reno", "bbr", "vegas"]
             .map(|name| (labels.place((250.0, 180.0), name).0, name));

@@ -86,7 +86,8 @@ impl Svg {
     pub(super) fn upright_text(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (Px(at.0), Px(at.1), escape(text));
         self.put(format_args!(
-            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} {y})rotate(-90)\">{text}</text>"
+            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} \
+             {y})rotate(-90)\">{text}</text>"
         ));
     }
 
@@ -94,7 +95,8 @@ impl Svg {
     pub(super) fn shape(&mut self, id: &str, class: &str, at: (f64, f64), scale: f64, hint: &str) {
         let (x, y, hint) = (Px(at.0), Px(at.1), escape(hint));
         self.put(format_args!(
-            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\"><title>{hint}</title></use>"
+            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\">\
+             <title>{hint}</title></use>"
         ));
     }
 
@@ -168,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_short() {
+    fn lengths_are_rounded_to_a_tenth_of_a_pixel() {
         for (length, written) in [
             (1.0, "1"),
             (1.04, "1"),
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn level_stretches_are_two_points() {
+    fn level_lines_are_reduced_to_two_points() {
         let points = [(0.0, 1.0), (1.0, 1.01), (2.0, 1.0), (3.0, 5.0)];
         assert_eq!(path(&points), "M0 1L2 1L3 5");
         assert_eq!(path(&points[..1]), "M0 1h0");
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_alone() {
+    fn a_file_contains_its_style_sheet() {
         let svg = Svg::file("plot", 30.0, 20.0, "t", ".a > .b {}\n").finish();
         let head =
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"30\" height=\"20\" class=\"plot\" ";

@@ -251,7 +251,7 @@ fn check_references(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn the_check_finds_faults() {
+fn the_checker_finds_malformed_pages() {
     for wrong in [
         "<a>",
         "<a></b>",
@@ -289,7 +289,7 @@ fn a_report_is_well_formed_and_finite() {
 }
 
 #[test]
-fn runs_without_figures_do_no_harm() {
+fn runs_without_figures_give_a_well_formed_report() {
     let (mut summary, mut files) = evaluation(2, 2, 5.0, 1);
     for run in summary
         .runs
@@ -349,7 +349,7 @@ fn names_are_escaped_wherever_they_appear() {
 }
 
 #[test]
-fn a_report_needs_nothing_else_and_is_always_the_same() {
+fn a_report_is_self_contained_and_reproducible() {
     let (summary, files) = evaluation(2, 3, 30.0, 1);
     let page = html(&summary, &files);
     assert_eq!(page, html(&summary, &files));
@@ -370,7 +370,7 @@ fn invalid_runs_are_named_with_their_reasons() {
 }
 
 #[test]
-fn a_large_evaluation_is_a_small_file() {
+fn a_large_evaluation_gives_a_small_report() {
     let (summary, files) = evaluation(18, 3, 30.0, 1);
     let size = html(&summary, &files).len();
     assert!(size < 3_000_000, "{size} bytes");

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_part_a_curve() {
+    fn missing_values_split_a_curve() {
         let parted = pieces([None, Some(1.0), Some(2.0), None, None, Some(3.0)].into_iter());
         assert_eq!(parted, [vec![(1, 1.0), (2, 2.0)], vec![(5, 3.0)]]);
     }

@@ -76,9 +76,9 @@ pub const P95_DELAY: Measure = Measure {
 /// All runs of one scheme on one scenario.
 #[derive(Clone, Debug)]
 pub struct Group<'a> {
-    /// Name of the scenario.
+    /// Name of the scenario that the runs were made on.
     pub scenario: &'a str,
-    /// Name of the scheme.
+    /// Name of the scheme under test in the runs.
     pub scheme: &'a str,
     /// The runs in the order of their numbers, invalid ones included.
     pub runs: Vec<&'a Run>,

@@ -10,7 +10,7 @@ use super::{
 /// Allowed differences, as fractions of the second evaluation's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Allowed difference in throughput.
+    /// Allowed relative difference in throughput.
     pub throughput: f64,
     /// Allowed difference in the 95th percentile of the one-way delay.
     pub p95_delay: f64,
@@ -29,10 +29,10 @@ pub struct Comparison {
     pub unmatched: Vec<(String, String)>,
 }
 
-/// Comparison of one scheme.
+/// Comparison of one scheme over all common scenarios.
 #[derive(Clone, Debug)]
 pub struct SchemeComparison {
-    /// Name of the scheme.
+    /// Name of the scheme in both evaluations.
     pub scheme: String,
     /// Comparison on each scenario, in the first evaluation's order.
     pub scenarios: Vec<ScenarioComparison>,
@@ -41,7 +41,7 @@ pub struct SchemeComparison {
 /// Comparison of one scheme on one scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioComparison {
-    /// Name of the scenario.
+    /// Name of the scenario in both evaluations.
     pub scenario: String,
     /// Throughput in both evaluations, Mbit/s.
     pub throughput: Pair,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn means_of_valid_runs_are_set_side_by_side() {
+    fn means_of_valid_runs_are_compared() {
         let comparison = comparison();
         assert_eq!(comparison.schemes.len(), 1);
         let cubic = &comparison.schemes[0];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_belong_to_the_tolerance() {
+    fn a_difference_equal_to_the_tolerance_agrees() {
         assert!(Pair(Some(1.25), Some(1.0)).agrees(0.25));
         assert!(Pair(Some(0.75), Some(1.0)).agrees(0.25));
         assert!(!Pair(Some(1.26), Some(1.0)).agrees(0.25));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_say_what_agrees_and_what_does_not() {
+    fn tables_state_which_figures_agree() {
         let comparison = comparison();
         let text = comparison.text();
         let line = |name: &str| {

@@ -7,7 +7,7 @@ use super::aggregate::{Group, P95_DELAY, THROUGHPUT};
 /// Power of one scheme over several scenarios.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Power<'a> {
-    /// Name of the scheme.
+    /// Name of the scheme in the summary.
     pub scheme: &'a str,
     /// Geometric mean over the scenarios of throughput divided by the 95th percentile of the
     /// one-way delay, Mbit/s per s. Both are means over the valid runs.
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_geometric_mean_over_the_scenarios_that_all_have() {
+    fn power_is_a_geometric_mean_over_the_scenarios_of_all_schemes() {
         let summary = Summary {
             runs: vec![
                 run("slow", "a", 1.0, Some(100.0)),  // 10
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_common_is_no_mean() {
+    fn power_is_undefined_without_a_common_scenario() {
         let summary = Summary {
             runs: vec![
                 run("one", "a", 1.0, Some(1.0)),

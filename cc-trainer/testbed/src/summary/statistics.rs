@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values() {
+    fn statistics_match_known_values() {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0]), Some(0.5));
         assert_eq!(jain(&[0.0, 0.0]), None);
         assert_eq!(jain(&[]), None);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_delivered_is_no_agreement() {
+    fn flows_that_deliver_nothing_do_not_converge() {
         assert_eq!(converge(&[0.0; 300], &[0.0; 300], 30.0), None);
     }
 
@@ -268,7 +268,8 @@ mod tests {
             prop_assert!(index >= 1.0 / n - 1e-9 && index <= 1.0 + 1e-9, "{index}");
             let scaled: Vec<f64> = shares.iter().map(|share| share * scale).collect();
             prop_assert!((jain(&scaled).expect("still positive") - index).abs() < 1e-9);
-            prop_assert!((jain(&vec![shares[0]; shares.len()]).expect("positive") - 1.0).abs() < 1e-9);
+            let equal = jain(&vec![shares[0]; shares.len()]).expect("positive");
+            prop_assert!((equal - 1.0).abs() < 1e-9);
         }
 
         #[test]
@@ -289,7 +290,8 @@ mod tests {
             let (first, second): (Vec<f64>, Vec<f64>) = bins.into_iter().unzip();
             let share = |start_s, throughput| Share { start_s, stop_s: 20.0, throughput };
             if let Some(time) = convergence(&[share(0.0, &first), share(start_s, &second)], 0.1) {
-                prop_assert!(time >= 0.0 && start_s + time + CONVERGENCE_HOLD_S <= 20.0 + 1e-6, "{time}");
+                prop_assert!(time >= 0.0, "{time}");
+                prop_assert!(start_s + time + CONVERGENCE_HOLD_S <= 20.0 + 1e-6, "{time}");
             }
         }
     }
@@ -302,7 +304,8 @@ mod tests {
             samples in vec(-1e3..1e3_f64, 2..8), seed: u64,
         ) {
             let (low, high) = bootstrap_interval(&samples, 0.95, seed).expect("several samples");
-            let (least, most) = samples.iter().fold((f64::MAX, f64::MIN), |(a, b), &s| (a.min(s), b.max(s)));
+            let least = samples.iter().copied().fold(f64::MAX, f64::min);
+            let most = samples.iter().copied().fold(f64::MIN, f64::max);
             prop_assert!(least - 1e-9 <= low && low <= high && high <= most + 1e-9);
             let mean = mean(&samples).expect("several samples");
             prop_assert!(low - 1e-9 <= mean && mean <= high + 1e-9);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn several_scenarios_have_a_mean() {
+    fn several_scenarios_are_followed_by_their_geometric_mean() {
         assert!(!text(&summary()).contains("geometric"));
         let mut two = summary();
         two.runs.truncate(1);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_rows_have_a_cell_a_column() {
+    fn markdown_rows_have_one_cell_per_column() {
         let text = markdown(&summary());
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let cells: Vec<usize> = rows.map(|row| row.matches('|').count()).collect();

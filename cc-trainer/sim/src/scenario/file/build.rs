@@ -34,7 +34,8 @@ impl ScenarioTable {
             .unwrap_or_default();
 
         let Some(service) = forward.service(folder)? else {
-            let message = "the scenario has no rate: add rate_mbps (or one of trace, schedule, opportunities, poisson, cellular)";
+            let message = "the scenario has no rate: add rate_mbps (or one of trace, schedule, \
+                           opportunities, poisson, cellular)";
             return Err(Fault {
                 span: name,
                 message: message.to_owned(),
@@ -322,8 +323,8 @@ fn make_rate(
         }
     }
     if points.iter().all(|point| point.bits_per_second == 0.0) {
-        let message = "the `schedule` never carries anything: add a point with rate_mbps above 0, such as \
-                       [{ at_s = 0, rate_mbps = 12 }]";
+        let message = "the `schedule` never carries anything: add a point with rate_mbps above 0, \
+                       such as [{ at_s = 0, rate_mbps = 12 }]";
         return Err(Fault::at(schedule, message));
     }
     match (repeat, points.last(), schedule.get_ref().0.last()) {
@@ -366,7 +367,8 @@ fn make_queue(
     match (packets, bytes, bdp) {
         (None, None, None) => Err(Fault::at(
             table,
-            "`queue` has no limit: add `packets`, `bytes` or `bdp`, or remove it (it is unlimited then)",
+            "`queue` has no limit: add `packets`, `bytes` or `bdp`, or remove it (it is unlimited \
+             then)",
         )),
         (_, bytes, None) => Ok(Queue {
             packets,
@@ -384,7 +386,8 @@ fn make_queue(
             }
             None => Err(Fault::at(
                 table,
-                "an unlimited link has no bandwidth-delay product: give `packets` or `bytes` instead of `bdp`",
+                "an unlimited link has no bandwidth-delay product: give `packets` or `bytes` \
+                 instead of `bdp`",
             )),
         },
         _ => Err(Fault::at(

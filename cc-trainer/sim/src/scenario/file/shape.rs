@@ -186,7 +186,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
             type Value = List<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list: [[double brackets]] around the name of each table, or [{ … }, …] as a value")
+                f.write_str(
+                    "a list: [[double brackets]] around the name of each table, or [{ … }, …] as \
+                     a value",
+                )
             }
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, items: A) -> Result<List<T>, A::Error> {

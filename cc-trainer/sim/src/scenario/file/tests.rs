@@ -27,7 +27,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
+fn the_smallest_scenario_has_a_name_a_rate_and_a_delay() {
     let scenario = one(LEAST);
     let direction = Direction {
         policer: None,
@@ -49,7 +49,7 @@ fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
 }
 
 #[test]
-fn every_key_arrives_in_the_model() {
+fn every_key_sets_its_part_of_the_scenario() {
     let scenario = one(r#"
         [[scenario]]
         name = "all"
@@ -149,9 +149,10 @@ fn every_key_arrives_in_the_model() {
 }
 
 #[test]
-fn the_reverse_way_takes_over_rate_and_delay_alone() {
+fn the_reverse_direction_inherits_rate_and_delay_only() {
     let scenario = one(&format!(
-        "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\nqueue = {{ packets = 3 }}\n\
+        "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\n\
+         queue = {{ packets = 3 }}\n\
          policer = {{ rate_mbps = 3, burst_bytes = 3000 }}\naggregation_ms = 4"
     ));
     assert_eq!(scenario.reverse.service, scenario.forward.service);
@@ -196,7 +197,7 @@ fn a_queue_of_bdp_counts_mean_rate_and_both_delays() {
 }
 
 #[test]
-fn a_trace_is_read_from_beside_the_file() {
+fn the_path_of_a_trace_is_relative_to_the_file() {
     let folder = tempfile::tempdir().expect("a scratch directory");
     let file = folder.path().join("links.toml");
     let text = "[[scenario]]\nname = \"a\"\ntrace = \"some.trace\"\ndelay_ms = 30\n";
@@ -388,7 +389,8 @@ fn every_fault_names_file_line_and_remedy() {
         ),
         (
             without_rate(
-                "schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 3, rate_mbps = 3 }]\nrepeat_s = 3",
+                "schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 3, rate_mbps = 3 }]\n\
+                 repeat_s = 3",
             ),
             5,
             "`repeat_s` must be later than the last point",
@@ -460,9 +462,11 @@ fn every_fault_names_file_line_and_remedy() {
 
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(
-        key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|policer|\\PC{0,5})",
-        value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
+    fn any_text_is_parsed_without_panicking(
+        key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|\
+                policer|\\PC{0,5})",
+        value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], \
+                  (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
     ) {
         let _ = parse(&format!("{LEAST}{key} = {value}\n"));
         let _ = parse(&format!("[[scenario]]\nname = \"a\"\ndelay_ms = 1\n{key} = {value}\n"));

@@ -22,7 +22,8 @@ macro_rules! quantities {
                     return Ok(Self(value));
                 }
                 let (least, most) = (range.start(), range.end());
-                Err(format!(concat!($what, " from {} to {} is wanted here, not {}"), least, most, value))
+                let limits = format!("{} from {least} to {most}", $what);
+                Err(format!("{limits} is wanted here, not {value}"))
             }
         }
     )*};
@@ -31,7 +32,8 @@ macro_rules! quantities {
 quantities! {
     Batch: f64 "f64" in 1.0..=1000.0, "a mean number of packets";
     ConstantMbps: f64 "f64" in 0.001..=100_000.0, "a rate in Mbit/s";
-    FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40, "a number of bytes (a full packet at least)";
+    FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40,
+        "a number of bytes (a full packet at least)";
     Millis: f64 "f64" in 0.0..=60_000.0, "a number of milliseconds";
     Multiple: f64 "f64" in 0.0..=1000.0, "a multiple of the bandwidth-delay product";
     OutageSeconds: f64 "f64" in 0.001..=60.0, "a number of seconds";
@@ -109,7 +111,8 @@ impl TryFrom<String> for ScenarioName {
                 .flat_map(char::escape_default)
                 .collect();
             Err(format!(
-                "`{shown}` cannot be a name: use 1 to 64 letters, digits, `-`, `_` and `.`, a letter or digit first"
+                "`{shown}` cannot be a name: use 1 to 64 letters, digits, `-`, `_` and `.`, a \
+                 letter or digit first"
             ))
         }
     }
@@ -127,7 +130,8 @@ impl TryFrom<String> for SchemeName {
         if scheme.is_empty() || scheme.contains([',', ' ', '\t', '\n']) {
             let shown = scheme.escape_default();
             return Err(format!(
-                "`{shown}` is no scheme: name one, such as \"cubic\" (without the key, it is the one under test)"
+                "`{shown}` is no scheme: name one, such as \"cubic\" (without the key, it is the \
+                 one under test)"
             ));
         }
         Ok(Self(scheme))

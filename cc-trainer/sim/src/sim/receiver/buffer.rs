@@ -1,41 +1,44 @@
-//! The receive buffer: how far the receiver lets the sender go, which grows with what the application takes in a
-//! round trip (`tcp_rcv_space_adjust`, `tcp_grow_window`, net/ipv4/tcp_input.c). The sender seldom feels it; but as long as
-//! the window grows, every segment is acknowledged at once.
+//! The receive buffer and window, which grow with what the application reads per round trip (Linux
+//! 6.18, net/ipv4/tcp_input.c: `tcp_rcv_space_adjust`, `tcp_grow_window`). The window seldom limits
+//! the sender; but as long as it grows, every segment is acknowledged at once.
 
 use crate::path::Nanos;
 use crate::sim::wire::MSS;
 
-/// Memory that a segment takes, bytes (`skb->truesize` of a packet from a TUN device).
+/// Memory that a segment takes in bytes (`skb->truesize` of a packet from a TUN device).
 const TRUESIZE: u64 = 2_304;
-/// Of a buffer, what may be data, in 256ths (`scaling_ratio`): 1448 of 2304.
+/// The part of a buffer that may be payload, in 256ths (`scaling_ratio`): 1448 of 2304.
 const RATIO: u64 = 160;
-/// The buffer at first and at most, bytes (`tcp_rmem`; the receivers of `cc-trainer evaluate` allow 64 MiB).
+/// Initial and largest size of the buffer in bytes (`tcp_rmem`; the receivers of `cc-trainer
+/// evaluate` allow 64 MiB).
 const INITIAL: u64 = 131_072;
 const LARGEST: u64 = 64 << 20;
-/// Windows are announced in multiples of this, bytes (`rcv_wscale`, 11 with the largest buffer above).
+/// Windows are announced in multiples of this many bytes (`rcv_wscale`, which is 11 with the
+/// largest buffer above).
 const SCALE: u64 = 2_048;
-/// The window before the first segment, bytes.
+/// Receive window before the first segment, bytes.
 const INITIAL_RCV_WND: u64 = 64_088;
-/// What a round trip may bring without the buffer growing at first, bytes (`TCP_INIT_CWND` segments).
+/// Bytes that a round trip may bring at first without the buffer growing (`TCP_INIT_CWND`
+/// segments).
 const FIRST_ROUND: u64 = 14_480;
 
-/// Receive buffer and window, bytes.
+/// Receive buffer and receive window; all sizes are in bytes.
 #[derive(Clone, Debug)]
 pub(super) struct ReceiveBuffer {
-    /// `sk_rcvbuf`.
+    /// Size of the buffer (`sk_rcvbuf`).
     rcvbuf: u64,
-    /// What of it may be data (`window_clamp`).
+    /// The part of it that may be payload (`window_clamp`).
     window_clamp: u64,
-    /// The window that is announced at most (`rcv_ssthresh`).
+    /// Largest window that is announced (`rcv_ssthresh`).
     rcv_ssthresh: u64,
-    /// The one that the newest ACK announced (`rcv_wnd`).
+    /// Receive window that the newest ACK announced (`rcv_wnd`).
     rcv_wnd: u64,
-    /// Most that the application took in a round trip (`rcvq_space.space`).
+    /// Largest amount that the application read in a round trip (`rcvq_space.space`).
     rcvq_space: u64,
-    /// Since when, and from which segment, the present round trip counts.
+    /// Begin of the present round trip: the time, and the first segment that was not read then.
     since: Nanos,
     from: u32,
-    /// RTT by the sender's echoes, eighths of a µs; 0 before the first (`rcv_rtt_est.rtt_us`).
+    /// RTT by the sender's echoes in eighths of a µs; 0 before the first (`rcv_rtt_est.rtt_us`).
     rcv_rtt_us: u64,
     last_echo: u32,
 }
@@ -55,8 +58,9 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Announces a window, and says how many full segments it has. `held` segments wait to be read or for others, `acked`
-    /// more are acknowledged than by the ACK before. What was announced is not taken back (`tcp_select_window`).
+    /// Announces a receive window, and returns it in full segments. `held` segments wait to be read
+    /// or for others, `acked` more are acknowledged than by the previous ACK. An announced window
+    /// is not taken back (`tcp_select_window`).
     #[inline]
     pub(super) fn announce(&mut self, held: u32, acked: u32) -> u32 {
         let left = self
@@ -66,14 +70,14 @@ impl ReceiveBuffer {
         (self.rcv_wnd / u64::from(MSS)) as u32
     }
 
-    /// Whether the right edge of the window would move as far as what an ACK now would be for: if not, the ACK waits for
-    /// the application to read (`__tcp_ack_snd_check`).
+    /// Whether the right edge of the receive window would move by as much as an ACK now would
+    /// acknowledge: if not, the ACK waits for the application to read (`__tcp_ack_snd_check`).
     #[inline]
     pub(super) fn advances(&self, held: u32) -> bool {
         self.room(held) >= self.rcv_wnd
     }
 
-    /// `__tcp_select_window`.
+    /// The window that could be announced (`__tcp_select_window`).
     #[inline]
     fn room(&self, held: u32) -> u64 {
         let free = self.rcvbuf.saturating_sub(u64::from(held) * TRUESIZE);
@@ -82,14 +86,15 @@ impl ReceiveBuffer {
             .next_multiple_of(SCALE)
     }
 
-    /// RTT, µs; 0 before the first sample.
+    /// RTT in µs; 0 before the first sample.
     #[inline]
     pub(super) fn rtt_us(&self) -> u64 {
         self.rcv_rtt_us / 8
     }
 
-    /// A segment in order echoes the time of an ACK, both in ms (`tcp_rcv_rtt_measure_ts`). `drained`: the application
-    /// has read all before it.
+    /// Measures the RTT by a segment in order that echoes the time of an ACK, both in ms
+    /// (`tcp_rcv_rtt_measure_ts`). `drained` says whether the application has read everything
+    /// before it.
     #[inline]
     pub(super) fn measure(&mut self, now_ms: u32, echo: u32, drained: bool) {
         if echo == self.last_echo {
@@ -107,7 +112,8 @@ impl ReceiveBuffer {
         }
     }
 
-    /// A segment came while `held` wait to be read or for others; whether the window grew.
+    /// Grows the window when a segment arrives while `held` segments wait to be read or for others
+    /// (`tcp_grow_window`). Returns whether the window grew.
     #[inline]
     pub(super) fn grow(&mut self, held: u32) -> bool {
         let free = self.rcvbuf.saturating_sub(u64::from(held) * TRUESIZE);
@@ -119,7 +125,8 @@ impl ReceiveBuffer {
         true
     }
 
-    /// The application has read all segments before `next` (`tcp_rcv_space_adjust`).
+    /// Takes note that the application has read all segments before `next`
+    /// (`tcp_rcv_space_adjust`).
     #[inline]
     pub(super) fn read(&mut self, now: Nanos, next: u32) {
         if self.rcv_rtt_us == 0 || (now - self.since) / 1_000 < self.rtt_us() {
@@ -133,13 +140,15 @@ impl ReceiveBuffer {
         self.from = next;
     }
 
-    /// `span` segments lie from the first missing one to the last that came (`tcp_rcvbuf_grow`).
+    /// Makes room for `span` segments from the first missing one to the last that arrived
+    /// (`tcp_rcvbuf_grow`).
     pub(super) fn make_room(&mut self, span: u32) {
         self.resize(self.rcvq_space, span);
     }
 
     fn resize(&mut self, taken: u64, span: u32) {
-        // Twice, as it is known a round trip late, and as much more as the sender's rate may still double.
+        // Twice the amount, as it is known a round trip late, and as much more as the sender's rate
+        // may still grow.
         let mut rcvwin = 2 * taken;
         rcvwin += 2 * (rcvwin * (taken - self.rcvq_space) / self.rcvq_space);
         rcvwin += u64::from(span) * u64::from(MSS);
@@ -152,7 +161,7 @@ impl ReceiveBuffer {
     }
 }
 
-/// `tcp_win_from_space`.
+/// The part of a buffer that may be payload (`tcp_win_from_space`).
 fn win_from_space(space: u64) -> u64 {
     space * RATIO / 256
 }
@@ -164,7 +173,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn the_window_grows_only_while_the_application_takes_more_each_round() {
+    fn the_receive_window_grows_only_while_the_application_reads_more_each_round() {
         let mut buffer = ReceiveBuffer::new();
         let grew = (0..100).filter(|_| buffer.grow(0)).count();
         assert_eq!(grew, 7, "to what the first buffer may hold");
@@ -175,14 +184,14 @@ mod tests {
             next += segments;
             buffer.read(round * 20 * MS, next);
         }
-        // What was seen of Linux: a window of 6 rounds when a round has doubled.
+        // Linux announces a window of 6 round trips when a round trip has doubled.
         assert_eq!(buffer.window_clamp, 6 * 40 * u64::from(MSS));
         buffer.read(80 * MS, next + 40);
         assert_eq!(buffer.window_clamp, 6 * 40 * u64::from(MSS));
     }
 
     #[test]
-    fn what_waits_for_a_gap_to_be_filled_keeps_the_window_from_growing() {
+    fn segments_beyond_a_gap_keep_the_receive_window_from_growing() {
         let mut buffer = ReceiveBuffer::new();
         assert!(!buffer.grow(40));
         assert!(buffer.grow(0));

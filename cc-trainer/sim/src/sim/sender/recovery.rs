@@ -1,4 +1,17 @@
-//! Fast recovery, timeouts and their undoing (`tcp_fastretrans_alert` and what it calls, net/ipv4/tcp_input.c).
+//! Fast recovery, retransmission timeouts, and undoing both (Linux 6.18, net/ipv4/tcp_input.c:
+//! `tcp_fastretrans_alert` and the functions that it calls).
+//!
+//! The congestion-avoidance states and what moves between them:
+//!
+//! ```text
+//! from             to         when
+//! Open             Disorder   segments are SACKed, and none is lost yet
+//! Disorder         Open       the gaps are filled
+//! Open, Disorder   Recovery   a segment is marked lost
+//! Recovery, Loss   Open       high_seq is acknowledged, or the reduction is undone
+//! Recovery         Disorder   the reduction is undone while segments are still SACKed
+//! any              Loss       the retransmission timer fires
+//! ```
 
 use cc_ebpf::CaState;
 
@@ -10,45 +23,47 @@ use crate::sim::wire::milliseconds;
 use super::transmit::Timer;
 use super::{AckFlags, Sender};
 
-/// No slow-start threshold (`TCP_INFINITE_SSTHRESH`).
+/// The slow-start threshold before the first loss (`TCP_INFINITE_SSTHRESH`).
 pub(super) const INFINITE_SSTHRESH: u32 = 0x7fff_ffff;
-/// Segments by which a path is taken to reorder at first (`tcp_reordering`).
+/// Initial reordering distance in segments (`tcp_reordering`).
 pub(super) const REORDERING: u32 = 3;
-/// And at most (`tcp_max_reordering`).
+/// Largest reordering distance in segments (`tcp_max_reordering`).
 pub(super) const MAX_REORDERING: u32 = 300;
 
-/// What is known of the present or last recovery.
+/// State of the present or the last recovery.
 #[derive(Clone, Debug)]
 pub(super) struct Recovery {
-    /// It ends when everything before this segment is acknowledged (`high_seq`).
+    /// Recovery ends when all segments before this one are acknowledged (`high_seq`).
     pub(super) high_seq: u32,
-    /// Consecutive timeouts (`icsk_retransmits`).
+    /// Number of retransmission timeouts in a row (`icsk_retransmits`).
     pub(super) retransmits: u32,
-    /// Window and slow-start threshold before; 0 for a threshold that is not to be restored.
+    /// Cwnd and slow-start threshold before the reduction, in segments; a threshold of 0 is not
+    /// restored.
     prior_cwnd: u32,
     prior_ssthresh: u32,
-    /// The first unacknowledged segment when it began, as long as it may be undone (`undo_marker`).
+    /// The first unacknowledged segment when recovery began, while it may still be undone
+    /// (`undo_marker`).
     undo_marker: Option<u32>,
-    /// Retransmissions of it that are not known to be in vain (`undo_retrans`); none before the first.
+    /// Retransmissions that are not known to be spurious (`undo_retrans`); `None` before the first.
     undo_retrans: Option<u32>,
-    /// TSval of its first retransmission (`retrans_stamp`).
+    /// TSval of the first retransmission, ms (`retrans_stamp`).
     retrans_stamp: Option<u32>,
-    /// Segments delivered and sent since it began (`prr_delivered`, `prr_out`).
+    /// Segments delivered and sent since the reduction began (`prr_delivered`, `prr_out`).
     prr_delivered: u32,
     prr_out: u32,
-    /// It may be found that the timeout was spurious (RFC 5682).
+    /// Whether F-RTO looks for signs that the timeout was spurious (RFC 5682).
     frto: bool,
-    /// The highest segment when a loss probe was sent whose ACK is awaited (`tlp_high_seq`).
+    /// `snd_nxt` when the loss probe was sent whose ACK is awaited (`tlp_high_seq`).
     tlp_high_seq: Option<u32>,
 }
 
-/// What to send after an ACK besides what the window lets go anyway (`REXMIT_*`).
+/// What to send after an ACK beside the new data that the cwnd allows (`REXMIT_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rexmit {
     None,
-    /// What is lost.
+    /// Segments that are marked lost (`REXMIT_LOST`).
     Lost,
-    /// New data, to see whether a timeout was spurious.
+    /// New data, for F-RTO to find out whether a timeout was spurious (`REXMIT_NEW`).
     New,
 }
 
@@ -69,8 +84,8 @@ impl Recovery {
         }
     }
 
-    /// The probe is answered (`tcp_process_tlp_ack`; a bulk flow probes with new data, so that nothing is to be
-    /// concluded from it).
+    /// Ends a loss probe that this ACK answers (`tcp_process_tlp_ack`). As a bulk flow probes with
+    /// new data, the answer says nothing about the loss of the tail.
     #[inline]
     pub(super) fn process_tlp_ack(&mut self, ack: u32) {
         if self.tlp_high_seq.is_some_and(|high| ack >= high) {
@@ -78,7 +93,7 @@ impl Recovery {
         }
     }
 
-    /// Whether a probe awaits its ACK; if not, one does now.
+    /// Whether a loss probe awaits its ACK.
     pub(super) fn has_tlp(&self) -> bool {
         self.tlp_high_seq.is_some()
     }
@@ -87,36 +102,37 @@ impl Recovery {
         self.tlp_high_seq = Some(next);
     }
 
-    /// A retransmission of this segment is known to be in vain.
+    /// Takes note that a retransmission of this segment was spurious.
     pub(super) fn spurious_retransmission(&mut self, number: u32) {
         if self.undo_marker.is_some_and(|undo| number >= undo) {
             self.undo_retrans = self.undo_retrans.map(|useful| useful.saturating_sub(1));
         }
     }
 
-    /// `segments` were retransmitted.
+    /// Takes note of retransmissions, for undoing (`tcp_retransmit_skb`).
     pub(super) fn note_retransmission(&mut self, now: Nanos, segments: u32) {
         self.retrans_stamp.get_or_insert(milliseconds(now));
         self.undo_retrans = Some(self.undo_retrans.unwrap_or_default() + segments);
     }
 
-    /// `segments` were sent while the window is being reduced.
+    /// Takes note of segments sent during proportional rate reduction (`prr_out`).
     #[inline]
     pub(super) fn count_sent(&mut self, segments: u32) {
         self.prr_out += segments;
     }
 
-    /// The ACK echoes a time before the first retransmission, or there was none (`tcp_packet_delayed`).
+    /// Whether the ACK echoes a time before the first retransmission, or there was none
+    /// (`tcp_packet_delayed`).
     fn packet_delayed(&self, echo: u32) -> bool {
         self.retrans_stamp.is_none_or(|first| echo < first)
     }
 
-    /// `tcp_may_undo`.
+    /// Whether the reduction turned out to be unnecessary (`tcp_may_undo`).
     fn may_undo(&self, echo: u32) -> bool {
         self.undo_marker.is_some() && (self.undo_retrans == Some(0) || self.packet_delayed(echo))
     }
 
-    /// `tcp_init_undo`.
+    /// Remembers where undoing would start (`tcp_init_undo`).
     fn init_undo(&mut self, una: u32, retransmitted: u32) {
         self.undo_marker = Some(una);
         self.undo_retrans = (retransmitted > 0).then_some(retransmitted);
@@ -124,7 +140,8 @@ impl Recovery {
 }
 
 impl Sender {
-    /// `tcp_fastretrans_alert`.
+    /// Moves between the congestion-avoidance states after an ACK that hints at loss, or in any
+    /// state but Open (`tcp_fastretrans_alert`).
     pub(super) fn fastretrans_alert(
         &mut self,
         now: Nanos,
@@ -181,7 +198,7 @@ impl Sender {
         Rexmit::Lost
     }
 
-    /// Sends what an ACK calls for (`tcp_xmit_recovery`).
+    /// Retransmits after an ACK (`tcp_xmit_recovery`).
     #[inline]
     pub(super) fn xmit_recovery(&mut self, now: Nanos, rexmit: Rexmit) {
         match rexmit {
@@ -198,7 +215,7 @@ impl Sender {
         self.xmit_retransmit_queue(now);
     }
 
-    /// A retransmission timeout (`tcp_retransmit_timer`).
+    /// Handles an expired retransmission timer (`tcp_retransmit_timer`).
     pub(super) fn on_retransmission_timeout(&mut self, now: Nanos) {
         if self.board.packets_out() == 0 {
             return;
@@ -213,7 +230,7 @@ impl Sender {
         self.set_timer(now, Timer::Retransmission, timeout);
     }
 
-    /// The reordering window has passed for a segment (`tcp_rack_reo_timeout`).
+    /// Handles the end of the reordering window (`tcp_rack_reo_timeout`).
     pub(super) fn on_reo_timeout(&mut self, now: Nanos) {
         let prior_in_flight = self.board.packets_in_flight();
         let prior_losses = self.board.total_lost();
@@ -236,8 +253,9 @@ impl Sender {
         }
     }
 
-    /// Proportional rate reduction (RFC 6937, `tcp_cwnd_reduction`): by delivery while more is in flight than the
-    /// threshold, then up to it in conservation, or in slow start while nothing more is lost.
+    /// Sets the cwnd by proportional rate reduction (RFC 6937, `tcp_cwnd_reduction`): in proportion
+    /// to delivery while more is in flight than ssthresh; then up to ssthresh by packet
+    /// conservation, or by slow start while nothing more is lost.
     #[inline]
     pub(super) fn cwnd_reduction(&mut self, delivered: u32, lost: u32, advanced: bool) {
         let recovery = &mut self.recovery;
@@ -256,12 +274,12 @@ impl Sender {
             let grown = unsent.max(delivered.into()) + i64::from(advanced && lost == 0);
             grown.min((ssthresh - in_flight).into())
         };
-        // The fast retransmission is never held back.
+        // The first retransmission is never held back.
         allowed = allowed.max((recovery.prr_out == 0).into());
         self.cwnd.cwnd = (i64::from(in_flight) + allowed).clamp(0, u32::MAX.into()) as u32;
     }
 
-    /// Whether there is something lost, and so a recovery begins.
+    /// Enters fast recovery when segments are lost. Returns whether it did.
     fn recover_if_lost(&mut self, now: Nanos, flag: &mut AckFlags) -> bool {
         if self.ca_state <= CaState::Disorder {
             self.try_undo_dsack();
@@ -275,7 +293,7 @@ impl Sender {
         true
     }
 
-    /// `tcp_identify_packet_loss`.
+    /// Detects losses by RACK, and sets the reordering timer (`tcp_identify_packet_loss`).
     #[inline]
     fn identify_loss(&mut self, now: Nanos, flag: &mut AckFlags) {
         if self.board.packets_out() == 0 {
@@ -320,7 +338,7 @@ impl Sender {
         self.set_state(now, CaState::Recovery);
     }
 
-    /// `tcp_enter_loss`.
+    /// Enters Loss after a retransmission timeout (`tcp_enter_loss`).
     fn enter_loss(&mut self, now: Nanos) {
         let first = self.ca_state < CaState::Recovery;
         self.timeout_mark_lost(now);
@@ -344,7 +362,8 @@ impl Sender {
         self.recovery.frto = first || self.recovery.retransmits > 0;
     }
 
-    /// Takes the first segment for lost, and all that were sent an RTT ago (`tcp_timeout_mark_lost`).
+    /// Marks the first segment lost, and all that were sent more than an RTT ago
+    /// (`tcp_timeout_mark_lost`).
     fn timeout_mark_lost(&mut self, now: Nanos) {
         let (una, next) = (self.board.snd_una(), self.board.snd_nxt());
         self.board.mark_lost(una);
@@ -355,14 +374,14 @@ impl Sender {
         }
     }
 
-    /// `tcp_process_loss`.
+    /// Processes an ACK in Loss, with F-RTO (`tcp_process_loss`, RFC 5682).
     fn process_loss(&mut self, now: Nanos, flag: &AckFlags) -> Rexmit {
         let recovered = self.board.snd_una() >= self.recovery.high_seq;
         if flag.snd_una_advanced && self.try_undo_loss(now, flag.rcv_tsecr, false) {
             return Rexmit::None;
         }
         if self.recovery.frto {
-            // Originals arrive that were sent before the timeout: it was spurious.
+            // An original arrived that was sent before the timeout: the timeout was spurious.
             if flag.orig_sack_acked && self.try_undo_loss(now, flag.rcv_tsecr, true) {
                 return Rexmit::None;
             }
@@ -382,7 +401,7 @@ impl Sender {
         Rexmit::Lost
     }
 
-    /// `tcp_try_undo_loss`.
+    /// Undoes a spurious timeout (`tcp_try_undo_loss`). Returns whether it did.
     fn try_undo_loss(&mut self, now: Nanos, echo: u32, certain: bool) -> bool {
         if !certain && !self.recovery.may_undo(echo) {
             return false;
@@ -393,7 +412,7 @@ impl Sender {
         true
     }
 
-    /// `tcp_try_undo_recovery`.
+    /// Ends recovery, and undoes it where it was unnecessary (`tcp_try_undo_recovery`).
     fn try_undo_recovery(&mut self, now: Nanos, echo: u32) {
         if self.recovery.may_undo(echo) {
             self.undo_cwnd_reduction(false);
@@ -403,7 +422,8 @@ impl Sender {
         self.set_state(now, CaState::Open);
     }
 
-    /// A gap was filled by a delayed original (`tcp_try_undo_partial`). Whether nothing more is to be done.
+    /// Undoes recovery when a delayed original filled a gap (`tcp_try_undo_partial`). Returns
+    /// whether nothing more is to be done for this ACK.
     fn try_undo_partial(&mut self, now: Nanos, prior_una: u32, flag: &AckFlags) -> bool {
         if self.recovery.undo_marker.is_none() || !self.recovery.packet_delayed(flag.rcv_tsecr) {
             return false;
@@ -420,7 +440,8 @@ impl Sender {
         false
     }
 
-    /// Every retransmission was in vain (`tcp_try_undo_dsack`).
+    /// Undoes the reduction when D-SACKs show every retransmission to be spurious
+    /// (`tcp_try_undo_dsack`). Returns whether it did.
     fn try_undo_dsack(&mut self) -> bool {
         if self.recovery.undo_marker.is_none() || self.recovery.undo_retrans != Some(0) {
             return false;
@@ -430,7 +451,8 @@ impl Sender {
         true
     }
 
-    /// `tcp_undo_cwnd_reduction`.
+    /// Restores cwnd and slow-start threshold (`tcp_undo_cwnd_reduction`), and the loss marks with
+    /// `unmark`.
     fn undo_cwnd_reduction(&mut self, unmark: bool) {
         if unmark {
             self.board.unmark_lost();
@@ -443,7 +465,7 @@ impl Sender {
         self.rack.look_again();
     }
 
-    /// `tcp_try_to_open`.
+    /// Returns to Open or Disorder when nothing is lost (`tcp_try_to_open`).
     fn try_to_open(&mut self, now: Nanos) {
         if !self.board.any_retrans_done() {
             self.recovery.retrans_stamp = None;
@@ -453,7 +475,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_try_keep_open`.
+    /// Enters Open, or Disorder while segments are SACKed or retransmitted (`tcp_try_keep_open`).
     fn try_keep_open(&mut self, now: Nanos) {
         let left =
             self.board.sacked_out() + self.board.lost_out() > 0 || self.board.any_retrans_done();
@@ -468,7 +490,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_init_cwnd_reduction`.
+    /// Begins proportional rate reduction (`tcp_init_cwnd_reduction`).
     fn init_cwnd_reduction(&mut self) {
         self.recovery.high_seq = self.board.snd_nxt();
         self.recovery.tlp_high_seq = None;
@@ -479,7 +501,7 @@ impl Sender {
         self.cwnd.ssthresh = self.control.ssthresh(&self.cwnd);
     }
 
-    /// `tcp_end_cwnd_reduction`.
+    /// Sets the cwnd to ssthresh at the end of a reduction (`tcp_end_cwnd_reduction`).
     fn end_cwnd_reduction(&mut self) {
         let undone = self.recovery.undo_marker.is_none() && self.ca_state != CaState::Cwr;
         if !self.has_cong_control && self.cwnd.ssthresh < INFINITE_SSTHRESH && !undone {
@@ -487,7 +509,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_current_ssthresh`.
+    /// The threshold to restore: at least three quarters of the cwnd (`tcp_current_ssthresh`).
     fn current_ssthresh(&self) -> u32 {
         let cwnd = self.cwnd.cwnd;
         if self.ca_state.is_reducing() {

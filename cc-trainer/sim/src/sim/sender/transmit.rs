@@ -1,4 +1,4 @@
-//! What leaves the sender, and its timers (net/ipv4/tcp_output.c).
+//! What leaves the sender, and its timers (Linux 6.18, net/ipv4/tcp_output.c and tcp_timer.c).
 
 use cc_ebpf::{CaState, CwndState};
 
@@ -11,37 +11,42 @@ use crate::sim::wire::{MSS, ToReceiver, milliseconds};
 
 use super::Sender;
 
-/// Least time of the short timers, µs (`TCP_TIMEOUT_MIN_US`).
+/// Shortest timeout of loss probe and reordering timer, µs (`TCP_TIMEOUT_MIN_US`).
 pub(super) const TIMEOUT_MIN_US: u64 = 2_000;
-/// A burst that could be larger waits for the next ACK when the last one left less than this before, ns.
+/// A burst that could be larger waits for the next ACK only when the previous burst left less than
+/// this before, ns (`tcp_tso_should_defer`).
 const RECENT: Nanos = 1_000_000;
-/// And when less of the window is open than one in so many (`tcp_tso_win_divisor`).
+/// A burst waits only while the cwnd has room for less than one in this many of its segments
+/// (`tcp_tso_win_divisor`).
 const DEFER_DIVISOR: u32 = 3;
 
-/// What the timer is for (`icsk_pending`).
+/// The purpose of the connection's timer (`icsk_pending`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     None,
-    /// The SYN is to be sent again.
+    /// The SYN is repeated when it expires.
     Syn,
-    /// Retransmission timeout.
+    /// Retransmission timeout (RFC 6298, `ICSK_TIME_RETRANS`).
     Retransmission,
-    /// Tail loss probe (RFC 8985, 7).
+    /// Tail loss probe (RFC 8985, section 7; `ICSK_TIME_LOSS_PROBE`).
     LossProbe,
-    /// Reordering window.
+    /// End of RACK's reordering window (RFC 8985, section 6.2; `ICSK_TIME_REO_TIMEOUT`).
     Reordering,
 }
 
-/// Whether the window is what limits the sender (`tcp_cwnd_validate`).
+/// Whether the cwnd is what limits the sender (`tcp_cwnd_validate`).
 #[derive(Clone, Debug, Default)]
 pub(super) struct CwndUsage {
+    /// Whether the cwnd held a burst back in the present round trip.
     is_cwnd_limited: bool,
+    /// Largest number of outstanding segments in it.
     max_packets_out: u32,
+    /// The round trip ends when this segment is acknowledged.
     cwnd_usage_seq: u32,
 }
 
 impl CwndUsage {
-    /// `tcp_is_cwnd_limited`.
+    /// Whether the cwnd may grow, since it limited the sender (`tcp_is_cwnd_limited`).
     #[inline]
     pub(super) fn is_limited(&self, cwnd: &CwndState) -> bool {
         self.is_cwnd_limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.max_packets_out)
@@ -62,8 +67,8 @@ impl CwndUsage {
 }
 
 impl Sender {
-    /// Sends what the window, pacing and the receiver let go (`tcp_write_xmit`); a probe is one burst, for which the
-    /// window need not be open.
+    /// Sends what cwnd, pacing and receive window allow (`tcp_write_xmit`). A loss probe is a
+    /// single burst for which the cwnd need not have room.
     #[inline]
     pub(super) fn write_xmit(&mut self, now: Nanos, probe: bool) {
         let burst = self
@@ -118,7 +123,7 @@ impl Sender {
         }
     }
 
-    /// Retransmits what is lost as far as the window goes (`tcp_xmit_retransmit_queue`).
+    /// Retransmits lost segments as far as the cwnd allows (`tcp_xmit_retransmit_queue`).
     pub(super) fn xmit_retransmit_queue(&mut self, now: Nanos) {
         let mut rearm = false;
         while self.board.packets_in_flight() < self.cwnd.cwnd
@@ -140,7 +145,7 @@ impl Sender {
         }
     }
 
-    /// Sends a segment again.
+    /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.packets_in_flight() == 0 {
             (self.control).on_transmit_start(now, &mut self.cwnd, false);
@@ -161,7 +166,8 @@ impl Sender {
         });
     }
 
-    /// Probes for a lost tail with new data, of which a bulk flow always has some (`tcp_send_loss_probe`).
+    /// Sends a tail loss probe, which is new data, as a bulk flow never runs out of it
+    /// (`tcp_send_loss_probe`).
     pub(super) fn send_loss_probe(&mut self, now: Nanos) {
         if !self.recovery.has_tlp() {
             let next = self.board.snd_nxt();
@@ -175,7 +181,7 @@ impl Sender {
         self.rearm_rto(now);
     }
 
-    /// A loss probe or a timeout after an ACK that acknowledged something (`tcp_set_xmit_timer`).
+    /// Sets the loss probe's or the retransmission timer after an ACK (`tcp_set_xmit_timer`).
     #[inline]
     pub(super) fn set_xmit_timer(&mut self, now: Nanos) {
         if !self.schedule_loss_probe(now, true) {
@@ -183,7 +189,7 @@ impl Sender {
         }
     }
 
-    /// `tcp_rearm_rto`.
+    /// Sets the retransmission timer, or stops it when nothing is outstanding (`tcp_rearm_rto`).
     #[inline]
     pub(super) fn rearm_rto(&mut self, now: Nanos) {
         if self.board.packets_out() == 0 {
@@ -192,7 +198,7 @@ impl Sender {
             return;
         }
         let timeout = match self.timer {
-            // What has passed of it already counts.
+            // The timeout counts from the time at which the first segment was sent.
             Timer::LossProbe | Timer::Reordering => timer::jiffies(self.rto_delta_us(now).max(1)),
             _ => self.rtt.rto(),
         };
@@ -205,7 +211,8 @@ impl Sender {
         self.timer_at = self.ticks.expiry(now, jiffies);
     }
 
-    /// Puts off a burst that the next ACK would make larger (`tcp_tso_should_defer`).
+    /// Whether to wait for the next ACK, which would make the burst larger
+    /// (`tcp_tso_should_defer`).
     #[inline]
     fn tso_should_defer(&self, now: Nanos, quota: u32) -> bool {
         if self.ca_state >= CaState::Recovery
@@ -220,7 +227,7 @@ impl Sender {
         expected <= now + (srtt / 2).min(RECENT)
     }
 
-    /// Sends new segments in one burst.
+    /// Sends new segments in a single burst.
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
         if self.board.packets_in_flight() == 0 {
@@ -252,7 +259,8 @@ impl Sender {
         self.totals.bytes_sent += u64::from(segments) * u64::from(MSS);
     }
 
-    /// `tcp_schedule_loss_probe`; whether there is one.
+    /// Sets the loss probe's timer (`tcp_schedule_loss_probe`). Returns false in states that do not
+    /// probe.
     #[inline]
     fn schedule_loss_probe(&mut self, now: Nanos, advancing: bool) -> bool {
         if self.board.packets_out() == 0 || !matches!(self.ca_state, CaState::Open | CaState::Cwr) {
@@ -260,7 +268,7 @@ impl Sender {
         }
         let mut timeout_us = u64::from(self.rtt.srtt_us()) * 2;
         timeout_us += match self.board.packets_out() {
-            // Its ACK may be delayed.
+            // The receiver may delay the ACK of a single segment.
             1 => RTO_MIN_US,
             _ => TIMEOUT_MIN_US,
         };
@@ -276,8 +284,8 @@ impl Sender {
         true
     }
 
-    /// Time left until a timeout that counts from the first segment's sending, µs; 0 when it is past
-    /// (`tcp_rto_delta_us`).
+    /// Time in µs until the retransmission timeout, counted from the first segment's sending; 0
+    /// when it is past (`tcp_rto_delta_us`).
     #[inline]
     fn rto_delta_us(&self, now: Nanos) -> u64 {
         let sent = self.board.get(self.board.snd_una()).sent / 1_000;

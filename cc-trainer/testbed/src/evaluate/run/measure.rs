@@ -17,7 +17,7 @@ pub(super) struct FlowEnd {
     pub(super) payload: u64,
     /// Samples of the sender's connection, in order of time.
     pub(super) samples: Vec<Sample>,
-    /// Number of retransmitted segments.
+    /// Number of segments that the sender retransmitted.
     pub(super) retransmissions: u64,
     /// Decision delays, if an agent served the flow.
     pub(super) decision_delay: Option<DecisionDelay>,
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_between_flows_do_not_count() {
+    fn time_without_flows_is_not_measured() {
         let flows = [flow(20, 30), flow(0, 5), flow(3, 8), flow(4, 6)];
         assert_eq!(seconds(&active(&flows)), [(0, 8), (20, 30)]);
         assert_eq!(seconds(&active(&[flow(0, 5), flow(5, 9)])), [(0, 9)]);

@@ -10,8 +10,8 @@ pub(in crate::evaluate) const SAMPLE_PERIOD: Duration = Duration::from_millis(50
 pub(in crate::evaluate) struct Sample {
     /// Scenario time at which the sample was taken.
     pub(in crate::evaluate) at: Duration,
-    /// Congestion window, segments.
+    /// Congestion window of the sender, segments.
     pub(in crate::evaluate) cwnd: u32,
-    /// Smoothed round-trip time.
+    /// Smoothed round-trip time of the connection (srtt).
     pub(in crate::evaluate) rtt: Duration,
 }

@@ -36,9 +36,9 @@ pub(super) fn run(
     let Policies {
         mut policies,
         of_flow,
-        environment,
+        interface,
     } = Policies::of(setup)?;
-    let settings = Learned::settings(&environment, Startup::SlowStart);
+    let settings = Learned::settings(&interface, Startup::SlowStart);
     let control = |(flow, policy): (usize, &Option<usize>)| match policy {
         Some(_) => Ok(Control::Learned(Box::new(Learned::new(settings)))),
         None => {
@@ -52,7 +52,7 @@ pub(super) fn run(
     let simulation = Simulation::observed(setup.scenario, controls?, setup.seed);
     let mut served = SimulatedAgent::new(
         simulation,
-        environment,
+        interface,
         AgentDelay::MEASURED,
         SenderMode::Asynchronous,
         setup.seed,
@@ -94,7 +94,7 @@ struct Policies {
     /// Index of each flow's policy; `None` for a flow without one.
     of_flow: Vec<Option<usize>>,
     /// The interface that all of the policies share.
-    environment: Interface,
+    interface: Interface,
 }
 
 impl Policies {
@@ -122,18 +122,18 @@ impl Policies {
                 }
             };
             if policies[place].interface() != policies[0].interface() {
-                return Err(RunError::Environments {
+                return Err(RunError::Interfaces {
                     one: names[0].to_owned(),
                     other: name.to_owned(),
                 });
             }
             of_flow.push(Some(place));
         }
-        let environment = policies.first().map(|policy| policy.interface().clone());
+        let interface = policies.first().map(|policy| policy.interface().clone());
         Ok(Self {
             policies,
             of_flow,
-            environment: environment.unwrap_or_default(),
+            interface: interface.unwrap_or_default(),
         })
     }
 }

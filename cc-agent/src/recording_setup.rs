@@ -1,4 +1,5 @@
-//! What `cc-agent run --record` sets up: who records, where, and what a file says about this host.
+//! What a recording says about this run of the agent and about its host, and the start of the
+//! recorder.
 
 use std::{
     collections::BTreeMap,
@@ -16,10 +17,11 @@ use cc_core::{
 };
 use cc_recording::{Limits, Recorder, RecordingError};
 
-/// Niceness of the thread that writes: it has seconds, the others milliseconds.
-const NICENESS: i32 = 10;
+/// Niceness of the thread that writes recordings: it has seconds where the other threads have
+/// milliseconds.
+const RECORDER_NICENESS: i32 = 10;
 
-/// Settings under `/proc/sys` that bear on what TCP does, or on what is measured of it.
+/// Settings under `/proc/sys` that affect what TCP does or what is measured of it.
 const SYSCTLS: [&str; 14] = [
     "net.core.default_qdisc",
     "net.core.rmem_max",
@@ -37,18 +39,18 @@ const SYSCTLS: [&str; 14] = [
     "net.ipv4.tcp_wmem",
 ];
 
-/// What to record.
+/// The resolved `--record…` options.
 #[derive(Clone, Debug)]
-pub struct RecordOptions {
-    /// Where, and how much.
+pub struct RecordingSettings {
+    /// The directory, and the sizes and ages at which files are completed or removed.
     pub limits: Limits,
-    /// How addresses are recorded.
+    /// The form in which addresses are recorded.
     pub addresses: Addresses,
 }
 
-/// This run of an agent on this host, as its recordings tell.
+/// One run of an agent on this host, as its recordings describe it.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RecordingSession {
     started_ns: i64,
     utc_offset_ns: i64,
     kernel: String,
@@ -56,8 +58,8 @@ pub struct Run {
     addresses: Addresses,
 }
 
-impl Run {
-    /// A run that begins now.
+impl RecordingSession {
+    /// Begins a session now, on this host.
     pub fn begin(addresses: Addresses) -> Self {
         let started_ns = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -71,12 +73,13 @@ impl Run {
         }
     }
 
-    /// The names of its episodes.
+    /// The source of episode names, unique to this boot of the host and this session.
     pub fn episodes(&self) -> Episodes {
         Episodes::new(&read("kernel.random.boot_id"), self.started_ns)
     }
 
-    /// The header of the files of one policy.
+    /// The header of the files with the rows of one policy. `policy` is its identifier in
+    /// recordings, and `policy_metadata` that of its file, `None` without one.
     pub fn header(
         &self,
         interface: Interface,
@@ -96,20 +99,21 @@ impl Run {
         }
     }
 
-    /// Starts to write, at a low priority.
+    /// Starts the recorder's thread, at a low priority.
     ///
     /// # Errors
     ///
-    /// The directory cannot be written to.
-    pub fn record(&self, limits: Limits) -> Result<Recorder, RecordingError> {
+    /// Returns an error when the directory cannot be written to.
+    pub fn start_recorder(&self, limits: Limits) -> Result<Recorder, RecordingError> {
         Recorder::start(limits, self.addresses.form().name(), || {
-            if let Err(error) = priority::set_niceness(NICENESS) {
+            if let Err(error) = priority::set_niceness(RECORDER_NICENESS) {
                 warn!("the recorder keeps the agent's priority: {error}");
             }
         })
     }
 }
 
+/// Architecture, number of processors and the sysctls that this kernel has.
 fn host() -> BTreeMap<String, String> {
     let cpus = std::thread::available_parallelism().map_or(0, |n| n.get());
     let mut host = BTreeMap::from([
@@ -125,9 +129,25 @@ fn host() -> BTreeMap<String, String> {
     host
 }
 
-/// A value under `/proc/sys`, its parts separated by single spaces; empty where there is none.
+/// The value of a sysctl, its fields separated by single spaces; empty when the kernel has none of
+/// that name.
 fn read(sysctl: &str) -> String {
     let path = format!("/proc/sys/{}", sysctl.replace('.', "/"));
     let value = fs::read_to_string(path).unwrap_or_default();
     value.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_describes_the_host_and_the_policy() {
+        let session = RecordingSession::begin(Addresses::Absent);
+        let header = session.header(Interface::default(), "fixed:10", None);
+        assert_eq!(header.policy, "fixed:10");
+        assert_eq!(header.host["arch"], std::env::consts::ARCH);
+        assert!(header.started_ns > 0 && !header.kernel.is_empty());
+        assert_eq!(read("no.such.setting"), "");
+    }
 }

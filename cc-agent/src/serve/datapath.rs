@@ -1,0 +1,133 @@
+//! What the event loop needs of a datapath.
+
+use std::{future::Future, os::fd::OwnedFd};
+
+use bytes::Bytes;
+use cc_ebpf::{Decision, Flow};
+use tokio::io::unix::AsyncFd;
+
+use crate::kernel::{self, Datapath, clock, sysctl::DefaultCongestionControl};
+
+/// A datapath as the event loop sees it: records come out, decisions go in.
+///
+/// [`RegisteredDatapath`] is the kernel's. Tests of the event loop implement it in memory.
+pub(crate) trait DatapathIo {
+    /// Number of slots for flows.
+    fn slots(&self) -> usize;
+
+    /// The state of the flow in `slot`, live or not; `None` while the datapath is changing it.
+    fn flow(&self, slot: u32) -> Option<Flow>;
+
+    /// Waits until records may have come and takes up to `most` of them, in their order. There may
+    /// be none. Nothing is lost when the returned future is dropped.
+    fn next_records(
+        &mut self,
+        most: usize,
+    ) -> impl Future<Output = Result<Vec<Bytes>, kernel::Error>>;
+
+    /// Takes up to `most` records that are there, in their order, without waiting.
+    fn drain_records(&mut self, most: usize) -> Vec<Bytes>;
+
+    /// Takes up to `most` per-ACK records that are there, without waiting.
+    fn drain_acks(&mut self, most: usize) -> Vec<Bytes>;
+
+    /// Publishes a decision for the flow in `slot`.
+    fn publish(&self, slot: u32, decision: Decision);
+
+    /// Sets the heartbeat: the agent was serving at `now_ns`.
+    fn beat(&self, now_ns: u64);
+
+    /// The time on the datapath's clock, ns.
+    fn now_ns(&self) -> u64;
+
+    /// The datapath's counters since the start, in the order of [`cc_ebpf::Counter::ALL`].
+    fn counters(&self) -> Result<Vec<u64>, kernel::Error>;
+
+    /// Passes the datapath's log messages on to the log.
+    fn flush_messages(&mut self);
+
+    /// The states of the live flows, which a former agent has left behind.
+    fn live_flows(&self) -> Vec<Flow> {
+        (0..self.slots() as u32)
+            .filter_map(|slot| self.flow(slot))
+            .filter(|flow| flow.live == 1)
+            .collect()
+    }
+}
+
+/// The kernel's datapath, registered as a congestion control and possibly the host's default.
+pub(crate) struct RegisteredDatapath {
+    // Dropped in this order: the host's default is restored before its name is unregistered.
+    _default: Option<DefaultCongestionControl>,
+    readable: AsyncFd<OwnedFd>,
+    datapath: Datapath,
+}
+
+impl RegisteredDatapath {
+    /// Takes charge of a registered datapath. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the runtime cannot watch the ring buffer of records.
+    pub(crate) fn new(
+        mut datapath: Datapath,
+        default: Option<DefaultCongestionControl>,
+    ) -> Result<Self, kernel::Error> {
+        Ok(Self {
+            _default: default,
+            readable: datapath.records().readiness()?,
+            datapath,
+        })
+    }
+}
+
+impl DatapathIo for RegisteredDatapath {
+    fn slots(&self) -> usize {
+        self.datapath.slots()
+    }
+
+    fn flow(&self, slot: u32) -> Option<Flow> {
+        self.datapath.flow(slot)
+    }
+
+    async fn next_records(&mut self, most: usize) -> Result<Vec<Bytes>, kernel::Error> {
+        let mut ready = self
+            .readable
+            .readable()
+            .await
+            .map_err(kernel::Error::system("waiting for records"))?;
+        let records = self.datapath.records().drain(most);
+        if records.len() < most {
+            ready.clear_ready();
+        }
+        Ok(records)
+    }
+
+    fn drain_records(&mut self, most: usize) -> Vec<Bytes> {
+        self.datapath.records().drain(most)
+    }
+
+    fn drain_acks(&mut self, most: usize) -> Vec<Bytes> {
+        self.datapath.acks().drain(most)
+    }
+
+    fn publish(&self, slot: u32, decision: Decision) {
+        self.datapath.publish(slot, decision);
+    }
+
+    fn beat(&self, now_ns: u64) {
+        self.datapath.beat(now_ns);
+    }
+
+    fn now_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn counters(&self) -> Result<Vec<u64>, kernel::Error> {
+        self.datapath.counters()
+    }
+
+    fn flush_messages(&mut self) {
+        self.datapath.flush_messages();
+    }
+}

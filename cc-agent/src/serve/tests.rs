@@ -1,0 +1,322 @@
+//! The event loop on a datapath in memory.
+//!
+//! Time is tokio's and paused: it moves on only when everything waits, and not while a thread loads
+//! a policy or [`Fixture::eventually`] waits in real time for the policies' thread.
+
+use std::{fs, path::PathBuf, thread};
+
+use cc_core::{policy::heuristic_file, status::AgentCounts};
+use tempfile::TempDir;
+use tokio::task::{JoinHandle, LocalSet};
+
+use super::{
+    testing::{FakeDatapath, Gate, closed, fixed, opened, window},
+    *,
+};
+use crate::options::RunOptions;
+
+/// No wait in these tests may outlast this, in real time.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// The heartbeat limit of these agents.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// An agent whose event loop runs on a datapath in memory.
+struct Fixture {
+    datapath: FakeDatapath,
+    commands: mpsc::Sender<CommandRequest>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    stop: Arc<tokio::sync::Notify>,
+    running: JoinHandle<Result<(), anyhow::Error>>,
+    directory: TempDir,
+}
+
+impl Fixture {
+    /// Starts an agent with these TOML options and this policy in place of theirs.
+    fn start(options: &str, policy: Box<dyn cc_core::policy::Policy>) -> Self {
+        let options = RunOptions::parse(options).expect("valid options");
+        let mut settings = options.resolve().expect("valid settings");
+        settings.policy.policy = policy;
+        let datapath = FakeDatapath::new();
+        let (commands, requests) = mpsc::channel(COMMANDS);
+        let service = Service::start(settings, datapath.clone(), 0).expect("starts");
+        let mut event_loop =
+            EventLoop::new(service, requests, None, false).expect("the counters are read");
+        let snapshots = event_loop.snapshots.subscribe();
+        let mut shutdown = Shutdown::on_request();
+        let stop = shutdown.stopper();
+        let running = task::spawn_local(async move { event_loop.run(&mut shutdown).await });
+        Self {
+            datapath,
+            commands,
+            snapshots,
+            stop,
+            running,
+            directory: TempDir::new().expect("a directory for the test"),
+        }
+    }
+
+    /// Sends a command and returns its outcome.
+    async fn command(&self, command: Command) -> Outcome {
+        let (reply, outcome) = oneshot::channel();
+        let request = CommandRequest { command, reply };
+        self.commands.try_send(request).expect("there is room");
+        outcome.await.expect("every command is answered")
+    }
+
+    /// A policy file that can be loaded.
+    fn file(&self) -> PathBuf {
+        let path = self.directory.path().join("heuristic.onnx");
+        fs::write(&path, heuristic_file()).expect("writes");
+        path
+    }
+
+    fn status(&self) -> Arc<Snapshot> {
+        self.snapshots.borrow().clone()
+    }
+
+    async fn counts(&mut self) -> AgentCounts {
+        self.snapshots.changed().await.expect("it runs");
+        self.status().agent
+    }
+
+    /// Waits in real time until `done`, while the event loop runs and its clock stands still: the
+    /// policies' thread works in real time.
+    async fn eventually(&self, what: &str, done: impl Fn(&FakeDatapath) -> bool) {
+        let start = std::time::Instant::now();
+        while !done(&self.datapath) {
+            assert!(start.elapsed() < DEADLINE, "never: {what}");
+            let pause = || thread::sleep(Duration::from_millis(1));
+            task::spawn_blocking(pause).await.expect("does not panic");
+        }
+    }
+
+    /// Opens a flow and ends its windows of these numbers, one after the other.
+    async fn windows(&self, slot: u32, indices: std::ops::RangeInclusive<u32>) {
+        for index in indices {
+            if index == 1 {
+                self.datapath.send([opened(slot, self.datapath.now_ns())]);
+            }
+            self.datapath
+                .send([window(slot, index, self.datapath.now_ns())]);
+            self.eventually("it is taken", FakeDatapath::is_drained)
+                .await;
+        }
+    }
+
+    /// Ends the event loop and returns its outcome.
+    async fn end(self) -> Result<(), anyhow::Error> {
+        self.stop.notify_one();
+        self.running.await.expect("does not panic")
+    }
+}
+
+/// Runs a test of an agent on one thread with paused time.
+fn on_paused_time(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build();
+    let runtime = runtime.expect("a runtime");
+    LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn a_window_becomes_a_decision() {
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(30));
+        agent.windows(3, 1..=1).await;
+        agent
+            .eventually("a decision", |datapath| !datapath.published().is_empty())
+            .await;
+        let (slot, decision) = agent.datapath.published()[0];
+        assert_eq!((slot, decision.window, decision.cwnd), (3, 1, 30));
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn commands_follow_each_other() {
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(10));
+        let file = agent.file();
+        let reload = || Command::Reload { file: file.clone() };
+        let canary = |percent| Command::StartCanary {
+            file: file.clone(),
+            percent,
+        };
+        let refused = agent.command(Command::Promote).await;
+        assert_eq!(refused, Err("there is no candidate to promote".into()));
+        let refused = agent.command(Command::Withdraw).await;
+        assert_eq!(refused, Err("there is no candidate to withdraw".into()));
+
+        let done = agent.command(reload()).await.expect("it is loaded");
+        assert!(done.ends_with("decides from now on"), "{done}");
+        let done = agent.command(canary(25.0)).await.expect("it is loaded");
+        assert!(done.ends_with("has 25 % of the new flows"), "{done}");
+        let status = agent.status();
+        assert_eq!(
+            status.canary.as_ref().map(|canary| canary.percent),
+            Some(25.0)
+        );
+        assert_eq!(status.news, Some(done));
+
+        let refused = agent.command(reload()).await.expect_err("a canary runs");
+        assert!(refused.contains("promote or withdraw"), "{refused}");
+        let refused = agent.command(canary(101.0)).await.expect_err("too much");
+        assert!(refused.contains("expected 0 to 100"), "{refused}");
+
+        let done = agent.command(Command::Promote).await.expect("a candidate");
+        assert!(done.ends_with("was promoted"), "{done}");
+        assert_eq!(agent.status().canary, None);
+        assert!(agent.command(Command::Withdraw).await.is_err());
+        agent.command(canary(0.0)).await.expect("a candidate");
+        let done = agent.command(Command::Withdraw).await.expect("a candidate");
+        assert!(done.contains("was withdrawn"), "{done}");
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_loaded_changes_nothing() {
+    on_paused_time(async {
+        let agent = Fixture::start("policy = 'fixed:10'", fixed(10));
+        let file = agent.directory.path().join("broken.onnx");
+        fs::write(&file, "not a policy").expect("writes");
+        let refused = agent.command(Command::Reload { file }).await;
+        let refused = refused.expect_err("broken");
+        assert!(refused.ends_with("the policy stays fixed:10"), "{refused}");
+        assert_eq!(agent.status().news, Some(refused));
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_policy_that_hangs_stops_the_heartbeat() {
+    on_paused_time(async {
+        let (gate, policy) = Gate::before(30);
+        let mut agent = Fixture::start("heartbeat_ms = 1000", policy);
+        agent.windows(0, 1..=1).await;
+        tokio::time::sleep(2 * LIMIT).await;
+        let beats = agent.datapath.beats();
+        assert!(beats > 5, "it beats while the batch is in time: {beats}");
+        tokio::time::sleep(10 * LIMIT).await;
+        assert_eq!(agent.datapath.beats(), beats, "it hangs");
+
+        // Windows that end meanwhile replace each other.
+        agent.windows(0, 2..=4).await;
+        gate.open();
+        agent
+            .eventually("both answers", |datapath| datapath.published().len() == 2)
+            .await;
+        let windows: Vec<u32> = agent
+            .datapath
+            .published()
+            .iter()
+            .map(|(_, decision)| decision.window)
+            .collect();
+        assert_eq!(windows, [1, 4]);
+        tokio::time::sleep(LIMIT).await;
+        assert!(agent.datapath.beats() > beats, "it answers again");
+        assert_eq!(agent.counts().await.windows_skipped, 2);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn answers_of_a_replaced_policy_are_dropped() {
+    on_paused_time(async {
+        let (gate, policy) = Gate::before(30);
+        let mut agent = Fixture::start("", policy);
+        agent.windows(0, 1..=1).await;
+        let file = agent.file();
+        let done = agent.command(Command::Reload { file }).await;
+        done.expect("it is loaded");
+        gate.open();
+        // The next window is the new policy's to answer.
+        agent.windows(0, 2..=2).await;
+        agent
+            .eventually("an answer", |datapath| !datapath.published().is_empty())
+            .await;
+        let (_, decision) = agent.datapath.published()[0];
+        assert_eq!(decision.window, 2, "that of the first window was dropped");
+        assert_ne!(decision.cwnd, 30, "the former policy decides no more");
+        let counts = agent.counts().await;
+        assert_eq!((counts.answers_orphaned, counts.decisions), (1, 1));
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn answers_for_a_closed_flow_are_not_published() {
+    on_paused_time(async {
+        let (gate, policy) = Gate::before(30);
+        let agent = Fixture::start("", policy);
+        agent.windows(0, 1..=1).await;
+        agent.datapath.send([closed(0, agent.datapath.now_ns())]);
+        agent.windows(1, 1..=1).await;
+        gate.pass();
+        gate.pass();
+        agent
+            .eventually("an answer", |datapath| !datapath.published().is_empty())
+            .await;
+        let slots: Vec<u32> = agent.datapath.published().iter().map(|(s, _)| *s).collect();
+        assert_eq!(slots, [1]);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_policy_that_panics_ends_the_agent() {
+    struct Panics(Box<dyn cc_core::policy::Policy>);
+
+    impl cc_core::policy::Policy for Panics {
+        fn decide(&mut self, _: &mut [cc_core::policy::Query]) -> Vec<cc_core::policy::Choice> {
+            panic!("as this test wants it");
+        }
+
+        fn interface(&self) -> &cc_core::interface::Interface {
+            self.0.interface()
+        }
+    }
+
+    on_paused_time(async {
+        let agent = Fixture::start("", Box::new(Panics(fixed(10))));
+        agent.windows(0, 1..=1).await;
+        let stopped = agent.running.await.expect("the loop does not panic");
+        let error = stopped.expect_err("there are no decisions any more");
+        assert!(error.to_string().contains("thread has stopped"), "{error}");
+    });
+}
+
+#[test]
+fn shutdown_completes_the_recording() {
+    on_paused_time(async {
+        let (gate, policy) = Gate::before(30);
+        let directory = TempDir::new().expect("a directory for the test");
+        let options = format!("record = '{}'", directory.path().display());
+        let agent = Fixture::start(&options, policy);
+        agent.windows(0, 1..=1).await;
+        gate.pass();
+        agent
+            .eventually("a decision", |datapath| !datapath.published().is_empty())
+            .await;
+        // The second window is with the policy, and so its row is not finished yet.
+        agent.windows(0, 2..=2).await;
+        agent.end().await.expect("ends well");
+        gate.open();
+        let files: Vec<_> = fs::read_dir(directory.path())
+            .expect("is there")
+            .map(|entry| entry.expect("is there").path())
+            .collect();
+        let [file] = &files[..] else {
+            panic!("{files:?}");
+        };
+        assert!(file.extension().is_some_and(|end| end == "parquet"));
+        let mut rows = 0;
+        for row in cc_recording::read(file).expect("complete").1 {
+            row.expect("a whole row");
+            rows += 1;
+        }
+        assert_eq!(rows, 2, "one per window, answered or not");
+    });
+}

@@ -1,0 +1,477 @@
+//! The settings of an agent: options checked against each other, defaults filled in, and the policy
+//! loaded.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use cc_ebpf::{AckFilter, Startup};
+
+use crate::{
+    deploy::{CanarySettings, DeployError, LoadedPolicy, PolicyLoader},
+    kernel,
+    options::{AddressesOption, RecordingOptions, RunOptions},
+    recording_setup::RecordingSettings,
+};
+use cc_core::{
+    canary::GuardRails,
+    interface::Interface,
+    policy::PolicySpec,
+    rows::{AddressKey, Addresses},
+    status::default_socket,
+};
+use cc_recording::Limits;
+
+/// The settings that an agent starts with.
+pub struct Settings {
+    /// The datapath's name, slots, cgroup and settings.
+    pub datapath: kernel::Options,
+    /// The policy, ready to decide.
+    pub policy: LoadedPolicy,
+    /// Loads the policies that later commands name.
+    pub loader: PolicyLoader,
+    /// The guard rails of every canary.
+    pub rails: GuardRails,
+    /// The candidate to start with; `None` without `--canary`.
+    pub canary: Option<CanarySettings>,
+    /// What to record; `None` without `--record`.
+    pub recording: Option<RecordingSettings>,
+    /// Delay added to every inference.
+    pub added_delay: Duration,
+    /// Niceness of the agent's threads, -20 to 19.
+    pub niceness: i32,
+    /// CSV file for per-ACK records; `None` without `--per-ack`.
+    pub per_ack_file: Option<PathBuf>,
+    /// Whether to become the host's default congestion control.
+    pub default: bool,
+    /// Path of the status socket.
+    pub socket: PathBuf,
+    /// Time after which the agent stops; `None` means never.
+    pub duration: Option<Duration>,
+    /// Whether to print log lines instead of the live view.
+    pub plain: bool,
+}
+
+/// Why options do not make the settings of an agent.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The configuration file or the key file cannot be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file that could not be read.
+        path: PathBuf,
+        /// Answer of the system call.
+        source: std::io::Error,
+    },
+    /// The configuration file is not TOML, or has an unknown key or a wrong value.
+    #[error("{path}: {source}")]
+    Parse {
+        /// The configuration file.
+        path: PathBuf,
+        /// The place in the file and what is wrong there.
+        source: Box<toml::de::Error>,
+    },
+    /// A policy cannot be loaded or does not fit.
+    #[error(transparent)]
+    Policy(#[from] DeployError),
+    /// An option contradicts the policy file.
+    #[error(
+        "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the \
+         option out, or use another policy"
+    )]
+    Contradiction {
+        /// Name of the option, with its dashes.
+        option: &'static str,
+        /// Value of the option.
+        asked: String,
+        /// The policy that contradicts it.
+        policy: PolicySpec,
+        /// Value in the policy's file.
+        has: String,
+    },
+    /// An option is out of range.
+    #[error("{option} {found}: expected {expected}")]
+    Range {
+        /// Name of the option, with its dashes.
+        option: &'static str,
+        /// Value of the option.
+        found: String,
+        /// The values that it takes.
+        expected: String,
+    },
+    /// The name cannot be that of a congestion control.
+    #[error(transparent)]
+    Name(kernel::Error),
+}
+
+impl RunOptions {
+    /// Checks all options and loads the policy. Nothing of the kernel is touched.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first option that is out of range or contradicts the policy, or the reason why
+    /// the policy cannot be loaded.
+    pub fn resolve(self) -> Result<Settings, SettingsError> {
+        let name = self.name.clone().unwrap_or_else(|| "rlcc".into());
+        kernel::datapath::check_name(&name).map_err(SettingsError::Name)?;
+        let heartbeat_ms = self.heartbeat_ms.unwrap_or(1_000);
+        within("--heartbeat-ms", u64::from(heartbeat_ms), 20, 60_000)?;
+        let slots = self.slots.unwrap_or(16_384);
+        within("--slots", u64::from(slots), 1, 1 << 20)?;
+        let niceness = self.nice.unwrap_or(-15);
+        if !(-20..=19).contains(&niceness) {
+            return Err(out_of_range("--nice", niceness, "-20 to 19"));
+        }
+        if let Some(duration) = self.duration
+            && !(duration.is_finite() && (0.0..=1e9).contains(&duration))
+        {
+            return Err(out_of_range(
+                "--duration",
+                duration,
+                "a number of seconds, 0 or more",
+            ));
+        }
+
+        let spec = self.policy.policy.clone().unwrap_or_default();
+        let loader = PolicyLoader {
+            interface: self.interface(),
+            serving: self.serving,
+            seed: self.seed.unwrap_or(0),
+        };
+        let policy = loader.load(&spec)?;
+        let interface = policy.policy.interface().clone();
+        self.check_against(&spec, &interface)?;
+        let cwnd_max = self
+            .cwnd_max
+            .unwrap_or(interface.cwnd.max)
+            .min(interface.cwnd.max);
+        if let PolicySpec::Fixed(cwnd) = spec
+            && !(interface.cwnd.min..=cwnd_max).contains(&cwnd)
+        {
+            let expected = format!(
+                "a cwnd within --cwnd-min {} and --cwnd-max {cwnd_max}",
+                interface.cwnd.min
+            );
+            return Err(out_of_range("--policy", &spec, expected));
+        }
+        let rails = self.rails()?;
+        let canary = self.canary(&loader, rails, &interface)?;
+        let ack_filter = self
+            .per_ack
+            .clone()
+            .map_or(AckFilter::Off, |option| option.0);
+        let startup = self.startup.clone();
+        let datapath = cc_ebpf::Settings {
+            heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
+            cwnd_max,
+            ..interface.datapath_settings()
+        }
+        .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
+        .with_ack_filter(ack_filter);
+        Ok(Settings {
+            datapath: kernel::Options {
+                slots,
+                settings: datapath,
+                cgroup: self.cgroup.clone(),
+                name: name.clone(),
+            },
+            recording: self.recording.resolve()?,
+            policy,
+            loader,
+            rails,
+            canary,
+            added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
+            niceness,
+            per_ack_file: (ack_filter != AckFilter::Off)
+                .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
+            default: self.default.unwrap_or(false),
+            socket: self.socket.unwrap_or_else(|| default_socket(&name)),
+            duration: self.duration.map(Duration::from_secs_f64),
+            plain: self.plain.unwrap_or(false),
+        })
+    }
+
+    /// The guard rails of every canary.
+    fn rails(&self) -> Result<GuardRails, SettingsError> {
+        let mut rails = GuardRails::default();
+        if let Some(flows) = self.canary_flows {
+            within("--canary-flows", flows, 2, 1_000_000)?;
+            rails.flows = flows;
+        }
+        Ok(rails)
+    }
+
+    /// The candidate to start with; `--canary` and `--candidate` need each other.
+    fn canary(
+        &self,
+        loader: &PolicyLoader,
+        rails: GuardRails,
+        running: &Interface,
+    ) -> Result<Option<CanarySettings>, SettingsError> {
+        let (percent, spec) = match (self.canary, &self.candidate) {
+            (None, None) => return Ok(None),
+            (Some(percent), Some(spec)) => (percent, spec),
+            (Some(percent), None) => {
+                return Err(out_of_range("--canary", percent, "also --candidate POLICY"));
+            }
+            (None, Some(spec)) => {
+                return Err(out_of_range("--candidate", spec, "also --canary PERCENT"));
+            }
+        };
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(out_of_range("--canary", percent, "0 to 100 percent"));
+        }
+        Ok(Some(CanarySettings {
+            candidate: loader.load_beside(spec, running)?,
+            percent,
+            rails,
+        }))
+    }
+
+    /// The interface of policies that have no file.
+    fn interface(&self) -> Interface {
+        let mut interface = Interface::default();
+        let defaults = interface.cwnd;
+        interface.window_ms = self.policy.window_ms.unwrap_or(interface.window_ms);
+        interface.history = self.history.unwrap_or(interface.history);
+        interface.cwnd.min = self.cwnd_min.unwrap_or(defaults.min);
+        interface.cwnd.max = self.cwnd_max.unwrap_or(defaults.max);
+        interface.pacing_gain = self.pacing_gain;
+        if let Some(actions) = &self.policy.actions {
+            interface.actions = actions.clone();
+        }
+        interface
+    }
+
+    /// Refuses options that differ from what the policy's file says.
+    fn check_against(&self, spec: &PolicySpec, has: &Interface) -> Result<(), SettingsError> {
+        let contradiction = |option, asked: String, has: String| SettingsError::Contradiction {
+            option,
+            asked,
+            policy: spec.clone(),
+            has,
+        };
+        fn differ<T: PartialEq + ToString>(asked: &Option<T>, has: &T) -> Option<(String, String)> {
+            let asked = asked.as_ref().filter(|asked| *asked != has)?;
+            Some((asked.to_string(), has.to_string()))
+        }
+        let pairs = [
+            (
+                "--window-ms",
+                differ(&self.policy.window_ms, &has.window_ms),
+            ),
+            ("--history", differ(&self.history, &has.history)),
+            ("--actions", differ(&self.policy.actions, &has.actions)),
+            ("--cwnd-min", differ(&self.cwnd_min, &has.cwnd.min)),
+            (
+                "--pacing-gain",
+                differ(&self.pacing_gain, &has.pacing_gain.unwrap_or(0.0)),
+            ),
+        ];
+        match pairs
+            .into_iter()
+            .find_map(|(option, pair)| Some((option, pair?)))
+        {
+            Some((option, (asked, has))) => Err(contradiction(option, asked, has)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RecordingOptions {
+    /// Checks the options.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first option that is out of range, or the reason why the key of `hashed:KEYFILE`
+    /// cannot be used. They are checked without `--record` too.
+    pub fn resolve(&self) -> Result<Option<RecordingSettings>, SettingsError> {
+        const MB: u64 = 1_000_000;
+        let file_mb = self.record_file_mb.unwrap_or(64);
+        within("--record-file-mb", file_mb, 1, 100_000)?;
+        let file_s = self.record_file_s.unwrap_or(3_600);
+        within("--record-file-s", file_s, 1, 1_000_000)?;
+        let delay_s = self.record_delay_s.unwrap_or(30);
+        within("--record-delay-s", delay_s, 1, 3_600)?;
+        let limit_mb = self.record_limit_mb.unwrap_or(10_000);
+        // Room for the file being written beside a complete one.
+        within("--record-limit-mb", limit_mb, 2 * file_mb, 1_000_000_000)?;
+        let addresses = match self.record_addresses.clone().unwrap_or_default() {
+            AddressesOption::Absent => Addresses::Absent,
+            AddressesOption::Plain => Addresses::Plain,
+            AddressesOption::Hashed(path) => Addresses::Hashed(read_key(&path)?),
+        };
+        Ok(self.record.clone().map(|directory| RecordingSettings {
+            limits: Limits {
+                directory,
+                file_bytes: file_mb * MB,
+                file_age: Duration::from_secs(file_s),
+                group_age: Duration::from_secs(delay_s),
+                total_bytes: limit_mb * MB,
+            },
+            addresses,
+        }))
+    }
+}
+
+fn read_key(path: &Path) -> Result<AddressKey, SettingsError> {
+    let text = fs::read(path).map_err(|source| SettingsError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    AddressKey::new(text.trim_ascii_end()).ok_or_else(|| {
+        let expected = format!("a file of at least {} bytes", AddressKey::SHORTEST);
+        let found = format!("hashed:{}", path.display());
+        out_of_range("--record-addresses", found, expected)
+    })
+}
+
+fn within(option: &'static str, found: u64, least: u64, most: u64) -> Result<(), SettingsError> {
+    if (least..=most).contains(&found) {
+        Ok(())
+    } else {
+        Err(out_of_range(option, found, format!("{least} to {most}")))
+    }
+}
+
+fn out_of_range(
+    option: &'static str,
+    found: impl ToString,
+    expected: impl Into<String>,
+) -> SettingsError {
+    SettingsError::Range {
+        option,
+        found: found.to_string(),
+        expected: expected.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(toml: &str) -> Result<Settings, String> {
+        let options = RunOptions::parse(toml).map_err(|error| error.to_string())?;
+        options.resolve().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_options_the_default_policy_is_served_as_rlcc() {
+        let settings = resolve("").expect("defaults are valid");
+        assert_eq!(settings.datapath.name, "rlcc");
+        assert_eq!(settings.datapath.settings.window_ns, 100_000_000);
+        assert_eq!(
+            settings.datapath.settings.ack_filter,
+            AckFilter::Off.encode().0
+        );
+        assert_eq!(settings.per_ack_file, None);
+        assert!(settings.recording.is_none());
+        assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
+        assert!(settings.policy.text.starts_with("default: "));
+    }
+
+    #[test]
+    fn every_option_has_a_key() {
+        let settings = resolve(
+            "policy = 'random'\nserving = 'softmax:0.5'\nseed = 3\nname = 'x'\nwindow_ms = 50\n\
+             actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
+             startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
+             per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\n\
+             socket = 's'\nduration = 2.5\nplain = true\ncanary = 12.5\ncandidate = 'fixed:9'\n\
+             canary_flows = 4\nrecord = 'r'\nrecord_addresses = 'plain'\n\
+             record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
+        )
+        .expect("valid");
+        assert_eq!(
+            settings.datapath,
+            kernel::Options {
+                name: "x".into(),
+                slots: 5,
+                settings: cc_ebpf::Settings {
+                    window_ns: 50_000_000,
+                    heartbeat_limit_ns: 500_000_000,
+                    min_rtt_window_ns: 10_000_000_000,
+                    cwnd_min: 4,
+                    cwnd_max: 50,
+                    ..cc_ebpf::Settings::default()
+                }
+                .with_startup(Startup::Constant)
+                .with_pacing_gain(Some(1.5))
+                .with_ack_filter(AckFilter::Port(80)),
+                cgroup: Some("/c".into()),
+            }
+        );
+        assert_eq!(settings.added_delay, Duration::from_millis(25));
+        assert_eq!(settings.niceness, 3);
+        assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
+        assert_eq!(settings.per_ack_file, Some("f".into()));
+        assert!(settings.default && settings.plain);
+        let canary = settings.canary.expect("a candidate");
+        assert_eq!((canary.percent, canary.rails.flows), (12.5, 4));
+        assert_eq!(canary.candidate.text, "fixed:9");
+        let record = settings.recording.expect("a recording");
+        assert!(matches!(record.addresses, Addresses::Plain));
+        let limits = Limits {
+            directory: "r".into(),
+            file_bytes: 3_000_000,
+            file_age: Duration::from_secs(4),
+            group_age: Duration::from_secs(5),
+            total_bytes: 6_000_000,
+        };
+        assert_eq!(record.limits, limits);
+    }
+
+    #[test]
+    fn errors_name_the_option_and_what_it_takes() {
+        for (toml, expected) in [
+            ("polciy = 'random'", "unknown field `polciy`"),
+            ("policy = 'nonsense'", "no policy is called `nonsense`"),
+            ("policy = 'random'\nactions = '0,/0'", "/0"),
+            ("name = 'far_too_long_a_name'", "1 to 15 characters"),
+            ("slots = 0", "--slots 0: expected 1 to"),
+            ("heartbeat_ms = 1", "--heartbeat-ms 1: expected"),
+            (
+                "window_ms = 50",
+                "--window-ms 50 does not fit the policy default",
+            ),
+            ("actions = '0,*2'", "--actions 0,*2 does not fit"),
+            ("pacing_gain = 2.0", "--pacing-gain 2 does not fit"),
+            ("policy = 'fixed:5000'", "--cwnd-max 2000"),
+            ("policy = 'random'\nwindow_ms = 0", "window_ms is 0"),
+            ("serving = 'softmax:0'", "`softmax:0`: expected"),
+            ("per_ack = 'one-in:0'", "`one-in:0`: expected"),
+            ("nice = 20", "--nice 20: expected -20 to 19"),
+            ("startup = 'fast'", "`fast`: expected"),
+            ("duration = -1.0", "--duration -1"),
+            ("record_addresses = 'some'", "`some`: expected `absent`"),
+            ("record_addresses = 'hashed:/no/such'", "/no/such: "),
+            (
+                "record_addresses = 'hashed:/dev/null'",
+                "--record-addresses hashed:/dev/null: expected a file of at least 16",
+            ),
+            (
+                "record_limit_mb = 100",
+                "--record-limit-mb 100: expected 128",
+            ),
+            ("canary = 10.0", "--canary 10: expected also --candidate"),
+            (
+                "candidate = 'random'",
+                "--candidate random: expected also --canary",
+            ),
+            (
+                "candidate = 'random'\ncanary = 101.0",
+                "--canary 101: expected 0 to 100",
+            ),
+            (
+                "policy = 'random'\nwindow_ms = 50\ncandidate = 'default'\ncanary = 1.0",
+                "policy default was made for window_ms 100, but the running agent has 50",
+            ),
+            ("record_file_mb = 0", "--record-file-mb 0: expected"),
+        ] {
+            let error = resolve(toml).err().expect(toml);
+            assert!(error.contains(expected), "{toml}: {error}");
+        }
+    }
+}
