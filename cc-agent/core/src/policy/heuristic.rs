@@ -86,11 +86,12 @@ pub struct Heuristic {
 }
 
 impl Heuristic {
-    /// The rule for this environment's windows, scales and history.
+    /// Creates the rule for the windows, scales and history of an interface.
     ///
     /// # Errors
     ///
-    /// The rule is for the default actions and needs to see at least the last two decisions.
+    /// Returns an error when the interface has other actions than the default ones, or a history of
+    /// fewer than two decisions.
     pub fn new(interface: Interface) -> Result<Self, HeuristicError> {
         if interface.actions != ActionSpace::default() {
             return Err(HeuristicError::Actions {
