@@ -4,8 +4,8 @@
 //! separated by commas: `0,/2,-10,+10,*2`. Token `0` keeps the cwnd, `+V` and `-V` add and subtract
 //! V segments, `*V` and `/V` multiply and divide.
 //!
-//! [`base_cwnd`] defines the cwnd that an action is applied to, [`ActionSpace::apply`] the cwnd that
-//! it leads to.
+//! [`base_cwnd`] defines the cwnd that an action is applied to, [`ActionSpace::apply`] the cwnd
+//! that it leads to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -52,7 +52,8 @@ impl ActionSpace {
         &self.actions
     }
 
-    /// The cwnd that action `index` sets where the cwnd is `cwnd`, both in segments, within `bounds`.
+    /// The cwnd that action `index` sets where the cwnd is `cwnd`, both in segments, within
+    /// `bounds`.
     ///
     /// Multiplication and division round half away from zero, addition and subtraction saturate,
     /// and the bounds hold for every action, [`Action::Hold`] included. An index outside the space
@@ -64,9 +65,9 @@ impl ActionSpace {
             .clamp(bounds.min, bounds.max.max(bounds.min))
     }
 
-    /// The index of the action that comes nearest to changing the cwnd from `from` to `to` segments:
-    /// the action whose cwnd, within `bounds`, differs from `to` by the smallest factor; of equally
-    /// near ones the first.
+    /// The index of the action that comes nearest to changing the cwnd from `from` to `to`
+    /// segments: the action whose cwnd, within `bounds`, differs from `to` by the smallest factor;
+    /// of equally near ones the first.
     pub fn nearest(&self, from: u32, to: u32, bounds: CwndBounds) -> usize {
         let log = |segments: u32| f64::from(segments.max(1)).ln();
         let distance = |index: usize| (log(self.apply(index, from, bounds)) - log(to)).abs();

@@ -2,8 +2,8 @@
 
 use std::error::Error;
 
-/// Joins the messages of an error and its causes with `: `. A cause that the line already contains is
-/// left out, because many errors include their cause in their own message.
+/// Joins the messages of an error and its causes with `: `. A cause that the line already contains
+/// is left out, because many errors include their cause in their own message.
 ///
 /// ```
 /// use std::io;

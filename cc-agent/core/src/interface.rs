@@ -45,7 +45,8 @@ pub struct Interface {
     pub reward: RewardSettings,
     /// Pacing rate as a multiple of cwnd / srtt; `None` leaves the flow unpaced.
     pub pacing_gain: Option<f32>,
-    /// Length in seconds of the windowed minimum RTT, on which the features `RTT_MIN` and `DELAY` rest.
+    /// Length in seconds of the windowed minimum RTT, on which the features `RTT_MIN` and `DELAY`
+    /// rest.
     pub min_rtt_window_s: u32,
 }
 
@@ -77,8 +78,8 @@ impl Interface {
     }
 
     /// The datapath's settings for policies of this interface: window length, minimum-RTT filter,
-    /// cwnd bounds and pacing. All others are as in [`Settings::default`]: the heartbeat never times
-    /// out, and flows begin with slow start.
+    /// cwnd bounds and pacing. All others are as in [`Settings::default`]: the heartbeat never
+    /// times out, and flows begin with slow start.
     pub fn datapath_settings(&self) -> Settings {
         Settings {
             window_ns: u64::from(self.window_ms) * 1_000_000,
@@ -225,8 +226,8 @@ impl Default for Scales {
     }
 }
 
-/// The settings of the reward function, which combines a window's mean throughput (MB/s), its queueing
-/// delay (ms) and the bytes lost in it (MB).
+/// The settings of the reward function, which combines a window's mean throughput (MB/s), its
+/// queueing delay (ms) and the bytes lost in it (MB).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSettings {

@@ -1,9 +1,9 @@
 //! The pure core of the learned congestion control: everything between a datapath's records and the
 //! decisions that go back to it.
 //!
-//! Nothing here opens a socket, reads a clock or touches a BPF map: the time is an argument, records
-//! come in, decisions and rows come out. The agent runs this crate on the live kernel, the simulator
-//! runs it in virtual time, and so a policy is trained and served by the same code.
+//! Nothing here opens a socket, reads a clock or touches a BPF map: the time is an argument,
+//! records come in, decisions and rows come out. The agent runs this crate on the live kernel, the
+//! simulator runs it in virtual time, and so a policy is trained and served by the same code.
 //!
 //! | Module | Contents |
 //! |---|---|

@@ -1,8 +1,8 @@
 //! The observation: the input that a policy gets for a window of a flow.
 //!
-//! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the mvfst-rl
-//! paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past decision is
-//! its action, one-hot, and the cwnd in bytes that it led to.
+//! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the
+//! mvfst-rl paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past
+//! decision is its action, one-hot, and the cwnd in bytes that it led to.
 
 use std::collections::VecDeque;
 
@@ -29,8 +29,8 @@ impl History {
         }
     }
 
-    /// Adds a decision, which replaces the oldest one: the action's index and the cwnd in bytes that
-    /// it led to.
+    /// Adds a decision, which replaces the oldest one: the action's index and the cwnd in bytes
+    /// that it led to.
     pub fn push(&mut self, interface: &Interface, action: usize, cwnd_bytes: u64) {
         if self.length == 0 {
             return;

@@ -119,8 +119,8 @@ pub struct Recent {
 }
 
 impl Snapshot {
-    /// Rates since `previous`, or since the agent's start when `previous` is `None` or shows another
-    /// agent.
+    /// Rates since `previous`, or since the agent's start when `previous` is `None` or shows
+    /// another agent.
     pub fn since(&self, previous: Option<&Self>) -> Recent {
         let previous = previous.filter(|previous| self.continues(previous));
         let seconds = self.uptime_s - previous.map_or(0.0, |p| p.uptime_s);

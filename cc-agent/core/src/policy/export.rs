@@ -135,8 +135,8 @@ pub struct ActorCritic {
     pub trunk: Vec<Dense>,
     /// Activation function after each layer of the trunk.
     pub activation: Activation,
-    /// The LSTM, which takes the trunk's output and the reward. With `None` the heads take these, and
-    /// the state passes through unchanged.
+    /// The LSTM, which takes the trunk's output and the reward. With `None` the heads take these,
+    /// and the state passes through unchanged.
     pub lstm: Option<Lstm>,
     /// The policy head: from h, or the LSTM's input without one, to one logit per action.
     pub policy: Dense,
@@ -235,7 +235,8 @@ impl ActorCritic {
 /// Why a policy file's network cannot be taken out of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be trained further"
+    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be \
+     trained further"
 )]
 pub struct ImportError {
     reason: String,
@@ -246,7 +247,7 @@ impl ActorCritic {
     ///
     /// # Errors
     ///
-    /// The file has another graph.
+    /// Returns an error when the file has another graph than this module writes.
     pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
         let wrong = |reason: String| ImportError { reason };
         let graph = file

@@ -100,7 +100,7 @@ impl PolicyFile {
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`], and where the file cannot be read; each names the path.
+    /// Returns an error when the file cannot be read, and in the cases of [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let read = |source| FileError::Read {
             path: path.to_owned(),
@@ -117,8 +117,9 @@ impl PolicyFile {
     ///
     /// # Errors
     ///
-    /// Says what does not fit, with what was found and what is expected: the encoding, data outside
-    /// the file, the operators, the metadata, the inputs and outputs, the size of a tensor.
+    /// Returns an error that names what does not fit, with what was found and what is expected: the
+    /// encoding, data outside the file, the operators, the metadata, the inputs and outputs, the
+    /// size of a tensor.
     pub fn parse(bytes: &[u8]) -> Result<Self, FileError> {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(FileError::TooLarge {
@@ -207,8 +208,8 @@ pub enum FileError {
     Meta(#[from] MetaError),
     /// There is no metadata entry.
     #[error(
-        "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained for; \
-         export it with cc-trainer"
+        "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained \
+         for; export it with cc-trainer"
     )]
     NoMeta,
     /// The file has no graph.
@@ -601,7 +602,8 @@ mod tests {
         assert_eq!(json["environment"]["window_ms"], 100);
         assert_eq!(json["bytes"], bytes.len());
         assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
-        // 220 inputs, 30 signals, 31 strengths, 5 logits, with biases, and the zero of the baseline.
+        // 220 inputs, 30 signals, 31 strengths, 5 logits, with biases, and the zero of the
+        // baseline.
         let [signals, strengths] = file.meta().hidden[..] else {
             panic!("two layers")
         };
@@ -782,7 +784,8 @@ mod tests {
         }
         for (expected, change) in [
             (
-                "the list of inputs is `obs`, `reward`, `h`, `c`; its metadata ask for `observation`, `reward`, `h`, `c`",
+                "the list of inputs is `obs`, `reward`, `h`, `c`; its metadata ask for \
+                 `observation`, `reward`, `h`, `c`",
                 (|g| g.input[0].name = "obs".to_owned()) as fn(&mut GraphProto),
             ),
             (
@@ -805,7 +808,8 @@ mod tests {
                 },
             ),
             (
-                "input `observation` is float [1, 220]; its metadata ask for float [N, 220] (N any name",
+                "input `observation` is float [1, 220]; its metadata ask for float [N, 220] \
+                 (N any name",
                 |g| {
                     dims(&mut g.input[0])[0].value = Some(dimension::Value::DimValue(1));
                 },

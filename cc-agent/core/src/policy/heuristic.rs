@@ -2,7 +2,8 @@
 //! policies, and a network whose every answer can be predicted.
 //!
 //! **Delay picks the action.** Each action has the queueing delay at which it is best, its centre.
-//! Its logit falls with the distance of the window's mean delay from it, so the nearest centre wins:
+//! Its logit falls with the distance of the window's mean delay from it, so the nearest centre
+//! wins:
 //!
 //! | action | `*2` | `+10` | `0` | `-10` | `/2` |
 //! |---|---|---|---|---|---|
@@ -340,8 +341,8 @@ pub(super) fn export() -> Vec<u8> {
     graph.node("Identity", &["c"], "c_out", vec![]);
     graph.finish(
         &meta,
-        "Follows a queueing-delay target by a rule whose weights were set by hand. It is a heuristic \
-         and was not trained.",
+        "Follows a queueing-delay target by a rule whose weights were set by hand. It is a \
+         heuristic and was not trained.",
     )
 }
 
@@ -494,8 +495,8 @@ mod tests {
             )
     }
 
-    /// On logits of up to 200: loss is a difference of up to a megabyte, which f32 keeps to 0.1 byte,
-    /// and 3000 bytes are a full veto.
+    /// On logits of up to 200: loss is a difference of up to a megabyte, which f32 keeps to 0.1
+    /// byte, and 3000 bytes are a full veto.
     const TOLERANCE: f64 = 1e-3;
 
     proptest! {
@@ -515,7 +516,8 @@ mod tests {
             // The same decision, unless two actions are as good as each other.
             let by_rule = rule.clone().decide(&mut queries);
             for (i, (a, b)) in by_rule.into_iter().zip(network.decide(&mut queries)).enumerate() {
-                let (Choice::Action { index: a, .. }, Choice::Action { index: b, .. }) = (a, b) else {
+                let (Choice::Action { index: a, .. }, Choice::Action { index: b, .. }) = (a, b)
+                else {
                     panic!("{a:?}, {b:?}");
                 };
                 prop_assert!(a == b || (expected[i][a] - expected[i][b]).abs() < TOLERANCE);
@@ -524,8 +526,8 @@ mod tests {
     }
 
     /// A link of `rate` packets/s, `rtt_ms` without queueing and a queue of `queue` packets, and on
-    /// it one flow that always has data. A fluid model: what is beyond the pipe stands in the queue,
-    /// a change of the window shows one round trip later.
+    /// it one flow that always has data. A fluid model: what is beyond the pipe stands in the
+    /// queue, a change of the window shows one round trip later.
     struct Link {
         rate: f64,
         rtt_ms: f64,

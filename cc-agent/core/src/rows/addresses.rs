@@ -11,8 +11,8 @@ pub enum Addresses {
     /// Rows have no addresses.
     #[default]
     Absent,
-    /// Rows have a keyed hash (HMAC-SHA-256) of the address: equal addresses have equal hashes under
-    /// the same key, and nothing else can be learnt without it.
+    /// Rows have a keyed hash (HMAC-SHA-256) of the address: equal addresses have equal hashes
+    /// under the same key, and nothing else can be learnt without it.
     Hashed(AddressKey),
     /// Rows have the address and port as text.
     Plain,
@@ -52,8 +52,8 @@ impl fmt::Debug for AddressKey {
 }
 
 impl Addresses {
-    /// The text for `address` in a row; `None` when addresses are absent. A hash leaves out the port,
-    /// because ports change between the connections of a host.
+    /// The text for `address` in a row; `None` when addresses are absent. A hash leaves out the
+    /// port, because ports change between the connections of a host.
     pub fn write(&self, address: SocketAddr) -> Option<Arc<str>> {
         match self {
             Self::Absent => None,

@@ -11,8 +11,8 @@ pub struct Episodes {
 }
 
 impl Episodes {
-    /// Creates the names for the run that started at `started_ns` (UTC) on the boot `boot_id` of the
-    /// host (`/proc/sys/kernel/random/boot_id`).
+    /// Creates the names for the run that started at `started_ns` (UTC) on the boot `boot_id` of
+    /// the host (`/proc/sys/kernel/random/boot_id`).
     pub fn new(boot_id: &str, started_ns: i64) -> Self {
         let run = Sha256::new()
             .chain_update(boot_id)

@@ -14,8 +14,8 @@ pub struct FileHeader {
     /// The policy that decided (`cc.policy`): SHA-256 of its file in hexadecimal, or a name such as
     /// `heuristic`, `random`, `fixed:N` or `observed:cubic`.
     pub policy: String,
-    /// The metadata of the policy's file (`cc.policy_metadata`, JSON); `None` for a policy without a
-    /// file.
+    /// The metadata of the policy's file (`cc.policy_metadata`, JSON); `None` for a policy without
+    /// a file.
     pub policy_metadata: Option<PolicyMeta>,
     /// Version of the agent that made the recording (`cc.agent_version`).
     pub agent_version: String,
@@ -25,8 +25,8 @@ pub struct FileHeader {
     pub host: BTreeMap<String, String>,
     /// When the recording agent started, ns since 1970 UTC (`cc.started`).
     pub started_ns: i64,
-    /// UTC minus `CLOCK_MONOTONIC`, ns (`cc.utc_offset_ns`). A run has one value, so that times never
-    /// jump.
+    /// UTC minus `CLOCK_MONOTONIC`, ns (`cc.utc_offset_ns`). A run has one value, so that times
+    /// never jump.
     pub utc_offset_ns: i64,
     /// The form of the addresses in the rows (`cc.addresses`).
     pub addresses: Form,

@@ -22,8 +22,8 @@ impl Replay {
         Self { history: None }
     }
 
-    /// Returns the observation of the row's window, [`Interface::observation_len`] values, bit for bit
-    /// as the policy got it. Then adds the row's decision to the history.
+    /// Returns the observation of the row's window, [`Interface::observation_len`] values, bit for
+    /// bit as the policy got it. Then adds the row's decision to the history.
     pub fn next(&mut self, interface: &Interface, row: &Row) -> Vec<f32> {
         let history = self
             .history

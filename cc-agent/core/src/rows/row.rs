@@ -15,8 +15,8 @@ pub struct Row {
     /// Name of the flow's episode, unique over hosts and restarts. An episode has one interface: a
     /// flow that a policy with another interface takes over begins a new episode.
     pub flow: u64,
-    /// Number of the row in its episode, from 0. A gap means that rows were lost on their way to the
-    /// disk.
+    /// Number of the row in its episode, from 0. A gap means that rows were lost on their way to
+    /// the disk.
     pub sequence: u32,
     /// The window, as the datapath sent it. Its times are those of `CLOCK_MONOTONIC`;
     /// [`super::FileHeader::utc_ns`] converts them.
