@@ -9,17 +9,11 @@
 //! states:
 //!
 //! ```text
-//!          a window has ended         take_batch               on_choices
-//!   idle ─────────────────────► waiting ────────► asked ─────────────────────► idle
-//!                               │    ▲              │   answered: the decision is published,
-//!                               └────┘              │   or the answer was unusable
-//!                      a newer window replaces      │
-//!                      the waiting one: skipped     │ a window has ended
-//!                                    ▲              ▼
-//!                                    │   asked, and a window waits ──┐
-//!                                    │              ▲                │ a newer window replaces
-//!                                    │ on_choices   └────────────────┘ the waiting one: skipped
-//!                                    └──────────────┘
+//!   idle ── window ends ──► waiting ── take_batch ──► asked ── on_choices ──► idle
+//!                            ▲   └─ a newer window replaces   │      the decision is published,
+//!                            │      the waiting one: skipped  │      or the answer was unusable
+//!                            │                                │
+//!                            └──────── on_choices ────────────┘ a window has ended meanwhile
 //! ```
 //!
 //! A flow has at most one query with the policy, so a slow policy answers each flow's newest
