@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::Context;
+use cc_core::error_chain;
 use clap::{Parser, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -66,21 +67,9 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     outcome.unwrap_or_else(|error| {
         // Printed here and not by `main`, which would append a backtrace when RUST_BACKTRACE is
         // set.
-        note(format_args!("error: {}", with_causes(&error)));
+        note(format_args!("error: {}", error_chain(&*error)));
         ExitCode::FAILURE
     })
-}
-
-/// Formats an error and its causes. Many errors of this crate include their cause in their message;
-/// such a cause is not repeated.
-fn with_causes(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-    }
-    text
 }
 
 /// Writes to standard output. A closed pipe is not an error: the reader, such
@@ -129,7 +118,7 @@ mod tests {
         let source = io::Error::other("no such file");
         let error = anyhow::Error::new(Unread { source }).context("nothing to train");
         assert_eq!(
-            with_causes(&error),
+            error_chain(&*error),
             "nothing to train: reading x.toml: no such file"
         );
     }

@@ -7,7 +7,6 @@
 
 pub mod actor;
 pub mod dataset;
-pub mod durable;
 pub mod environment;
 pub mod learner;
 pub mod model;

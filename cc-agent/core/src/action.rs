@@ -4,8 +4,8 @@
 //! separated by commas: `0,/2,-10,+10,*2`. Token `0` keeps the cwnd, `+V` and `-V` add and subtract
 //! V segments, `*V` and `/V` multiply and divide.
 //!
-//! [`base_cwnd`] defines the cwnd that an action is applied to, [`ActionSpace::apply`] the cwnd that
-//! it leads to.
+//! [`base_cwnd`] defines the cwnd that an action is applied to, [`ActionSpace::apply`] the cwnd
+//! that it leads to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,7 +20,17 @@ pub const MAX_ACTIONS: usize = 64;
 /// An ordered list of actions; a policy's output `i` stands for action `i`.
 ///
 /// Parsed from and displayed as `0,/2,-10,+10,*2`; serde uses the same string. The first action is
-/// always [`Action::Hold`]: padding and "nothing decided yet" are written as action 0.
+/// always [`Action::Hold`], because observations are padded with action 0.
+///
+/// ```
+/// use cc_core::action::{ActionSpace, CwndBounds};
+///
+/// let actions: ActionSpace = "0,/2,-10,+10,*2".parse()?;
+/// let bounds = CwndBounds { min: 2, max: 2000 };
+/// assert_eq!(actions.apply(4, 30, bounds), 60);
+/// assert_eq!(actions.apply(2, 5, bounds), 2, "clamped");
+/// # Ok::<(), cc_core::action::ActionError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ActionSpace {
@@ -42,7 +52,8 @@ impl ActionSpace {
         &self.actions
     }
 
-    /// The cwnd that action `index` sets where the cwnd is `cwnd`, both in segments, within `bounds`.
+    /// The cwnd that action `index` sets where the cwnd is `cwnd`, both in segments, within
+    /// `bounds`.
     ///
     /// Multiplication and division round half away from zero, addition and subtraction saturate,
     /// and the bounds hold for every action, [`Action::Hold`] included. An index outside the space
@@ -54,9 +65,9 @@ impl ActionSpace {
             .clamp(bounds.min, bounds.max.max(bounds.min))
     }
 
-    /// The index of the action that comes nearest to changing the cwnd from `from` to `to` segments:
-    /// the action whose cwnd, within `bounds`, differs from `to` by the smallest factor; of equally
-    /// near ones the first.
+    /// The index of the action that comes nearest to changing the cwnd from `from` to `to`
+    /// segments: the action whose cwnd, within `bounds`, differs from `to` by the smallest factor;
+    /// of equally near ones the first.
     pub fn nearest(&self, from: u32, to: u32, bounds: CwndBounds) -> usize {
         let log = |segments: u32| f64::from(segments.max(1)).ln();
         let distance = |index: usize| (log(self.apply(index, from, bounds)) - log(to)).abs();
@@ -240,7 +251,7 @@ pub struct CwndBounds {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ActionError {
-    /// Nothing but white space.
+    /// The list is empty or nothing but white space.
     #[error(
         "the action list is empty; write at least the no-op `0`, for example `0,/2,-10,+10,*2`"
     )]
@@ -253,7 +264,7 @@ pub enum ActionError {
         /// The first token, as understood.
         token: String,
     },
-    /// A token that is no action.
+    /// A token is not an action.
     #[error("action {position}, `{token}`: {reason}")]
     Token {
         /// The token without the white space around it.
@@ -263,10 +274,10 @@ pub enum ActionError {
         /// What is wrong with it.
         reason: TokenError,
     },
-    /// More than [`MAX_ACTIONS`].
+    /// The list has more than [`MAX_ACTIONS`] actions.
     #[error("{count} actions are too many; use at most {MAX_ACTIONS}")]
     TooMany {
-        /// How many there were.
+        /// Number of actions in the list.
         count: usize,
     },
 }
@@ -275,10 +286,10 @@ pub enum ActionError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// Nothing between two commas.
+    /// There is nothing between two commas.
     #[error("nothing stands between the commas; remove one or write an action such as `+10`")]
     Empty,
-    /// An operator alone.
+    /// An operator has no number after it.
     #[error("the number is missing; write it right after the operator, for example `*1.5`")]
     NoNumber,
     /// Not a finite number greater than zero.
@@ -286,10 +297,10 @@ pub enum TokenError {
         "what follows the operator must be a positive finite number, for example `/2` or `*1.5`"
     )]
     Number,
-    /// Something else than `+`, `-`, `*`, `/`.
+    /// The token begins with something else than `+`, `-`, `*` or `/`.
     #[error("unknown operator `{operator}`; use one of + - * / and a number, or `0` for the no-op")]
     Operator {
-        /// The token's first character.
+        /// The character where an operator should be.
         operator: char,
     },
 }
@@ -469,7 +480,11 @@ mod tests {
         /// The nearest action is the one that was applied, or an earlier one that leads to the
         /// same cwnd.
         #[test]
-        fn an_action_is_nearest_to_itself(space in any_space(), index in 0..MAX_ACTIONS, from in 1..100_000u32) {
+        fn an_action_is_nearest_to_itself(
+            space in any_space(),
+            index in 0..MAX_ACTIONS,
+            from in 1..100_000u32,
+        ) {
             let bounds = CwndBounds { min: 2, max: 2_000 };
             let to = space.apply(index, from, bounds);
             let nearest = space.nearest(from, to, bounds);

@@ -9,20 +9,15 @@
 //! states:
 //!
 //! ```text
-//!          a window has ended         take_batch               on_choices
-//!   idle ─────────────────────► waiting ────────► asked ─────────────────────► idle
-//!                               │    ▲              │   answered: the decision is published,
-//!                               └────┘              │   or the answer was unusable
-//!                      a newer window replaces      │
-//!                      the waiting one: skipped     │ a window has ended
-//!                                    ▲              ▼
-//!                                    │   asked, and a window waits ──┐
-//!                                    │              ▲                │ a newer window replaces
-//!                                    │ on_choices   └────────────────┘ the waiting one: skipped
-//!                                    └──────────────┘
+//!   idle ── window ends ──► waiting ── take_batch ──► asked ── on_choices ──► idle
+//!                            ▲   └─ a newer window replaces   │      the decision is published,
+//!                            │      the waiting one: skipped  │      or the answer was unusable
+//!                            │                                │
+//!                            └──────── on_choices ────────────┘ a window has ended meanwhile
 //! ```
 //!
-//! A flow has at most one query with the policy, so a slow policy answers each flow's newest window.
+//! A flow has at most one query with the policy, so a slow policy answers each flow's newest
+//! window.
 
 use std::collections::VecDeque;
 
@@ -257,8 +252,8 @@ impl Agent {
     /// Serves another policy to all flows from now on; its observation windows must have the same
     /// length. A canary that runs is withdrawn first.
     ///
-    /// Flows keep their cwnd, and their recurrent state where it has the new policy's size. When the
-    /// interface differs, their history of decisions begins anew, and with it a new episode.
+    /// Flows keep their cwnd, and their recurrent state where it has the new policy's size. When
+    /// the interface differs, their history of decisions begins anew, and with it a new episode.
     pub fn replace(&mut self, policy: ServedPolicy) {
         self.withdraw();
         let former = std::mem::replace(&mut self.incumbent, policy);
@@ -272,8 +267,8 @@ impl Agent {
         self.canary = Some(Canary::new(candidate, share, rails));
     }
 
-    /// Ends the canary: the incumbent takes the candidate's flows over. Returns false when no canary
-    /// runs.
+    /// Ends the canary: the incumbent takes the candidate's flows over. Returns false when no
+    /// canary runs.
     pub fn withdraw(&mut self) -> bool {
         let Some(canary) = self.canary.take() else {
             return false;
@@ -310,8 +305,8 @@ impl Agent {
         self.take_over(flow);
     }
 
-    /// Takes a record that arrived at `now_ns`. `read` reads the flow's state from a slot, for a flow
-    /// whose opened record was lost.
+    /// Takes a record that arrived at `now_ns`. `read` reads the flow's state from a slot, for a
+    /// flow whose opened record was lost.
     pub fn on_record(
         &mut self,
         now_ns: u64,
@@ -398,8 +393,8 @@ impl Agent {
         batch
     }
 
-    /// Takes the policy's choices for a batch, in the order of its queries, and calls `publish` with
-    /// each slot and the decision for it.
+    /// Takes the policy's choices for a batch, in the order of its queries, and calls `publish`
+    /// with each slot and the decision for it.
     ///
     /// Choices for flows that have closed are dropped, and so are all of a batch that was taken
     /// before the policies changed.

@@ -4,20 +4,16 @@
 //! congestion controls ([`crate::foreign`]):
 //!
 //! ```text
-//!   opened record                              a window's record, the opened record was lost
-//!        │                                          │  state read from the flow's slot
-//!        ▼                                          ▼
-//!   ┌─────────┐   ACK closes a window          ┌────────────┐
-//!   │ opened  │──────────────┐      ┌──────────│ found late │
-//!   └─────────┘              ▼      ▼          └────────────┘
-//!        │              ┌───────────────┐
-//!        │              │   followed    │◄──┐ each window: by its record, or closed by the agent
-//!        │              └───────────────┘───┘ when no ACK has come for 5 ms after its end
-//!        │ closed record     │      │
-//!        ▼                   ▼      ▼ opened record of the slot's next flow, the closed one was lost
-//!   ┌─────────────────────────────────┐
-//!   │             closed              │
-//!   └─────────────────────────────────┘
+//!   opened record          record of a window        state left by a former agent
+//!        │                 whose opened record            │
+//!        │                 was lost: found late           │ adopted
+//!        ▼                          │                     ▼
+//!     opened ───────────────────────┴───────────────► followed ◄──┐ each window: by its record,
+//!        │            first window                        │  └────┘ or closed by the agent when
+//!        │                                                │         the flow is silent
+//!        └───────────────────────┬────────────────────────┘
+//!                                ▼ closed record, or the opened record of the slot's next flow
+//!                             closed
 //! ```
 //!
 //! A window may arrive twice: closed by the agent for a silent flow, and again in the record that
@@ -153,7 +149,8 @@ impl<T> FlowTable<T> {
         self.counts
     }
 
-    /// When the next window of a silent flow is to be closed, ns; `None` while no window is awaited.
+    /// When the next window of a silent flow is to be closed, ns; `None` while no window is
+    /// awaited.
     pub(crate) fn silence_due_ns(&self) -> Option<u64> {
         self.awaited.front().map(|window| window.at_ns)
     }
@@ -180,8 +177,8 @@ impl<T> FlowTable<T> {
         }
     }
 
-    /// Notes that a window of a flow has arrived; false when it had arrived before, or when the flow
-    /// is not live.
+    /// Notes that a window of a flow has arrived; false when it had arrived before, or when the
+    /// flow is not live.
     fn arrived(&mut self, id: FlowId, index: u32) -> bool {
         let Some(entry) = self.entry(id).filter(|entry| index > entry.newest) else {
             return false;
@@ -244,8 +241,8 @@ pub(crate) trait FollowFlows {
         self.table().insert(id, next, flow);
     }
 
-    /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record was
-    /// lost.
+    /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record
+    /// was lost.
     fn follow(&mut self, record: &Record, read: impl FnOnce(u32) -> Option<Flow>) {
         let header = record.header();
         let id = FlowId::from(header);

@@ -82,8 +82,8 @@ impl ForeignFlows {
         });
     }
 
-    /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record was
-    /// lost.
+    /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record
+    /// was lost.
     pub fn on_record(&mut self, record: &Record, read: impl FnOnce(u32) -> Option<Flow>) {
         self.follow(record, read);
     }
@@ -235,7 +235,8 @@ impl CongestionControlReport {
 }
 
 /// What the congestion control did after a window, as a decision: the action nearest to its change
-/// of the cwnd, which the end of the `next` window shows. `None` when windows in between are missing.
+/// of the cwnd, which the end of the `next` window shows. `None` when windows in between are
+/// missing.
 fn implied_decision(
     interface: &Interface,
     window: &WindowRecord,

@@ -12,10 +12,20 @@ use crate::action::{ActionSpace, CwndBounds};
 /// The statistics of each feature over a window: sum, mean, standard deviation, minimum, maximum.
 pub const STATISTICS: usize = 5;
 
-/// What a policy's observations, actions and rewards are made of.
+/// Defines a policy's observations, actions and rewards, and the datapath that it was trained with.
 ///
-/// `Default` is the environment of the paper, with the later reward of its authors. Fields that are
-/// left out of a configuration file take these defaults; a policy file must state every one.
+/// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
+/// authors. Fields that a configuration file leaves out take these defaults; a policy file must
+/// state every field.
+///
+/// ```
+/// use cc_core::interface::Interface;
+///
+/// let interface = Interface { history: 3, ..Interface::default() };
+/// // Five statistics of 20 features, then three times five actions and a cwnd.
+/// assert_eq!(interface.observation_len(), 5 * 20 + 3 * (5 + 1));
+/// assert!(interface.validate().is_ok());
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interface {
@@ -23,30 +33,31 @@ pub struct Interface {
     pub features_version: u32,
     /// Length of an observation window in milliseconds: the time between decisions.
     pub window_ms: u32,
-    /// How many past decisions, k, the observation ends with; 0 for none.
+    /// Number k of past decisions that the observation ends with; may be 0.
     pub history: usize,
-    /// What the policy chooses from.
+    /// The actions that the policy chooses from.
     pub actions: ActionSpace,
-    /// The range (packets) that decided windows are kept within.
+    /// The range in segments that decided cwnds are clamped to.
     pub cwnd: CwndBounds,
-    /// What raw features are divided by.
+    /// The divisors of raw features.
     pub scales: Scales,
-    /// What the policy is rewarded for.
+    /// The settings of the reward function.
     pub reward: RewardSettings,
-    /// Pacing rate as a multiple of cwnd / srtt; none leaves the flow unpaced.
+    /// Pacing rate as a multiple of cwnd / srtt; `None` leaves the flow unpaced.
     pub pacing_gain: Option<f32>,
-    /// Length in seconds of the windowed minimum that RTT_MIN and DELAY are measured by.
+    /// Length in seconds of the windowed minimum RTT, on which the features `RTT_MIN` and `DELAY`
+    /// rest.
     pub min_rtt_window_s: u32,
 }
 
 impl Interface {
     /// The length of an observation: 5 statistics of 20 features, then for each of the k past
-    /// decisions its action (one-hot) and the window that it led to.
+    /// decisions its action (one-hot) and the cwnd that it led to.
     pub fn observation_len(&self) -> usize {
         self.history_offset() + self.history * self.history_stride()
     }
 
-    /// Where in the observation the oldest past decision begins.
+    /// The index in the observation at which the oldest past decision begins.
     pub fn history_offset(&self) -> usize {
         STATISTICS * FEATURES
     }
@@ -56,15 +67,19 @@ impl Interface {
         self.actions.len() + 1
     }
 
-    /// Where in the observation the action of the `j`-th newest past decision (from 1, at most
-    /// `history`) is, one-hot; the window that it led to follows it.
+    /// The index in the observation at which the one-hot action of the `j`-th newest past decision
+    /// begins, `j` from 1 to `history`. The cwnd that it led to follows.
+    ///
+    /// # Panics
+    ///
+    /// Panics in debug builds if `j` is larger than `history`.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
     }
 
-    /// The datapath's settings for policies of this environment: window length, minimum-RTT filter,
-    /// cwnd bounds and pacing. Everything else is as in [`Settings::default`]: the agent is never
-    /// late with its heartbeat, and flows begin with slow start.
+    /// The datapath's settings for policies of this interface: window length, minimum-RTT filter,
+    /// cwnd bounds and pacing. All others are as in [`Settings::default`]: the heartbeat never
+    /// times out, and flows begin with slow start.
     pub fn datapath_settings(&self) -> Settings {
         Settings {
             window_ns: u64::from(self.window_ms) * 1_000_000,
@@ -76,11 +91,11 @@ impl Interface {
         .with_pacing_gain(self.pacing_gain)
     }
 
-    /// Checks every setting.
+    /// Checks that every setting is within its range.
     ///
     /// # Errors
     ///
-    /// The first setting out of range, by its name, with what was found and what is expected.
+    /// Returns an error that names the first setting out of range, its value and its range.
     pub fn validate(&self) -> Result<(), InterfaceError> {
         let check = |ok: bool, field, found: String, expected| {
             if ok {
@@ -115,13 +130,13 @@ impl Interface {
             self.cwnd.min >= 1,
             "cwnd.min",
             self.cwnd.min.to_string(),
-            "at least 1 packet",
+            "at least 1 segment",
         )?;
         check(
             (self.cwnd.min..=1_000_000).contains(&self.cwnd.max),
             "cwnd.max",
             self.cwnd.max.to_string(),
-            "at least cwnd.min and at most 1000000 packets",
+            "at least cwnd.min and at most 1000000 segments",
         )?;
         for (field, scale) in [
             ("scales.time_ms", scales.time_ms),
@@ -192,13 +207,13 @@ impl Default for Interface {
     }
 }
 
-/// What raw features are divided by before the policy sees them.
+/// The divisors of raw features in an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scales {
-    /// Times, in milliseconds.
+    /// Divisor of times, in milliseconds.
     pub time_ms: f32,
-    /// Byte counts, and rates in bytes a second.
+    /// Divisor of byte counts, in bytes, and of rates, in bytes per second.
     pub bytes: f32,
 }
 
@@ -211,26 +226,26 @@ impl Default for Scales {
     }
 }
 
-/// The reward of a window, from its mean throughput (MB/s), its queueing delay (ms) and the bytes
-/// lost in it (MB).
+/// The settings of the reward function, which combines a window's mean throughput (MB/s), its
+/// queueing delay (ms) and the bytes lost in it (MB).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSettings {
-    /// How the three are combined.
+    /// Whether the quantities or their logarithms are combined.
     pub kind: RewardKind,
-    /// The weight of throughput.
+    /// The weight a of throughput, added.
     pub throughput_factor: f32,
-    /// The weight of delay, subtracted.
+    /// The weight b of delay, subtracted.
     pub delay_factor: f32,
-    /// The weight of loss, subtracted.
+    /// The weight c of loss, subtracted.
     pub loss_factor: f32,
-    /// Added to throughput inside the logarithm.
+    /// Offset added to the throughput inside the logarithm, MB/s.
     pub throughput_offset: f32,
-    /// Added to delay inside the logarithm.
+    /// Offset added to the delay inside the logarithm, ms.
     pub delay_offset: f32,
-    /// Added to loss inside the logarithm.
+    /// Offset added to the loss inside the logarithm, MB.
     pub loss_offset: f32,
-    /// Whether delay is the largest of the window rather than its mean.
+    /// Whether the delay is the largest of the window rather than the mean.
     pub max_delay: bool,
 }
 
@@ -249,37 +264,37 @@ impl Default for RewardSettings {
     }
 }
 
-/// How throughput, delay and loss become one reward.
+/// The form of the reward function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RewardKind {
-    /// The paper's: the weighted difference of the quantities; offsets are not used.
+    /// The paper's form: the weighted difference of the quantities; offsets are not used.
     Linear,
     /// The weighted difference of the logarithms of (offset + quantity).
     Log,
 }
 
-/// A setting out of its range.
+/// A setting of an [`Interface`] that is out of its range.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// The features are defined otherwise in this build.
+    /// The features are of another version than this build computes.
     #[error(
         "features_version is {found}, but this build computes version {FEATURES_VERSION}; \
          use a policy made for that version, or the release that made this one"
     )]
     FeaturesVersion {
-        /// The version asked for.
+        /// The version that the interface states.
         found: u32,
     },
-    /// Any other setting.
+    /// Any other setting that is out of its range.
     #[error("{field} is {found}; expected {expected}")]
     Setting {
-        /// The setting, with the section it is in: `scales.bytes`.
+        /// The setting's name with its section, for example `scales.bytes`.
         field: &'static str,
-        /// Its value.
+        /// The value found, as text.
         found: String,
-        /// What it may be.
+        /// The range, with its unit.
         expected: &'static str,
     },
 }

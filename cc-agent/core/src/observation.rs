@@ -1,8 +1,8 @@
-//! The observation: what a policy sees of a flow's window.
+//! The observation: the input that a policy gets for a window of a flow.
 //!
-//! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the mvfst-rl
-//! paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past decision is
-//! its action, one-hot, and the window in bytes that it led to.
+//! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the
+//! mvfst-rl paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past
+//! decision is its action, one-hot, and the cwnd in bytes that it led to.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
 use crate::interface::{Interface, Scales};
 
-/// A flow's last decisions, as many as its observations hold.
+/// The last k decisions on a flow, k being [`Interface::history`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
     decisions: VecDeque<(usize, f32)>,
@@ -18,7 +18,7 @@ pub struct History {
 }
 
 impl History {
-    /// The history of a flow that has not been decided on: the no-op, and the initial window in
+    /// Creates the history of a flow without decisions: k times the no-op with the initial cwnd in
     /// bytes.
     pub fn new(interface: &Interface, initial_cwnd_bytes: u64) -> Self {
         let length = interface.history;
@@ -29,7 +29,8 @@ impl History {
         }
     }
 
-    /// Adds a decision: the action's index and the window in bytes after it.
+    /// Adds a decision, which replaces the oldest one: the action's index and the cwnd in bytes
+    /// that it led to.
     pub fn push(&mut self, interface: &Interface, action: usize, cwnd_bytes: u64) {
         if self.length == 0 {
             return;
@@ -40,7 +41,8 @@ impl History {
     }
 }
 
-/// The observation of a window, [`Interface::observation_len`] values.
+/// Computes the observation of a window: [`Interface::observation_len`] values, scaled by
+/// [`Interface::scales`].
 pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) -> Vec<f32> {
     let mut observation = Vec::with_capacity(interface.observation_len());
     let statistics = &window.features;
@@ -72,7 +74,7 @@ pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) 
     observation
 }
 
-/// What the integer value of a feature is divided by.
+/// The divisor of a feature's integer value.
 fn scale(feature: Feature, scales: &Scales) -> f64 {
     match feature.unit() {
         Unit::Micros => 1000.0 * f64::from(scales.time_ms),

@@ -1,8 +1,8 @@
-//! Policies: from a flow's observation to what happens to its window.
+//! Policies: from a flow's observation to a choice about its cwnd.
 //!
 //! [`OnnxPolicy`] runs a network from a file, or the trained one that is built in
-//! ([`DEFAULT_POLICY`]); [`Heuristic`] follows a rule that was set by hand; [`Fixed`] and [`Random`]
-//! are for measurements and tests. A [`PolicySpec`] names any of them on a command line.
+//! ([`DEFAULT_POLICY`]); [`Heuristic`] follows a rule that was set by hand; [`Fixed`] and
+//! [`Random`] are for measurements and tests. A [`PolicySpec`] names any of them on a command line.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,85 +25,85 @@ pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
 pub use onnx::{Answer, OnnxPolicy};
 
-/// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`, whose metadata say
-/// which.
+/// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`. Its metadata name
+/// the run.
 pub const DEFAULT_POLICY: &[u8] = include_bytes!("policy/default.onnx");
 
-/// The rule of [`Heuristic`] as a policy file; the same bytes every time.
+/// The rule of [`Heuristic`] as a policy file. Every call returns the same bytes.
 pub fn heuristic_file() -> Vec<u8> {
     heuristic::export()
 }
 
-/// Decides for the flows that wait.
+/// Makes decisions for flows, many at a time.
 pub trait Policy: Send {
     /// Decides for every query, in order, and moves each query's state on in place.
     ///
     /// A query that cannot be answered gets [`Choice::Invalid`] and keeps its state.
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice>;
 
-    /// What observations, actions and windows this policy expects.
+    /// The interface that the policy was made for: its observations, actions and windows.
     fn interface(&self) -> &Interface;
 
-    /// The file that it was loaded from, at a glance; `None` where it came from none.
+    /// Summary of the file that the policy was loaded from; `None` for a policy without a file.
     fn file(&self) -> Option<&Summary> {
         None
     }
 }
 
-/// One flow that waits for a decision.
+/// A question to a policy: the window of one flow that waits for a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Query {
     /// The observation, of [`Interface::observation_len`] values.
     pub observation: Vec<f32>,
-    /// The reward of the window just observed.
+    /// The reward of the observed window, under this policy's settings.
     pub reward: f32,
-    /// The window in force, in packets.
+    /// The cwnd in segments that an action is applied to ([`crate::action::base_cwnd`]).
     pub cwnd: u32,
-    /// The policy's memory of this flow.
+    /// The policy's memory of this flow; the policy replaces it.
     pub state: State,
-    /// Left empty by who asks. A policy that knows them fills in the probabilities with which each action was to be
-    /// chosen here.
+    /// Empty in the question. A policy that samples from a distribution over the actions fills in
+    /// their probabilities, in the order of the actions.
     pub probabilities: Vec<f32>,
 }
 
 /// A policy's memory of one flow: the recurrent state.
 ///
-/// The default, empty vectors, is a new flow's and stands for zeros. So does a state of another
-/// width, as is left after a policy of another size was loaded.
+/// The default, empty vectors, is the state of a new flow and stands for zeros. So does a state of
+/// another width, which a flow has after a policy of another size was loaded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct State {
-    /// The hidden vector, of the policy's state width H.
+    /// The hidden vector h of the LSTM; its length is the policy's state width H.
     pub h: Vec<f32>,
-    /// The cell vector, of the policy's state width H.
+    /// The cell vector c of the LSTM; its length is the policy's state width H.
     pub c: Vec<f32>,
 }
 
-/// What a policy decided for one flow.
+/// A policy's choice for one flow.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Choice {
-    /// An action of the environment's action space.
+    /// An action of the interface's action space.
     Action {
-        /// Its index.
+        /// Index of the action in the action space.
         index: usize,
-        /// The probability with which the policy chooses it here; 1 when served greedily.
+        /// The probability with which the policy chooses the action here; 1 when chosen greedily.
         probability: f32,
     },
-    /// This window, in packets, whatever it was before.
+    /// This cwnd in segments, whatever the cwnd was before.
     Cwnd(u32),
-    /// The policy gave no usable answer: the flow keeps its window, the caller counts it.
+    /// The policy gave no usable answer: the flow keeps its cwnd, and the agent counts the answer.
     Invalid,
 }
 
-/// How an action is chosen from a network's logits: `greedy`, `softmax` or `softmax:T`.
+/// How an action is selected by a network's logits, written `greedy`, `softmax` or `softmax:T`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum ActionSelection {
     /// The action of the largest logit; of equal ones the first.
     #[default]
     Greedy,
-    /// Drawn from softmax(logits / temperature).
+    /// The action is sampled from softmax(logits / temperature).
     Softmax {
-        /// Above 0; 1 is the distribution that was trained.
+        /// The temperature, above 0; 1 gives the distribution that was trained.
         temperature: f32,
     },
 }
@@ -152,7 +152,8 @@ impl From<ActionSelection> for String {
 }
 
 impl ActionSelection {
-    /// The index of the chosen action and its probability. `logits` are finite and at least one.
+    /// Selects an action and returns its index and its probability. `logits` must be finite and at
+    /// least one.
     fn choose(self, logits: &[f32], rng: &mut StdRng) -> (usize, f32) {
         let (best, max) =
             logits
@@ -176,11 +177,11 @@ impl ActionSelection {
             }
             left -= weight;
         }
-        // Rounding may leave a remainder at the very end of the last weight.
+        // Rounding errors alone lead here.
         (best, (1.0 / total) as f32)
     }
 
-    /// The probability of every action. `logits` are finite and at least one.
+    /// The probability of every action. `logits` must be finite and at least one.
     fn probabilities(self, logits: &[f32]) -> Vec<f32> {
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let Self::Softmax { temperature } = self else {
@@ -193,14 +194,14 @@ impl ActionSelection {
     }
 }
 
-/// Probability 1 for one of `actions`.
+/// A distribution over `actions` that gives one of them probability 1.
 fn one_hot(index: usize, actions: usize) -> Vec<f32> {
     (0..actions)
         .map(|i| f32::from(u8::from(i == index)))
         .collect()
 }
 
-/// Sets every flow's window to the same value.
+/// A policy that sets the cwnd of every flow to the same value.
 #[derive(Debug, Clone)]
 pub struct Fixed {
     cwnd: u32,
@@ -208,7 +209,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// A policy that sets `cwnd` packets.
+    /// Creates a policy that sets a cwnd of `cwnd` segments.
     pub fn new(cwnd: u32, interface: Interface) -> Self {
         Self { cwnd, interface }
     }
@@ -224,7 +225,7 @@ impl Policy for Fixed {
     }
 }
 
-/// Chooses every action with equal probability.
+/// A policy that samples every action with equal probability.
 #[derive(Debug)]
 pub struct Random {
     interface: Interface,
@@ -232,7 +233,7 @@ pub struct Random {
 }
 
 impl Random {
-    /// A policy whose choices the seed determines.
+    /// Creates a policy whose choices the seed determines.
     pub fn new(interface: Interface, seed: u64) -> Self {
         Self {
             interface,
@@ -266,27 +267,29 @@ impl Policy for Random {
 /// `heuristic` or `random`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PolicySpec {
-    /// [`DEFAULT_POLICY`].
+    /// `default`: the embedded [`DEFAULT_POLICY`].
     #[default]
     Default,
-    /// [`Fixed`], with its window in packets.
+    /// `fixed:N`: the policy [`Fixed`] with a cwnd of N segments.
     Fixed(u32),
-    /// [`Heuristic`].
+    /// `heuristic`: the rule of [`Heuristic`].
     Heuristic,
-    /// An ONNX file.
+    /// The path of an ONNX file, which ends in `.onnx`.
     Onnx(PathBuf),
-    /// [`Random`].
+    /// `random`: the policy [`Random`].
     Random,
 }
 
 impl PolicySpec {
-    /// Makes the policy. A file brings its own environment; the others work in `environment`.
+    /// Creates the policy. A file brings its own interface; all others work with `interface`.
     ///
-    /// `serving` is how files are served, if not as they ask for themselves, and `seed` determines every random choice.
+    /// `serving` selects the actions of a network; `None` takes what its file asks for. `seed`
+    /// determines every random choice.
     ///
     /// # Errors
     ///
-    /// The file is refused, or the environment or temperature does not fit the policy.
+    /// Returns an error when the file is refused, or when the interface or the temperature is not
+    /// valid for the policy.
     pub fn load(
         &self,
         interface: &Interface,
@@ -346,44 +349,44 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// Why a string names no policy.
+/// Why a string is not a [`PolicySpec`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// `fixed:` without a window.
-    #[error("`fixed:{found}`: expected a window of at least 1 packet, for example `fixed:100`")]
+    /// `fixed:` is not followed by a cwnd.
+    #[error("`fixed:{found}`: expected a cwnd of at least 1 segment, for example `fixed:100`")]
     Fixed {
-        /// What follows the colon.
+        /// The text after the colon.
         found: String,
     },
-    /// None of the known ones.
+    /// The string is neither a known name nor the path of an `.onnx` file.
     #[error(
         "no policy is called `{found}`; expected a path that ends in .onnx, \
          `default`, `fixed:N`, `heuristic` or `random`"
     )]
     Unknown {
-        /// The string.
+        /// The string that was given.
         found: String,
     },
 }
 
-/// Why a policy cannot be made.
+/// Why [`PolicySpec::load`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The environment that it should work in is impossible.
+    /// A setting of the interface is out of its range.
     #[error("environment: {0}")]
     Interface(#[from] InterfaceError),
-    /// Its file is refused.
+    /// The policy's file is refused.
     #[error("policy file refused: {0}")]
     File(#[from] FileError),
-    /// The rule does not fit the environment.
+    /// The rule of [`Heuristic`] does not work with the interface.
     #[error(transparent)]
     Heuristic(#[from] HeuristicError),
-    /// A temperature that softmax cannot have.
+    /// The softmax temperature is not a finite number above 0.
     #[error("the softmax temperature is {temperature}; expected a number above 0, for example 1")]
     Temperature {
-        /// Its value.
+        /// The temperature asked for.
         temperature: f32,
     },
 }
@@ -426,7 +429,7 @@ mod tests {
         for (spec, expected) in [
             (
                 "fixed:0",
-                "`fixed:0`: expected a window of at least 1 packet",
+                "`fixed:0`: expected a cwnd of at least 1 segment",
             ),
             ("fixed:-3", "`fixed:-3`: expected"),
             ("fixed:many", "`fixed:many`: expected"),

@@ -1,4 +1,5 @@
-//! Rows: one per ended window of a flow, with the decision that answered it. Recordings are made of them.
+//! Rows: one per ended window of a flow, with the decision that answered it. Recordings consist of
+//! rows.
 
 mod addresses;
 pub(crate) mod buffer;
@@ -15,11 +16,11 @@ pub use header::FileHeader;
 pub use replay::Replay;
 pub use row::{Decided, NO_MODE, Row};
 
-/// A row, and the header of the file that it belongs into.
+/// A row with the header of the file that it goes to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// Rows of one header, by identity, go into one file.
+    /// The header of the file. Rows that share this `Arc` go to the same file.
     pub header: Arc<FileHeader>,
-    /// The row, some 800 bytes that stay where they are on their way to the file.
+    /// The row; boxed, so that its 800 bytes are not moved on their way to the file.
     pub row: Box<Row>,
 }

@@ -119,8 +119,8 @@ pub struct Recent {
 }
 
 impl Snapshot {
-    /// Rates since `previous`, or since the agent's start when `previous` is `None` or shows another
-    /// agent.
+    /// Rates since `previous`, or since the agent's start when `previous` is `None` or shows
+    /// another agent.
     pub fn since(&self, previous: Option<&Self>) -> Recent {
         let previous = previous.filter(|previous| self.continues(previous));
         let seconds = self.uptime_s - previous.map_or(0.0, |p| p.uptime_s);
@@ -198,25 +198,25 @@ fn key(flow: &FlowView) -> (u32, u32) {
 /// The state of the agent's recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordingStatus {
-    /// Where it goes.
+    /// Directory of the recordings.
     pub directory: PathBuf,
-    /// What rows tell of addresses: `absent`, `hashed` or `plain`.
+    /// Form of the addresses in the rows: `absent`, `hashed` or `plain`.
     pub addresses: String,
-    /// Rows on the disk.
+    /// Rows written to the disk.
     pub rows: u64,
-    /// Rows lost because the disk was behind.
+    /// Rows lost because the disk was too slow.
     pub rows_lost_behind: u64,
     /// Rows lost because they could not be written.
     pub rows_lost_unwritten: u64,
     /// Rows lost because the policy did not answer their flow for too long.
     pub rows_lost_unanswered: u64,
-    /// Files completed, those included that a former agent had left open.
+    /// Files completed, including those that a former agent had left open.
     pub files: u64,
-    /// Files removed to stay within the limit.
+    /// Files removed to stay within the size limit.
     pub files_removed: u64,
     /// Bytes of all recordings in the directory.
     pub bytes: u64,
-    /// What the file system said last, while it refuses.
+    /// The last error of the file system, while writing fails; `None` otherwise.
     pub trouble: Option<String>,
 }
 

@@ -27,7 +27,10 @@ use parquet::{
     schema::types::SchemaDescPtr,
 };
 
-use cc_core::rows::{FileHeader, Row};
+use cc_core::{
+    durable::{flush_directory_of, replace_durably},
+    rows::{FileHeader, Row},
+};
 
 use crate::{
     RecordingError, metadata,
@@ -122,8 +125,8 @@ impl FileWriter {
         self.file.sync_data().map_err(io)?;
         let footer = self.footer(self.rows + rows.len() as u64).map_err(wrong)?;
         let place = with_suffix(&with_suffix(&self.path, OPEN), FOOTER);
-        let fresh = with_suffix(&place, "new");
-        replace(&fresh, &place, &footer).map_err(|source| RecordingError::io(&place, source))?;
+        replace_durably(&place, &footer)
+            .map_err(|error| RecordingError::io(&error.path, error.source))?;
         self.rows += rows.len() as u64;
         Ok(())
     }
@@ -306,21 +309,5 @@ fn publish(path: &Path) -> io::Result<()> {
         _ => {}
     }
     // The directory entry, too, must survive a crash of the host.
-    if let Some(directory) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        File::open(directory)?.sync_all()?;
-    }
-    Ok(())
-}
-
-/// Replaces `place` with `bytes` at once, by way of `fresh`.
-fn replace(fresh: &Path, place: &Path, bytes: &[u8]) -> io::Result<()> {
-    let write = || {
-        let mut file = File::create(fresh)?;
-        file.write_all(bytes)?;
-        file.sync_data()?;
-        fs::rename(fresh, place)
-    };
-    write().inspect_err(|_| {
-        let _ = fs::remove_file(fresh);
-    })
+    flush_directory_of(path).map_err(|error| error.source)
 }

@@ -5,10 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cc_core::durable::ReplaceError;
+
 use super::{checkpoint::CheckpointError, config::ConfigError, environments::OpenError};
-use crate::{
-    durable::ReplaceError, learner::Diverged, model::DeviceError, policy_file::ExportError,
-};
+use crate::{learner::Diverged, model::DeviceError, policy_file::ExportError};
 
 /// Why a training run did not begin, or ended early.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
 };
-use crate::durable::replace_durably;
+use cc_core::durable::replace_durably;
 use cc_testbed::summary::utc_now;
 
 impl Run {

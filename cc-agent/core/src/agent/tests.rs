@@ -258,7 +258,7 @@ fn lost_records_are_noticed() {
     assert_eq!(agent.take_batch(8).len(), 1);
     feed_window(&mut agent, 2, 8, 10);
     assert_eq!(agent.counts().windows_missed, 2);
-    // A record of nobody: ignored.
+    // Records of unknown flows are ignored.
     agent.on_record(0, &Record::Window(window_record(9, 1, 5, 10)), |_| None);
     agent.on_record(0, &Record::Window(window_record(3, 1, 5, 10)), |_| None);
     assert_eq!(agent.live(), 1);
@@ -364,7 +364,7 @@ mod arbitrary {
 }
 
 mod recording {
-    //! The rows of flows.
+    //! The rows that are made of flows.
 
     use super::*;
     use crate::rows::{AddressForm, Replay, Row};
@@ -501,7 +501,8 @@ mod recording {
         assert_eq!((last.window.index, last.sequence), (1_000, 999));
     }
 
-    /// Bit for bit what the policy was asked, through windows skipped, answers missing and other flows in between.
+    /// The observations are bit for bit those of the queries, with skipped windows, missing answers
+    /// and other flows in between.
     #[test]
     fn rows_rebuild_the_observations() {
         let mut agent = recording();
@@ -742,7 +743,8 @@ mod policy_changes {
         assert_eq!(rows(&mut agent), expected);
     }
 
-    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows each arm had.
+    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows
+    /// each arm had.
     fn round(
         agent: &mut Agent,
         index: u32,

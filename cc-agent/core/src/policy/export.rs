@@ -1,4 +1,5 @@
-//! Writes policies as ONNX files, opset 13, one graph, batch dimension `N`; and reads back what it wrote.
+//! Writes policies as ONNX files (opset 13, one graph, batch dimension `N`), and reads such files
+//! back.
 
 use prost::Message;
 use rand::rngs::StdRng;
@@ -16,65 +17,66 @@ use super::meta::PolicyMeta;
 /// A fully connected layer: `y = x · weights + bias`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dense {
-    /// Length of x.
+    /// Length of the input vector x.
     pub inputs: usize,
-    /// Length of y.
+    /// Length of the output vector y.
     pub outputs: usize,
-    /// `[inputs, outputs]`, row-major.
+    /// The weights, shaped `[inputs, outputs]`, row-major.
     pub weights: Vec<f32>,
-    /// `[outputs]`.
+    /// The biases, one per output.
     pub bias: Vec<f32>,
 }
 
 /// An LSTM cell with gates in ONNX order: input, output, forget, cell.
 ///
-/// Other libraries order the gates otherwise (input, forget, cell, output): permute first.
+/// Libraries such as PyTorch use another order (input, forget, cell, output); permute the gates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lstm {
-    /// Length of its input.
+    /// Length of the cell's input vector.
     pub inputs: usize,
-    /// Length H of h and of c.
+    /// Length H of each of the state vectors h and c.
     pub hidden: usize,
-    /// `[4·H, inputs]`, row-major.
+    /// The weights of the input, shaped `[4·H, inputs]`, row-major.
     pub input_weights: Vec<f32>,
-    /// `[4·H, H]`, row-major.
+    /// The weights of h, shaped `[4·H, H]`, row-major.
     pub recurrent_weights: Vec<f32>,
     /// `[8·H]`: the input biases of the four gates, then their recurrent biases.
     pub bias: Vec<f32>,
 }
 
-/// What every layer of the trunk is followed by.
+/// The activation function after every layer of the trunk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Activation {
-    /// max(0, x).
+    /// The rectifier, max(0, x).
     #[default]
     Relu,
-    /// tanh x.
+    /// The hyperbolic tangent, tanh x.
     Tanh,
 }
 
-/// What the inputs go through before the network, element by element:
+/// Normalisation of the inputs before the network, element by element:
 /// `clip((ln(1 + curvature · max(0, x)) + slope · x − offset) · gain)`.
 ///
-/// Each vector has a value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the input. What [`Bends`] make of
-/// x is added before the offset is subtracted.
+/// Each vector has one value per input. A curvature of 0 leaves out the logarithm, a gain of 0 the
+/// input. The terms of [`Bends`] are added before the offset is subtracted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transform {
-    /// Inside the logarithm.
+    /// Factor of x inside the logarithm.
     pub curvature: Vec<f32>,
-    /// Of the linear part.
+    /// Slope of the linear part.
     pub slope: Vec<f32>,
-    /// Subtracted.
+    /// Offset that is subtracted before the gain is applied.
     pub offset: Vec<f32>,
-    /// Multiplied by at last.
+    /// Factor that is applied last, before clipping.
     pub gain: Vec<f32>,
-    /// Results are kept within ± this.
+    /// Results are clipped to ± this value.
     pub limit: f32,
-    /// Of inputs that are bent otherwise; their curvature and slope are 0.
+    /// Terms of inputs with other nonlinearities; such inputs have curvature and slope 0.
     pub bends: Bends,
 }
 
-/// Other ways to bend inputs. Each vector has a value per input, or is empty where no input is bent so.
+/// Further nonlinearities of inputs. Each vector has one value per input, or is empty when no input
+/// has this nonlinearity.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Bends {
     /// With l = ln(max(x + shift, least)): `weight · (exp(power · l) − 1) + logarithm · l`.
@@ -85,58 +87,61 @@ pub struct Bends {
     pub ramps: Vec<Ramp>,
 }
 
-/// See [`Bends::power`].
+/// The parameters of [`Bends::power`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Power {
-    /// Added to x.
+    /// Shift that is added to x.
     pub shift: Vec<f32>,
-    /// The least that a logarithm is taken of.
+    /// Lower bound of the argument of the logarithm.
     pub least: f32,
-    /// The exponent.
+    /// Exponent of the power, as a factor of l.
     pub power: Vec<f32>,
-    /// Of the power; 0 for none.
+    /// Weight of the power; 0 leaves it out.
     pub weight: Vec<f32>,
-    /// Of the logarithm alone; 0 for none.
+    /// Weight of the logarithm alone; 0 leaves it out.
     pub logarithm: Vec<f32>,
 }
 
-/// See [`Bends::logit`].
+/// The parameters of [`Bends::logit`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Logit {
-    /// 0 for none.
+    /// Weight of the logit; 0 leaves it out.
     pub weight: Vec<f32>,
-    /// Distance from 0 and from 1.
+    /// Smallest distance of y from 0 and from 1.
     pub margin: f32,
 }
 
-/// One ramp of each input; see [`Bends::ramps`].
+/// One ramp of each input, a term of [`Bends::ramps`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ramp {
-    /// Where it begins.
+    /// The x at which the ramp begins.
     pub from: Vec<f32>,
-    /// How wide it is; 0 for none.
+    /// Width of the ramp in x; 0 leaves the ramp out.
     pub width: Vec<f32>,
-    /// Its slope.
+    /// Slope of the ramp within its width.
     pub rise: Vec<f32>,
 }
 
-/// The paper's network (section 4) with its variants: inputs transformed or not, a trunk, the reward appended, an LSTM
-/// or none, policy and baseline heads.
+/// The network of the mvfst-rl paper (arXiv 1910.04054, section 4) and its variants: normalised or
+/// raw inputs, a trunk of dense layers, the reward appended, an optional LSTM, and the heads for
+/// policy and baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActorCritic {
-    /// Of the observation.
+    /// Normalisation of the observation; `None` takes it as it is.
     pub observation: Option<Transform>,
-    /// Of the reward.
+    /// Normalisation of the reward; `None` takes it as it is.
     pub reward: Option<Transform>,
-    /// The first layer takes the observation.
+    /// The layers of the trunk, of which the first takes the observation.
     pub trunk: Vec<Dense>,
-    /// Follows each of them.
+    /// Activation function after each layer of the trunk.
     pub activation: Activation,
-    /// Takes the last trunk layer's output and the reward; without one, the heads do, and the state is handed through.
+    /// The LSTM, which takes the trunk's output and the reward. With `None` the heads take these,
+    /// and the state passes through unchanged.
     pub lstm: Option<Lstm>,
-    /// From h, or what stands for it, to one logit per action.
+    /// The policy head: from h, or the LSTM's input without one, to one logit per action.
     pub policy: Dense,
-    /// From h, or what stands for it, to one value: layers with ReLU between.
+    /// The baseline head: from h, or the LSTM's input without one, to one value. There is a ReLU
+    /// between its layers.
     pub baseline: Vec<Dense>,
 }
 
@@ -230,7 +235,8 @@ impl ActorCritic {
 /// Why a policy file's network cannot be taken out of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be trained further"
+    "the file's graph is not one that cc-trainer writes: {reason}; only such a network can be \
+     trained further"
 )]
 pub struct ImportError {
     reason: String,
@@ -241,7 +247,7 @@ impl ActorCritic {
     ///
     /// # Errors
     ///
-    /// The file has another graph.
+    /// Returns an error when the file has another graph than this module writes.
     pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
         let wrong = |reason: String| ImportError { reason };
         let graph = file

@@ -1,4 +1,4 @@
-//! Decodes a policy file and checks all that can be checked before any of it is run.
+//! Decodes a policy file, and checks all that can be checked before any of its graph is run.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::meta::{MetaError, PolicyMeta, Summary};
 /// The key of the metadata entry that holds the [`PolicyMeta`] as JSON.
 pub const META_KEY: &str = "rlcc";
 
-/// The largest file taken: 256 MiB.
+/// Size limit of policy files: 256 MiB.
 const MAX_BYTES: u64 = 256 << 20;
 
 /// The versions of the standard operators that the engine is tested against.
@@ -100,7 +100,7 @@ impl PolicyFile {
     ///
     /// # Errors
     ///
-    /// As [`Self::parse`], and where the file cannot be read; each names the path.
+    /// Returns an error when the file cannot be read, and in the cases of [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let read = |source| FileError::Read {
             path: path.to_owned(),
@@ -117,8 +117,9 @@ impl PolicyFile {
     ///
     /// # Errors
     ///
-    /// Says what does not fit, with what was found and what is expected: the encoding, data outside
-    /// the file, the operators, the metadata, the inputs and outputs, the size of a tensor.
+    /// Returns an error that names what does not fit, with what was found and what is expected: the
+    /// encoding, data outside the file, the operators, the metadata, the inputs and outputs, the
+    /// size of a tensor.
     pub fn parse(bytes: &[u8]) -> Result<Self, FileError> {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(FileError::TooLarge {
@@ -169,7 +170,7 @@ impl PolicyFile {
         &self.summary.meta
     }
 
-    /// The file at a glance.
+    /// The file's metadata, sizes and hash.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -185,21 +186,21 @@ pub enum FileError {
     /// A tensor's values are in another file.
     #[error("tensor `{tensor}` keeps its values outside the file; export the policy as one file")]
     External {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
     },
-    /// The engine cannot run it.
+    /// The engine cannot run the graph.
     #[error("the engine cannot run it: {reason}; export the policy again")]
     Engine {
-        /// In the engine's words.
+        /// The error of the engine.
         reason: String,
     },
     /// The graph's values do not fit together.
     #[error("value `{value}` is {problem}; export the policy again")]
     Graph {
-        /// The value's name.
+        /// Name of the value in the graph.
         value: String,
-        /// What is wrong with it.
+        /// What is wrong with it, to complete the message.
         problem: &'static str,
     },
     /// The metadata entry is wrong.
@@ -207,55 +208,55 @@ pub enum FileError {
     Meta(#[from] MetaError),
     /// There is no metadata entry.
     #[error(
-        "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained for; \
-         export it with cc-trainer"
+        "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained \
+         for; export it with cc-trainer"
     )]
     NoMeta,
-    /// There is no graph.
+    /// The file has no graph.
     #[error("the file holds no ONNX graph; it is empty or of another kind")]
     NoGraph,
     /// An operator or another means that policies may not use.
     #[error("{what} is not supported in a policy; export it with other operators")]
     Operator {
-        /// The operator, where it is.
+        /// The operator, and where it is used.
         what: String,
     },
     /// The operators are of a version that the engine does not know.
     #[error("the standard operators are of version {found}; expected 9 to 18 (13 is usual)")]
     Opset {
-        /// The version, or what stands instead of one.
+        /// The version, or what the file has instead of one.
         found: String,
     },
     /// An input or output is not what the metadata ask for.
     #[error("{port} is {found}; its metadata ask for {expected}")]
     Port {
-        /// The input or output.
+        /// The input or output, by its name.
         port: String,
-        /// Its name, type or shape.
+        /// Its name, type or shape in the graph.
         found: String,
-        /// What it should be.
+        /// The name, type or shape that the metadata ask for.
         expected: String,
     },
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: std::io::Error,
     },
     /// A tensor's shape, type and data disagree.
     #[error("tensor `{tensor}` {problem}; the file is damaged, export it again")]
     Tensor {
-        /// The tensor.
+        /// Name of the tensor.
         tensor: String,
-        /// What is wrong with it.
+        /// What is wrong with it, to complete the message.
         problem: String,
     },
-    /// Larger than a policy may be.
+    /// The file is larger than 256 MiB.
     #[error("the file has {bytes} bytes; expected at most {MAX_BYTES}")]
     TooLarge {
-        /// Its size.
+        /// Size of the file.
         bytes: u64,
     },
 }
@@ -590,7 +591,7 @@ mod tests {
             "kind          heuristic (set by hand, not trained)",
             "observation   220 values: features version 1, the last 20 decisions",
             "actions       0,/2,-10,+10,*2",
-            "cwnd          2 to 2000 packets",
+            "cwnd          2 to 2000 segments",
             "file          ",
             "  origin: weights set by hand",
         ] {
@@ -601,7 +602,8 @@ mod tests {
         assert_eq!(json["environment"]["window_ms"], 100);
         assert_eq!(json["bytes"], bytes.len());
         assert_eq!(json["sha256"].as_str().map(str::len), Some(64));
-        // 220 inputs, 30 signals, 31 strengths, 5 logits, with biases, and the zero of the baseline.
+        // 220 inputs, 30 signals, 31 strengths, 5 logits, with biases, and the zero of the
+        // baseline.
         let [signals, strengths] = file.meta().hidden[..] else {
             panic!("two layers")
         };
@@ -782,7 +784,8 @@ mod tests {
         }
         for (expected, change) in [
             (
-                "the list of inputs is `obs`, `reward`, `h`, `c`; its metadata ask for `observation`, `reward`, `h`, `c`",
+                "the list of inputs is `obs`, `reward`, `h`, `c`; its metadata ask for \
+                 `observation`, `reward`, `h`, `c`",
                 (|g| g.input[0].name = "obs".to_owned()) as fn(&mut GraphProto),
             ),
             (
@@ -805,7 +808,8 @@ mod tests {
                 },
             ),
             (
-                "input `observation` is float [1, 220]; its metadata ask for float [N, 220] (N any name",
+                "input `observation` is float [1, 220]; its metadata ask for float [N, 220] \
+                 (N any name",
                 |g| {
                     dims(&mut g.input[0])[0].value = Some(dimension::Value::DimValue(1));
                 },

@@ -1,8 +1,9 @@
-//! A rule set by hand that keeps a flow's queueing delay near a target: what a trained policy has to
-//! beat, and a network whose every answer can be told beforehand.
+//! A rule set by hand that keeps a flow's queueing delay near a target: a baseline for trained
+//! policies, and a network whose every answer can be predicted.
 //!
 //! **Delay picks the action.** Each action has the queueing delay at which it is best, its centre.
-//! Its logit falls with the distance of the window's mean delay from it, so the nearest centre wins:
+//! Its logit falls with the distance of the window's mean delay from it, so the nearest centre
+//! wins:
 //!
 //! | action | `*2` | `+10` | `0` | `-10` | `/2` |
 //! |---|---|---|---|---|---|
@@ -13,10 +14,10 @@
 //!
 //! | veto | when | `*2` | `+10` | `0` | `-10` | `/2` |
 //! |---|---|---|---|---|---|---|
-//! | loss | more than 2 % of what was acked, and a packet, was lost | 2 | 2 | 1 | | |
-//! | heavy loss | more than 20 %, and two packets, was lost | | | 1 | 1 | |
-//! | unused | half of the window was never in flight | 1 | 1 | | | |
-//! | small | the window is at most 16 packets, and 10 more or less a jump | | 1 | | 1 | |
+//! | loss | more than 2 % of what was acked, and a segment, was lost | 2 | 2 | 1 | | |
+//! | heavy loss | more than 20 %, and two segments, was lost | | | 1 | 1 | |
+//! | unused | half of the cwnd was never in flight | 1 | 1 | | | |
+//! | small | the cwnd is at most 16 segments, and 10 more or less are a jump | | 1 | | 1 | |
 //! | reduced | a reduction is among the last ten decisions: the limit is near | 1 | | | | |
 //! | doubled | a doubling is not seen yet | 1 | 1 | | | |
 //! | halved | a halving is not seen yet | | | | 2 | 2 |
@@ -68,11 +69,11 @@ const DOUBLE: usize = 4;
 const LOSS_SHARE: f64 = 0.02;
 const HEAVY_LOSS_SHARE: f64 = 0.2;
 
-/// About one packet, in kB, and the kB over which a veto rises from none to full.
-const PACKET_KB: f64 = 1.5;
+/// About one segment, in kB, and the kB over which a veto rises from none to full.
+const SEGMENT_KB: f64 = 1.5;
 const RAMP_KB: f64 = 3.0;
 
-/// The window in kB below which 10 packets are a jump.
+/// The cwnd in kB below which 10 segments are a jump.
 const SMALL_KB: f64 = 24.0;
 
 /// How far back a reduction is remembered, and how far back an unseen decision is looked for.
@@ -86,11 +87,12 @@ pub struct Heuristic {
 }
 
 impl Heuristic {
-    /// The rule for this environment's windows, scales and history.
+    /// Creates the rule for the windows, scales and history of an interface.
     ///
     /// # Errors
     ///
-    /// The rule is for the default actions and needs to see at least the last two decisions.
+    /// Returns an error when the interface has other actions than the default ones, or a history of
+    /// fewer than two decisions.
     pub fn new(interface: Interface) -> Result<Self, HeuristicError> {
         if interface.actions != ActionSpace::default() {
             return Err(HeuristicError::Actions {
@@ -143,12 +145,12 @@ impl Heuristic {
             .sum();
 
         let vetoes = [
-            (LOSS, ramp(lost - LOSS_SHARE * acked - PACKET_KB)),
+            (LOSS, ramp(lost - LOSS_SHARE * acked - SEGMENT_KB)),
             (
                 HEAVY_LOSS,
-                ramp(lost - HEAVY_LOSS_SHARE * acked - 2.0 * PACKET_KB),
+                ramp(lost - HEAVY_LOSS_SHARE * acked - 2.0 * SEGMENT_KB),
             ),
-            (UNUSED, ramp(cwnd / 2.0 - used - 2.0 * PACKET_KB)),
+            (UNUSED, ramp(cwnd / 2.0 - used - 2.0 * SEGMENT_KB)),
             (SMALL, ramp(SMALL_KB - cwnd)),
             (REDUCED, reductions.min(1.0)),
             (DOUBLED, unseen(DOUBLE)),
@@ -191,30 +193,30 @@ impl Policy for Heuristic {
     }
 }
 
-/// Why the rule does not fit an environment.
+/// Why the rule does not work with an interface.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeuristicError {
-    /// Other actions than the default ones.
+    /// The interface has other actions than the default ones.
     #[error(
         "the heuristic policy works with the actions {} only, not {found}",
         ActionSpace::default()
     )]
     Actions {
-        /// The environment's actions.
+        /// The actions of the interface.
         found: String,
     },
-    /// Too short a memory.
+    /// The history of past decisions is too short for the rule.
     #[error(
         "the heuristic policy looks at past decisions: history is {found}, expected at least 2"
     )]
     History {
-        /// The environment's history.
+        /// The interface's number of past decisions.
         found: usize,
     },
 }
 
-/// The rule as a policy file for the default environment; the same bytes every time.
+/// The rule as a policy file for the default interface. Every call returns the same bytes.
 ///
 /// Layer 1 computes ReLU signals from the observation, layer 2 the distances from the centres and
 /// the vetoes' strengths, and the output weighs them. The recurrent state is handed through.
@@ -233,14 +235,17 @@ pub(super) fn export() -> Vec<u8> {
 
     let mut signals = Layer::new(length);
     let delay = signals.unit(0.0, &[time(MEAN, Feature::Delay, 1.0)]);
-    let [loss, heavy_loss] =
-        [(LOSS_SHARE, PACKET_KB), (HEAVY_LOSS_SHARE, 2.0 * PACKET_KB)].map(|(share, allowed)| {
-            let lost = kilobytes(SUM, Feature::Lost, per_kb);
-            let acked = kilobytes(SUM, Feature::Acked, -share * per_kb);
-            signals.unit(-allowed * per_kb, &[lost, acked])
-        });
+    let [loss, heavy_loss] = [
+        (LOSS_SHARE, SEGMENT_KB),
+        (HEAVY_LOSS_SHARE, 2.0 * SEGMENT_KB),
+    ]
+    .map(|(share, allowed)| {
+        let lost = kilobytes(SUM, Feature::Lost, per_kb);
+        let acked = kilobytes(SUM, Feature::Acked, -share * per_kb);
+        signals.unit(-allowed * per_kb, &[lost, acked])
+    });
     let unused = signals.unit(
-        -2.0 * PACKET_KB * per_kb,
+        -2.0 * SEGMENT_KB * per_kb,
         &[
             kilobytes(MEAN, Feature::Cwnd, 0.5 * per_kb),
             kilobytes(MAX, Feature::InFlight, -per_kb),
@@ -336,8 +341,8 @@ pub(super) fn export() -> Vec<u8> {
     graph.node("Identity", &["c"], "c_out", vec![]);
     graph.finish(
         &meta,
-        "Follows a queueing-delay target by a rule whose weights were set by hand. It is a heuristic \
-         and was not trained.",
+        "Follows a queueing-delay target by a rule whose weights were set by hand. It is a \
+         heuristic and was not trained.",
     )
 }
 
@@ -490,8 +495,8 @@ mod tests {
             )
     }
 
-    /// On logits of up to 200: loss is a difference of up to a megabyte, which f32 keeps to 0.1 byte,
-    /// and 3000 bytes are a full veto.
+    /// On logits of up to 200: loss is a difference of up to a megabyte, which f32 keeps to 0.1
+    /// byte, and 3000 bytes are a full veto.
     const TOLERANCE: f64 = 1e-3;
 
     proptest! {
@@ -511,7 +516,8 @@ mod tests {
             // The same decision, unless two actions are as good as each other.
             let by_rule = rule.clone().decide(&mut queries);
             for (i, (a, b)) in by_rule.into_iter().zip(network.decide(&mut queries)).enumerate() {
-                let (Choice::Action { index: a, .. }, Choice::Action { index: b, .. }) = (a, b) else {
+                let (Choice::Action { index: a, .. }, Choice::Action { index: b, .. }) = (a, b)
+                else {
                     panic!("{a:?}, {b:?}");
                 };
                 prop_assert!(a == b || (expected[i][a] - expected[i][b]).abs() < TOLERANCE);
@@ -520,8 +526,8 @@ mod tests {
     }
 
     /// A link of `rate` packets/s, `rtt_ms` without queueing and a queue of `queue` packets, and on
-    /// it one flow that always has data. A fluid model: what is beyond the pipe stands in the queue,
-    /// a change of the window shows one round trip later.
+    /// it one flow that always has data. A fluid model: what is beyond the pipe stands in the
+    /// queue, a change of the window shows one round trip later.
     struct Link {
         rate: f64,
         rtt_ms: f64,
@@ -539,7 +545,7 @@ mod tests {
     impl Link {
         /// Runs the rule for `windows` decisions from 10 packets; the outcome is the second half's.
         fn run(&self, windows: usize) -> Outcome {
-            const PACKET_KB: f64 = 1.448;
+            const SEGMENT_KB: f64 = 1.448;
             let interface = Interface::default();
             let mut rule = rule();
             let (mut cwnd, mut queue) = (10u32, 0.0f64);
@@ -575,13 +581,13 @@ mod tests {
                 };
                 set(MEAN, Feature::Delay, delay / 100.0);
                 set(MEAN, Feature::SmoothedRtt, (self.rtt_ms + delay) / 100.0);
-                set(MEAN, Feature::Cwnd, f64::from(cwnd) * PACKET_KB);
-                set(MAX, Feature::InFlight, in_flight * PACKET_KB);
-                set(SUM, Feature::Acked, acked * PACKET_KB);
-                set(SUM, Feature::Lost, lost * PACKET_KB);
+                set(MEAN, Feature::Cwnd, f64::from(cwnd) * SEGMENT_KB);
+                set(MAX, Feature::InFlight, in_flight * SEGMENT_KB);
+                set(SUM, Feature::Acked, acked * SEGMENT_KB);
+                set(SUM, Feature::Lost, lost * SEGMENT_KB);
                 for (slot, (action, after)) in history.iter().enumerate() {
                     observation[100 + 6 * slot + action] = 1.0;
-                    observation[100 + 6 * slot + 5] = *after as f32 * PACKET_KB as f32;
+                    observation[100 + 6 * slot + 5] = *after as f32 * SEGMENT_KB as f32;
                 }
                 let choice = rule.decide(&mut [query(observation)])[0];
                 let Choice::Action { index, .. } = choice else {

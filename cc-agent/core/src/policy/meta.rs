@@ -1,4 +1,4 @@
-//! What a policy file says about itself, and the summary shown to people.
+//! The metadata of a policy file, and its summary.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,25 +12,26 @@ use crate::interface::{Interface, InterfaceError};
 /// The largest recurrent state and hidden layer that a policy may have.
 const MAX_WIDTH: usize = 65_536;
 
-/// A policy's description of itself; its file carries it as JSON.
+/// The metadata of a policy, which its file carries as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyMeta {
-    /// A name for people.
+    /// The policy's name in logs and in the status.
     pub name: String,
-    /// Where its weights come from.
+    /// Whether the weights were trained or set by hand.
     pub kind: PolicyKind,
-    /// What it was made for.
+    /// The interface that the policy was made for.
     #[serde(rename = "environment")]
     pub interface: Interface,
     /// The widths of its hidden layers before the recurrent part, for information.
     pub hidden: Vec<usize>,
     /// The width H of each of its two recurrent state vectors, h and c; at least 1.
     pub state: usize,
-    /// How its actions are chosen, unless who runs it asks for something else; greedy where a file does not say.
+    /// How actions are selected unless the command line asks for something else; greedy in files
+    /// without this field.
     #[serde(default)]
     pub serving: ActionSelection,
-    /// Anything that tells how it came to be: trainer version, steps, seed, scenarios.
+    /// How the policy was made: trainer version, steps, seed, scenarios and the like, by name.
     pub provenance: BTreeMap<String, String>,
 }
 
@@ -39,7 +40,8 @@ impl PolicyMeta {
     ///
     /// # Errors
     ///
-    /// Names the field that is missing, unknown, of the wrong type or out of its range.
+    /// Returns an error that names the field that is missing, unknown, of the wrong type or out of
+    /// its range.
     pub fn from_json(json: &str) -> Result<Self, MetaError> {
         let value: Value = serde_json::from_str(json)?;
         // A configuration file may leave settings to their defaults; a policy file must not, for
@@ -57,16 +59,16 @@ impl PolicyMeta {
         Ok(meta)
     }
 
-    /// The JSON for a policy file.
+    /// Formats the metadata as the JSON of a policy file.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
     }
 
-    /// Checks the environment and the sizes.
+    /// Checks the interface and the sizes of the layers.
     ///
     /// # Errors
     ///
-    /// Names the field out of its range.
+    /// Returns an error that names the field out of its range.
     pub fn validate(&self) -> Result<(), MetaError> {
         self.interface.validate()?;
         let widths = self.hidden.iter().map(|&width| ("hidden", width));
@@ -79,13 +81,13 @@ impl PolicyMeta {
     }
 }
 
-/// Where a policy's weights come from.
+/// The origin of a policy's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyKind {
-    /// Set by hand after a rule.
+    /// The weights were set by hand to follow a rule.
     Heuristic,
-    /// Learned.
+    /// The weights were learned by `cc-trainer`.
     Trained,
 }
 
@@ -98,49 +100,49 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// What is wrong with a policy's description.
+/// Why the metadata of a policy file are refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {
-    /// Not JSON, or a field unknown, missing or of the wrong type.
+    /// The entry is not JSON, or a field is unknown, missing or of the wrong type.
     #[error("{0}")]
     Json(#[from] serde_json::Error),
-    /// A setting of the environment is left out.
+    /// A setting of the interface is left out.
     #[error("{field} is missing; a policy file states every setting of its environment")]
     Missing {
-        /// The setting's full name.
+        /// The full name of the setting, beginning with `environment.`.
         field: String,
     },
-    /// A setting of the environment is out of its range.
+    /// A setting of the interface is out of its range.
     #[error("environment.{0}")]
     Interface(#[from] InterfaceError),
-    /// A layer that cannot be.
+    /// The width of a layer or of the state is out of its range.
     #[error("{field} is {found}; expected 1 to {MAX_WIDTH}")]
     Width {
-        /// `hidden` or `state`.
+        /// The field, `hidden` or `state`.
         field: &'static str,
-        /// Its value.
+        /// The width that the field states.
         found: usize,
     },
 }
 
-/// A policy file at a glance, for `inspect` and for logs.
+/// The metadata, sizes and hash of a policy file, for `cc-agent inspect` and for logs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
-    /// What the file says about itself.
+    /// The metadata that the file carries.
     #[serde(flatten)]
     pub meta: PolicyMeta,
-    /// The length D of its observations.
+    /// The length D of the policy's observations.
     pub observation: usize,
-    /// The number of its weights and biases.
+    /// The number of weights and biases.
     pub parameters: usize,
     /// The size of the file in bytes.
     pub bytes: usize,
     /// SHA-256 of the file, in hexadecimal: the policy's identity in traces and logs.
     pub sha256: String,
-    /// What wrote the file.
+    /// The program that wrote the file, from the ONNX model.
     pub producer: String,
-    /// The file's own words.
+    /// The description of the ONNX model; may be empty.
     pub description: String,
 }
 
@@ -183,7 +185,7 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "window        {} ms", interface.window_ms)?;
         writeln!(f, "actions       {actions}")?;
-        writeln!(f, "cwnd          {} to {} packets", cwnd.min, cwnd.max)?;
+        writeln!(f, "cwnd          {} to {} segments", cwnd.min, cwnd.max)?;
         writeln!(f, "pacing        {pacing}")?;
         writeln!(f, "serving       {serving}")?;
         writeln!(

@@ -1,4 +1,4 @@
-//! Runs a policy file, many flows at a time.
+//! Runs the network of a policy file, for many flows at a time.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -31,11 +31,11 @@ pub struct OnnxPolicy {
 }
 
 impl OnnxPolicy {
-    /// Loads a file; `serving` is how it is served, if not as it asks for itself.
+    /// Loads a file. `serving` selects the actions; `None` takes what the file asks for.
     ///
     /// # Errors
     ///
-    /// As [`Self::from_bytes`], and where the file cannot be read.
+    /// Returns an error when the file cannot be read, and in the cases of [`Self::from_bytes`].
     pub fn from_file(
         path: &Path,
         serving: Option<ActionSelection>,
@@ -44,12 +44,12 @@ impl OnnxPolicy {
         Self::new(PolicyFile::read(path)?, serving, seed)
     }
 
-    /// Loads the bytes of a file.
+    /// Loads a policy from the bytes of a file.
     ///
     /// # Errors
     ///
-    /// Those of [`PolicyFile::parse`], and where the engine cannot run the graph, or runs it to
-    /// other outputs than the file declares.
+    /// Returns an error in the cases of [`PolicyFile::parse`], and when the engine cannot run the
+    /// graph or its outputs differ from those that the file declares.
     pub fn from_bytes(
         bytes: &[u8],
         serving: Option<ActionSelection>,
@@ -58,7 +58,7 @@ impl OnnxPolicy {
         Self::new(PolicyFile::parse(bytes)?, serving, seed)
     }
 
-    /// The file at a glance.
+    /// The metadata, sizes and hash of the file.
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
@@ -82,8 +82,8 @@ impl OnnxPolicy {
     }
 
     /// Runs every plan once, so that a graph that cannot run is refused now and not at a flow's
-    /// first window. Values that are not finite are no ground for refusal: they depend on the
-    /// observation, and the flow that meets them keeps its window.
+    /// first window. A policy is not refused for values that are not finite: they depend on the
+    /// observation, and the flow that meets them keeps its cwnd.
     fn try_out(&mut self) -> Result<(), FileError> {
         let zeros = Query {
             observation: vec![0.0; self.engine.observation],
@@ -110,8 +110,8 @@ impl OnnxPolicy {
         Ok(())
     }
 
-    /// Runs the network on every query and moves each query's state on, as [`Policy::decide`] does; `None` where there
-    /// is no usable answer.
+    /// Runs the network on every query and moves each query's state on, as [`Policy::decide`] does.
+    /// Returns `None` for a query without a usable answer.
     pub fn evaluate(&mut self, queries: &mut [Query]) -> Vec<Option<Answer>> {
         let mut answers = vec![None; queries.len()];
         let (indices, mut rows): (Vec<usize>, Vec<&mut Query>) = queries
@@ -131,7 +131,7 @@ impl OnnxPolicy {
     fn answers(&mut self, rows: &mut [&mut Query]) -> Vec<Option<Answer>> {
         guarded(|| self.engine.run(rows)).unwrap_or_else(|reason| {
             if !self.failure_logged {
-                tracing::error!(reason, "the policy cannot be run; flows keep their windows");
+                tracing::error!(reason, "the policy cannot be run; flows keep their cwnd");
                 self.failure_logged = true;
             }
             self.engine.forget();
@@ -140,12 +140,12 @@ impl OnnxPolicy {
     }
 }
 
-/// What the network says of one flow.
+/// The outputs of the network for one flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// One per action.
+    /// The logits of the actions, in their order.
     pub logits: Vec<f32>,
-    /// The value that it expects.
+    /// The value estimate of the baseline head.
     pub baseline: f32,
 }
 
@@ -742,7 +742,9 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
         #[test]
-        fn no_flipped_bits_panic(flips in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..4)) {
+        fn no_flipped_bits_panic(
+            flips in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..4),
+        ) {
             for mut bytes in [tiny_file(), heuristic_file()] {
                 for (at, bit) in &flips {
                     let at = at.index(bytes.len());

@@ -1,42 +1,44 @@
-//! How a recording names who talked to whom.
+//! The addresses of flows in recordings: absent, hashed or plain.
 
 use std::{fmt, net::SocketAddr, str::FromStr, sync::Arc};
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// How addresses are recorded.
+/// How the addresses of flows are written to recordings.
 #[derive(Clone, Debug, Default)]
 pub enum Addresses {
-    /// Not at all.
+    /// Rows have no addresses.
     #[default]
     Absent,
-    /// As a hash under a key: equal addresses of equal keys can be told from others, and no more.
+    /// Rows have a keyed hash (HMAC-SHA-256) of the address: equal addresses have equal hashes
+    /// under the same key, and nothing else can be learnt without it.
     Hashed(AddressKey),
-    /// As they are.
+    /// Rows have the address and port as text.
     Plain,
 }
 
-/// What [`Addresses`] a file has, without the key.
+/// The form of the addresses in a file: [`Addresses`] without the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// None.
+    /// The file has no addresses.
     Absent,
-    /// Hashes.
+    /// The file has keyed hashes.
     Hashed,
-    /// Addresses and ports.
+    /// The file has addresses and ports.
     Plain,
 }
 
-/// The key of hashed addresses. Whoever has it can find out which address a hash is of.
+/// The key of hashed addresses. With the key, the address of a hash can be found by trying all
+/// addresses.
 #[derive(Clone)]
 pub struct AddressKey(Vec<u8>);
 
 impl AddressKey {
-    /// The fewest bytes of a key, so that it cannot be guessed.
+    /// The smallest length of a key in bytes, so that it cannot be guessed.
     pub const SHORTEST: usize = 16;
 
-    /// A key; at least [`Self::SHORTEST`] bytes, or none.
+    /// Creates a key. Returns `None` for fewer than [`Self::SHORTEST`] bytes.
     pub fn new(bytes: impl Into<Vec<u8>>) -> Option<Self> {
         let bytes = bytes.into();
         (bytes.len() >= Self::SHORTEST).then_some(Self(bytes))
@@ -50,7 +52,8 @@ impl fmt::Debug for AddressKey {
 }
 
 impl Addresses {
-    /// What stands for `address` in a row. A hash is of the address without its port, for that is who it is.
+    /// The text for `address` in a row; `None` when addresses are absent. A hash leaves out the
+    /// port, because ports change between the connections of a host.
     pub fn write(&self, address: SocketAddr) -> Option<Arc<str>> {
         match self {
             Self::Absent => None,
@@ -65,7 +68,7 @@ impl Addresses {
         }
     }
 
-    /// What it is called in files.
+    /// The form that files state, without the key.
     pub fn form(&self) -> Form {
         match self {
             Self::Absent => Form::Absent,
@@ -76,7 +79,7 @@ impl Addresses {
 }
 
 impl Form {
-    /// Its name: `absent`, `hashed` or `plain`.
+    /// The form's name in files: `absent`, `hashed` or `plain`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",

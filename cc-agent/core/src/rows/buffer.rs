@@ -8,8 +8,8 @@ use cc_ebpf::{Identity, WindowRecord};
 use super::{Addresses, Decided, Episodes, FileHeader, Recorded, Row};
 use crate::reward::Reward;
 
-/// Upper bound on the rows of one flow that are held back, so that a policy that hangs does not fill
-/// the memory.
+/// Upper bound on the rows of one flow that are held back, so that a policy that hangs does not
+/// fill the memory.
 const HELD: usize = 64;
 
 /// Makes the rows of all flows, and keeps those that are complete until they are taken.
@@ -146,8 +146,8 @@ impl EpisodeRows {
             .extend(self.held.into_iter().map(|held| held.recorded));
     }
 
-    /// Lets complete rows go in their order, up to the first that is not; the newest stays, as it may
-    /// be the last.
+    /// Lets complete rows go in their order, up to the first that is not; the newest stays, as it
+    /// may be the last.
     fn release(&mut self, buffer: &mut RowBuffer) {
         while self.held.len() > 1
             && let Some(held) = self.held.pop_front_if(|held| held.settled)

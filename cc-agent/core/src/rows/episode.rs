@@ -1,8 +1,9 @@
-//! Names of episodes: what a recording calls a flow.
+//! Names of episodes, by which recordings identify flows.
 
 use sha2::{Digest, Sha256};
 
-/// Names the episodes of one agent's run, differently from those of every other run on any host.
+/// Generates the names of the episodes of one agent's run: 64-bit numbers that differ between runs
+/// and hosts, except with negligible probability.
 #[derive(Clone, Debug)]
 pub struct Episodes {
     run: Sha256,
@@ -10,8 +11,8 @@ pub struct Episodes {
 }
 
 impl Episodes {
-    /// Of the run that an agent began at `started_ns` (UTC) on the host's boot `boot_id`
-    /// (`/proc/sys/kernel/random/boot_id`).
+    /// Creates the names for the run that started at `started_ns` (UTC) on the boot `boot_id` of
+    /// the host (`/proc/sys/kernel/random/boot_id`).
     pub fn new(boot_id: &str, started_ns: i64) -> Self {
         let run = Sha256::new()
             .chain_update(boot_id)

@@ -1,4 +1,4 @@
-//! Observations rebuilt from rows.
+//! Rebuilds the observations of a policy from the rows of a flow.
 
 use crate::{
     interface::Interface,
@@ -6,23 +6,24 @@ use crate::{
     rows::Row,
 };
 
-/// Follows one episode's rows, from its first and in their order, and says what the policy saw at each.
+/// Rebuilds the observations of one episode from its rows, which must come in their order and from
+/// the first.
 ///
-/// After a gap in [`Row::sequence`] the history lacks the decisions of the lost rows, so that observations are
-/// right again only [`Interface::history`] decisions later.
+/// After a gap in [`Row::sequence`] the history lacks the decisions of the lost rows; observations
+/// are right again after [`Interface::history`] further decisions.
 #[derive(Clone, Debug)]
 pub struct Replay {
     history: Option<History>,
 }
 
 impl Replay {
-    /// Before the first row of an episode.
+    /// Creates the state before the first row of an episode.
     pub fn new() -> Self {
         Self { history: None }
     }
 
-    /// The observation of the row's window, [`Interface::observation_len`] values: what the policy was asked, if
-    /// it was. Then takes the row's decision into the history.
+    /// Returns the observation of the row's window, [`Interface::observation_len`] values, bit for
+    /// bit as the policy got it. Then adds the row's decision to the history.
     pub fn next(&mut self, interface: &Interface, row: &Row) -> Vec<f32> {
         let history = self
             .history

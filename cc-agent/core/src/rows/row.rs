@@ -6,52 +6,57 @@ use cc_ebpf::WindowRecord;
 
 use crate::reward::Terms;
 
-/// [`WindowRecord::mode`] of a window whose flow another congestion control runs: null in files.
+/// [`WindowRecord::mode`] in the rows of flows of other congestion controls; null in files.
 pub const NO_MODE: u32 = u32::MAX;
 
 /// One ended window of one flow, and the decision that answered it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// The flow's episode, unique over hosts and restarts. One environment throughout: a flow that a policy with
-    /// another one takes over begins a new episode.
+    /// Name of the flow's episode, unique over hosts and restarts. An episode has one interface: a
+    /// flow that a policy with another interface takes over begins a new episode.
     pub flow: u64,
-    /// 0, 1, 2 … of the episode's rows. A gap means rows that were lost on their way to the disk.
+    /// Number of the row in its episode, from 0. A gap means that rows were lost on their way to
+    /// the disk.
     pub sequence: u32,
-    /// The window, as the datapath sent it; times are `CLOCK_MONOTONIC`, see [`super::FileHeader::utc_ns`].
+    /// The window, as the datapath sent it. Its times are those of `CLOCK_MONOTONIC`;
+    /// [`super::FileHeader::utc_ns`] converts them.
     pub window: WindowRecord,
-    /// Window in bytes that the episode's history of decisions began with.
+    /// The cwnd in bytes that the episode's history of decisions began with.
     pub initial_cwnd_bytes: u64,
-    /// The decision that was made on this window; none where it was skipped, the answer was unusable, or the flow
-    /// closed first.
+    /// The decision on this window; `None` when the window was skipped, the answer was unusable, or
+    /// the flow closed first.
     pub decision: Option<Decided>,
-    /// What this very window is judged by, hence by what earlier decisions led to.
+    /// The terms of this window's reward. They are the outcome of earlier decisions.
     pub terms: Terms,
     /// The window's reward under the settings in the file's header.
     pub reward: f32,
-    /// The episode's last row, and the flow closed; never true where the recording merely stopped.
+    /// Whether this is the episode's last row because the flow closed. False when the recording
+    /// stopped.
     pub end: bool,
-    /// Local address and port, as [`super::Addresses`] has it.
+    /// Local address and port in the form of [`super::Addresses`]; `None` when absent.
     pub local: Option<Arc<str>>,
-    /// Remote address and port.
+    /// Remote address and port, in the same form.
     pub remote: Option<Arc<str>>,
-    /// Id of the socket's cgroup, 0 unknown.
+    /// Id of the socket's cgroup; 0 when unknown.
     pub cgroup: u64,
 }
 
-/// A decision. Of an observed flow: what its congestion control did, in terms of the action space.
+/// A decision on a window; for flows of other congestion controls, what these did in terms of the
+/// action space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decided {
-    /// Index into the header's action space; none where the policy sets windows rather than choosing actions.
+    /// Index into the header's action space; `None` when the policy sets the cwnd directly.
     pub action: Option<u8>,
-    /// The probability with which the policy chose that action; none for observed flows.
+    /// The probability with which the policy chose the action; `None` for flows of other congestion
+    /// controls.
     pub probability: Option<f32>,
-    /// The probabilities of all actions, in their order; none where the policy does not tell.
+    /// The probabilities of all actions, in their order; `None` when the policy gives none.
     pub probabilities: Option<Vec<f32>>,
-    /// The window in segments that the action was applied to.
+    /// The cwnd in segments that the action was applied to ([`crate::action::base_cwnd`]).
     pub base_cwnd: u32,
-    /// The window in segments that was decided.
+    /// The cwnd in segments that was decided.
     pub cwnd: u32,
-    /// From the window's nominal end, its start and the environment's `window_ms`, to the publication, ns; none for
-    /// observed flows.
+    /// Delay from the window's nominal end, its start plus the interface's `window_ms`, to the
+    /// publication, ns; `None` for flows of other congestion controls.
     pub delay_ns: Option<u64>,
 }

@@ -35,8 +35,8 @@ pub struct FlowView {
     pub queue_ms: f64,
     /// Loss rate of the last window: lost bytes over lost and acknowledged bytes.
     pub loss: f64,
-    /// The last action as the action space writes it, or `=N` for a cwnd that was set to N segments;
-    /// empty before the first.
+    /// The last action as the action space writes it, or `=N` for a cwnd that was set to N
+    /// segments; empty before the first.
     pub action: String,
     /// Delay from the end of the last window decided on to the decision's publication, ms.
     pub decision_delay_ms: f64,

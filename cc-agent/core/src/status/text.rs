@@ -93,7 +93,8 @@ impl fmt::Display for CanaryStatus {
         ] {
             write!(
                 f,
-                "\n  {arm:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
+                "\n  {arm:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, \
+                 {} timeouts a minute",
                 flows.flows,
                 flows.reward,
                 flows
@@ -218,7 +219,8 @@ mod tests {
         let text = snapshot.to_string();
         for part in [
             "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
-            "current   90 flows: reward -1.250 (standard error 0.031), 0.00 Mbit/s, delay 0.00 ms, loss 0.10 %",
+            "current   90 flows: reward -1.250 (standard error 0.031), 0.00 Mbit/s, delay 0.00 ms, \
+             loss 0.10 %",
             "candidate 9 flows: reward 0.000, 0.00 Mbit/s, delay 12.3 ms",
             "news        old.onnx was withdrawn",
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
@@ -226,7 +228,8 @@ mod tests {
             "270, 27.0 a second",
             "p50 0.31 ms, p99 1.25 ms, max 7.50 ms",
             "inference   none yet",
-            "recording   /var/lib/rlcc: 4000 rows, 2 files completed, 1.23 MB there, addresses hashed; no space",
+            "recording   /var/lib/rlcc: 4000 rows, 2 files completed, 1.23 MB there, addresses \
+             hashed; no space",
             "rows_lost_behind     5  Rows lost because the disk was behind.",
             "decisions_late      17  Decisions later than 20 ms",
         ] {

@@ -356,7 +356,7 @@ mod tests {
         let refused = [
             ("vegas", "this kernel has reno, cubic"),
             ("../cubic", "this kernel has reno, cubic"),
-            ("fixed:0", "at least 1 packet"),
+            ("fixed:0", "at least 1 segment"),
             ("a/b=x.onnx", "NAME=FILE.onnx"),
             ("mine=x.txt", "ends in .onnx"),
             ("mine=/nowhere/x.onnx", "/nowhere/x.onnx"),

@@ -1,7 +1,7 @@
 //! The directory of an evaluation: one file per run, the summary and a table.
 //!
-//! Every file is written under a temporary name and then renamed, so that an interrupted evaluation
-//! leaves complete files only, and a later one with the same settings continues from there.
+//! Every file is replaced durably ([`cc_core::durable`]), so that an interrupted evaluation leaves
+//! complete files only, and a later one with the same settings continues from there.
 
 use std::{
     fmt::{self, Write as _},
@@ -9,6 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cc_core::durable::replace_durably;
 use sha2::{Digest, Sha256};
 
 use super::scheme::{Control, Scheme, ServedPolicy};
@@ -262,9 +263,7 @@ fn write<T>(
     format: impl FnOnce(&T) -> serde_json::Result<Vec<u8>>,
 ) -> Result<(), StoreError> {
     let text = format(value).map_err(|error| failed("writing", file)(error.into()))?;
-    let draft = file.with_added_extension("part");
-    fs::write(&draft, text).map_err(failed("writing", &draft))?;
-    fs::rename(&draft, file).map_err(failed("writing", file))
+    replace_durably(file, &text).map_err(|error| failed(error.step, &error.path)(error.source))
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {

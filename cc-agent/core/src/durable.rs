@@ -10,7 +10,7 @@ use std::{
 /// Extension added to the name of the draft that is written next to the file it will replace.
 const DRAFT: &str = "new";
 
-/// A step of [`replace_durably`] that failed.
+/// A step of [`replace_durably`] or [`flush_directory_of`] that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step} {}: {source}", path.display())]
 pub struct ReplaceError {
@@ -53,10 +53,24 @@ pub fn replace_durably(path: &Path, bytes: &[u8]) -> Result<(), ReplaceError> {
             // The error that is returned says why; a draft that stays is overwritten next time.
             let _ = fs::remove_file(&draft);
         })?;
+    flush_directory_of(path)
+}
+
+/// Flushes the directory that holds `path`, so that files created, renamed or removed in it stay so
+/// after power loss.
+///
+/// # Errors
+///
+/// Returns an error when the directory cannot be opened or flushed.
+pub fn flush_directory_of(path: &Path) -> Result<(), ReplaceError> {
     let directory = directory_of(path);
     File::open(directory)
         .and_then(|directory| directory.sync_all())
-        .map_err(failed("flushing", directory))
+        .map_err(|source| ReplaceError {
+            step: "flushing",
+            path: directory.to_owned(),
+            source,
+        })
 }
 
 fn write_and_flush(path: &Path, bytes: &[u8]) -> io::Result<()> {
