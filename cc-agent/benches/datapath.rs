@@ -1,8 +1,8 @@
-//! What the datapath costs: throughput beside cubic on a cable without a limit, and the time of an ACK
-//! in BPF.
+//! The cost of the datapath: throughput compared with cubic on a path without a rate limit, and the
+//! time per ACK in BPF.
 //!
-//! Both run on the live kernel, as root. `rlcc` has a fixed window larger than it needs, so that only
-//! its cost differs from cubic's. The runs alternate, and the figures are medians.
+//! Both run on the live kernel and need root. `rlcc` has a fixed cwnd larger than it needs, so that
+//! it differs from cubic by its cost only. The two take turns, and the figures are medians.
 
 use std::{thread, time::Duration};
 
@@ -48,7 +48,7 @@ fn main() -> anyhow::Result<()> {
         median(&ours) / median(&cubics),
     );
 
-    // The program's own time includes what the kernel takes to measure it, some 40 ns.
+    // The time per ACK includes the kernel's measurement itself, some 40 ns.
     let window = ns_per_ack(&path, &name);
     report.show("ns_per_ack_window", window);
     drop(serving);
@@ -61,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// Goodput of one flow.
+/// Measures the goodput of one flow in Gbit/s.
 fn gbits(path: &Path, congestion_control: &str) -> f64 {
     let sink = Sink::listen(&path.receiver, AfterEnd::Close);
     let to = sink.at(path.receiver4());
@@ -72,7 +72,7 @@ fn gbits(path: &Path, congestion_control: &str) -> f64 {
     (sink.received() - before) as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9
 }
 
-/// Median time of `cong_control` in BPF.
+/// Measures the median time of the program `cong_control` per ACK, ns.
 fn ns_per_ack(path: &Path, name: &str) -> f64 {
     let times: Vec<f64> = (0..ROUNDS)
         .map(|_| {

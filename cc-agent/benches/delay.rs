@@ -1,8 +1,8 @@
-//! Nothing waits for the agent: bytes delivered, and time of an ACK in BPF, while every inference
+//! Nothing waits for the agent: bytes delivered, and the time per ACK in BPF, while every inference
 //! takes longer and longer.
 //!
-//! A flow with a fixed window on a 100 Mbit/s path. Agents that need 0, 25, 50 and 200 ms more for
-//! each inference take turns, and the figures are medians.
+//! One flow has a fixed cwnd on a path of 100 Mbit/s. Agents whose inferences take an additional 0,
+//! 25, 50 and 200 ms take turns, and the figures are medians.
 
 use std::{thread, time::Duration};
 

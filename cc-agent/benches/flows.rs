@@ -1,5 +1,5 @@
-//! Many flows at once: how soon their windows are answered, and what becomes of those that find no
-//! slot.
+//! Many flows at once: how soon their windows are answered, and whether flows without a slot are
+//! served by the fallback.
 
 use std::{thread, time::Duration};
 
@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// 1,000 flows under the default policy.
+/// Measures decisions for 1,000 flows under the default policy.
 fn answers(path: &Path, report: &mut Report) {
     let name = cc_lab::unique_name();
     let agent = Agent::start(env!("CARGO_BIN_EXE_cc-agent"), &name, &[]);
@@ -62,7 +62,7 @@ fn answers(path: &Path, report: &mut Report) {
     println!("{after}");
 }
 
-/// More flows than slots: the surplus runs without.
+/// Connects more flows than there are slots, and counts those with and without one.
 fn exhaustion(path: &Path, report: &mut Report) {
     let name = cc_lab::unique_name();
     let slots = SLOTS.to_string();

@@ -1,8 +1,8 @@
-//! Decisions a second on one core, for a network of the paper's size and for a small one, by the
-//! number of flows decided at once.
+//! Decisions per second on one core, for a network of the paper's size and for a small one, by
+//! batch size (flows decided at once).
 //!
-//! Prints a table; where the environment variable `BENCH_JSON` names a file, writes the figures to
-//! it as well. The networks have random weights: how long one takes does not depend on them.
+//! Prints a table and, where the environment variable `BENCH_JSON` names a file, writes the figures
+//! to it. The networks have random parameters, which do not affect the time.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -10,17 +10,19 @@ use std::time::{Duration, Instant};
 
 use cc_core::interface::Interface;
 use cc_core::policy::export::ActorCritic;
-use cc_core::policy::{Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, Serving, State};
+use cc_core::policy::{
+    ActionSelection, Choice, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, State,
+};
 use cc_lab::{Report, median};
 
-/// How many flows are decided at once.
+/// Batch sizes: the numbers of flows decided at once.
 const BATCHES: [usize; 4] = [1, 8, 64, 256];
 
-/// Each figure is the median of this many repetitions, interleaved so that a disturbance of the
-/// machine meets all figures alike.
+/// Number of repetitions, of which each figure is the median. They are interleaved, so that a
+/// disturbance of the machine affects all figures alike.
 const REPETITIONS: usize = 15;
 
-/// How long one repetition of one figure takes.
+/// Duration of one repetition of one figure.
 const REPETITION: Duration = Duration::from_millis(200);
 
 fn main() -> anyhow::Result<()> {
@@ -59,7 +61,7 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// A network of this size in the default environment, with random weights.
+/// Returns a policy with hidden layers and an LSTM state of these sizes, with random parameters.
 fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy> {
     let meta = PolicyMeta {
         name: name.to_owned(),
@@ -73,12 +75,13 @@ fn load(name: &str, hidden: &[usize], state: usize) -> anyhow::Result<OnnxPolicy
     let file = ActorCritic::random(&meta, 1).export(&meta, "Random weights, for measurement only.");
     Ok(OnnxPolicy::from_bytes(
         &file,
-        Some(Serving::Softmax { temperature: 1.0 }),
+        Some(ActionSelection::Softmax { temperature: 1.0 }),
         1,
     )?)
 }
 
-/// The mean time of a call that decides for `batch` flows, their memories carried along.
+/// Measures the mean time in s of a call that decides for `batch` flows, whose recurrent states are
+/// carried along.
 fn seconds_a_call(policy: &mut OnnxPolicy, batch: usize) -> anyhow::Result<f64> {
     let observation = vec![0.5; policy.interface().observation_len()];
     let query = Query {

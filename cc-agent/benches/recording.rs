@@ -1,5 +1,7 @@
-//! What recording costs: processor time and decision delay of an agent that records, beside one that does not, and the
-//! bytes of a decision. Both run at the same time, each on a path of its own, and change places every round.
+//! The cost of recording: processor time and decision delay of an agent that records, compared with
+//! one that does not, and the bytes per decision.
+//!
+//! Both run at the same time, each on a path of its own, and swap paths every round.
 
 use std::{thread, time::Duration};
 
@@ -89,10 +91,10 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// An agent with its crowd.
+/// An agent and the flows that it serves.
 struct Served {
     agent: Agent,
-    /// Processor time that its start took, s.
+    /// Processor time until it began to serve, s.
     start_cpu_s: f64,
     crowd: Crowd,
     _sink: Sink,
@@ -115,8 +117,11 @@ impl Served {
         }
     }
 
-    /// What it says when all flows have closed; and its processor time without its start, µs a window. That is known
-    /// when it has ended, its recording complete: to ask it until then would cost it more than to record does.
+    /// Closes all flows and ends the agent. Returns its last status, and its processor time per
+    /// window without its start, µs.
+    ///
+    /// The time is known when the process has ended with its recording complete. Asking the agent
+    /// for its status until then would cost more than recording does.
     fn end(mut self) -> (Snapshot, f64) {
         drop(self.crowd);
         let status = cc_lab::eventually("all flows closed", || {
@@ -130,7 +135,7 @@ impl Served {
     }
 }
 
-/// Processor time of all children that have ended, µs.
+/// Returns the processor time of all child processes that have ended, µs.
 fn ended_children_us() -> f64 {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("always there");
     (usage.user_time() + usage.system_time()).num_microseconds() as f64

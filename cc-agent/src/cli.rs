@@ -189,7 +189,7 @@ fn reload(file: &Path, canary: Option<f64>, agent: &AgentOptions) -> anyhow::Res
         .canonicalize()
         .with_context(|| format!("{}", file.display()))?;
     let command = match canary {
-        Some(percent) => status::Command::Try { file, percent },
+        Some(percent) => status::Command::StartCanary { file, percent },
         None => status::Command::Reload { file },
     };
     send(agent, command)

@@ -3,10 +3,10 @@
 
 use crate::recording_setup::RecordingSession;
 use cc_core::{
-    agent::Served,
+    ServedPolicy,
     canary::GuardRails,
     interface::Interface,
-    policy::{Policy, PolicyError, PolicySpec, Serving, Summary},
+    policy::{ActionSelection, Policy, PolicyError, PolicySpec, Summary},
 };
 
 /// A policy, ready to decide.
@@ -38,7 +38,7 @@ pub struct PolicyLoader {
     /// The interface of policies that have no file; a file brings its own.
     pub interface: Interface,
     /// How a file's actions are selected; `None` leaves it to the file.
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
     /// Seed of the random numbers by which actions are sampled.
     pub seed: u64,
 }
@@ -143,7 +143,7 @@ impl PolicyLoader {
 impl LoadedPolicy {
     /// The policy as the agent's core refers to it. The header for its rows is made where the agent
     /// records, which `session` says.
-    pub fn served(&self, session: Option<&RecordingSession>) -> Served {
+    pub fn served(&self, session: Option<&RecordingSession>) -> ServedPolicy {
         let interface = self.policy.interface().clone();
         let metadata = self.policy.file().map(|file| file.meta.clone());
         let header = session.map(|session| {
@@ -151,7 +151,7 @@ impl LoadedPolicy {
                 .header(interface.clone(), &self.name, metadata)
                 .into()
         });
-        Served { interface, header }
+        ServedPolicy { interface, header }
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use cc_core::{
     agent::Batch,
-    canary::Side,
+    canary::Arm,
     policy::{Choice, Policy},
 };
 
@@ -42,7 +42,7 @@ pub(crate) enum Order {
     /// Answer these queries with the policy of the batch's arm.
     Decide(Batch),
     /// Use this policy for an arm from now on.
-    Install(Side, Box<dyn Policy>),
+    Install(Arm, Box<dyn Policy>),
     /// The candidate becomes the incumbent.
     Promote,
     /// Drop the candidate.
@@ -153,8 +153,8 @@ impl Policies {
     fn carry_out(&mut self, order: Order) -> Option<Answer> {
         match order {
             Order::Decide(batch) => return Some(self.decide(batch)),
-            Order::Install(Side::Current, policy) => self.incumbent = policy,
-            Order::Install(Side::Candidate, policy) => self.candidate = Some(policy),
+            Order::Install(Arm::Incumbent, policy) => self.incumbent = policy,
+            Order::Install(Arm::Candidate, policy) => self.candidate = Some(policy),
             Order::Promote => {
                 if let Some(candidate) = self.candidate.take() {
                     self.incumbent = candidate;
@@ -167,8 +167,8 @@ impl Policies {
 
     fn decide(&mut self, mut batch: Batch) -> Answer {
         let start = Instant::now();
-        let policy = match (batch.side(), &mut self.candidate) {
-            (Side::Candidate, Some(candidate)) => candidate,
+        let policy = match (batch.arm(), &mut self.candidate) {
+            (Arm::Candidate, Some(candidate)) => candidate,
             _ => &mut self.incumbent,
         };
         let choices = policy.decide(&mut batch.queries);
@@ -196,8 +196,8 @@ mod tests {
 
     /// Asks for one decision per arm and returns the cwnds.
     fn decided(policies: &mut Policies) -> [u32; 2] {
-        [Side::Current, Side::Candidate].map(|side| {
-            let answer = policies.carry_out(Order::Decide(batch(side)));
+        [Arm::Incumbent, Arm::Candidate].map(|arm| {
+            let answer = policies.carry_out(Order::Decide(batch(arm)));
             match answer.expect("a batch has an answer").choices[..] {
                 [Choice::Cwnd(cwnd)] => cwnd,
                 ref choices => panic!("{choices:?}"),
@@ -217,7 +217,7 @@ mod tests {
     fn each_arm_has_its_policy() {
         let mut policies = policies();
         assert_eq!(decided(&mut policies), [10, 10], "there is no candidate");
-        let install = Order::Install(Side::Candidate, fixed(20));
+        let install = Order::Install(Arm::Candidate, fixed(20));
         assert!(policies.carry_out(install).is_none());
         assert_eq!(decided(&mut policies), [10, 20]);
         assert!(policies.carry_out(Order::Promote).is_none());
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_withdrawn_candidate_leaves_its_flows_to_the_incumbent() {
         let mut policies = policies();
-        policies.carry_out(Order::Install(Side::Candidate, fixed(20)));
+        policies.carry_out(Order::Install(Arm::Candidate, fixed(20)));
         policies.carry_out(Order::Withdraw);
         assert_eq!(decided(&mut policies), [10, 10]);
         policies.carry_out(Order::Promote);
@@ -237,9 +237,9 @@ mod tests {
     #[tokio::test]
     async fn a_batch_is_answered_by_the_policy_of_its_time() {
         let mut inference = Inference::start(fixed(10), Duration::ZERO, LIMIT);
-        inference.ask(batch(Side::Current));
-        inference.order(Order::Install(Side::Current, fixed(20)));
-        inference.ask(batch(Side::Current));
+        inference.ask(batch(Arm::Incumbent));
+        inference.order(Order::Install(Arm::Incumbent, fixed(20)));
+        inference.ask(batch(Arm::Incumbent));
         for cwnd in [10, 20] {
             let answer = timeout(DEADLINE, inference.answers.recv()).await;
             let answer = answer.expect("in time").expect("the thread runs");
@@ -256,7 +256,7 @@ mod tests {
         assert!(inference.is_idle());
         inference.ask(Batch::default());
         assert!(inference.is_idle(), "nothing was asked");
-        inference.ask(batch(Side::Current));
+        inference.ask(batch(Arm::Incumbent));
         advance(LIMIT).await;
         assert!(!inference.is_idle() && !inference.hangs(), "just in time");
         advance(Duration::from_millis(1)).await;

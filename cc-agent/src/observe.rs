@@ -22,7 +22,7 @@ use crate::{
     settings::Settings,
     shutdown::Shutdown,
 };
-use cc_core::observed::{Observed, Share};
+use cc_core::foreign::{CongestionControlReport, ForeignFlows};
 use cc_recording::Recorder;
 
 /// Records taken at once, at most.
@@ -97,7 +97,7 @@ impl ObserveOptions {
 /// A running observer: its programs, the flows that it has seen, and their recording.
 struct Observation {
     observer: Observer,
-    observed: Observed,
+    flows: ForeignFlows,
     recorder: Option<Recorder>,
     /// Flows without a slot, records lost and ACKs missed, as of the last warning.
     warned: [u64; 3],
@@ -114,13 +114,13 @@ impl Observation {
             selection,
             source: None,
         };
-        let mut observed = Observed::new(interface.clone(), options.slots as usize);
+        let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
         if let Some(recording) = settings.recording {
             let session = RecordingSession::begin(recording.addresses.clone());
             recorder = Some(session.start_recorder(recording.limits)?);
             let header = session.header(interface, "observed", None);
-            observed.record(header, session.episodes(), recording.addresses);
+            flows.start_recording(header, session.episodes(), recording.addresses);
         }
         let observer = Observer::attach(&options)?;
         let how = match observer.source() {
@@ -133,7 +133,7 @@ impl Observation {
         info!("observing up to {} flows, {how}", options.slots);
         Ok(Self {
             observer,
-            observed,
+            flows,
             recorder,
             warned: [0; 3],
         })
@@ -147,7 +147,7 @@ impl Observation {
         loop {
             self.close_silent_windows();
             self.record();
-            let silence = self.observed.silence_due_ns().map(|due_ns| {
+            let silence = self.flows.silence_due_ns().map(|due_ns| {
                 let left = due_ns.saturating_sub(clock::now_ns());
                 Instant::now() + Duration::from_nanos(left)
             });
@@ -171,7 +171,7 @@ impl Observation {
     fn end(mut self) {
         while self.take_records() > 0 {}
         info!("{}", self.summary());
-        self.observed.stop_recording();
+        self.flows.stop_recording();
         self.record();
         if let Err(error) = self.warn_of_losses() {
             warn!("{error}");
@@ -186,7 +186,7 @@ impl Observation {
             match Record::decode(bytes) {
                 Ok(record) => {
                     let observer = &self.observer;
-                    self.observed.on_record(&record, |slot| observer.flow(slot));
+                    self.flows.on_record(&record, |slot| observer.flow(slot));
                 }
                 Err(error) => warn!("the observer sent {error}"),
             }
@@ -197,33 +197,28 @@ impl Observation {
     /// Closes the windows of flows that have fallen silent.
     fn close_silent_windows(&mut self) {
         let now_ns = clock::now_ns();
-        while let Some(id) = self.observed.next_silence(now_ns) {
-            if let Some(flow) = self.observer.flow(id.slot)
-                && flow.generation == id.generation
-            {
-                self.observed.on_silence(now_ns, &flow);
-            }
-        }
+        let observer = &self.observer;
+        self.flows.close_silent(now_ns, |slot| observer.flow(slot));
     }
 
     /// Hands finished rows to the recorder.
     fn record(&mut self) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.write(self.observed.take_rows());
+            recorder.write(self.flows.take_rows());
         }
     }
 
     /// The flows of each congestion control and the counts so far, in a line.
     fn summary(&self) -> String {
-        let counts = self.observed.counts();
-        let mut text = format!("{} flows", self.observed.live());
-        for (index, share) in self.observed.shares().iter().enumerate() {
-            let Share {
+        let counts = self.flows.counts();
+        let mut text = format!("{} flows", self.flows.live());
+        for (index, report) in self.flows.reports().iter().enumerate() {
+            let CongestionControlReport {
                 congestion_control,
                 flows,
                 rate_mbps,
                 srtt_ms,
-            } = share;
+            } = report;
             let separator = if index == 0 { ": " } else { "; " };
             text.push_str(&format!(
                 "{separator}{flows} {congestion_control}, {rate_mbps:.1} Mbit/s, {srtt_ms:.1} ms"

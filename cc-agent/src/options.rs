@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use crate::settings::SettingsError;
 use cc_core::{
     action::ActionSpace,
-    policy::{PolicySpec, Serving},
+    policy::{ActionSelection, PolicySpec},
 };
 
 /// Options of `cc-agent run`. Each is also a key of the file that `--config` names, with `_` for
@@ -31,7 +31,7 @@ pub struct RunOptions {
     /// `softmax:T` at temperature T [default: as the file says].
     #[arg(long, value_name = "HOW")]
     #[serde(deserialize_with = "from_text")]
-    pub serving: Option<Serving>,
+    pub serving: Option<ActionSelection>,
 
     /// Seed of all random numbers [default: 0].
     #[arg(long, value_name = "N")]

@@ -220,10 +220,10 @@ impl<D: DatapathIo> EventLoop<D> {
             Command::Reload { file } => {
                 return self.load(PolicySpec::Onnx(file), Purpose::Replace, reply);
             }
-            Command::Try { file, percent } if (0.0..=100.0).contains(&percent) => {
+            Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
                 return self.load(PolicySpec::Onnx(file), Purpose::Canary { percent }, reply);
             }
-            Command::Try { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
+            Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
             Command::Promote => self.service.promote(),
             Command::Withdraw => self.service.withdraw("by command"),
         };
@@ -273,7 +273,7 @@ impl<D: DatapathIo> EventLoop<D> {
                 service.incumbent_text()
             )),
             (Ok(loaded), Purpose::Replace) => service.replace(loaded),
-            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.begin_canary(loaded, percent)),
+            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.start_canary(loaded, percent)),
         };
         self.announce(outcome, load.reply);
     }

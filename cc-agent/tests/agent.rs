@@ -1,19 +1,16 @@
-//! The agent's binary on the running kernel, from outside: TCP connections between network
-//! namespaces, their TCP_INFO, and what the agent says of itself.
+//! The agent's binary on the running kernel, seen from outside: TCP connections between network
+//! namespaces, their TCP_INFO, and the agent's status and log.
 //!
-//! Where two schemes are compared, each has a path of its own and both run at the same time, so that
-//! a busy machine slows both. Otherwise nothing depends on the machine's speed: things happen
-//! eventually or never.
+//! Where two congestion controls are compared, each has a path of its own and both run at the same
+//! time, so that a busy machine slows both; samples are taken by bytes delivered, not by time. All
+//! other assertions are about things that happen eventually or never, at any speed.
 
 use std::{
     collections::{BTreeMap, HashSet},
     fs, io,
-    net::SocketAddr,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::PathBuf,
     process::{Command, ExitCode, ExitStatus, Stdio},
-    thread,
-    time::Duration,
 };
 
 use cc_agent::kernel::datapath::registered;
@@ -22,10 +19,10 @@ use cc_core::{
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
     status::Snapshot,
 };
-use cc_ebpf::Counter;
+use cc_ebpf::{Counter, Mode};
 use cc_lab::{
-    AfterEnd, Agent, Bottleneck, Cgroup, Crowd, Flow, Footprint, Namespace, Path, Sink, eventually,
-    is_unique_name, unique_name,
+    Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, eventually, is_unique_name,
+    median, unique_name,
 };
 use nix::{
     mount::{MsFlags, mount},
@@ -37,92 +34,46 @@ use tempfile::TempDir;
 use tract_onnx::pb::{ModelProto, tensor_proto::DataLocation};
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "the_kernel_shows_the_window_decided",
-            the_kernel_shows_the_window_decided,
-        ),
-        (
-            "the_heuristic_keeps_the_queue_short",
-            the_heuristic_keeps_the_queue_short,
-        ),
-        (
-            "the_default_policy_fills_the_link",
-            the_default_policy_fills_the_link,
-        ),
-        ("a_killed_agent_is_succeeded", a_killed_agent_is_succeeded),
-        (
-            "without_an_agent_flows_do_as_well_as_reno",
-            without_an_agent_flows_do_as_well_as_reno,
-        ),
-        (
-            "a_stopped_agent_takes_its_flows_back",
-            a_stopped_agent_takes_its_flows_back,
-        ),
-        ("an_end_leaves_nothing", an_end_leaves_nothing),
-        (
-            "it_can_be_the_default_for_a_while",
-            it_can_be_the_default_for_a_while,
-        ),
-        ("a_cgroup_can_use_it", a_cgroup_can_use_it),
-        (
-            "slow_inference_costs_no_throughput",
-            slow_inference_costs_no_throughput,
-        ),
-        (
-            "bad_input_is_refused_and_disturbs_nobody",
-            bad_input_is_refused_and_disturbs_nobody,
-        ),
-        (
-            "an_answer_that_is_no_number_changes_nothing",
-            an_answer_that_is_no_number_changes_nothing,
-        ),
-        (
-            "a_policy_is_reloaded_under_its_flows",
-            a_policy_is_reloaded_under_its_flows,
-        ),
-        (
-            "a_candidate_has_its_share_until_it_is_promoted",
-            a_candidate_has_its_share_until_it_is_promoted,
-        ),
-        (
-            "a_candidate_that_fails_is_withdrawn_by_itself",
-            a_candidate_that_fails_is_withdrawn_by_itself,
-        ),
-        (
-            "a_candidate_whose_flows_wait_longer_is_withdrawn",
-            a_candidate_whose_flows_wait_longer_is_withdrawn,
-        ),
-        ("many_flows_are_answered", many_flows_are_answered),
-        (
-            "flows_beyond_the_slots_transfer_too",
-            flows_beyond_the_slots_transfer_too,
-        ),
+    cc_lab::run(cc_lab::trials![
+        the_kernel_shows_the_cwnd_decided,
+        the_heuristic_keeps_the_queue_short,
+        the_default_policy_fills_the_link,
+        the_next_agent_adopts_the_flows_of_a_killed_one,
+        without_an_agent_flows_do_as_well_as_reno,
+        a_stopped_agent_resumes_its_flows_when_it_continues,
+        an_agent_that_ends_leaves_nothing_behind,
+        it_is_the_default_congestion_control_while_it_runs,
+        a_cgroup_can_use_it,
+        slow_inference_costs_no_throughput,
+        bad_input_is_refused_while_another_agent_serves_on,
+        an_answer_that_is_not_finite_changes_nothing,
+        a_policy_is_reloaded_while_its_flows_go_on,
+        a_candidate_gets_its_share_of_flows_until_it_is_promoted,
+        a_candidate_with_invalid_answers_is_withdrawn,
+        a_candidate_with_more_queueing_delay_is_withdrawn,
+        two_hundred_flows_are_answered,
+        flows_beyond_the_slots_transfer_too,
     ])
 }
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 
-/// A queue that the fixed windows of these tests do not fill.
+/// A queue that the fixed cwnds of these tests do not fill.
 const ROOMY: Bottleneck = Bottleneck {
     rate_mbit: 20,
     queue_bytes: 1_000_000,
 };
 
-/// A path with a sink behind it, and the name of the congestion control to come.
+/// A network, and the name of the congestion control to come.
 struct Bench {
-    // The sink goes before the path does.
-    sink: Sink,
-    path: Path,
+    network: Network,
     name: String,
 }
 
 impl Bench {
     fn new(bottleneck: Bottleneck) -> Self {
-        let path = Path::through(bottleneck);
         Self {
-            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
-            path,
+            network: Network::through(bottleneck),
             name: unique_name(),
         }
     }
@@ -131,24 +82,20 @@ impl Bench {
         Agent::start(BINARY, &self.name, arguments)
     }
 
-    fn address(&self) -> SocketAddr {
-        self.sink.at(self.path.receiver4())
-    }
-
     fn connect(&self) -> Flow {
         self.connect_by(&self.name)
     }
 
     fn connect_by(&self, congestion_control: &str) -> Flow {
-        Flow::connect(&self.path.sender, self.address(), congestion_control)
+        self.network.connect(congestion_control)
     }
 
     fn connect_without_choice(&self) -> Flow {
-        Flow::connect_without_choice(&self.path.sender, self.address())
+        Flow::connect_without_choice(&self.network.path.sender, self.network.address())
     }
 }
 
-/// What two benches deliver side by side, from the start on.
+/// Compares what two benches have delivered side by side since the start.
 struct Race<'a> {
     benches: [&'a Bench; 2],
     start: [u64; 2],
@@ -159,39 +106,53 @@ impl<'a> Race<'a> {
         let benches = [first, second];
         Self {
             benches,
-            start: benches.map(|bench| bench.sink.received()),
+            start: benches.map(|bench| bench.network.sink.received()),
         }
     }
 
-    /// Waits until the second bench has delivered so many bytes and the ratio of the first's to them is accepted. Of
-    /// all since the start: a busy machine holds up now the one, now the other, and that evens out.
+    /// Waits until the second bench has delivered at least that many bytes and `accept` accepts the
+    /// ratio of the first's bytes to them. All bytes since the start count, so that a busy machine,
+    /// which delays now one bench and now the other, evens out.
     fn reach(&self, what: &str, bytes: u64, accept: impl Fn(f64) -> bool) {
         eventually(what, || {
-            let latest = [0, 1].map(|i| self.benches[i].sink.received() - self.start[i]);
+            let latest = [0, 1].map(|i| self.benches[i].network.sink.received() - self.start[i]);
             let ratio = latest[0] as f64 / latest[1].max(1) as f64;
             (latest[1] >= bytes && accept(ratio)).then_some(())
         });
     }
 }
 
-/// Waits until a decision of the agent has set the flow's window. The window alone does not tell:
-/// slow start passes through any.
+/// Returns the median srtts of two flows that send side by side, µs: of 50 samples, one for each
+/// 50 kB that the second flow delivers.
+fn median_srtts(flows: [&Flow; 2]) -> [f64; 2] {
+    let mut srtts = [Vec::new(), Vec::new()];
+    for _ in 0..50 {
+        flows[1].advance(50_000);
+        for (flow, srtts) in flows.iter().zip(&mut srtts) {
+            srtts.push(f64::from(flow.info().rtt));
+        }
+    }
+    srtts.map(|srtts| median(&srtts))
+}
+
+/// Waits until a decision of the agent has set the flow's cwnd. The cwnd alone does not show that:
+/// slow start passes through any value.
 fn wait_for_decision(agent: &Agent, flow: &Flow, cwnd: u32) {
     let decided = |status: &Snapshot| {
         let view = status.flows.iter().find(|view| view.local == flow.local());
-        view.is_some_and(|view| (view.mode.as_str(), view.cwnd) == ("decided", cwnd))
+        view.is_some_and(|view| (view.mode, view.cwnd) == (Mode::Decided, cwnd))
     };
     wait_for_status(
         agent,
-        &format!("the window was decided to be {cwnd}"),
+        &format!("the cwnd was decided to be {cwnd}"),
         decided,
     );
     assert_eq!(flow.info().snd_cwnd, cwnd);
 }
 
-/// Waits until the flow grows its window itself, as Reno does, from where it was decided.
+/// Waits until the flow's cwnd grows beyond the one decided, as Reno lets it without an agent.
 fn wait_for_growth(flow: &Flow, beyond: u32) {
-    eventually("the window grew without an agent", || {
+    eventually("the cwnd grew without an agent", || {
         (flow.info().snd_cwnd > beyond).then_some(())
     });
 }
@@ -201,12 +162,11 @@ fn wait_for_status(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool
 }
 
 fn count(status: &Snapshot, counter: Counter) -> u64 {
-    // The very first snapshot, made before the datapath is read, has none: wait for something first.
     let count = status.datapath.get(counter.name());
     *count.unwrap_or_else(|| panic!("no {} in {status:?}", counter.name()))
 }
 
-fn the_kernel_shows_the_window_decided() {
+fn the_kernel_shows_the_cwnd_decided() {
     let bench = Bench::new(ROOMY);
     for cwnd in [4, 40, 200] {
         let agent = bench.agent(&["--policy", &format!("fixed:{cwnd}")]);
@@ -215,14 +175,14 @@ fn the_kernel_shows_the_window_decided() {
         flow.advance(100_000);
         assert_eq!(flow.info().snd_cwnd, cwnd);
 
-        let shown = ss(&bench.path.sender, &flow);
+        let shown = ss(&bench.network.path.sender, &flow);
         let words: Vec<&str> = shown.split_whitespace().collect();
         assert!(words.contains(&bench.name.as_str()), "{shown}");
         assert!(words.contains(&format!("cwnd:{cwnd}").as_str()), "{shown}");
     }
 }
 
-/// What `ss` prints about a flow.
+/// Returns what `ss -ti` prints about a flow.
 fn ss(namespace: &Namespace, flow: &Flow) -> String {
     let mut command = Command::new("ss");
     let port = format!("sport = :{}", flow.port());
@@ -231,13 +191,14 @@ fn ss(namespace: &Namespace, flow: &Flow) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A queue of 200 ms.
+/// A queue that takes 200 ms to drain.
 const DEEP: Bottleneck = Bottleneck {
     rate_mbit: 20,
     queue_bytes: 500_000,
 };
 
-/// The whole loop, from ACK to window and back, under a rule whose answers are known. Beside cubic.
+/// The whole loop from ACKs to cwnd and back, under a rule whose answers are known, side by side
+/// with cubic on a path of its own.
 fn the_heuristic_keeps_the_queue_short() {
     let (ours, theirs) = (Bench::new(DEEP), Bench::new(DEEP));
     let agent = ours.agent(&["--policy", "heuristic"]);
@@ -249,29 +210,22 @@ fn the_heuristic_keeps_the_queue_short() {
         status.agent.decisions >= 10
     });
     let race = Race::start(&ours, &theirs);
-    eventually("cubic filled half of the queue", || {
-        (cubic.info().rtt > 100_000).then_some(())
-    });
-    let mut rtts = Vec::new();
-    for _ in 0..50 {
-        thread::sleep(Duration::from_millis(20));
-        rtts.push((rlcc.info().rtt, cubic.info().rtt));
-    }
-    let below = rtts.iter().filter(|(rlcc, cubic)| 2 * rlcc < *cubic);
-    assert!(below.count() > 40, "smoothed RTTs in us: {rtts:?}");
+    wait_for_half_a_queue(&cubic);
+    let [srtt, cubic_srtt] = median_srtts([&rlcc, &cubic]);
+    assert!(2.0 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
     race.reach("as much as cubic", 0, |ratio| ratio > 0.8);
 
-    // Faster, and the window is too small to fill the link; slower, and the queue is too long.
+    // On a faster link the cwnd is too small to fill it; on a slower one the queue is too long.
     let settled = rlcc.info().snd_cwnd;
-    ours.path.reshape(Bottleneck {
+    ours.network.path.reshape(Bottleneck {
         rate_mbit: 80,
         ..DEEP
     });
-    let faster = eventually("the window grew with the rate", || {
+    let faster = eventually("the cwnd grew with the rate", || {
         Some(rlcc.info().snd_cwnd).filter(|&cwnd| cwnd >= 2 * settled)
     });
-    ours.path.reshape(DEEP);
-    eventually("the window shrank with the rate", || {
+    ours.network.path.reshape(DEEP);
+    eventually("the cwnd shrank with the rate", || {
         let info = rlcc.info();
         (2 * info.snd_cwnd < 3 * settled && info.snd_cwnd < faster && info.rtt < 50_000)
             .then_some(())
@@ -281,12 +235,13 @@ fn the_heuristic_keeps_the_queue_short() {
     assert_eq!(status.agent.answers_invalid, 0);
 }
 
-/// Beside cubic. Only that it is at work: what a trained policy is worth is for evaluations to say, on links such
-/// as it was trained for; this path has no propagation delay.
+/// The default policy delivers as much as cubic without filling the queue. How good a trained
+/// policy is, evaluations show, on links like those of its training; this path has no propagation
+/// delay.
 fn the_default_policy_fills_the_link() {
     let (ours, theirs) = (Bench::new(DEEP), Bench::new(DEEP));
     let agent = ours.agent(&[]);
-    let _flows = (
+    let (rlcc, cubic) = (
         ours.connect().sending(),
         theirs.connect_by("cubic").sending(),
     );
@@ -295,14 +250,24 @@ fn the_default_policy_fills_the_link() {
     });
     let race = Race::start(&ours, &theirs);
     race.reach("as much as cubic", 8_000_000, |ratio| ratio > 0.8);
+    wait_for_half_a_queue(&cubic);
+    let [srtt, cubic_srtt] = median_srtts([&rlcc, &cubic]);
+    eprintln!("SRTT {srtt} {cubic_srtt}");
+    assert!(1.5 * srtt < cubic_srtt, "srtts {srtt} and {cubic_srtt} us");
     let status = agent.status();
     assert!(status.policy.starts_with("default: "), "{status}");
-    assert_eq!(status.flows[0].mode, "decided");
+    assert_eq!(status.flows[0].mode, Mode::Decided);
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
     assert_eq!(status.agent.answers_invalid, 0);
 }
 
-fn a_killed_agent_is_succeeded() {
+fn wait_for_half_a_queue(cubic: &Flow) {
+    eventually("cubic filled half of the queue", || {
+        (cubic.info().rtt > 100_000).then_some(())
+    });
+}
+
+fn the_next_agent_adopts_the_flows_of_a_killed_one() {
     let bench = Bench::new(ROOMY);
     let mut first = bench.agent(&["--policy", "fixed:40"]);
     let flow = bench.connect().sending();
@@ -338,7 +303,7 @@ fn a_killed_agent_is_succeeded() {
 }
 
 fn without_an_agent_flows_do_as_well_as_reno() {
-    // Small enough that both lose packets many times.
+    // The queue is small enough that both lose packets many times.
     const TIGHT: Bottleneck = Bottleneck {
         rate_mbit: 20,
         queue_bytes: 60_000,
@@ -358,7 +323,7 @@ fn without_an_agent_flows_do_as_well_as_reno() {
     assert!(flow.info().total_retrans > losses, "it never overflowed");
 }
 
-fn a_stopped_agent_takes_its_flows_back() {
+fn a_stopped_agent_resumes_its_flows_when_it_continues() {
     let bench = Bench::new(ROOMY);
     let agent = bench.agent(&["--policy", "fixed:40"]);
     let flow = bench.connect().sending();
@@ -378,7 +343,7 @@ fn a_stopped_agent_takes_its_flows_back() {
     assert_eq!(status.live_flows, 1);
 }
 
-fn an_end_leaves_nothing() {
+fn an_agent_that_ends_leaves_nothing_behind() {
     let bench = Bench::new(ROOMY);
     let signalled = |signal| {
         let mut agent = bench.agent(&["--policy", "fixed:20"]);
@@ -397,7 +362,7 @@ fn an_end_leaves_nothing() {
     let (status, log) = agent.wait();
     assert_left_nothing(&bench.name, &agent, status, &log);
 
-    // With nobody left to read its log.
+    // The reader of its log has gone.
     let (reader, writer) = io::pipe().expect("a pipe");
     drop(reader);
     let mut unread = run(&["--policy", "fixed:20"]);
@@ -414,11 +379,11 @@ fn assert_left_nothing(name: &str, agent: &Agent, status: ExitStatus, log: &str)
     Footprint::of(name).assert_vanishes();
 }
 
-fn it_can_be_the_default_for_a_while() {
+fn it_is_the_default_congestion_control_while_it_runs() {
     const SYSCTL: &str = "net/ipv4/tcp_congestion_control";
     let bench = Bench::new(ROOMY);
     let host = fs::read_to_string(PathBuf::from("/proc/sys").join(SYSCTL)).expect("it is there");
-    let sender = &bench.path.sender;
+    let sender = &bench.network.path.sender;
     sender.set_sysctl(SYSCTL, "reno");
     let arguments = ["--policy", "fixed:20", "--default"];
     let mut agent = Agent::start_in(sender, BINARY, &bench.name, &arguments);
@@ -426,7 +391,7 @@ fn it_can_be_the_default_for_a_while() {
     let flow = bench.connect_without_choice().sending();
     assert_eq!(flow.congestion_control(), bench.name);
     wait_for_decision(&agent, &flow, 20);
-    let of_others = bench.path.receiver.sysctl(SYSCTL);
+    let of_others = bench.network.path.receiver.sysctl(SYSCTL);
     assert_ne!(of_others, bench.name, "it is a namespace's own default");
 
     let (status, log) = agent.end(Signal::SIGTERM);
@@ -486,7 +451,7 @@ fn slow_inference_costs_no_throughput() {
     assert!(status.decision_delay.p50_ms < 200.0, "{status:?}");
 }
 
-fn bad_input_is_refused_and_disturbs_nobody() {
+fn bad_input_is_refused_while_another_agent_serves_on() {
     let bench = Bench::new(ROOMY);
     let agent = bench.agent(&["--policy", "fixed:30"]);
     let flow = bench.connect().sending();
@@ -574,7 +539,7 @@ fn bad_input_is_refused_and_disturbs_nobody() {
     assert_eq!(after.live_flows, 1);
 }
 
-/// Files for the agent to be given, where every user may read.
+/// Files to give to the agent, in a directory that every user may read.
 struct Files(TempDir);
 
 impl Files {
@@ -595,7 +560,7 @@ impl Files {
         path
     }
 
-    /// The heuristic's file, changed.
+    /// Writes the heuristic's policy file after `change` and returns its path.
     fn policy(&self, name: &str, change: impl FnOnce(&mut ModelProto)) -> String {
         let mut model = ModelProto::decode(&heuristic_file()[..]).expect("it is an ONNX file");
         change(&mut model);
@@ -603,7 +568,7 @@ impl Files {
     }
 }
 
-/// `cc-agent run` under a new name. Should it not be refused, it ends by itself.
+/// Returns `cc-agent run` under a new name, with a duration of 1 s in case it is not refused.
 fn run(arguments: &[&str]) -> Command {
     run_by(BINARY, arguments)
 }
@@ -622,7 +587,7 @@ fn run_by(binary: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// By a user who may do nothing, who may not even reach where the binary lies.
+/// Returns `cc-agent run` by the user nobody, from a copy of the binary that this user can read.
 fn as_nobody(files: &Files) -> Command {
     let copy = files.place("cc-agent");
     fs::copy(BINARY, &copy).expect("copies");
@@ -631,7 +596,7 @@ fn as_nobody(files: &Files) -> Command {
     command
 }
 
-/// On a kernel that shows no BTF.
+/// Returns `cc-agent run` in a mount namespace that hides the kernel's BTF.
 fn without_btf() -> Command {
     let mut command = run(&[]);
     let hide = || {
@@ -647,7 +612,8 @@ fn without_btf() -> Command {
     command
 }
 
-/// Runs it and asserts that it fails with one line that has all the parts, and changes nothing.
+/// Runs a command and asserts that it fails with one error line that contains all `parts`, and that
+/// it registers nothing.
 fn assert_refused(command: &mut Command, parts: &[&str]) {
     let before = ours_registered();
     let output = command.stdin(Stdio::null()).output().expect("it starts");
@@ -657,7 +623,7 @@ fn assert_refused(command: &mut Command, parts: &[&str]) {
     let errors = text.lines().filter(|line| line.starts_with("error: "));
     assert_eq!(errors.count(), 1, "{command:?}: {text}");
     assert!(!text.contains("panicked"), "{command:?}: {text}");
-    // An error and its causes, each said once.
+    // The error and its causes are printed once each.
     let clauses: Vec<&str> = text.trim_end().split(": ").collect();
     let distinct: HashSet<&&str> = clauses.iter().collect();
     assert_eq!(clauses.len(), distinct.len(), "{command:?}: {text}");
@@ -670,7 +636,7 @@ fn assert_refused(command: &mut Command, parts: &[&str]) {
     assert_eq!(ours_registered(), before, "{command:?}");
 }
 
-/// The congestion controls of this program's agents. The host may have others that come and go.
+/// Returns the congestion controls registered by this program's agents; the host may have others.
 fn ours_registered() -> Vec<String> {
     let names = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let names = names.expect("it is there");
@@ -678,7 +644,7 @@ fn ours_registered() -> Vec<String> {
     names.filter(|name| is_unique_name(name)).collect()
 }
 
-/// A small network that nobody has trained.
+/// Returns a small network with random parameters, and its metadata.
 fn untrained() -> (ActorCritic, PolicyMeta) {
     let meta = PolicyMeta {
         name: "untrained".into(),
@@ -692,7 +658,7 @@ fn untrained() -> (ActorCritic, PolicyMeta) {
     (ActorCritic::random(&meta, 1), meta)
 }
 
-/// A policy whose first layer takes one value less than an observation has.
+/// Returns a policy file whose first layer takes one value less than an observation has.
 fn misshapen_policy() -> Vec<u8> {
     let (mut network, meta) = untrained();
     let layer = &mut network.trunk[0];
@@ -701,13 +667,13 @@ fn misshapen_policy() -> Vec<u8> {
     network.export(&meta, "misshapen")
 }
 
-fn an_answer_that_is_no_number_changes_nothing() {
+fn an_answer_that_is_not_finite_changes_nothing() {
     let bench = Bench::new(ROOMY);
     let (mut network, meta) = untrained();
     network.policy.bias.fill(f32::NAN);
     let files = Files::new();
     let file = files.with("nan.onnx", &network.export(&meta, "no number"));
-    // The heartbeat may be a minute old: the flow does not fall back between the agents.
+    // A heartbeat may be a minute old, so that the flow does not fall back between the agents.
     let patient = ["--heartbeat-ms", "60000", "--policy"];
     let mut first = bench.agent(&[&patient[..], &["fixed:30"]].concat());
     let flow = bench.connect().sending();
@@ -727,11 +693,11 @@ fn an_answer_that_is_no_number_changes_nothing() {
     assert_eq!(flow.info().snd_cwnd, 30);
 }
 
-/// A policy file that sets every window to `cwnd`.
+/// Returns a policy file that sets every cwnd to `cwnd` segments, after `change` to its interface.
 fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Interface)) -> Vec<u8> {
     let (_, mut meta) = untrained();
     meta.name = format!("always-{cwnd}");
-    // Whatever it chooses is brought within these bounds.
+    // Every choice is clamped to these bounds.
     meta.interface.cwnd.min = cwnd;
     meta.interface.cwnd.max = cwnd;
     change(&mut meta.interface);
@@ -739,8 +705,8 @@ fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Interface)) -> Vec<u8> {
     network.export(&meta, "")
 }
 
-/// Gives a running agent a command, and returns whether it was done and what was said.
-fn tell(agent: &Agent, arguments: &[&str]) -> (bool, String) {
+/// Runs a subcommand against a running agent, and returns whether it succeeded and its output.
+fn run_against(agent: &Agent, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(BINARY);
     command.args(arguments).arg("--socket").arg(agent.socket());
     let output = command.output().expect("it starts");
@@ -751,7 +717,7 @@ fn tell(agent: &Agent, arguments: &[&str]) -> (bool, String) {
     )
 }
 
-fn a_policy_is_reloaded_under_its_flows() {
+fn a_policy_is_reloaded_while_its_flows_go_on() {
     let bench = Bench::new(ROOMY);
     let files = Files::new();
     let file = files.with("policy.onnx", &constant_policy(30, |_| {}));
@@ -759,7 +725,7 @@ fn a_policy_is_reloaded_under_its_flows() {
     let flow = bench.connect().sending();
     wait_for_decision(&agent, &flow, 20);
 
-    let (done, said) = tell(&agent, &["reload", &file]);
+    let (done, said) = run_against(&agent, &["reload", &file]);
     assert!(done && said.contains("always-30"), "{said}");
     wait_for_decision(&agent, &flow, 30);
     files.with("policy.onnx", &constant_policy(40, |_| {}));
@@ -776,13 +742,13 @@ fn a_policy_is_reloaded_under_its_flows() {
             ["/nowhere/at/all.onnx", "No such file"],
         ),
     ] {
-        let (done, said) = tell(&agent, &["reload", file]);
+        let (done, said) = run_against(&agent, &["reload", file]);
         assert!(
             !done && parts.iter().all(|part| said.contains(part)),
             "{said}"
         );
     }
-    let (done, said) = tell(&agent, &["promote"]);
+    let (done, said) = run_against(&agent, &["promote"]);
     assert!(!done && said.contains("no candidate"), "{said}");
     let next = bench.connect().sending();
     wait_for_decision(&agent, &next, 40);
@@ -791,21 +757,25 @@ fn a_policy_is_reloaded_under_its_flows() {
     assert_eq!(
         (status.agent.flows, status.live_flows),
         (2, 2),
-        "nobody was disturbed"
+        "no flow was lost"
     );
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
 }
 
-/// How many flows have each window by decision.
-fn decided_windows(status: &Snapshot) -> BTreeMap<u32, usize> {
+/// Returns the number of flows for each cwnd that was decided.
+fn flows_by_cwnd(status: &Snapshot) -> BTreeMap<u32, usize> {
     let mut windows = BTreeMap::new();
-    for flow in status.flows.iter().filter(|flow| flow.mode == "decided") {
+    for flow in status
+        .flows
+        .iter()
+        .filter(|flow| flow.mode == Mode::Decided)
+    {
         *windows.entry(flow.cwnd).or_default() += 1;
     }
     windows
 }
 
-fn a_candidate_has_its_share_until_it_is_promoted() {
+fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     const FLOWS: usize = 24;
     let bench = Bench::new(ROOMY);
     let files = Files::new();
@@ -813,9 +783,9 @@ fn a_candidate_has_its_share_until_it_is_promoted() {
     let agent = bench.agent(&["--policy", "fixed:7"]);
     let old = bench.connect().sending();
     wait_for_decision(&agent, &old, 7);
-    let (done, said) = tell(&agent, &["reload", &file, "--canary", "50"]);
+    let (done, said) = run_against(&agent, &["reload", &file, "--canary", "50"]);
     assert!(done && said.contains("50 %"), "{said}");
-    let (done, said) = tell(&agent, &["reload", &file]);
+    let (done, said) = run_against(&agent, &["reload", &file]);
     assert!(
         !done && said.contains("promote or withdraw it first"),
         "{said}"
@@ -823,39 +793,39 @@ fn a_candidate_has_its_share_until_it_is_promoted() {
 
     let flows: Vec<_> = (0..FLOWS).map(|_| bench.connect().sending()).collect();
     let status = wait_for_status(&agent, "every flow was decided on", |status| {
-        decided_windows(status).values().sum::<usize>() == FLOWS + 1
+        flows_by_cwnd(status).values().sum::<usize>() == FLOWS + 1
     });
-    let windows = decided_windows(&status);
+    let windows = flows_by_cwnd(&status);
     assert_eq!(
         windows.keys().copied().collect::<Vec<_>>(),
         [7, 9],
-        "both sides have flows"
+        "both arms have flows"
     );
-    let trial = wait_for_status(&agent, "flows of both sides counted", |status| {
-        let trial = status.trial.as_ref();
-        trial.is_some_and(|trial| {
-            trial.current_flows.flows + trial.candidate_flows.flows == FLOWS as u64
+    let status = wait_for_status(&agent, "flows of both sides counted", |status| {
+        let canary = status.canary.as_ref();
+        canary.is_some_and(|canary| {
+            canary.incumbent_flows.flows + canary.candidate_flows.flows == FLOWS as u64
         })
     });
-    let trial = trial.trial.expect("it is on");
-    assert_eq!(trial.candidate_flows.flows as usize, windows[&9]);
+    let canary = status.canary.expect("it is on");
+    assert_eq!(canary.candidate_flows.flows as usize, windows[&9]);
     assert_eq!(
-        trial.current_flows.flows as usize,
+        canary.incumbent_flows.flows as usize,
         windows[&7] - 1,
         "the old flow does not count"
     );
 
-    let (done, said) = tell(&agent, &["promote"]);
+    let (done, said) = run_against(&agent, &["promote"]);
     assert!(done && said.contains("always-9"), "{said}");
     wait_for_decision(&agent, &old, 9);
     let status = wait_for_status(&agent, "all flows were the candidate's", |status| {
-        decided_windows(status) == BTreeMap::from([(9, FLOWS + 1)])
+        flows_by_cwnd(status) == BTreeMap::from([(9, FLOWS + 1)])
     });
-    assert!(status.trial.is_none() && status.policy.contains("always-9"));
+    assert!(status.canary.is_none() && status.policy.contains("always-9"));
     assert_eq!(status.live_flows, flows.len() + 1);
 }
 
-fn a_candidate_that_fails_is_withdrawn_by_itself() {
+fn a_candidate_with_invalid_answers_is_withdrawn() {
     let bench = Bench::new(ROOMY);
     let files = Files::new();
     let (mut network, meta) = untrained();
@@ -871,7 +841,7 @@ fn a_candidate_that_fails_is_withdrawn_by_itself() {
     ];
     let agent = bench.agent(&arguments);
     let flows: Vec<_> = (0..16).map(|_| bench.connect().sending()).collect();
-    let status = wait_for_status(&agent, "it was withdrawn", |status| status.trial.is_none());
+    let status = wait_for_status(&agent, "it was withdrawn", |status| status.canary.is_none());
     let news = status.news.expect("it says why");
     assert!(
         news.contains("withdrawn") && news.contains("not finite"),
@@ -883,7 +853,7 @@ fn a_candidate_that_fails_is_withdrawn_by_itself() {
     }
 }
 
-fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
+fn a_candidate_with_more_queueing_delay_is_withdrawn() {
     const EACH: u64 = 3;
     let files = Files::new();
     let file = files.with("greedy.onnx", &constant_policy(300, |_| {}));
@@ -901,14 +871,14 @@ fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
         &name,
         &[&["--policy", "fixed:10"], &share[..]].concat(),
     );
-    // Each flow with a queue of its own: one that is shared delays both sides alike.
+    // Each flow has a queue of its own, since a shared one delays both arms alike.
     let mut flows: Vec<(Flow, Bench)> = Vec::new();
     let status = eventually("it was withdrawn", || {
         let status = agent.status();
-        if status.trial.is_none() {
+        if status.canary.is_none() {
             return Some(status);
         }
-        let windows = decided_windows(&status);
+        let windows = flows_by_cwnd(&status);
         let enough = |cwnd| windows.get(&cwnd).copied().unwrap_or(0) as u64 >= EACH;
         if !(enough(10) && enough(300)) && flows.len() < 40 {
             let bench = Bench::new(ROOMY);
@@ -923,16 +893,16 @@ fn a_candidate_whose_flows_wait_longer_is_withdrawn() {
     assert_eq!(agent.status().live_flows, flows.len());
 }
 
-fn many_flows_are_answered() {
+fn two_hundred_flows_are_answered() {
     const FLOWS: usize = 200;
-    // Room for all initial windows and a slow start: a flow that loses them is opened late, by the
-    // first ACK.
+    // The queue holds the initial cwnds and slow start of all flows: a flow that loses its first
+    // segments is opened late, by its first ACK.
     let bench = Bench::new(Bottleneck {
         rate_mbit: 100,
         queue_bytes: 6_000_000,
     });
     let agent = bench.agent(&[]);
-    let crowd = Crowd::connect(&bench.path.sender, bench.address(), &bench.name, FLOWS);
+    let crowd = bench.network.crowd(&bench.name, FLOWS);
     let status = wait_for_status(&agent, "each flow had thirty decisions", |status| {
         status.agent.decisions >= 30 * FLOWS as u64
     });
@@ -974,7 +944,7 @@ fn flows_beyond_the_slots_transfer_too() {
     }
     for flow in &flows {
         flow.finish();
-        assert_eq!(bench.sink.received_from(flow.port()), BYTES as u64);
+        assert_eq!(bench.network.sink.received_from(flow.port()), BYTES as u64);
     }
     let status = wait_for_status(&agent, "the surplus was counted", |status| {
         count(status, Counter::FlowsWithoutSlot) == 30

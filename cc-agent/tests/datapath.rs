@@ -1,7 +1,7 @@
-//! The datapath on the running kernel, between network namespaces, without the agent: a [`lab::Pump`]
-//! in this process takes the records and publishes the decisions.
+//! The datapath on the running kernel, between network namespaces, without the agent: a
+//! [`cc_lab::TestAgent`] in this process takes the records and publishes the decisions.
 //!
-//! What is asserted never depends on how fast the machine is: exact integers, the order of events,
+//! No assertion depends on the machine's speed: they are about exact integers, the order of events,
 //! and things that happen eventually or never.
 
 use std::{
@@ -10,137 +10,71 @@ use std::{
 
 use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
 use cc_ebpf::{
-    AckFilter, AckRecord, ClosedRecord, Counter, Decision, Feature, Identity, Mode, OpenedRecord,
-    Startup, WindowRecord,
+    AckFilter, AckRecord, Counter, Decision, Feature, Identity, Mode, Startup, WindowRecord,
 };
 use cc_lab::{
-    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo,
-    assert_window_is, eventually, options, unique_name,
+    Bottleneck, Cgroup, Flow, Footprint, Network, Tap, TcpInfo, TestAgent, assert_window_is,
+    datapath_options, eventually, is_same_flow, unique_name,
 };
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "statistics_are_exact_without_losses",
-            statistics_are_exact_without_losses,
-        ),
-        (
-            "statistics_are_exact_with_losses",
-            statistics_are_exact_with_losses,
-        ),
-        ("totals_agree_with_tcp_info", totals_agree_with_tcp_info),
-        (
-            "opened_records_say_who_a_flow_is",
-            opened_records_say_who_a_flow_is,
-        ),
-        (
-            "a_decision_takes_effect_at_the_next_ack",
-            a_decision_takes_effect_at_the_next_ack,
-        ),
-        ("decisions_are_clamped", decisions_are_clamped),
-        (
-            "a_decision_for_another_generation_is_ignored",
-            a_decision_for_another_generation_is_ignored,
-        ),
-        (
-            "slow_start_until_the_first_decision",
-            slow_start_until_the_first_decision,
-        ),
-        (
-            "the_initial_window_can_be_kept_instead",
-            the_initial_window_can_be_kept_instead,
-        ),
-        (
-            "without_heartbeat_flows_fall_back_to_reno",
-            without_heartbeat_flows_fall_back_to_reno,
-        ),
-        (
-            "after_a_timeout_the_window_climbs_to_the_decision",
-            after_a_timeout_the_window_climbs_to_the_decision,
-        ),
-        (
-            "flows_beyond_the_slots_run_on_the_fallback",
-            flows_beyond_the_slots_run_on_the_fallback,
-        ),
-        ("pacing_is_cwnd_over_srtt", pacing_is_cwnd_over_srtt),
-        (
-            "a_paced_flow_sends_its_segments_singly",
-            a_paced_flow_sends_its_segments_singly,
-        ),
-        ("a_name_is_given_once", a_name_is_given_once),
-        (
-            "nothing_is_left_in_the_kernel",
-            nothing_is_left_in_the_kernel,
-        ),
+    cc_lab::run(cc_lab::trials![
+        statistics_are_exact_without_losses,
+        statistics_are_exact_with_losses,
+        totals_agree_with_tcp_info,
+        opened_records_identify_their_flow,
+        a_decision_takes_effect_at_the_next_ack,
+        decisions_are_clamped,
+        a_decision_for_another_generation_is_ignored,
+        slow_start_lasts_until_the_first_decision,
+        the_initial_cwnd_can_be_kept_until_the_first_decision,
+        without_heartbeat_flows_fall_back_to_reno,
+        after_a_timeout_the_cwnd_climbs_to_the_decision,
+        flows_beyond_the_slots_run_on_the_fallback,
+        pacing_is_cwnd_over_srtt,
+        a_paced_flow_sends_its_segments_singly,
+        a_name_that_is_registered_is_refused,
+        nothing_is_left_in_the_kernel,
     ])
 }
 
-/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+/// At 20 Mbit/s a packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
 const RATE_MBIT: u32 = 20;
 
-/// A queue that the windows of these tests do not fill.
+/// A queue that the cwnds of these tests do not fill.
 const ROOMY: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 1_000_000,
 };
 
-/// A queue of some twenty packets: a window of forty loses some.
+/// A queue of some twenty packets: a cwnd of forty loses some.
 const TIGHT: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 30_000,
 };
 
-/// A path, a sink behind it, and a datapath that is served.
+/// A network, a datapath served by this process, and the name of its congestion control.
 struct Bench {
-    // Flows and the sink go before the path does.
-    sink: Sink,
-    path: Path,
-    pump: Pump,
+    network: Network,
+    agent: Tap<TestAgent>,
     name: String,
 }
 
 impl Bench {
     fn new(bottleneck: Bottleneck, change: impl FnOnce(&mut Options)) -> Self {
         let name = unique_name();
-        let mut options = options(&name);
+        let mut options = datapath_options(&name);
         change(&mut options);
-        let path = Path::through(bottleneck);
         Self {
-            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
-            path,
-            pump: Pump::attach(&options),
+            network: Network::through(bottleneck),
+            agent: Tap::serve(&options),
             name,
         }
     }
 
     fn connect(&self) -> Flow {
-        let to = self.sink.at(self.path.receiver4());
-        Flow::connect(&self.path.sender, to, &self.name)
+        self.network.connect(&self.name)
     }
-
-    /// Waits for the flow's opened record.
-    fn opened(&self, flow: &Flow) -> OpenedRecord {
-        self.pump.wait_for("the flow was opened", |log| {
-            let mut opened = log.opened.iter();
-            opened
-                .find(|o| o.identity.local_port == flow.port())
-                .copied()
-        })
-    }
-
-    /// Waits for the flow's closed record.
-    fn closed(&self, opened: &OpenedRecord) -> ClosedRecord {
-        self.pump.wait_for("the flow was closed", |log| {
-            let mut closed = log.closed.iter();
-            closed
-                .find(|c| is_same_flow(&c.header, &opened.header))
-                .copied()
-        })
-    }
-}
-
-fn is_same_flow(a: &cc_ebpf::Header, b: &cc_ebpf::Header) -> bool {
-    (a.slot, a.generation) == (b.slot, b.generation)
 }
 
 fn sum(window: &WindowRecord, feature: Feature) -> u64 {
@@ -151,7 +85,7 @@ fn statistics_are_exact_without_losses() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_ack_filter(AckFilter::All);
     });
-    bench.pump.decide(40);
+    bench.agent.decide(40);
     let windows = statistics_are_exact(&bench, 15);
     assert!(windows.iter().all(|w| sum(w, Feature::Lost) == 0));
     assert!(windows.iter().all(|w| sum(w, Feature::Retransmitted) == 0));
@@ -162,9 +96,9 @@ fn statistics_are_exact_with_losses() {
     let bench = Bench::new(TIGHT, |options| {
         options.settings = options.settings.with_ack_filter(AckFilter::All);
     });
-    // Windows that fill the queue to overflowing and windows that let it drain.
+    // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
     bench
-        .pump
+        .agent
         .decide_by(|window| Some(if window.index % 4 < 2 { 60 } else { 8 }));
     let windows = statistics_are_exact(&bench, 30);
     for feature in [Feature::Lost, Feature::Retransmitted, Feature::RtxCount] {
@@ -173,25 +107,25 @@ fn statistics_are_exact_with_losses() {
     }
 }
 
-/// Runs a flow for so many windows and compares each with what its per-ACK records add up to; then
-/// the whole of them with TCP_INFO. Returns the flow's windows.
+/// Runs a flow for that many windows and compares each with its per-ACK records, then all records
+/// with TCP_INFO. Returns the flow's windows.
 fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
     let flow = bench.connect();
     let mut sent = 0;
-    while bench.pump.log(|log| log.windows.len()) < windows {
+    while bench.agent.seen(|seen| seen.windows.len()) < windows {
         flow.send(50_000);
         sent += 50_000;
     }
-    let opened = bench.opened(&flow);
+    let opened = bench.agent.opened(&flow);
     let info = flow.finish();
     assert_eq!(info.bytes_sent - info.bytes_retrans, sent);
     drop(flow);
-    bench.closed(&opened);
-    bench.pump.assert_nothing_lost();
+    bench.agent.closed(&opened);
+    bench.agent.assert_nothing_lost();
 
     let (windows, acks) = bench
-        .pump
-        .log(|log| (log.windows.clone(), log.acks.clone()));
+        .agent
+        .seen(|seen| (seen.windows.clone(), seen.acks.clone()));
     assert!(
         windows
             .iter()
@@ -239,20 +173,20 @@ fn statistics_are_exact(bench: &Bench, windows: usize) -> Vec<WindowRecord> {
     windows
 }
 
-/// At close the totals are compared with TCP_INFO, which can only be read before. So the flow is
-/// first brought to rest: it ends its own direction, and the sink keeps the other one open. In
+/// Compares the totals at close with TCP_INFO, which can only be read before. The flow therefore
+/// comes to rest first: it ends its own direction, and the sink keeps the other one open. In
 /// FIN_WAIT2 everything including the FIN is acknowledged, and close then sends nothing more.
 fn totals_agree_with_tcp_info() {
     for bottleneck in [ROOMY, TIGHT] {
         let bench = Bench::new(bottleneck, |_| {});
-        bench.pump.decide(60);
+        bench.agent.decide(60);
         let flow = bench.connect();
         flow.send(3_000_000);
-        let opened = bench.opened(&flow);
+        let opened = bench.agent.opened(&flow);
         let info = flow.finish();
-        assert_eq!(bench.sink.received_from(flow.port()), 3_000_000);
+        assert_eq!(bench.network.sink.received_from(flow.port()), 3_000_000);
         drop(flow);
-        let closed = bench.closed(&opened);
+        let closed = bench.agent.closed(&opened);
 
         let lossy = bottleneck.queue_bytes == TIGHT.queue_bytes;
         assert_eq!(info.total_retrans > 0, lossy, "{bottleneck:?}");
@@ -268,21 +202,24 @@ fn totals_agree_with_tcp_info() {
         assert_eq!(closed.delivered, info.delivered);
         assert_eq!(closed.min_rtt_us, info.min_rtt);
         assert_eq!(closed.cwnd, info.snd_cwnd);
-        // The kernel's count starts with the SYN and its totals are 32 bits wide: no accident made
-        // them equal.
+        // The kernel's count includes the SYN. The amounts are large enough that they are not equal
+        // by chance.
         assert!(info.bytes_acked > 3_000_000 - 2 && info.data_segs_out >= 2_000);
-        bench.pump.assert_nothing_lost();
+        bench.agent.assert_nothing_lost();
     }
 }
 
-fn opened_records_say_who_a_flow_is() {
+fn opened_records_identify_their_flow() {
     let bench = Bench::new(ROOMY, |_| {});
-    for host in [bench.path.receiver4(), bench.path.receiver6()] {
-        let to = bench.sink.at(host);
-        let flow = Flow::connect(&bench.path.sender, to, &bench.name);
+    for host in [
+        bench.network.path.receiver4(),
+        bench.network.path.receiver6(),
+    ] {
+        let to = bench.network.sink.at(host);
+        let flow = Flow::connect(&bench.network.path.sender, to, &bench.name);
         let initial = flow.info();
         flow.send(100);
-        let opened = bench.opened(&flow);
+        let opened = bench.agent.opened(&flow);
         let Identity {
             mss,
             initial_cwnd,
@@ -290,7 +227,7 @@ fn opened_records_say_who_a_flow_is() {
             ..
         } = opened.identity;
         let (local, remote): (SocketAddr, SocketAddr) = opened.identity.endpoints();
-        // An IPv6 address has a scope and a flow label that are no part of the record.
+        // The scope and flow label of an IPv6 address are not in the record.
         assert_eq!((local.ip(), local.port()), (flow.local().ip(), flow.port()));
         assert_eq!((remote.ip(), remote.port()), (to.ip(), to.port()));
         assert_eq!(mss, initial.snd_mss);
@@ -312,32 +249,31 @@ fn a_decision_takes_effect_at_the_next_ack() {
     });
     let flow = bench.connect().sending();
     for cwnd in [4, 10, 50, 200] {
-        bench.pump.decide(cwnd);
-        let from = bench.pump.log(|log| log.published.len());
+        bench.agent.decide(cwnd);
+        let from = bench.agent.seen(|seen| seen.published.len());
         bench
-            .pump
+            .agent
             .wait_for_window("a window ran under the decision", |window| {
                 Decision::from_cell(window.decision).is_some_and(|d| d.cwnd == cwnd)
             });
         let info = flow.info();
         assert_eq!(info.snd_cwnd, cwnd);
-        // Each ACK shows the window that it found. The first after the publication takes the
-        // decision up, so the second must have found it: whenever the machine gets round to it, no
-        // ACK in between is missed.
-        let (published, _, decision) = bench.pump.log(|log| log.published[from]);
-        assert_eq!(decision.cwnd, cwnd);
+        // Each ACK shows the cwnd that it found. The first one after the publication applies the
+        // decision, so the second must find it. This holds at any speed of the machine.
+        let publication = bench.agent.seen(|seen| seen.published[from]);
+        assert_eq!(publication.decision.cwnd, cwnd);
         bench
-            .pump
-            .wait_for("two ACKs arrived after the decision", |log| {
-                let mut later = log.acks.iter().filter(|ack| ack.header.time_ns > published);
-                let second = later.nth(1)?;
+            .agent
+            .wait_for("two ACKs arrived after the decision", |seen| {
+                let after = |ack: &&AckRecord| ack.header.time_ns > publication.time_ns;
+                let second = seen.acks.iter().filter(after).nth(1)?;
                 assert_eq!(second.cwnd, cwnd);
                 Some(())
             });
     }
-    assert_eq!(bench.pump.counter(Counter::DecisionsClamped), 0);
-    assert_eq!(bench.pump.counter(Counter::DecisionsStale), 0);
-    bench.pump.assert_nothing_lost();
+    assert_eq!(bench.agent.counter(Counter::DecisionsClamped), 0);
+    assert_eq!(bench.agent.counter(Counter::DecisionsStale), 0);
+    bench.agent.assert_nothing_lost();
 }
 
 fn decisions_are_clamped() {
@@ -347,35 +283,35 @@ fn decisions_are_clamped() {
     });
     let flow = bench.connect().sending();
     for (decided, clamped) in [(1, 3), (1_000_000, 90), (0, 3)] {
-        let before = bench.pump.counter(Counter::DecisionsClamped);
-        bench.pump.decide(decided);
+        let before = bench.agent.counter(Counter::DecisionsClamped);
+        bench.agent.decide(decided);
         bench
-            .pump
+            .agent
             .wait_for_window("a window ran under the decision", |window| {
                 Decision::from_cell(window.decision).is_some_and(|d| d.cwnd == decided)
             });
         assert_eq!(flow.info().snd_cwnd, clamped);
-        assert!(bench.pump.counter(Counter::DecisionsClamped) > before);
+        assert!(bench.agent.counter(Counter::DecisionsClamped) > before);
     }
 }
 
 fn a_decision_for_another_generation_is_ignored() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
-    let header = bench.opened(&flow).header;
-    bench.pump.decide(40);
+    let header = bench.agent.opened(&flow).header;
+    bench.agent.decide(40);
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 40
         });
-    bench.pump.rest();
+    bench.agent.stop_deciding();
     let taken = eventually("decisions ceased", || {
-        let before = bench.pump.counter(Counter::DecisionsTaken);
+        let before = bench.agent.counter(Counter::DecisionsTaken);
         flow.advance(100_000);
-        (bench.pump.counter(Counter::DecisionsTaken) == before).then_some(before)
+        (bench.agent.counter(Counter::DecisionsTaken) == before).then_some(before)
     });
-    assert_eq!(bench.pump.counter(Counter::DecisionsStale), 0);
+    assert_eq!(bench.agent.counter(Counter::DecisionsStale), 0);
 
     let successors = Decision {
         generation: Decision::next_generation(header.generation),
@@ -383,26 +319,26 @@ fn a_decision_for_another_generation_is_ignored() {
         cwnd: 99,
     };
     bench
-        .pump
+        .agent
         .with_datapath(|datapath| datapath.publish(header.slot, successors));
     eventually("the stale decision was counted", || {
-        (bench.pump.counter(Counter::DecisionsStale) == 1).then_some(())
+        (bench.agent.counter(Counter::DecisionsStale) == 1).then_some(())
     });
     flow.advance(100_000);
     assert_eq!(flow.info().snd_cwnd, 40);
-    assert_eq!(bench.pump.counter(Counter::DecisionsTaken), taken);
+    assert_eq!(bench.agent.counter(Counter::DecisionsTaken), taken);
     assert_eq!(
-        bench.pump.counter(Counter::DecisionsStale),
+        bench.agent.counter(Counter::DecisionsStale),
         1,
         "counted once"
     );
 }
 
-fn slow_start_until_the_first_decision() {
+fn slow_start_lasts_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
     // Without a loss, slow start adds a segment for each one acknowledged.
-    eventually("the window grew beyond 100", || {
+    eventually("the cwnd grew beyond 100", || {
         let info = flow.info();
         assert_eq!(info.total_retrans, 0);
         (info.snd_cwnd > 100).then_some(())
@@ -412,26 +348,26 @@ fn slow_start_until_the_first_decision() {
         info.snd_cwnd <= 10 + info.delivered + info.unacked,
         "faster than slow start: {info:?}"
     );
-    let first = bench.pump.wait_for("the first window passed", |log| {
-        log.windows.first().copied()
+    let first = bench.agent.wait_for("the first window passed", |seen| {
+        seen.windows.first().copied()
     });
     assert_eq!((first.mode, first.decision), (Mode::Startup as u32, 0));
-    bench.pump.decide(12);
+    bench.agent.decide(12);
     bench
-        .pump
+        .agent
         .wait_for_window("the first decision ended slow start", |w| {
             (w.mode, w.cwnd) == (Mode::Decided as u32, 12)
         });
     assert_eq!(flow.info().snd_cwnd, 12);
 }
 
-fn the_initial_window_can_be_kept_instead() {
+fn the_initial_cwnd_can_be_kept_until_the_first_decision() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_startup(Startup::Constant);
     });
     let _flow = bench.connect().sending();
-    let windows = bench.pump.wait_for("five windows passed", |log| {
-        (log.windows.len() >= 5).then(|| log.windows.clone())
+    let windows = bench.agent.wait_for("five windows passed", |seen| {
+        (seen.windows.len() >= 5).then(|| seen.windows.clone())
     });
     for window in windows {
         assert_eq!((window.mode, window.cwnd), (Mode::Startup as u32, 10));
@@ -441,28 +377,28 @@ fn the_initial_window_can_be_kept_instead() {
 fn without_heartbeat_flows_fall_back_to_reno() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect().sending();
-    bench.pump.decide(20);
+    bench.agent.decide(20);
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 20
         });
-    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+    assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 0);
 
-    // The agent falls silent. What it still publishes counts for nothing.
-    bench.pump.set_beating(false);
-    let from = bench.pump.log(|log| log.windows.len());
+    // Without a heartbeat, decisions that are still published have no effect.
+    bench.agent.set_heartbeat(false);
+    let from = bench.agent.seen(|seen| seen.windows.len());
     let windows = bench
-        .pump
-        .wait_for("six windows ran on the fallback", |log| {
-            let windows = log.windows[from..].iter().copied();
+        .agent
+        .wait_for("six windows ran on the fallback", |seen| {
+            let windows = seen.windows[from..].iter().copied();
             let fallback: Vec<WindowRecord> = windows.filter(is_fallback).collect();
             (fallback.len() >= 6).then_some(fallback)
         });
-    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 1);
-    assert_eq!(bench.pump.counter(Counter::FallbacksLeft), 0);
-    // Congestion avoidance from the window that was decided: it grows, by at most one segment for
-    // each window's worth of ACKs.
+    assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 1);
+    assert_eq!(bench.agent.counter(Counter::FallbacksLeft), 0);
+    // Congestion avoidance starts from the cwnd that was decided, and adds at most one segment per
+    // cwnd of segments acknowledged.
     assert!(windows[0].cwnd >= 20);
     for pair in windows.windows(2) {
         let acked = sum(&pair[1], Feature::Acked) / u64::from(pair[1].mss);
@@ -476,57 +412,59 @@ fn without_heartbeat_flows_fall_back_to_reno() {
     }
     assert!(windows[5].cwnd > windows[0].cwnd);
 
-    // It is back: its next fresh decision rules again.
-    bench.pump.decide(25);
-    bench.pump.set_beating(true);
+    // The heartbeat is back: the next fresh decision takes effect.
+    bench.agent.decide(25);
+    bench.agent.set_heartbeat(true);
     bench
-        .pump
+        .agent
         .wait_for_window("a decision ruled again", |window| {
             (window.mode, window.cwnd) == (Mode::Decided as u32, 25)
         });
     assert_eq!(flow.info().snd_cwnd, 25);
-    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 1);
-    assert_eq!(bench.pump.counter(Counter::FallbacksLeft), 1);
+    assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 1);
+    assert_eq!(bench.agent.counter(Counter::FallbacksLeft), 1);
 }
 
 fn is_fallback(window: &WindowRecord) -> bool {
     window.mode == Mode::Fallback as u32
 }
 
-fn after_a_timeout_the_window_climbs_to_the_decision() {
+fn after_a_timeout_the_cwnd_climbs_to_the_decision() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_ack_filter(AckFilter::All);
     });
     let flow = bench.connect().sending();
-    bench.pump.decide(40);
+    bench.agent.decide(40);
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 40
         });
-    assert_eq!(bench.pump.counter(Counter::Timeouts), 0);
+    assert_eq!(bench.agent.counter(Counter::Timeouts), 0);
 
-    bench.path.cut();
+    bench.network.path.cut();
     let info = eventually("the retransmission timer fired twice", || {
         Some(flow.info()).filter(|i| i.ca_state == TcpInfo::CA_LOSS && i.backoff >= 2)
     });
     assert!(
         info.snd_cwnd < 40,
-        "tcp_enter_loss cuts the window: {}",
+        "tcp_enter_loss reduces the cwnd: {}",
         info.snd_cwnd
     );
     assert_eq!(
-        bench.pump.counter(Counter::Timeouts),
+        bench.agent.counter(Counter::Timeouts),
         1,
-        "one loss of rule, however often it fires"
+        "one timeout episode, however often the timer fires"
     );
-    // From here on the window climbs by itself: no decision helps.
-    bench.pump.rest();
-    let (windows, acks) = bench.pump.log(|log| (log.windows.len(), log.acks.len()));
-    bench.path.mend();
+    // From here on the cwnd climbs without new decisions.
+    bench.agent.stop_deciding();
+    let (windows, acks) = bench
+        .agent
+        .seen(|seen| (seen.windows.len(), seen.acks.len()));
+    bench.network.path.mend();
 
-    bench.pump.wait_for("the decision ruled again", |log| {
-        let later = &log.windows[windows..];
+    bench.agent.wait_for("the decision ruled again", |seen| {
+        let later = &seen.windows[windows..];
         let climbing = later
             .iter()
             .position(|w| w.mode == Mode::AfterTimeout as u32)?;
@@ -535,76 +473,76 @@ fn after_a_timeout_the_window_climbs_to_the_decision() {
             .map(|_| ())
     });
     assert_eq!(flow.info().snd_cwnd, 40);
-    // Slow start: with each ACK the window grows by no more than what that ACK acknowledged, and it
-    // never passes the decision.
-    let climb = bench.pump.log(|log| log.acks[acks..].to_vec());
+    // Slow start: with each ACK the cwnd grows by at most what that ACK acknowledged, and it never
+    // exceeds the decision.
+    let climb = bench.agent.seen(|seen| seen.acks[acks..].to_vec());
     assert!(climb[0].cwnd < 40);
     for pair in climb.windows(2) {
         let acked = pair[0].features[Feature::Acked as usize];
-        let mss = bench.opened(&flow).identity.mss;
+        let mss = bench.agent.opened(&flow).identity.mss;
         assert!(pair[1].cwnd <= (pair[0].cwnd + acked / mss).min(40));
     }
     flow.advance(100_000);
-    assert_eq!(bench.pump.counter(Counter::Timeouts), 1);
-    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+    assert_eq!(bench.agent.counter(Counter::Timeouts), 1);
+    assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 0);
 }
 
 fn flows_beyond_the_slots_run_on_the_fallback() {
     const SLOTS: u32 = 16;
     const FLOWS: usize = 24;
     let bench = Bench::new(ROOMY, |options| options.slots = SLOTS);
-    bench.pump.decide(5);
+    bench.agent.decide(5);
     let flows: Vec<Flow> = (0..FLOWS).map(|_| bench.connect()).collect();
     for flow in &flows {
         flow.send(60_000);
     }
     for flow in &flows {
         flow.finish();
-        assert_eq!(bench.sink.received_from(flow.port()), 60_000);
+        assert_eq!(bench.network.sink.received_from(flow.port()), 60_000);
     }
-    assert_eq!(bench.pump.counter(Counter::FlowsOpened), u64::from(SLOTS));
-    assert_eq!(bench.pump.counter(Counter::FlowsWithoutSlot), 8);
+    assert_eq!(bench.agent.counter(Counter::FlowsOpened), u64::from(SLOTS));
+    assert_eq!(bench.agent.counter(Counter::FlowsWithoutSlot), 8);
     assert_eq!(
         bench
-            .pump
+            .agent
             .with_datapath(|datapath| datapath.live_flows().len()),
         16
     );
     drop(flows);
     eventually("all slots were given back", || {
-        (bench.pump.counter(Counter::FlowsClosed) == u64::from(SLOTS)).then_some(())
+        (bench.agent.counter(Counter::FlowsClosed) == u64::from(SLOTS)).then_some(())
     });
     assert_eq!(
         bench
-            .pump
+            .agent
             .with_datapath(|datapath| datapath.live_flows().len()),
         0
     );
 
-    // All slots serve again, and two rounds more have not lost any.
+    // All slots can be used again, and two more rounds lose none.
     for _ in 0..2 {
         let flows: Vec<Flow> = (0..SLOTS).map(|_| bench.connect()).collect();
         for flow in &flows {
             flow.send(10_000);
-            bench.opened(flow);
+            bench.agent.opened(flow);
         }
     }
-    assert_eq!(bench.pump.counter(Counter::FlowsWithoutSlot), 8);
+    assert_eq!(bench.agent.counter(Counter::FlowsWithoutSlot), 8);
     assert_eq!(
-        bench.pump.counter(Counter::FlowsOpened),
+        bench.agent.counter(Counter::FlowsOpened),
         3 * u64::from(SLOTS)
     );
-    bench.pump.assert_nothing_lost();
+    bench.agent.assert_nothing_lost();
 }
 
 fn pacing_is_cwnd_over_srtt() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_pacing_gain(Some(1.0));
     });
-    bench.pump.decide(50);
+    bench.agent.decide(50);
     let flow = bench.connect().sending();
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 50
         });
@@ -628,14 +566,14 @@ fn a_paced_flow_sends_its_segments_singly() {
     let bench = Bench::new(ROOMY, |options| {
         options.settings = options.settings.with_pacing_gain(Some(1.0));
     });
-    let sender = &bench.path.sender;
-    // Its packets may be bundles of segments; but not because the RTT is as short as on an idle veth pair.
+    let sender = &bench.network.path.sender;
+    // The kernel may bundle segments, but not because the RTT is as short as on an idle veth pair.
     sender.set_offloads("s0", true);
     sender.set_sysctl("net/ipv4/tcp_tso_rtt_log", "0");
-    bench.pump.decide(50);
+    bench.agent.decide(50);
     let flow = bench.connect().sending();
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 50
         });
@@ -644,42 +582,42 @@ fn a_paced_flow_sends_its_segments_singly() {
     flow.advance(1_000_000);
     let (more_packets, more_segments) = count();
     let ratio = f64::from(more_segments - segments) / (more_packets - packets) as f64;
-    // Of what the kernel bundles by itself at least two would go together; at a moment of a high rate two still do.
+    // The kernel's own bundles have at least two segments each. At moments of a high pacing rate
+    // two segments still share a packet.
     assert!((0.9..1.5).contains(&ratio), "{ratio}");
 }
 
-fn a_name_is_given_once() {
+fn a_name_that_is_registered_is_refused() {
     let bench = Bench::new(ROOMY, |_| {});
-    bench.pump.decide(30);
+    bench.agent.decide(30);
     let flow = bench.connect().sending();
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 30
         });
-    match Datapath::attach(&options(&bench.name)) {
+    match Datapath::attach(&datapath_options(&bench.name)) {
         Err(Error::NameTaken(name)) => assert_eq!(name, bench.name),
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("the name was given twice"),
     }
-    bench.pump.decide(31);
+    bench.agent.decide(31);
     bench
-        .pump
+        .agent
         .wait_for_window("the first datapath still served", |window| {
             window.cwnd == 31
         });
     flow.advance(100_000);
-    assert_eq!(bench.pump.counter(Counter::FallbacksEntered), 0);
+    assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 0);
 }
 
 fn nothing_is_left_in_the_kernel() {
     let bench = Bench::new(ROOMY, |_| {});
-    bench.pump.decide(30);
+    bench.agent.decide(30);
     let flow = bench.connect().sending();
-    let crowd_to = bench.sink.at(bench.path.receiver4());
-    let crowd = Crowd::connect(&bench.path.sender, crowd_to, &bench.name, 20);
+    let crowd = bench.network.crowd(&bench.name, 20);
     bench
-        .pump
+        .agent
         .wait_for_window("a window ran under the decision", |window| {
             window.cwnd == 30
         });
@@ -688,17 +626,16 @@ fn nothing_is_left_in_the_kernel() {
     assert!(footprint.maps() >= 9, "{footprint:?}");
 
     let Bench {
-        sink,
-        path,
-        pump,
+        network,
+        agent,
         name,
     } = bench;
-    drop(pump);
+    drop(agent);
     assert!(!registered(&name), "unregistered as soon as it is dropped");
     // The flows outlive the datapath.
     flow.advance(200_000);
     assert_eq!(crowd.failed(), 0);
     drop((flow, crowd));
     footprint.assert_vanishes();
-    drop((sink, path));
+    drop(network);
 }

@@ -1,7 +1,7 @@
 //! Observing flows of other congestion controls on the running kernel, between network namespaces.
 //!
-//! What is asserted never depends on how fast the machine is: exact integers, the order of events, and things that
-//! happen eventually or never.
+//! No assertion depends on the machine's speed: they are about exact integers, the order of events,
+//! and things that happen eventually or never.
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,19 @@ use std::{
     process::{Child, ChildStderr, Command, ExitCode, Stdio},
 };
 
-use cc_agent::kernel::observer::{Options, Source};
+use bytemuck::Zeroable;
+use cc_agent::kernel::{
+    Observer,
+    observer::{Options, Source},
+};
 use cc_core::rows::{NO_MODE, Row};
 use cc_ebpf::{
     AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Mode, OpenedRecord, Prefix,
     WindowRecord,
 };
 use cc_lab::{
-    AfterEnd, Bottleneck, Cgroup, Crowd, Flow, Footprint, Path, Pump, Sink, TcpInfo, Watcher,
-    assert_window_is, eventually, options, unique_name, watching,
+    Bottleneck, Cgroup, Flow, Footprint, Network, Tap, TcpInfo, assert_window_is, datapath_options,
+    eventually, is_same_flow, observer_options, unique_name,
 };
 use cc_recording::{files, read};
 use nix::{
@@ -29,58 +33,25 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "features_are_those_of_our_own_datapath",
-            features_are_those_of_our_own_datapath,
-        ),
-        (
-            "with_losses_they_are_the_same_too",
-            with_losses_they_are_the_same_too,
-        ),
-        (
-            "flows_of_any_congestion_control",
-            flows_of_any_congestion_control,
-        ),
-        ("reno_steps_are_renos", reno_steps_are_renos),
-        (
-            "attaching_and_detaching_change_nothing",
-            attaching_and_detaching_change_nothing,
-        ),
-        ("a_flow_that_was_there_before", a_flow_that_was_there_before),
-        (
-            "another_congestion_control_is_another_flow",
-            another_congestion_control_is_another_flow,
-        ),
-        (
-            "only_what_is_selected_is_observed",
-            only_what_is_selected_is_observed,
-        ),
-        (
-            "cgroups_hold_what_is_below_them",
-            cgroups_hold_what_is_below_them,
-        ),
-        (
-            "flows_beyond_the_slots_are_left_alone",
-            flows_beyond_the_slots_are_left_alone,
-        ),
-        (
-            "nothing_is_left_in_the_kernel",
-            nothing_is_left_in_the_kernel,
-        ),
-        (
-            "the_command_records_what_was_done",
-            the_command_records_what_was_done,
-        ),
-        (
-            "a_killed_observer_leaves_nothing",
-            a_killed_observer_leaves_nothing,
-        ),
-        ("bad_input_is_refused", bad_input_is_refused),
+    cc_lab::run(cc_lab::trials![
+        features_equal_those_of_the_datapath,
+        features_equal_those_of_the_datapath_with_losses,
+        flows_of_any_congestion_control,
+        observed_cwnds_of_reno_follow_its_rule,
+        attaching_and_detaching_change_nothing,
+        a_flow_from_before_the_observer_is_observed,
+        a_change_of_congestion_control_opens_another_flow,
+        only_selected_flows_are_observed,
+        a_selected_cgroup_includes_those_below_it,
+        flows_beyond_the_slots_are_left_alone,
+        nothing_is_left_in_the_kernel,
+        the_command_records_windows_and_changes_of_cwnd,
+        a_killed_observer_leaves_nothing,
+        bad_input_is_refused,
     ])
 }
 
-/// A packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
+/// At 20 Mbit/s a packet takes 0.6 ms: enough ACKs for statistics, little work for the machine.
 const RATE_MBIT: u32 = 20;
 
 /// A queue that the flows of these tests do not fill.
@@ -89,58 +60,38 @@ const ROOMY: Bottleneck = Bottleneck {
     queue_bytes: 3_000_000,
 };
 
-/// A queue of some twenty packets: a window of forty loses some.
+/// A queue of some twenty packets: a cwnd of forty loses some.
 const TIGHT: Bottleneck = Bottleneck {
     rate_mbit: RATE_MBIT,
     queue_bytes: 30_000,
 };
 
-/// A path, a sink behind it, and an observer of what goes to that sink.
+/// A network, and an observer of the flows to its sink.
 struct Bench {
-    // Flows and the sink go before the path does.
-    sink: Sink,
-    path: Path,
-    watcher: Watcher,
+    network: Network,
+    observer: Tap<Observer>,
 }
 
 impl Bench {
     fn new(bottleneck: Bottleneck, change: impl FnOnce(&mut Options)) -> Self {
-        let path = Path::through(bottleneck);
-        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-        let mut options = watching(sink.port());
+        let network = Network::through(bottleneck);
+        let mut options = observer_options(network.sink.port());
         change(&mut options);
         Self {
-            sink,
-            path,
-            watcher: Watcher::attach(&options),
+            network,
+            observer: Tap::observe(&options),
         }
     }
 
     fn connect(&self, congestion_control: &str) -> Flow {
-        let to = self.sink.at(self.path.receiver4());
-        Flow::connect(&self.path.sender, to, congestion_control)
+        self.network.connect(congestion_control)
     }
 
-    /// Waits for the flow's opened record.
-    fn opened(&self, flow: &Flow) -> OpenedRecord {
-        self.watcher.wait_for("the flow was seen", |seen| {
-            let mut opened = seen.opened.iter();
-            opened
-                .find(|o| o.identity.local_port == flow.port())
-                .copied()
-        })
-    }
-
-    /// The windows and ACKs of a flow, once it is closed.
+    /// Returns the windows and ACKs of a flow, once it is closed.
     fn all_of(&self, opened: &OpenedRecord) -> (Vec<WindowRecord>, Vec<AckRecord>) {
-        self.watcher.wait_for("the flow's end was seen", |seen| {
-            let mut closed = seen.closed.iter();
-            closed
-                .find(|c| is_same_flow(&c.header, &opened.header))
-                .map(|_| ())
-        });
-        self.watcher.assert_nothing_lost();
-        self.watcher.seen(|seen| {
+        self.observer.closed(opened);
+        self.observer.assert_nothing_lost();
+        self.observer.seen(|seen| {
             let windows = seen.windows.iter();
             let acks = seen.acks.iter();
             (
@@ -156,16 +107,12 @@ impl Bench {
     }
 }
 
-fn is_same_flow(a: &Header, b: &Header) -> bool {
-    (a.slot, a.generation) == (b.slot, b.generation)
-}
-
 fn total(acks: &[AckRecord], feature: Feature) -> u64 {
     let values = acks.iter().map(|ack| ack.features[feature as usize]);
     values.map(u64::from).sum()
 }
 
-/// What the kernel here has of these; says which are missing.
+/// Returns those of the congestion controls that this kernel has, and prints which are missing.
 fn available(wanted: &[&'static str]) -> Vec<&'static str> {
     let (there, missing): (Vec<_>, Vec<_>) = wanted
         .iter()
@@ -176,7 +123,7 @@ fn available(wanted: &[&'static str]) -> Vec<&'static str> {
     there
 }
 
-fn features_are_those_of_our_own_datapath() {
+fn features_equal_those_of_the_datapath() {
     let both = observed_and_controlled(ROOMY, 15, |_| Some(40));
     assert_eq!(total(&both.own, Feature::Lost), 0);
     match both.source {
@@ -185,8 +132,8 @@ fn features_are_those_of_our_own_datapath() {
     }
 }
 
-fn with_losses_they_are_the_same_too() {
-    // Windows that fill the queue to overflowing and windows that let it drain.
+fn features_equal_those_of_the_datapath_with_losses() {
+    // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
     let both = observed_and_controlled(TIGHT, 30, |window| {
         Some(if window.index % 4 < 2 { 60 } else { 8 })
     });
@@ -200,7 +147,7 @@ fn with_losses_they_are_the_same_too() {
 }
 
 impl Both {
-    /// To the bit, the times included.
+    /// Asserts that everything is equal to the bit, including the times.
     fn assert_equal(&self) {
         assert_eq!(self.observed.len(), self.own.len());
         let in_common = |ack: &AckRecord| (ack.header.time_ns, ack.window, ack.cwnd, ack.features);
@@ -215,7 +162,7 @@ impl Both {
                     generation: observed.header.generation,
                     ..own.header
                 },
-                // Nobody has decided what was only observed.
+                // Observed windows have no decisions.
                 decision: 0,
                 decision_taken_ns: 0,
                 mode: Mode::Startup as u32,
@@ -225,9 +172,12 @@ impl Both {
         }
     }
 
-    /// The socket does not tell everything ([`cc_ebpf::Glimpse::ack_before`]), and a segment may be missed: so many
-    /// per cent of the ACKs have each feature equal, to the bit and at the same time, those of the RTT so many per cent,
-    /// and the sums of what is counted are right but for the last ACKs.
+    /// Asserts that most ACKs are equal. The socket does not show everything
+    /// ([`cc_ebpf::Glimpse::ack_before`]), and a segment may be missed.
+    ///
+    /// At least `percent` of the ACKs must be observed at the same time, with each feature equal to
+    /// the bit; features of the RTT in at least `percent_rtt`. Sums of bytes may lack the last
+    /// ACKs.
     fn assert_mostly_equal(&self, percent: usize, percent_rtt: usize) {
         let own: BTreeMap<u64, &AckRecord> = self
             .own
@@ -246,7 +196,8 @@ impl Both {
             }
         }
         eprintln!(
-            "of {} ACKs {} were observed, {known} of them at the same time; features equal in {equal:?}",
+            "of {} ACKs {} were observed, {known} of them at the same time; \
+             features equal in {equal:?}",
             self.own.len(),
             self.observed.len()
         );
@@ -268,7 +219,7 @@ impl Both {
     }
 }
 
-/// What our own datapath and the observer made of the same flow.
+/// The records that the datapath and the observer made of the same flow.
 struct Both {
     source: Source,
     observed_windows: Vec<WindowRecord>,
@@ -277,7 +228,7 @@ struct Both {
     own: Vec<AckRecord>,
 }
 
-/// Runs a flow that our own datapath controls and the observer observes, for so many windows.
+/// Runs a flow that the datapath controls and the observer observes, for that many windows.
 fn observed_and_controlled(
     bottleneck: Bottleneck,
     windows: usize,
@@ -285,37 +236,37 @@ fn observed_and_controlled(
 ) -> Both {
     let bench = Bench::new(bottleneck, |_| {});
     let name = unique_name();
-    let mut options = options(&name);
+    let mut options = datapath_options(&name);
     options.settings = options.settings.with_ack_filter(AckFilter::All);
-    let pump = Pump::attach(&options);
-    pump.decide_by(decide);
+    let agent = Tap::serve(&options);
+    agent.decide_by(decide);
 
     let flow = bench.connect(&name);
-    while pump.log(|log| log.windows.len()) < windows {
+    while agent.seen(|seen| seen.windows.len()) < windows {
         flow.send(50_000);
     }
-    let opened = bench.opened(&flow);
+    let opened = bench.observer.opened(&flow);
     at_rest(&flow);
     flow.finish();
     drop(flow);
     let (observed_windows, observed) = bench.all_of(&opened);
-    let closed = bench.watcher.seen(|seen| seen.closed[0]);
-    pump.wait_for("the flow was closed", |log| log.closed.first().copied());
-    pump.assert_nothing_lost();
+    let closed = bench.observer.seen(|seen| seen.closed[0]);
+    agent.wait_for("the flow was closed", |seen| seen.closed.first().copied());
+    agent.assert_nothing_lost();
 
-    pump.log(|log| {
-        assert_eq!(opened.identity, log.opened[0].identity);
+    agent.seen(|seen| {
+        assert_eq!(opened.identity, seen.opened[0].identity);
         assert_eq!(opened.identity.congestion_control(), name);
-        assert_eq!(opened.header.time_ns, log.opened[0].header.time_ns);
-        let own = log.closed[0];
+        assert_eq!(opened.header.time_ns, seen.opened[0].header.time_ns);
+        let own = seen.closed[0];
         assert_eq!(closed.totals, own.totals);
         assert_eq!(closed.cwnd, own.cwnd);
         Both {
-            source: bench.watcher.source(),
+            source: bench.observer.feature_source(),
             observed_windows,
-            own_windows: log.windows.clone(),
+            own_windows: seen.windows.clone(),
             observed,
-            own: log.acks.clone(),
+            own: seen.acks.clone(),
         }
     })
 }
@@ -325,19 +276,19 @@ fn flows_of_any_congestion_control() {
         let bench = Bench::new(TIGHT, |_| {});
         let flow = bench.connect(name);
         let mut sent = 0;
-        while bench.watcher.seen(|seen| seen.windows.len()) < 10 {
+        while bench.observer.seen(|seen| seen.windows.len()) < 10 {
             flow.send(50_000);
             sent += 50_000;
         }
-        let opened = bench.opened(&flow);
+        let opened = bench.observer.opened(&flow);
         assert_eq!(opened.identity.congestion_control(), name);
         let rest = at_rest(&flow);
-        // By its ACK the one before is seen, at the latest.
+        // The ACK before is seen with the ACK of this byte, at the latest.
         flow.send(1);
         at_rest(&flow);
         let info = flow.finish();
         assert_eq!(flow.congestion_control(), name, "it was left as it was");
-        assert_eq!(bench.sink.received_from(flow.port()), sent + 1);
+        assert_eq!(bench.network.sink.received_from(flow.port()), sent + 1);
         drop(flow);
 
         let (windows, acks) = bench.all_of(&opened);
@@ -349,7 +300,7 @@ fn flows_of_any_congestion_control() {
             assert_eq!(window.index as usize, position + 1);
             assert_window_is(window, &by_window[&window.index]);
         }
-        let unseen = match bench.watcher.source() {
+        let unseen = match bench.observer.feature_source() {
             Source::RateSample => 0,
             Source::Segments => 1,
         };
@@ -364,9 +315,9 @@ fn flows_of_any_congestion_control() {
         let cwnds = acks.iter().map(|ack| ack.cwnd);
         assert!(
             cwnds.clone().max() > cwnds.min(),
-            "{name} changed its window, and each ACK shows what it found"
+            "{name} changed its cwnd, and each ACK shows the cwnd that it found"
         );
-        let closed = bench.watcher.seen(|seen| seen.closed[0]);
+        let closed = bench.observer.seen(|seen| seen.closed[0]);
         assert_eq!(closed.totals.bytes_sent, info.bytes_sent);
         assert_eq!(closed.bytes_acked, info.bytes_acked);
         assert_eq!(closed.delivered, info.delivered);
@@ -374,21 +325,22 @@ fn flows_of_any_congestion_control() {
     }
 }
 
-/// The kernel's own Reno explains each window from the one before, as if nobody had looked: in slow start without
-/// losses an ACK adds what it acknowledged, or nothing where the window was not full (`tcp_reno_cong_avoid`).
-fn reno_steps_are_renos() {
+/// Each cwnd follows from the one before by the kernel's own Reno: in slow start without losses an
+/// ACK adds what it acknowledged, or nothing where the cwnd was not used fully
+/// (`tcp_reno_cong_avoid`).
+fn observed_cwnds_of_reno_follow_its_rule() {
     for name in available(&["reno"]) {
         let bench = Bench::new(ROOMY, |_| {});
         let flow = bench.connect(name);
         flow.send(1_500_000);
-        let opened = bench.opened(&flow);
+        let opened = bench.observer.opened(&flow);
         at_rest(&flow);
         let info = flow.finish();
         drop(flow);
         assert_eq!(info.bytes_sent, 1_500_000);
         assert_eq!((info.bytes_retrans, info.total_retrans), (0, 0));
         let (_, acks) = bench.all_of(&opened);
-        assert_eq!(acks[0].cwnd, 10, "the initial window");
+        assert_eq!(acks[0].cwnd, 10, "the initial cwnd");
         let mut grown = 0;
         for pair in acks.windows(2) {
             let mss = opened.identity.mss;
@@ -403,78 +355,82 @@ fn reno_steps_are_renos() {
 
 fn attaching_and_detaching_change_nothing() {
     for name in available(&["cubic", "bbr"]) {
-        let path = Path::through(TIGHT);
-        let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-        let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), name);
+        let network = Network::through(TIGHT);
+        let options = observer_options(network.sink.port());
+        let flow = network.connect(name);
         flow.send(1_000_000);
         let before = at_rest(&flow);
-        let watcher = Watcher::attach(&watching(sink.port()));
+        let observer = Tap::observe(&options);
         assert_eq!(at_rest(&flow), before, "{name}: attached");
-        drop(watcher);
+        drop(observer);
         assert_eq!(at_rest(&flow), before, "{name}: detached");
 
-        // Connections that come and go meanwhile, and the flow itself, still work.
-        let watcher = Watcher::attach(&watching(sink.port()));
+        // The flow works on while an observer comes and goes.
+        let observer = Tap::observe(&options);
         flow.send(300_000);
-        drop(watcher);
+        drop(observer);
         flow.send(300_000);
         flow.finish();
-        assert_eq!(sink.received_from(flow.port()), 1_600_000, "{name}");
+        assert_eq!(network.sink.received_from(flow.port()), 1_600_000, "{name}");
     }
 }
 
-/// What the kernel says of a flow that has nothing under way, without what passes with time alone.
+/// Waits until all data of a flow is acknowledged, and returns its TCP_INFO.
+///
+/// Members that change with time are set to 0, and so are those that the receiver still changes
+/// with window updates, which may come at any time later. All others stay as they are until the
+/// flow sends again.
 fn at_rest(flow: &Flow) -> TcpInfo {
-    let timeless = |info: TcpInfo| TcpInfo {
-        last_data_sent: 0,
-        last_ack_sent: 0,
-        last_data_recv: 0,
-        last_ack_recv: 0,
-        ..info
-    };
-    let mut last = timeless(flow.info());
+    let mut last = TcpInfo::zeroed();
     eventually("the flow came to rest", || {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        let info = timeless(flow.info());
+        let info = TcpInfo {
+            last_data_sent: 0,
+            last_ack_sent: 0,
+            last_data_recv: 0,
+            last_ack_recv: 0,
+            segs_in: 0,
+            snd_wnd: 0,
+            ..flow.info()
+        };
+        // The kernel copies the pacing rates out before it locks the socket, so that one reading
+        // may mix two states.
         let rests = info == last && info.unacked == 0 && info.notsent_bytes == 0;
         last = info;
         rests.then_some(info)
     })
 }
 
-fn a_flow_that_was_there_before() {
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno");
+fn a_flow_from_before_the_observer_is_observed() {
+    let network = Network::through(ROOMY);
+    let flow = network.connect("reno");
     flow.send(200_000);
     let before = at_rest(&flow);
     let bench = Bench {
-        watcher: Watcher::attach(&watching(sink.port())),
-        sink,
-        path,
+        observer: Tap::observe(&observer_options(network.sink.port())),
+        network,
     };
     let mut sent = 0;
-    while bench.watcher.seen(|seen| seen.windows.len()) < 3 {
+    while bench.observer.seen(|seen| seen.windows.len()) < 3 {
         flow.send(50_000);
         sent += 50_000;
     }
-    let opened = bench.opened(&flow);
+    let opened = bench.observer.opened(&flow);
     at_rest(&flow);
     let info = flow.finish();
     assert_eq!(info.bytes_sent, before.bytes_sent + sent);
     drop(flow);
     let (windows, acks) = bench.all_of(&opened);
     assert_eq!(windows[0].index, 1);
-    // What was sent up to its first ACK that we saw belongs to nobody; what followed is all there.
+    // Data sent before the first ACK observed is not counted; all later data is.
     let counted = total(&acks, Feature::Sent);
     assert!((sent / 2..sent).contains(&counted), "{counted} of {sent}");
 }
 
-fn another_congestion_control_is_another_flow() {
+fn a_change_of_congestion_control_opens_another_flow() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect("reno");
     flow.send(100_000);
-    let first = bench.opened(&flow);
+    let first = bench.observer.opened(&flow);
     let socket = flow.socket();
     for name in available(&["cubic"]) {
         at_rest(&flow);
@@ -484,7 +440,7 @@ fn another_congestion_control_is_another_flow() {
         flow.send(100_000);
         let (_, acks) = bench.all_of(&first);
         assert_eq!(total(&acks, Feature::Sent), 100_000);
-        let second = bench.watcher.wait_for("the flow was seen anew", |seen| {
+        let second = bench.observer.wait_for("the flow was seen anew", |seen| {
             let mut opened = seen.opened.iter();
             opened
                 .find(|o| o.identity.congestion_control() == name)
@@ -496,7 +452,7 @@ fn another_congestion_control_is_another_flow() {
     assert_eq!(first.identity.congestion_control(), "reno");
 }
 
-fn only_what_is_selected_is_observed() {
+fn only_selected_flows_are_observed() {
     let controls = available(&["cubic", "reno"]);
     let [selected, other] = controls[..] else {
         return;
@@ -520,10 +476,10 @@ fn only_what_is_selected_is_observed() {
     };
     for change in [by_name, by_network] {
         let bench = Bench::new(ROOMY, change);
-        let to6 = bench.sink.at(bench.path.receiver6());
-        // In the one and out of the other: the network is of IPv6.
+        let to6 = bench.network.sink.at(bench.network.path.receiver6());
+        // One flow is selected and the other is not: the selected network is IPv6.
         let flows = [
-            Flow::connect(&bench.path.sender, to6, selected),
+            Flow::connect(&bench.network.path.sender, to6, selected),
             bench.connect(other),
         ];
         for flow in &flows {
@@ -534,19 +490,19 @@ fn only_what_is_selected_is_observed() {
         let wanted = flows[0].port();
         drop(flows);
         bench
-            .watcher
+            .observer
             .wait_for("the selected flow was seen", |seen| {
                 (seen.closed.len() == 1).then_some(())
             });
-        bench.watcher.seen(|seen| {
+        bench.observer.seen(|seen| {
             let ports = seen.opened.iter().map(|o| o.identity.local_port);
             assert_eq!(ports.collect::<Vec<_>>(), [wanted]);
         });
-        assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 0);
+        assert_eq!(bench.observer.counter(Counter::FlowsWithoutSlot), 0);
     }
 }
 
-fn cgroups_hold_what_is_below_them() {
+fn a_selected_cgroup_includes_those_below_it() {
     let cgroup = match Cgroup::new() {
         Ok(cgroup) => cgroup,
         Err(reason) => {
@@ -577,10 +533,10 @@ fn cgroups_hold_what_is_below_them() {
             }
         }
         drop((inside, outside));
-        bench.watcher.wait_for("the selected flows ended", |seen| {
+        bench.observer.wait_for("the selected flows ended", |seen| {
             (seen.closed.len() == ports.len()).then_some(())
         });
-        bench.watcher.seen(|seen| {
+        bench.observer.seen(|seen| {
             let opened = seen.opened.iter().map(|o| o.identity.local_port);
             assert_eq!(opened.collect::<Vec<_>>(), ports);
             let first = seen.opened[0].identity.cgroup_id;
@@ -593,7 +549,7 @@ fn flows_beyond_the_slots_are_left_alone() {
     const SLOTS: u32 = 4;
     let bench = Bench::new(ROOMY, |options| options.slots = SLOTS);
     for _ in 0..2 {
-        let before = bench.watcher.counter(Counter::FlowsClosed);
+        let before = bench.observer.counter(Counter::FlowsClosed);
         let flows: Vec<Flow> = (0..7).map(|_| bench.connect("reno")).collect();
         for flow in &flows {
             flow.send(60_000);
@@ -601,46 +557,41 @@ fn flows_beyond_the_slots_are_left_alone() {
         for flow in &flows {
             at_rest(flow);
             flow.finish();
-            assert_eq!(bench.sink.received_from(flow.port()), 60_000);
+            assert_eq!(bench.network.sink.received_from(flow.port()), 60_000);
         }
         drop(flows);
         eventually("all slots were given back", || {
-            let closed = bench.watcher.counter(Counter::FlowsClosed);
+            let closed = bench.observer.counter(Counter::FlowsClosed);
             (closed - before == u64::from(SLOTS)).then_some(())
         });
     }
-    assert_eq!(bench.watcher.counter(Counter::FlowsOpened), 8);
-    assert_eq!(bench.watcher.counter(Counter::FlowsWithoutSlot), 6);
-    bench.watcher.assert_nothing_lost();
+    assert_eq!(bench.observer.counter(Counter::FlowsOpened), 8);
+    assert_eq!(bench.observer.counter(Counter::FlowsWithoutSlot), 6);
+    bench.observer.assert_nothing_lost();
 }
 
 fn nothing_is_left_in_the_kernel() {
     let bench = Bench::new(ROOMY, |_| {});
     let flow = bench.connect("reno").sending();
-    let to = bench.sink.at(bench.path.receiver4());
-    let crowd = Crowd::connect(&bench.path.sender, to, "reno", 20);
-    bench.watcher.wait_for("flows were seen", |seen| {
+    let crowd = bench.network.crowd("reno", 20);
+    bench.observer.wait_for("flows were seen", |seen| {
         (seen.opened.len() >= 20).then_some(())
     });
     let footprint = Footprint::of(&format!("observe{}", std::process::id()));
     assert!(footprint.programs() >= 3, "{footprint:?}");
     assert!(footprint.maps() >= 7, "{footprint:?}");
 
-    let Bench {
-        sink,
-        path,
-        watcher,
-    } = bench;
-    drop(watcher);
-    // The flows outlive the observer, and hold nothing of it.
+    let Bench { network, observer } = bench;
+    drop(observer);
+    // The flows outlive the observer, and keep none of its programs and maps.
     footprint.assert_vanishes();
     flow.advance(200_000);
     assert_eq!(crowd.failed(), 0);
     drop((flow, crowd));
-    drop((sink, path));
+    drop(network);
 }
 
-/// `cc-agent observe`. Killed when it is dropped.
+/// A running `cc-agent observe`. It is killed when it is dropped.
 struct Observing {
     child: Child,
     log: BufReader<ChildStderr>,
@@ -664,7 +615,7 @@ impl Observing {
         self.child.id()
     }
 
-    /// Sends it a signal, and returns what it logged until its end.
+    /// Sends it a signal and returns what it logged until its end.
     fn end(mut self, signal: Signal) -> String {
         kill(Pid::from_raw(self.pid() as i32), signal).expect("our child");
         let mut text = String::new();
@@ -693,21 +644,16 @@ fn observe(arguments: &[&str]) -> Command {
     command
 }
 
-fn the_command_records_what_was_done() {
+fn the_command_records_windows_and_changes_of_cwnd() {
     let controls = available(&["bbr", "cubic", "reno"]);
-    // Without losses: a connection that times out again and again comes to rest when nobody waits any more.
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
+    // Without losses: after repeated timeouts a connection takes too long to come to rest.
+    let network = Network::through(ROOMY);
     let directory = TempDir::new().expect("a directory for the test");
     let place = directory.path().to_str().expect("ASCII");
-    let port = sink.port().to_string();
+    let port = network.sink.port().to_string();
     let command = Observing::start(&["--record", place, "--port", &port]);
 
-    let to = sink.at(path.receiver4());
-    let flows: Vec<Flow> = controls
-        .iter()
-        .map(|name| Flow::connect(&path.sender, to, name))
-        .collect();
+    let flows: Vec<Flow> = controls.iter().map(|name| network.connect(name)).collect();
     let mut sent = 0;
     for _ in 0..20 {
         for flow in &flows {
@@ -752,7 +698,7 @@ fn the_command_records_what_was_done() {
             .iter()
             .map(|row| row.window.features.sum[Feature::Acked as usize])
             .sum::<u64>();
-        // In whole segments, and without what came after the last window.
+        // Whole segments count, and those after the last window do not.
         assert!((sent / 2..2 * sent).contains(&acked), "{acked} of {sent}");
     }
     policies.sort();
@@ -764,11 +710,10 @@ fn the_command_records_what_was_done() {
 }
 
 fn a_killed_observer_leaves_nothing() {
-    let path = Path::through(ROOMY);
-    let sink = Sink::listen(&path.receiver, AfterEnd::Hold);
-    let port = sink.port().to_string();
+    let network = Network::through(ROOMY);
+    let port = network.sink.port().to_string();
     let command = Observing::start(&["--port", &port]);
-    let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), "reno").sending();
+    let flow = network.connect("reno").sending();
     flow.advance(200_000);
     let footprint = Footprint::of(&format!("observe{}", command.pid()));
     assert!(footprint.programs() >= 3, "{footprint:?}");

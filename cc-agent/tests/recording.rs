@@ -1,9 +1,9 @@
-//! What the agent's binary records on the running kernel, read back whole.
+//! Recordings of the agent's binary on the running kernel, read back and checked for completeness.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path as FilePath, PathBuf},
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -11,7 +11,7 @@ use cc_core::{
     rows::{FileHeader, Replay, Row},
     status::{RecordingStatus, Snapshot},
 };
-use cc_lab::{AfterEnd, Agent, Bottleneck, Crowd, Path, Sink, eventually, unique_name};
+use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
 use cc_recording::{files, read, recover};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -20,48 +20,37 @@ use nix::{
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
-    cc_lab::run(&[
-        (
-            "two_hundred_flows_are_recorded_whole",
-            two_hundred_flows_are_recorded_whole,
-        ),
-        (
-            "a_killed_agents_recording_is_whole_up_to_its_last_group",
-            a_killed_agents_recording_is_whole_up_to_its_last_group,
-        ),
-        (
-            "a_full_disk_costs_rows_and_nothing_else",
-            a_full_disk_costs_rows_and_nothing_else,
-        ),
+    cc_lab::run(cc_lab::trials![
+        two_hundred_flows_are_recorded_whole,
+        a_killed_agents_recording_is_whole_up_to_its_last_group,
+        a_full_disk_costs_rows_and_nothing_else,
     ])
 }
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 const FLOWS: usize = 200;
 
-/// A path that many flows share, and the name of the congestion control to come.
+/// A network that many flows share, and the name of the congestion control to come.
 struct Bench {
-    // The sink goes before the path does.
-    sink: Sink,
-    path: Path,
+    network: Network,
     name: String,
 }
 
 impl Bench {
     fn new() -> Self {
-        // Room for all initial windows and a slow start: a flow that loses them is opened late, by the first ACK.
-        let path = Path::through(Bottleneck {
+        // The queue holds the initial cwnds and slow start of all flows: a flow that loses its
+        // first segments is opened late, by its first ACK.
+        let network = Network::through(Bottleneck {
             rate_mbit: 100,
             queue_bytes: 6_000_000,
         });
         Self {
-            sink: Sink::listen(&path.receiver, AfterEnd::Hold),
-            path,
+            network,
             name: unique_name(),
         }
     }
 
-    fn agent(&self, directory: &FilePath, arguments: &[&str]) -> Agent {
+    fn agent(&self, directory: &Path, arguments: &[&str]) -> Agent {
         let directory = directory
             .to_str()
             .expect("a scratch directory's name is ASCII");
@@ -71,8 +60,7 @@ impl Bench {
     }
 
     fn crowd(&self, flows: usize) -> Crowd {
-        let address = self.sink.at(self.path.receiver4());
-        Crowd::connect(&self.path.sender, address, &self.name, flows)
+        self.network.crowd(&self.name, flows)
     }
 }
 
@@ -84,8 +72,9 @@ fn wait_for(agent: &Agent, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Sn
     eventually(what, || Some(agent.status()).filter(&accept))
 }
 
-/// All rows of a directory by flow, each flow's in the order of their sequence numbers.
-fn flows(directory: &FilePath) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
+/// Returns the header of the last file of a directory, and all rows by flow, in the order of their
+/// sequence numbers.
+fn flows(directory: &Path) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
     let mut flows: BTreeMap<u64, Vec<Row>> = BTreeMap::new();
     let mut header = None;
     for file in files(directory).expect("recordings") {
@@ -102,7 +91,7 @@ fn flows(directory: &FilePath) -> (FileHeader, BTreeMap<u64, Vec<Row>>) {
     (header.expect("at least one file"), flows)
 }
 
-/// None missing and none twice, from the first on.
+/// Asserts that a flow's rows are numbered from 0 without gaps, and that only the last is its end.
 fn assert_gapless(rows: &[Row]) {
     let found: Vec<_> = rows.iter().map(|row| row.sequence).collect();
     assert_eq!(found, (0..rows.len() as u32).collect::<Vec<_>>());
@@ -119,7 +108,7 @@ fn assert_gapless(rows: &[Row]) {
 fn two_hundred_flows_are_recorded_whole() {
     let bench = Bench::new();
     let directory = TempDir::new().expect("a scratch directory");
-    // Files and groups small enough that there are many.
+    // Files and row groups are small enough that there are many.
     let mut agent = bench.agent(
         directory.path(),
         &["--record-delay-s", "1", "--record-file-s", "2"],
@@ -158,7 +147,7 @@ fn two_hundred_flows_are_recorded_whole() {
             };
             decisions += 1;
             let action = decision.action.expect("the policy chooses actions");
-            let probabilities = decision.probabilities.as_ref().expect("and tells how");
+            let probabilities = decision.probabilities.as_ref().expect("sampled actions");
             assert_eq!(
                 decision.probability,
                 Some(probabilities[usize::from(action)])
@@ -190,11 +179,11 @@ fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
     assert_eq!(
         recover(directory.path()).expect("readable"),
         [],
-        "nobody takes it away"
+        "a file that is being written is left alone"
     );
     agent.end(Signal::SIGKILL);
 
-    // Its successor completes the file, and adopts the flows.
+    // The next agent completes the file and adopts the flows.
     let mut next = bench.agent(directory.path(), &[]);
     let (_, before) = flows(directory.path());
     let rows: usize = before.values().map(Vec::len).sum();
@@ -258,7 +247,7 @@ fn a_full_disk_costs_rows_and_nothing_else() {
     assert_eq!(open, files(&disk.path).expect("recordings").len());
 }
 
-/// A small file system in memory, unmounted when it is dropped.
+/// A small file system in memory (tmpfs), unmounted when it is dropped.
 struct Tmpfs {
     path: PathBuf,
     _place: TempDir,

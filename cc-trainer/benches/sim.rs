@@ -1,5 +1,6 @@
-//! How fast the simulator is: packets a second of one bulk flow, decisions a second of a policy that costs nothing, and
-//! the memory of a flow. One thread; the best of a few rounds, as other programs can only slow it down.
+//! Speed of the simulator: packets per second of one bulk flow, decisions per second of a policy
+//! that costs nothing, and the memory of a flow. It runs in one thread and reports the best of a
+//! few rounds, as other programs can only slow it down.
 
 use std::{
     path::Path,
@@ -21,12 +22,13 @@ use cc_trainer::environment::{
     network::{NetworkConfig, NetworkEnvironment, World},
 };
 
+/// Number of rounds, of which the best counts.
 const ROUNDS: usize = 5;
 /// Simulated time of a bulk flow, ns.
 const BULK: u64 = 60_000_000_000;
-/// The rest of a receiver that acknowledges every second packet.
+/// Pause between two reads of a receiver that acknowledges every second packet.
 const PROMPT: Duration = Duration::from_micros(50);
-/// Decisions of a round.
+/// Number of decisions per round.
 const STEPS: u32 = 20_000;
 
 fn main() -> anyhow::Result<()> {
@@ -43,7 +45,8 @@ fn main() -> anyhow::Result<()> {
     report.write()
 }
 
-/// Data packets offered to a link of 100 Mbit/s in a second, and the bytes that the flow holds.
+/// Data packets per second of real time on a link of 100 Mbit/s, and the memory of the flow in
+/// bytes.
 fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f64)> {
     let link =
         "[[scenario]]\nname = \"bulk\"\nrate_mbps = 100\ndelay_ms = 20\nqueue = { bdp = 1.0 }\n";
@@ -62,7 +65,8 @@ fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f
     }))
 }
 
-/// Decisions a second over the calibrated links, each with the observation that a policy would get.
+/// Decisions per second of real time over the calibrated links, each with the observation that a
+/// policy would get.
 fn steps_per_s() -> anyhow::Result<f64> {
     let world = Arc::new(World::new(NetworkConfig::default())?);
     let rounds = (0..ROUNDS as u64).map(|round| {

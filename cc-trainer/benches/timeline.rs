@@ -27,8 +27,8 @@ use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 use cc_trainer::{
@@ -235,7 +235,7 @@ fn create(
     files: &mut usize,
 ) -> anyhow::Result<FileWriter> {
     let header = FileHeader {
-        environment: interface.clone(),
+        interface: interface.clone(),
         policy: "random".to_owned(),
         policy_metadata: None,
         agent_version: "0.1.0".to_owned(),
@@ -264,11 +264,11 @@ fn simulated(
     let settings = Learned::settings(interface, Startup::SlowStart);
     let control = Control::Learned(Box::new(Learned::new(settings)));
     let simulation = Simulation::new(link, vec![control], seed);
-    let mut served = Served::new(
+    let mut served = SimulatedAgent::new(
         simulation,
         interface.clone(),
-        Delay::default(),
-        Mode::Asynchronous,
+        AgentDelay::default(),
+        SenderMode::Asynchronous,
         seed,
     );
     let mut random = StdRng::seed_from_u64(seed);

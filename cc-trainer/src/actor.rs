@@ -34,7 +34,7 @@ pub struct StepOutput {
 pub struct Actor {
     environments: Vec<Box<dyn Environment>>,
     /// State of each seat, `[environment][seat]`.
-    seats: Vec<Vec<SeatState>>,
+    seats: Vec<Vec<ActorSeat>>,
     turns: Vec<Turn>,
     policy: Arc<Snapshot>,
     unroll: usize,
@@ -73,7 +73,7 @@ impl Actor {
         Self {
             seats: environments
                 .iter()
-                .map(|environment| vec![SeatState::new(state); environment.spec().seats])
+                .map(|environment| vec![ActorSeat::new(state); environment.spec().seats])
                 .collect(),
             turns: vec![Turn::default(); environments.len()],
             input: StepInput::default(),
@@ -178,7 +178,7 @@ impl Choice<'_> {
 
 /// The state of a seat between its turns.
 #[derive(Clone, Debug, Default)]
-struct SeatState {
+struct ActorSeat {
     /// The rollout in progress, of at most T steps.
     rollout: Rollout,
     /// The LSTM's hidden state before the next step.
@@ -193,7 +193,7 @@ struct SeatState {
     steps: u64,
 }
 
-impl SeatState {
+impl ActorSeat {
     fn new(state: usize) -> Self {
         Self {
             h: vec![0.0; state],
@@ -280,7 +280,7 @@ impl StepInput {
 
     /// Appends the row of an environment whose `seat` is to act; `privileged` if the
     /// network has a privileged critic.
-    fn push(&mut self, turn: &Turn, seat: &SeatState, privileged: bool) {
+    fn push(&mut self, turn: &Turn, seat: &ActorSeat, privileged: bool) {
         self.observation.extend_from_slice(&turn.observation);
         self.reward.push(turn.observed_reward);
         self.not_done.push(not_done(turn.first));

@@ -16,7 +16,7 @@ pub use self::{
     settings::{LearnerSettings, Reduction},
 };
 use crate::{
-    model::{Device, Outputs, RmsProp},
+    model::{Device, Outputs},
     rollout::{Origin, Rollout},
     softmax::{log_probability, log_sum_exp},
     vtrace::{Targets, Trajectories},
@@ -82,17 +82,14 @@ impl Learner {
     ///
     /// # Panics
     ///
-    /// Panics if a rollout does not fit the network or has
-    /// not [`LearnerSettings::unroll`] + 1 steps.
+    /// Panics if a rollout does not fit the network, or if its length is not
+    /// [`LearnerSettings::unroll`] + 1 steps.
     pub fn update(&mut self, rollouts: &[Rollout], done: f64) -> Result<UpdateMetrics, Diverged> {
         let settings = &self.settings;
         let (steps, batch_size) = (settings.unroll, rollouts.len());
         let count = steps * batch_size;
         let actions = self.device.shape().actions;
         let state = self.device.shape().state();
-        let left = 1.0 - done.clamp(0.0, 1.0) as f32;
-        let entropy_end = settings.entropy_cost_end.unwrap_or(settings.entropy_cost);
-        let entropy_cost = entropy_end + (settings.entropy_cost - entropy_end) * left;
 
         // Logits and values of T + 1 steps.
         self.batch.gather(rollouts, steps + 1);
@@ -127,19 +124,16 @@ impl Learner {
             },
             &settings.clips,
         );
-        let weights = Weighting {
-            cloning: done < f64::from(settings.cloning),
-            anchor: settings.anchor,
-            temperature: settings.temperature,
-        }
-        .advantage_weights(&self.targets.advantage, &batch.origin, &batch.known);
+        let weights = Weighting::of(settings, done).advantage_weights(
+            &self.targets.advantage,
+            &batch.origin,
+            &batch.known,
+        );
 
         // The loss's derivatives by logits and baselines. Step T, whose value is a bootstrap, has
         // none.
-        let scale = match settings.loss {
-            Reduction::Mean => 1.0 / count as f32,
-            Reduction::Sum => 1.0,
-        };
+        let scale = settings.loss.scale(count);
+        let entropy_cost = settings.entropy_cost_at(done);
         self.d_logits.clear();
         self.d_logits
             .resize((steps + 1) * batch_size * actions, 0.0);
@@ -173,16 +167,10 @@ impl Learner {
             });
         }
 
-        // The gradient, and a step along it.
+        // The gradient, and the optimiser's step along it.
         self.device
             .backward(&input, &self.d_logits, &self.d_baseline);
-        let optimiser = RmsProp {
-            learning_rate: settings.learning_rate * left,
-            decay: settings.decay,
-            epsilon: settings.epsilon,
-            momentum: settings.momentum,
-            clip: settings.gradient_clip,
-        };
+        let optimiser = settings.optimiser_at(done);
         metrics.gradient_norm = f64::from(self.device.step(&optimiser));
         metrics.learning_rate = f64::from(optimiser.learning_rate);
         metrics.lag = rollouts

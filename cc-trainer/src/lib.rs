@@ -15,7 +15,6 @@ pub mod normalise;
 pub mod ope;
 pub mod policy_file;
 pub mod rollout;
-pub mod seed;
 mod softmax;
 pub mod study;
 pub mod toml_file;

@@ -345,7 +345,7 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
     }
 
     let resample = |number: usize| {
-        let mut random = StdRng::seed_from_u64(crate::seed::output(settings.seed, number as u64));
+        let mut random = StdRng::seed_from_u64(cc_sim::seed::output(settings.seed, number as u64));
         let mut counts = vec![0.0; flows.len()];
         for _ in 0..flows.len() {
             counts[random.random_range(0..flows.len())] += 1.0;

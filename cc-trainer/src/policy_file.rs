@@ -8,7 +8,7 @@ use cc_core::policy::export::ImportError;
 use cc_core::policy::export::{
     Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_core::policy::{PolicyFile, PolicyKind, PolicyMeta, Serving};
+use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta};
 
 use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
 use crate::normalise::{Bend, Input, Normalizer};
@@ -48,7 +48,7 @@ pub fn meta(
     name: &str,
     shape: &Shape,
     environment: &Interface,
-    serving: Serving,
+    serving: ActionSelection,
     provenance: BTreeMap<String, String>,
 ) -> PolicyMeta {
     PolicyMeta {
@@ -462,7 +462,13 @@ mod tests {
         let mut random = StdRng::seed_from_u64(seed);
         let parameters = initialise(shape, seed);
         let normalizer = normalizer(shape.observation, &mut random);
-        let meta = meta("test", shape, environment, Serving::Greedy, BTreeMap::new());
+        let meta = meta(
+            "test",
+            shape,
+            environment,
+            ActionSelection::Greedy,
+            BTreeMap::new(),
+        );
         let bytes = encode(shape, &parameters, &normalizer, &meta, "").expect("the sizes fit");
         let mut served = OnnxPolicy::from_bytes(&bytes, None, 0).expect("accepted");
 
@@ -584,7 +590,7 @@ mod tests {
                 "small",
                 &shape,
                 &environment,
-                Serving::Greedy,
+                ActionSelection::Greedy,
                 BTreeMap::new(),
             );
             let bytes = encode(&shape, &parameters, &normalizer, &meta, "").expect("it fits");
@@ -640,7 +646,7 @@ mod tests {
             "small",
             &shape,
             &environment,
-            Serving::Softmax { temperature: 0.5 },
+            ActionSelection::Softmax { temperature: 0.5 },
             provenance,
         );
         let normalizer = Normalizer::identity(shape.observation);
@@ -664,7 +670,7 @@ mod tests {
             "small",
             &shape,
             &environment,
-            Serving::Greedy,
+            ActionSelection::Greedy,
             BTreeMap::new(),
         );
         let normalizer = Normalizer::identity(shape.observation);

@@ -7,9 +7,9 @@
 //!
 //! # Example
 //!
-//! Learn to balance the pole of CartPole, with one thread that acts and learns in turns, so that
-//! the seed determines the result bit for bit. Few steps keep the example short;
-//! `cc-trainer/training/cartpole.toml` has a configuration that solves the task.
+//! CartPole: learn to balance a pole on a cart, from 40,000 steps with one thread that acts and
+//! learns in turns, so that the seed determines the result. Random actions reach returns of about
+//! 20; `cc-trainer/training/cartpole.toml` solves the task, with returns above 475.
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
@@ -21,19 +21,26 @@
 //! let training = Training {
 //!     config: Some(toml::from_str(
 //!         r#"
-//!         steps = 4000
+//!         steps = 40_000
 //!         actors = 0
+//!         threads = 1
 //!
 //!         [environment]
 //!         kind = "cartpole"
 //!
 //!         [model]
-//!         hidden = [16]
+//!         hidden = [32]
+//!         activation = "tanh"
 //!         lstm = 0
 //!
 //!         [learner]
 //!         batch = 8
 //!         unroll = 20
+//!         learning_rate = 1e-2
+//!         gradient_clip = 10
+//!
+//!         [actor]
+//!         environments = 16
 //!         "#,
 //!     )?),
 //!     overrides: Overrides::default(),
@@ -43,10 +50,10 @@
 //!
 //! let record = train::train(&training, &AtomicBool::new(false), &mut |_event| {})?;
 //!
-//! assert_eq!((record.last.steps, record.last.updates), (4000, 25));
 //! let mean_return = record.last.episode_return.expect("episodes have ended");
-//! println!("mean return after {} steps: {mean_return:.1}", record.last.steps);
-//! assert!(mean_return > 9.0, "a pole takes some ten steps to fall, whatever the policy");
+//! println!("mean return of the last 100 episodes: {mean_return:.1}");
+//! assert!(mean_return > 60.0, "the pole is balanced for longer than by random actions");
+//! assert!(record.curve.len() > 100);
 //! assert!(scratch.path().join("checkpoint.bin").exists());
 //! # Ok(())
 //! # }
@@ -94,8 +101,8 @@ use crate::{
     model::Weights,
     normalise::Normalizer,
     rollout::Rollout,
-    seed,
 };
+use cc_sim::seed;
 
 /// How long the learner waits for rollouts before it checks that the actors are still alive.
 const PATIENCE: Duration = Duration::from_millis(100);

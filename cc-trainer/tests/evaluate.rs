@@ -1,4 +1,4 @@
-//! Evaluations on the live kernel, as a user makes them.
+//! Evaluations on the live kernel, through the command line.
 
 use std::{
     fs,
@@ -18,16 +18,22 @@ use cc_lab::{Outcome, eventually};
 
 fn main() -> ExitCode {
     cc_lab::run_on_links(&[
-        ("an_evaluation_from_end_to_end", from_end_to_end),
+        (
+            "an_evaluation_from_end_to_end",
+            an_evaluation_from_end_to_end,
+        ),
         ("flows_share_a_link", flows_share_a_link),
-        ("ctrl_c_keeps_what_is_done", ctrl_c_keeps_what_is_done),
+        ("ctrl_c_keeps_completed_runs", ctrl_c_keeps_completed_runs),
         ("nothing_survives_a_kill", nothing_survives_a_kill),
-        ("an_agent_that_dies_ends_it", an_agent_that_dies_ends_it),
-        ("mistakes_are_explained", mistakes_are_explained),
+        (
+            "an_evaluation_ends_when_an_agent_dies",
+            an_evaluation_ends_when_an_agent_dies,
+        ),
+        ("usage_errors_are_explained", usage_errors_are_explained),
     ])
 }
 
-/// A small link of 12 Mbit/s: 1 BDP of queue, RTT 20 ms.
+/// A link of 12 Mbit/s with an RTT of 20 ms and a queue of one BDP.
 const SMALL: &str = r#"
 [[scenario]]
 name = "small"
@@ -36,7 +42,7 @@ delay_ms = 10
 queue = { bdp = 1 }
 "#;
 
-/// Two flows, the second one cubic and later.
+/// Two flows, of which the second one runs CUBIC and starts later.
 const SHARED: &str = r#"
 [[scenario]]
 name = "shared"
@@ -52,7 +58,7 @@ stop_s = 2.5
 scheme = "cubic"
 "#;
 
-/// What every run has as a number.
+/// Measures that every run has as numbers.
 const FIGURES: [&str; 7] = [
     "seconds",
     "throughput_mbps",
@@ -63,7 +69,7 @@ const FIGURES: [&str; 7] = [
     "loss_rate",
 ];
 
-fn from_end_to_end() -> Outcome {
+fn an_evaluation_from_end_to_end() -> Outcome {
     let Some(agent) = agent() else {
         return no_agent();
     };
@@ -80,7 +86,7 @@ fn from_end_to_end() -> Outcome {
     let pid = evaluation.id();
     let output = evaluation.output();
     assert_eq!(agents_of(pid), [] as [String; 0], "they are gone");
-    // Whether the host was quiet enough is not the question here: runs that are not valid are marked, and have figures.
+    // Whether the host is quiet enough is not tested: invalid runs are marked and have figures.
     assert!(text(&output).contains("summary.json"), "{}", text(&output));
     let summary = place.summary();
     let runs = summary["runs"].as_array().expect("a list");
@@ -102,12 +108,12 @@ fn from_end_to_end() -> Outcome {
         }
         let number = |key: &str| run[key].as_f64().expect("a number");
         assert_eq!(run["flows"].as_array().map(Vec::len), Some(1), "{run}");
-        // Laws, not figures: no more than the link carries, no less than propagation.
+        // Bounds that hold on any host: the link's rate and the propagation delay.
         let throughput = number("throughput_mbps");
         assert!(throughput > 0.0 && throughput <= 12.0, "{run}");
         assert!(number("mean_owd_ms") > 9.9, "{run}");
         if run["scheme"] == "fixed:10" {
-            // 10 segments a round trip of 20 ms are 5.8 Mbit/s, and a disturbed host makes it less.
+            // 10 segments per RTT of 20 ms are 5.8 Mbit/s, and less on a disturbed host.
             assert!(throughput < 6.0, "{run}");
             let decisions = run["decision_delay"]["decisions"].as_u64();
             assert!(decisions.is_some_and(|count| count > 5), "{run}");
@@ -119,7 +125,7 @@ fn from_end_to_end() -> Outcome {
     let report = fs::read_to_string(place.out().join("report.html")).expect("a report");
     assert!(report.contains("<svg"), "it has pictures");
 
-    // The same again: what is valid stays as it was written.
+    // The same evaluation again keeps the files of valid runs.
     let kept = place.valid_runs();
     let again = place.evaluate(&agent, &arguments);
     let there = place.valid_runs();
@@ -128,7 +134,7 @@ fn from_end_to_end() -> Outcome {
         "{}",
         text(&again)
     );
-    // Another length into the same place.
+    // Runs of another length do not go into the same directory.
     let other = place.evaluate(
         &agent,
         &["--schemes", "reno", "--seconds", "2", "--runs", "1"],
@@ -175,20 +181,20 @@ fn flows_share_a_link() -> Outcome {
     assert!((0.5..=1.0).contains(&jain), "{jain}");
     let file = fs::read(place.out().join("runs/shared.reno.0.json")).expect("a run");
     let file: Value = serde_json::from_slice(&file).expect("JSON");
-    let course = |flow: usize, key: &str| -> Vec<Option<f64>> {
+    let series = |flow: usize, key: &str| -> Vec<Option<f64>> {
         let bins = file["series"]["flows"][flow][key].as_array();
         let bins = bins.expect("a list").iter();
         bins.map(Value::as_f64).collect()
     };
-    // Before its start the second flow is not there.
-    assert!(course(1, "cwnd")[..9].iter().all(Option::is_none));
+    // There is nothing of the second flow before its start.
+    assert!(series(1, "cwnd")[..9].iter().all(Option::is_none));
     let idle = |rate: &Option<f64>| *rate == Some(0.0);
-    assert!(course(1, "throughput_mbps")[..9].iter().all(idle));
-    assert!(course(0, "cwnd").iter().any(Option::is_some));
+    assert!(series(1, "throughput_mbps")[..9].iter().all(idle));
+    assert!(series(0, "cwnd").iter().any(Option::is_some));
     Outcome::Passed
 }
 
-fn ctrl_c_keeps_what_is_done() -> Outcome {
+fn ctrl_c_keeps_completed_runs() -> Outcome {
     let place = Place::new(SMALL);
     let arguments = [
         "--schemes",
@@ -221,7 +227,7 @@ fn nothing_survives_a_kill() -> Outcome {
     let mut evaluation = place.spawn(&agent, &arguments);
     let pid = evaluation.id();
     eventually("the link and the agent are there", || {
-        // The link's devices and namespaces have no names outside of the process: its descriptors are all there is.
+        // The link's devices and namespaces are visible only through the process's descriptors.
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
         let targets = descriptors.filter_map(|fd| fs::read_link(fd.path()).ok());
         let tuns = targets.filter(|target| target.ends_with("tun")).count();
@@ -241,7 +247,7 @@ fn nothing_survives_a_kill() -> Outcome {
     Outcome::Passed
 }
 
-fn an_agent_that_dies_ends_it() -> Outcome {
+fn an_evaluation_ends_when_an_agent_dies() -> Outcome {
     let Some(agent) = agent() else {
         return no_agent();
     };
@@ -262,7 +268,7 @@ fn an_agent_that_dies_ends_it() -> Outcome {
     Outcome::Passed
 }
 
-fn mistakes_are_explained() -> Outcome {
+fn usage_errors_are_explained() -> Outcome {
     let place = Place::new(SMALL);
     let broken = place.dir.path().join("broken.onnx");
     fs::write(&broken, "no policy").expect("it is ours");
@@ -302,12 +308,12 @@ fn mistakes_are_explained() -> Outcome {
     Outcome::Passed
 }
 
-/// A directory with a scenario file and room for results.
+/// A temporary directory with a scenario file and space for results.
 struct Place {
     dir: tempfile::TempDir,
 }
 
-/// A running evaluation, killed on drop, so that a failed test leaves nothing behind.
+/// A running evaluation, which is killed on drop so that a failed test leaves nothing behind.
 struct Evaluation(Option<Child>);
 
 impl Place {
@@ -325,7 +331,8 @@ impl Place {
         self.spawn(agent, arguments).output()
     }
 
-    /// Starts an evaluation on the links of this place, into it, unless `arguments` say otherwise.
+    /// Starts an evaluation on this place's links and into its directory, unless `arguments` name
+    /// others.
     fn spawn(&self, agent: &Path, arguments: &[&str]) -> Evaluation {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cc-trainer"));
         command.arg("evaluate").arg("--agent").arg(agent);
@@ -358,7 +365,7 @@ impl Place {
             .then_some(())
     }
 
-    /// The valid runs' files, and when they were written.
+    /// Files of the valid runs, with the times at which they were written.
     fn valid_runs(&self) -> Vec<(PathBuf, SystemTime)> {
         let runs = fs::read_dir(self.out().join("runs")).expect("it was made");
         let valid = runs.flatten().filter(|run| {
@@ -380,7 +387,7 @@ impl Evaluation {
         self.0.as_ref().expect("until its output is taken").id()
     }
 
-    /// Waits for its end.
+    /// Waits for the evaluation's end and returns its output.
     fn output(&mut self) -> Output {
         let child = self.0.take().expect("once");
         child.wait_with_output().expect("our child")
@@ -396,7 +403,7 @@ impl Drop for Evaluation {
     }
 }
 
-/// The agent's program, where it is beside this package's own and can load its datapath.
+/// Path of the agent's program, if it is beside this package's own and can load its datapath.
 fn agent() -> Option<PathBuf> {
     let program = Path::new(env!("CARGO_BIN_EXE_cc-trainer")).with_file_name("cc-agent");
     let name = format!("rlt{}", std::process::id());
@@ -419,7 +426,7 @@ fn no_agent() -> Outcome {
     )
 }
 
-/// The congestion controls of the agents that the evaluation `pid` has started.
+/// Congestion controls registered by the agents of the evaluation with this process id.
 fn agents_of(pid: u32) -> Vec<String> {
     let list = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     let list = list.expect("every kernel with TCP has it");
@@ -429,7 +436,7 @@ fn agents_of(pid: u32) -> Vec<String> {
         .collect()
 }
 
-/// The agents among the processes whose parent is `pid`.
+/// Process ids of the agents whose parent is `pid`.
 fn agent_processes(pid: u32) -> Vec<String> {
     let processes = fs::read_dir("/proc").expect("it is there").flatten();
     let names = processes.map(|process| process.file_name().to_string_lossy().into_owned());

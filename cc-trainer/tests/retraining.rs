@@ -22,8 +22,8 @@ use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
     policy::{
-        Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query, Serving, State,
-        export::ActorCritic,
+        ActionSelection, Choice, OnnxPolicy, Policy, PolicyFile, PolicyKind, PolicyMeta, Query,
+        State, export::ActorCritic,
     },
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, NO_MODE, Replay, Row},
@@ -32,8 +32,8 @@ use cc_ebpf::{FEATURES, Feature, Header, Mode, WindowRecord};
 use cc_recording::FileWriter;
 use cc_trainer::{
     dataset::features::Analysis,
-    export,
     ope::{Interval, Method, Refusal, Term, recorded::TERM_NAMES},
+    policy_file,
 };
 use parquet::{
     arrow::{ArrowWriter, arrow_reader::ParquetRecordBatchReaderBuilder},
@@ -154,10 +154,10 @@ fn a_recording_becomes_a_policy_that_is_better() {
                  --steps 15000 --out retrained";
     place.run(0, train);
     let policy = PolicyFile::read(&place.at("retrained/policy.onnx")).expect("a policy");
-    let network = export::network(&policy, 0, 0).expect("one of ours");
+    let network = policy_file::decode(&policy, 0, 0).expect("one of ours");
     let analysis: Analysis = place.json("timeline/features.json");
     assert_eq!(Some(network.normalizer), analysis.normalizer());
-    assert_eq!(policy.meta().environment, interface());
+    assert_eq!(policy.meta().interface, interface());
     let even = PolicyFile::read(&place.at("even.onnx")).expect("a policy");
     assert_eq!(policy.meta().provenance["recorded"], even.summary().sha256);
     let record: Value = place.json("retrained/train.json");
@@ -285,7 +285,7 @@ fn observed_flows_are_learned_from_without_probabilities() {
         FLOWS as usize * DECISIONS
     );
     assert!(
-        output.contains("by observed:cubic") && output.contains(&expected),
+        output.contains("of observed:cubic") && output.contains(&expected),
         "{output}"
     );
     place.write("small.toml", SMALL);
@@ -315,7 +315,7 @@ fn a_run_starts_from_a_policy_and_mixes_in_simulated_links() {
     );
     let network = |path: &str| {
         let file = PolicyFile::read(&place.at(path)).expect("a policy");
-        export::network(&file, 0, 0).expect("one of ours")
+        policy_file::decode(&file, 0, 0).expect("one of ours")
     };
     let (first, mixed) = (network("first.onnx"), network("mixed/policy.onnx"));
     assert_eq!(
@@ -394,7 +394,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     let cases: [(&str, &[&str]); 11] = [
         (
             "foreign",
-            &["foreign/timeline-0", "no recording", "leave it away"],
+            &["foreign/timeline-0", "no recording", "leave it out"],
         ),
         (
             "newer",
@@ -419,7 +419,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
             &[
                 "nan/1.parquet",
                 "row 3, column reward: NaN",
-                "leave it away",
+                "leave it out",
             ],
         ),
         ("empty", &["empty: no recording there", "*.parquet"]),
@@ -644,7 +644,7 @@ impl Place {
         let meta = PolicyMeta {
             name: "small".to_owned(),
             kind: PolicyKind::Trained,
-            environment: interface.clone(),
+            interface: interface.clone(),
             hidden: vec![8],
             state: 8,
             serving: SOFTMAX,
@@ -682,7 +682,7 @@ impl Place {
             rows.push(newest);
         }
         let header = FileHeader {
-            environment: interface.clone(),
+            interface: interface.clone(),
             policy: match by {
                 None => "observed:cubic".to_owned(),
                 Some(path) => {
@@ -708,7 +708,7 @@ impl Place {
     }
 }
 
-const SOFTMAX: Serving = Serving::Softmax { temperature: 1.0 };
+const SOFTMAX: ActionSelection = ActionSelection::Softmax { temperature: 1.0 };
 
 fn interface() -> Interface {
     Interface {

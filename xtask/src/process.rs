@@ -1,4 +1,4 @@
-//! Running other programs.
+//! Running, finding and killing other programs.
 
 use std::{
     env,

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{object, prebuilt, process::say, setup, workspace};
 
-/// Run every test.
+/// Run every test of the workspace.
 ///
 /// Sets up what is missing, builds the BPF object, and runs `cargo test` on the workspace. The
 /// tests on the live kernel need root, BTF and network namespaces: where one is missing they are

@@ -22,7 +22,7 @@ pub(crate) const SELECTION: [&str; 6] = [
     "cc-trainer/cuda",
 ];
 
-/// The workspace's root directory.
+/// The workspace's root directory, in which its Cargo.toml lies.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()

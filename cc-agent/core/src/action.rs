@@ -1,12 +1,16 @@
-//! The actions a policy chooses from: what each does to the congestion window.
+//! The actions that a policy chooses from: what each does to the congestion window (cwnd).
 //!
-//! An action space is written as in the paper (section 3), tokens separated by commas:
-//! `0,/2,-10,+10,*2`. Token `0` keeps the window, `+V` and `-V` add and subtract V packets, `*V`
-//! and `/V` multiply and divide.
+//! An action space is written as in the mvfst-rl paper (arXiv 1910.04054, section 3), as tokens
+//! separated by commas: `0,/2,-10,+10,*2`. Token `0` keeps the cwnd, `+V` and `-V` add and subtract
+//! V segments, `*V` and `/V` multiply and divide.
+//!
+//! [`base_cwnd`] defines the cwnd that an action is applied to, [`ActionSpace::apply`] the cwnd that
+//! it leads to.
 
 use std::fmt;
 use std::str::FromStr;
 
+use cc_ebpf::{Decision, Mode, WindowRecord};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -33,16 +37,16 @@ impl ActionSpace {
         self.actions.len()
     }
 
-    /// The actions in their order.
+    /// The actions, in the order of a policy's outputs.
     pub fn actions(&self) -> &[Action] {
         &self.actions
     }
 
-    /// The window (packets) after action `index` on a window of `cwnd` packets, within `bounds`.
+    /// The cwnd that action `index` sets where the cwnd is `cwnd`, both in segments, within `bounds`.
     ///
     /// Multiplication and division round half away from zero, addition and subtraction saturate,
     /// and the bounds hold for every action, [`Action::Hold`] included. An index outside the space
-    /// holds the window.
+    /// counts as [`Action::Hold`].
     pub fn apply(&self, index: usize, cwnd: u32, bounds: CwndBounds) -> u32 {
         let action = self.actions.get(index).copied().unwrap_or(Action::Hold);
         action
@@ -50,10 +54,11 @@ impl ActionSpace {
             .clamp(bounds.min, bounds.max.max(bounds.min))
     }
 
-    /// The action that comes nearest to what took a window of `from` packets to one of `to`: the one whose window,
-    /// within `bounds`, is the smallest factor away; the first of several.
+    /// The index of the action that comes nearest to changing the cwnd from `from` to `to` segments:
+    /// the action whose cwnd, within `bounds`, differs from `to` by the smallest factor; of equally
+    /// near ones the first.
     pub fn nearest(&self, from: u32, to: u32, bounds: CwndBounds) -> usize {
-        let log = |packets: u32| f64::from(packets.max(1)).ln();
+        let log = |segments: u32| f64::from(segments.max(1)).ln();
         let distance = |index: usize| (log(self.apply(index, from, bounds)) - log(to)).abs();
         (0..self.len())
             .min_by(|&a, &b| distance(a).total_cmp(&distance(b)))
@@ -133,31 +138,47 @@ impl From<ActionSpace> for String {
     }
 }
 
-/// What one action does to the congestion window.
+/// The cwnd in segments that the action chosen on a window is applied to.
+///
+/// While a decision governs the flow ([`Mode::is_decided`]) this is the decision's cwnd, and not
+/// what slow start after a timeout has reached on its way back to it: `published`, the newest
+/// decision that the agent has published for the flow, or the decision in the window's record
+/// where the agent has published none, having taken the flow over from a former one. In slow start
+/// before the first decision, and in the fallback to Reno, it is the cwnd at the window's end.
+pub fn base_cwnd(window: &WindowRecord, published: Option<u32>) -> u32 {
+    if !Mode::from_raw(window.mode).is_decided() {
+        return window.cwnd;
+    }
+    published
+        .or_else(|| Decision::from_cell(window.decision).map(|decision| decision.cwnd))
+        .unwrap_or(window.cwnd)
+}
+
+/// What one action does to the cwnd.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Action {
-    /// `+V`: add V packets.
+    /// `+V`: add V segments.
     Add(f32),
-    /// `/V`: divide by V.
+    /// `/V`: divide the cwnd by V.
     Divide(f32),
-    /// `0`: keep the window.
+    /// `0`: keep the cwnd (the no-op).
     Hold,
-    /// `*V`: multiply by V.
+    /// `*V`: multiply the cwnd by V.
     Multiply(f32),
-    /// `-V`: subtract V packets.
+    /// `-V`: subtract V segments.
     Subtract(f32),
 }
 
 impl Action {
-    /// The window (packets) after this action, before any bounds.
+    /// The cwnd in segments after this action, before any bounds.
     fn apply(self, cwnd: u32) -> u32 {
-        let packets = f64::from(cwnd);
+        let segments = f64::from(cwnd);
         let after = match self {
-            Self::Add(v) => packets + f64::from(v),
-            Self::Divide(v) => packets / f64::from(v),
+            Self::Add(v) => segments + f64::from(v),
+            Self::Divide(v) => segments / f64::from(v),
             Self::Hold => return cwnd,
-            Self::Multiply(v) => packets * f64::from(v),
-            Self::Subtract(v) => packets - f64::from(v),
+            Self::Multiply(v) => segments * f64::from(v),
+            Self::Subtract(v) => segments - f64::from(v),
         };
         // `round` goes half away from zero, and the cast saturates at 0 and u32::MAX.
         after.round() as u32
@@ -205,13 +226,13 @@ impl fmt::Display for Action {
     }
 }
 
-/// The range (packets, inclusive) that a policy's decisions are kept within.
+/// The range in segments, inclusive, that a policy's decisions are clamped to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CwndBounds {
-    /// The smallest window, at least 1 packet.
+    /// The smallest cwnd, at least 1 segment.
     pub min: u32,
-    /// The largest window, at least `min` packets.
+    /// The largest cwnd, at least `min` segments.
     pub max: u32,
 }
 
@@ -278,6 +299,34 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn actions_work_on_the_newest_decision_while_one_governs_the_flow() {
+        let window = |mode: Mode, decided: Option<u32>| {
+            let cell = decided.map_or(0, |cwnd| {
+                let decision = Decision {
+                    generation: 1,
+                    window: 1,
+                    cwnd,
+                };
+                decision.to_cell()
+            });
+            WindowRecord {
+                mode: mode as u32,
+                cwnd: 7,
+                decision: cell,
+                ..bytemuck::Zeroable::zeroed()
+            }
+        };
+        for mode in [Mode::Decided, Mode::AfterTimeout] {
+            assert_eq!(base_cwnd(&window(mode, Some(40)), Some(20)), 20);
+            assert_eq!(base_cwnd(&window(mode, Some(40)), None), 40, "adopted");
+            assert_eq!(base_cwnd(&window(mode, None), None), 7);
+        }
+        for mode in [Mode::Startup, Mode::Fallback] {
+            assert_eq!(base_cwnd(&window(mode, Some(40)), Some(20)), 7);
+        }
+    }
 
     const PAPER: CwndBounds = CwndBounds { min: 2, max: 2000 };
 
@@ -417,7 +466,8 @@ mod tests {
             prop_assert!((min..=max).contains(&after));
         }
 
-        /// What an action led to is told by its own name, or by an earlier action's that leads to the same window.
+        /// The nearest action is the one that was applied, or an earlier one that leads to the
+        /// same cwnd.
         #[test]
         fn an_action_is_nearest_to_itself(space in any_space(), index in 0..MAX_ACTIONS, from in 1..100_000u32) {
             let bounds = CwndBounds { min: 2, max: 2_000 };

@@ -1,9 +1,18 @@
-//! A trial: a candidate policy decides for a share of the new flows, and is watched beside the current one.
+//! A canary: a candidate policy decides for a share of the new flows, and is compared with the
+//! incumbent, which decides for all others.
 //!
-//! Pure, as the agent's core is. Each flow counts once, with its own means, for a flow's windows are no independent
-//! samples; only flows that began during the trial count, on either side. The candidate breaches a guard rail when its
-//! mean over the flows is worse than the current policy's by more than the rail tolerates, and by more than chance
-//! would explain.
+//! ```text
+//!         start_canary                withdraw, replace or another start_canary,
+//!   none ─────────────► running ─── which the agent also calls when a rail is breached ──► none
+//!    ▲                     │                                   the incumbent has all flows
+//!    │                     │ promote
+//!    └─────────────────────┘ the candidate is the incumbent, and has all flows
+//! ```
+//!
+//! Each flow counts once, with its own means, because the windows of a flow are not independent
+//! samples. Only flows that opened during the canary count, in either arm. The candidate breaches a
+//! guard rail when its mean over the flows is worse than the incumbent's by more than the rail
+//! tolerates, and by more than four standard errors.
 
 use std::{
     fmt,
@@ -13,74 +22,163 @@ use std::{
 use cc_ebpf::{Feature, Identity, WindowRecord};
 use serde::{Deserialize, Serialize};
 
-/// Which policy decides for a flow.
+use crate::served::ServedPolicy;
+
+/// The policy that decides for a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Side {
-    /// The one that serves all flows outside of a trial.
+pub enum Arm {
+    /// The policy that decides for all flows when no canary runs.
     #[default]
-    Current,
-    /// The one on trial.
+    Incumbent,
+    /// The policy that a canary compares with the incumbent.
     Candidate,
 }
 
-impl Side {
-    /// Both, in the order of their numbers.
-    pub const BOTH: [Self; 2] = [Self::Current, Self::Candidate];
-}
-
-/// Which flows are the candidate's.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
-    percent: f64,
-    /// So that trials after each other have different flows.
-    salt: u64,
-}
-
-impl Share {
-    /// So many percent of the flows, 0 to 100.
-    pub fn new(percent: f64, salt: u64) -> Self {
-        Self { percent, salt }
-    }
-
-    /// Percent.
-    pub fn percent(&self) -> f64 {
-        self.percent
-    }
-
-    /// The side of a flow: by a hash of who it is, so that it does not depend on the order in which flows come.
-    pub fn side(&self, identity: &Identity, generation: u32) -> Side {
-        let mut hasher = DefaultHasher::new();
-        (self.salt, identity.endpoints(), generation).hash(&mut hasher);
-        let place = hasher.finish() as f64 / u64::MAX as f64 * 100.0;
-        if place < self.percent {
-            Side::Candidate
-        } else {
-            Side::Current
+impl Arm {
+    /// The other arm.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Incumbent => Self::Candidate,
+            Self::Candidate => Self::Incumbent,
         }
     }
 }
 
-/// How much worse a candidate may be: by a part of the current policy's value, and by an amount.
+/// A canary that runs.
+#[derive(Debug)]
+pub(crate) struct Canary {
+    candidate: ServedPolicy,
+    share: CanaryShare,
+    rails: GuardRails,
+    /// The flows that have closed, and the answers for all flows, by [`Arm`].
+    closed: [ArmResults; 2],
+}
+
+impl Canary {
+    pub(crate) fn new(candidate: ServedPolicy, share: CanaryShare, rails: GuardRails) -> Self {
+        Self {
+            candidate,
+            share,
+            rails,
+            closed: Default::default(),
+        }
+    }
+
+    pub(crate) fn candidate(&self) -> &ServedPolicy {
+        &self.candidate
+    }
+
+    pub(crate) fn into_candidate(self) -> ServedPolicy {
+        self.candidate
+    }
+
+    /// The arm of a flow that opens.
+    pub(crate) fn arm_of(&self, identity: &Identity, generation: u32) -> Arm {
+        self.share.arm(identity, generation)
+    }
+
+    /// Counts a flow of the canary that has closed.
+    pub(crate) fn closed(&mut self, arm: Arm, flow: &FlowTotals) {
+        self.closed[arm as usize].add(flow, &self.rails);
+    }
+
+    /// Counts the answers of a policy to a batch.
+    pub(crate) fn answered(&mut self, arm: Arm, usable: u64, unusable: u64) {
+        self.closed[arm as usize].answered(usable, unusable);
+    }
+
+    /// The results by [`Arm`] over the flows that have closed and those that are live.
+    pub(crate) fn results<'a>(
+        &self,
+        live: impl Iterator<Item = (Arm, &'a FlowTotals)>,
+    ) -> [ArmResults; 2] {
+        let mut results = self.closed;
+        for (arm, flow) in live {
+            results[arm as usize].add(flow, &self.rails);
+        }
+        results
+    }
+
+    pub(crate) fn report(&self, results: &[ArmResults; 2]) -> CanaryReport {
+        let [incumbent, candidate] = results.map(|arm| arm.report());
+        CanaryReport {
+            percent: self.share.percent(),
+            incumbent,
+            candidate,
+        }
+    }
+
+    pub(crate) fn breach(&self, [incumbent, candidate]: &[ArmResults; 2]) -> Option<Breach> {
+        breach(incumbent, candidate, &self.rails)
+    }
+}
+
+/// The results of a canary so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CanaryReport {
+    /// The candidate's share of the new flows, percent.
+    pub percent: f64,
+    /// The incumbent's flows.
+    pub incumbent: ArmReport,
+    /// The candidate's flows.
+    pub candidate: ArmReport,
+}
+
+/// The candidate's share of the flows, and which flows these are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CanaryShare {
+    percent: f64,
+    /// Makes successive canaries choose different flows.
+    salt: u64,
+}
+
+impl CanaryShare {
+    /// A share of `percent` of the flows, 0 to 100. Canaries with different salts choose different
+    /// flows.
+    pub fn new(percent: f64, salt: u64) -> Self {
+        Self { percent, salt }
+    }
+
+    /// The share in percent of the new flows.
+    pub fn percent(&self) -> f64 {
+        self.percent
+    }
+
+    /// The arm of a flow: by a hash of its endpoints and its slot's generation, so that it does not
+    /// depend on the order in which flows open.
+    pub fn arm(&self, identity: &Identity, generation: u32) -> Arm {
+        let mut hasher = DefaultHasher::new();
+        (self.salt, identity.endpoints(), generation).hash(&mut hasher);
+        let place = hasher.finish() as f64 / u64::MAX as f64 * 100.0;
+        if place < self.percent {
+            Arm::Candidate
+        } else {
+            Arm::Incumbent
+        }
+    }
+}
+
+/// How much worse than the incumbent a candidate may be before it is withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardRails {
-    /// Flows that each side needs before anything is concluded.
+    /// Flows that each arm needs before its means are compared.
     pub flows: u64,
     /// Windows that a flow needs before it counts.
     pub windows: u32,
-    /// Lost of sent bytes.
+    /// Tolerance for the loss rate: lost bytes over lost and acknowledged bytes.
     pub loss: Tolerance,
-    /// Queueing delay, ms.
+    /// Tolerance for the mean queueing delay, ms.
     pub delay: Tolerance,
-    /// Timeouts a minute.
+    /// Tolerance for the retransmission timeouts per minute.
     pub stalls: Tolerance,
 }
 
-/// `part × current + amount` is tolerated on top of the current policy's value.
+/// The excess over the incumbent's mean that is tolerated: `part` × mean + `amount`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// Of the current policy's mean.
+    /// Relative part, as a fraction of the incumbent's mean.
     pub part: f64,
-    /// In the metric's unit.
+    /// Absolute part, in the metric's unit.
     pub amount: f64,
 }
 
@@ -105,16 +203,18 @@ impl Default for GuardRails {
     }
 }
 
-/// Standard errors beyond which a difference is no chance. The rails are looked at again and again, so more than the
-/// usual two: under the normal distribution one in 30 000 looks at equal policies would be mistaken.
-const SURE: f64 = 4.0;
+/// Standard errors by which the candidate's mean must exceed what is tolerated. More than the usual
+/// two, because the rails are checked again and again: under the normal distribution one in 30 000
+/// checks of equal policies would be mistaken.
+const STANDARD_ERRORS: f64 = 4.0;
 
-/// Answers that were no numbers, of a candidate, that are too many; and the share of its answers.
+/// A candidate breaches the rails once at least this many of its answers, and more than this
+/// fraction of them, are NaN or infinite.
 const INVALID: (u64, f64) = (10, 0.01);
 
-/// What one flow's windows add up to.
+/// Sums over the windows of one flow of a canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct FlowTotals {
     windows: u32,
     ns: u64,
     reward: f64,
@@ -125,8 +225,8 @@ pub struct Tally {
     timeouts: u64,
 }
 
-impl Tally {
-    /// Takes a window in, and its reward.
+impl FlowTotals {
+    /// Adds a window, and its reward under the incumbent's settings.
     pub fn add(&mut self, window: &WindowRecord, reward: f64) {
         let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
         let sum = |feature: Feature| window.features.sum[feature as usize];
@@ -154,7 +254,7 @@ impl Tally {
     }
 }
 
-/// One flow's means.
+/// Means over the windows of one flow.
 #[derive(Clone, Copy, Debug)]
 struct Means {
     reward: f64,
@@ -189,9 +289,9 @@ impl Spread {
     }
 }
 
-/// What the flows of one side add up to.
+/// The metrics of one arm over its flows, and the answers of its policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Flows {
+pub struct ArmResults {
     reward: Spread,
     throughput_mbps: Spread,
     delay_ms: Spread,
@@ -201,9 +301,9 @@ pub struct Flows {
     invalid: u64,
 }
 
-impl Flows {
-    /// Takes a flow in, if it has lasted long enough to count.
-    pub fn add(&mut self, flow: &Tally, rails: &GuardRails) {
+impl ArmResults {
+    /// Adds a flow, if it has lasted for as many windows as the rails ask for.
+    pub fn add(&mut self, flow: &FlowTotals, rails: &GuardRails) {
         if flow.windows < rails.windows {
             return;
         }
@@ -215,15 +315,15 @@ impl Flows {
         self.stalls.add(means.stalls);
     }
 
-    /// Takes answers of the policy in: how many were usable, and how many were not.
+    /// Adds answers of the policy: how many were usable, and how many were NaN or infinite.
     pub fn answered(&mut self, usable: u64, unusable: u64) {
         self.decisions += usable;
         self.invalid += unusable;
     }
 
-    /// As it is told.
-    pub fn report(&self) -> SideReport {
-        SideReport {
+    /// The means over the flows added so far, for the agent's status.
+    pub fn report(&self) -> ArmReport {
+        ArmReport {
             flows: self.loss.count,
             decisions: self.decisions,
             answers_invalid: self.invalid,
@@ -237,31 +337,35 @@ impl Flows {
     }
 }
 
-/// Means over the flows of one side of a trial.
+/// Means over the flows of one arm of a canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SideReport {
-    /// Flows that began during the trial and have lasted long enough to count.
+pub struct ArmReport {
+    /// Flows that opened during the canary and have lasted long enough to count.
     pub flows: u64,
-    /// Decisions published for flows of the trial.
+    /// Decisions published for flows of the canary.
     pub decisions: u64,
-    /// Answers of the policy that were not finite.
+    /// Answers of the policy that were NaN or infinite.
     pub answers_invalid: u64,
-    /// Mean of a window's reward, by the current policy's settings on either side.
+    /// Mean reward of a window, under the incumbent's settings in either arm.
     pub reward: f64,
-    /// Its standard error over flows; none of a single one.
+    /// Standard error of the reward over the flows; `None` for fewer than two flows.
     pub reward_error: Option<f64>,
     /// Mean delivery rate of a flow, Mbit/s.
     pub throughput_mbps: f64,
-    /// Mean queueing delay, ms.
+    /// Mean queueing delay of a flow, ms.
     pub delay_ms: f64,
-    /// Lost of lost and acknowledged bytes.
+    /// Loss rate: lost bytes over lost and acknowledged bytes.
     pub loss: f64,
-    /// Retransmission timeouts a minute of a flow.
+    /// Retransmission timeouts of a flow per minute.
     pub timeouts_per_minute: f64,
 }
 
-/// Whether the candidate breaches a guard rail beside the current policy, and which: the first found.
-pub fn breach(current: &Flows, candidate: &Flows, rails: &GuardRails) -> Option<Breach> {
+/// The first guard rail that the candidate breaches; `None` when it breaches none.
+pub fn breach(
+    incumbent: &ArmResults,
+    candidate: &ArmResults,
+    rails: &GuardRails,
+) -> Option<Breach> {
     let answers = candidate.decisions + candidate.invalid;
     if candidate.invalid >= INVALID.0 && candidate.invalid as f64 > INVALID.1 * answers as f64 {
         return Some(Breach::Answers {
@@ -269,25 +373,25 @@ pub fn breach(current: &Flows, candidate: &Flows, rails: &GuardRails) -> Option<
             answers,
         });
     }
-    if current.loss.count.min(candidate.loss.count) < rails.flows {
+    if incumbent.loss.count.min(candidate.loss.count) < rails.flows {
         return None;
     }
-    let worse = |metric, current: &Spread, candidate: &Spread, tolerance: Tolerance| {
-        let allowed = current.mean * (1.0 + tolerance.part) + tolerance.amount;
-        let error = candidate.error() + (1.0 + tolerance.part).powi(2) * current.error();
-        (candidate.mean - allowed > SURE * error.sqrt()).then_some(Breach::Worse {
+    let worse = |metric, incumbent: &Spread, candidate: &Spread, tolerance: Tolerance| {
+        let allowed = incumbent.mean * (1.0 + tolerance.part) + tolerance.amount;
+        let error = candidate.error() + (1.0 + tolerance.part).powi(2) * incumbent.error();
+        (candidate.mean - allowed > STANDARD_ERRORS * error.sqrt()).then_some(Breach::Worse {
             metric,
-            current: current.mean,
+            incumbent: incumbent.mean,
             candidate: candidate.mean,
             allowed,
-            flows: [current.count, candidate.count],
+            flows: [incumbent.count, candidate.count],
         })
     };
-    worse(Metric::Loss, &current.loss, &candidate.loss, rails.loss)
+    worse(Metric::Loss, &incumbent.loss, &candidate.loss, rails.loss)
         .or_else(|| {
             worse(
                 Metric::Delay,
-                &current.delay_ms,
+                &incumbent.delay_ms,
                 &candidate.delay_ms,
                 rails.delay,
             )
@@ -295,45 +399,45 @@ pub fn breach(current: &Flows, candidate: &Flows, rails: &GuardRails) -> Option<
         .or_else(|| {
             worse(
                 Metric::Stalls,
-                &current.stalls,
+                &incumbent.stalls,
                 &candidate.stalls,
                 rails.stalls,
             )
         })
 }
 
-/// What a guard rail is about.
+/// The metric that a guard rail limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
-    /// Queueing delay.
+    /// Mean queueing delay of a flow.
     Delay,
-    /// Lost of sent bytes.
+    /// Lost bytes over lost and acknowledged bytes.
     Loss,
-    /// Timeouts.
+    /// Retransmission timeouts per minute.
     Stalls,
 }
 
-/// Why a candidate is withdrawn.
+/// A breach of a guard rail, for which a candidate is withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Breach {
-    /// Too many of its answers were no numbers.
+    /// Too many of the candidate's answers were NaN or infinite.
     Answers {
-        /// How many.
+        /// Number of such answers.
         invalid: u64,
-        /// Of how many.
+        /// Number of all answers.
         answers: u64,
     },
-    /// Its flows fare worse.
+    /// A metric of the candidate's flows is worse than tolerated.
     Worse {
-        /// In what.
+        /// The metric; the next three values are in its unit.
         metric: Metric,
-        /// Mean over the current policy's flows.
-        current: f64,
-        /// Mean over its own.
+        /// Mean over the incumbent's flows.
+        incumbent: f64,
+        /// Mean over the candidate's flows.
         candidate: f64,
-        /// What would have been tolerated.
+        /// The largest mean that would have been tolerated.
         allowed: f64,
-        /// How many flows there are, of the current policy and its own.
+        /// Number of flows of the incumbent and of the candidate.
         flows: [u64; 2],
     },
 }
@@ -346,22 +450,23 @@ impl fmt::Display for Breach {
             }
             Self::Worse {
                 metric,
-                current,
+                incumbent,
                 candidate,
                 allowed,
-                flows: [ours, theirs],
+                flows: [incumbents, candidates],
             } => {
                 let (name, factor, unit) = match metric {
                     Metric::Delay => ("queueing delay", 1.0, " ms"),
                     Metric::Loss => ("loss", 100.0, " %"),
-                    Metric::Stalls => ("timeouts", 1.0, " a minute"),
+                    Metric::Stalls => ("timeouts", 1.0, " per minute"),
                 };
-                let [candidate, current, allowed] =
-                    [candidate, current, allowed].map(|value| value * factor);
+                let [candidate, incumbent, allowed] =
+                    [candidate, incumbent, allowed].map(|value| value * factor);
                 write!(
                     f,
-                    "{name} {candidate:.2}{unit} over {theirs} flows, against {current:.2}{unit} over {ours} flows \
-                     of the current policy; at most {allowed:.2}{unit} is tolerated"
+                    "{name} {candidate:.2}{unit} over {candidates} flows, against \
+                     {incumbent:.2}{unit} over {incumbents} flows of the current policy; at most \
+                     {allowed:.2}{unit} is tolerated"
                 )
             }
         }
@@ -375,7 +480,7 @@ mod tests {
     use cc_ebpf::{FEATURES, Header};
 
     /// A flow of 30 windows of 100 ms with this delay, loss and timeouts in each.
-    fn flow(delay_us: u32, lost: u32, timeouts: u32) -> Tally {
+    fn flow(delay_us: u32, lost: u32, timeouts: u32) -> FlowTotals {
         let mut window = WindowRecord::zeroed();
         let mut features = [0; FEATURES];
         features[Feature::Delay as usize] = delay_us;
@@ -385,14 +490,14 @@ mod tests {
         features[Feature::Throughput as usize] = 1_000;
         window.add(&features);
         window.header = Header::of::<WindowRecord>(0, 1, 100_000_000);
-        let mut tally = Tally::default();
-        (0..30).for_each(|_| tally.add(&window, -0.5));
-        tally
+        let mut totals = FlowTotals::default();
+        (0..30).for_each(|_| totals.add(&window, -0.5));
+        totals
     }
 
-    /// So many flows, each a little different from the one before it.
-    fn flows(count: u32, delay_us: u32, lost: u32, timeouts: u32) -> Flows {
-        let mut flows = Flows::default();
+    /// `count` flows, each a little different from the one before it.
+    fn flows(count: u32, delay_us: u32, lost: u32, timeouts: u32) -> ArmResults {
+        let mut flows = ArmResults::default();
         for i in 0..count {
             let flow = flow(delay_us + 100 * (i % 10), lost + 10 * (i % 7), timeouts);
             flows.add(&flow, &GuardRails::default());
@@ -400,8 +505,8 @@ mod tests {
         flows
     }
 
-    fn judge(current: &Flows, candidate: &Flows) -> Option<Metric> {
-        match breach(current, candidate, &GuardRails::default())? {
+    fn judge(incumbent: &ArmResults, candidate: &ArmResults) -> Option<Metric> {
+        match breach(incumbent, candidate, &GuardRails::default())? {
             Breach::Worse { metric, .. } => Some(metric),
             Breach::Answers { .. } => None,
         }
@@ -451,9 +556,9 @@ mod tests {
             judge(&flows(19, 20_000, 100, 0), &flows(40, 90_000, 9_000, 1)),
             None
         );
-        let mut short = Tally::default();
+        let mut short = FlowTotals::default();
         short.add(&WindowRecord::zeroed(), 0.0);
-        let mut flows = Flows::default();
+        let mut flows = ArmResults::default();
         flows.add(&short, &GuardRails::default());
         assert_eq!(flows.report().flows, 0);
     }
@@ -472,9 +577,9 @@ mod tests {
 
     #[test]
     fn answers_that_are_no_numbers_are_a_breach_at_once() {
-        let mut candidate = Flows::default();
+        let mut candidate = ArmResults::default();
         candidate.answered(75, 25);
-        let found = breach(&Flows::default(), &candidate, &GuardRails::default());
+        let found = breach(&ArmResults::default(), &candidate, &GuardRails::default());
         let text = found.expect("a breach").to_string();
         assert_eq!(text, "25 of its 100 answers were not finite");
     }
@@ -487,13 +592,13 @@ mod tests {
             ..Identity::default()
         };
         for (percent, expected) in [(0.0, 0..=0), (10.0, 800..=1_200), (100.0, 10_000..=10_000)] {
-            let share = Share::new(percent, 7);
-            let is_candidate = |port: &u16| share.side(&identity(*port), 1) == Side::Candidate;
+            let share = CanaryShare::new(percent, 7);
+            let is_candidate = |port: &u16| share.arm(&identity(*port), 1) == Arm::Candidate;
             let count = (0..10_000).filter(is_candidate).count();
             assert!(expected.contains(&count), "{percent} %: {count}");
         }
-        let other = |salt| Share::new(50.0, salt);
-        let differs = |port| other(1).side(&identity(port), 1) != other(2).side(&identity(port), 1);
-        assert!((0..100).any(differs), "another trial has other flows");
+        let other = |salt| CanaryShare::new(50.0, salt);
+        let differs = |port| other(1).arm(&identity(port), 1) != other(2).arm(&identity(port), 1);
+        assert!((0..100).any(differs), "another canary has other flows");
     }
 }

@@ -8,11 +8,14 @@
 pub mod action;
 pub mod agent;
 pub mod canary;
+pub mod flows;
+pub mod foreign;
 pub mod interface;
 pub mod observation;
-pub mod observed;
 pub mod policy;
 pub mod reward;
 pub mod rows;
-mod silence;
+mod served;
 pub mod status;
+
+pub use served::ServedPolicy;

@@ -97,7 +97,7 @@ pub enum Choice {
 /// How an action is chosen from a network's logits: `greedy`, `softmax` or `softmax:T`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Serving {
+pub enum ActionSelection {
     /// The action of the largest logit; of equal ones the first.
     #[default]
     Greedy,
@@ -108,7 +108,7 @@ pub enum Serving {
     },
 }
 
-impl FromStr for Serving {
+impl FromStr for ActionSelection {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -128,7 +128,7 @@ impl FromStr for Serving {
     }
 }
 
-impl TryFrom<String> for Serving {
+impl TryFrom<String> for ActionSelection {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -136,7 +136,7 @@ impl TryFrom<String> for Serving {
     }
 }
 
-impl fmt::Display for Serving {
+impl fmt::Display for ActionSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Greedy => f.write_str("greedy"),
@@ -145,13 +145,13 @@ impl fmt::Display for Serving {
     }
 }
 
-impl From<Serving> for String {
-    fn from(serving: Serving) -> Self {
+impl From<ActionSelection> for String {
+    fn from(serving: ActionSelection) -> Self {
         serving.to_string()
     }
 }
 
-impl Serving {
+impl ActionSelection {
     /// The index of the chosen action and its probability. `logits` are finite and at least one.
     fn choose(self, logits: &[f32], rng: &mut StdRng) -> (usize, f32) {
         let (best, max) =
@@ -290,10 +290,10 @@ impl PolicySpec {
     pub fn load(
         &self,
         interface: &Interface,
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         seed: u64,
     ) -> Result<Box<dyn Policy>, PolicyError> {
-        if let Some(Serving::Softmax { temperature }) = serving
+        if let Some(ActionSelection::Softmax { temperature }) = serving
             && !(temperature.is_finite() && temperature > 0.0)
         {
             return Err(PolicyError::Temperature { temperature });
@@ -470,7 +470,7 @@ mod tests {
         };
         let error = load(PolicySpec::Random, broken, None);
         assert!(error.starts_with("environment: window_ms is 0"), "{error}");
-        let cold = Some(Serving::Softmax { temperature: 0.0 });
+        let cold = Some(ActionSelection::Softmax { temperature: 0.0 });
         let error = load(PolicySpec::Default, Interface::default(), cold);
         assert!(error.starts_with("the softmax temperature is 0"), "{error}");
     }
@@ -538,12 +538,15 @@ mod tests {
     fn greedy_takes_the_first_of_the_largest() {
         let mut rng = StdRng::seed_from_u64(0);
         assert_eq!(
-            Serving::Greedy.choose(&[-1.0, 3.0, 3.0], &mut rng),
+            ActionSelection::Greedy.choose(&[-1.0, 3.0, 3.0], &mut rng),
             (1, 1.0)
         );
-        assert_eq!(Serving::Greedy.choose(&[f32::MIN], &mut rng), (0, 1.0));
         assert_eq!(
-            Serving::Greedy.probabilities(&[-1.0, 3.0, 3.0]),
+            ActionSelection::Greedy.choose(&[f32::MIN], &mut rng),
+            (0, 1.0)
+        );
+        assert_eq!(
+            ActionSelection::Greedy.probabilities(&[-1.0, 3.0, 3.0]),
             [0.0, 1.0, 0.0]
         );
     }
@@ -555,7 +558,7 @@ mod tests {
         for (temperature, expected) in [(1.0, [0.2, 0.1, 0.6, 0.1]), (1e-3, [0.0, 0.0, 1.0, 0.0])] {
             let mut counts = [0.0; 4];
             for _ in 0..10_000 {
-                let serving = Serving::Softmax { temperature };
+                let serving = ActionSelection::Softmax { temperature };
                 let (index, probability) = serving.choose(&logits, &mut rng);
                 assert_eq!(serving.probabilities(&logits)[index], probability);
                 assert!(
@@ -574,7 +577,7 @@ mod tests {
     fn softmax_survives_extreme_logits() {
         let mut rng = StdRng::seed_from_u64(2);
         let (index, probability) =
-            Serving::Softmax { temperature: 0.01 }.choose(&[f32::MIN, f32::MAX], &mut rng);
+            ActionSelection::Softmax { temperature: 0.01 }.choose(&[f32::MIN, f32::MAX], &mut rng);
         assert_eq!((index, probability), (1, 1.0));
     }
 }

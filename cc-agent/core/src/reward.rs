@@ -1,22 +1,54 @@
-//! The reward of a window (mvfst-rl, section 3 of the paper and its later code).
+//! The reward of a window: mvfst-rl's (arXiv 1910.04054, section 3, and the later code of its
+//! authors).
+//!
+//! # Whose settings apply
+//!
+//! A window's reward depends on a policy's [`RewardSettings`]. The agent uses:
+//!
+//! - for [`Query::reward`](crate::policy::Query::reward) and
+//!   [`Row::reward`](crate::rows::Row::reward), the settings of the policy that decides for the
+//!   flow when the window arrives. When a policy with another interface takes the flow over, a
+//!   window that still waits is discarded, so the policy that answers is rewarded by its own
+//!   settings;
+//! - for the rewards in the report of a canary, the incumbent's settings for both arms, so that the
+//!   arms can be compared;
+//! - for flows of other congestion controls, the settings in the header of the recording.
 
 use cc_ebpf::{Feature, WindowRecord};
 
 use crate::interface::{RewardKind, RewardSettings};
 
-/// What a window is judged by.
+/// The quantities that a window's reward is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Terms {
     /// Mean delivery rate, MB/s.
     pub throughput: f64,
     /// Queueing delay, ms: the largest of the window, or its mean.
     pub delay: f64,
-    /// Lost, MB.
+    /// Bytes lost in the window, MB.
     pub loss: f64,
 }
 
+/// A window's reward under one policy's settings, with the terms that it was computed from.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reward {
+    /// The window's terms; [`RewardSettings::max_delay`] affects them.
+    pub terms: Terms,
+    /// The reward itself, without a unit.
+    pub value: f64,
+}
+
+impl Reward {
+    /// Computes the reward of a window.
+    pub fn of(window: &WindowRecord, settings: &RewardSettings) -> Self {
+        let terms = Terms::of(window, settings);
+        let value = terms.reward(settings);
+        Self { terms, value }
+    }
+}
+
 impl Terms {
-    /// The terms of a window.
+    /// Computes the terms of a window.
     pub fn of(window: &WindowRecord, settings: &RewardSettings) -> Self {
         let statistics = &window.features;
         let delay_us = if settings.max_delay {
@@ -31,7 +63,8 @@ impl Terms {
         }
     }
 
-    /// a·t − b·d − c·l, or a·ln(a'+t) − b·ln(b'+d) − c·ln(c'+l).
+    /// Combines the terms: a·t − b·d − c·l when linear, a·ln(a'+t) − b·ln(b'+d) − c·ln(c'+l)
+    /// otherwise, where a, b, c are the factors and a', b', c' the offsets of the settings.
     pub fn reward(&self, settings: &RewardSettings) -> f64 {
         let (throughput, delay, loss) = match settings.kind {
             RewardKind::Linear => (self.throughput, self.delay, self.loss),

@@ -1,13 +1,17 @@
-//! What a running agent tells about itself: the snapshot, what it says about the time since an
-//! earlier one, and which of its counters mean trouble.
+//! The status of a running agent: the [`Snapshot`], the rates between two snapshots, and the
+//! counters that should be zero.
 //!
-//! [`Server`] hands snapshots out over a Unix socket, [`fetch`] gets one.
+//! The agent serves snapshots over a Unix socket; [`Request`] and [`Reply`] are the messages.
 
+mod counters;
+mod flow;
 mod protocol;
 #[doc(hidden)]
 pub mod samples;
 mod text;
 
+pub use counters::{AgentCounts, Count};
+pub use flow::FlowView;
 pub use protocol::{Command, Outcome, Reply, Request, default_socket};
 pub use text::{clock, digits};
 
@@ -19,104 +23,92 @@ use std::{
 use cc_ebpf::Counter;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    agent::{Counts, FlowView},
-    canary::SideReport,
-};
+use self::counters::{agent_counts, datapath_trouble, recording_counts};
+use crate::canary::ArmReport;
 
-/// The state of a running agent.
+/// The state of a running agent, as it goes over the socket in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Name of the congestion control that it serves.
+    /// Name of the congestion control that the agent serves.
     pub name: String,
-    /// Version of the agent.
+    /// Version of the agent's package.
     pub version: String,
     /// Process id of the agent.
     pub pid: u32,
-    /// The policy, in a line.
+    /// One-line description of the policy.
     pub policy: String,
-    /// Since the start, s.
+    /// Time since the agent's start, s.
     pub uptime_s: f64,
-    /// Slots for flows.
+    /// Number of slots in the flow map.
     pub slots: usize,
-    /// Live flows.
+    /// Number of live flows.
     pub live_flows: usize,
-    /// Flows that a former agent had left behind and that this one took over.
+    /// Flows that a former agent had left behind and that this agent took over.
     pub adopted_flows: usize,
     /// Counts on the agent's side.
-    pub agent: Counts,
+    pub agent: AgentCounts,
     /// The datapath's counters by name ([`cc_ebpf::Counter`]).
     pub datapath: BTreeMap<String, u64>,
-    /// From window end to publication.
+    /// Delays from a window's end to the publication of its decision.
     pub decision_delay: Percentiles,
-    /// Time that the policy takes for a batch.
+    /// Times that the policy took for a batch.
     pub inference: Percentiles,
     /// Mean number of flows in a batch.
     pub mean_batch: f64,
     /// Processor time that the agent has used, s.
     pub cpu_s: f64,
-    /// How the trial of a candidate policy stands, where there is one.
-    #[serde(default)]
-    pub trial: Option<Trial>,
-    /// What became of the last trial, and of the last policy that was to be loaded.
+    /// The canary that runs; `None` when none does.
+    #[serde(default, rename = "trial")]
+    pub canary: Option<CanaryStatus>,
+    /// The outcome of the last command or canary; `None` before the first.
     #[serde(default)]
     pub news: Option<String>,
-    /// How the recording is going, where there is one.
+    /// The recording; `None` when the agent records nothing.
     #[serde(default)]
     pub recording: Option<RecordingStatus>,
-    /// The flows, at most as many as a screen has use for.
+    /// The live flows in slot order, the first few hundred of them.
     pub flows: Vec<FlowView>,
 }
 
-/// A candidate policy beside the current one.
+/// A canary that runs: a candidate policy beside the incumbent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
-    /// The candidate, in a line.
+pub struct CanaryStatus {
+    /// One-line description of the candidate.
     pub candidate: String,
-    /// Its share of the new flows, percent.
+    /// The candidate's share of the new flows, percent.
     pub percent: f64,
-    /// Flows that each side needs before the guard rails hold.
+    /// Flows that each arm needs before the guard rails apply.
     pub flows_needed: u64,
-    /// How the current policy's flows fare.
-    pub current_flows: SideReport,
-    /// How the candidate's flows fare.
-    pub candidate_flows: SideReport,
+    /// Results of the incumbent's flows.
+    #[serde(rename = "current_flows")]
+    pub incumbent_flows: ArmReport,
+    /// Results of the candidate's flows.
+    pub candidate_flows: ArmReport,
 }
 
 /// A distribution of durations in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// How many there were.
+    /// Number of durations.
     pub count: u64,
-    /// Median.
+    /// Median, ms.
     pub p50_ms: f64,
-    /// 99 % are at most this.
+    /// 99th percentile, ms.
     pub p99_ms: f64,
-    /// 99.9 % are at most this.
+    /// 99.9th percentile, ms.
     pub p999_ms: f64,
-    /// Largest.
+    /// Largest duration, ms.
     pub max_ms: f64,
 }
 
-/// A counter of the agent or of its datapath.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Count {
-    /// Its name in reports.
-    pub name: String,
-    /// Its value since the agent's start.
-    pub value: u64,
-    /// What a value above zero means, for the counters that should stay there.
-    pub trouble: Option<&'static str>,
-}
-
-/// What happened between two snapshots.
+/// Rates between two snapshots of the same agent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recent {
-    /// Time between them, s.
+    /// Time between the snapshots, s.
     pub seconds: f64,
     /// Decisions published per second.
     pub decisions_per_s: f64,
-    /// Processor time used per time, 1 is one processor.
+    /// Processor time per time; 1 is one busy processor.
     pub cpu: f64,
     /// Delivery rate of all listed flows together, Mbit/s.
     pub rate_mbps: f64,
@@ -127,8 +119,8 @@ pub struct Recent {
 }
 
 impl Snapshot {
-    /// What happened since `previous`, or since the start where there is no earlier snapshot of
-    /// the same agent.
+    /// Rates since `previous`, or since the agent's start when `previous` is `None` or shows another
+    /// agent.
     pub fn since(&self, previous: Option<&Self>) -> Recent {
         let previous = previous.filter(|previous| self.continues(previous));
         let seconds = self.uptime_s - previous.map_or(0.0, |p| p.uptime_s);
@@ -184,7 +176,7 @@ impl Snapshot {
         counters
     }
 
-    /// The counters that should be zero and are not.
+    /// The counters that should be zero and are not, in the order of [`Self::counters`].
     pub fn troubles(&self) -> Vec<Count> {
         let mut counters = self.counters();
         counters.retain(|count| count.trouble.is_some() && count.value > 0);
@@ -193,19 +185,9 @@ impl Snapshot {
 }
 
 impl Recent {
-    /// Whether nothing came from a flow: what the snapshot says about it is old.
+    /// Whether no window of the flow has arrived: its rate and delay are those of an older window.
     pub fn is_quiet(&self, flow: &FlowView) -> bool {
         self.quiet.contains(&key(flow))
-    }
-}
-
-impl From<(&str, u64, Option<&'static str>)> for Count {
-    fn from((name, value, trouble): (&str, u64, Option<&'static str>)) -> Self {
-        Self {
-            name: name.into(),
-            value,
-            trouble,
-        }
     }
 }
 
@@ -213,97 +195,7 @@ fn key(flow: &FlowView) -> (u32, u32) {
     (flow.slot, flow.generation)
 }
 
-/// The agent's counts with their names in reports, and what those that mean trouble say.
-fn agent_counts(counts: &Counts) -> [(&'static str, u64, Option<&'static str>); 10] {
-    // Taken apart without `..`, so that a new count cannot be forgotten here.
-    let Counts {
-        flows,
-        flows_found_late,
-        windows,
-        windows_closed_silent,
-        windows_skipped,
-        windows_missed,
-        decisions,
-        decisions_late,
-        answers_invalid,
-        answers_orphaned,
-    } = *counts;
-    [
-        ("flows", flows, None),
-        (
-            "flows_found_late",
-            flows_found_late,
-            Some("Flows whose opened record was lost; they were found by a later record."),
-        ),
-        ("windows", windows, None),
-        ("windows_closed_silent", windows_closed_silent, None),
-        (
-            "windows_skipped",
-            windows_skipped,
-            Some("Windows that a newer one replaced before the policy got to them."),
-        ),
-        (
-            "windows_missed",
-            windows_missed,
-            Some("Windows that never arrived."),
-        ),
-        ("decisions", decisions, None),
-        (
-            "decisions_late",
-            decisions_late,
-            Some("Decisions later than 20 ms after their window's end."),
-        ),
-        (
-            "answers_invalid",
-            answers_invalid,
-            Some("Answers of the policy that were not finite: the flow kept its window."),
-        ),
-        ("answers_orphaned", answers_orphaned, None),
-    ]
-}
-
-/// A recording's counts, as [`agent_counts`] has the agent's.
-fn recording_counts(status: &RecordingStatus) -> [(&'static str, u64, Option<&'static str>); 5] {
-    [
-        ("rows_recorded", status.rows, None),
-        (
-            "rows_lost_behind",
-            status.rows_lost_behind,
-            Some("Rows lost because the disk was behind."),
-        ),
-        (
-            "rows_lost_unwritten",
-            status.rows_lost_unwritten,
-            Some("Rows lost because they could not be written."),
-        ),
-        (
-            "rows_lost_unanswered",
-            status.rows_lost_unanswered,
-            Some("Rows lost because the policy did not answer their flow for too long."),
-        ),
-        ("recordings_removed", status.files_removed, None),
-    ]
-}
-
-/// What a counter above zero means, if that is trouble of ours; timeouts are the path's.
-fn datapath_trouble(counter: Counter) -> Option<&'static str> {
-    match counter {
-        Counter::FlowsOpened
-        | Counter::FlowsClosed
-        | Counter::DecisionsTaken
-        | Counter::DecisionsStale
-        | Counter::FallbacksLeft
-        | Counter::Timeouts => None,
-        Counter::FlowsWithoutSlot
-        | Counter::RecordsDropped
-        | Counter::AckRecordsDropped
-        | Counter::DecisionsClamped
-        | Counter::FallbacksEntered
-        | Counter::SlotsLeaked => Some(counter.meaning().trim()),
-    }
-}
-
-/// How a recording is going.
+/// The state of the agent's recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordingStatus {
     /// Where it goes.

@@ -1,4 +1,4 @@
-//! The agent's binary as a process of its own.
+//! The agent's binary as a child process.
 
 use std::{
     io::{BufRead, BufReader},
@@ -17,7 +17,8 @@ use nix::{
 
 use super::{Namespace, eventually};
 
-/// A running `cc-agent run`. Killed when it is dropped.
+/// A running `cc-agent run --plain`, with a status socket of its own in the temporary directory.
+/// It is killed when it is dropped.
 pub struct Agent {
     child: Child,
     socket: PathBuf,
@@ -26,27 +27,33 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts `binary run --name NAME ARGUMENTS` and waits until the name is registered.
+    /// Starts `binary run --name NAME ARGUMENTS` and waits until its status socket answers, which
+    /// is when the congestion control is registered.
     ///
     /// # Panics
     ///
-    /// With what it logged, when it ends before that.
+    /// Panics with the agent's log if it ends before that, or does not answer within 30 s.
     pub fn start(binary: &str, name: &str, arguments: &[&str]) -> Self {
         Self::launch(Command::new(binary), name, arguments).registered()
     }
 
-    /// Starts it in a namespace and waits until the name is registered.
+    /// Starts it as [`Self::start`] does, in a network namespace.
     ///
     /// # Panics
     ///
-    /// With what it logged, when it ends before that.
+    /// Panics with the agent's log if it ends before it is registered, or does not answer within
+    /// 30 s.
     pub fn start_in(namespace: &Namespace, binary: &str, name: &str, arguments: &[&str]) -> Self {
         let mut command = Command::new(binary);
         namespace.hold(&mut command);
         Self::launch(command, name, arguments).registered()
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts it as [`Self::start`] does, but returns at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the binary cannot be started.
     pub fn spawn(binary: &str, name: &str, arguments: &[&str]) -> Self {
         Self::launch(Command::new(binary), name, arguments)
     }
@@ -89,33 +96,50 @@ impl Agent {
         self
     }
 
-    /// Where it is asked for its status.
+    /// Returns the path of its status socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What it says about itself.
+    /// Asks it for its status.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the agent does not answer.
     pub fn status(&self) -> Snapshot {
         fetch(&self.socket).expect("a running agent answers")
     }
 
-    /// What it has logged.
+    /// Returns what it has written to standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic while it is held").clone()
     }
 
     /// Sends it a signal.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the agent has ended and been waited for.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
     }
 
-    /// Sends it a signal and waits for its end.
+    /// Sends it a signal and waits for its end, without a limit. Returns its exit status and its
+    /// log.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the agent has ended and been waited for.
     pub fn end(&mut self, signal: Signal) -> (ExitStatus, String) {
         self.signal(signal);
         self.wait()
     }
 
-    /// Waits for its end.
+    /// Waits for its end, without a limit. Returns its exit status and its log.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the operating system cannot wait for the process.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let status = self.child.wait().expect("our child");
         if let Some(reader) = self.reader.take() {

@@ -23,7 +23,7 @@ use super::{
     tcp::{Worker, for_each_event},
 };
 
-/// Many connections that all send as much as they can, until the crowd is dropped.
+/// Many connections that all send as much as they can, until the crowd is dropped and resets them.
 pub struct Crowd {
     counts: Arc<Counts>,
     _worker: Worker,
@@ -36,7 +36,12 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Connects `flows` senders from a namespace and waits until all are connected.
+    /// Connects `flows` senders from a namespace, under the named congestion control, and waits
+    /// until all of them are connected.
+    ///
+    /// # Panics
+    ///
+    /// Panics if one of them fails, or not all are connected within 30 s.
     pub fn connect(
         from: &Namespace,
         to: SocketAddr,
@@ -64,23 +69,24 @@ impl Crowd {
         crowd
     }
 
-    /// Senders that have connected.
+    /// Returns the number of senders that have connected so far.
     pub fn connected(&self) -> usize {
         self.counts.connected.load(Ordering::Relaxed)
     }
 
-    /// Senders that could not connect, or were disconnected.
+    /// Returns the number of senders that could not connect or were disconnected.
     pub fn failed(&self) -> usize {
         self.counts.failed.load(Ordering::Relaxed)
     }
 }
 
-/// Starts to connect.
+/// Starts a non-blocking connection; it is complete when the socket becomes writable.
 fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.set_tcp_congestion(congestion_control.as_bytes())?;
-    // Reset at the end, so that thousands of full buffers delay nobody; small, for their memory.
+    // A linger time of zero resets the connection at its end, so that thousands of full buffers
+    // need not be sent first. Buffers are small to save memory.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_send_buffer_size(1 << 16)?;
     match socket.connect(&to.into()) {
@@ -89,11 +95,11 @@ fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
     }
 }
 
-/// Sends on all of them until it is told to stop.
+/// Sends zeros on all sockets until `stop` is set, and counts connections made and lost.
 fn send(sockets: Vec<Socket>, counts: &Counts, stop: &AtomicBool) {
     let data = vec![0; 1 << 14];
     let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
-    // Each with whether it has connected.
+    // By file descriptor: the socket, and whether it has connected.
     let mut members: HashMap<u64, (Socket, bool)> = HashMap::new();
     for socket in sockets {
         let token = socket.as_raw_fd() as u64;
@@ -120,11 +126,11 @@ fn send(sockets: Vec<Socket>, counts: &Counts, stop: &AtomicBool) {
     });
 }
 
-/// As many descriptors as the host allows: a crowd needs one for each member.
+/// Raises the limit on open files as far as the host allows: a crowd needs one file per sender.
 fn raise_descriptor_limit() {
     let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return;
     };
-    // Not granted: connecting then fails and says so.
+    // If this is refused, connecting fails later and reports it.
     let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
 }

@@ -1,19 +1,19 @@
-//! Waiting for what other threads and processes do. The trainer's tests take this file as well.
+//! Waiting for other threads and processes.
 
 use std::{
     thread,
     time::{Duration, Instant},
 };
 
-/// How long [`eventually`] is patient. Far beyond what anything takes on a busy machine: reaching it means that the thing
-/// does not happen at all.
+/// How long [`eventually`] waits: far longer than anything takes on a busy machine, so that
+/// reaching the limit means that the condition will never hold.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Polls until `attempt` gives something.
+/// Calls `attempt` every 5 ms until it returns a value, and returns that value.
 ///
 /// # Panics
 ///
-/// When it never does; `what` says what was waited for.
+/// Panics with `what`, the awaited condition, if there is no value after 30 s.
 pub fn eventually<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

@@ -1,8 +1,16 @@
-//! Windows computed anew.
+//! An independent computation of windows.
 
 use cc_ebpf::{AckRecord, FEATURES, Feature, WindowRecord};
 
-/// An independent computation of a window from its ACKs: in 128 bits, feature by feature.
+/// Asserts that a window's record is what its per-ACK records add up to.
+///
+/// Every statistic of every feature is computed anew in 128 bits, and compared exactly; the sum of
+/// squares saturates at `u64::MAX`, as in the datapath.
+///
+/// # Panics
+///
+/// Panics with the feature and the window's number if a statistic differs, if the number of ACKs
+/// differs, or if an ACK lies outside the window or out of order.
 pub fn assert_window_is(window: &WindowRecord, acks: &[AckRecord]) {
     let index = window.index;
     assert_eq!(window.acks as usize, acks.len(), "ACKs of window {index}");

@@ -1,4 +1,4 @@
-//! What a datapath has in the kernel.
+//! The BPF programs and maps of a datapath or an observer.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use cc_ebpf::Settings;
 
 use super::eventually;
 
-/// The programs and maps of the congestion control of one name, by their ids in the kernel.
+/// The BPF programs and maps of one congestion control or observer, by their ids in the kernel.
 #[derive(Debug)]
 pub struct Footprint {
     programs: BTreeSet<u32>,
@@ -18,9 +18,12 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// What there is now: the maps with settings for that name, every program that has a map in
-    /// common with what was found so far, and every map of those programs. Programs that an earlier
-    /// agent of the name left to its flows share the flows' maps and are therefore among them.
+    /// Finds what the kernel holds now for a congestion control's name; an observer is called
+    /// `observe` followed by its process id.
+    ///
+    /// These are the maps with settings for that name, every program that shares a map with what
+    /// was found so far, and every map of those programs. Programs that an earlier agent of the
+    /// name left to its flows share the flows' maps, and are therefore included.
     pub fn of(name: &str) -> Self {
         let mut footprint = Self {
             programs: BTreeSet::new(),
@@ -40,7 +43,8 @@ impl Footprint {
         footprint
     }
 
-    /// Adds the programs that use a map of the footprint, and their maps; whether there were any.
+    /// Adds the programs that use a map of the footprint, and all maps of these programs. Returns
+    /// whether a program was added.
     fn grow(&mut self) -> bool {
         let before = self.programs.len();
         for program in loaded_programs().flatten() {
@@ -53,17 +57,21 @@ impl Footprint {
         self.programs.len() > before
     }
 
-    /// Number of programs.
+    /// Returns the number of programs found.
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
 
-    /// Number of maps.
+    /// Returns the number of maps found.
     pub fn maps(&self) -> usize {
         self.maps.len()
     }
 
-    /// Waits until all of it is gone. The kernel frees such things a little after their last use.
+    /// Waits until the kernel has freed all of it, which happens shortly after the last use.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a program or a map is left after 30 s.
     pub fn assert_vanishes(&self) {
         let mut left = String::new();
         let gone = || {
@@ -85,6 +93,7 @@ impl Footprint {
     }
 }
 
+/// Returns the name in the settings that a `CC_SETTINGS` map holds, or `None` if the map is gone.
 fn settings_name(id: u32) -> Option<String> {
     let map = Map::Array(MapData::from_id(id).ok()?);
     let array: Array<MapData, [u8; size_of::<Settings>()]> = Array::try_from(map).ok()?;

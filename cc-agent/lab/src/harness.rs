@@ -1,18 +1,28 @@
-//! Runs trials on the live kernel, or says why it does not. The trainer's tests take this file as well.
-#![allow(dead_code, reason = "each program uses its own part")]
+//! Runs trials on the live kernel one at a time, or reports why this host cannot.
 
 use std::{
     fs::{self, File},
-    process::{Command, ExitCode, Stdio},
+    process::{self, Command, ExitCode, Stdio},
+    sync::mpsc::{self, RecvTimeoutError, Sender},
+    thread,
+    time::Duration,
 };
 
 use libtest_mimic::{Arguments, Completion, Trial};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+/// How long a trial may take. The slowest ones take about a minute on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(600);
 
 /// How a trial ended, unless it panicked.
 pub enum Outcome {
-    /// It holds.
+    /// The property holds.
     Passed,
-    /// This host could not decide it, for this reason.
+    /// This host could not decide whether the property holds, for the given reason; the trial is
+    /// reported as ignored.
     Undecided(String),
 }
 
@@ -22,31 +32,42 @@ impl From<()> for Outcome {
     }
 }
 
-/// A name, and a check that panics when something does not hold.
+/// A trial's name, and its function, which panics when a property does not hold. [`trials!`] makes
+/// a list of them.
+///
+/// [`trials!`]: crate::trials
 pub type Named<O> = (&'static str, fn() -> O);
 
-/// Runs the trials one after the other, behind the lock, after `sweep` has removed what dead programs left behind. Where
-/// the host has an `unmet` requirement, each is reported as ignored, and the reason is printed so that nobody takes
-/// silence for success.
-pub fn run<O: Into<Outcome> + 'static>(
-    trials: &[Named<O>],
-    unmet: Option<String>,
-    sweep: fn(),
-) -> ExitCode {
+/// Lists trials under the names of their functions.
+///
+/// `trials![first, second]` is `&[("first", first), ("second", second)]`, for
+/// [`run`](crate::run()) and [`run_on_links`](crate::run_on_links).
+#[macro_export]
+macro_rules! trials {
+    ($($trial:ident),+ $(,)?) => {
+        &[$((stringify!($trial), $trial as fn() -> _)),+]
+    };
+}
+
+/// Runs the trials one after the other, with the live kernel to this program alone, and returns the
+/// program's exit code.
+///
+/// Where the host lacks a requirement (`unmet`), each trial is reported as ignored and the reason
+/// is printed, so that the silence is not mistaken for success. A trial that takes longer than ten
+/// minutes ends the whole program.
+pub fn run<O: Into<Outcome> + 'static>(trials: &[Named<O>], unmet: Option<String>) -> ExitCode {
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
-    let exclusive = (!arguments.list && unmet.is_none()).then(Exclusive::take);
-    if exclusive.is_some() {
-        sweep();
-    }
+    let exclusive = (!arguments.list && unmet.is_none()).then(crate::exclusive);
     let list = trials.iter().map(|&(name, trial)| {
         let unmet = unmet.clone();
         Trial::ignorable_test(name, move || {
             if let Some(reason) = unmet {
                 return Ok(Completion::ignored_with(reason));
             }
+            let _watchdog = Watchdog::start(name, DEADLINE, fail);
             Ok(match trial().into() {
                 Outcome::Passed => Completion::Completed,
                 Outcome::Undecided(reason) => {
@@ -68,9 +89,61 @@ pub fn run<O: Into<Outcome> + 'static>(
     conclusion.exit_code()
 }
 
-/// What this host lacks for network namespaces and links between them, if anything.
+/// Calls a function with a trial's name when the watchdog still exists after the deadline.
+struct Watchdog {
+    /// Never sent on: dropping it wakes the thread.
+    _running: Sender<()>,
+}
+
+impl Watchdog {
+    fn start(
+        name: &'static str,
+        deadline: Duration,
+        expire: impl FnOnce(&str) + Send + 'static,
+    ) -> Self {
+        let (running, ended) = mpsc::channel();
+        thread::spawn(move || {
+            if ended.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
+                expire(name);
+            }
+        });
+        Self { _running: running }
+    }
+}
+
+/// Ends the program. A trial that hangs cannot be stopped otherwise, and its destructors do not
+/// run: its child processes, namespaces and cgroups are removed here.
+fn fail(name: &str) {
+    eprintln!(
+        "FAILED: {name} did not end within {} s; the program ends here",
+        DEADLINE.as_secs()
+    );
+    kill_children();
+    crate::remove_own_places();
+    // The exit code of libtest-mimic for failed trials.
+    process::exit(101);
+}
+
+/// Kills the processes that this program started and that are still running.
+fn kill_children() {
+    let own = process::id().to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for process in processes {
+        let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
+        let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+        let id = process.file_name().to_string_lossy().parse();
+        if let (Some(parent), Ok(id)) = (parent, id)
+            && parent.trim() == own
+        {
+            let _ = kill(Pid::from_raw(id), Signal::SIGKILL);
+        }
+    }
+}
+
+/// Returns what this host lacks for network namespaces and links between them, or `None` if they
+/// can be made here.
 pub fn unmet_requirement() -> Option<String> {
-    // SAFETY: has no arguments and cannot fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Some("not root (BPF, network namespaces and TUN devices need it)".into());
     }
@@ -92,13 +165,17 @@ pub fn unmet_requirement() -> Option<String> {
     None
 }
 
-/// The right to use the live kernel: held by one program at a time.
+/// The exclusive use of the live kernel: held by one program at a time, released on drop.
 pub struct Exclusive {
     _lock: File,
 }
 
 impl Exclusive {
-    /// Waits for it.
+    /// Waits until no other program holds it, without a limit.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the lock file in /run cannot be created or locked.
     pub fn take() -> Self {
         let lock = fs::OpenOptions::new()
             .create(true)
@@ -107,5 +184,37 @@ impl Exclusive {
             .expect("root may write to /run");
         lock.lock().expect("a lock on a regular file");
         Self { _lock: lock }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watchdog_reports_the_name_of_a_trial_past_its_deadline() {
+        let (expired, name) = mpsc::channel();
+        let watchdog = Watchdog::start("slow", Duration::ZERO, move |name| {
+            let _ = expired.send(name.to_owned());
+        });
+        assert_eq!(name.recv().as_deref(), Ok("slow"));
+        drop(watchdog);
+    }
+
+    #[test]
+    fn a_watchdog_of_a_trial_that_ended_stays_silent() {
+        let (expired, name) = mpsc::channel();
+        drop(Watchdog::start("quick", Duration::MAX, move |name| {
+            let _ = expired.send(name.to_owned());
+        }));
+        // The thread ends without sending, and drops its sender.
+        assert!(name.recv().is_err());
+    }
+
+    #[test]
+    fn trials_have_the_names_of_their_functions() {
+        fn holds() {}
+        let trials: &[Named<()>] = trials![holds];
+        assert_eq!(trials[0].0, "holds");
     }
 }

@@ -1,19 +1,48 @@
-//! A laboratory for TCP on the running kernel, for tests and benchmarks.
+//! A laboratory for TCP on the running kernel, used by tests and benchmarks only.
 //!
-//! - [`harness`] decides whether this host can run such tests, runs them one at a time and keeps two
-//!   test programs from running them at once: they share one kernel and its processors.
-//! - [`Namespace`] and [`Path`] build what packets travel through: network namespaces of unique
-//!   names, joined by veth pairs, with a rate limit on a router between them. The queue of the limit
-//!   is where delay comes from: a path without one has an RTT of some 30 µs and teaches nothing.
-//! - [`Flow`], [`Crowd`] and [`Sink`] send and receive; [`TcpInfo`] is what the kernel itself says
-//!   about a connection.
-//! - [`Agent`] is the agent's own binary, [`Cgroup`] a place for sockets that it may be told to serve.
-//! - [`Pump`] is an agent in miniature for a datapath in this process, [`Watcher`] one that only observes;
-//!   [`assert_window_is`] computes a window anew from its ACKs.
-//! - [`Footprint`] lists what a datapath or an observer has in the kernel, to show that it is gone.
+//! | purpose | items |
+//! |---|---|
+//! | running trials, one at a time | [`run()`], [`run_on_links`], [`trials!`], [`harness`] |
+//! | paths | [`Network`], [`Path`], [`Bottleneck`], [`Namespace`], [`Cgroup`] |
+//! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
+//! | the kernel's view of a connection | [`TcpInfo`] |
+//! | the agent's own binary as a child process | [`Agent`] |
+//! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
+//! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
+//! | waiting and reporting | [`eventually`], [`Report`], [`median`] |
 //!
-//! Everything is taken down when it is dropped, in a panic too. What a killed program left behind is
-//! swept away by the next one ([`exclusive`]).
+//! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
+//! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
+//! delay.
+//!
+//! Namespaces, cgroups and processes are removed when their values are dropped, also while a panic
+//! unwinds. Names contain the process id, so that the next program can remove what a killed one
+//! left behind ([`exclusive`]).
+//!
+//! A test program of its own, with `harness = false` in its Cargo.toml, looks like this. It needs
+//! root, so the example is only compiled:
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use cc_lab::{Bottleneck, Network};
+//!
+//! fn main() -> ExitCode {
+//!     cc_lab::run(cc_lab::trials![a_flow_arrives_whole])
+//! }
+//!
+//! fn a_flow_arrives_whole() {
+//!     let network = Network::through(Bottleneck {
+//!         rate_mbit: 20,
+//!         queue_bytes: 100_000,
+//!     });
+//!     let flow = network.connect("reno");
+//!     flow.send(1_000_000);
+//!     let info = flow.finish();
+//!     assert_eq!(network.sink.received_from(flow.port()), 1_000_000);
+//!     assert!(info.min_rtt > 0);
+//! }
+//! ```
 
 mod agent;
 mod cgroup;
@@ -23,13 +52,13 @@ mod exact;
 mod footprint;
 pub mod harness;
 mod namespace;
+mod network;
 mod path;
 mod program_time;
-mod pump;
 mod report;
+mod tap;
 mod tcp;
 mod tcp_info;
-mod watcher;
 
 pub use agent::Agent;
 pub use cgroup::Cgroup;
@@ -38,13 +67,16 @@ pub use eventually::eventually;
 pub use exact::assert_window_is;
 pub use footprint::Footprint;
 pub use namespace::Namespace;
+pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
-pub use pump::{Pump, options};
 pub use report::{Report, median};
+pub use tap::{
+    Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
+    observer_options,
+};
 pub use tcp::{AfterEnd, Flow, Sink};
 pub use tcp_info::TcpInfo;
-pub use watcher::{Watcher, watching};
 
 use std::{
     path::Path as FilePath,
@@ -55,22 +87,26 @@ use std::{
 use harness::Exclusive;
 pub use harness::Outcome;
 
-/// Runs the trials, where this host has what they need.
+/// Runs trials that need a datapath in the kernel, and returns the program's exit code.
+///
+/// Where this host lacks a requirement ([`unmet_requirement`]), all trials are reported as ignored.
 pub fn run(trials: &[harness::Named<()>]) -> ExitCode {
-    harness::run(trials, unmet_requirement(), sweep)
+    harness::run(trials, unmet_requirement())
 }
 
-/// Runs the trials, where this host has what emulated links need.
+/// Runs trials that need emulated links (TUN devices), and returns the program's exit code.
+///
+/// Where this host lacks root, iproute2, network namespaces or the TUN driver, all trials are
+/// reported as ignored.
 pub fn run_on_links(trials: &[harness::Named<Outcome>]) -> ExitCode {
     let no_tun = || {
         let missing = !FilePath::new("/dev/net/tun").exists();
         missing.then(|| "no TUN driver (`modprobe tun`)".to_owned())
     };
-    // Emulated links have no names that could be left behind.
-    harness::run(trials, harness::unmet_requirement().or_else(no_tun), || {})
+    harness::run(trials, harness::unmet_requirement().or_else(no_tun))
 }
 
-/// What this host lacks for tests of the datapath, if anything.
+/// Returns what this host lacks for tests of the datapath, or `None` if they can run here.
 pub fn unmet_requirement() -> Option<String> {
     harness::unmet_requirement().or_else(|| {
         if !cc_agent::kernel::datapath::has_object() {
@@ -81,46 +117,78 @@ pub fn unmet_requirement() -> Option<String> {
     })
 }
 
-/// Waits for the right to use the live kernel, and sweeps away what dead programs left behind.
+/// Waits for the exclusive use of the live kernel, then removes the namespaces and cgroups that
+/// killed programs left behind.
+///
+/// # Panics
+///
+/// Panics if the lock file in /run cannot be created or locked.
 pub fn exclusive() -> Exclusive {
     let exclusive = Exclusive::take();
     sweep();
     exclusive
 }
 
-fn sweep() {
-    namespace::sweep();
-    cgroup::sweep();
-}
-
-/// A name for a congestion control that no other test uses.
+/// Returns a name for a congestion control, unique over this host's running programs.
 pub fn unique_name() -> String {
     format!("rlt{}x{}", std::process::id(), next_number())
 }
 
-/// Whether this is a [`unique_name`] of this program.
+/// Returns whether `name` was made by [`unique_name`] in this process.
 pub fn is_unique_name(name: &str) -> bool {
     name.starts_with(&format!("rlt{}x", std::process::id()))
 }
 
-/// Begins the names of namespaces and cgroups.
+/// Removes the namespaces and cgroups that killed programs left behind.
+fn sweep() {
+    remove_places(has_ended);
+}
+
+/// Removes this process's own namespaces and cgroups, for an exit that runs no destructors.
+fn remove_own_places() {
+    remove_places(|pid| pid == std::process::id().to_string());
+}
+
+/// Removes namespaces and cgroups whose names contain a process id that `belongs` accepts.
+fn remove_places(belongs: fn(&str) -> bool) {
+    let selected = |name: &str| process_of(name).is_some_and(belongs);
+    namespace::remove_all(selected);
+    cgroup::remove_all(selected);
+}
+
+/// The start of the names of namespaces and cgroups.
 const PREFIX: &str = "cclab";
 
-/// A name for a namespace or a cgroup: [`PREFIX`], the process id, a number, and the role.
+/// Returns a name for a namespace or a cgroup: [`PREFIX`], the process id, a number, and the role.
 fn unique_place(role: &str) -> String {
     format!("{PREFIX}-{}-{}-{role}", std::process::id(), next_number())
 }
 
-/// Whether this is a name by [`unique_place`] of a program that is no more.
-fn belongs_to_the_dead(name: &str) -> bool {
+/// Returns the process id in a name by [`unique_place`], or `None` for any other name.
+fn process_of(name: &str) -> Option<&str> {
     let mut parts = name.split('-');
-    parts.next() == Some(PREFIX)
-        && parts
-            .next()
-            .is_some_and(|pid| !FilePath::new("/proc").join(pid).exists())
+    (parts.next() == Some(PREFIX)).then(|| parts.next())?
+}
+
+fn has_ended(pid: &str) -> bool {
+    !FilePath::new("/proc").join(pid).exists()
 }
 
 fn next_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_places_contain_their_process() {
+        let own = unique_place("s");
+        assert_eq!(process_of(&own), Some(&*std::process::id().to_string()));
+        assert_eq!(process_of("cclab-12-1-s"), Some("12"));
+        assert_eq!(process_of("cclab"), None);
+        assert_eq!(process_of("docker-12-1"), None);
+    }
 }

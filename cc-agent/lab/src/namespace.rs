@@ -1,4 +1,4 @@
-//! One network namespace.
+//! Network namespaces.
 
 use std::{
     fs::{self, File},
@@ -11,37 +11,43 @@ use std::{
 
 use nix::sched::{CloneFlags, setns};
 
-use super::{belongs_to_the_dead, unique_place};
+use super::unique_place;
 
-/// Where `ip netns` keeps them.
+/// Where `ip netns` keeps the namespaces that have names.
 const DIRECTORY: &str = "/run/netns";
 
-/// A network namespace that goes when this does.
+/// A network namespace with a name, removed when it is dropped.
+///
+/// # Panics
+///
+/// All functions panic, with the command or file at fault, if the system refuses what they do:
+/// trials need root, which [`unmet_requirement`](crate::unmet_requirement) checks beforehand.
 pub struct Namespace {
     name: String,
     handle: File,
 }
 
 impl Namespace {
-    /// A new one, with its loopback up. The name ends with `role`.
+    /// Creates a namespace with its loopback device up and without a cache of TCP metrics. The name
+    /// ends with `role`, for `ip netns list`.
     pub fn new(role: &str) -> Self {
         let name = unique_place(role);
         execute(Command::new("ip").args(["netns", "add", &name]));
         let handle = File::open(PathBuf::from(DIRECTORY).join(&name)).expect("it was just made");
         let namespace = Self { name, handle };
         namespace.ip("link set lo up");
-        // What one connection learnt must not shape the next.
+        // Otherwise the kernel starts a connection with ssthresh and RTT of an earlier one.
         namespace.set_sysctl("net/ipv4/tcp_no_metrics_save", "1");
         namespace
     }
 
-    /// Its name, for `ip -n`.
+    /// Returns its name, for `ip -n`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Does `work` in a thread that is in this namespace. Sockets made there stay in it wherever
-    /// they are used afterwards.
+    /// Calls `work` on a thread in this namespace and waits for its result. Sockets made there stay
+    /// in the namespace, wherever they are used afterwards.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -55,7 +61,7 @@ impl Namespace {
         })
     }
 
-    /// Starts a thread in this namespace.
+    /// Starts a thread in this namespace and returns its handle.
     pub fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -68,7 +74,7 @@ impl Namespace {
         })
     }
 
-    /// Has a program start in this namespace.
+    /// Makes a command start its program in this namespace.
     pub fn hold(&self, command: &mut Command) {
         let handle = self.handle.try_clone().expect("a free descriptor");
         // SAFETY: between fork and exec only the system call setns is made.
@@ -79,26 +85,26 @@ impl Namespace {
         }
     }
 
-    /// `ip` in this namespace.
+    /// Runs `ip` in this namespace, with arguments separated by spaces.
     pub fn ip(&self, arguments: &str) {
         let words = arguments.split_whitespace();
         execute(Command::new("ip").args(["-n", &self.name]).args(words));
     }
 
-    /// `tc` in this namespace.
+    /// Runs `tc` in this namespace, with arguments separated by spaces.
     pub fn tc(&self, arguments: &str) {
         let words = arguments.split_whitespace();
         execute(Command::new("tc").args(["-n", &self.name]).args(words));
     }
 
-    /// Sets a sysctl, named by its path below /proc/sys.
+    /// Sets a sysctl of this namespace, named by its path below /proc/sys.
     pub fn set_sysctl(&self, key: &str, value: &str) {
         let path = format!("/proc/sys/{key}");
         self.within(|| fs::write(&path, value))
             .unwrap_or_else(|error| panic!("{path} = {value}: {error}"));
     }
 
-    /// Reads a sysctl.
+    /// Reads a sysctl of this namespace, named by its path below /proc/sys.
     pub fn sysctl(&self, key: &str) -> String {
         let path = format!("/proc/sys/{key}");
         let value = self.within(|| fs::read_to_string(&path));
@@ -106,17 +112,20 @@ impl Namespace {
         value.trim().to_owned()
     }
 
-    /// Switches TSO, GSO and GRO of a device: off, so that every segment is a packet of its own.
+    /// Switches TSO, GSO and GRO of a device on or off. When they are off, every segment is a
+    /// packet of its own.
     pub fn set_offloads(&self, device: &str, on: bool) {
         self.within(|| set_offloads(device, on))
             .unwrap_or_else(|error| panic!("offloads of {device} in {}: {error}", self.name));
     }
 
-    /// Packets that a device has sent; a bundle of segments counts as one.
+    /// Returns the number of packets that a device has sent; segments bundled by TSO or GSO count
+    /// as one.
     pub fn packets_sent(&self, device: &str) -> u64 {
-        /// Of a line of the table: after the name, eight columns of what was received, and the bytes sent.
+        /// The column of packets sent: after the name come eight columns about reception, then
+        /// bytes sent (proc_pid_net(5)).
         const SENT: usize = 9;
-        // What /proc/net shows is the first thread's.
+        // /proc/net is the main thread's namespace; this thread's own is below thread-self.
         let table = self.within(|| fs::read_to_string("/proc/thread-self/net/dev"));
         let table = table.expect("the kernel lists its devices");
         let columns = table
@@ -141,19 +150,20 @@ impl Drop for Namespace {
     }
 }
 
-/// Removes the namespaces of programs that are no more.
-pub(super) fn sweep() {
+/// Removes the namespaces whose names `selected` accepts.
+pub(super) fn remove_all(selected: impl Fn(&str) -> bool) {
     let Ok(entries) = fs::read_dir(DIRECTORY) else {
         return;
     };
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if belongs_to_the_dead(&name) {
+        if selected(&name) {
             let _ = Command::new("ip").args(["netns", "del", &name]).status();
         }
     }
 }
 
+/// Runs a command, and panics with its standard error if it fails.
 fn execute(command: &mut Command) {
     let output = command
         .output()
@@ -172,7 +182,7 @@ struct EthtoolValue {
     data: u32,
 }
 
-/// `ETHTOOL_STSO`, `ETHTOOL_SGSO` and `ETHTOOL_SGRO`, as `ethtool -K` sends them.
+/// `ETHTOOL_STSO`, `ETHTOOL_SGSO` and `ETHTOOL_SGRO` (include/uapi/linux/ethtool.h).
 const OFFLOADS: [u32; 3] = [0x1f, 0x24, 0x2c];
 
 fn set_offloads(device: &str, on: bool) -> io::Result<()> {

@@ -1,29 +1,39 @@
-//! What packets travel through.
+//! Paths: namespaces joined by veth pairs, with a rate limit between them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Namespace;
 
-/// A rate limit and the queue in front of it: a token bucket that drops what exceeds the queue.
+/// A rate limit and the drop-tail queue in front of it: the token bucket filter of tc-tbf(8).
 #[derive(Clone, Copy, Debug)]
 pub struct Bottleneck {
-    /// Rate in Mbit/s, headers of the link included.
+    /// Rate in Mbit/s, including the headers of IP and Ethernet.
     pub rate_mbit: u32,
-    /// Length of the queue in bytes.
+    /// Length of the queue in bytes; packets that exceed it are dropped.
     pub queue_bytes: u32,
 }
 
-/// Whether segments may travel in large bundles (TSO, GSO, GRO).
+/// Whether devices may bundle segments (TSO, GSO, GRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offloads {
+    /// Every segment is a packet of its own.
     Off,
+    /// Segments may travel in packets of up to 64 KiB.
     On,
 }
 
-/// A path from a sender to a receiver. IPv4 and IPv6, MTU 1500.
+/// A path from a sender to a receiver, each in a namespace of its own, over IPv4 and IPv6 with an
+/// MTU of 1500 bytes.
+///
+/// # Panics
+///
+/// All functions panic if the system refuses what they do, as those of [`Namespace`] do.
 pub struct Path {
+    /// The sender's namespace; its device is `s0`.
     pub sender: Namespace,
+    /// The receiver's namespace; its device is `c0`.
     pub receiver: Namespace,
+    /// The router's namespace, with devices `r0` and `r1`; `None` on a direct path.
     router: Option<Namespace>,
 }
 
@@ -31,8 +41,11 @@ const RECEIVER4: Ipv4Addr = Ipv4Addr::new(10, 77, 2, 2);
 const RECEIVER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 2, 0, 0, 0, 0, 0, 2);
 
 impl Path {
-    /// Sender, router and receiver; the bottleneck is the router's device towards the receiver, out
-    /// of the sender's sight (what a sender's own device drops, TCP does not take for a loss).
+    /// Joins sender and receiver through a router, with the bottleneck on the router's device
+    /// towards the receiver and all offloads off.
+    ///
+    /// The bottleneck is not on the sender's own device, whose drops TCP notices at once and does
+    /// not take for losses.
     pub fn through(bottleneck: Bottleneck) -> Self {
         let path = Self {
             sender: Namespace::new("s"),
@@ -60,14 +73,14 @@ impl Path {
         path
     }
 
-    /// Sender and receiver on one cable without a limit.
+    /// Joins sender and receiver by one veth pair without a rate limit.
     pub fn direct(offloads: Offloads) -> Self {
         let path = Self {
             sender: Namespace::new("s"),
             receiver: Namespace::new("c"),
             router: None,
         };
-        // The receiver has the address that it has behind a router, the sender a router's.
+        // The receiver has the same address as behind a router; the sender has the router's.
         join((&path.receiver, "c0"), (&path.sender, "s0"), 2);
         let on = offloads == Offloads::On;
         path.sender.set_offloads("s0", on);
@@ -75,36 +88,37 @@ impl Path {
         path
     }
 
-    /// Where the receiver is, IPv4.
+    /// Returns the receiver's IPv4 address.
     pub fn receiver4(&self) -> IpAddr {
         RECEIVER4.into()
     }
 
-    /// Where the receiver is, IPv6.
+    /// Returns the receiver's IPv6 address.
     pub fn receiver6(&self) -> IpAddr {
         RECEIVER6.into()
     }
 
-    /// Changes the bottleneck.
+    /// Replaces the bottleneck, while flows go on. Also panics on a direct path.
     pub fn reshape(&self, bottleneck: Bottleneck) {
         let Bottleneck {
             rate_mbit,
             queue_bytes,
         } = bottleneck;
-        // Enough for the timer, and too little to be felt: 2 ms, at least three packets.
+        // The bucket holds 2 ms of data, and at least three packets: enough for the timer, too
+        // little to matter.
         let burst = (rate_mbit * 250).max(5_000);
         self.router().tc(&format!(
             "qdisc replace dev r1 root tbf rate {rate_mbit}mbit burst {burst} limit {queue_bytes}"
         ));
     }
 
-    /// From now on the router silently drops everything for the receiver.
+    /// Makes the router drop everything for the receiver silently. Also panics on a direct path.
     pub fn cut(&self) {
         self.router()
             .ip(&format!("route add blackhole {RECEIVER4}/32"));
     }
 
-    /// Undoes [`Self::cut`].
+    /// Undoes [`Self::cut`]. Also panics if the path is not cut.
     pub fn mend(&self) {
         self.router()
             .ip(&format!("route del blackhole {RECEIVER4}/32"));
@@ -116,7 +130,8 @@ impl Path {
     }
 }
 
-/// A cable between a host (its address ends with 2) and a router (1) in the network of that number.
+/// Joins a host (its address ends in 2) and a router (1) by a veth pair, with addresses in
+/// 10.77.`network`.0/24 and fd77:`network`::/64.
 fn join(
     (host, host_device): (&Namespace, &str),
     (router, router_device): (&Namespace, &str),

@@ -1,16 +1,17 @@
-//! What the benchmarks report: figures by name, printed and, for `cargo xtask bench --json`, written
-//! to the file that `BENCH_JSON` names.
+//! Reports of benchmarks: figures by name, printed and, for `cargo xtask bench --json`, written to
+//! the file that the environment variable `BENCH_JSON` names.
 
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
-/// The figures of one benchmark.
+/// The figures of one benchmark, by name.
 pub struct Report {
     bench: &'static str,
     figures: Map<String, Value>,
 }
 
 impl Report {
+    /// Creates an empty report of the named benchmark.
     pub fn new(bench: &'static str) -> Self {
         Self {
             bench,
@@ -18,19 +19,23 @@ impl Report {
         }
     }
 
-    /// Adds a figure.
+    /// Adds a figure without printing it. A later figure of the same name replaces it.
     pub fn add(&mut self, name: impl Into<String>, value: f64) {
         self.figures.insert(name.into(), json!(value));
     }
 
-    /// Adds a figure and prints it.
+    /// Adds a figure, and prints it with three decimals.
     pub fn show(&mut self, name: impl Into<String>, value: f64) {
         let name = name.into();
         println!("{name:<44} {value:.3}");
         self.add(name, value);
     }
 
-    /// Writes the file, if one was asked for.
+    /// Writes the figures as JSON to the file that `BENCH_JSON` names, if it is set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be written.
     pub fn write(self) -> anyhow::Result<()> {
         let Some(path) = std::env::var_os("BENCH_JSON") else {
             return Ok(());
@@ -41,7 +46,7 @@ impl Report {
     }
 }
 
-/// The middle one, or the upper of the two.
+/// Returns the median: the upper one of two in the middle, and NaN if there are no samples.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

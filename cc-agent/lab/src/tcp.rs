@@ -1,4 +1,4 @@
-//! Senders and receivers.
+//! TCP senders and receivers.
 
 use std::{
     collections::HashMap,
@@ -20,14 +20,18 @@ use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{Namespace, TcpInfo, eventually};
 
-/// A connection that sends.
+/// A TCP connection that sends. Dropping it resets the connection, unless it was finished.
 pub struct Flow {
     stream: Arc<TcpStream>,
     writer: Option<JoinHandle<()>>,
 }
 
 impl Flow {
-    /// Connects from a namespace, under a congestion control.
+    /// Connects from a namespace under the named congestion control.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the kernel lacks the congestion control or refuses the connection.
     pub fn connect(from: &Namespace, to: SocketAddr, congestion_control: &str) -> Self {
         Self::connect_after(from, to, |socket| {
             socket
@@ -36,7 +40,11 @@ impl Flow {
         })
     }
 
-    /// Connects from a namespace, and leaves the choice of a congestion control to the kernel.
+    /// Connects from a namespace under the kernel's choice of congestion control.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection is refused.
     pub fn connect_without_choice(from: &Namespace, to: SocketAddr) -> Self {
         Self::connect_after(from, to, |_| {})
     }
@@ -61,7 +69,7 @@ impl Flow {
         }
     }
 
-    /// Sends as much as the connection takes, in a thread, until this flow is dropped.
+    /// Sends as much as the connection takes, on a thread of its own, until this flow is dropped.
     pub fn sending(mut self) -> Self {
         let stream = self.stream.clone();
         self.writer = Some(thread::spawn(move || {
@@ -71,7 +79,11 @@ impl Flow {
         self
     }
 
-    /// Sends that many bytes.
+    /// Sends that many bytes, and waits until the socket's buffer holds the last of them.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection is broken.
     pub fn send(&self, bytes: usize) {
         let data = vec![0; 1 << 16];
         let mut left = bytes;
@@ -84,8 +96,13 @@ impl Flow {
         }
     }
 
-    /// Ends the flow in its own direction and waits until all of it is acknowledged. Nothing more is
-    /// sent after that while the [`Sink`] holds its end open.
+    /// Ends the flow in its own direction, waits until everything including the FIN is
+    /// acknowledged, and returns its TCP_INFO. After that, nothing more is sent while the [`Sink`]
+    /// holds its end open ([`AfterEnd::Hold`]).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection is broken or does not come to rest within 30 s.
     pub fn finish(&self) -> TcpInfo {
         self.stream
             .shutdown(Shutdown::Write)
@@ -104,12 +121,20 @@ impl Flow {
         })
     }
 
-    /// What the kernel says about it.
+    /// Reads the connection's TCP_INFO.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the kernel refuses, which it never does for an open connection.
     pub fn info(&self) -> TcpInfo {
         TcpInfo::of(&*self.stream).expect("an open connection")
     }
 
-    /// The name of its congestion control.
+    /// Returns the name of its congestion control (`TCP_CONGESTION`).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the kernel refuses, which it never does for an open connection.
     pub fn congestion_control(&self) -> String {
         let name = self.socket().tcp_congestion().expect("an open connection");
         String::from_utf8_lossy(&name)
@@ -117,22 +142,34 @@ impl Flow {
             .to_owned()
     }
 
-    /// The socket, for options.
+    /// Returns the socket, to get and set options.
     pub fn socket(&self) -> SockRef<'_> {
         SockRef::from(&*self.stream)
     }
 
-    /// Our end.
+    /// Returns the sender's address and port.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection is broken.
     pub fn local(&self) -> SocketAddr {
         self.stream.local_addr().expect("it is connected")
     }
 
-    /// Our port.
+    /// Returns the sender's port.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the connection is broken.
     pub fn port(&self) -> u16 {
         self.local().port()
     }
 
-    /// Waits until so many further bytes have been acknowledged.
+    /// Waits until that many more bytes have been acknowledged.
+    ///
+    /// # Panics
+    ///
+    /// Panics if they are not within 30 s.
     pub fn advance(&self, bytes: u64) {
         let from = self.info().bytes_acked;
         eventually("the flow advanced", || {
@@ -142,7 +179,8 @@ impl Flow {
 }
 
 impl Drop for Flow {
-    /// Stops the writer. A flow that is not finished is reset, so that a full queue delays nobody.
+    /// Stops the writer. A flow that is not finished is reset, so that closing does not wait for a
+    /// full queue.
     fn drop(&mut self) {
         let finished = TcpInfo::of(&*self.stream).is_ok_and(|i| i.state == TcpInfo::FIN_WAIT2);
         if !finished {
@@ -155,24 +193,30 @@ impl Drop for Flow {
     }
 }
 
-/// What a [`Sink`] does when a sender has ended its direction.
+/// What a [`Sink`] does with a connection whose sender has ended its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterEnd {
-    /// Closes the connection.
+    /// The sink closes the connection.
     Close,
-    /// Leaves it half open until the sink is dropped, so that the sender's TCP_INFO can be read.
+    /// The sink leaves the connection half open until it is dropped itself, so that the sender's
+    /// TCP_INFO can be read.
     Hold,
 }
 
-/// Receives and discards whatever comes, in one thread.
+/// A server that accepts every connection and discards what it receives, on one thread.
 pub struct Sink {
     port: u16,
+    /// Bytes received, by the sender's port.
     received: Arc<[AtomicU64]>,
     _worker: Worker,
 }
 
 impl Sink {
-    /// Listens in a namespace, on IPv4 and IPv6.
+    /// Listens in a namespace on any free port, for IPv4 and IPv6.
+    ///
+    /// # Panics
+    ///
+    /// Panics if no socket can be bound.
     pub fn listen(within: &Namespace, after_end: AfterEnd) -> Self {
         let received: Arc<[AtomicU64]> = (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect();
         let (tell_port, port) = mpsc::channel();
@@ -193,29 +237,29 @@ impl Sink {
         }
     }
 
-    /// Where it listens.
+    /// Returns the port on which it listens.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where it listens, given the host's address.
+    /// Returns the host's address with the port on which the sink listens.
     pub fn at(&self, host: IpAddr) -> SocketAddr {
         SocketAddr::new(host, self.port)
     }
 
-    /// Bytes received from the sender with that port.
+    /// Returns the bytes received from the last sender with that port.
     pub fn received_from(&self, port: u16) -> u64 {
         self.received[usize::from(port)].load(Ordering::Relaxed)
     }
 
-    /// Bytes received from everybody.
+    /// Returns the bytes received from all senders.
     pub fn received(&self) -> u64 {
         let all = self.received.iter();
         all.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// Accepts and receives until it is told to stop. `received` counts bytes by the sender's port.
+/// Accepts and receives until `stop` is set. `received` counts bytes by the sender's port.
 fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &AtomicBool) {
     const LISTENER: u64 = u64::MAX;
     let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
@@ -225,7 +269,7 @@ fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &
     let mut ended = Vec::new();
     for_each_event(&epoll, stop, |token| {
         if token == LISTENER {
-            // A connection that was reset while it waited is no reason to stop.
+            // The connection may have been reset while it waited.
             if let Ok((socket, peer)) = listener.accept() {
                 let port = usize::from(peer.as_socket().map_or(0, |peer| peer.port()));
                 let token = socket.as_raw_fd() as u64;
@@ -251,7 +295,8 @@ fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &
     });
 }
 
-/// Takes what has arrived without copying it (tcp(7): `MSG_TRUNC`). 0 at the end and after errors.
+/// Discards what has arrived without copying it (tcp(7): `MSG_TRUNC`), and returns its length in
+/// bytes: 0 at the end of the stream and after errors.
 fn discard(socket: &Socket) -> u64 {
     let (nowhere, most) = (ptr::null_mut(), 1 << 24);
     // SAFETY: with MSG_TRUNC, TCP writes nothing to the buffer, so there need be none.
@@ -259,6 +304,7 @@ fn discard(socket: &Socket) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
+/// Returns a listening socket for IPv4 and IPv6 on any free port.
 fn listener() -> Socket {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, None).expect("a free descriptor");
     let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
@@ -268,8 +314,8 @@ fn listener() -> Socket {
     socket
 }
 
-/// A thread in a namespace with a table of descriptors of its own, since the limit on open files
-/// would otherwise count both ends of every connection. Stops when dropped.
+/// A thread in a namespace with a file descriptor table of its own, because the limit on open
+/// files would otherwise count both ends of every connection. Dropping it stops the thread.
 pub(super) struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -283,9 +329,9 @@ impl Worker {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = within.spawn(move || {
-            // Copies of the descriptors of others would keep BPF objects alive.
-            // SAFETY: with this flag they are closed in this thread's new table only, and the thread
-            // owns none but standard input, output and error.
+            // Copies of other threads' descriptors would keep BPF objects alive.
+            // SAFETY: with this flag they are closed in this thread's new table only, and the
+            // thread owns none but standard input, output and error.
             let status = unsafe { libc::close_range(3, u32::MAX, libc::CLOSE_RANGE_UNSHARE as _) };
             assert_eq!(
                 status,
@@ -311,7 +357,7 @@ impl Drop for Worker {
     }
 }
 
-/// Calls `work` with the token of every event until it is told to stop.
+/// Calls `work` with the token of every event until `stop` is set.
 pub(super) fn for_each_event(epoll: &Epoll, stop: &AtomicBool, mut work: impl FnMut(u64)) {
     let mut events = [EpollEvent::empty(); 256];
     while !stop.load(Ordering::Relaxed) {

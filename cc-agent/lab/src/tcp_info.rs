@@ -1,89 +1,151 @@
-//! What the kernel says about a connection.
+//! The kernel's view of a connection.
 
 use std::{io, mem, os::fd::AsRawFd};
 
 use bytemuck::{Pod, Zeroable};
 
-/// `struct tcp_info` (include/uapi/linux/tcp.h, Linux 6.7), without the prefix of its members. An
-/// older kernel fills in a shorter one; the rest is 0.
+/// `struct tcp_info` (include/uapi/linux/tcp.h, Linux 6.7), its members without the prefix `tcpi_`.
+///
+/// An older kernel fills in a shorter structure; the remaining members are 0. Counts are of
+/// segments and over the connection's life unless stated otherwise.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 pub struct TcpInfo {
+    /// State of the connection: `TCP_ESTABLISHED` (1) and so on.
     pub state: u8,
+    /// State of loss recovery: `TCP_CA_Open` (0) to `TCP_CA_Loss` (4).
     pub ca_state: u8,
+    /// Consecutive retransmission timeouts without progress.
     pub retransmits: u8,
+    /// Zero-window and keepalive probes without an answer.
     pub probes: u8,
+    /// Exponent of the timer's exponential backoff.
     pub backoff: u8,
+    /// Options in use, as bits `TCPI_OPT_*`.
     pub options: u8,
+    /// Window scales: the sender's in the low four bits, the receiver's in the high four.
     pub window_scales: u8,
+    /// Bit 0: the application limits the delivery rate. Bits 1 and 2: failures of TCP Fast Open.
     pub flags: u8,
+    /// Retransmission timeout, µs.
     pub rto: u32,
+    /// Delayed-ACK timeout, µs.
     pub ato: u32,
+    /// Sender's maximum segment size, bytes.
     pub snd_mss: u32,
+    /// Estimate of the other side's segment size, bytes.
     pub rcv_mss: u32,
+    /// Segments sent and not yet acknowledged.
     pub unacked: u32,
+    /// Of the unacknowledged segments, those acknowledged selectively (SACK).
     pub sacked: u32,
+    /// Of the unacknowledged segments, those considered lost.
     pub lost: u32,
+    /// Of the unacknowledged segments, retransmissions in flight.
     pub retrans: u32,
+    /// Unused since Linux 4.15: 0.
     pub fackets: u32,
+    /// Time since data was last sent, ms.
     pub last_data_sent: u32,
+    /// Not kept by the kernel: 0.
     pub last_ack_sent: u32,
+    /// Time since data was last received, ms.
     pub last_data_recv: u32,
+    /// Time since an ACK was last received, ms.
     pub last_ack_recv: u32,
+    /// Path MTU, bytes.
     pub pmtu: u32,
+    /// Receiver's current limit for the advertised window, bytes.
     pub rcv_ssthresh: u32,
-    /// Smoothed, µs.
+    /// Smoothed RTT (srtt), µs.
     pub rtt: u32,
+    /// Mean deviation of the RTT, µs.
     pub rttvar: u32,
+    /// Slow start threshold (ssthresh), segments.
     pub snd_ssthresh: u32,
+    /// Congestion window (cwnd), segments.
     pub snd_cwnd: u32,
+    /// Maximum segment size advertised, bytes.
     pub advmss: u32,
+    /// Reordering that loss detection tolerates, segments.
     pub reordering: u32,
+    /// Receiver's estimate of the RTT, µs.
     pub rcv_rtt: u32,
+    /// Space that the receiver's auto-tuning aims at, bytes.
     pub rcv_space: u32,
+    /// Segments retransmitted.
     pub total_retrans: u32,
-    /// Bytes/s.
+    /// Pacing rate, bytes/s.
     pub pacing_rate: u64,
+    /// Upper bound of the pacing rate (`SO_MAX_PACING_RATE`), bytes/s.
     pub max_pacing_rate: u64,
+    /// Bytes acknowledged, including the SYN and FIN (RFC 4898 tcpEStatsAppHCThruOctetsAcked).
     pub bytes_acked: u64,
+    /// Bytes received in order (RFC 4898 tcpEStatsAppHCThruOctetsReceived).
     pub bytes_received: u64,
+    /// Segments sent, including those without data and retransmissions.
     pub segs_out: u32,
+    /// Segments received.
     pub segs_in: u32,
+    /// Bytes written by the application and not yet sent.
     pub notsent_bytes: u32,
-    /// µs.
+    /// Minimum RTT of the kernel's filter (`net.ipv4.tcp_min_rtt_wlen`), µs.
     pub min_rtt: u32,
+    /// Segments with data received.
     pub data_segs_in: u32,
+    /// Segments with data sent, including retransmissions.
     pub data_segs_out: u32,
+    /// Latest delivery rate sample, bytes/s.
     pub delivery_rate: u64,
+    /// Time with data to send or in flight, µs.
     pub busy_time: u64,
+    /// Time limited by the receiver's window, µs.
     pub rwnd_limited: u64,
+    /// Time limited by the send buffer, µs.
     pub sndbuf_limited: u64,
+    /// Segments delivered, including spurious retransmissions.
     pub delivered: u32,
+    /// Segments delivered with a congestion mark (ECN-CE).
     pub delivered_ce: u32,
+    /// Bytes of data sent, including retransmissions.
     pub bytes_sent: u64,
+    /// Bytes of data retransmitted.
     pub bytes_retrans: u64,
+    /// Duplicate SACKs (D-SACK) received.
     pub dsack_dups: u32,
+    /// Reordering events seen.
     pub reord_seen: u32,
+    /// Segments received out of order.
     pub rcv_ooopack: u32,
+    /// The other side's advertised window after scaling, bytes.
     pub snd_wnd: u32,
+    /// The advertised window after scaling, bytes.
     pub rcv_wnd: u32,
+    /// Changes of the flow hash after timeouts (PLB).
     pub rehash: u32,
+    /// Retransmission timeouts.
     pub total_rto: u16,
+    /// Recoveries from retransmission timeouts, finished or not.
     pub total_rto_recoveries: u16,
+    /// Time in such recoveries, ms.
     pub total_rto_time: u32,
 }
 
 impl TcpInfo {
-    /// `TCP_FIN_WAIT2`: our FIN is acknowledged, and so is everything before it.
+    /// `TCP_FIN_WAIT2`: the FIN and everything before it are acknowledged.
     pub const FIN_WAIT2: u8 = 5;
-    /// `TCP_CA_Loss`: a retransmission timeout fired.
+    /// `TCP_CA_Loss`: a retransmission timeout fired and recovery is not complete.
     pub const CA_LOSS: u8 = 4;
 
-    /// Of a connected socket.
+    /// Reads the information about a TCP socket (tcp(7): `TCP_INFO`).
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of getsockopt(2) when the descriptor is not a TCP socket.
     pub fn of(socket: &impl AsRawFd) -> io::Result<Self> {
         let mut info = Self::zeroed();
         let mut length = mem::size_of::<Self>() as libc::socklen_t;
-        // SAFETY: the place is as long as it is said to be, and any bytes are a `TcpInfo`.
+        // SAFETY: `info` is `length` bytes long, and any bytes are a valid `TcpInfo`.
         let status = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

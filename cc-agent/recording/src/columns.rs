@@ -1,4 +1,4 @@
-//! The kinds of columns that recordings and what is made of them have in common.
+//! Column types shared by recordings and the datasets made from them.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use arrow_array::{
 };
 use arrow_schema::{DataType, Field, TimeUnit};
 
-/// The time zone of every time.
+/// The time zone of all timestamps.
 pub const UTC: &str = "UTC";
 
-/// A time, to the nanosecond.
+/// The type of timestamps: UTC with a resolution of 1 ns.
 pub fn timestamp() -> DataType {
     DataType::Timestamp(TimeUnit::Nanosecond, Some(UTC.into()))
 }
 
-/// Text of which there is little: each one is stored once.
+/// The type of strings with few distinct values, stored once each in a dictionary.
 pub fn text() -> DataType {
     DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Utf8))
 }
 
-/// An element of a list of numbers.
+/// The field of a list's elements: 32-bit floats that are never null.
 pub fn number() -> Arc<Field> {
     Arc::new(Field::new("item", DataType::Float32, false))
 }
 
-/// Lists of [`number`]s, a row each; null where there is none.
+/// Builds a column of lists of [`number`]s, one list per row; `None` becomes null.
 pub fn numbers<'a>(rows: impl IntoIterator<Item = Option<&'a [f32]>>) -> ListArray {
     let mut list = ListBuilder::new(Float32Builder::new()).with_field(number());
     for row in rows {

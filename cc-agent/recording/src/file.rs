@@ -1,12 +1,13 @@
-//! One file: written row group by row group, completed by its own writer or by who finds it later.
+//! One file: written row group by row group, and completed by its own writer or, after a crash, by
+//! [`recover`].
 //!
-//! Parquet's footer comes last, so a file is no Parquet before it is finished. Beside `NAME.parquet.open` lies
-//! therefore `NAME.parquet.open.footer`: how long the file was after its last complete row group, and the footer
-//! that would end it there. Cutting the file to that length and appending that footer completes it.
+//! Parquet's footer comes last, so a file is not readable before it is finished. Therefore
+//! `NAME.parquet.open.footer` lies beside `NAME.parquet.open`: the file's length after its last
+//! complete row group (eight bytes, little-endian), and the footer that would end it there.
+//! Truncating the file to that length and appending that footer completes it.
 
 use std::{
     borrow::Borrow,
-    ffi::OsString,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Seek, SeekFrom, Write},
     os::unix::fs::MetadataExt,
@@ -29,23 +30,21 @@ use parquet::{
 use cc_core::rows::{FileHeader, Row};
 
 use crate::{
-    RecordingError, metadata, read,
+    RecordingError, metadata,
+    name::{COMPLETE, FOOTER, OPEN, with_suffix},
+    read,
     row_group::write_group,
     schema::{TEXTS, restless, schema},
 };
 
-/// What the name of a complete file ends in.
-pub(super) const COMPLETE: &str = "parquet";
-/// What follows it while the file is being written.
-pub(super) const OPEN: &str = "open";
-/// What follows that in the name of the footer that completes it.
-const FOOTER: &str = "footer";
-
-/// Writes one file. Dropped before [`Self::finish`] it leaves an open file, for [`recover`].
+/// Writes one file, row group by row group.
+///
+/// A writer that is dropped without [`Self::finish`] leaves an open file, which [`recover`]
+/// completes.
 pub struct FileWriter {
     header: FileHeader,
     writer: SerializedFileWriter<File>,
-    /// The same file again, which holds the lock that says that somebody writes it.
+    /// A second handle of the file. It holds the lock that keeps [`recover`] away.
     file: File,
     path: PathBuf,
     properties: WriterPropertiesPtr,
@@ -53,21 +52,23 @@ pub struct FileWriter {
     rows: u64,
 }
 
-/// What became of a file that was found open.
+/// The outcome of recovering an open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The completed file; none where it had no complete row group, and was removed.
+    /// The path of the completed file, or `None` if the file had no complete row group and was
+    /// removed.
     pub path: Option<PathBuf>,
-    /// Rows in it.
+    /// The number of rows in the completed file.
     pub rows: u64,
 }
 
 impl FileWriter {
-    /// Creates `path`, whose name ends in `.parquet` and which must not exist, as an open file.
+    /// Creates the open file `path` + `.open` and locks it. `path`, whose name ends in `.parquet`,
+    /// appears with [`Self::finish`].
     ///
     /// # Errors
     ///
-    /// It exists, or cannot be created.
+    /// Returns an error when `path` or the open file exists, or the file cannot be created.
     pub fn create(path: &Path, header: FileHeader) -> Result<Self, RecordingError> {
         let io = |source| RecordingError::io(path, source);
         if path.exists() {
@@ -102,11 +103,13 @@ impl FileWriter {
         })
     }
 
-    /// Writes rows as one row group, on the disk when it returns.
+    /// Writes rows as one row group. They are on the disk when this returns; an empty slice writes
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// The file system refuses: the file is then to be dropped and recovered, and these rows are not in it.
+    /// Returns an error when the file system refuses. Then drop the writer and call [`recover`]:
+    /// the file is completed without these rows.
     pub fn write<R: Borrow<Row>>(&mut self, rows: &[R]) -> Result<(), RecordingError> {
         if rows.is_empty() {
             return Ok(());
@@ -125,11 +128,11 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Completes the file and gives it its name.
+    /// Completes the file and renames it to its final path, which is returned.
     ///
     /// # Errors
     ///
-    /// The file system refuses: the open file is left, for [`recover`].
+    /// Returns an error when the file system refuses. The open file remains for [`recover`].
     pub fn finish(mut self) -> Result<PathBuf, RecordingError> {
         let io = |source| RecordingError::io(&self.path, source);
         let wrong = |source| RecordingError::write(&self.path, source);
@@ -140,27 +143,27 @@ impl FileWriter {
         Ok(self.path.clone())
     }
 
-    /// Rows in it so far.
+    /// Returns the number of rows written so far.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// Bytes of it so far.
+    /// Returns the number of bytes written so far, without the footer.
     pub fn bytes(&self) -> u64 {
         self.writer.bytes_written() as u64
     }
 
-    /// What its rows have in common.
+    /// Returns the header, which states what all rows have in common.
     pub fn header(&self) -> &FileHeader {
         &self.header
     }
 
-    /// The name that it will have.
+    /// Returns the path of the complete file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is to lie beside the file after its last row group.
+    /// Returns the content of the footer file for the row groups written so far.
     fn footer(&self, rows: u64) -> Result<Vec<u8>, ParquetError> {
         let metadata = FileMetaData::new(
             self.properties.writer_version().as_num(),
@@ -178,13 +181,13 @@ impl FileWriter {
     }
 }
 
-/// Completes the files in `directory` that their writers left open, up to their last complete row group. Files
-/// that somebody is writing are left alone.
+/// Completes the open files in `directory` up to their last complete row group. Files whose writer
+/// still exists hold a lock and are left alone.
 ///
 /// # Errors
 ///
-/// A file cannot be completed: it stays as it is, and the first of such errors is returned when the others have been
-/// completed.
+/// Returns an error when the directory cannot be read or a file cannot be completed. Such a file
+/// stays as it is; all others are completed before the first error is returned.
 pub fn recover(directory: &Path) -> Result<Vec<Recovered>, RecordingError> {
     let entries =
         fs::read_dir(directory).map_err(|source| RecordingError::io(directory, source))?;
@@ -205,8 +208,9 @@ pub fn recover(directory: &Path) -> Result<Vec<Recovered>, RecordingError> {
     outcomes.into_iter().filter_map(Result::transpose).collect()
 }
 
-/// [`recover`] for the one file that would be called `path`; `None` when it is being written or is gone.
-pub(super) fn recover_file(path: &Path) -> Result<Option<Recovered>, RecordingError> {
+/// Does what [`recover`] does for the one file that will be called `path`. Returns `None` if it is
+/// being written or no longer exists.
+pub(crate) fn recover_file(path: &Path) -> Result<Option<Recovered>, RecordingError> {
     let open = with_suffix(path, OPEN);
     let io = |source| RecordingError::io(&open, source);
     let mut file = match OpenOptions::new().read(true).write(true).open(&open) {
@@ -218,7 +222,7 @@ pub(super) fn recover_file(path: &Path) -> Result<Option<Recovered>, RecordingEr
         Err(TryLockError::Error(error)) => return Err(io(error)),
         Ok(()) => {}
     }
-    // Its writer, or another that recovers, may have completed it before we had the lock.
+    // The writer or another recovery may have completed the file before this one had the lock.
     let ours = file.metadata().map_err(io)?;
     match fs::metadata(&open) {
         Ok(named) if named.ino() == ours.ino() && named.dev() == ours.dev() => {}
@@ -263,10 +267,10 @@ pub(super) fn recover_file(path: &Path) -> Result<Option<Recovered>, RecordingEr
     }))
 }
 
-/// How files are encoded.
+/// Returns Parquet's settings for a file with this key-value metadata.
 fn properties(values: Vec<KeyValue>) -> WriterProperties {
-    // Numbers as they are: neighbours are alike, as rows are in the order of their flows, and zstd makes less of them
-    // than of dictionaries, in half the time.
+    // Numbers are stored plain: rows of a flow are neighbours and alike, and zstd compresses them
+    // better than dictionaries, in half the time.
     let mut builder = WriterProperties::builder()
         .set_writer_version(WriterVersion::PARQUET_2_0)
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -279,20 +283,21 @@ fn properties(values: Vec<KeyValue>) -> WriterProperties {
     for name in TEXTS {
         builder = builder.set_column_dictionary_enabled(name.into(), true);
     }
-    // Of numbers that are never twice the same, the bits of their differences are as few, in a quarter of the time.
+    // Numbers that hardly repeat are stored as packed differences: as small, in a quarter of the
+    // time.
     for path in restless() {
         builder = builder
             .set_column_encoding(path.clone(), Encoding::DELTA_BINARY_PACKED)
             .set_column_compression(path, Compression::UNCOMPRESSED);
     }
-    // What readers skip row groups by.
+    // Readers skip row groups by the statistics of these columns.
     for name in ["flow", "sequence", "time"] {
         builder = builder.set_column_statistics_enabled(name.into(), EnabledStatistics::Chunk);
     }
     builder.build()
 }
 
-/// Gives a complete open file its name.
+/// Renames a complete open file to its final path, durably, and removes its footer file.
 fn publish(path: &Path) -> io::Result<()> {
     let open = with_suffix(path, OPEN);
     fs::rename(&open, path)?;
@@ -300,7 +305,7 @@ fn publish(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // So that the name, too, survives the host.
+    // The directory entry, too, must survive a crash of the host.
     if let Some(directory) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
         File::open(directory)?.sync_all()?;
     }
@@ -318,11 +323,4 @@ fn replace(fresh: &Path, place: &Path, bytes: &[u8]) -> io::Result<()> {
     write().inspect_err(|_| {
         let _ = fs::remove_file(fresh);
     })
-}
-
-fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(".");
-    name.push(suffix);
-    name.into()
 }

@@ -1,12 +1,16 @@
-//! What a file says about all of its rows: the Parquet file's key-value metadata.
+//! The file header as Parquet key-value metadata, under keys `cc.…`.
 
 use cc_core::{interface::Interface, policy::PolicyMeta, rows::FileHeader};
 use parquet::file::metadata::KeyValue;
 
-/// The version of the columns and of the file's metadata; readers refuse others.
+/// Version of the columns and of the key-value metadata. Files of other versions are refused.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// As a file's metadata.
+/// Returns a header as key-value metadata.
+///
+/// # Errors
+///
+/// Returns an error when a value has no JSON form.
 pub(crate) fn to_key_values(header: &FileHeader) -> Result<Vec<KeyValue>, serde_json::Error> {
     let mut values = vec![
         ("schema_version", SCHEMA_VERSION.to_string()),
@@ -26,11 +30,12 @@ pub(crate) fn to_key_values(header: &FileHeader) -> Result<Vec<KeyValue>, serde_
     Ok(values.into_iter().map(key).collect())
 }
 
-/// From a file's metadata.
+/// Reads a header from key-value metadata.
 ///
 /// # Errors
 ///
-/// The key at fault and what is wrong with it.
+/// Returns an error with the key at fault when one is missing or invalid, or when the file is of
+/// another version or not a recording.
 pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderError> {
     let find = |name: &'static str| {
         let key = format!("cc.{name}");
@@ -74,36 +79,36 @@ pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderE
     })
 }
 
-/// What is wrong with a file's metadata.
+/// An error in a file's key-value metadata.
 #[derive(Debug, PartialEq, thiserror::Error)]
 pub(crate) enum HeaderError {
-    /// No recording of ours.
+    /// The file has no schema version, so it is not a recording.
     #[error(
         "it is Parquet, but no recording: its metadata lack cc.schema_version; \
-         leave it away, or name the files that cc-agent recorded"
+         leave it out, or name the files that cc-agent recorded"
     )]
     Foreign,
-    /// Of another release.
+    /// The file was recorded by a release with another schema.
     #[error(
         "its schema is version {found}, but this build reads version {SCHEMA_VERSION}; \
          use the release that recorded it"
     )]
     Version {
-        /// The version that it states.
+        /// The version that the file states.
         found: String,
     },
-    /// A key that should be there.
+    /// A required key is missing.
     #[error("its metadata lack cc.{name}")]
     Missing {
         /// The key without its prefix.
         name: &'static str,
     },
-    /// A value that cannot be.
+    /// A value cannot be parsed or is invalid.
     #[error("its metadata's cc.{name}: {reason}")]
     Wrong {
         /// The key without its prefix.
         name: &'static str,
-        /// Why.
+        /// What is wrong with the value.
         reason: String,
     },
 }

@@ -1,4 +1,5 @@
-//! Rows to files, by a thread of its own: a slow disk or a full one loses rows, never time.
+//! Writes rows to files on a thread of its own: a slow or full disk costs rows, never the caller's
+//! time.
 
 use std::{
     fs::{self, File},
@@ -20,53 +21,58 @@ use cc_core::{
     status::RecordingStatus,
 };
 
-use crate::{
-    FileWriter, RecordingError,
-    file::{COMPLETE, recover_file},
-    recover,
-};
+use crate::{FileWriter, RecordingError, file::recover_file, name::COMPLETE, recover};
 
-/// Rows that may wait for the disk: half a minute of a thousand flows, some 30 MB.
+/// Rows that may wait for the disk: those of a thousand flows in half a minute, some 30 MB. Further
+/// rows are lost.
 const BACKLOG: u64 = 32_768;
-/// Rows in a row group, at most. What a kill loses, and what one write costs; larger ones compress little better.
+/// The largest number of rows in a row group. It bounds the rows that a crash loses and the time of
+/// one write; larger groups compress little better.
 const GROUP: usize = 8_192;
 
-/// Where rows go, and how much room they may take.
+/// Where recordings are written, and when files and row groups end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The directory; created where it is missing.
+    /// The directory of the recordings. It is created if it is missing.
     pub directory: PathBuf,
-    /// A file is completed at this size, bytes.
+    /// Size at which a file is completed, bytes.
     pub file_bytes: u64,
-    /// A file is completed at this age.
+    /// Age at which a file is completed.
     pub file_age: Duration,
-    /// A row is on the disk after this time at the latest.
+    /// The longest time until a row is on the disk: what a crash can lose.
     pub group_age: Duration,
-    /// The oldest recordings in the directory are removed beyond this, bytes.
+    /// Size of all recordings in the directory beyond which the oldest are removed, bytes.
     pub total_bytes: u64,
 }
 
-/// Writes rows. Dropping it writes what waits and completes its files.
+/// Records rows, one file per header at a time. Dropping it writes all waiting rows and completes
+/// the files.
 pub struct Recorder {
     rows: Option<Sender<Vec<Recorded>>>,
     thread: Option<thread::JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
+/// State shared by the recorder and its thread.
 #[derive(Default)]
 struct Shared {
+    /// Rows sent to the thread and not yet received by it.
     waiting: AtomicU64,
+    /// Rows lost because too many were waiting.
     behind: AtomicU64,
     status: Mutex<RecordingStatus>,
 }
 
 impl Recorder {
-    /// Completes what a former agent left open in the directory, and starts the thread. `prepare` runs on it first:
-    /// to lower its priority, for example.
+    /// Completes the files that a former agent left open in the directory, and starts the thread.
+    ///
+    /// `addresses` names the form of addresses for the status. `prepare` runs on the new thread
+    /// first, for example to lower its priority.
     ///
     /// # Errors
     ///
-    /// The directory cannot be written to, so that nothing could ever be recorded.
+    /// Returns an error when the directory cannot be written to, so that nothing could ever be
+    /// recorded.
     pub fn start(
         limits: Limits,
         addresses: &str,
@@ -117,7 +123,8 @@ impl Recorder {
         })
     }
 
-    /// Hands rows over, or counts them as lost when the disk is too far behind. Never waits.
+    /// Passes rows to the thread, or counts them as lost when too many are waiting for the disk.
+    /// This never blocks.
     pub fn write(&mut self, rows: Vec<Recorded>) {
         let count = rows.len() as u64;
         if count == 0 {
@@ -135,7 +142,7 @@ impl Recorder {
         }
     }
 
-    /// How it is going.
+    /// Returns the counts of rows, files and bytes so far, and the current error if there is one.
     pub fn status(&self) -> RecordingStatus {
         let mut status = self.shared.status().clone();
         status.rows_lost_behind = self.shared.behind.load(Ordering::Relaxed);
@@ -167,29 +174,31 @@ impl Shared {
     }
 }
 
+/// The thread's state.
 struct Worker {
-    /// What the names of this run's files begin with.
+    /// The start of the names of this run's files.
     prefix: String,
+    /// The number of the next file.
     number: u32,
     limits: Limits,
     files: Vec<Open>,
-    /// Files that could not be completed yet, for want of room for their footers.
+    /// Files that could not be completed yet because the disk is full.
     incomplete: Vec<PathBuf>,
     shared: Arc<Shared>,
 }
 
-/// The file of one header.
+/// The file being written for one header.
 struct Open {
     header: Arc<FileHeader>,
-    /// Made with its first row group.
+    /// Created with the first row group.
     writer: Option<FileWriter>,
     opened: Instant,
     #[expect(
         clippy::vec_box,
-        reason = "rows of 800 bytes are sorted; their places are what moves"
+        reason = "sorting moves the pointers, not the rows of 800 bytes each"
     )]
     rows: Vec<Box<Row>>,
-    /// When the first of them came.
+    /// When the first of the waiting rows arrived.
     since: Instant,
 }
 
@@ -241,7 +250,7 @@ impl Worker {
         }
     }
 
-    /// When something is to be done about a file.
+    /// Returns when a row group of the file must be written or the file completed.
     fn due(&self, file: &Open) -> Instant {
         let complete = file.opened + self.limits.file_age;
         if file.rows.is_empty() {
@@ -272,7 +281,7 @@ impl Worker {
             return;
         }
         let mut rows = std::mem::take(&mut file.rows);
-        // Neighbours alike compress better, and a flow's rows lie together.
+        // Similar neighbours compress better, and the rows of a flow lie together.
         rows.sort_by_cached_key(|row| (row.flow, row.sequence));
         let written = match &mut file.writer {
             Some(writer) => writer.write(&rows),
@@ -296,8 +305,8 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.lament(&error, rows.len() as u64);
-                // What was written of the group goes; what was there before it stays, and is completed.
+                self.report(&error, rows.len() as u64);
+                // The incomplete row group is lost; the file is completed with those before it.
                 if let Some(writer) = file.writer.take() {
                     let path = writer.path().to_owned();
                     drop(writer);
@@ -320,14 +329,14 @@ impl Worker {
         match writer.finish() {
             Ok(_) => self.shared.status().files += 1,
             Err(error) => {
-                self.lament(&error, 0);
+                self.report(&error, 0);
                 self.rescue(&path);
             }
         }
         self.keep_within_limit();
     }
 
-    /// Completes a file of which the last group could not be written.
+    /// Completes a file whose last row group could not be written, or keeps it for a later attempt.
     fn rescue(&mut self, path: &Path) {
         match recover_file(path) {
             Ok(Some(recovered)) => {
@@ -335,13 +344,14 @@ impl Worker {
             }
             Ok(None) => {}
             Err(error) => {
-                self.lament(&error, 0);
+                self.report(&error, 0);
                 self.incomplete.push(path.to_owned());
             }
         }
     }
 
-    fn lament(&mut self, error: &RecordingError, lost: u64) {
+    /// Counts `lost` rows, logs the first of consecutive errors, and shows the error in the status.
+    fn report(&mut self, error: &RecordingError, lost: u64) {
         let mut status = self.shared.status();
         status.rows_lost_unwritten += lost;
         let text = error.to_string();
@@ -351,12 +361,12 @@ impl Worker {
         status.trouble = Some(text);
     }
 
-    /// Removes the oldest complete files while there are too many bytes.
+    /// Removes the oldest complete files while the recordings exceed their limit.
     fn keep_within_limit(&mut self) {
         let mut files = match own_files(&self.limits.directory) {
             Ok(files) => files,
             Err(error) => {
-                return self.lament(&RecordingError::io(&self.limits.directory, error), 0);
+                return self.report(&RecordingError::io(&self.limits.directory, error), 0);
             }
         };
         files.sort();
@@ -374,13 +384,14 @@ impl Worker {
     }
 }
 
-/// What agents have recorded in the directory, and its sizes: complete files, open ones, and the footers of these.
+/// Returns the paths and sizes in bytes of all recordings by agents in the directory: complete
+/// files, open files, and their footer files.
 fn own_files(directory: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if is_own(&entry.file_name().to_string_lossy()) {
-            // It may be gone by now.
+            // Another agent may have removed the file meanwhile.
             let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
             files.push((entry.path(), bytes));
         }
@@ -388,7 +399,7 @@ fn own_files(directory: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
     Ok(files)
 }
 
-/// Whether a file is called as a [`Worker`] calls its own.
+/// Returns whether a file has a name as [`Worker::create`] gives it.
 fn is_own(name: &str) -> bool {
     let Some((stem, suffix)) = name.split_once('.') else {
         return false;
@@ -408,7 +419,8 @@ fn is_own(name: &str) -> bool {
     named && (suffix == COMPLETE || suffix.starts_with(&format!("{COMPLETE}.")))
 }
 
-/// The run's start in seconds since 1970 UTC, so that names sort by age, and whose run it is.
+/// Returns the start of this run's file names: the time in seconds since 1970 UTC, so that names
+/// sort by age, and the process id.
 fn prefix() -> String {
     let start = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -416,7 +428,12 @@ fn prefix() -> String {
     format!("{start:010}-{:08x}", std::process::id())
 }
 
-/// Refuses a directory that can never be written to. One that is merely full may have room later.
+/// Checks that files can be created in a directory. A full disk is accepted, since it may have room
+/// later.
+///
+/// # Errors
+///
+/// Returns the file system's error for any other reason.
 fn check_writable(directory: &Path) -> io::Result<()> {
     let path = directory.join(format!(".{}", std::process::id()));
     match File::create(&path) {

@@ -1,7 +1,8 @@
-//! Rows to a row group: straight to Parquet's columns, one after the other.
+//! Writes rows as one row group, directly to Parquet's columns, one after the other.
 //!
-//! Arrow's writer keeps the compressors and pages of all columns until the group ends, in memory that the kernel has to
-//! provide anew for every group. Here each column works in the memory of the one before.
+//! Arrow's writer keeps the compressors and pages of all columns until the group ends, and the
+//! kernel has to provide that memory anew for every group. Here each column reuses the memory of
+//! the one before.
 
 use std::io::Write;
 
@@ -18,7 +19,7 @@ use parquet::{
 
 use cc_core::rows::{Decided, FileHeader, NO_MODE, Row};
 
-/// Writes the rows, in the columns of [`super::schema()`] and their order.
+/// Writes the rows as one row group, in the columns of [`super::schema()`] and their order.
 pub(super) fn write_group<W: Write + Send>(
     writer: &mut SerializedFileWriter<W>,
     header: &FileHeader,
@@ -74,20 +75,21 @@ pub(super) fn write_group<W: Write + Send>(
     Ok(())
 }
 
-/// What writes one column after the other. Unsigned numbers go as the signed ones of the same bits, as Parquet has it.
+/// Writes one column after the other. Unsigned numbers are written as signed ones of the same bits,
+/// as Parquet specifies.
 struct Columns<'a, W: Write> {
     group: SerializedRowGroupWriter<'a, W>,
     rows: &'a [&'a Row],
 }
 
 impl<W: Write + Send> Columns<'_, W> {
-    /// The next column, without nulls.
+    /// Writes the next column, which has no nulls.
     fn always<T: DataType>(&mut self, value: impl Fn(&Row) -> T::T) -> Result<(), ParquetError> {
         let values: Vec<_> = self.rows.iter().map(|row| value(row)).collect();
         self.column::<T>(&values, None, None)
     }
 
-    /// The next column, null where there is no value.
+    /// Writes the next column, with null where `value` returns `None`.
     fn maybe<T: DataType>(
         &mut self,
         value: impl Fn(&Row) -> Option<T::T>,
@@ -102,7 +104,8 @@ impl<W: Write + Send> Columns<'_, W> {
         self.column::<T>(&values, Some(&present), None)
     }
 
-    /// [`Self::maybe`] of the decision, where there is one.
+    /// Writes the next column from the rows' decisions, with null where there is no decision or
+    /// `value` returns `None`.
     fn decided<T: DataType>(
         &mut self,
         value: impl Fn(&Decided) -> Option<T::T>,
@@ -110,9 +113,10 @@ impl<W: Write + Send> Columns<'_, W> {
         self.maybe::<T>(|row| value(row.decision.as_ref()?))
     }
 
-    /// The next column, of lists of numbers; null where there is none.
+    /// Writes the next column, of lists of numbers, with null where `list` returns `None`.
     fn lists(&mut self, list: impl Fn(&Row) -> Option<&[f32]>) -> Result<(), ParquetError> {
-        // Which of null, an empty list and a number it is, and whether it goes on with the list before.
+        // Definition level: 0 for null, 1 for an empty list, 2 for a number. Repetition level: 1
+        // for a number that continues a list.
         let (mut definition, mut repetition) = (Vec::new(), Vec::new());
         let mut values = Vec::new();
         for row in self.rows {
@@ -131,7 +135,7 @@ impl<W: Write + Send> Columns<'_, W> {
         self.column::<FloatType>(&values, Some(&definition), Some(&repetition))
     }
 
-    /// The next hundred columns, five of each feature.
+    /// Writes the next hundred columns: five statistics of each feature.
     fn statistics(&mut self) -> Result<(), ParquetError> {
         let sum = self.transposed(|statistics| &statistics.sum);
         let squares = self.transposed(|statistics| &statistics.squares);
@@ -148,7 +152,8 @@ impl<W: Write + Send> Columns<'_, W> {
         Ok(())
     }
 
-    /// A statistic of all features, a column each. Row by row, as what lies together had better be read together.
+    /// Returns one statistic of all features, one column each. Rows are read one by one, because
+    /// the values of a row lie together in memory.
     fn transposed<T: Copy>(
         &self,
         of: impl Fn(&Statistics) -> &[T; FEATURES],
@@ -162,6 +167,7 @@ impl<W: Write + Send> Columns<'_, W> {
         columns
     }
 
+    /// Writes the next column of the schema with the given levels.
     fn column<T: DataType>(
         &mut self,
         values: &[T::T],
@@ -178,7 +184,8 @@ impl<W: Write + Send> Columns<'_, W> {
     }
 }
 
-/// The name of a [`cc_ebpf::WindowRecord::mode`]; none for one that is not ours.
+/// Returns the name of a [`cc_ebpf::WindowRecord::mode`], or `None` for flows that are only
+/// observed.
 fn mode_name(raw: u32) -> Option<ByteArray> {
     let name = |mode: Mode| Bytes::from_static(mode.name().as_bytes()).into();
     (raw != NO_MODE).then(|| name(Mode::from_raw(raw)))

@@ -1,4 +1,4 @@
-//! Rows for tests.
+//! Random rows for property tests.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use cc_core::{
 use cc_ebpf::{Decision, FEATURES, Header, WindowRecord};
 use proptest::prelude::*;
 
-/// Any row that a flow can give.
+/// Generates any row that a flow can produce.
 pub(crate) fn row() -> impl Strategy<Value = Row> {
     let decided = (
         proptest::option::of(0..5u8),
@@ -67,7 +67,7 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
         )
 }
 
-/// Any window that the datapath can send.
+/// Generates any window that the datapath can send.
 pub(crate) fn window() -> impl Strategy<Value = WindowRecord> {
     let statistics = proptest::collection::vec(any::<(u64, u64, u32, u32, u32)>(), FEATURES);
     let taken = proptest::option::of((0..1u32 << 20, 0..1u32 << 24, 1..1u64 << 50));

@@ -1,4 +1,4 @@
-//! The columns, and Arrow to rows.
+//! The columns of a recording, and rows read from Arrow's batches.
 
 use std::sync::{Arc, LazyLock};
 
@@ -20,37 +20,42 @@ use cc_core::{
 
 use crate::columns::{number, text, timestamp};
 
-/// The columns of a recording, in their order.
+/// Returns the columns of a recording, in their order.
 ///
 /// | column | meaning |
 /// |---|---|
-/// | `flow` | the flow's episode, unique over hosts and restarts |
-/// | `sequence` | 0, 1, 2 … of its rows; a gap means rows that were lost |
+/// | `flow` | name of the flow's episode, unique over hosts and restarts |
+/// | `sequence` | number of the row in its episode, from 0; a gap means lost rows |
 /// | `time` | when the window ended |
-/// | `slot`, `generation` | the flow's name in the agent's status |
-/// | `window` | the datapath's number of the window; a gap means windows that never arrived |
-/// | `length_ns` | from its start to its end |
-/// | `acks` | ACKs in it that had features |
+/// | `slot`, `generation` | the flow's name in the datapath |
+/// | `window` | the datapath's number of the window; a gap means lost windows |
+/// | `length_ns` | time from the window's start to its end |
+/// | `acks` | number of ACKs with features in the window |
 /// | `mss` | sender's maximum segment size, bytes |
-/// | `mode` | who set the window: `startup`, `decided`, `after-timeout`, `fallback`; null for observed flows |
-/// | `initial_cwnd_bytes` | window that the episode's history of decisions begins with |
-/// | `features` | of each of the 20 features: `sum`, `squares` (of the deviation from `reference`), `min`, `max`, `reference` (the first value) |
-/// | `applied_window`, `applied_cwnd`, `applied` | the newest decision that the datapath had taken up by the window's end: the window that it answers (modulo 2^20), its cwnd in segments, and when it was taken up |
-/// | `action`, `probability` | index into `actions`, and its probability under the policy that chose it |
-/// | `probabilities` | of all actions |
-/// | `actions` | the action space |
-/// | `cwnd_before` | window in segments at the window's end |
-/// | `base_cwnd`, `cwnd` | the window in segments that the action was applied to, and the one that was decided |
-/// | `decision_delay_ns` | from the window's nominal end to the publication of the decision |
-/// | `throughput_mbps`, `delay_ms`, `loss_mb` | the reward's terms of this very window: Mbit/s, ms, lost megabytes |
-/// | `reward` | of this very window |
-/// | `policy` | SHA-256 of the policy's file, or its name |
-/// | `end` | the flow closed with this row |
-/// | `local`, `remote` | addresses: absent, hashes under a key, or plain |
+/// | `mode` | `startup`, `decided`, `after-timeout` or `fallback`; null for observed flows |
+/// | `initial_cwnd_bytes` | cwnd with which the history of decisions begins |
+/// | `features` | per feature: `sum`, `squares`, `min`, `max` and `reference` (see below) |
+/// | `applied_window` | window (modulo 2^20) that the newest decision in force answers |
+/// | `applied_cwnd`, `applied` | that decision's cwnd in segments, and when it took effect |
+/// | `action`, `probability` | index into `actions`, and its probability under the policy |
+/// | `probabilities` | probabilities of all actions |
+/// | `actions` | the action space, as the option `--actions` takes it |
+/// | `cwnd_before` | cwnd at the window's end, segments |
+/// | `base_cwnd`, `cwnd` | cwnd to which the action was applied, and the result, segments |
+/// | `decision_delay_ns` | from the window's nominal end to the decision's publication |
+/// | `throughput_mbps`, `delay_ms`, `loss_mb` | the reward's terms of this window |
+/// | `reward` | reward of this window, not of the decision that answered it |
+/// | `policy` | SHA-256 of the policy file, or the name of a built-in policy |
+/// | `end` | whether the flow closed with this row |
+/// | `local`, `remote` | addresses: absent, keyed hashes, or plain text |
 /// | `cgroup` | id of the socket's cgroup |
 ///
-/// The columns from `action` to `probabilities` and from `base_cwnd` to `decision_delay_ns` are null where no
-/// decision answered the window.
+/// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,
+/// `max`, `reference` (the first value), and `squares`, the sum of the squared deviations from
+/// `reference`.
+///
+/// The columns from `action` to `probabilities` and from `base_cwnd` to `decision_delay_ns` are
+/// null where no decision answered the window.
 pub fn schema() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         let always = |name: &str, data_type| Field::new(name, data_type, false);
@@ -93,7 +98,7 @@ pub fn schema() -> SchemaRef {
     SCHEMA.clone()
 }
 
-/// A feature's name in `features`: `rtt_min`, `in_flight` …
+/// Returns a feature's name in the column `features`, such as `rtt_min` or `in_flight`.
 pub fn feature_name(feature: Feature) -> String {
     let mut name = String::new();
     for letter in format!("{feature:?}").chars() {
@@ -105,11 +110,11 @@ pub fn feature_name(feature: Feature) -> String {
     name
 }
 
-/// The rows of a batch that has [`schema`].
+/// Converts a batch that has the columns of [`schema`] to rows.
 ///
 /// # Errors
 ///
-/// The row, from 0, the column at fault and what is wrong there.
+/// Returns the first invalid value with its row in the batch and its column.
 pub(super) fn from_batch(header: &FileHeader, batch: &RecordBatch) -> Result<Vec<Row>, Wrong> {
     let columns = Columns::of(batch);
     let wrong = |row, column, reason: String| Wrong {
@@ -136,21 +141,21 @@ pub(super) fn from_batch(header: &FileHeader, batch: &RecordBatch) -> Result<Vec
     Ok(rows)
 }
 
-/// A value that a recording cannot have.
+/// An invalid value in a recording.
 #[derive(Debug)]
 pub(super) struct Wrong {
-    /// Its row, from 0.
+    /// The value's row in the batch, from 0.
     pub(super) row: usize,
-    /// Its column.
+    /// The name of the value's column.
     pub(super) column: &'static str,
-    /// What is wrong with it.
+    /// The value, and what is expected instead.
     pub(super) reason: String,
 }
 
-/// The columns of text: few values each.
+/// The columns of text that are stored as dictionaries.
 pub(super) const TEXTS: [&str; 5] = ["mode", "actions", "policy", "local", "remote"];
 
-/// The columns of integers that differ from row to row: times, and what measures the path.
+/// The columns of integers that differ from row to row: times, and measurements of the path.
 pub(super) fn restless() -> impl Iterator<Item = ColumnPath> {
     let times = ["time", "length_ns", "applied", "decision_delay_ns"];
     let measured = [
@@ -174,6 +179,7 @@ pub(super) fn restless() -> impl Iterator<Item = ColumnPath> {
     times.chain(measured.into_iter().flat_map(statistics))
 }
 
+/// Returns the fields of the column `features`.
 fn features() -> Fields {
     Feature::ALL
         .iter()
@@ -184,6 +190,7 @@ fn features() -> Fields {
         .collect()
 }
 
+/// Returns the fields of one feature's statistics.
 fn statistic_fields() -> Fields {
     [
         ("sum", DataType::UInt64),
@@ -197,7 +204,7 @@ fn statistic_fields() -> Fields {
     .collect()
 }
 
-/// A column of few texts, as a slice of keys into its values.
+/// A dictionary column of text: a key per row, and the distinct values.
 struct Texts<'a> {
     keys: &'a DictionaryArray<Int32Type>,
     values: &'a StringArray,
@@ -209,7 +216,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-/// A batch's columns by their types. Whoever makes one has compared the batch's schema with [`schema`].
+/// A batch's columns by their types. The caller has compared the batch's schema with [`schema`].
 struct Columns<'a> {
     flow: &'a UInt64Array,
     sequence: &'a UInt32Array,

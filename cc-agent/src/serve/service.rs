@@ -21,10 +21,10 @@ use crate::{
 };
 use cc_core::{
     agent::Agent,
-    canary::{GuardRails, Share, Side},
+    canary::{Arm, CanaryShare, GuardRails},
     interface::Interface,
     policy::PolicySpec,
-    status::{Outcome, Percentiles, RecordingStatus, Snapshot, Trial},
+    status::{CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
 };
 use cc_recording::Recorder;
 
@@ -84,7 +84,7 @@ impl<D: DatapathIo> Service<D> {
         if let Some(recording) = settings.recording {
             let begun = RecordingSession::begin(recording.addresses.clone());
             recorder = Some(begun.start_recorder(recording.limits)?);
-            agent.record(begun.episodes(), recording.addresses);
+            agent.start_recording(begun.episodes(), recording.addresses);
             session = Some(begun);
         }
         agent.replace(policy.served(session.as_ref()));
@@ -117,7 +117,7 @@ impl<D: DatapathIo> Service<D> {
             heartbeat_limit,
         };
         if let Some(canary) = settings.canary {
-            info!("{}", service.begin_canary(canary.candidate, canary.percent));
+            info!("{}", service.start_canary(canary.candidate, canary.percent));
         }
         service.beat();
         Ok(service)
@@ -165,13 +165,8 @@ impl<D: DatapathIo> Service<D> {
     /// Closes the windows of flows that have fallen silent.
     pub(super) fn close_silent_windows(&mut self) {
         let now_ns = self.datapath.now_ns();
-        while let Some(id) = self.agent.next_silence(now_ns) {
-            if let Some(flow) = self.datapath.flow(id.slot)
-                && flow.generation == id.generation
-            {
-                self.agent.on_silence(now_ns, &flow);
-            }
-        }
+        let datapath = &self.datapath;
+        self.agent.close_silent(now_ns, |slot| datapath.flow(slot));
     }
 
     /// Time until the next window of a silent flow is due; `None` when no window is awaited.
@@ -234,7 +229,7 @@ impl<D: DatapathIo> Service<D> {
         }
         self.agent.replace(loaded.served(self.session.as_ref()));
         self.inference
-            .order(Order::Install(Side::Current, loaded.policy));
+            .order(Order::Install(Arm::Incumbent, loaded.policy));
         self.policies.spec = loaded.spec;
         self.policies.text = loaded.text;
         Ok(format!("policy {} decides from now on", self.policies.text))
@@ -242,13 +237,13 @@ impl<D: DatapathIo> Service<D> {
 
     /// Gives a candidate `percent` of the new flows. A canary that is running ends, its candidate
     /// withdrawn.
-    pub(super) fn begin_canary(&mut self, loaded: LoadedPolicy, percent: f64) -> String {
+    pub(super) fn start_canary(&mut self, loaded: LoadedPolicy, percent: f64) -> String {
         let candidate = loaded.served(self.session.as_ref());
-        let share = Share::new(percent, self.datapath.now_ns());
+        let share = CanaryShare::new(percent, self.datapath.now_ns());
         self.agent
-            .begin_trial(candidate, share, self.policies.rails);
+            .start_canary(candidate, share, self.policies.rails);
         self.inference
-            .order(Order::Install(Side::Candidate, loaded.policy));
+            .order(Order::Install(Arm::Candidate, loaded.policy));
         let text = format!("candidate {} has {percent} % of the new flows", loaded.text);
         self.policies.candidate = Some((loaded.spec, loaded.text));
         text
@@ -318,7 +313,7 @@ impl<D: DatapathIo> Service<D> {
             inference: percentiles(self.inference.times()),
             mean_batch: self.inference.mean_batch(),
             cpu_s: clock::cpu_s(),
-            trial: self.canary(),
+            canary: self.canary(),
             news: self.policies.last_outcome.clone(),
             recording: self.recorder.as_ref().map(|recorder| RecordingStatus {
                 rows_lost_unanswered: self.agent.rows_dropped(),
@@ -333,14 +328,14 @@ impl<D: DatapathIo> Service<D> {
         self.snapshot().map(Arc::new)
     }
 
-    fn canary(&self) -> Option<Trial> {
-        let report = self.agent.trial()?;
+    fn canary(&self) -> Option<CanaryStatus> {
+        let report = self.agent.canary()?;
         let (_, candidate) = self.policies.candidate.clone()?;
-        Some(Trial {
+        Some(CanaryStatus {
             candidate,
             percent: report.percent,
             flows_needed: self.policies.rails.flows,
-            current_flows: report.current,
+            incumbent_flows: report.incumbent,
             candidate_flows: report.candidate,
         })
     }

@@ -16,8 +16,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::datapath::DatapathIo;
 use crate::kernel;
 use cc_core::{
-    agent::{Agent, Batch, Served},
-    canary::{GuardRails, Share, Side},
+    ServedPolicy,
+    agent::{Agent, Batch},
+    canary::{Arm, CanaryShare, GuardRails},
     interface::Interface,
     policy::{Choice, Fixed, Policy, Query},
 };
@@ -74,21 +75,21 @@ impl Policy for Gated {
 }
 
 /// A batch of one query for the policy of an arm.
-pub(crate) fn batch(side: Side) -> Batch {
+pub(crate) fn batch(arm: Arm) -> Batch {
     let mut agent = Agent::new(Interface::default(), SLOTS);
-    if side == Side::Candidate {
-        let candidate = Served {
+    if arm == Arm::Candidate {
+        let candidate = ServedPolicy {
             interface: Interface::default(),
             header: None,
         };
-        agent.begin_trial(candidate, Share::new(100.0, 0), GuardRails::default());
+        agent.start_canary(candidate, CanaryShare::new(100.0, 0), GuardRails::default());
     }
     for bytes in [opened(0, 0), window(0, 1, 0)] {
         let record = Record::decode(&bytes).expect("a whole record");
         agent.on_record(record.header().time_ns, &record, |_| None);
     }
     let batch = agent.take_batch(1);
-    assert_eq!((batch.len(), batch.side()), (1, side));
+    assert_eq!((batch.len(), batch.arm()), (1, arm));
     batch
 }
 

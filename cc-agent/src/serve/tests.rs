@@ -5,7 +5,7 @@
 
 use std::{fs, path::PathBuf, thread};
 
-use cc_core::{agent::Counts, policy::heuristic_file};
+use cc_core::{policy::heuristic_file, status::AgentCounts};
 use tempfile::TempDir;
 use tokio::task::{JoinHandle, LocalSet};
 
@@ -140,7 +140,7 @@ fn commands_follow_each_other() {
         let agent = Fixture::start("", fixed(10));
         let file = agent.file();
         let reload = || Command::Reload { file: file.clone() };
-        let canary = |percent| Command::Try {
+        let canary = |percent| Command::StartCanary {
             file: file.clone(),
             percent,
         };
@@ -155,7 +155,7 @@ fn commands_follow_each_other() {
         assert!(done.ends_with("has 25 % of the new flows"), "{done}");
         let status = agent.status();
         assert_eq!(
-            status.trial.as_ref().map(|canary| canary.percent),
+            status.canary.as_ref().map(|canary| canary.percent),
             Some(25.0)
         );
         assert_eq!(status.news, Some(done));
@@ -167,7 +167,7 @@ fn commands_follow_each_other() {
 
         let done = agent.command(Command::Promote).await.expect("a candidate");
         assert!(done.ends_with("was promoted"), "{done}");
-        assert_eq!(agent.status().trial, None);
+        assert_eq!(agent.status().canary, None);
         assert!(agent.command(Command::Withdraw).await.is_err());
         agent.command(canary(0.0)).await.expect("a candidate");
         let done = agent.command(Command::Withdraw).await.expect("a candidate");

@@ -9,10 +9,8 @@ use ratatui::{
 };
 
 use super::state::{Sort, ViewState};
-use cc_core::{
-    agent::FlowView,
-    status::{Snapshot, clock, digits},
-};
+use cc_core::status::{FlowView, Snapshot, clock, digits};
+use cc_ebpf::Mode;
 
 /// The curves are left out where fewer rows than this are there.
 const HEIGHT_WITH_CURVES: u16 = 20;
@@ -162,9 +160,9 @@ const COLUMNS: [Column; 8] = [
         title: "mode",
         width: 8,
         sort: None,
-        text: |flow| match flow.mode.as_str() {
-            "after-timeout" => "timeout".into(),
-            mode => mode.into(),
+        text: |flow| match flow.mode {
+            Mode::AfterTimeout => "timeout".into(),
+            mode => mode.name().into(),
         },
     },
     Column {
@@ -213,10 +211,10 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
                 .iter()
                 .map(|column| Cell::from(Line::raw((column.text)(flow)).right_aligned())),
         );
-        Row::new(cells).style(match flow.mode.as_str() {
+        Row::new(cells).style(match flow.mode {
             // What it shows is old.
             _ if state.recent().is_quiet(flow) => Style::new().fg(Color::DarkGray),
-            "fallback" => alarm(true),
+            Mode::Fallback => alarm(true),
             _ => Style::new(),
         })
     });
@@ -318,7 +316,7 @@ mod tests {
     fn troubles_are_shown_in_red() {
         let mut snapshot = busy(2);
         snapshot.datapath.insert("fallbacks_entered".into(), 3);
-        snapshot.flows[1].mode = "fallback".into();
+        snapshot.flows[1].mode = Mode::Fallback;
         let buffer = buffer(80, 24, &snapshot, &[]);
         let screen = lines(&buffer);
         for part in ["fallbacks_entered 3", "fallback"] {

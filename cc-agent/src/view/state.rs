@@ -4,10 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use ratatui::crossterm::event::KeyCode;
 
-use cc_core::{
-    agent::FlowView,
-    status::{Recent, Snapshot},
-};
+use cc_core::status::{FlowView, Recent, Snapshot};
 
 /// Rates are those of about this long, s: several windows, and still what one sees change.
 const RECENT_S: f64 = 2.0;

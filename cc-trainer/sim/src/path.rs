@@ -1,8 +1,9 @@
-//! What one direction of a path does to packets, as pure code: the emulated link and the simulator share it.
+//! The model of one direction of a path, as pure code that emulated links and the simulator share.
 //!
-//! A packet meets, in this order: the policer, the queue, the link that serves it, random loss, aggregation,
-//! and propagation. All of it runs on a virtual clock. The link's next start of service follows from the
-//! previous one, never from the moment of a call, so that a caller who comes late changes no time.
+//! A packet passes, in this order: the policer, the queue, the link that serves the queue, random
+//! loss, aggregation, and propagation. The model runs on a virtual clock: when the link starts to
+//! send a packet follows from when it finished the previous one and never from the time of a call,
+//! so that a late caller changes no times.
 
 mod loss;
 mod observation;
@@ -28,66 +29,73 @@ use crate::scenario;
 use loss::Losses;
 use policer::TokenBucket;
 use propagation::Propagation;
-use queue::{Queue, Waiting};
+use queue::{PacketQueue, Waiting};
 use server::Server;
 use timeline::Timeline;
 
-/// Nanoseconds since the scenario's start.
+/// Time in nanoseconds since the scenario's start.
 pub type Nanos = u64;
 
-/// The time of what does not happen any more, as the end of a packet in a lasting outage.
+/// A duration in nanoseconds; one that does not fit becomes the largest time, which nothing reaches.
+pub fn nanos(duration: Duration) -> Nanos {
+    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
+}
+
+/// Time of an event that never happens, such as the end of a packet's transmission in an endless
+/// outage.
 const NEVER: Nanos = Nanos::MAX;
 
 /// A packet on the path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<B> {
-    /// Length, bytes of IP.
+    /// Length of the packet, bytes of IP.
     pub bytes: u32,
-    /// Which of the scenario's flows it belongs to. Those beyond the scenario's flows are taken as one more flow,
-    /// without extra delay.
+    /// Index of the scenario's flow that the packet belongs to. Packets with larger indices share
+    /// one more flow without extra delay.
     pub flow: u16,
-    /// What the caller wants back with it.
+    /// Content that is returned to the caller with the packet.
     pub body: B,
 }
 
-/// What dropped a packet.
+/// Part of the path that dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The policer had too few tokens.
     Policer,
     /// The queue had no room.
     Queue,
-    /// Random loss.
+    /// The packet was lost at random.
     Loss,
 }
 
-/// The end of a packet's way.
+/// The outcome of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<B> {
-    /// It came through.
+    /// The packet was delivered to the far end.
     Delivered {
-        /// When it is due at the far end.
+        /// Time at which it is due at the far end.
         at: Nanos,
-        /// When it was offered.
+        /// Time at which it was offered.
         arrived: Nanos,
-        /// How long it waited until the link started on it, ns.
+        /// Time that it waited until the link started to send it, ns.
         queued: Nanos,
-        /// The packet.
+        /// The packet that was offered.
         packet: Packet<B>,
     },
-    /// It was dropped.
+    /// The packet was dropped on the path.
     Dropped {
-        /// When: at an arrival (policer, queue), or on leaving the link (random loss).
+        /// Time of the drop: at an arrival (policer, queue), or when the packet left the link
+        /// (random loss).
         at: Nanos,
-        /// By what.
+        /// Part of the path that dropped it.
         cause: Cause,
-        /// The packet.
+        /// The packet that was offered.
         packet: Packet<B>,
     },
 }
 
 impl<B> Event<B> {
-    /// When it happens.
+    /// Time of the event in ns.
     pub fn at(&self) -> Nanos {
         match self {
             Self::Delivered { at, .. } | Self::Dropped { at, .. } => *at,
@@ -95,32 +103,33 @@ impl<B> Event<B> {
     }
 }
 
-/// One direction of a path.
+/// State of one direction of a path, with all packets on it.
 #[derive(Debug)]
-pub struct Direction<B> {
+pub struct OneWayPath<B> {
     policer: Option<TokenBucket>,
-    queue: Queue<B>,
+    queue: PacketQueue<B>,
     server: Server,
-    /// When the link starts on the head of the queue.
+    /// Time at which the link starts to send the head of the queue.
     starts: Nanos,
     losses: Losses,
     propagation: Propagation,
     timeline: Timeline<Event<B>>,
-    /// Events of flow `i` go by lane `i`, those of flows beyond the scenario's by lane `flows`.
+    /// Number of flows. Events of flow `i` use lane `i` of the timeline, and those of all other
+    /// packets use lane `flows`.
     flows: usize,
-    /// The latest time that a caller named.
+    /// The latest time that a caller has passed.
     now: Nanos,
 }
 
-impl<B> Direction<B> {
-    /// A direction without packets. `extra_delay[flow]` is added to that flow's propagation; `seed` fixes random
-    /// loss and jitter, independently of each other.
+impl<B> OneWayPath<B> {
+    /// Creates a direction without packets. `extra_delay[flow]` is added to that flow's propagation
+    /// delay. `seed` determines random loss and jitter, which are independent of each other.
     pub fn new(model: &scenario::Direction, extra_delay: &[Duration], seed: u64) -> Self {
         let mut seeds = StdRng::seed_from_u64(seed);
         let flows = extra_delay.len();
         Self {
             policer: model.policer.as_ref().map(TokenBucket::new),
-            queue: Queue::new(&model.queue),
+            queue: PacketQueue::new(&model.queue),
             server: Server::new(&model.service),
             starts: NEVER,
             losses: Losses::new(model.loss, StdRng::from_rng(&mut seeds)),
@@ -131,8 +140,8 @@ impl<B> Direction<B> {
         }
     }
 
-    /// A packet comes in. `now` never decreases over the calls of [`offer`](Self::offer) and
-    /// [`poll`](Self::poll); an earlier time counts as the latest one.
+    /// Offers a packet to the path at `now`. Times must not decrease over the calls of
+    /// [`offer`](Self::offer) and [`poll`](Self::poll); an earlier time counts as the latest one.
     pub fn offer(&mut self, now: Nanos, packet: Packet<B>) {
         let now = self.advance(now);
         if let Some(policer) = &mut self.policer
@@ -145,7 +154,7 @@ impl<B> Direction<B> {
             packet,
         };
         if !self.queue.is_empty() {
-            // Whichever packet is the head, the link starts on it when it is free.
+            // Whichever packet is the head, the link starts to send it when it becomes free.
             self.enqueue(waiting);
             return;
         }
@@ -158,15 +167,17 @@ impl<B> Direction<B> {
         }
     }
 
-    /// The next event that is due at or before `now`, in order of time.
+    /// Returns the next event that is due at or before `now`, in order of time.
     pub fn poll(&mut self, now: Nanos) -> Option<Event<B>> {
         let now = self.advance(now);
         self.timeline.pop(now)
     }
 
-    /// When to poll next: never later than the next delivery, and exact when that one's departure from the link
-    /// is determined. A packet that will be lost while it still waits may be reported later than it is lost. None
-    /// when nothing will happen any more.
+    /// Returns when to poll next; `None` when nothing will happen any more.
+    ///
+    /// The time is never later than the next delivery, and exact when that packet's departure from
+    /// the link is determined. The loss of a packet that still waits may be reported later than it
+    /// happens.
     pub fn next(&self) -> Option<Nanos> {
         let undetermined = match self.starts {
             NEVER => NEVER,
@@ -175,13 +186,14 @@ impl<B> Direction<B> {
         Some(self.timeline.first().min(undetermined)).filter(|&at| at != NEVER)
     }
 
-    /// Packets and bytes of IP that waited for the link at the latest time named to [`offer`](Self::offer) or
-    /// [`poll`](Self::poll); the packet that the link is sending is not among them.
+    /// Packets and bytes of IP that waited for the link at the latest time passed to
+    /// [`offer`](Self::offer) or [`poll`](Self::poll), without the packet that the link is sending.
     pub fn backlog(&self) -> (u32, u64) {
         (self.queue.packets(), self.queue.bytes())
     }
 
-    /// Lets the link start on all packets that it starts on up to `now`; gives the time that it is.
+    /// Lets the link start to send all packets that are due up to `now`, and returns the current
+    /// time.
     #[inline]
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = now.clamp(self.now, NEVER - 1);
@@ -197,7 +209,7 @@ impl<B> Direction<B> {
         self.now
     }
 
-    /// The link starts on a packet at `start`, which determines the rest of its way.
+    /// Sends a packet whose transmission starts at `start`, which determines its outcome.
     #[inline]
     fn serve(&mut self, start: Nanos, Waiting { arrived, packet }: Waiting<B>) {
         let departed = self.server.serve(start, packet.bytes);

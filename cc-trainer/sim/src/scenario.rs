@@ -1,124 +1,146 @@
-//! What a path and the flows on it are like: one description for the emulated link and the simulator.
+//! Scenarios: the description of a path and of the flows on it, shared by emulated links and the
+//! simulator.
 //!
-//! [`load`] finds built-in sets by name and reads files; the built-in sets are files of the same format
-//! (`cc-trainer/scenarios`).
+//! [`load`] resolves the names of built-in sets and of files. The built-in sets are files of the
+//! same format (`cc-trainer/sim/scenarios`), which [`parse`] documents.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! let [bdp_1]: [_; 1] = cc_sim::scenario::load("pantheon/bdp-1")?.try_into().unwrap();
+//! assert_eq!(bdp_1.base_rtt(), Duration::from_millis(60));
+//! assert_eq!(bdp_1.forward.service.mean_bits_per_second(), Some(12e6));
+//! # Ok::<(), cc_sim::scenario::ScenarioError>(())
+//! ```
 
+mod error;
 mod file;
 mod generate;
 mod rate;
+mod select;
 mod sets;
 mod trace;
 
-pub use file::{MAX_FLOWS, ScenarioError, load, parse};
+pub use error::ScenarioError;
+pub use file::{MAX_FLOWS, parse};
 pub use generate::{Cellular, Poisson};
+pub use select::load;
 pub use sets::{SETS, Set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
 
 use std::{sync::Arc, time::Duration};
 
-/// Maximum transmission unit of every emulated path, bytes of IP.
+/// Maximum transmission unit of every path, bytes of IP.
 pub const MTU: u32 = 1500;
 
-/// A path and the flows on it. Times count from the scenario's start.
+/// A path and the flows on it. All times count from the scenario's start.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Name, unique in its set; made of letters, digits, `-`, `_` and `.`, so that it can name a file.
+    /// Name, unique in its set. It consists of letters, digits, `-`, `_` and `.`, so that it can be
+    /// part of a file name.
     pub name: String,
-    /// What it stands for, in a line; may be empty.
+    /// Description in one line; may be empty.
     pub description: String,
-    /// The way of the data.
+    /// Direction of the data, from the near end to the far end.
     pub forward: Direction,
-    /// The way of the acknowledgements.
+    /// Direction of the acknowledgements, from the far end to the near end.
     pub reverse: Direction,
-    /// The flows, at least one.
+    /// The flows, of which there is at least one.
     pub flows: Vec<Flow>,
 }
 
-/// One direction of a path. A packet meets, in this order: the policer, the queue, the link that serves it,
-/// random loss, aggregation, and the propagation delay (the order of mahimahi's `mm-delay mm-loss mm-link`).
+/// One direction of a path.
+///
+/// A packet passes, in this order: the policer, the queue, the link that serves the queue, random
+/// loss, aggregation, and the propagation delay. This is the order of mahimahi's `mm-delay mm-loss
+/// mm-link`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Direction {
-    /// What passes the policer.
+    /// Policer ahead of the queue; `None` passes all packets.
     pub policer: Option<Policer>,
-    /// What may wait for the link.
+    /// Queue of packets that wait for the link.
     pub queue: Queue,
-    /// How fast the link serves the queue.
+    /// Rate at which the link serves the queue.
     pub service: Service,
-    /// What is lost behind the link.
+    /// Random loss of packets that have left the link.
     pub loss: Loss,
-    /// Packets that leave the link within a period of this length leave together at its end: links that hold
-    /// acknowledgements back, as Wi-Fi and cable modems do. Periods count from the scenario's start.
+    /// Period of aggregation: packets that leave the link within a period continue together at its
+    /// end, as on links that hold acknowledgements back (Wi-Fi, cable modems). Periods count from
+    /// the scenario's start. `None` is no aggregation.
     pub aggregation: Option<Duration>,
-    /// Propagation.
+    /// Propagation delay with its changes and its jitter.
     pub delay: Delay,
 }
 
 /// How fast a link serves its queue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Service {
-    /// At once.
+    /// All packets are served at once.
     Unlimited,
-    /// At a rate, work-conserving: a packet of `n` bytes of IP takes `8 n / rate`.
+    /// The link is work-conserving: a packet of `n` bytes of IP takes `8 n / rate` seconds.
     Rate(Rate),
-    /// By mahimahi's rules: at given milliseconds, [`OPPORTUNITY_BYTES`] each.
+    /// The link follows mahimahi's rules: at given milliseconds it can send [`OPPORTUNITY_BYTES`]
+    /// each.
     Opportunities(Arc<Trace>),
 }
 
-/// A rate over time, bit/s of IP packets. Between two points it is the first one's, or moves linearly to the second's.
+/// A rate over time, in bit/s of IP packets. Between two points it is constant or changes linearly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rate {
-    /// In order of time, the first at 0.
+    /// Points in order of time, the first one at 0.
     pub points: Vec<RatePoint>,
-    /// Start again at the first point after this time.
+    /// Period after which the rate repeats from the first point; `None` keeps the last rate
+    /// forever.
     pub repeat: Option<Duration>,
 }
 
-/// The rate from a time on.
+/// A point of a [`Rate`]: its value from a time on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatePoint {
-    /// When.
+    /// Time of the point since the scenario's start, or since the start of a period.
     pub at: Duration,
-    /// bit/s; 0 is an outage.
+    /// Rate in bit/s; 0 is an outage.
     pub bits_per_second: f64,
-    /// Whether the rate moves linearly from this point to the next, instead of stepping there.
+    /// Whether the rate changes linearly from this point to the next, instead of staying constant.
     pub ramp: bool,
 }
 
-/// What may wait for a link. A packet is accepted when both limits hold with it. The packet that the link is
-/// sending is outside the queue (as in mahimahi).
+/// Limits of a link's queue. A packet is accepted if both limits hold with it. As in mahimahi, the
+/// packet that the link is sending does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// Packets.
+    /// Most packets in the queue; `None` is no limit.
     pub packets: Option<u32>,
-    /// Bytes of IP.
+    /// Most bytes of IP in the queue; `None` is no limit.
     pub bytes: Option<u64>,
-    /// Which packet goes when there is no room.
+    /// Which packets are dropped when the queue is full.
     pub discipline: Discipline,
 }
 
-/// Which packet goes when there is no room.
+/// Which packets are dropped when a queue is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discipline {
-    /// The arriving one.
+    /// The arriving packet is dropped.
     #[default]
     DropTail,
-    /// The ones that have waited longest, until the arriving one fits.
+    /// The packets that have waited longest are dropped until the arriving one fits.
     DropHead,
 }
 
-/// Random loss.
+/// Random loss of packets behind the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Loss {
-    /// None.
+    /// No packet is lost at random.
     #[default]
     None,
-    /// Each packet independently with this probability.
+    /// Each packet is lost independently with this probability.
     Bernoulli(f64),
-    /// A chain of two states that may change before every packet (Gilbert 1960, Elliott 1963).
+    /// A Markov chain of two states that may change before every packet (Gilbert 1960, Elliott
+    /// 1963).
     GilbertElliott {
-        /// Probability of changing from good to bad.
+        /// Probability of changing from good to bad, per packet.
         to_bad: f64,
-        /// Probability of changing from bad to good.
+        /// Probability of changing from bad to good, per packet.
         to_good: f64,
         /// Loss probability in the good state.
         good: f64,
@@ -127,59 +149,59 @@ pub enum Loss {
     },
 }
 
-/// A token bucket that drops what finds too few tokens.
+/// A token bucket that drops packets for which it has too few tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Policer {
-    /// bit/s of IP packets at which tokens come.
+    /// Rate at which tokens arrive, bit/s of IP packets.
     pub bits_per_second: f64,
-    /// Bytes that the bucket holds; full at the start.
+    /// Capacity of the bucket in bytes of IP; it is full at the start.
     pub burst: u64,
 }
 
 /// Propagation delay of one direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delay {
-    /// At the start.
+    /// Delay at the scenario's start.
     pub base: Duration,
-    /// Later values, in order of time.
+    /// Later delays, in order of time.
     pub changes: Vec<DelayChange>,
-    /// Standard deviation of a normal variable that is added per packet, cut off where the sum would be
-    /// negative. Packets of a flow keep their order.
+    /// Standard deviation of a normal random variable that is added to each packet's delay, where a
+    /// negative sum counts as 0. The packets of a flow keep their order.
     pub jitter: Duration,
 }
 
-/// A new propagation delay from a time on.
+/// A change of the propagation delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DelayChange {
-    /// When.
+    /// Time of the change since the scenario's start.
     pub at: Duration,
-    /// The delay from then on.
+    /// Propagation delay from that time on.
     pub delay: Duration,
 }
 
-/// A bulk flow.
+/// A bulk flow, which always has data to send.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// When it starts.
+    /// Time at which the flow starts.
     pub start: Duration,
-    /// When it stops; none is the end of the run.
+    /// Time at which the flow stops; `None` is the end of the run.
     pub stop: Option<Duration>,
-    /// Its scheme, as `--schemes` names it; none is the scheme under test.
+    /// The flow's scheme, as `--schemes` names it; `None` is the scheme under test.
     pub scheme: Option<String>,
-    /// Added to the propagation delay of its packets, in each direction.
+    /// Propagation delay added to the flow's packets in each direction.
     pub extra_delay: Duration,
 }
 
 impl Scenario {
-    /// Round-trip propagation at the start, of a flow without extra delay.
+    /// Round-trip propagation delay at the start, for a flow without extra delay.
     pub fn base_rtt(&self) -> Duration {
         self.forward.delay.base + self.reverse.delay.base
     }
 }
 
 impl Service {
-    /// Bits of IP packets that the link could carry in `[from, to)`; none when it is unlimited. An opportunity
-    /// counts as one packet of [`MTU`] bytes.
+    /// Bits of IP packets that the link can carry in `[from, to)`; `None` when it is unlimited. An
+    /// opportunity counts as one packet of [`MTU`] bytes.
     pub fn capacity_bits(&self, from: Duration, to: Duration) -> Option<f64> {
         match self {
             Self::Unlimited => None,
@@ -190,7 +212,7 @@ impl Service {
         }
     }
 
-    /// Long-run mean rate, bit/s; none when it is unlimited.
+    /// Long-run mean rate in bit/s; `None` when the link is unlimited.
     pub fn mean_bits_per_second(&self) -> Option<f64> {
         match self {
             Self::Unlimited => None,

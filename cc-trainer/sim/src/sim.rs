@@ -1,9 +1,11 @@
-//! A scenario in virtual time: discrete events, packet by packet, hundreds to thousands of times faster than the real thing.
+//! Discrete-event simulation of a scenario in virtual time, packet by packet, hundreds to thousands
+//! of times faster than real time.
 //!
-//! The path is [`crate::path`], the very code of the emulated link. Senders and receivers behave as Linux's do:
-//! [`sender`] on ACKs, losses and timers, [`receiver`] on data. Hosts take some time for their work
-//! ([`HOST_TIME`]). Everything follows from the scenario, the controls and the seed.
+//! The path is [`crate::path`], the code of the emulated link. The two ends of a connection behave
+//! as Linux 6.18's do: [`sender`] on ACKs, losses and timers, [`receiver`] on data. Hosts take some
+//! time for their work ([`HOST_TIME`]). The scenario, the controls and the seed determine a run.
 
+pub mod agent;
 pub mod control;
 mod delivery;
 mod pacing;
@@ -12,7 +14,6 @@ mod receiver;
 mod rtt;
 mod scoreboard;
 mod sender;
-pub mod serve;
 mod timer;
 mod wire;
 
@@ -24,9 +25,11 @@ use std::time::Duration;
 
 use cc_ebpf::CaState;
 
-use crate::path::{Direction, Event, Nanos, Packet};
-use crate::path::{DirectionObservation, Observation, Volume};
+use crate::path::{
+    DirectionObservation, Event, Nanos, Observation, OneWayPath, Packet, Volume, nanos,
+};
 use crate::scenario::{self, Scenario};
+use crate::seed;
 
 pub use control::Control;
 use control::learned::Learned;
@@ -35,152 +38,168 @@ use sender::Sender;
 use timer::Ticks;
 use wire::{ToReceiver, ToSender};
 
-/// The time of what does not happen.
+/// A time that is never reached.
 const NEVER: Nanos = Nanos::MAX;
-/// A host takes up to this long, ns, from an event to the packets that it sends for it; evenly distributed. With
-/// [`EARLY`] it makes round trips some 100 µs longer than the path, as they are over the emulated link. Without it,
-/// sender and links of one grid of times fall into a step that nothing real keeps.
+/// Longest time, ns, that a host takes from an event to the packets that it sends for it; the time
+/// is uniformly distributed. With [`EARLY`] it makes round trips some 100 µs longer than the path,
+/// as they are over the emulated link. Without it, sender and links with commensurate times would
+/// fall into step, which real hosts do not.
 const HOST_TIME: u64 = 120_000;
-/// How long receiving applications rest after a read: those of `cc-trainer evaluate` for a millisecond, and what waking
-/// them takes.
+/// Pause of a receiving application between two reads: the receivers of `cc-trainer evaluate` sleep
+/// for a millisecond, and waking them takes some time too.
 pub const RECEIVER_REST: Duration = Duration::from_micros(1_100);
-/// From one packet to the next that a host sends for one event, ns.
+/// Time between two packets that a host sends for the same event, ns.
 const PACKET_TIME: usize = 5_000;
-/// The path delivers a packet this much before its time, ns, as the emulated link does at times: its threads
-/// are woken ahead, lest they come late.
+/// The path delivers packets this much before their time, as the emulated link does at times: its
+/// threads are woken ahead of time, so that they are not late.
 const EARLY: Duration = Duration::from_nanos(10_000);
 
-/// A scenario with its flows, in virtual time. The same scenario, controls and seed give the same run.
+/// A scenario and its flows in virtual time. The same scenario, controls and seed give the same
+/// run.
+///
+/// ```
+/// use std::path::Path;
+/// use cc_sim::{scenario, sim::{Control, Simulation}};
+/// |
+/// let text = "[[scenario]]\nname = \"link\"\nrate_mbps = 12\ndelay_ms = 30\nqueue = { bdp = 1 }";
+/// let scenario = scenario::parse(text, Path::new("."))?.remove(0);
+/// let reno = Control::named("reno", 1).expect("a known control");
+/// let mut simulation = Simulation::new(&scenario, vec![reno], 1);
+/// simulation.run(1_000_000_000);
+/// assert!(simulation.flow(0).established);
+/// # Ok::<(), cc_sim::scenario::ScenarioError>(())
+/// ```
 #[derive(Debug)]
 pub struct Simulation {
-    forward: Direction<ToReceiver>,
-    reverse: Direction<ToSender>,
-    flows: Vec<Flow>,
+    forward: OneWayPath<ToReceiver>,
+    reverse: OneWayPath<ToSender>,
+    flows: Vec<Endpoints>,
     now: Nanos,
-    /// No flow has a timer before this.
-    timers: Nanos,
+    /// The earliest timer of any flow, or a time before it.
+    next_timer: Nanos,
     ticks: Ticks,
     host: Noise,
     observation: Option<Box<Observation>>,
 }
 
-/// A flow's two ends.
+/// The two ends of a flow's connection.
 #[derive(Debug)]
-struct Flow {
+struct Endpoints {
     sender: Sender,
     receiver: Receiver,
-    /// When it starts; [`NEVER`] when it has.
+    /// When the flow starts; [`NEVER`] once it has started.
     start: Nanos,
-    /// When it stops; [`NEVER`] when it has, or does not.
+    /// When the flow stops; [`NEVER`] once it has stopped, or when it does not stop.
     stop: Nanos,
-    /// Until when the sender does nothing, and what came for it meanwhile.
+    /// The time until which the sender is blocked, and the packets that arrive for it until then.
     blocked_until: Nanos,
     backlog: VecDeque<ToSender>,
-    /// When something is to be done without a packet.
+    /// When the flow has to be called without a packet: a timer, its start or its stop.
     wake: Nanos,
-    /// Data packets that arrived, and their one-way delays, ns.
+    /// Number of data packets that arrived, and the sum of their one-way delays in ns.
     delays: u64,
     delay_sum_ns: u64,
 }
 
-/// A flow's figures so far. Bytes are payload.
+/// The totals and the present state of a flow. Bytes are payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTotals {
-    /// The handshake is through, and the flow has not stopped.
+    /// Whether the handshake is complete and the flow has not stopped.
     pub established: bool,
-    /// Sent, retransmissions included.
+    /// Bytes sent in data segments, retransmissions included.
     pub bytes_sent: u64,
-    /// Acknowledged cumulatively.
+    /// Bytes that were acknowledged cumulatively (`bytes_acked`).
     pub bytes_acked: u64,
-    /// Sent again.
+    /// Bytes that were sent more than once (`bytes_retrans`).
     pub bytes_retransmitted: u64,
-    /// Segments sent again.
+    /// Number of segments retransmitted (`total_retrans`).
     pub retransmissions: u64,
-    /// Segments that the sender took for lost, retransmissions included.
+    /// Segments that loss detection marked lost, retransmissions included.
     pub lost: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts (`total_rto`).
     pub timeouts: u32,
-    /// Tail loss probes.
+    /// Number of tail loss probes sent.
     pub probes: u32,
-    /// ACKs received.
+    /// Number of ACKs that the sender received.
     pub acks: u64,
-    /// Congestion window, segments.
+    /// Congestion window in segments (`snd_cwnd`).
     pub cwnd: u32,
-    /// Slow-start threshold, segments.
+    /// Slow-start threshold in segments; 0x7fff_ffff or more before the first loss.
     pub ssthresh: u32,
-    /// In flight, segments.
+    /// Rate at which the congestion control paces, bytes/s; `None` when it does not pace.
+    pub pacing_rate: Option<u64>,
+    /// Segments in flight by the sender's knowledge.
     pub in_flight: u32,
-    /// Congestion-avoidance state.
+    /// Congestion-avoidance state of the sender.
     pub state: CaState,
-    /// Smoothed RTT, µs; 0 before the first sample.
+    /// Smoothed RTT in µs; 0 before the first sample (`tcpi_rtt`).
     pub srtt_us: u32,
-    /// Its mean deviation, µs.
+    /// Mean deviation of the RTT in µs (`tcpi_rttvar`).
     pub rttvar_us: u32,
-    /// Smallest RTT, µs; 0 before the first sample.
+    /// Smallest RTT of the last 300 s in µs; 0 before the first sample.
     pub min_rtt_us: u32,
-    /// What the receiver got, in order and once each.
+    /// Bytes that the receiver got, in order and counted once.
     pub payload_delivered: u64,
-    /// Segments acknowledged or SACKed.
+    /// Segments acknowledged or SACKed, the SYN included.
     pub delivered: u64,
-    /// Data packets that came through the path.
+    /// Number of data packets that came through the path.
     pub delays: u64,
-    /// Sum of their one-way delays, ns.
+    /// Sum of the one-way delays of these packets, ns.
     pub delay_sum_ns: u64,
 }
 
 impl Simulation {
-    /// The scenario at time 0. `controls` has one for each flow, in the scenario's order. Equal seeds give equal losses
-    /// and jitter to equal packets, those of the emulated link included.
+    /// Creates the simulation at time 0. `controls` has the congestion control of each flow, in the
+    /// scenario's order. Equal seeds give equal losses and jitter to equal packets, also on the
+    /// emulated link.
     ///
     /// # Panics
-    /// When there are fewer or more controls than flows.
+    /// |
+    /// Panics when the numbers of controls and flows differ.
     pub fn new(scenario: &Scenario, controls: Vec<Control>, seed: u64) -> Self {
-        assert_eq!(
-            controls.len(),
-            scenario.flows.len(),
-            "a control for each flow"
-        );
+        assert_eq!(controls.len(), scenario.flows.len(), "one control per flow");
         let extra_delay: Vec<Duration> = (scenario.flows.iter())
             .map(|flow| flow.extra_delay)
             .collect();
-        let ticks = Ticks::new(scramble(seed));
-        let flow = |(flow, control): (&scenario::Flow, Control)| Flow {
+        let ticks = Ticks::new(seed::output(seed, 1));
+        let flow = |(flow, control): (&scenario::Flow, Control)| Endpoints {
             sender: Sender::new(control, ticks),
-            receiver: Receiver::new(nanoseconds(RECEIVER_REST)),
-            start: nanoseconds(flow.start),
-            stop: flow.stop.map_or(NEVER, nanoseconds),
+            receiver: Receiver::new(nanos(RECEIVER_REST)),
+            start: nanos(flow.start),
+            stop: flow.stop.map_or(NEVER, nanos),
             blocked_until: 0,
             backlog: VecDeque::new(),
-            wake: nanoseconds(flow.start),
+            wake: nanos(flow.start),
             delays: 0,
             delay_sum_ns: 0,
         };
         Self {
-            forward: Direction::new(&early(&scenario.forward), &extra_delay, seed),
-            reverse: Direction::new(&early(&scenario.reverse), &extra_delay, !seed),
+            forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
+            reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
             flows: scenario.flows.iter().zip(controls).map(flow).collect(),
             now: 0,
-            timers: 0,
+            next_timer: 0,
             ticks,
-            host: Noise(scramble(!seed) | 1),
+            host: Noise(seed::output(!seed, 1) | 1),
             observation: None,
         }
     }
 
-    /// The same with receiving applications that rest for another time than [`RECEIVER_REST`] after a read. On a fast link
-    /// that decides how much an ACK is for.
+    /// Sets the pause of the receiving applications between two reads; it is [`RECEIVER_REST`]
+    /// otherwise. On a fast link it decides how many segments an ACK acknowledges.
     #[must_use]
     pub fn with_receiver_rest(mut self, rest: Duration) -> Self {
         for flow in &mut self.flows {
-            flow.receiver.rest = nanoseconds(rest);
+            flow.receiver.rest = nanos(rest);
         }
         self
     }
 
-    /// The same, which also observes the path as the emulated link does.
+    /// Creates a simulation that also observes the path as the emulated link does.
     ///
     /// # Panics
-    /// As [`new`](Self::new) does.
+    /// |
+    /// Panics when the numbers of controls and flows differ.
     pub fn observed(scenario: &Scenario, controls: Vec<Control>, seed: u64) -> Self {
         let direction = || DirectionObservation::new(scenario.flows.len() + 1);
         let observation = Observation {
@@ -193,13 +212,14 @@ impl Simulation {
         }
     }
 
-    /// Lets happen what happens up to and including `until`. Stops before, with true, as soon as a learned control has put
-    /// out a record; what else happens at the same time then happens on the next call.
+    /// Runs up to and including the time `until`. Returns true, and stops before, as soon as a
+    /// learned control has put out a record; other events of the same time then follow in the next
+    /// call.
     pub fn run(&mut self, until: Nanos) -> bool {
         loop {
             let forward = self.forward.next().unwrap_or(NEVER);
             let reverse = self.reverse.next().unwrap_or(NEVER);
-            let next = forward.min(reverse).min(self.timers);
+            let next = forward.min(reverse).min(self.next_timer);
             if next > until {
                 self.now = self.now.max(until);
                 return false;
@@ -216,23 +236,28 @@ impl Simulation {
             {
                 return true;
             }
-            if self.timers <= self.now && self.on_timers() {
+            if self.next_timer <= self.now && self.on_timers() {
                 return true;
             }
         }
     }
 
-    /// The time up to which everything has happened.
+    /// The present time: all events up to it have been processed.
     pub fn now(&self) -> Nanos {
         self.now
     }
 
-    /// Number of flows.
+    /// Number of flows of the scenario, whether or not they have started.
     pub fn flows(&self) -> usize {
         self.flows.len()
     }
 
-    /// A flow's control, if it is a learned one: to take its records and publish decisions.
+    /// Returns a flow's control if it is a learned one, to take its records and to publish
+    /// decisions.
+    ///
+    /// # Panics
+    /// |
+    /// Panics when there is no such flow.
     pub fn learned(&mut self, flow: usize) -> Option<&mut Learned> {
         match &mut self.flows[flow].sender.control {
             Control::Learned(learned) => Some(learned),
@@ -240,13 +265,22 @@ impl Simulation {
         }
     }
 
-    /// The flow's sender neither processes ACKs nor sends until then: one that waits for its policy.
+    /// Blocks a flow's sender, which waits for its policy: until the time given it neither
+    /// processes ACKs nor sends.
+    ///
+    /// # Panics
+    /// |
+    /// Panics when there is no such flow.
     pub fn block(&mut self, flow: usize, until: Nanos) {
         self.flows[flow].blocked_until = until;
         self.settle(flow);
     }
 
-    /// A flow's figures.
+    /// Returns the totals and the present state of a flow.
+    ///
+    /// # Panics
+    /// |
+    /// Panics when there is no such flow.
     pub fn flow(&self, flow: usize) -> FlowTotals {
         let flow = &self.flows[flow];
         let delivered = u64::from(flow.receiver.in_order()) * u64::from(wire::MSS);
@@ -257,21 +291,26 @@ impl Simulation {
         }
     }
 
-    /// Packets and bytes of IP that wait for the link on the way of the data.
+    /// Packets and bytes of IP in the queue of the forward direction.
     pub fn backlog(&self) -> (u32, u64) {
         self.forward.backlog()
     }
 
-    /// Bytes of memory that a flow holds now, without those of its packets on the path.
+    /// Memory that a flow takes at present in bytes, without its packets on the path.
+    ///
+    /// # Panics
+    /// |
+    /// Panics when there is no such flow.
     pub fn memory(&self, flow: usize) -> usize {
         let flow = &self.flows[flow];
-        size_of::<Flow>()
+        size_of::<Endpoints>()
             + flow.sender.memory()
             + flow.receiver.memory()
             + flow.backlog.capacity() * size_of::<ToSender>()
     }
 
-    /// What was observed of the path so far; none unless it was [asked for](Self::observed).
+    /// Returns what was observed of the path; `None` unless the simulation was created by
+    /// [`observed`](Self::observed).
     pub fn observation(&self) -> Option<Observation> {
         let mut observation = Observation::clone(self.observation.as_deref()?);
         let backlogs = [self.forward.backlog(), self.reverse.backlog()];
@@ -311,7 +350,7 @@ impl Simulation {
         self.settle(index);
     }
 
-    /// Whether a record was put out.
+    /// Delivers a packet to a sender. Returns whether a record was put out.
     #[inline]
     fn on_reverse(&mut self, event: Event<ToSender>) -> bool {
         if let Some(observation) = &mut self.observation {
@@ -332,7 +371,7 @@ impl Simulation {
         recorded
     }
 
-    /// Does what is to be done now without a packet; whether a record was put out.
+    /// Handles what is due without a packet. Returns whether a record was put out.
     fn on_timers(&mut self) -> bool {
         for index in 0..self.flows.len() {
             if self.flows[index].wake > self.now {
@@ -345,19 +384,20 @@ impl Simulation {
                 return true;
             }
         }
-        self.timers = (self.flows.iter())
+        self.next_timer = (self.flows.iter())
             .map(|flow| flow.wake)
             .min()
             .unwrap_or(NEVER);
         false
     }
 
-    /// Takes what a flow's ends want to send to the path, and notes when the flow wants to be called.
+    /// Offers the packets that a flow's ends want to send to the path, and notes when the flow's
+    /// next timer is.
     #[inline]
     fn settle(&mut self, index: usize) {
         let flow = &mut self.flows[index];
         flow.wake = flow.next();
-        self.timers = self.timers.min(flow.wake);
+        self.next_timer = self.next_timer.min(flow.wake);
         if flow.sender.outbox.is_empty() && flow.receiver.outbox.is_empty() {
             return;
         }
@@ -394,8 +434,8 @@ impl Simulation {
     }
 }
 
-impl Flow {
-    /// When something is to be done without a packet.
+impl Endpoints {
+    /// The next time at which the flow has to be called without a packet.
     #[inline]
     fn next(&self) -> Nanos {
         let sender = match self.backlog.is_empty() {
@@ -423,7 +463,7 @@ impl Flow {
         if self.blocked_until > now {
             return;
         }
-        // One that puts out a record may block the sender again.
+        // Putting out a record may block the sender again.
         while !self.sender.control.has_record()
             && let Some(packet) = self.backlog.pop_front()
         {
@@ -435,10 +475,10 @@ impl Flow {
     }
 }
 
-/// Offers a packet to a direction and notes it.
+/// Offers a packet to a direction of the path, and records that for the observation.
 #[inline]
 fn offer<B>(
-    path: &mut Direction<B>,
+    path: &mut OneWayPath<B>,
     observation: Option<&mut DirectionObservation>,
     now: Nanos,
     packet: Packet<B>,
@@ -452,7 +492,7 @@ fn offer<B>(
     observation.queued(now, path.backlog().1);
 }
 
-/// Notes a packet's end.
+/// Records for the observation that a packet was delivered or dropped.
 fn observe<B>(
     observation: &mut DirectionObservation,
     event: &Event<B>,
@@ -484,7 +524,7 @@ fn observe<B>(
     }
 }
 
-/// The direction with a delay that is shorter by [`EARLY`].
+/// Returns the direction with delays that are shorter by [`EARLY`].
 fn early(direction: &scenario::Direction) -> scenario::Direction {
     let mut direction = direction.clone();
     let delay = &mut direction.delay;
@@ -495,12 +535,12 @@ fn early(direction: &scenario::Direction) -> scenario::Direction {
     direction
 }
 
-/// Random numbers for what need not be good ones, but cheap (xorshift64, Marsaglia 2003).
+/// Random numbers that are cheap rather than good: xorshift64 (Marsaglia 2003).
 #[derive(Clone, Debug)]
 struct Noise(u64);
 
 impl Noise {
-    /// A number below `bound`, which is below 2^32.
+    /// Draws a number below `bound`, which must be below 2³².
     #[inline]
     fn draw(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
@@ -508,16 +548,4 @@ impl Noise {
         self.0 ^= self.0 << 17;
         ((self.0 >> 32) * bound) >> 32
     }
-}
-
-fn nanoseconds(duration: Duration) -> Nanos {
-    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
-}
-
-/// Makes neighbouring seeds look unrelated (splitmix64's finaliser).
-fn scramble(seed: u64) -> u64 {
-    let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

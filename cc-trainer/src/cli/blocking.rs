@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_sim::scenario;
 use cc_testbed::blocking::Blocking;
 
@@ -79,7 +79,9 @@ pub(crate) fn command(args: &BlockingArgs) -> anyhow::Result<ExitCode> {
     let blocking = Blocking {
         scenario,
         policy: args.policy.clone(),
-        serving: args.sample.then_some(Serving::Softmax { temperature: 1.0 }),
+        serving: args
+            .sample
+            .then_some(ActionSelection::Softmax { temperature: 1.0 }),
         length: args.seconds,
         delays_ms: args.delays.clone(),
         runs: args.runs,

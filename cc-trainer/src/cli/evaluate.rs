@@ -1,12 +1,18 @@
 //! `cc-trainer evaluate`: runs congestion controls over scenarios and measures them.
 
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 use anyhow::bail;
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_sim::scenario;
 use cc_testbed::{
     evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
+    report,
     summary::{Platform, Run, table},
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -46,7 +52,7 @@ pub(crate) struct EvaluateArgs {
     /// How policies from files select actions: `greedy` (the most probable one), `softmax`
     /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
     #[arg(long, value_name = "HOW")]
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     /// Length of each run, in seconds.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     seconds: Duration,
@@ -137,15 +143,17 @@ pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new(args.live);
     let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(event));
     screen.end();
-    conclude(&outcome?)
+    let outcome = outcome?;
+    let report_path = report::write(&args.out, &outcome.summary, &outcome.runs)?;
+    conclude(&outcome, &report_path)
 }
 
-fn conclude(outcome: &Outcome) -> anyhow::Result<ExitCode> {
+fn conclude(outcome: &Outcome, report_path: &Path) -> anyhow::Result<ExitCode> {
     super::print(format_args!(
         "{}\nsummary: {}\nreport:  {}\n",
         table::text(&outcome.summary),
         outcome.summary_path.display(),
-        outcome.report_path.display()
+        report_path.display()
     ))?;
     if outcome.cancelled {
         bail!("ended early; the same command continues from here");

@@ -131,7 +131,7 @@ fn only_scenario(spec: &str) -> anyhow::Result<Scenario> {
     match (scenarios.pop(), scenarios.len()) {
         (Some(scenario), 0) => Ok(scenario),
         (last, more) => bail!(
-            "`{spec}` holds {} scenarios; a link needs one, so name it, as in `--scenario {spec}/{}`",
+            "`{spec}` holds {} scenarios; a link needs one, so name it: `--scenario {spec}/{}`",
             more + usize::from(last.is_some()),
             last.map_or_else(|| "NAME".into(), |scenario| scenario.name)
         ),

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_trainer::{
     dataset::Recordings,
     ope::{
@@ -45,7 +45,7 @@ pub(crate) struct OpeArgs {
     /// How the candidate would select actions: `greedy`, `softmax`, or `softmax:T` at temperature T
     /// [default: as its file specifies].
     #[arg(long, value_name = "HOW")]
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     /// Number of decisions over which rewards are summed. Flows are cut
     /// into sub-trajectories of this length.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]

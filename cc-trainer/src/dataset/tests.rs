@@ -28,8 +28,8 @@ use cc_sim::{
     scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
@@ -70,8 +70,14 @@ pub(crate) fn record(
         let settings = Learned::settings(interface, Startup::SlowStart);
         let control = Control::Learned(Box::new(Learned::new(settings)));
         let simulation = Simulation::new(link, vec![control], flow);
-        let delay = Delay::Fixed { ms: 2.0 };
-        let mut served = Served::new(simulation, interface.clone(), delay, Mode::Asynchronous, 1);
+        let delay = AgentDelay::Fixed { ms: 2.0 };
+        let mut served = SimulatedAgent::new(
+            simulation,
+            interface.clone(),
+            delay,
+            SenderMode::Asynchronous,
+            1,
+        );
         let mut random = StdRng::seed_from_u64(flow);
         let mut sequence = 0;
         while let Some(asked) = served.next(seconds * 1_000_000_000) {

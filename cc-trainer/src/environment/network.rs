@@ -1,7 +1,7 @@
 //! Flows on simulated links: an episode is one link with its traffic, a seat one learned flow on
 //! it.
 //!
-//! The agent's own code makes the observations and applies the actions ([`crate::sim::serve`]), so
+//! The agent's own code makes the observations and applies the actions ([`cc_sim::sim::agent`]), so
 //! a policy meets the same interface in training as when it is served, including the delay of its
 //! decisions.
 
@@ -25,7 +25,7 @@ use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use super::{End, Environment, Spec, Turn};
 use cc_sim::path::Nanos;
 use cc_sim::sim::Simulation;
-use cc_sim::sim::serve::{Asked, Served};
+use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
 use objective::{Latest, Meter, Situation};
 use truth::Truth;
 
@@ -42,7 +42,7 @@ pub use world::{NetworkConfig, World};
 pub struct NetworkEnvironment {
     world: Arc<World>,
     random: Xoshiro256PlusPlus,
-    seats: Vec<SeatState>,
+    seats: Vec<LearnedSeat>,
     episode: Option<LinkEpisode>,
     /// The flow of the last turn and its cwnd in segments, until the turn is answered.
     asked: Option<(usize, u32)>,
@@ -50,7 +50,7 @@ pub struct NetworkEnvironment {
 
 /// State of a seat, kept from episode to episode.
 #[derive(Clone, Debug, Default)]
-struct SeatState {
+struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
@@ -62,7 +62,7 @@ struct SeatState {
 /// One episode: a simulation with its agent, and the ground truth about its link.
 struct LinkEpisode {
     /// The simulation, and the agent that serves its learned flows.
-    served: Served,
+    served: SimulatedAgent,
     truth: Truth,
     latest: Latest,
     /// Seat of each flow; `None` for background flows.
@@ -77,7 +77,7 @@ impl NetworkEnvironment {
     /// and everything random on them.
     pub fn new(world: Arc<World>, seed: u64) -> Self {
         Self {
-            seats: vec![SeatState::default(); world.spec.seats],
+            seats: vec![LearnedSeat::default(); world.spec.seats],
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             world,
             episode: None,
@@ -109,7 +109,7 @@ impl NetworkEnvironment {
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
         let end = end.as_nanos() as Nanos;
         LinkEpisode {
-            served: Served::new(
+            served: SimulatedAgent::new(
                 simulation,
                 config.policy.clone(),
                 config.delay,
@@ -125,8 +125,8 @@ impl NetworkEnvironment {
     }
 
     /// Fills in the turn of the seat whose flow waits for a decision.
-    fn turn(&mut self, episode: &mut LinkEpisode, asked: Asked, turn: &mut Turn) {
-        let Asked {
+    fn turn(&mut self, episode: &mut LinkEpisode, asked: DecisionRequest, turn: &mut Turn) {
+        let DecisionRequest {
             flow,
             query,
             windows,

@@ -10,6 +10,7 @@
 //! At the start of a run, while the baseline knows little, recorded actions can be cloned
 //! instead: all with weight 1.
 
+use super::LearnerSettings;
 use crate::rollout::Origin;
 
 /// Largest weight of advantage-weighted regression, so that no single step dominates a batch.
@@ -29,6 +30,15 @@ pub(super) struct Weighting {
 }
 
 impl Weighting {
+    /// The weighting of the settings at position `done` of a run, from 0 to 1.
+    pub(super) fn of(settings: &LearnerSettings, done: f64) -> Self {
+        Self {
+            cloning: done < f64::from(settings.cloning),
+            anchor: settings.anchor,
+            temperature: settings.temperature,
+        }
+    }
+
     /// The weight w of each step's action in the policy's loss −w ln π(a|x), `[T, B]`, from the
     /// V-trace advantages, the actions' origins, and whether their outcomes are known.
     pub(super) fn advantage_weights(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::reward::{Clipping, Normalisation};
-use crate::vtrace::Clips;
+use crate::{model::RmsProp, vtrace::Clips};
 
 /// Settings of the learner: the `[learner]` table of a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -92,6 +92,30 @@ impl Default for LearnerSettings {
     }
 }
 
+impl LearnerSettings {
+    /// Weight of the entropy at position `done` of the schedules, from 0 to 1.
+    pub(super) fn entropy_cost_at(&self, done: f64) -> f32 {
+        let end = self.entropy_cost_end.unwrap_or(self.entropy_cost);
+        end + (self.entropy_cost - end) * left(done)
+    }
+
+    /// Hyperparameters of the optimiser at position `done` of the schedules, from 0 to 1.
+    pub(super) fn optimiser_at(&self, done: f64) -> RmsProp {
+        RmsProp {
+            learning_rate: self.learning_rate * left(done),
+            decay: self.decay,
+            epsilon: self.epsilon,
+            momentum: self.momentum,
+            clip: self.gradient_clip,
+        }
+    }
+}
+
+/// The part of the schedules that is left after `done`: from 1 at their start to 0 at their end.
+fn left(done: f64) -> f32 {
+    1.0 - done.clamp(0.0, 1.0) as f32
+}
+
 /// How the losses of a batch's steps are combined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -101,4 +125,14 @@ pub enum Reduction {
     Mean,
     /// The sum, as in the IMPALA paper.
     Sum,
+}
+
+impl Reduction {
+    /// Factor of the loss of each of `count` steps.
+    pub(super) fn scale(self, count: usize) -> f32 {
+        match self {
+            Self::Mean => 1.0 / count as f32,
+            Self::Sum => 1.0,
+        }
+    }
 }

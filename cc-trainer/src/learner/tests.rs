@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     environment::End,
-    model::{Activation, Sequences, Shape},
+    model::{Activation, RmsProp, Sequences, Shape},
 };
 
 /// A network with given outputs that records the derivatives it receives.

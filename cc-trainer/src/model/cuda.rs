@@ -4,7 +4,7 @@
 //! Parameters, gradient, moments and activations stay on the GPU; inputs and outputs are copied.
 //! CUDA's libraries are loaded when a device is opened, so that a program with the feature `cuda`
 //! starts, and learns on the CPU, without them. The passes are composed independently of a GPU
-//! ([`machine`]): tests run them, kernels included, on the CPU.
+//! (`machine.rs`): tests run them, kernels included, on the CPU.
 
 mod call;
 #[cfg(feature = "cuda")]

@@ -224,7 +224,7 @@ fn probabilities(
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{OnnxPolicy, Random, Serving};
+    use cc_core::policy::{ActionSelection, OnnxPolicy, Random};
     use tempfile::TempDir;
 
     use super::*;
@@ -265,7 +265,7 @@ mod tests {
             "small",
             &shape,
             &interface,
-            Serving::Greedy,
+            ActionSelection::Greedy,
             Default::default(),
         );
         let normalizer = Normalizer::identity(shape.observation);
@@ -278,7 +278,7 @@ mod tests {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
         let bytes = network(Some(6));
-        let serving = Serving::Softmax { temperature: 1.0 };
+        let serving = ActionSelection::Softmax { temperature: 1.0 };
         let load = || OnnxPolicy::from_bytes(&bytes, Some(serving), 0).expect("accepted");
         let taken = flows(&partitions, &mut load(), usize::MAX).expect("it fits");
         assert_eq!((taken.flows.len(), taken.without_answer), (12, 0));
@@ -352,7 +352,7 @@ mod tests {
 
         let rule = cc_core::policy::heuristic_file();
         let mut candidate =
-            OnnxPolicy::from_bytes(&rule, Some(Serving::Greedy), 0).expect("accepted");
+            OnnxPolicy::from_bytes(&rule, Some(ActionSelection::Greedy), 0).expect("accepted");
         let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");
         assert!(error.to_string().contains("history: 20, not 2"), "{error}");
     }

@@ -113,7 +113,7 @@ impl Process {
 
     /// Samples flows under the behaviour policy. `one_hot` makes the features identify the state.
     fn flows(&self, count: usize, seed: u64, one_hot: bool) -> Vec<OpeFlow> {
-        let mut random = StdRng::seed_from_u64(crate::seed::output(77, seed));
+        let mut random = StdRng::seed_from_u64(cc_sim::seed::output(77, seed));
         (0..count)
             .map(|id| {
                 let mut state = draw(&self.start, &mut random);

@@ -39,7 +39,7 @@ pub struct StudyResults {
     pub reward: String,
     /// The reward that is drawn as 1 ([`Study::reward_unit`]).
     pub reward_unit: f64,
-    /// Lower end of the vertical axis ([`Study::floor`]).
+    /// Lowest value on the vertical axis ([`Study::floor`]).
     pub floor: Option<f64>,
     /// The configuration that all variants have in common.
     pub base: toml::Table,

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use cc_core::policy::Serving;
+use cc_core::policy::ActionSelection;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -27,8 +27,9 @@ pub struct Config {
     /// Total number of environment steps (actions) to learn from.
     #[serde(default = "default_steps")]
     pub steps: u64,
-    /// Seed of initial parameters, environments and sampled actions. With 0
-    /// [`actors`](Self::actors) it determines the run bit for bit.
+    /// Seed of initial parameters, environments and sampled actions. Without
+    /// [`actors`](Self::actors) and with the same number of [`threads`](Self::threads) it
+    /// determines the run bit for bit.
     #[serde(default = "default_seed")]
     pub seed: u64,
     /// The device that the learner computes on; actors always use the CPU.
@@ -48,9 +49,10 @@ pub struct Config {
     /// Time between two checkpoints, s.
     #[serde(default = "default_checkpoint_seconds")]
     pub checkpoint_seconds: f64,
-    /// How cc-agent selects actions when it serves the policy file, unless it is told otherwise.
+    /// How cc-agent selects actions when it serves the policy file, unless its options say
+    /// otherwise; part of the file.
     #[serde(default)]
-    pub serving: Serving,
+    pub serving: ActionSelection,
     /// The environment to learn in.
     pub environment: Environments,
     /// A policy file with the network to begin with. [`model`](Self::model) must have its sizes.
@@ -157,7 +159,7 @@ pub enum WhenFull {
 pub struct Overrides {
     /// Replaces [`Config::steps`], the steps of the run.
     pub steps: Option<u64>,
-    /// Replaces [`Config::seed`], which determines randomness.
+    /// Replaces [`Config::seed`], the seed of the run.
     pub seed: Option<u64>,
     /// Replaces [`Config::device`], which the learner computes on.
     pub device: Option<DeviceKind>,
@@ -207,7 +209,7 @@ impl Config {
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
             // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
-            serving: Serving::Softmax { temperature: 1.0 },
+            serving: ActionSelection::Softmax { temperature: 1.0 },
             environment: Environments::Recorded(recorded::RecordedConfig {
                 from,
                 ..recorded::RecordedConfig::default()

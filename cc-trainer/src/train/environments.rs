@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use cc_core::interface::Interface;
-use cc_core::policy::Serving;
+use cc_core::policy::ActionSelection;
 use serde::{Deserialize, Serialize};
 
 use super::TrainError;
@@ -141,7 +141,7 @@ impl Source {
         shape: &Shape,
         parameters: &[f32],
         normalizer: Option<&Normalizer>,
-        serving: Serving,
+        serving: ActionSelection,
         mut provenance: BTreeMap<String, String>,
     ) -> Option<Result<Vec<u8>, ExportError>> {
         let (interface, normalizer) = (self.interface()?, normalizer?);

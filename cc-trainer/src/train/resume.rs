@@ -22,8 +22,8 @@ use crate::{
     model::{self, Shape},
     normalise::Normalizer,
     policy_file::{self, ImportedNetwork},
-    seed,
 };
+use cc_sim::seed;
 use cc_testbed::summary::{Host, utc_now};
 
 impl Run {

@@ -1,8 +1,8 @@
 //! Small training runs from end to end.
 
-use cc_core::policy::{OnnxPolicy, PolicyFile, PolicyKind, Serving};
-
 use std::{fs, path::Path};
+
+use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
@@ -365,7 +365,7 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
     let partitions = recordings
         .partition(scratch.path(), 1 << 30, &|_| {})
         .expect("there is space");
-    let serving = Serving::Softmax { temperature: 1.0 };
+    let serving = ActionSelection::Softmax { temperature: 1.0 };
     let mut candidate = OnnxPolicy::from_file(policy, Some(serving), 0).expect("accepted");
     let taken = recorded_flows(&partitions, &mut candidate, usize::MAX).expect("it fits");
     let steps = taken.flows.iter().flat_map(|flow| &flow.steps);

@@ -1,8 +1,9 @@
-//! What the emulated link carries, how punctually, and at what price (needs root).
+//! Capacity, punctuality and cost of the emulated link (needs root).
 //!
-//! A cubic flow over constant rates: its goodput as a share of the ideal (1448 of every 1500 bytes), the 99.9th
-//! percentile of the lateness, and the processor time of emulator, sender and receiver together. Then without a limit,
-//! in turns with a plain veth pair. And the path model alone, without a kernel.
+//! A CUBIC flow crosses links of constant rates. The benchmark reports its goodput as a share of
+//! the ideal (1448 of every 1500 bytes), the 99.9th percentile of the lateness, and the processor
+//! time of emulator, sender and receiver together. It then compares an unlimited link with a plain
+//! veth pair, in turns, and finally measures the path model alone, without a kernel.
 
 use std::{
     hint::black_box,
@@ -18,7 +19,7 @@ use std::{
 use anyhow::{Context, bail};
 use cc_lab::{Report, median};
 use cc_sim::{
-    path::{Direction, Packet},
+    path::{OneWayPath, Packet},
     scenario::{self, MTU, Scenario},
 };
 use cc_testbed::{
@@ -28,13 +29,14 @@ use cc_testbed::{
 };
 use socket2::SockRef;
 
-/// Mbit/s.
+/// Rates of the links, Mbit/s.
 const RATES: [u32; 4] = [12, 100, 500, 1000];
 const ROUNDS: usize = 3;
 const SECONDS: Duration = Duration::from_secs(5);
-/// When slow start is over.
+/// Index of the first second after slow start.
 const SETTLED: usize = 2;
-/// Payload of a full packet: 20 bytes of IP, 20 of TCP and 12 of its timestamps are not.
+/// Share of the payload in a full packet, without 20 bytes of IP, 20 of TCP and 12 of its
+/// timestamps.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
 
 fn main() -> anyhow::Result<()> {
@@ -86,9 +88,9 @@ fn constant(rate: &str) -> anyhow::Result<Scenario> {
     scenarios.pop().context("one was written")
 }
 
-/// A flow over a link.
+/// Measurements of one flow over a link.
 struct Round {
-    /// Goodput without the first seconds.
+    /// Goodput without the first seconds, Mbit/s.
     mbps: f64,
     lateness_us: f64,
     cores: f64,
@@ -114,7 +116,7 @@ impl Round {
         let before = processor_time()?;
         let (agents, never) = (Agents::default(), AtomicBool::new(false));
         let result = evaluate::run(Platform::Kernel, &setup, &agents, &never, |_| {})?;
-        let (Run { validity, .. }, series) = result.context("nobody cancelled it")?;
+        let (Run { validity, .. }, series) = result.context("it was not cancelled")?;
         let settled = (SETTLED as f64 / series.bin_s) as usize;
         let bins = &series.flows[0].throughput_mbps[settled..];
         Ok(Self {
@@ -135,7 +137,7 @@ fn processor_time() -> anyhow::Result<Duration> {
     Ok(Duration::from_secs_f64(times.map(seconds).iter().sum()))
 }
 
-/// A cubic flow over a veth pair with packets of the same size.
+/// Goodput of a CUBIC flow over a veth pair with packets of the same size, Mbit/s.
 fn veth_mbps() -> anyhow::Result<f64> {
     let (near, far) = (Namespace::new()?, Namespace::new()?);
     let far_path = format!("/proc/{}/fd/{}", process::id(), far.as_fd().as_raw_fd());
@@ -147,7 +149,7 @@ fn veth_mbps() -> anyhow::Result<f64> {
     for (end, address) in [(&near, NEAR), (&far, FAR)] {
         end.within(|| {
             ip(&format!("address add {address}/24 dev wire"))?;
-            // As the emulated link has no other packets either.
+            // The emulated link carries no IPv6 packets either.
             ip(&format!(
                 "link set wire up mtu {MTU} gso_max_segs 1 gso_max_size {MTU}"
             ))
@@ -161,7 +163,7 @@ fn veth_mbps() -> anyhow::Result<f64> {
     thread::scope(|scope| {
         scope.spawn(move || {
             let block = vec![0; 1 << 18];
-            // Until the receiver closes.
+            // Ends when the receiver closes the connection.
             while sender.write_all(&block).is_ok() {}
         });
         let mut block = vec![0; 1 << 18];
@@ -189,15 +191,15 @@ fn ip(arguments: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Offering and polling a packet of a backlogged 100 Mbit/s link, without a kernel.
+/// Time to offer and poll one packet of a backlogged 100 Mbit/s link without a kernel, ns.
 fn model_ns_per_packet() -> anyhow::Result<f64> {
     const PACKETS: u64 = 1_000_000;
     let scenario = constant("100")?;
     let rounds = (0..ROUNDS).map(|_| {
-        let mut path = Direction::new(&scenario.forward, &[], 1);
+        let mut path = OneWayPath::new(&scenario.forward, &[], 1);
         let start = Instant::now();
         for packet in 0..PACKETS {
-            // A tenth faster than the link.
+            // Packets arrive a tenth faster than the link sends.
             let now = packet * 108_000;
             path.offer(
                 now,

@@ -1,7 +1,9 @@
-//! What it costs when a sender waits for its decisions: figure 1 of the mvfst-rl paper, with simulated flows.
+//! The cost of a sender that blocks while the policy decides: figure 1 of the mvfst-rl paper (arXiv
+//! 1910.04054), with simulated flows.
 //!
-//! The same policy serves the same link, with decisions that take a fixed time: once the sender waits for them, as
-//! where a policy is called on the way of packets, and once it goes on meanwhile.
+//! The same policy serves the same link in two modes, with decisions that take a fixed time: once
+//! the sender waits for each decision, as if the policy ran in the packet path, and once it
+//! continues in the meantime.
 
 use std::{
     fmt::Write as _,
@@ -13,7 +15,7 @@ use std::{
 
 use cc_core::{
     interface::Interface,
-    policy::{PolicyError, PolicySpec, Serving},
+    policy::{ActionSelection, PolicyError, PolicySpec},
 };
 use cc_ebpf::Startup;
 use serde::Serialize;
@@ -23,137 +25,142 @@ use crate::{
     summary::{Host, table::figure, utc_now},
 };
 use cc_sim::{
-    path::Nanos,
+    path::{Nanos, nanos},
     scenario::Scenario,
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
-/// Between two points of a course.
+/// Interval between two samples of the bytes sent.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// What is measured.
+/// Settings of the experiment: link, policy, delays and number of runs.
 #[derive(Clone, Debug)]
 pub struct Blocking {
-    /// The link and its flows; those without a scheme are served by the policy.
+    /// The link and its flows; the policy serves those without a scheme.
     pub scenario: Scenario,
-    /// What decides.
+    /// Policy that serves the flows without a scheme.
     pub policy: PolicySpec,
-    /// How a policy file is served, if not as it asks for itself.
-    pub serving: Option<Serving>,
-    /// Length of a run.
+    /// How a policy file selects actions; `None` follows the file.
+    pub serving: Option<ActionSelection>,
+    /// Length of each run in simulated time.
     pub length: Duration,
-    /// Of decisions, ms. The first one is what the others are compared with.
+    /// Delays of decisions, ms. The first one is the reference of the ratios.
     pub delays_ms: Vec<f64>,
-    /// Runs of each delay; their seeds count from 1.
+    /// Number of runs with each delay; their seeds count from 1.
     pub runs: u64,
-    /// The command line, for the record.
+    /// Command line of the experiment, which the results state.
     pub command: String,
 }
 
-/// What was found: `blocking.json`.
+/// Results of the experiment, the content of `blocking.json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
-    /// Version of cc-trainer.
+    /// Version of cc-trainer that made the runs.
     pub version: String,
-    /// UTC, as RFC 3339 has it.
+    /// Date in UTC, in the format of RFC 3339.
     pub date: String,
-    /// The command line.
+    /// Command line of the experiment.
     pub command: String,
-    /// On what.
+    /// Host that the runs were made on.
     pub host: Host,
-    /// The scenario's name.
+    /// Name of the scenario that the flows ran on.
     pub scenario: String,
     /// The policy, as on a command line.
     pub policy: String,
     /// Length of a run, s.
     pub seconds: f64,
-    /// Each mode with each delay.
+    /// One row per mode and delay.
     pub rows: Vec<Row>,
 }
 
-/// A mode with a delay.
+/// Results of one mode with one delay.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Whether the sender waits.
-    pub mode: Mode,
-    /// Of each decision, ms.
+    /// Whether the sender waits for decisions.
+    pub mode: SenderMode,
+    /// Delay of each decision, ms.
     pub delay_ms: f64,
-    /// Payload sent by the learned flows, retransmissions included, bytes. `x` is the delay.
+    /// Payload sent by the learned flows, retransmissions included, bytes; `x` is the delay.
     pub sent: Spread,
-    /// Its mean over that of the first delay in the same mode.
+    /// Mean of `sent` relative to that of the first delay in the same mode.
     pub ratio: f64,
-    /// Payload that receivers got, bytes.
+    /// Payload that the receivers got, bytes.
     pub delivered: Spread,
-    /// Decisions that came into force, in a run.
+    /// Mean number of decisions per run that took effect.
     pub decisions: f64,
-    /// Payload sent until then, over the time in s.
-    pub course: Vec<Spread>,
+    /// Payload sent since the start, bytes, over the time in s.
+    #[serde(rename = "course")]
+    pub sent_over_time: Vec<Spread>,
 }
 
-/// Why there is no result.
+/// Errors that prevent or end the experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockingError {
-    /// The policy cannot be served.
+    /// The policy could not be loaded.
     #[error("{policy}: {source}")]
     Policy {
-        /// As on a command line.
+        /// The policy, as on a command line.
         policy: String,
-        /// Why.
+        /// Reason why it could not be loaded.
         source: Box<PolicyError>,
     },
-    /// The scenario has no flow for the policy.
+    /// All flows of the scenario have a scheme of their own.
     #[error("every flow of `{scenario}` has a scheme of its own: the policy has none to serve")]
     NothingToServe {
-        /// Its name.
+        /// Name of the scenario without a flow for the policy.
         scenario: String,
     },
-    /// A flow runs what the simulator has not.
-    #[error("a flow of `{scenario}` runs {scheme}; the simulator has {}", Control::NAMES.join(", "))]
+    /// The simulator does not implement the scheme of a flow.
+    #[error(
+        "a flow of `{scenario}` runs {scheme}; the simulator has {}",
+        Control::NAMES.join(", ")
+    )]
     Scheme {
-        /// The scenario's name.
+        /// Name of the scenario that has this flow.
         scenario: String,
-        /// What the flow runs.
+        /// Scheme that the flow names.
         scheme: String,
     },
-    /// A delay out of its range.
+    /// A delay is outside the allowed range.
     #[error("delays: {0}")]
     Delay(String),
-    /// Nothing to measure.
+    /// A setting is empty or zero, so that there is nothing to measure.
     #[error("{0} is empty or 0; give at least one")]
     Nothing(&'static str),
-    /// It was ended from outside.
+    /// The experiment was cancelled before its end.
     #[error("ended early: there is no result")]
     Stopped,
     /// A result could not be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Which.
+        /// Path of the file that could not be written.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// One run.
+/// Bytes and decisions of a single run.
 #[derive(Clone, Debug, PartialEq)]
-struct Course {
-    /// After every [`SAMPLE`], from 0 on, bytes.
+struct Transfer {
+    /// Bytes sent at every multiple of [`SAMPLE`], from 0 on.
     sent: Vec<u64>,
     delivered: u64,
     decisions: u64,
 }
 
 impl Blocking {
-    /// Runs everything.
+    /// Carries out all runs.
     ///
     /// # Errors
     ///
-    /// Says what cannot be run; [`BlockingError::Stopped`] once `stop` is true.
+    /// Returns an error when a setting, the policy or a flow's scheme cannot be used, and
+    /// [`BlockingError::Stopped`] once `stop` is true.
     pub fn measure(&self, stop: &AtomicBool) -> Result<Results, BlockingError> {
         for (what, count) in [
             ("the list of delays", self.delays_ms.len() as u64),
@@ -164,15 +171,15 @@ impl Blocking {
             }
         }
         let mut rows = Vec::new();
-        for mode in [Mode::Blocking, Mode::Asynchronous] {
+        for mode in [SenderMode::Blocking, SenderMode::Asynchronous] {
             let mut first = None;
             for &ms in &self.delays_ms {
-                let delay = Delay::Fixed { ms };
+                let delay = AgentDelay::Fixed { ms };
                 delay.validate().map_err(BlockingError::Delay)?;
-                let courses: Result<Vec<_>, _> = (1..=self.runs)
+                let transfers: Result<Vec<_>, _> = (1..=self.runs)
                     .map(|seed| self.run(mode, delay, seed, stop))
                     .collect();
-                let row = self.row(mode, ms, &courses?, first);
+                let row = self.row(mode, ms, &transfers?, first);
                 first = first.or(Some(row.sent.mean));
                 rows.push(row);
             }
@@ -191,11 +198,11 @@ impl Blocking {
 
     fn run(
         &self,
-        mode: Mode,
-        delay: Delay,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
         stop: &AtomicBool,
-    ) -> Result<Course, BlockingError> {
+    ) -> Result<Transfer, BlockingError> {
         let mut policy = self
             .policy
             .load(&Interface::default(), self.serving, seed)
@@ -205,7 +212,7 @@ impl Blocking {
             })?;
         let learned = self.learned()?;
         let mut served = self.served(policy.interface(), mode, delay, seed)?;
-        let total = |served: &Served, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
+        let total = |served: &SimulatedAgent, of: fn(&cc_sim::sim::FlowTotals) -> u64| -> u64 {
             let flows = learned.iter();
             flows.map(|&flow| of(&served.simulation().flow(flow))).sum()
         };
@@ -219,7 +226,7 @@ impl Blocking {
             });
             sent.push(total(&served, |flow| flow.bytes_sent));
         }
-        Ok(Course {
+        Ok(Transfer {
             sent,
             delivered: total(&served, |flow| flow.payload_delivered),
             decisions: served.counts().decisions,
@@ -228,12 +235,12 @@ impl Blocking {
 
     fn served(
         &self,
-        environment: &Interface,
-        mode: Mode,
-        delay: Delay,
+        interface: &Interface,
+        mode: SenderMode,
+        delay: AgentDelay,
         seed: u64,
-    ) -> Result<Served, BlockingError> {
-        let settings = Learned::settings(environment, Startup::SlowStart);
+    ) -> Result<SimulatedAgent, BlockingError> {
+        let settings = Learned::settings(interface, Startup::SlowStart);
         let control = |(number, scheme): (u64, Option<&str>)| match scheme {
             None => Ok(Control::Learned(Box::new(Learned::new(settings)))),
             Some(name) => Control::named(name, seed.wrapping_add(number)).ok_or_else(|| {
@@ -250,38 +257,47 @@ impl Blocking {
             .map(|flow| flow.scheme.as_deref());
         let controls: Result<Vec<_>, _> = (0..).zip(schemes).map(control).collect();
         let simulation = Simulation::new(&self.scenario, controls?, seed);
-        Ok(Served::new(
+        Ok(SimulatedAgent::new(
             simulation,
-            environment.clone(),
+            interface.clone(),
             delay,
             mode,
             seed,
         ))
     }
 
-    fn row(&self, mode: Mode, delay_ms: f64, courses: &[Course], first: Option<f64>) -> Row {
-        let spread = |x: f64, of: &dyn Fn(&Course) -> u64| {
-            let values: Vec<f64> = courses.iter().map(|course| of(course) as f64).collect();
+    fn row(
+        &self,
+        mode: SenderMode,
+        delay_ms: f64,
+        transfers: &[Transfer],
+        first: Option<f64>,
+    ) -> Row {
+        let spread = |x: f64, of: &dyn Fn(&Transfer) -> u64| {
+            let values: Vec<f64> = transfers
+                .iter()
+                .map(|transfer| of(transfer) as f64)
+                .collect();
             Spread::of(x, &values)
         };
-        // There is at least one run.
-        let end = |of: &dyn Fn(&Course) -> u64| spread(delay_ms, of).unwrap_or_default();
+        // There is at least one run per row.
+        let end = |of: &dyn Fn(&Transfer) -> u64| spread(delay_ms, of).unwrap_or_default();
         let last = self.samples();
-        let sent = end(&|course| course.sent[last]);
+        let sent = end(&|transfer| transfer.sent[last]);
         Row {
             mode,
             delay_ms,
             sent,
             ratio: sent.mean / first.unwrap_or(sent.mean),
-            delivered: end(&|course| course.delivered),
-            decisions: end(&|course| course.decisions).mean,
-            course: (0..=last)
-                .filter_map(|i| spread(self.time(i) as f64 / 1e9, &|course| course.sent[i]))
+            delivered: end(&|transfer| transfer.delivered),
+            decisions: end(&|transfer| transfer.decisions).mean,
+            sent_over_time: (0..=last)
+                .filter_map(|i| spread(self.time(i) as f64 / 1e9, &|transfer| transfer.sent[i]))
                 .collect(),
         }
     }
 
-    /// The flows that the policy serves.
+    /// Indices of the flows that the policy serves.
     fn learned(&self) -> Result<Vec<usize>, BlockingError> {
         let flows = self.scenario.flows.iter().enumerate();
         let learned: Vec<_> = flows
@@ -296,30 +312,30 @@ impl Blocking {
         }
     }
 
-    /// Points of a course but the first.
+    /// Number of samples after the first one.
     fn samples(&self) -> usize {
         self.length.as_nanos().div_ceil(SAMPLE.as_nanos()) as usize
     }
 
-    /// Of a point; the last one is the end.
+    /// Time of a sample in ns; the last one is the end of the run.
     fn time(&self, sample: usize) -> Nanos {
         let time = SAMPLE.saturating_mul(u32::try_from(sample).unwrap_or(u32::MAX));
-        u64::try_from(time.min(self.length).as_nanos()).unwrap_or(Nanos::MAX)
+        nanos(time.min(self.length))
     }
 }
 
 impl Results {
-    /// Writes `blocking.json` and `blocking.svg` into a directory, and tells their paths.
+    /// Writes `blocking.json` and `blocking.svg` into a directory and returns their paths.
     ///
     /// # Errors
     ///
-    /// When a file cannot be written.
+    /// Returns an error when a file cannot be written.
     pub fn write(&self, dir: &Path) -> Result<[PathBuf; 2], BlockingError> {
         let written = self.chart().write(dir, "blocking", self);
         written.map_err(|(path, source)| BlockingError::Write { path, source })
     }
 
-    /// Bytes sent over time.
+    /// The chart of bytes sent over time.
     pub fn chart(&self) -> Chart {
         let megabytes = |point: &Spread| Spread {
             x: point.x,
@@ -327,7 +343,7 @@ impl Results {
             least: point.least / 1e6,
             greatest: point.greatest / 1e6,
         };
-        let panel = |(mode, title): (Mode, &str)| Panel {
+        let panel = |(mode, title): (SenderMode, &str)| Panel {
             title: title.to_owned(),
             curves: self
                 .rows
@@ -335,7 +351,7 @@ impl Results {
                 .filter(|row| row.mode == mode)
                 .map(|row| Curve {
                     name: format!("{} ms", row.delay_ms),
-                    points: row.course.iter().map(megabytes).collect(),
+                    points: row.sent_over_time.iter().map(megabytes).collect(),
                 })
                 .collect(),
         };
@@ -348,27 +364,28 @@ impl Results {
             y: "sent, MB".to_owned(),
             floor: None,
             panels: [
-                (Mode::Blocking, "the sender waits for decisions"),
-                (Mode::Asynchronous, "it goes on meanwhile"),
+                (SenderMode::Blocking, "the sender waits for decisions"),
+                (SenderMode::Asynchronous, "it goes on meanwhile"),
             ]
             .map(panel)
             .into(),
         }
     }
 
-    /// A row for each, in Markdown.
+    /// Formats one row per mode and delay, in Markdown.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, MB | decisions |\n\
+            "| the sender | a decision takes | sent, MB | of its runs | to the first | delivered, \
+             MB | decisions |\n\
              |---|---|---|---|---|---|---|\n",
         );
         for row in &self.rows {
             let mode = match row.mode {
-                Mode::Asynchronous => "goes on",
-                Mode::Blocking => "waits",
+                SenderMode::Asynchronous => "goes on",
+                SenderMode::Blocking => "waits",
             };
             let mb = |bytes: f64| figure(bytes / 1e6);
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(
                 table,
                 "| {mode} | {} ms | {} | {} to {} | {:.4} | {} | {:.0} |",
@@ -410,8 +427,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_sends_less_and_who_goes_on_sends_as_much() {
-        // Its BDP is 20 segments: there is a queue, but none that lasts for 50 ms.
+    fn a_blocking_sender_sends_less_and_any_other_as_much() {
+        // Its BDP is 20 segments: there is a queue, but none that would last for 50 ms.
         let blocking = blocking("rate_mbps = 12\ndelay_ms = 10", PolicySpec::Fixed(22));
         let results = measure(&blocking).expect("two runs each");
         let row = |mode, delay_ms| {
@@ -420,9 +437,9 @@ mod tests {
                 .expect("was measured")
         };
         let (free, half, most) = (
-            row(Mode::Blocking, 0.0),
-            row(Mode::Blocking, 50.0),
-            row(Mode::Blocking, 90.0),
+            row(SenderMode::Blocking, 0.0),
+            row(SenderMode::Blocking, 50.0),
+            row(SenderMode::Blocking, 90.0),
         );
         assert_eq!(free.ratio, 1.0);
         assert!(
@@ -430,20 +447,23 @@ mod tests {
             "{half:?} {most:?}"
         );
         for delay in [0.0, 50.0, 90.0] {
-            let row = row(Mode::Asynchronous, delay);
+            let row = row(SenderMode::Asynchronous, delay);
             assert!((row.ratio - 1.0).abs() < 0.02, "{row:?}");
         }
-        assert_eq!(row(Mode::Asynchronous, 0.0).sent.mean, free.sent.mean);
+        assert_eq!(row(SenderMode::Asynchronous, 0.0).sent.mean, free.sent.mean);
         // One point at 0 and at every half second, and one at the end.
-        assert_eq!(free.course.len(), 11);
-        assert_eq!((free.course[0].mean, free.course[10].x), (0.0, 4.8));
-        assert_eq!(free.course[10].mean, free.sent.mean);
+        assert_eq!(free.sent_over_time.len(), 11);
+        assert_eq!(
+            (free.sent_over_time[0].mean, free.sent_over_time[10].x),
+            (0.0, 4.8)
+        );
+        assert_eq!(free.sent_over_time[10].mean, free.sent.mean);
         assert!(free.sent.mean >= free.delivered.mean && free.decisions > 30.0);
         assert_eq!(results.table().lines().count(), 2 + 6);
     }
 
     #[test]
-    fn results_are_files() {
+    fn results_are_written_to_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let mut blocking = blocking("rate_mbps = 5\ndelay_ms = 10", PolicySpec::Random);
         blocking.length = Duration::from_secs(1);
@@ -460,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_named() {
+    fn unusable_settings_are_named_in_errors() {
         let link = "rate_mbps = 5\ndelay_ms = 10\n";
         let missing = PolicySpec::Onnx("no/such.onnx".into());
         for (link, policy, delays_ms, runs, message) in [
@@ -500,7 +520,8 @@ mod tests {
                 "every flow of `link` has a scheme of its own",
             ),
             (
-                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \"vegas\"",
+                "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \
+                 \"vegas\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,

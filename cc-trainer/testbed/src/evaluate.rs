@@ -1,12 +1,14 @@
-//! Evaluation: congestion controls over emulated links under the running kernel, or in the simulator, measured.
+//! Evaluation of congestion controls, over emulated links under the running kernel or in the
+//! simulator.
 //!
-//! [`Scheme`]s run on scenarios in the order of a [`Schedule`]; each [`run()`] has a path of its own; agents serve the
-//! schemes that are policies. A run that the host disturbed is repeated, and what stays disturbed is marked. A
-//! [`Store`] keeps everything as soon as it is measured.
+//! Every [`Scheme`] runs on every scenario, in the order of a [`Schedule`]. Each [`run()`] has a
+//! path of its own, and agents serve the schemes that are policies. A run that other load on the
+//! host disturbed is repeated, and marked invalid when it stays disturbed. A [`Store`] writes every
+//! run to disk as soon as it ends.
 
 mod agent;
-mod bystanders;
 mod plan;
+mod processor_time;
 mod run;
 mod schedule;
 mod scheme;
@@ -20,7 +22,7 @@ mod tests;
 pub use agent::{Agent, AgentError, Agents, Delays};
 pub use run::{FlowSetup, Live, RunError, Setup, run};
 pub use schedule::{Job, Jobs, Schedule, cost, interleaved};
-pub use scheme::{Control, Controls, Scheme, SchemeError, parse as parse_schemes};
+pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as parse_schemes};
 pub use store::{Store, StoreError, digest, key};
 pub use traffic::TrafficError;
 
@@ -31,155 +33,155 @@ use std::{
     time::Duration,
 };
 
-use cc_core::policy::{PolicySpec, Serving};
+use cc_core::policy::{ActionSelection, PolicySpec};
 
-use crate::{
-    report,
-    summary::{self, Host, Platform, Run, RunFile, Summary},
-};
+use crate::summary::{self, Host, Platform, Run, RunFile, Summary};
 use cc_sim::scenario::Scenario;
 use plan::Plan;
 use work::{Progress, work};
 
-/// What to evaluate, and how.
+/// The schemes and scenarios to evaluate, and the settings of their runs.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
-    /// Where the schemes run.
+    /// Platform that the schemes run on.
     pub on: Platform,
-    /// The schemes under test.
+    /// Schemes under test, each evaluated on every scenario.
     pub schemes: Vec<Scheme>,
-    /// The scenarios.
+    /// Scenarios to run on; their names must differ.
     pub scenarios: Vec<Scenario>,
-    /// What `rlcc` stands for where a scenario's flow has it.
+    /// Policy of the scheme `rlcc` where a scenario's flow names that scheme.
     pub policy: PolicySpec,
-    /// How policies of files draw actions, if not as the files ask.
-    pub serving: Option<Serving>,
-    /// Length of a run.
+    /// How policies from files select actions; `None` follows each policy file.
+    pub serving: Option<ActionSelection>,
+    /// Length of each run in scenario time.
     pub seconds: Duration,
-    /// Runs of each scheme on each scenario.
+    /// Number of runs of each scheme on each scenario.
     pub runs: u32,
-    /// Fixes loss and jitter: the same in each scheme's `n`th run on a scenario.
+    /// Seed of random loss and jitter, which are the same in the `n`th run of every scheme on a
+    /// scenario.
     pub seed: u64,
-    /// How many runs go at the same time.
+    /// Number of runs at the same time.
     pub jobs: Jobs,
-    /// Where the results go.
+    /// Directory that receives the results.
     pub dir: PathBuf,
-    /// Remove the runs that `dir` holds, instead of keeping them.
+    /// Whether to remove the runs that `dir` holds instead of keeping them.
     pub fresh: bool,
-    /// The agent's program, for the kernel; none is the one beside this program.
+    /// Path of the `cc-agent` program, which is used on the kernel alone; `None` is the one beside
+    /// this program.
     pub agent: Option<PathBuf>,
-    /// Where each agent records, in a directory of its scheme's name; on the kernel.
+    /// Directory in which each agent records, in a subdirectory named after its scheme; on the
+    /// kernel alone.
     pub record: Option<PathBuf>,
-    /// The command line, for the record.
+    /// Command line of this evaluation, which the summary states.
     pub command: String,
 }
 
-/// What happens during an evaluation.
+/// Progress of an evaluation, passed to the callback of [`evaluate()`].
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// All is ready; this many runs are left to do.
+    /// The agents are ready and the runs begin.
     Begun {
-        /// Without those kept from before.
+        /// Number of runs to do, without those kept.
         left: usize,
-        /// Kept from before.
+        /// Number of valid runs found in the directory, which are not repeated.
         kept: usize,
     },
-    /// A run tells how it is going, about every second.
+    /// A run in progress reports its latest second, about once per second.
     Live {
-        /// Which run: its scenario, scheme and number.
+        /// Identity of the run: its scenario, scheme and number. Nothing is measured yet.
         run: &'a Run,
-        /// How it is going.
+        /// Measurements of the latest second.
         live: Live,
     },
-    /// A run has ended.
+    /// A run has ended, valid or not.
     Ended {
-        /// What was measured.
+        /// Measurements of the whole run.
         run: &'a Run,
-        /// Whether it goes again, as it is not valid.
+        /// Whether the run is repeated because it is not valid.
         again: bool,
     },
-    /// Time has passed: about 20 a second.
+    /// Overall progress, reported about 20 times per second.
     Worked {
-        /// Time of runs done, of those that are running as well.
+        /// Scenario time of the completed runs, plus the part of the running ones that has passed.
         done: Duration,
-        /// Time of all runs.
+        /// Scenario time of all runs, repetitions included.
         all: Duration,
     },
 }
 
-/// What came of an evaluation.
+/// Results of an evaluation, complete or cancelled.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The measurements.
+    /// Measurements of all completed runs, as `summary.json` holds them.
     pub summary: Summary,
-    /// Where `summary.json` is.
+    /// Path of the written `summary.json`.
     pub summary_path: PathBuf,
-    /// Where `report.html` is.
-    pub report_path: PathBuf,
-    /// Whether it was ended early.
+    /// All completed runs with their time series, in the order in which they were scheduled;
+    /// [`report::write`](crate::report::write) draws them.
+    pub runs: Vec<RunFile>,
+    /// Whether the evaluation was cancelled before all runs had ended.
     pub cancelled: bool,
 }
 
-/// Why there is no evaluation.
+/// Errors that end an evaluation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvaluateError {
-    /// Two scenarios would have the same files.
+    /// Two scenarios have the same name, and so the same files.
     #[error(
-        "two different scenarios are called `{name}`; evaluate them one after the other, into directories of their own"
+        "two different scenarios are called `{name}`; evaluate them one after the other, into \
+         directories of their own"
     )]
     Homonyms {
-        /// Their name.
+        /// Name that both scenarios have.
         name: String,
     },
-    /// A flow that would never run.
+    /// A flow starts only after the end of the run.
     #[error(
-        "scenario `{scenario}`: flow {flow} starts at {} s, but runs end after {} s; make them longer with --seconds",
+        "scenario `{scenario}`: flow {flow} starts at {} s, but runs end after {} s; make them \
+         longer with --seconds",
         start.as_secs_f64(), seconds.as_secs_f64()
     )]
     TooShort {
-        /// The scenario.
+        /// Name of the flow's scenario.
         scenario: String,
-        /// The flow's number, from 0.
+        /// Number of the flow, from 0.
         flow: usize,
-        /// When it starts.
+        /// Scenario time at which the flow starts.
         start: Duration,
-        /// A run's length.
+        /// Length of a run in scenario time.
         seconds: Duration,
     },
-    /// A flow's scheme is none.
+    /// The scheme of a scenario's flow does not exist.
     #[error("scenario `{scenario}`, flow {flow}: {source}")]
     Flow {
-        /// The scenario.
+        /// Name of the flow's scenario.
         scenario: String,
-        /// The flow's number, from 0.
+        /// Number of the flow, from 0.
         flow: usize,
-        /// What is wrong.
+        /// Reason why the scheme cannot be used.
         source: Box<SchemeError>,
     },
-    /// No agent, or it ended.
+    /// An agent could not be started, or ended early.
     #[error(transparent)]
     Agent(#[from] AgentError),
-    /// The directory cannot be used.
+    /// The directory of the results cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A run could not be done.
+    /// A run could not be carried out.
     #[error("{scheme} on {scenario}: {source}")]
     Run {
-        /// The scenario.
+        /// Name of the run's scenario.
         scenario: String,
-        /// The scheme.
+        /// Name of the run's scheme.
         scheme: String,
-        /// Why.
+        /// Reason why the run failed.
         source: Box<RunError>,
     },
-    /// The report could not be written.
-    #[error(transparent)]
-    Report(#[from] report::ReportError),
 }
 
 impl Outcome {
-    /// Scenarios and schemes without a single valid run.
+    /// Pairs of scenario and scheme that have no valid run at all.
     pub fn without_valid_run(&self) -> Vec<(&str, &str)> {
         summary::aggregate::groups(&self.summary)
             .iter()
@@ -189,13 +191,18 @@ impl Outcome {
     }
 }
 
-/// Evaluates. Runs that the directory holds already are kept, so that an evaluation that was ended goes on. When `cancel`
-/// becomes true, the runs that are going on are given up.
+/// Runs the evaluation and writes its runs, summary and table.
 ///
-/// Agents end with the calling thread, so that should be one that lives as long as the process.
+/// Valid runs that the directory already holds under the same settings are kept, so an interrupted
+/// evaluation continues where it ended. When `cancel` becomes true, the runs in progress are
+/// abandoned. The report is left to the caller: see [`report::write`](crate::report::write).
+///
+/// The agents end with the calling thread, which should therefore live as long as the process.
 ///
 /// # Errors
-/// When something asked for does not exist or cannot be made. What was measured before is on disk.
+///
+/// Returns an error when a scenario or scheme cannot be used, when a run or an agent fails, or when
+/// a file cannot be written. All runs that ended before are on disk by then.
 pub fn evaluate(
     evaluation: &Evaluation,
     cancel: &AtomicBool,
@@ -214,7 +221,7 @@ pub fn evaluate(
             None => left.push(job),
         }
     }
-    // Before there are agents: their congestion controls are not the host's.
+    // Probed before agents register further congestion controls, which are not the host's.
     let host = Host::probe();
     let agents = match left.is_empty() {
         true => Agents::default(),
@@ -254,31 +261,29 @@ pub fn evaluate(
     let summary = summary(&results);
     store.keep_summary(&summary)?;
     store.keep_table(&summary)?;
-    let files: Vec<RunFile> = results.into_values().collect();
-    report::write(&evaluation.dir, &summary, &files)?;
     Ok(Outcome {
         summary,
-        summary_path: store.summary(),
-        report_path: evaluation.dir.join("report.html"),
+        summary_path: store.summary_path(),
+        runs: results.into_values().collect(),
         cancelled: cancel.load(Ordering::Relaxed),
     })
 }
 
 fn start_agents(plan: &Plan<'_>, store: &Store) -> Result<Agents, EvaluateError> {
-    let mut served = plan.served().peekable();
-    if plan.on() == Platform::Sim || served.peek().is_none() {
+    let mut policies = plan.policies().peekable();
+    if plan.on() == Platform::Sim || policies.peek().is_none() {
         return Ok(Agents::default());
     }
     let program = agent::find(plan.agent())?;
     Ok(Agents::start(
         &program,
-        served,
-        &store.logs(),
+        policies,
+        &store.logs_dir(),
         plan.record(),
     )?)
 }
 
-/// By scenario, scheme and number.
+/// The runs in the order of scenario, scheme and number, which is that of the summary.
 fn in_order(results: &BTreeMap<Job, RunFile>) -> Vec<Run> {
     let mut jobs: Vec<_> = results.iter().collect();
     jobs.sort_by_key(|(job, _)| (job.scenario, job.scheme, job.run));

@@ -1,19 +1,22 @@
-//! A scenario's path under the real kernel: two TUN devices, and a thread per direction that carries the packets
-//! from one to the other as [`cc_sim::path`] says.
+//! Emulated links: the path of a scenario between two network namespaces, under the real kernel.
 //!
-//! Everything belongs to the process: the namespaces and devices go with its descriptors, whatever way it ends.
+//! A link consists of two TUN devices and of one thread per direction, which carries packets from
+//! one device to the other as [`cc_sim::path`] determines. Namespaces and devices belong to the
+//! process and disappear with its file descriptors, however it ends.
 
 mod carried;
 mod classify;
 mod lateness;
 mod namespace;
 mod tun;
+mod way;
 mod worker;
 
 pub use carried::{HostEffects, LinkObservation};
 pub use classify::Classifier;
 pub use lateness::{Contention, Disturbance, Lateness, Limits};
 pub use namespace::Namespace;
+pub use way::Way;
 
 use std::{
     io,
@@ -23,27 +26,33 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_sim::{path::Direction, scenario::Scenario};
+use cc_sim::{path::OneWayPath, scenario::Scenario};
 
 use tun::Tun;
-use worker::{Plan, Toward, Worker};
+use worker::{Worker, WorkerConfig};
 
 /// An emulated link between two network namespaces.
 ///
-/// Dropping it takes the devices away.
+/// The *near* end sends the data and the *far* end receives it. Packets from near to far go
+/// [forward](Way::Forward), the others go in [reverse](Way::Reverse). Dropping the link removes its
+/// devices.
 pub struct Link {
     forward: Worker,
     reverse: Worker,
 }
 
 impl Link {
-    /// Makes a TUN device in each namespace, gives them their addresses and starts the two emulating threads. The
-    /// scenario's clock stands still at 0 until [`start`](Self::start); packets sent before wait in the device.
+    /// Creates a TUN device in each namespace, configures its address and starts the two emulating
+    /// threads. The scenario's clock stands at 0 until [`start`](Self::start); packets sent before
+    /// then wait in the devices.
     ///
-    /// Flow `i` of the classifier gets the extra delay of the scenario's flow `i`. Equal seeds give equal losses and
-    /// jitter to equal packets.
+    /// Flow `i` of the classifier gets the extra delay of the scenario's flow `i`. With equal
+    /// seeds, equal sequences of packets meet equal losses and jitter.
     ///
-    /// Needs CAP_NET_ADMIN, `/dev/net/tun` and iproute2.
+    /// # Errors
+    ///
+    /// Returns an error when a device or thread cannot be created: this needs CAP_NET_ADMIN,
+    /// `/dev/net/tun` and iproute2.
     pub fn new(
         scenario: &Scenario,
         near: &Namespace,
@@ -66,15 +75,15 @@ impl Link {
         let rates =
             [&scenario.forward, &scenario.reverse].map(|way| way.service.mean_bits_per_second());
         let fastest = rates.into_iter().flatten().reduce(f64::max);
-        let worker = |model, from: &Arc<Tun>, to: &Arc<Tun>, toward, seed| {
+        let worker = |model, from: &Arc<Tun>, to: &Arc<Tun>, way, seed| {
             let (model, lead) = worker::with_lead(model);
-            Worker::spawn(Plan {
-                path: Direction::new(&model, &extra_delay, seed),
+            Worker::spawn(WorkerConfig {
+                path: OneWayPath::new(&model, &extra_delay, seed),
                 lead,
                 from: Arc::clone(from),
                 to: Arc::clone(to),
                 classifier,
-                toward,
+                way,
                 bits_per_second: fastest,
             })
         };
@@ -83,21 +92,22 @@ impl Link {
                 &scenario.forward,
                 &near_device,
                 &far_device,
-                Toward::Far,
+                Way::Forward,
                 seed,
             )?,
-            // Another stream of the generator than the forward direction's.
+            // The complement selects another random stream than that of the forward direction.
             reverse: worker(
                 &scenario.reverse,
                 &far_device,
                 &near_device,
-                Toward::Near,
+                Way::Reverse,
                 !seed,
             )?,
         })
     }
 
-    /// Starts the scenario's clock; the moment returned is its time 0. Only the first call counts.
+    /// Starts the scenario's clock and returns the instant of its time 0. Only the first call has
+    /// an effect.
     pub fn start(&self) -> Instant {
         let origin = Instant::now();
         self.forward.start(origin);
@@ -105,17 +115,20 @@ impl Link {
         origin
     }
 
-    /// The counters so far, without the bins. The threads answer between two packets; a second apart is fine,
-    /// much more often costs accuracy.
+    /// Returns the counters so far, without the bins. The threads answer between two packets, so
+    /// calls about a second apart are harmless and frequent calls cost accuracy.
     pub fn snapshot(&self) -> LinkObservation {
         LinkObservation::of(self.forward.snapshot(), self.reverse.snapshot())
     }
 
-    /// Stops the threads, takes the devices away and hands over what was observed. Packets on the way are lost.
+    /// Stops the threads, removes the devices and returns the observation. Packets still on the
+    /// path are lost.
     ///
-    /// Fails when a device broke during the run (somebody took it away).
+    /// # Errors
+    ///
+    /// Returns an error when a device failed during the run, for instance because it was removed.
     pub fn finish(self) -> Result<LinkObservation, LinkError> {
-        // Both stop before either is waited for, so that they observed the same time.
+        // Both are stopped before either is joined, so that they observe the same period.
         self.forward.stop();
         self.reverse.stop();
         Ok(LinkObservation::of(
@@ -125,18 +138,18 @@ impl Link {
     }
 }
 
-/// The two ends' addresses.
+/// IPv4 addresses of the two ends of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// Of the end that sends the data.
+    /// Address of the end that sends the data.
     pub near: Ipv4Addr,
-    /// Of the end that receives it.
+    /// Address of the end that receives the data.
     pub far: Ipv4Addr,
 }
 
 impl Addresses {
-    /// The `n`th pair: a /30 each in 100.64.0.0/10, which is for links like this one (RFC 6598) and so collides with
-    /// neither private networks nor the Internet.
+    /// The `n`th pair of addresses. Each pair is a /30 of 100.64.0.0/10, the shared address space
+    /// (RFC 6598), which collides with neither private networks nor the Internet.
     pub fn nth(n: u16) -> Self {
         let network = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + 4 * u32::from(n);
         Self {
@@ -146,57 +159,58 @@ impl Addresses {
     }
 }
 
-/// Why there is no link.
+/// Errors of an emulated link and its namespaces.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// A network namespace could not be made or entered.
+    /// A network namespace could not be created or entered.
     #[error("cannot {action} a network namespace: {error}{}", remedy(error))]
     Namespace {
-        /// What was tried.
+        /// Operation that failed, in words.
         action: &'static str,
-        /// What the kernel said.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// The TUN driver is not there.
+    /// The host has no TUN driver.
     #[error(
-        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs `--device /dev/net/tun`)"
+        "no TUN driver: /dev/net/tun: {0} (load it with `modprobe tun`; a container needs \
+         `--device /dev/net/tun`)"
     )]
     Driver(io::Error),
-    /// A TUN device could not be made.
+    /// A TUN device could not be created.
     #[error("cannot make a TUN device: {error}{}", remedy(error))]
     Device {
-        /// What the kernel said.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// `ip` could not be run.
+    /// The program `ip` could not be started.
     #[error("cannot run `ip`: {0} (install iproute2)")]
     Program(io::Error),
-    /// `ip` failed.
+    /// The program `ip` reported an error.
     #[error("`ip` refused `{commands}`: {message}")]
     Configuration {
-        /// What it was given.
+        /// Commands that `ip` was given.
         commands: String,
-        /// What it said.
+        /// Message that `ip` printed to its standard error.
         message: String,
     },
-    /// A setting of a namespace could not be made.
+    /// A sysctl of a namespace could not be set.
     #[error("cannot set {} in a new network namespace: {error}", path.display())]
     Setting {
-        /// Its file.
+        /// File of the sysctl below /proc/sys.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the system call.
         error: io::Error,
     },
-    /// A thread could not be started.
+    /// An emulating thread could not be started.
     #[error("cannot start a thread of the emulated link: {0}")]
     Thread(io::Error),
-    /// A device broke during the run.
+    /// A device failed during the run.
     #[error("the emulated link broke: {0} (was its TUN device taken down?)")]
     Broken(io::Error),
 }
 
-/// What helps against a refusal.
+/// The remedy for a refused system call, as the end of a message.
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {

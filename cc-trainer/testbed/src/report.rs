@@ -1,13 +1,13 @@
-//! An evaluation as one page of HTML that needs nothing else: pictures, their numbers, and what is needed to
-//! judge them.
+//! The report of an evaluation: one self-contained HTML page with plots, their numbers and the
+//! facts needed to judge them.
 
 mod axis;
 pub mod chart;
-mod course;
 mod overview;
 mod palette;
 mod scatter;
 mod svg;
+mod time_series;
 
 use std::{
     fmt::Write as _,
@@ -22,36 +22,40 @@ use crate::summary::{
     table::{self, figure, setting},
 };
 
-use course::Courses;
 use overview::Overview;
 use palette::Palette;
 use scatter::{Cloud, Point, Scatter};
 use svg::escape;
+use time_series::TimeSeries;
 
 const STYLE: &str = include_str!("report/style.css");
-/// How runs on the kernel are done.
-const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the same host, in real time. \
-    Packets leave it by a virtual clock, so a late wake-up moves single packets and never changes the rate. A run in \
-    which packets were too late, or lost outside of the link, is repeated; one that stays so is shown as invalid.";
-/// How simulated runs are done.
-const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a simulated link, in virtual \
-    time. Policies decide with a delay that is drawn from what the agent showed on the real kernel.";
+/// Explanation of runs on the kernel, part of the page.
+const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the \
+    same host, in real time. Packets leave it by a virtual clock, so a late wake-up moves single \
+    packets and never changes the rate. A run in which packets were too late, or lost outside of \
+    the link, is repeated; one that stays so is shown as invalid.";
+/// Explanation of simulated runs, part of the page.
+const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a \
+    simulated link, in virtual time. Policies decide with a delay that is drawn from what the \
+    agent showed on the real kernel.";
 
-/// Why a report could not be written.
+/// The report could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot write the report {path}: {source}; is the folder there, writable, and the disk not full?"
+    "cannot write the report {path}: {source}; is the folder there, writable, and the disk not \
+     full?"
 )]
 pub struct ReportError {
     path: PathBuf,
     source: io::Error,
 }
 
-/// Writes `report.html` into a folder, at once or not at all, and tells its path.
+/// Writes `report.html` into a directory and returns its path. The file is written under a
+/// temporary name and renamed, so that it is always complete.
 ///
 /// # Errors
 ///
-/// When the file cannot be written.
+/// Returns an error when the file cannot be written.
 pub fn write(dir: &Path, summary: &Summary, runs: &[RunFile]) -> Result<PathBuf, ReportError> {
     let path = dir.join("report.html");
     let scratch = dir.join(".report.html.new");
@@ -63,7 +67,8 @@ pub fn write(dir: &Path, summary: &Summary, runs: &[RunFile]) -> Result<PathBuf,
     }
 }
 
-/// The report. `runs` give the courses; a run of the summary whose course is not among them is shown without.
+/// Renders the report. `runs` provide the time series; a run of the summary without one is shown
+/// without its plots.
 pub fn html(summary: &Summary, runs: &[RunFile]) -> String {
     let groups = groups(summary);
     let settings = &summary.settings;
@@ -90,7 +95,7 @@ struct Page<'a> {
     sections: Vec<Section<'a>>,
 }
 
-/// A scenario.
+/// One scenario of the page.
 struct Section<'a> {
     facts: ScenarioFacts,
     groups: Vec<Group<'a>>,
@@ -132,9 +137,10 @@ impl Page<'_> {
     fn html(&self) -> String {
         let title = self.title();
         let mut html = format!(
-            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
-             <title>{title}</title><style>\n{STYLE}</style></head>\n<body>\n{}<header><h1>{title}</h1>\n",
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta \
+             name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
+             <title>{title}</title><style>\n{STYLE}</style></head>\n\
+             <body>\n{}<header><h1>{title}</h1>\n",
             palette::definitions()
         );
         html += &self.introduction();
@@ -179,7 +185,8 @@ impl Page<'_> {
             .collect();
         let invalid = runs.iter().filter(|run| !run.is_valid()).count();
         let mut html = format!(
-            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, {}.</p>\n<p>{}</p>\n",
+            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, \
+             {}.</p>\n<p>{}</p>\n",
             runs.len(),
             settings.runs,
             setting(settings.seconds),
@@ -193,14 +200,15 @@ impl Page<'_> {
         if invalid > 0 {
             let _ = writeln!(
                 html,
-                "<p class=\"warn\">Invalid runs, in no mean: {invalid} of {} (<a href=\"#invalid\">reasons</a>).</p>",
+                "<p class=\"warn\">Invalid runs, in no mean: {invalid} of {} (<a \
+                 href=\"#invalid\">reasons</a>).</p>",
                 runs.len()
             );
         }
         html
     }
 
-    /// Every scenario's picture, small.
+    /// Small plots of all scenarios.
     fn thumbnails(&self) -> String {
         let thumbnail = |(i, section): (usize, &Section<'_>)| {
             let picture = section
@@ -214,12 +222,13 @@ impl Page<'_> {
         };
         let thumbnails: String = self.sections.iter().enumerate().map(thumbnail).collect();
         format!(
-            "<h3>Each scenario</h3>\n<p class=\"note\">Throughput in Mbit/s over 95th-percentile one-way delay in ms. \
-             Dashed: the link's rate and propagation delay.</p>\n<div class=\"thumbnails\">\n{thumbnails}</div>\n"
+            "<h3>Each scenario</h3>\n<p class=\"note\">Throughput in Mbit/s over 95th-percentile \
+             one-way delay in ms. Dashed: the link's rate and propagation delay.</p>\n<div \
+             class=\"thumbnails\">\n{thumbnails}</div>\n"
         )
     }
 
-    /// The means of all scenarios in one table, which also leads to them.
+    /// One table with the means on all scenarios, whose rows link to the scenarios' sections.
     fn results(&self) -> String {
         let mut schemes: Vec<&str> = Vec::new();
         for group in &self.groups {
@@ -228,8 +237,9 @@ impl Page<'_> {
             }
         }
         let mut html = String::from(
-            "<details><summary>These pictures in numbers</summary>\n<p class=\"note\">Mean throughput in Mbit/s, and mean \
-             95th-percentile one-way delay.</p>\n<div class=\"scroll\"><table><thead><tr><th>scenario</th>",
+            "<details><summary>These pictures in numbers</summary>\n<p class=\"note\">Mean \
+             throughput in Mbit/s, and mean 95th-percentile one-way delay.</p>\n<div \
+             class=\"scroll\"><table><thead><tr><th>scenario</th>",
         );
         for scheme in &schemes {
             let _ = write!(html, "<th>{}</th>", self.palette.key(scheme));
@@ -265,14 +275,16 @@ impl Page<'_> {
             return String::new();
         }
         let mut html = String::from(
-            "<section id=\"invalid\"><h2>Invalid runs</h2>\n<p>The host disturbed these runs so much that their figures \
-             say nothing of the schemes. They are in no mean and no scatter.</p>\n<div class=\"scroll\"><table><thead><tr>\
-             <th>scenario</th><th>scheme</th><th>run</th><th>attempts</th><th>reasons</th></tr></thead><tbody>\n",
+            "<section id=\"invalid\"><h2>Invalid runs</h2>\n<p>The host disturbed these runs so \
+             much that their figures say nothing of the schemes. They are in no mean and no \
+             scatter.</p>\n<div class=\"scroll\"><table><thead><tr><th>scenario</th>\
+             <th>scheme</th><th>run</th><th>attempts</th><th>reasons</th></tr></thead><tbody>\n",
         );
         for run in invalid {
             let _ = writeln!(
                 html,
-                "<tr><th>{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
+                "<tr><th>{}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td \
+                 class=\"text\">{}</td></tr>",
                 escape(&run.scenario),
                 self.palette.key(&run.scheme),
                 run.run,
@@ -329,16 +341,22 @@ impl Page<'_> {
             "<section id=\"method\"><h2>Host and method</h2>\n<dl>\n{facts}</dl>\n\
              <ul>\n\
              <li>{}</li>\n\
-             <li>Throughput counts payload that crossed the link, retransmissions included; the link's rate and utilisation \
-             count IP packets. With 1500-byte packets payload is 96.5 % of that.</li>\n\
-             <li>One-way delay is that of each data packet from its arrival at the link until it is delivered, propagation \
-             included. Percentiles are nearest ranks over the packets of a run.</li>\n\
-             <li>Figures are means over valid runs, intervals are 95 % percentile bootstraps of the mean over runs. Of three runs \
-             such an interval spans all three: it shows how far runs differ, and is no more exact than that. Of one run there is none.</li>\n\
-             <li>Loss counts packets that the link dropped for whatever reason, a full queue or chance.</li>\n\
-             <li>Convergence: from the start of the last flow until every flow's throughput, averaged over {} s, stays within \
-             {} % of the equal share for {} s. Jain's index is 1 when all flows get the same and 1/n when one of n gets all.</li>\n\
-             <li>An emulated link has no other users than its scenario's flows, and a queue of one kind; results of real networks vary more.</li>\n\
+             <li>Throughput counts payload that crossed the link, retransmissions included; the \
+             link's rate and utilisation count IP packets. With 1500-byte packets payload is 96.5 \
+             % of that.</li>\n\
+             <li>One-way delay is that of each data packet from its arrival at the link until it \
+             is delivered, propagation included. Percentiles are nearest ranks over the packets \
+             of a run.</li>\n\
+             <li>Figures are means over valid runs, intervals are 95 % percentile bootstraps of \
+             the mean over runs. Of three runs such an interval spans all three: it shows how far \
+             runs differ, and is no more exact than that. Of one run there is none.</li>\n\
+             <li>Loss counts packets that the link dropped for whatever reason, a full queue or \
+             chance.</li>\n\
+             <li>Convergence: from the start of the last flow until every flow's throughput, \
+             averaged over {} s, stays within {} % of the equal share for {} s. Jain's index is 1 \
+             when all flows get the same and 1/n when one of n gets all.</li>\n\
+             <li>An emulated link has no other users than its scenario's flows, and a queue of \
+             one kind; results of real networks vary more.</li>\n\
              </ul>\n</section>\n",
             match settings.on {
                 Platform::Kernel => ON_KERNEL,
@@ -358,7 +376,7 @@ impl Section<'_> {
         let _ = writeln!(
             html,
             "<div class=\"pair{}\">{}<div class=\"scroll\">{}</div></div>\n{}",
-            // Room for the columns of sharing.
+            // Leaves room for the columns of fairness measures.
             if self.groups.iter().any(Group::is_shared) {
                 " wide"
             } else {
@@ -374,26 +392,27 @@ impl Section<'_> {
                 .iter()
                 .copied()
                 .filter(|file| file.run.scheme == group.scheme);
-            course::typical(files)
+            time_series::typical(files)
         });
         let typical: Vec<&RunFile> = typical.collect();
         if !typical.is_empty() {
             let owd_ms = (self.facts.owd_ms > 0.0).then_some(self.facts.owd_ms);
-            let courses = Courses::new(typical, owd_ms);
+            let time_series = TimeSeries::new(typical, owd_ms);
             let _ = writeln!(
                 html,
-                "<details><summary>Rate, delay and window over time</summary>\n<p class=\"note\">Of each scheme the run with the \
-                 median throughput. Shaded: what the link offers. Dashed: propagation delay. Delay and window on logarithmic \
-                 axes, the same for all schemes.</p>\n{}<details><summary>These curves in numbers</summary><div class=\"scroll\">{}</div>\
-                 </details></details>",
-                courses.draw(palette),
-                courses.table(palette)
+                "<details><summary>Rate, delay and window over time</summary>\n<p \
+                 class=\"note\">Of each scheme the run with the median throughput. Shaded: what \
+                 the link offers. Dashed: propagation delay. Delay and window on logarithmic \
+                 axes, the same for all schemes.</p>\n{}<details><summary>These curves in \
+                 numbers</summary><div class=\"scroll\">{}</div></details></details>",
+                time_series.draw(palette),
+                time_series.table(palette)
             );
         }
         html
     }
 
-    /// The scenario in a line.
+    /// Describes the scenario in one line.
     fn about(&self) -> String {
         let facts = &self.facts;
         let rate = self
@@ -406,7 +425,7 @@ impl Section<'_> {
         parts.collect::<Vec<_>>().join(" · ")
     }
 
-    /// What the link offered, on average over the runs that are here; else what the scenario says.
+    /// Capacity of the link: the mean over the time series, or else the mean rate of the scenario.
     fn capacity_mbps(&self) -> Option<f64> {
         let offered = self
             .files
@@ -425,7 +444,7 @@ impl Section<'_> {
         }
     }
 
-    /// None when there is no valid run.
+    /// The scatter plot of the scenario; `None` without a valid run.
     fn scatter(&self) -> Option<Scatter<'_>> {
         let clouds: Vec<Cloud<'_>> = self.groups.iter().filter_map(cloud).collect();
         let limit = |rate: f64| (rate, format!("link {} Mbit/s", setting(rate)));
@@ -476,14 +495,15 @@ impl Section<'_> {
         html + "</tbody></table>\n"
     }
 
-    /// The numbers behind the small markers.
+    /// The table of all runs, which are the small markers of the plot.
     fn every_run(&self, palette: &Palette) -> String {
         let runs = || self.groups.iter().flat_map(|group| &group.runs);
         let has_flows = runs().any(|run| run.flows.len() > 1);
         let has_decisions = runs().any(|run| run.decision_delay.is_some());
         let mut html = String::from(
-            "<details><summary>Every run</summary><div class=\"scroll\"><table><thead><tr><th>scheme</th><th>run</th><th>throughput, Mbit/s</th>\
-             <th>p95 delay, ms</th><th>mean delay, ms</th><th>mean RTT, ms</th><th>loss, %</th><th>retransmissions</th>",
+            "<details><summary>Every run</summary><div class=\"scroll\"><table><thead><tr>\
+             <th>scheme</th><th>run</th><th>throughput, Mbit/s</th><th>p95 delay, ms</th><th>mean \
+             delay, ms</th><th>mean RTT, ms</th><th>loss, %</th><th>retransmissions</th>",
         );
         if has_decisions {
             html.push_str("<th>decision delay p50, µs</th><th>p99, µs</th>");
@@ -517,7 +537,7 @@ impl Section<'_> {
     }
 }
 
-/// A scheme in the scatter; none when none of its valid runs delivered anything.
+/// The points of a scheme in the scatter plot; `None` when no valid run delivered anything.
 fn cloud<'a>(group: &Group<'a>) -> Option<Cloud<'a>> {
     let (throughput, delay) = (group.estimate(&THROUGHPUT)?, group.estimate(&P95_DELAY)?);
     let sample = |run: &Run| {
@@ -541,7 +561,7 @@ fn cloud<'a>(group: &Group<'a>) -> Option<Cloud<'a>> {
     })
 }
 
-/// What a run and a flow have in common.
+/// The figures that runs and flows share.
 struct Figures {
     throughput_mbps: f64,
     delays_ms: [Option<f64>; 3],
@@ -576,7 +596,7 @@ impl From<&FlowRun> for Figures {
     }
 }
 
-/// Their cells.
+/// Formats the figures as table cells.
 fn figures(figures: &Figures, has_decisions: bool) -> String {
     let maybe = |value: Option<f64>| value.map_or("–".to_owned(), figure);
     let mut cells = vec![figure(figures.throughput_mbps)];

@@ -1,7 +1,8 @@
-//! What an evaluation measured: the records of its files, and what is made of them.
+//! Measurements of an evaluation: the records of its files, and their statistics.
 //!
-//! Every number in a file is finite: what may be undefined (the delay of packets of which none arrived) is an
-//! `Option` and `null` in JSON, and a record with another number that is not finite is refused when it is written.
+//! Every number in a file is finite. Measures that may be undefined, such as the delay of packets
+//! of which none arrived, are an `Option` and `null` in JSON. Writing a record with another number
+//! that is not finite fails.
 
 pub mod aggregate;
 pub mod compare;
@@ -19,261 +20,262 @@ use serde::{Deserialize, Serialize, Serializer, ser::Error};
 
 use cc_sim::scenario::Scenario;
 
-/// `summary.json`: an evaluation.
+/// All measurements of an evaluation, the content of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The runs, in the order in which they are shown: by scenario, scheme and number.
+    /// Runs in the order in which they are shown: by scenario, scheme and number.
     pub runs: Vec<Run>,
-    /// Where they ran.
+    /// Host that the runs were made on.
     pub host: Host,
-    /// What was asked for.
+    /// Settings under which the runs were made.
     pub settings: Settings,
 }
 
-/// What a reader needs to know of a host to judge figures from it.
+/// Facts about a host that matter when its figures are judged.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// The kernel's release.
+    /// Release of the running kernel.
     pub kernel: String,
-    /// The processor's model.
+    /// Model name of the processor.
     pub cpu: String,
-    /// Processors that may be used.
+    /// Number of processors that this process may use.
     pub cores: u32,
-    /// Memory, bytes.
+    /// Size of the memory in bytes.
     pub memory_bytes: u64,
-    /// `net.ipv4.tcp_available_congestion_control`.
+    /// Congestion controls that the kernel lists in `net.ipv4.tcp_available_congestion_control`.
     pub congestion_controls: Vec<String>,
-    /// Version of cc-trainer.
+    /// Version of cc-trainer that made the runs.
     pub version: String,
 }
 
-/// Where schemes run.
+/// Platform that schemes run on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Platform {
-    /// Over emulated links under the running kernel's TCP, in real time.
+    /// Emulated links under the running kernel's TCP, in real time.
     #[default]
     Kernel,
-    /// In the simulator.
+    /// The simulator, in virtual time.
     Sim,
 }
 
-/// What was asked for.
+/// Settings of an evaluation, as its summary states them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Where the schemes ran; the kernel where a file does not say.
+    /// Platform of the runs; the kernel where a file does not state it.
     #[serde(default)]
     pub on: Platform,
-    /// The command line.
+    /// Command line that started the evaluation.
     pub command: String,
-    /// When the evaluation began: UTC, as RFC 3339 has it.
+    /// Start of the evaluation in UTC, in the format of RFC 3339.
     pub date: String,
     /// Length of a run, s.
     #[serde(serialize_with = "finite")]
     pub seconds: f64,
-    /// Runs of each scheme on each scenario.
+    /// Number of runs of each scheme on each scenario.
     pub runs: u32,
-    /// What fixes loss, jitter and random policies.
+    /// Seed of random loss, jitter and random policies.
     pub seed: u64,
-    /// The schemes, in the order in which they were given.
+    /// Names of the schemes, in the order in which they were given.
     pub schemes: Vec<String>,
-    /// The scenarios, in the order in which they were given.
+    /// Scenarios, in the order in which they were given.
     pub scenarios: Vec<ScenarioFacts>,
-    /// The policies of the schemes that have one.
+    /// Policies of those schemes that are policies.
     pub policies: Vec<PolicyFacts>,
 }
 
-/// What a reader needs to know of a scenario to read its figures.
+/// Facts about a scenario that a reader of its figures needs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ScenarioFacts {
-    /// Its name.
+    /// Name, unique in an evaluation.
     pub name: String,
-    /// What it stands for; may be empty.
+    /// Description of the scenario in one line; may be empty.
     pub description: String,
-    /// Mean rate of the data's direction, Mbit/s of IP packets; none when it is unlimited.
+    /// Mean rate of the forward direction, Mbit/s of IP packets; `None` when it is unlimited.
     pub rate_mbps: Option<f64>,
-    /// Propagation of the data's direction at the start, ms.
+    /// One-way propagation delay of the forward direction at the start, ms.
     #[serde(serialize_with = "finite")]
     pub owd_ms: f64,
-    /// Round-trip propagation at the start, ms.
+    /// Round-trip propagation delay at the start, ms.
     #[serde(serialize_with = "finite")]
     pub rtt_ms: f64,
-    /// Flows.
+    /// Number of flows on the path.
     pub flows: u32,
 }
 
-/// Which policy a scheme served.
+/// The policy that a scheme served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyFacts {
-    /// The scheme.
+    /// Name of the scheme that is this policy.
     pub scheme: String,
-    /// Where the policy came from: a file, or `default` for the one that the agent embeds.
+    /// Source of the policy: a file, or `default` for the one embedded in the agent.
     pub source: String,
-    /// SHA-256 of the file, in hexadecimal; empty for a policy that is no file.
+    /// SHA-256 of the policy file in hexadecimal; empty for a policy without a file.
     pub sha256: String,
 }
 
-/// One scheme on one scenario, once.
+/// Measurements of one scheme on one scenario in one run.
 ///
-/// Throughput counts the payload that receivers got, each byte once; packets
-/// and their delays are those that carry payload in the forward direction, and one-way delay (`owd`) includes propagation.
+/// Throughput counts the payload that receivers got, each byte once. Packets and their delays are
+/// those with payload in the forward direction. One-way delay (`owd`) includes propagation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The scenario's name.
+    /// Name of the scenario that the run was made on.
     pub scenario: String,
-    /// The scheme under test.
+    /// Name of the scheme under test.
     pub scheme: String,
-    /// Which of the runs of this scheme on this scenario, from 0.
+    /// Number of the run among those of this scheme on this scenario, from 0.
     pub run: u32,
-    /// Length of the measured time, s.
+    /// Time in which at least one flow was active, s.
     #[serde(serialize_with = "finite")]
     pub seconds: f64,
-    /// Of all flows together, Mbit/s over the measured time.
+    /// Throughput of all flows together over the measured time, Mbit/s.
     #[serde(serialize_with = "finite")]
     pub throughput_mbps: f64,
-    /// Delivered bits of IP, as a share of what the link offered while at least one flow was active; none
-    /// when the link offers without limit.
+    /// Delivered bits of IP as a fraction of the link's capacity while at least one flow was
+    /// active; `None` when the link is unlimited.
     pub utilization: Option<f64>,
-    /// 95th percentile of the one-way delay of a packet, ms; none when no packet was delivered.
+    /// 95th percentile of the packets' one-way delay, ms; `None` when no packet was delivered.
     pub p95_owd_ms: Option<f64>,
-    /// Mean one-way delay of a packet, ms.
+    /// Mean of the packets' one-way delay, ms; `None` when no packet was delivered.
     pub mean_owd_ms: Option<f64>,
-    /// Mean round-trip time that the sender measured, ms.
+    /// Mean of the sender's smoothed round-trip time, ms; `None` without a sample.
     pub mean_rtt_ms: Option<f64>,
-    /// Share of the arriving packets that the link dropped, whatever the cause; 0 when none arrived.
+    /// Fraction of the arriving packets that the link dropped for any reason; 0 when none arrived.
     #[serde(serialize_with = "finite")]
     pub loss_rate: f64,
-    /// Segments that senders sent again.
+    /// Number of segments that senders retransmitted.
     pub retransmissions: u64,
-    /// Of the flows that an agent serves.
+    /// Decision delays of the flows that an agent serves; `None` without such a flow.
     pub decision_delay: Option<DecisionDelay>,
-    /// Jain's index of the flows' throughputs, where several flows run.
+    /// Jain's fairness index of the flows' throughputs; `None` for a single flow.
     pub jain: Option<f64>,
-    /// When the flows had settled at equal shares, s after the last one's start
-    /// ([`statistics::convergence`]); none when they never did, or when there is one flow.
+    /// Time from the last flow's start until all flows had settled at equal shares, s
+    /// ([`statistics::convergence`]); `None` when they never settled or there is one flow.
     pub convergence_s: Option<f64>,
     /// Whether the figures can be trusted.
     pub validity: Validity,
-    /// Each flow, in the scenario's order.
+    /// Measurements of each flow, in the scenario's order.
     pub flows: Vec<FlowRun>,
 }
 
-/// One flow of a run. The terms are those of [`Run`].
+/// Measurements of one flow of a run, defined as those of [`Run`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlowRun {
-    /// The flow's scheme.
+    /// Name of the flow's scheme.
     pub scheme: String,
-    /// When it started, s since the scenario's start.
+    /// Start of the flow, s since the scenario's start.
     #[serde(serialize_with = "finite")]
     pub start_s: f64,
-    /// When it stopped, s since the scenario's start.
+    /// Stop of the flow, s since the scenario's start.
     #[serde(serialize_with = "finite")]
     pub stop_s: f64,
-    /// Mbit/s between its start and its stop.
+    /// Throughput between the flow's start and stop, Mbit/s.
     #[serde(serialize_with = "finite")]
     pub throughput_mbps: f64,
-    /// 95th percentile, ms.
+    /// 95th percentile of the one-way delay, ms.
     pub p95_owd_ms: Option<f64>,
-    /// Mean, ms.
+    /// Mean of the one-way delay, ms.
     pub mean_owd_ms: Option<f64>,
-    /// Mean, ms.
+    /// Mean of the smoothed round-trip time, ms.
     pub mean_rtt_ms: Option<f64>,
-    /// Share of the arriving packets.
+    /// Fraction of the arriving packets that the link dropped.
     #[serde(serialize_with = "finite")]
     pub loss_rate: f64,
-    /// Segments.
+    /// Number of segments that the sender retransmitted.
     pub retransmissions: u64,
-    /// When an agent serves it.
+    /// Decision delays, if an agent served the flow.
     pub decision_delay: Option<DecisionDelay>,
 }
 
-/// How long decisions took, from the end of the observation window until the decision was published, µs. Of a run with several
-/// such flows, each figure is the largest of the flows'.
+/// Delays of decisions, µs: from the end of an observation window until its decision was published.
+/// For a run with several served flows, each figure is the largest of the flows' figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct DecisionDelay {
-    /// How many there were.
+    /// Number of decisions that were published.
     pub decisions: u64,
-    /// Median.
+    /// Median of the delays, µs.
     #[serde(serialize_with = "finite")]
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the delays, µs.
     #[serde(serialize_with = "finite")]
     pub p99_us: f64,
-    /// Longest.
+    /// Longest of the delays, µs.
     #[serde(serialize_with = "finite")]
     pub max_us: f64,
 }
 
-/// Whether a run's figures can be trusted, and what says so.
+/// Whether the figures of a run can be trusted, with the evidence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Validity {
-    /// Why they cannot; empty when they can.
+    /// Reasons why the run is invalid; empty for a valid run.
     pub reasons: Vec<String>,
-    /// How often the run was tried, this time included.
+    /// Number of times that the run was tried, including this one.
     pub attempts: u32,
-    /// How late packets left the emulator, 99.9th percentile of the worse direction, ms.
+    /// 99.9th percentile of the lateness of packets that leave the emulator, for the worse
+    /// direction, ms.
     #[serde(serialize_with = "finite")]
     pub lateness_p999_ms: f64,
-    /// The latest, ms.
+    /// Largest lateness of any packet, ms.
     #[serde(serialize_with = "finite")]
     pub lateness_max_ms: f64,
-    /// Packets that were lost before the emulator saw them.
+    /// Packets that the TUN devices dropped before the emulator read them.
     pub ring_drops: u64,
-    /// Packets that the kernel did not take back from the emulator.
+    /// Packets that the kernel refused when the emulator wrote them.
     pub refused: u64,
-    /// How long a thread was ready to run and had no processor, ms: the worst of emulator, senders and receivers;
-    /// none where the kernel does not tell.
+    /// Longest total time that one thread of the emulator, the senders or the receivers was
+    /// runnable but waited for a processor, ms; `None` where the kernel does not account for it.
     pub run_delay_ms: Option<f64>,
 }
 
-/// `runs/SCENARIO.SCHEME.N.json`: a run with its course.
+/// A run with its time series, the content of `runs/SCENARIO.SCHEME.N.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunFile {
-    /// Names the settings that shaped the run: a run under other settings has another key.
+    /// Key that names the settings of the run; runs under other settings have other keys.
     pub key: String,
-    /// The figures.
+    /// Measurements of the run, as in the summary.
     pub run: Run,
-    /// The course.
+    /// Time series of the run.
     pub series: Series,
 }
 
-/// The course of a run. The i-th value of every list is of `[i, i + 1) * bin_s` of scenario time.
+/// Time series of a run. Element `i` of every list covers `[i, i + 1) * bin_s` of scenario time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// Length of a bin, s.
     #[serde(serialize_with = "finite")]
     pub bin_s: f64,
-    /// What the link offered, Mbit/s of IP packets; none while that is unlimited.
+    /// Capacity of the link, Mbit/s of IP packets; `None` while it is unlimited.
     pub capacity_mbps: Vec<Option<f64>>,
-    /// Mean one-way delay of the packets delivered, ms; none where there were none.
+    /// Mean one-way delay of the delivered packets, ms; `None` in a bin without any.
     pub delay_ms: Vec<Option<f64>>,
-    /// The longest queue, bytes of IP.
+    /// Longest queue in each bin, bytes of IP.
     pub queue_bytes: Vec<u64>,
-    /// Packets that the link dropped.
+    /// Number of packets that the link dropped in each bin.
     pub dropped: Vec<u64>,
-    /// Each flow, in the scenario's order.
+    /// Time series of each flow, in the scenario's order.
     pub flows: Vec<FlowSeries>,
 }
 
-/// The course of a flow.
+/// Time series of one flow, with the bins of its [`Series`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FlowSeries {
-    /// Delivered, Mbit/s of IP packets.
+    /// Delivered rate, Mbit/s of IP packets.
     #[serde(serialize_with = "all_finite")]
     pub throughput_mbps: Vec<f64>,
-    /// Congestion window, segments; none where the flow was not seen.
+    /// Congestion window, segments; `None` in a bin without a sample.
     pub cwnd: Vec<Option<f64>>,
-    /// Smoothed round-trip time, ms; none where the flow was not seen.
+    /// Smoothed round-trip time, ms; `None` in a bin without a sample.
     pub rtt_ms: Vec<Option<f64>>,
 }
 
 impl Run {
-    /// Whether the figures can be trusted.
+    /// Whether the run is valid, so that its figures can be trusted.
     pub fn is_valid(&self) -> bool {
         self.validity.reasons.is_empty()
     }
 
-    /// The file that holds this run and its course: `SCENARIO.SCHEME.N.json`.
+    /// Name of the file that holds this run and its time series: `SCENARIO.SCHEME.N.json`.
     pub fn file_name(&self) -> String {
         format!("{}.{}.{}.json", self.scenario, self.scheme, self.run)
     }
@@ -297,7 +299,8 @@ impl From<&Scenario> for ScenarioFacts {
     }
 }
 
-/// JSON has no other numbers; serde_json would write `null`, which could not be read again.
+/// Serializes a finite number. JSON has no others: serde_json would write `null`, which could not
+/// be read back.
 fn finite<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if !value.is_finite() {
         return Err(S::Error::custom(format!("{value} is not a finite number")));
@@ -346,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_finite_becomes_null_or_is_refused() {
+    fn numbers_that_are_not_finite_become_null_or_are_refused() {
         let undefined = Run {
             mean_rtt_ms: Some(f64::NAN),
             ..Run::default()

@@ -28,13 +28,13 @@ pub struct Target {
     ///
     /// Panics when the code under test is wrong.
     pub run: fn(&[u8]),
-    /// Returns well-formed inputs.
+    /// Returns well-formed inputs, at least one.
     pub seeds: fn() -> Vec<Vec<u8>>,
     /// The longest input, in bytes, that fuzzing tries.
     pub longest: usize,
 }
 
-/// All targets.
+/// All targets, in the order in which they are fuzzed.
 pub const TARGETS: [Target; 6] = [
     Target {
         name: "record",
@@ -112,7 +112,7 @@ fn scenario(bytes: &[u8]) {
     }
 }
 
-/// Reads a mahimahi trace.
+/// Reads a trace in mahimahi's format.
 fn trace(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else {
         return;

@@ -54,7 +54,7 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
     let requests = [
         Request::Status,
         Request::Command(Command::Reload { file: file() }),
-        Request::Command(Command::Try {
+        Request::Command(Command::StartCanary {
             file: file(),
             percent: 2.5,
         }),

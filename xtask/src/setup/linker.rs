@@ -11,7 +11,7 @@ use crate::{
     workspace,
 };
 
-/// The release to install.
+/// The release of bpf-linker to install.
 const VERSION: &str = "0.13.0";
 /// The LLVM versions that this release can be built with.
 const LLVM: RangeInclusive<u32> = 21..=23;

@@ -36,6 +36,9 @@ pub(crate) fn command(args: &Args) -> Result<()> {
     let (program, arguments) = args.program.split_first().context("no test program")?;
     let create = || {
         let mut command = Command::new(program);
+        // Each example of the documentation then runs in a process of its own. rustdoc itself sets
+        // this for the program with all examples, unless a runner starts it.
+        command.env("RUSTDOC_DOCTEST_BIN_PATH", program);
         command.args(arguments);
         command
     };
@@ -89,14 +92,14 @@ impl fmt::Display for Progress {
     }
 }
 
-/// What one line of a test program's output reports.
+/// The meaning of one line of a test program's output.
 #[derive(Debug, PartialEq)]
 enum Event {
     /// The test with this name ended.
     Ended(String),
     /// The test with this name has been running for long; it has not ended.
     Slow(String),
-    /// Any other line.
+    /// A line that reports on no single test.
     Other,
 }
 

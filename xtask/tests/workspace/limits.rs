@@ -4,20 +4,23 @@
 pub(crate) const COLUMNS: usize = 100;
 
 /// Rust lines that may be longer than [`COLUMNS`].
-pub(crate) const LONG_RUST_LINES: usize = 1131;
+pub(crate) const LONG_RUST_LINES: usize = 636;
 
 /// Markdown lines that may be longer than [`COLUMNS`]; tables, code blocks and lines with a URL are
 /// not counted.
-pub(crate) const LONG_MARKDOWN_LINES: usize = 497;
+pub(crate) const LONG_MARKDOWN_LINES: usize = 0;
+
+/// The directory of the files that commands of the project wrote, which are not checked.
+pub(crate) const GENERATED: &str = "docs/results";
 
 /// A paragraph of documentation is short when it has at most this many words.
 pub(crate) const SHORT_DOC_WORDS: usize = 4;
 
 /// Short paragraphs of documentation in the whole workspace.
-pub(crate) const SHORT_DOCS: usize = 1600;
+pub(crate) const SHORT_DOCS: usize = 870;
 
 /// Circles between sibling modules, over all crates.
-pub(crate) const CIRCLES: usize = 20;
+pub(crate) const CIRCLES: usize = 8;
 
 /// The crates that compute and do nothing else: no sockets, no threads of an async runtime, no
 /// system calls.

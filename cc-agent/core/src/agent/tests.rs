@@ -1,9 +1,12 @@
-//! The core, fed by hand.
+//! The agent's core, fed with records made by the tests.
+
+use std::sync::Arc;
 
 use bytemuck::Zeroable;
-use cc_ebpf::{ClosedRecord, FEATURES, Header, OpenedRecord};
+use cc_ebpf::{ClosedRecord, FEATURES, Feature, Header, Mode, OpenedRecord};
 
 use super::*;
+use crate::rows::FileHeader;
 
 const MS: u64 = 1_000_000;
 
@@ -198,10 +201,15 @@ fn silent_flow(index: u32, start_ns: u64) -> Flow {
 fn a_silent_flows_window_is_closed_once() {
     let mut agent = agent();
     feed(&mut agent, &opened(0, 1, 50 * MS));
-    assert_eq!(agent.next_silence(154 * MS), None);
-    let silent = agent.next_silence(155 * MS).expect("its window is over");
-    assert_eq!(silent.slot, 0);
-    agent.on_silence(155 * MS, &silent_flow(1, 50 * MS));
+    let read = |slot| {
+        assert_eq!(slot, 0);
+        Some(silent_flow(1, 50 * MS))
+    };
+    assert_eq!(agent.close_silent(154 * MS, read), []);
+    let closed = agent.close_silent(155 * MS, read);
+    assert_eq!(closed.len(), 1);
+    assert_eq!((closed[0].index, closed[0].header.time_ns), (1, 155 * MS));
+    assert_eq!(agent.close_silent(400 * MS, read), []);
     let batch = agent.take_batch(1);
     assert_eq!((batch.len(), batch.queries[0].cwnd), (1, 10));
     answer(&mut agent, batch, DOUBLE, 156 * MS);
@@ -220,8 +228,19 @@ fn a_silence_without_an_ack_is_no_window() {
     feed(&mut agent, &opened(0, 1, 50 * MS));
     let mut flow = silent_flow(1, 50 * MS);
     flow.window.acks = 0;
-    agent.on_silence(155 * MS, &flow);
-    agent.on_silence(140 * MS, &silent_flow(1, 50 * MS));
+    assert_eq!(agent.close_silent(155 * MS, |_| Some(flow)), []);
+    assert!(!agent.has_waiting());
+}
+
+#[test]
+fn a_slot_with_another_flow_has_no_window_to_close() {
+    let mut agent = agent();
+    feed(&mut agent, &opened(0, 1, 50 * MS));
+    let mut next = silent_flow(1, 50 * MS);
+    next.generation = 2;
+    assert_eq!(agent.close_silent(155 * MS, |_| Some(next)), []);
+    feed(&mut agent, &opened(1, 1, 200 * MS));
+    assert_eq!(agent.close_silent(400 * MS, |_| None), []);
     assert!(!agent.has_waiting());
 }
 
@@ -309,10 +328,11 @@ mod arbitrary {
                     }
                     Step::Close(s, g) => feed(&mut agent, &closed(s, g)),
                     Step::Silence(s, i) => {
-                        agent.next_silence(now_ns);
-                        let mut flow = silent_flow(i, 0);
-                        flow.opened.header.slot = s;
-                        agent.on_silence(now_ns, &flow);
+                        agent.close_silent(now_ns, |slot| {
+                            let mut flow = silent_flow(i, 0);
+                            flow.opened.header.slot = slot.max(s);
+                            Some(flow)
+                        });
                     }
                     Step::Ask(most) => {
                         let batch = agent.take_batch(most);
@@ -349,7 +369,7 @@ mod recording {
     use super::*;
     use crate::rows::{AddressForm, Replay, Row};
 
-    fn policy(name: &str, interface: Interface) -> Served {
+    fn policy(name: &str, interface: Interface) -> ServedPolicy {
         let header = FileHeader {
             interface: interface.clone(),
             policy: name.into(),
@@ -361,7 +381,7 @@ mod recording {
             utc_offset_ns: 0,
             addresses: AddressForm::Absent,
         };
-        Served {
+        ServedPolicy {
             interface,
             header: Some(Arc::new(header)),
         }
@@ -369,7 +389,7 @@ mod recording {
 
     fn recording() -> Agent {
         let mut agent = agent();
-        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.start_recording(Episodes::new("boot", 0), Addresses::Absent);
         agent.replace(policy("random", Interface::default()));
         agent
     }
@@ -559,14 +579,14 @@ mod recording {
     }
 }
 
-mod trials {
-    //! Policies that come and go while flows run.
+mod policy_changes {
+    //! Policies that are replaced, tried, promoted and withdrawn while flows run.
 
     use super::*;
     use crate::rows::AddressForm;
 
     /// A policy with this action space, for this name's files.
-    fn policy(name: &str, actions: &str) -> Served {
+    fn policy(name: &str, actions: &str) -> ServedPolicy {
         let interface = Interface {
             actions: actions.parse().expect("an action space"),
             ..Interface::default()
@@ -582,7 +602,7 @@ mod trials {
             utc_offset_ns: 0,
             addresses: AddressForm::Absent,
         };
-        Served {
+        ServedPolicy {
             interface,
             header: Some(Arc::new(header)),
         }
@@ -592,7 +612,7 @@ mod trials {
 
     fn recording(actions: &str) -> Agent {
         let mut agent = Agent::new(Interface::default(), 64);
-        agent.record(Episodes::new("boot", 0), Addresses::Absent);
+        agent.start_recording(Episodes::new("boot", 0), Addresses::Absent);
         agent.replace(policy("current", actions));
         agent
     }
@@ -722,74 +742,79 @@ mod trials {
         assert_eq!(rows(&mut agent), expected);
     }
 
-    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows each side had.
+    /// Feeds a window with this delay to every flow and answers all batches. Returns how many flows each arm had.
     fn round(
         agent: &mut Agent,
         index: u32,
         flows: u32,
-        delay_us: impl Fn(Side) -> u32,
+        delay_us: impl Fn(Arm) -> u32,
     ) -> [usize; 2] {
         for slot in 0..flows {
             let mut window = window_record(slot, 1, index, 10);
-            let side = agent.flows[slot as usize].as_ref().map(|entry| entry.side);
+            let id = FlowId::from(&window.header);
+            let arm = agent.flows.get_mut(id).map(|flow| flow.arm);
             window.acks = 0;
             let mut features = [0; FEATURES];
-            features[Feature::Delay as usize] = delay_us(side.unwrap_or_default()) + slot * 10;
+            features[Feature::Delay as usize] = delay_us(arm.unwrap_or_default()) + slot * 10;
             features[Feature::Acked as usize] = 1_000;
             window.add(&features);
             feed(agent, &Record::Window(window));
         }
-        let mut sides = [0; 2];
+        let mut arms = [0; 2];
         while agent.has_waiting() {
             let batch = agent.take_batch(7);
-            sides[batch.side() as usize] += batch.len();
+            arms[batch.arm() as usize] += batch.len();
             answer(agent, batch, Choice::Cwnd(20), 0);
         }
-        sides
+        arms
     }
 
-    fn on_trial() -> (Agent, [usize; 2]) {
+    fn with_canary() -> (Agent, [usize; 2]) {
         let mut agent = recording(PAPERS);
         open(&mut agent, 0..8);
         let rails = GuardRails {
             flows: 8,
             ..GuardRails::default()
         };
-        agent.begin_trial(policy("candidate", "0,*4"), Share::new(50.0, 1), rails);
+        agent.start_canary(
+            policy("candidate", "0,*4"),
+            CanaryShare::new(50.0, 1),
+            rails,
+        );
         open(&mut agent, 8..64);
-        let sides = round(&mut agent, 1, 64, |_| 1_000);
-        assert!(sides[0] > 24 && sides[1] > 15, "{sides:?}");
-        (agent, sides)
+        let arms = round(&mut agent, 1, 64, |_| 1_000);
+        assert!(arms[0] > 24 && arms[1] > 15, "{arms:?}");
+        (agent, arms)
     }
 
     #[test]
     fn a_candidate_has_its_share_of_the_new_flows_and_both_are_reported() {
-        let (mut agent, sides) = on_trial();
+        let (mut agent, arms) = with_canary();
         for index in 2..=25 {
             round(&mut agent, index, 64, |_| 1_000);
         }
-        let trial = agent.trial().expect("it is on");
-        assert_eq!(trial.percent, 50.0);
-        // Those that came before the trial do not count.
-        assert_eq!(trial.current.flows as usize, sides[0] - 8);
-        assert_eq!(trial.candidate.flows as usize, sides[1]);
-        assert_eq!(trial.candidate.decisions as usize, 25 * sides[1]);
+        let canary = agent.canary().expect("it is on");
+        assert_eq!(canary.percent, 50.0);
+        // Those that opened before the canary do not count.
+        assert_eq!(canary.incumbent.flows as usize, arms[0] - 8);
+        assert_eq!(canary.candidate.flows as usize, arms[1]);
+        assert_eq!(canary.candidate.decisions as usize, 25 * arms[1]);
         assert_eq!(agent.breach(), None);
         let count = |rows: &[(String, u32, bool)], name: &str| {
             rows.iter().filter(|(policy, ..)| policy == name).count()
         };
         agent.stop_recording();
         let rows = rows(&mut agent);
-        assert_eq!(count(&rows, "candidate"), 25 * sides[1]);
-        assert_eq!(count(&rows, "current"), 25 * sides[0]);
+        assert_eq!(count(&rows, "candidate"), 25 * arms[1]);
+        assert_eq!(count(&rows, "current"), 25 * arms[0]);
     }
 
     #[test]
     fn flows_that_closed_count_and_the_worse_candidate_is_found() {
-        let (mut agent, _) = on_trial();
-        let worse = |side| match side {
-            Side::Current => 1_000,
-            Side::Candidate => 40_000,
+        let (mut agent, _) = with_canary();
+        let worse = |arm| match arm {
+            Arm::Incumbent => 1_000,
+            Arm::Candidate => 40_000,
         };
         for index in 2..=21 {
             round(&mut agent, index, 64, worse);
@@ -800,14 +825,14 @@ mod trials {
         let breach = agent.breach().expect("it is worse").to_string();
         assert!(breach.starts_with("queueing delay 3"), "{breach}");
         assert!(agent.withdraw());
-        assert!(agent.trial().is_none() && agent.breach().is_none());
+        assert!(agent.canary().is_none() && agent.breach().is_none());
         assert!(!agent.withdraw() && !agent.promote());
     }
 
     #[test]
-    fn after_a_trial_all_flows_are_the_winners() {
+    fn after_a_canary_all_flows_are_the_winners() {
         for promoted in [false, true] {
-            let (mut agent, sides) = on_trial();
+            let (mut agent, arms) = with_canary();
             let before = agent.counts().flows;
             assert!(if promoted {
                 agent.promote()
@@ -818,8 +843,8 @@ mod trials {
             agent.stop_recording();
             let rows = rows(&mut agent);
             let (winner, loser, losers) = match promoted {
-                false => ("current", "candidate", sides[1]),
-                true => ("candidate", "current", sides[0]),
+                false => ("current", "candidate", arms[1]),
+                true => ("candidate", "current", arms[0]),
             };
             let of = |name: &str, index| {
                 let found = rows

@@ -33,11 +33,11 @@ use std::collections::BTreeMap;
 use cc_ebpf::{FEATURES, Feature};
 
 use super::export::{Dense, GraphBuilder};
-use super::{Choice, Policy, Query};
 use super::{
-    Serving,
+    ActionSelection,
     meta::{PolicyKind, PolicyMeta},
 };
+use super::{Choice, Policy, Query};
 use crate::action::ActionSpace;
 use crate::interface::Interface;
 
@@ -317,7 +317,7 @@ pub(super) fn export() -> Vec<u8> {
         kind: PolicyKind::Heuristic,
         hidden: vec![signals.len(), strengths.len()],
         state: 1,
-        serving: Serving::Greedy,
+        serving: ActionSelection::Greedy,
         provenance: BTreeMap::from([(
             "origin".to_owned(),
             "weights set by hand; see cc-agent/src/policy/heuristic.rs".to_owned(),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::Serving;
+use super::ActionSelection;
 use crate::interface::{Interface, InterfaceError};
 
 /// The largest recurrent state and hidden layer that a policy may have.
@@ -29,7 +29,7 @@ pub struct PolicyMeta {
     pub state: usize,
     /// How its actions are chosen, unless who runs it asks for something else; greedy where a file does not say.
     #[serde(default)]
-    pub serving: Serving,
+    pub serving: ActionSelection,
     /// Anything that tells how it came to be: trainer version, steps, seed, scenarios.
     pub provenance: BTreeMap<String, String>,
 }

@@ -13,7 +13,7 @@ use tract_onnx::tract_core::internal::bail;
 use tract_onnx::tract_core::model::typed::TypedSimpleState;
 
 use super::file::{FileError, PolicyFile, ports};
-use super::{Choice, Policy, Query, Serving, State, Summary};
+use super::{ActionSelection, Choice, Policy, Query, State, Summary};
 use crate::interface::Interface;
 
 /// A policy from an ONNX file.
@@ -24,7 +24,7 @@ use crate::interface::Interface;
 pub struct OnnxPolicy {
     engine: Engine,
     summary: Summary,
-    serving: Serving,
+    serving: ActionSelection,
     rng: StdRng,
     /// Whether a failure of the engine has been logged: it would be the same at every window.
     failure_logged: bool,
@@ -36,7 +36,11 @@ impl OnnxPolicy {
     /// # Errors
     ///
     /// As [`Self::from_bytes`], and where the file cannot be read.
-    pub fn from_file(path: &Path, serving: Option<Serving>, seed: u64) -> Result<Self, FileError> {
+    pub fn from_file(
+        path: &Path,
+        serving: Option<ActionSelection>,
+        seed: u64,
+    ) -> Result<Self, FileError> {
         Self::new(PolicyFile::read(path)?, serving, seed)
     }
 
@@ -48,7 +52,7 @@ impl OnnxPolicy {
     /// other outputs than the file declares.
     pub fn from_bytes(
         bytes: &[u8],
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         seed: u64,
     ) -> Result<Self, FileError> {
         Self::new(PolicyFile::parse(bytes)?, serving, seed)
@@ -59,7 +63,11 @@ impl OnnxPolicy {
         &self.summary
     }
 
-    fn new(file: PolicyFile, serving: Option<Serving>, seed: u64) -> Result<Self, FileError> {
+    fn new(
+        file: PolicyFile,
+        serving: Option<ActionSelection>,
+        seed: u64,
+    ) -> Result<Self, FileError> {
         let engine =
             guarded(|| Engine::new(&file)).map_err(|reason| FileError::Engine { reason })?;
         let mut policy = Self {
@@ -629,9 +637,13 @@ mod tests {
         let (meta, net) = small_net();
         let bytes = net.export(&meta, "");
         let decide = |seed| {
-            OnnxPolicy::from_bytes(&bytes, Some(Serving::Softmax { temperature: 1.0 }), seed)
-                .expect("a valid policy")
-                .decide(&mut random_queries(100, 112, 4))
+            OnnxPolicy::from_bytes(
+                &bytes,
+                Some(ActionSelection::Softmax { temperature: 1.0 }),
+                seed,
+            )
+            .expect("a valid policy")
+            .decide(&mut random_queries(100, 112, 4))
         };
         assert_eq!(decide(1), decide(1));
         assert_ne!(decide(1), decide(2));
@@ -648,7 +660,7 @@ mod tests {
     #[test]
     fn a_file_is_served_as_it_asks_unless_told_otherwise() {
         let (mut meta, net) = small_net();
-        meta.serving = Serving::Softmax { temperature: 0.5 };
+        meta.serving = ActionSelection::Softmax { temperature: 0.5 };
         let bytes = net.export(&meta, "");
         let decide = |serving| {
             OnnxPolicy::from_bytes(&bytes, serving, 1)
@@ -656,7 +668,7 @@ mod tests {
                 .decide(&mut random_queries(100, 112, 4))
         };
         assert_eq!(decide(None), decide(Some(meta.serving)));
-        assert_ne!(decide(None), decide(Some(Serving::Greedy)));
+        assert_ne!(decide(None), decide(Some(ActionSelection::Greedy)));
     }
 
     #[test]

@@ -1,26 +1,27 @@
-//! A flow's rows on their way out: each is held back until it is known what was decided on its window, and whether it
-//! is the flow's last.
+//! A flow's rows on their way out: each is held back until the decision on its window is known, and
+//! whether it is the flow's last.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use cc_ebpf::{Identity, WindowRecord};
 
 use super::{Addresses, Decided, Episodes, FileHeader, Recorded, Row};
-use crate::reward::Terms;
+use crate::reward::Reward;
 
-/// Rows of one flow that are held back, at most: a policy that hangs must not fill the memory.
+/// Upper bound on the rows of one flow that are held back, so that a policy that hangs does not fill
+/// the memory.
 const HELD: usize = 64;
 
-/// What rows are made with, and those that may go.
+/// Makes the rows of all flows, and keeps those that are complete until they are taken.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct RowBuffer {
     episodes: Episodes,
     addresses: Addresses,
     ready: Vec<Recorded>,
     dropped: u64,
 }
 
-impl Book {
+impl RowBuffer {
     pub(crate) fn new(episodes: Episodes, addresses: Addresses) -> Self {
         Self {
             episodes,
@@ -30,20 +31,20 @@ impl Book {
         }
     }
 
-    /// The rows that may go, in the order in which they became ready.
+    /// Takes the complete rows, in the order in which they became complete.
     pub(crate) fn take(&mut self) -> Vec<Recorded> {
         std::mem::take(&mut self.ready)
     }
 
-    /// Rows that were dropped as their flow's policy had not answered for too long.
+    /// Rows dropped because the policy did not answer their flow for too long.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 }
 
-/// One episode of a flow.
+/// The rows of one episode of a flow.
 #[derive(Debug)]
-pub(crate) struct Episode {
+pub(crate) struct EpisodeRows {
     name: u64,
     sequence: u32,
     initial_cwnd_bytes: u64,
@@ -56,46 +57,49 @@ pub(crate) struct Episode {
 #[derive(Debug)]
 struct Held {
     recorded: Recorded,
-    /// Nothing more will be decided on its window.
+    /// The decision on its window, or that there is none, is final.
     settled: bool,
 }
 
-impl Episode {
-    /// Begins with a history of `initial_cwnd_bytes`.
-    pub(crate) fn begin(book: &mut Book, identity: &Identity, initial_cwnd_bytes: u64) -> Self {
+impl EpisodeRows {
+    /// Begins an episode, whose history of decisions starts from `initial_cwnd_bytes`.
+    pub(crate) fn begin(
+        buffer: &mut RowBuffer,
+        identity: &Identity,
+        initial_cwnd_bytes: u64,
+    ) -> Self {
         let (local, remote) = identity.endpoints();
         Self {
-            name: book.episodes.next_name(),
+            name: buffer.episodes.next_name(),
             sequence: 0,
             initial_cwnd_bytes,
-            local: book.addresses.write(local),
-            remote: book.addresses.write(remote),
+            local: buffer.addresses.write(local),
+            remote: buffer.addresses.write(remote),
             cgroup: identity.cgroup_id,
             held: VecDeque::new(),
         }
     }
 
-    /// A window has ended, on which something may still be decided.
+    /// Adds the row of a window that has ended; the decision on it may still come.
     pub(crate) fn on_window(
         &mut self,
-        book: &mut Book,
+        buffer: &mut RowBuffer,
         header: &Arc<FileHeader>,
         window: &WindowRecord,
+        reward: Reward,
     ) {
         if self.held.len() >= HELD && self.held.back().is_some_and(|newest| newest.settled) {
             self.held.pop_back();
-            book.dropped += 1;
+            buffer.dropped += 1;
         }
-        let settings = &header.interface.reward;
-        let terms = Terms::of(window, settings);
         let row = Box::new(Row {
             flow: self.name,
             sequence: self.sequence,
             window: *window,
             initial_cwnd_bytes: self.initial_cwnd_bytes,
             decision: None,
-            terms,
-            reward: terms.reward(settings) as f32,
+            terms: reward.terms,
+            reward: reward.value as f32,
             end: false,
             local: self.local.clone(),
             remote: self.remote.clone(),
@@ -109,13 +113,14 @@ impl Episode {
             },
             settled: false,
         });
-        self.release(book);
+        self.release(buffer);
     }
 
-    /// What was decided on the window of this number under this header; nothing, when nothing will be.
+    /// Completes the row of window number `window` with the decision on it, made by the policy of
+    /// `header`; `None` when there will be no decision.
     pub(crate) fn settle(
         &mut self,
-        book: &mut Book,
+        buffer: &mut RowBuffer,
         header: Option<&Arc<FileHeader>>,
         window: u32,
         decision: Option<Decided>,
@@ -128,24 +133,26 @@ impl Episode {
             held.recorded.row.decision = decision;
             held.settled = true;
         }
-        self.release(book);
+        self.release(buffer);
     }
 
-    /// The episode is over: because the flow `closed`, or because nobody goes on recording it.
-    pub(crate) fn finish(mut self, book: &mut Book, closed: bool) {
+    /// Ends the episode, because the flow `closed` or because the recording of it stops.
+    pub(crate) fn finish(mut self, buffer: &mut RowBuffer, closed: bool) {
         if let Some(last) = self.held.back_mut() {
             last.recorded.row.end = closed;
         }
-        book.ready
+        buffer
+            .ready
             .extend(self.held.into_iter().map(|held| held.recorded));
     }
 
-    /// All but the newest, which may be the last, and those before which one still waits.
-    fn release(&mut self, book: &mut Book) {
+    /// Lets complete rows go in their order, up to the first that is not; the newest stays, as it may
+    /// be the last.
+    fn release(&mut self, buffer: &mut RowBuffer) {
         while self.held.len() > 1
             && let Some(held) = self.held.pop_front_if(|held| held.settled)
         {
-            book.ready.push(held.recorded);
+            buffer.ready.push(held.recorded);
         }
     }
 }

@@ -1,49 +1,50 @@
-//! What goes over the agent's Unix socket: a line of JSON either way.
+//! The messages over the agent's Unix socket: one line of JSON in each direction.
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// Where sockets are, unless told otherwise.
+/// The default directory of sockets.
 const DIRECTORY: &str = "/run/cc-agent";
 
-/// Where the agent that serves the congestion control `name` has its socket.
+/// The default socket of the agent that serves the congestion control `name`.
 pub fn default_socket(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(name).with_added_extension("sock")
 }
 
-/// What a running agent is told to do.
+/// A command to a running agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Command {
     /// Serve this policy file instead of the current policy.
     Reload {
-        /// The file, as the agent finds it.
+        /// Path of the file on the agent's host.
         file: PathBuf,
     },
-    /// Give a share of the new flows to this policy file.
-    Try {
-        /// The file, as the agent finds it.
+    /// Start a canary with this policy file as its candidate.
+    #[serde(rename = "try")]
+    StartCanary {
+        /// Path of the file on the agent's host.
         file: PathBuf,
-        /// Percent of the new flows.
+        /// The candidate's share of the new flows, percent.
         percent: f64,
     },
-    /// Make the candidate the current policy.
+    /// End the canary: the candidate becomes the incumbent.
     Promote,
-    /// Take the candidate's flows back.
+    /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
 }
 
-/// What became of a command: what was done, or why it was not.
+/// The result of a command: what was done, or why nothing was.
 pub type Outcome = Result<String, String>;
 
-/// The line of JSON that a client sends; one that sends none wants the status.
+/// The line of JSON that a client sends; a client that sends none gets the status.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// A snapshot is wanted.
+    /// Asks for a [`Snapshot`](super::Snapshot).
     Status,
-    /// Something is to be done.
+    /// Asks the agent to carry out a command.
     Command(Command),
 }
 
@@ -51,9 +52,9 @@ pub enum Request {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reply {
-    /// It was done, and what was done.
+    /// The command was carried out; says what was done.
     Done(String),
-    /// It was not done, and why.
+    /// The command was refused; says why.
     Refused(String),
 }
 

@@ -1,10 +1,9 @@
-//! Made-up snapshots for tests.
+//! Snapshots for tests, with made-up values.
 
 use std::net::SocketAddr;
 
-use super::{Percentiles, Snapshot};
-use crate::agent::{Counts, FlowView};
-use cc_ebpf::Counter;
+use super::{AgentCounts, FlowView, Percentiles, Snapshot};
+use cc_ebpf::{Counter, Mode};
 
 /// An agent that has just begun, without flows.
 pub fn idle() -> Snapshot {
@@ -17,7 +16,7 @@ pub fn idle() -> Snapshot {
         slots: 16_384,
         live_flows: 0,
         adopted_flows: 0,
-        agent: Counts::default(),
+        agent: AgentCounts::default(),
         datapath: Counter::ALL
             .iter()
             .map(|counter| (counter.name().to_owned(), 0))
@@ -26,7 +25,7 @@ pub fn idle() -> Snapshot {
         inference: Percentiles::default(),
         mean_batch: 0.0,
         cpu_s: 0.0,
-        trial: None,
+        canary: None,
         news: None,
         recording: None,
         flows: Vec::new(),
@@ -38,11 +37,11 @@ pub fn busy(flows: u32) -> Snapshot {
     Snapshot {
         uptime_s: 10.0,
         live_flows: flows as usize,
-        agent: Counts {
+        agent: AgentCounts {
             flows: u64::from(flows),
             windows: 100 * u64::from(flows),
             decisions: 90 * u64::from(flows),
-            ..Counts::default()
+            ..AgentCounts::default()
         },
         decision_delay: Percentiles {
             count: 90 * u64::from(flows),
@@ -57,7 +56,8 @@ pub fn busy(flows: u32) -> Snapshot {
     }
 }
 
-/// A flow in `slot` with `slot + 1` Mbit/s, a window of `10 + slot` and `slot / 10` ms of queue.
+/// A flow in `slot` with `slot + 1` Mbit/s, a cwnd of `10 + slot` segments and `slot / 10` ms of
+/// queueing delay.
 pub fn flow(slot: u32) -> FlowView {
     let address = |last: u32, port: u16| SocketAddr::from(([10, 0, 0, last as u8], port));
     FlowView {
@@ -67,7 +67,7 @@ pub fn flow(slot: u32) -> FlowView {
         remote: address(2, 40_000 + slot as u16),
         cgroup_id: 0,
         window: 100,
-        mode: "decided".into(),
+        mode: Mode::Decided,
         cwnd: 10 + slot,
         rate_mbps: f64::from(slot + 1),
         srtt_ms: 20.0,

@@ -1,9 +1,8 @@
-//! How a snapshot reads as text: `cc-agent status`.
+//! A snapshot as text, for `cc-agent status`.
 
 use std::fmt;
 
-use super::{Percentiles, Snapshot, Trial};
-use crate::status::RecordingStatus;
+use super::{CanaryStatus, Percentiles, RecordingStatus, Snapshot};
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -39,8 +38,8 @@ impl fmt::Display for Snapshot {
         if self.inference.count > 0 {
             write!(f, "; {} flows in a batch", digits(self.mean_batch))?;
         }
-        if let Some(trial) = &self.trial {
-            write!(f, "\n{trial}")?;
+        if let Some(canary) = &self.canary {
+            write!(f, "\n{canary}")?;
         }
         if let Some(news) = &self.news {
             write!(f, "\nnews        {news}")?;
@@ -74,7 +73,7 @@ impl fmt::Display for Snapshot {
     }
 }
 
-impl fmt::Display for Trial {
+impl fmt::Display for CanaryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -82,19 +81,19 @@ impl fmt::Display for Trial {
             self.candidate, self.percent
         )?;
         let needed = self.flows_needed;
-        if self.current_flows.flows.min(self.candidate_flows.flows) < needed {
+        if self.incumbent_flows.flows.min(self.candidate_flows.flows) < needed {
             write!(
                 f,
                 "; nothing is concluded before {needed} flows on each side"
             )?;
         }
-        for (side, flows) in [
-            ("current", &self.current_flows),
+        for (arm, flows) in [
+            ("current", &self.incumbent_flows),
             ("candidate", &self.candidate_flows),
         ] {
             write!(
                 f,
-                "\n  {side:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
+                "\n  {arm:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, {} timeouts a minute",
                 flows.flows,
                 flows.reward,
                 flows
@@ -143,9 +142,9 @@ impl fmt::Display for Percentiles {
     }
 }
 
-/// A number with about three digits, without a unit.
+/// Formats a number with about three significant digits, without a unit.
 pub fn digits(value: f64) -> String {
-    // Against what will be written, so that 9.996 does not become 10.00.
+    // The limits are those of the rounded numbers, so that 9.996 does not become 10.00.
     match value.abs() {
         size if size < 9.995 => format!("{value:.2}"),
         size if size < 99.95 => format!("{value:.1}"),
@@ -153,7 +152,7 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// Seconds as `H:MM:SS`.
+/// Formats a time in seconds as `H:MM:SS`.
 pub fn clock(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     format!(
@@ -167,7 +166,7 @@ pub fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::samples::*, *};
-    use crate::canary::SideReport;
+    use crate::canary::ArmReport;
 
     #[test]
     fn numbers_keep_three_digits() {
@@ -198,21 +197,21 @@ mod tests {
             trouble: Some("no space".into()),
             ..RecordingStatus::default()
         });
-        snapshot.trial = Some(Trial {
+        snapshot.canary = Some(CanaryStatus {
             candidate: "new.onnx".into(),
             percent: 10.0,
             flows_needed: 20,
-            current_flows: SideReport {
+            incumbent_flows: ArmReport {
                 flows: 90,
                 reward: -1.25,
                 reward_error: Some(0.031),
                 loss: 0.001,
-                ..SideReport::default()
+                ..ArmReport::default()
             },
-            candidate_flows: SideReport {
+            candidate_flows: ArmReport {
                 flows: 9,
                 delay_ms: 12.345,
-                ..SideReport::default()
+                ..ArmReport::default()
             },
         });
         snapshot.news = Some("old.onnx was withdrawn".into());

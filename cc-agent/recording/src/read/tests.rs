@@ -9,7 +9,7 @@ use proptest::{prelude::*, strategy::ValueTree};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{FileWriter, Recovered, recover, samples::row};
+use crate::{FileWriter, Recovered, files, recover, samples::row};
 use cc_core::{interface::Interface, rows::AddressForm};
 
 fn header() -> FileHeader {
@@ -98,7 +98,7 @@ proptest! {
 
     /// Every bit of every row, whatever the groups.
     #[test]
-    fn what_was_written_is_read(first in rows(6), second in rows(6)) {
+    fn rows_are_read_as_they_were_written(first in rows(6), second in rows(6)) {
         let (_directory, path) = scratch();
         write(&path, &[&first, &second]);
         let (found, rows) = read(&path).expect("complete");
@@ -172,7 +172,7 @@ fn nothing_is_overwritten() {
 }
 
 #[test]
-fn a_directory_says_why_there_is_nothing_to_read() {
+fn the_error_says_why_a_directory_has_nothing_to_read() {
     let (directory, path) = scratch();
     let error = || files(directory.path()).expect_err("nothing").to_string();
     assert!(error().contains("no recording there"), "{}", error());
@@ -204,7 +204,7 @@ fn a_file_cut_short_says_so() {
 }
 
 #[test]
-fn a_foreign_file_and_another_version_are_told_apart() {
+fn foreign_files_and_other_versions_have_errors_of_their_own() {
     let (_directory, path) = scratch();
     let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
     let batch = RecordBatch::try_from_iter([("price", column)]).expect("one column");
@@ -234,7 +234,7 @@ fn a_foreign_file_and_another_version_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_is_found_with_its_row_and_column() {
+fn an_invalid_value_is_reported_with_its_row_and_column() {
     let (_directory, path) = scratch();
     type Change = fn(&mut Row);
     let changes: [(&str, Change); 5] = [

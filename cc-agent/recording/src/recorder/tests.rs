@@ -61,7 +61,7 @@ fn start(limits: Limits) -> Recorder {
 }
 
 #[test]
-fn an_end_leaves_complete_files_one_a_header() {
+fn dropping_the_recorder_completes_one_file_per_header() {
     let directory = TempDir::new().expect("a scratch directory");
     let mut recorder = start(limits(&directory));
     let (one, other) = (header("one"), header("other"));
@@ -118,7 +118,7 @@ fn files_are_completed_at_their_size_and_the_oldest_go() {
 }
 
 #[test]
-fn what_another_run_left_open_is_completed_at_the_start() {
+fn open_files_of_another_run_are_completed_at_the_start() {
     let directory = TempDir::new().expect("a scratch directory");
     let path = directory.path().join("0000000001-0000002a-000000.parquet");
     let header = header("one");
@@ -135,7 +135,7 @@ fn what_another_run_left_open_is_completed_at_the_start() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_is_refused() {
+fn a_directory_that_cannot_be_created_is_refused() {
     let limits = Limits {
         directory: "/proc/no/such/place".into(),
         ..limits(&TempDir::new().expect("a scratch directory"))
@@ -173,7 +173,7 @@ fn rows_that_do_not_fit_are_counted_at_once() {
 }
 
 #[test]
-fn own_names_are_told_from_others() {
+fn own_files_are_recognised_by_their_names() {
     for name in [
         "1795000000-0000abcd-000001.parquet",
         "1795000000-0000abcd-000001.parquet.open",

@@ -1,21 +1,21 @@
-//! Random loss.
+//! Random loss of packets.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
 
 use crate::scenario::Loss;
 
-/// Decides of one packet after the other whether it is lost.
+/// Decides for each packet in turn whether it is lost.
 #[derive(Debug)]
 pub(super) struct Losses {
     model: Loss,
-    /// The state of the Gilbert-Elliott chain, which starts in the good one.
+    /// State of the Gilbert-Elliott chain, which starts as good.
     bad: bool,
     random: StdRng,
 }
 
 impl Losses {
-    /// A process that has seen no packet.
+    /// A loss process in its initial state.
     pub(super) fn new(model: Loss, random: StdRng) -> Self {
         Self {
             model,

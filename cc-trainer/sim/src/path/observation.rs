@@ -1,4 +1,5 @@
-//! What a path carried, by direction and flow: counted alike by the simulator and by emulated links.
+//! Counters of the packets on a path, by direction and flow, with the same definitions in the
+//! simulator and on emulated links.
 
 use std::time::Duration;
 
@@ -6,95 +7,96 @@ use hdrhistogram::Histogram;
 
 use super::{Cause, Nanos};
 
-/// Time that a [`Bin`] covers.
+/// Time that one [`Bin`] covers.
 pub const BIN: Duration = Duration::from_millis(100);
 
-/// What happened on a path.
+/// Counters of both directions of a path.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// From the near end to the far one.
+    /// Direction from the near end to the far end.
     pub forward: DirectionObservation,
-    /// Back.
+    /// Direction from the far end to the near end.
     pub reverse: DirectionObservation,
 }
 
-/// What happened in one direction.
+/// Counters and time series of one direction.
 #[derive(Clone, Debug)]
 pub struct DirectionObservation {
-    /// A flow each, and last the packets that belong to none.
+    /// Counters of each flow, followed by those of the packets that belong to no flow.
     pub flows: Vec<FlowObservation>,
-    /// One per [`BIN`] of scenario time; none in a snapshot.
+    /// One entry per [`BIN`] of scenario time; empty in a snapshot.
     pub bins: Vec<Bin>,
-    /// Packets that waited at the end, without the one being sent.
+    /// Packets that waited in the queue at the end, without the one being sent.
     pub backlog: Volume,
-    /// Scenario time at the end.
+    /// Scenario time at the end of the observation.
     pub elapsed: Duration,
 }
 
-/// What happened to a flow's packets in one direction.
+/// Counters of one flow's packets in one direction.
 #[derive(Clone, Debug)]
 pub struct FlowObservation {
-    /// What came to the link.
+    /// Packets that arrived at the path.
     pub arrived: Volume,
-    /// What it delivered.
+    /// Packets that the path delivered.
     pub delivered: Volume,
-    /// What it dropped.
+    /// Packets that the path dropped, by cause.
     pub dropped: Drops,
-    /// What came that carries payload.
+    /// Packets with payload that arrived.
     pub data_arrived: Volume,
-    /// What was delivered that carries payload.
+    /// Packets with payload that were delivered.
     pub data_delivered: Volume,
-    /// What was dropped that carries payload.
+    /// Packets with payload that were dropped.
     pub data_dropped: Volume,
-    /// TCP or UDP payload delivered, bytes; retransmissions included.
+    /// Bytes of TCP or UDP payload delivered, retransmissions included.
     pub payload_delivered: u64,
-    /// One-way delay of packets with payload, µs, from when they were read to when they were written.
+    /// One-way delays of packets with payload, µs, from arrival at the path to delivery.
     pub delay: Histogram<u64>,
-    /// The same delays' exact sum, ns.
+    /// Exact sum of the same delays, ns.
     pub delay_sum_ns: u128,
-    /// When the first packet was delivered; 0 when none was.
+    /// Time of the first delivery, ns; 0 when there was none.
     pub first_ns: Nanos,
-    /// When the last packet was delivered; 0 when none was.
+    /// Time of the last delivery, ns; 0 when there was none.
     pub last_ns: Nanos,
 }
 
-/// Some packets.
+/// Number and size of a set of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Volume {
-    /// How many.
+    /// Number of packets in the set.
     pub packets: u64,
-    /// Their bytes of IP.
+    /// Bytes of IP of all packets together.
     pub bytes: u64,
 }
 
-/// What was dropped, by cause.
+/// Counters of dropped packets, one per cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drops {
-    /// Too few tokens.
+    /// Packets dropped by the policer.
     pub policer: Volume,
-    /// No room.
+    /// Packets dropped because the queue was full.
     pub queue: Volume,
-    /// By chance.
+    /// Packets lost at random behind the link.
     pub loss: Volume,
 }
 
-/// A [`BIN`] of a direction's history.
+/// Counters of one direction during one [`BIN`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bin {
     /// Bytes of IP delivered, per flow.
     pub delivered_bytes: Vec<u64>,
-    /// Packets dropped.
+    /// Number of packets dropped in the bin, of any cause.
     pub dropped: u64,
-    /// Most that waited at once, bytes.
+    /// Largest backlog of the queue, bytes of IP.
     pub max_queue_bytes: u64,
-    /// Sum of the one-way delays of the packets with payload that were delivered, ns.
+    /// Sum of the one-way delays of the delivered packets with payload, ns.
     pub delay_sum_ns: u64,
-    /// Number of them.
+    /// Number of delays in that sum.
     pub delays: u64,
 }
 
 impl DirectionObservation {
-    /// Nothing yet, of `flows` flows; the last of them is for packets that belong to none.
+    /// An observation without packets, of `flows` flows, the last of which counts packets of no
+    /// flow.
     pub fn new(flows: usize) -> Self {
         Self {
             flows: vec![FlowObservation::new(); flows],
@@ -104,7 +106,7 @@ impl DirectionObservation {
         }
     }
 
-    /// All flows together.
+    /// Counters of all flows together.
     pub fn total(&self) -> FlowObservation {
         let mut total = FlowObservation::new();
         for flow in &self.flows {
@@ -113,7 +115,7 @@ impl DirectionObservation {
         total
     }
 
-    /// A packet of `bytes` with `payload` bytes of data came to the path.
+    /// Counts a packet of `bytes` with `payload` bytes of data that arrived at the path.
     pub fn arrived(&mut self, flow: usize, bytes: u32, payload: u32) {
         let flow = &mut self.flows[flow];
         flow.arrived.count(bytes);
@@ -122,13 +124,13 @@ impl DirectionObservation {
         }
     }
 
-    /// `backlog` bytes wait at `now`.
+    /// Records that `backlog` bytes wait at `now`.
     pub fn queued(&mut self, now: Nanos, backlog: u64) {
         let bin = self.bin(now);
         bin.max_queue_bytes = bin.max_queue_bytes.max(backlog);
     }
 
-    /// A packet was dropped.
+    /// Counts a packet that was dropped at `now`.
     pub fn dropped(&mut self, now: Nanos, flow: usize, bytes: u32, payload: u32, cause: Cause) {
         self.bin(now).dropped += 1;
         let flow = &mut self.flows[flow];
@@ -138,7 +140,7 @@ impl DirectionObservation {
         }
     }
 
-    /// A packet was delivered, `delay` after it came.
+    /// Counts a packet that was delivered at `now`, `delay` ns after its arrival.
     pub fn delivered(&mut self, now: Nanos, flow: usize, bytes: u32, payload: u32, delay: Nanos) {
         let bin = self.bin(now);
         bin.delivered_bytes[flow] += u64::from(bytes);
@@ -162,7 +164,7 @@ impl DirectionObservation {
         }
     }
 
-    /// All but the bins.
+    /// A copy of all counters without the bins.
     pub fn counters(&self) -> Self {
         Self {
             flows: self.flows.clone(),
@@ -171,7 +173,8 @@ impl DirectionObservation {
         }
     }
 
-    /// Fills the bins up to `end`, so that a quiet end shows as such.
+    /// Extends the bins up to `end`, so that a period without packets at the end is covered as
+    /// well.
     pub fn close(&mut self, end: Nanos) {
         self.bin(end);
     }
@@ -205,15 +208,15 @@ impl FlowObservation {
         }
     }
 
-    /// Mean one-way delay of the packets with payload; none when there were none.
+    /// Mean one-way delay of the packets with payload; `None` without such a packet.
     pub fn mean_delay(&self) -> Option<Duration> {
         let packets = u128::from(self.data_delivered.packets);
         let mean = self.delay_sum_ns.checked_div(packets)?;
         Some(Duration::from_nanos(mean as u64))
     }
 
-    /// The one-way delay that a share `quantile` (0 to 1) of the packets with payload did not exceed; none when
-    /// there were none.
+    /// The one-way delay that a fraction `quantile` (0 to 1) of the packets with payload did not
+    /// exceed; `None` without such a packet.
     pub fn delay_quantile(&self, quantile: f64) -> Option<Duration> {
         (!self.delay.is_empty())
             .then(|| Duration::from_micros(self.delay.value_at_quantile(quantile)))
@@ -242,7 +245,7 @@ impl FlowObservation {
 }
 
 impl Drops {
-    /// Whatever the cause.
+    /// Dropped packets of all causes together.
     pub fn total(&self) -> Volume {
         let mut total = self.policer;
         total.add(self.queue);
@@ -278,7 +281,7 @@ mod tests {
     const MS: Nanos = 1_000_000;
 
     #[test]
-    fn data_is_what_carries_payload() {
+    fn packets_with_payload_count_as_data() {
         let mut observed = DirectionObservation::new(2);
         observed.arrived(0, 1500, 1448);
         observed.arrived(0, 52, 0);

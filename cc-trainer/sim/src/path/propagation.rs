@@ -1,4 +1,4 @@
-//! The way from the link to the far end: aggregation, then propagation delay.
+//! The path from the link to the far end: aggregation, then the propagation delay.
 
 use std::time::Duration;
 
@@ -8,38 +8,38 @@ use rand_distr::StandardNormal;
 
 use crate::scenario;
 
-use super::{NEVER, Nanos};
+use super::{Nanos, nanos};
 
-/// When packets that have left the link arrive.
+/// Computes when packets that have left the link arrive at the far end.
 #[derive(Debug)]
 pub(super) struct Propagation {
     aggregation: Option<Nanos>,
-    /// The present delay and, in reverse order, the later ones.
+    /// The present delay, preceded by the later ones in reverse order.
     steps: Vec<Step>,
-    /// Standard deviation, ns.
+    /// Standard deviation of the delay, ns.
     jitter: f64,
     random: StdRng,
-    flows: Vec<Flow>,
+    flows: Vec<FlowPropagation>,
 }
 
-/// The delay from a time on.
+/// The propagation delay from a time on.
 #[derive(Debug)]
 struct Step {
     at: Nanos,
     delay: Nanos,
-    /// The least delay of this step and those after it.
+    /// Least delay of this step and of all later ones.
     least: Nanos,
 }
 
 #[derive(Debug)]
-struct Flow {
+struct FlowPropagation {
     extra_delay: Nanos,
-    /// When its latest packet arrives: no later one arrives before.
+    /// Arrival of the flow's latest packet, before which no later packet arrives.
     latest: Nanos,
 }
 
 impl Propagation {
-    /// The way of `extra_delay.len()` flows, and of one more without extra delay.
+    /// Creates the propagation of `extra_delay.len()` flows, and of one more without extra delay.
     pub(super) fn new(
         model: &scenario::Direction,
         extra_delay: &[Duration],
@@ -52,23 +52,20 @@ impl Propagation {
             .map(|change| (change.at, change.delay));
         let mut steps: Vec<Step> = Vec::new();
         for (at, delay) in later.rev().chain([(Duration::ZERO, model.delay.base)]) {
-            let delay = nanoseconds(delay);
+            let delay = nanos(delay);
             let least = steps.last().map_or(delay, |later| later.least.min(delay));
             steps.push(Step {
-                at: nanoseconds(at),
+                at: nanos(at),
                 delay,
                 least,
             });
         }
-        let flow = |&extra: &Duration| Flow {
-            extra_delay: nanoseconds(extra),
+        let flow = |&extra: &Duration| FlowPropagation {
+            extra_delay: nanos(extra),
             latest: 0,
         };
         Self {
-            aggregation: model
-                .aggregation
-                .map(nanoseconds)
-                .filter(|&period| period > 0),
+            aggregation: model.aggregation.map(nanos).filter(|&period| period > 0),
             steps,
             jitter: model.delay.jitter.as_nanos() as f64,
             random,
@@ -80,7 +77,7 @@ impl Propagation {
         }
     }
 
-    /// When a packet arrives that leaves the link at `departed`, which never decreases.
+    /// Time at which a packet arrives that leaves the link at `departed`, which must not decrease.
     #[inline]
     pub(super) fn arrival(&mut self, departed: Nanos, flow: usize) -> Nanos {
         let released = self.release(departed);
@@ -100,7 +97,7 @@ impl Propagation {
         flow.latest
     }
 
-    /// A time that no packet arrives before that leaves the link at `departed` or later.
+    /// A lower bound of the arrival of packets that leave the link at `departed` or later.
     pub(super) fn earliest(&self, departed: Nanos) -> Nanos {
         let least = match self.steps.last() {
             Some(step) if self.jitter == 0.0 => step.least,
@@ -109,15 +106,12 @@ impl Propagation {
         self.release(departed).saturating_add(least)
     }
 
-    /// When aggregation lets go of a packet. One that leaves the link at the very end of a period goes with it.
+    /// Time at which aggregation releases a packet. A packet that leaves the link at the very end
+    /// of a period is released with that period.
     fn release(&self, departed: Nanos) -> Nanos {
         match self.aggregation {
             Some(period) => departed.div_ceil(period).saturating_mul(period),
             None => departed,
         }
     }
-}
-
-fn nanoseconds(duration: Duration) -> Nanos {
-    Nanos::try_from(duration.as_nanos()).unwrap_or(NEVER)
 }

@@ -1,4 +1,4 @@
-//! What waits for the link.
+//! The queue of packets that wait for the link.
 
 use std::collections::VecDeque;
 
@@ -6,18 +6,18 @@ use crate::scenario::{self, Discipline};
 
 use super::{Nanos, Packet};
 
-/// A packet that waits.
+/// A packet in the queue.
 #[derive(Debug)]
 pub(super) struct Waiting<B> {
-    /// When it was offered.
+    /// Time at which it was offered.
     pub(super) arrived: Nanos,
-    /// The packet.
+    /// The packet that was offered.
     pub(super) packet: Packet<B>,
 }
 
-/// Packets in order of arrival, within the limits.
+/// A queue of packets in order of arrival, within its limits.
 #[derive(Debug)]
-pub(super) struct Queue<B> {
+pub(super) struct PacketQueue<B> {
     waiting: VecDeque<Waiting<B>>,
     bytes: u64,
     max_packets: usize,
@@ -25,8 +25,8 @@ pub(super) struct Queue<B> {
     discipline: Discipline,
 }
 
-impl<B> Queue<B> {
-    /// An empty queue.
+impl<B> PacketQueue<B> {
+    /// Creates an empty queue with the limits of `model`.
     pub(super) fn new(model: &scenario::Queue) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -37,8 +37,8 @@ impl<B> Queue<B> {
         }
     }
 
-    /// A packet that has to leave before one of `bytes` fits, as the discipline has it. Nothing leaves for a
-    /// packet that would not fit into the empty queue.
+    /// Removes a packet to make room for one of `bytes`, if the discipline says so; `None` when no
+    /// packet has to leave. No packet leaves for one that would not fit into the empty queue.
     pub(super) fn shed(&mut self, bytes: u32) -> Option<Packet<B>> {
         let may_shed = self.discipline == Discipline::DropHead && self.fits(0, 0, bytes);
         if !may_shed || self.fits(self.waiting.len(), self.bytes, bytes) {
@@ -47,7 +47,7 @@ impl<B> Queue<B> {
         self.pop().map(|waiting| waiting.packet)
     }
 
-    /// Takes a packet, or gives it back when there is no room for it.
+    /// Appends a packet, or returns it as the error when there is no room.
     pub(super) fn push(&mut self, waiting: Waiting<B>) -> Result<(), Packet<B>> {
         if !self.fits(self.waiting.len(), self.bytes, waiting.packet.bytes) {
             return Err(waiting.packet);
@@ -57,34 +57,35 @@ impl<B> Queue<B> {
         Ok(())
     }
 
-    /// Takes out the head.
+    /// Removes the packet at the head.
     pub(super) fn pop(&mut self) -> Option<Waiting<B>> {
         let head = self.waiting.pop_front()?;
         self.bytes -= u64::from(head.packet.bytes);
         Some(head)
     }
 
-    /// When the head arrived.
+    /// Time at which the packet at the head was offered.
     pub(super) fn head_arrived(&self) -> Option<Nanos> {
         self.waiting.front().map(|head| head.arrived)
     }
 
-    /// Whether nothing waits.
+    /// Whether the queue has no packet.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Packets that wait.
+    /// Number of packets in the queue.
     pub(super) fn packets(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
-    /// Bytes of IP that wait.
+    /// Bytes of IP in the queue.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether both limits hold when a packet of `more` bytes comes to `packets` of `bytes` together.
+    /// Whether both limits hold when a packet of `more` bytes joins `packets` packets of `bytes` in
+    /// total.
     fn fits(&self, packets: usize, bytes: u64, more: u32) -> bool {
         packets < self.max_packets && bytes + u64::from(more) <= self.max_bytes
     }

@@ -1,4 +1,4 @@
-//! When the link starts on a packet, and when it is through.
+//! The link that serves the queue: when it starts to send a packet, and when it finishes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,15 +7,15 @@ use crate::scenario::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Rate, Service, Trace};
 
 use super::Nanos;
 
-/// A link that serves one packet after the other. [`start`](Self::start) tells when it is ready for the next
-/// one, [`serve`](Self::serve) commits it.
+/// A link that sends one packet after the other. [`start`](Self::start) returns when it is ready
+/// for the next packet, and [`serve`](Self::serve) sends that packet.
 #[derive(Debug)]
 pub(super) enum Server {
-    /// Serves at once.
+    /// The link sends packets in no time.
     Unlimited,
-    /// Serves at a rate.
+    /// The link sends packets at a rate.
     Rate(RateServer),
-    /// Serves at opportunities.
+    /// The link sends packets at opportunities.
     Opportunities(OpportunityServer),
 }
 
@@ -31,7 +31,8 @@ impl Server {
         }
     }
 
-    /// When the link starts on the packet that is served next, which arrived at `arrived`. Arrivals never decrease.
+    /// Time at which the link starts to send the next packet, which arrived at `arrived`. Arrivals
+    /// must not decrease.
     #[inline]
     pub(super) fn start(&mut self, arrived: Nanos) -> Nanos {
         match self {
@@ -41,7 +42,8 @@ impl Server {
         }
     }
 
-    /// Starts on a packet of `bytes` at `start`, which [`start`](Self::start) gave; tells when it is through.
+    /// Sends a packet of `bytes` from `start`, which [`start`](Self::start) returned, and returns
+    /// when it is finished.
     #[inline]
     pub(super) fn serve(&mut self, start: Nanos, bytes: u32) -> Nanos {
         match self {
@@ -52,16 +54,18 @@ impl Server {
     }
 }
 
-/// After how many nanoseconds the reference point of a busy period moves on: often enough that a rate with many
-/// points has few to go through, seldom enough to cost nothing.
+/// Length of a busy period after which its reference point moves, ns: often enough that a rate with
+/// many points has few of them to walk through, and rarely enough to cost nothing.
 const REFERENCE_MOVES: Nanos = 100_000_000;
 
-/// A link with a rate. While it is busy, the ends of its packets are counted from one reference point, not
-/// each from the one before: they are rounded to nanoseconds, and the roundings must not add up.
+/// A link with a rate.
+///
+/// Within a busy period the ends of packets are computed from one reference point and not from each
+/// other: they are rounded to nanoseconds, and the rounding errors must not add up.
 #[derive(Debug)]
 pub(super) struct RateServer {
     rate: Rate,
-    /// When the link is through with all that it has started on.
+    /// Time at which the link has finished all packets that it has started.
     free: Nanos,
     reference: Nanos,
     /// Bits that the link sends from `reference` to `free`.
@@ -83,7 +87,7 @@ impl RateServer {
             self.reference = start;
             self.bits = 0.0;
         } else if self.free - self.reference >= REFERENCE_MOVES {
-            // What remains is what the rounding of `free` was too early or too late.
+            // The remainder is the rounding error of `free`.
             let served = self.rate.bits(
                 Duration::from_nanos(self.reference),
                 Duration::from_nanos(self.free),
@@ -100,18 +104,20 @@ impl RateServer {
     }
 }
 
-/// A link by mahimahi's rules (`link_queue.cc`). Opportunities come at milliseconds and carry
-/// [`OPPORTUNITY_BYTES`] each, of packets that arrived before them; a packet counts [`PACKET_OVERHEAD`] more
-/// than its length. Small packets share an opportunity. A packet that is not through continues in the next one,
-/// and is out of the queue meanwhile. What nothing waits for is lost.
+/// A link by mahimahi's rules (`link_queue.cc`).
+///
+/// Opportunities come at whole milliseconds. Each one carries [`OPPORTUNITY_BYTES`] of packets that
+/// arrived before it, and each packet counts [`PACKET_OVERHEAD`] more than its length. Small
+/// packets share an opportunity. A packet that is not finished continues at the next opportunity
+/// and does not count as queued in the meantime. Opportunities without a waiting packet are lost.
 #[derive(Debug)]
 pub(super) struct OpportunityServer {
     trace: Arc<Trace>,
-    /// Start of the present round through the trace.
+    /// Start of the present pass through the trace.
     round: Nanos,
-    /// Which opportunity is the present one.
+    /// Index of the present opportunity in the trace.
     index: usize,
-    /// When the present opportunity comes.
+    /// Time of the present opportunity, ns.
     at: Nanos,
     /// Bytes that it can still carry.
     left: u32,
@@ -131,7 +137,7 @@ impl OpportunityServer {
     }
 
     fn start(&mut self, arrived: Nanos) -> Nanos {
-        // Rounds that pass while nothing waits need no counting.
+        // Passes without a waiting packet are skipped at once.
         let period = milliseconds(self.trace.period_ms());
         if arrived > self.round + period {
             self.round += (arrived - self.round - 1) / period * period;
@@ -156,7 +162,8 @@ impl OpportunityServer {
         }
     }
 
-    /// Makes opportunity `index` of this round the present one; beyond the last one comes the next round's first.
+    /// Moves to opportunity `index` of this pass; the one after the last is the first of the next
+    /// pass.
     fn come(&mut self, index: usize) {
         let times = self.trace.times();
         self.index = index;

@@ -10,7 +10,7 @@ use crate::scenario::{
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
 
-/// How a packet ended, in a form to compare: when, and as what.
+/// The outcome of a packet in a form to compare: its time and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Delivered { at: Nanos, queued: Nanos },
@@ -26,7 +26,8 @@ struct Arrival {
 
 // Differential tests
 
-/// A link by mahimahi's rules, a millisecond at a time. Arrivals within a millisecond come after its opportunities.
+/// A reference model of mahimahi's link that advances by milliseconds. Arrivals within a
+/// millisecond come after its opportunities.
 fn mahimahi(times: &[u32], limits: Limits, arrivals: &[Arrival]) -> Vec<End> {
     let period = u64::from(*times.last().expect("a trace has times"));
     let mut ends = vec![None; arrivals.len()];
@@ -36,7 +37,7 @@ fn mahimahi(times: &[u32], limits: Limits, arrivals: &[Arrival]) -> Vec<End> {
     let mut arriving = 0;
     let mut ms = 0;
     while ends.iter().any(Option::is_none) {
-        // A round's last time is the next round's time 0.
+        // The last time of a pass is time 0 of the next one.
         let this_round = if ms == 0 { 0 } else { (ms - 1) % period + 1 };
         let mut opportunities = times
             .iter()
@@ -74,7 +75,8 @@ fn mahimahi(times: &[u32], limits: Limits, arrivals: &[Arrival]) -> Vec<End> {
     ends.into_iter().flatten().collect()
 }
 
-/// A link of a constant rate that takes whole nanoseconds for a byte, an event at a time.
+/// A reference model of a link with a constant rate of a whole number of nanoseconds per byte,
+/// which advances by events.
 fn constant(ns_per_byte: u64, limits: Limits, arrivals: &[Arrival]) -> Vec<End> {
     let mut ends = vec![None; arrivals.len()];
     let mut queue: Vec<usize> = Vec::new();
@@ -187,35 +189,35 @@ proptest! {
 
 // Properties of every path
 
-/// How a path is watched.
+/// When a path is polled.
 #[derive(Clone, Debug)]
 enum Watch {
-    /// At every time that `next` names.
+    /// At every time that `next` returns.
     Next,
-    /// At intervals, ns.
+    /// At regular intervals of this length, ns.
     Every(Nanos),
     /// At random times with this seed.
     Random(u64),
-    /// Once.
+    /// Once, after all packets were offered.
     AtTheEnd,
 }
 
-/// All events of a path that is offered `arrivals`, in the order in which `poll` gives them.
+/// All events of a path that is offered `arrivals`, in the order in which `poll` returns them.
 fn watch(
     model: &Model,
     extra_delay: &[Duration],
     arrivals: &[Arrival],
     watch: Watch,
 ) -> Vec<Event<usize>> {
-    let mut path = Direction::new(model, extra_delay, 7);
+    let mut path = OneWayPath::new(model, extra_delay, 7);
     let mut events = Vec::new();
     let mut random = match watch {
         Watch::Random(seed) => StdRng::seed_from_u64(seed),
         _ => StdRng::seed_from_u64(0),
     };
     let mut polled = 0;
-    // Polls at the watch's times before `until`.
-    let mut poll_before = |path: &mut Direction<usize>, events: &mut Vec<_>, until: Nanos| {
+    // Polls at the chosen times before `until`.
+    let mut poll_before = |path: &mut OneWayPath<usize>, events: &mut Vec<_>, until: Nanos| {
         loop {
             let next = match watch {
                 Watch::Next => path.next().unwrap_or(until),
@@ -295,7 +297,7 @@ proptest! {
 // Loss
 
 #[test]
-fn bernoulli_loses_its_share() {
+fn bernoulli_loss_has_the_given_rate() {
     for probability in [0.0, 0.01, 0.3, 1.0] {
         let losses = losses(Loss::Bernoulli(probability), 1_000_000);
         let lost = losses.iter().filter(|&&lost| lost).count() as f64;
@@ -308,7 +310,7 @@ fn bernoulli_loses_its_share() {
 }
 
 #[test]
-fn gilbert_elliott_loses_its_share_in_bursts() {
+fn gilbert_elliott_loss_has_the_given_rate_and_comes_in_bursts() {
     let (to_bad, to_good, good, bad) = (0.01, 0.2, 0.001, 0.5);
     let losses = losses(
         Loss::GilbertElliott {
@@ -322,7 +324,7 @@ fn gilbert_elliott_loses_its_share_in_bursts() {
     let lost = losses.iter().filter(|&&lost| lost).count() as f64;
     let share_bad = to_bad / (to_bad + to_good);
     let share = share_bad * bad + (1.0 - share_bad) * good;
-    // The chain's memory, 1 / (1 - to_bad - to_good) a packet, widens the binomial interval.
+    // The chain's memory, 1 / (1 - to_bad - to_good) packets, widens the binomial interval.
     let memory = 1.0 - to_bad - to_good;
     let deviation = (1e6 * share * (1.0 - share) * (1.0 + memory) / (1.0 - memory)).sqrt();
     assert!(
@@ -330,7 +332,7 @@ fn gilbert_elliott_loses_its_share_in_bursts() {
         "{lost}, not {}",
         1e6 * share
     );
-    // Given a loss, the chain was bad with this probability, so the next packet is lost more often.
+    // After a loss the chain was bad with this probability, so the next packet is lost more often.
     let was_bad = share_bad * bad / share;
     let is_bad = was_bad * (1.0 - to_good) + (1.0 - was_bad) * to_bad;
     let expected = is_bad * bad + (1.0 - is_bad) * good;
@@ -364,7 +366,7 @@ fn losses(loss: Loss, packets: u64) -> Vec<bool> {
 
 #[test]
 fn a_rate_is_exact_over_an_hour() {
-    // 7.3 Mbit/s, where the nanoseconds of a packet are not a whole number.
+    // 7.3 Mbit/s, at which a packet does not take a whole number of nanoseconds.
     assert_carries_all_of(Rate::constant(7.3e6));
     let point = |ms, bits_per_second, ramp| RatePoint {
         at: Duration::from_millis(ms),
@@ -386,7 +388,7 @@ fn a_rate_is_exact_over_an_hour() {
 fn assert_carries_all_of(rate: Rate) {
     let bits = rate.bits(Duration::ZERO, Duration::from_secs(3600));
     let service = Service::Rate(rate);
-    let mut path = Direction::new(
+    let mut path = OneWayPath::new(
         &Model {
             service,
             ..unlimited()
@@ -416,12 +418,12 @@ fn assert_carries_all_of(rate: Rate) {
 }
 
 #[test]
-fn five_opportunities_a_millisecond_carry_one_packet_of_a_one_packet_queue() {
+fn five_opportunities_per_millisecond_carry_one_packet_of_a_one_packet_queue() {
     let limits = Limits {
         packets: Some(1),
         ..Limits::default()
     };
-    // 24 Mbit/s offered, a packet every half millisecond, for ten seconds.
+    // 24 Mbit/s offered for ten seconds: one packet every 0.5 ms.
     let arrivals: Vec<_> = (0..20_000)
         .map(|packet| Arrival {
             at: packet * MS / 2 + MS / 4,
@@ -445,7 +447,8 @@ fn five_opportunities_a_millisecond_carry_one_packet_of_a_one_packet_queue() {
 
 #[test]
 fn ten_opportunities_every_200_ms_carry_batches() {
-    // An acknowledgement of 52 bytes a millisecond: a batch of 200 takes 200 * 56 bytes, 7.4 opportunities.
+    // One acknowledgement of 52 bytes per millisecond: a batch of 200 takes 200 * 56 bytes, 7.4
+    // opportunities.
     let arrivals: Vec<_> = (0..1000)
         .map(|packet| Arrival {
             at: packet * MS + MS / 2,
@@ -466,7 +469,7 @@ fn ten_opportunities_every_200_ms_carry_batches() {
             }
         );
     }
-    // Of full packets ten go at a time.
+    // Ten full packets leave at a time.
     let arrivals: Vec<_> = (0..30)
         .map(|packet| Arrival {
             at: packet + 1,
@@ -491,7 +494,7 @@ fn ten_opportunities_every_200_ms_carry_batches() {
 
 #[test]
 fn an_idle_trace_loses_its_opportunities() {
-    // Hours of silence, then a packet just before, just at and just after an opportunity.
+    // Hours without packets, then one just before, one at and one just after an opportunity.
     let hours = 7200 * SECOND;
     let times = vec![3, 3, 10];
     for (at, expected) in [
@@ -557,7 +560,7 @@ fn the_packet_in_transmission_is_outside_the_queue() {
 }
 
 #[test]
-fn an_outage_that_lasts_lets_nothing_happen() {
+fn nothing_happens_in_an_endless_outage() {
     let points = vec![
         RatePoint {
             at: Duration::ZERO,
@@ -574,7 +577,7 @@ fn an_outage_that_lasts_lets_nothing_happen() {
         points,
         repeat: None,
     });
-    let mut path = Direction::new(
+    let mut path = OneWayPath::new(
         &Model {
             service,
             ..unlimited()
@@ -643,7 +646,8 @@ fn a_delay_change_counts_from_the_moment_of_leaving_the_link() {
         delay,
         ..rate(12e6)
     };
-    // The first two leave the link at 9 and 10 ms. The third leaves at 13 ms and would overtake the second.
+    // The first two leave the link at 9 and 10 ms. The third leaves at 13 ms and would overtake the
+    // second.
     let at = [8 * MS, 8 * MS + 1, 12 * MS, 60 * MS];
     let arrivals = at.map(|at| Arrival {
         at,
@@ -662,8 +666,8 @@ fn a_delay_change_counts_from_the_moment_of_leaving_the_link() {
         at(run(&model, &arrivals)),
         [29 * MS, 60 * MS, 60 * MS, 66 * MS]
     );
-    // Packets of another flow may overtake.
-    let mut path = Direction::new(&model, &[Duration::ZERO, Duration::from_millis(1)], 0);
+    // Packets of different flows may overtake each other.
+    let mut path = OneWayPath::new(&model, &[Duration::ZERO, Duration::from_millis(1)], 0);
     for (flow, arrival) in [0, 0, 1].into_iter().zip(arrivals) {
         path.offer(
             arrival.at,
@@ -691,7 +695,7 @@ fn jitter_has_its_mean_and_deviation() {
         delay,
         ..unlimited()
     };
-    // Far enough apart that order changes nothing.
+    // Packets far apart, so that keeping the order changes nothing.
     let count = 100_000;
     let arrivals: Vec<_> = (0..count)
         .map(|packet| Arrival {
@@ -722,7 +726,7 @@ fn jitter_has_its_mean_and_deviation() {
 }
 
 #[test]
-fn jitter_is_cut_off_at_zero() {
+fn jitter_never_makes_a_delay_negative() {
     let delay = Delay {
         jitter: Duration::from_millis(2),
         ..no_delay()
@@ -778,7 +782,7 @@ fn the_policer_passes_its_burst_and_then_its_rate() {
 }
 
 #[test]
-fn a_seed_fixes_everything_and_jitter_leaves_loss_alone() {
+fn a_seed_determines_all_events_and_jitter_does_not_change_losses() {
     let model = |jitter| Model {
         loss: Loss::Bernoulli(0.1),
         delay: Delay {
@@ -788,7 +792,7 @@ fn a_seed_fixes_everything_and_jitter_leaves_loss_alone() {
         ..unlimited()
     };
     let lost = |model: &Model, seed| {
-        let mut path = Direction::new(model, &[], seed);
+        let mut path = OneWayPath::new(model, &[], seed);
         for body in 0..1000 {
             path.offer(
                 body,
@@ -849,7 +853,8 @@ fn opportunities(times: Vec<u32>) -> Model {
     }
 }
 
-/// Bursts and silences: gaps of nothing, of less than a millisecond, of a few, and of seconds.
+/// Bursts and pauses: gaps of zero, of less than a millisecond, of a few milliseconds, and of
+/// seconds.
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let gap = prop_oneof![
         2 => Just(0),
@@ -935,7 +940,7 @@ fn model() -> impl Strategy<Value = Model> {
         )
 }
 
-/// Steps, ramps and outages of up to 20 ms, again and again.
+/// Steps, ramps and outages of up to 20 ms, repeated.
 fn schedule() -> impl Strategy<Value = Rate> {
     let bits_per_second = || prop_oneof![1 => Just(0.0), 3 => 1e6..1e9];
     let later = prop::collection::vec((1..20u64, bits_per_second(), any::<bool>()), 0..5);

@@ -1,17 +1,18 @@
-//! What is bound to happen, in order of time.
+//! A queue of future events in order of time.
 
 use std::collections::VecDeque;
 
 use super::{NEVER, Nanos};
 
-/// Events on a few lanes, each of which is in order of time already: the next one is the first of the lanes' heads.
-/// Events of the same time come in the order of their coming in.
+/// A priority queue of events on a few lanes, each of which is already in order of time: the next
+/// event is the earliest of the lanes' heads. Events of the same time are returned in the order in
+/// which they were added.
 #[derive(Debug)]
 pub(super) struct Timeline<E> {
     lanes: Vec<VecDeque<(Key, E)>>,
-    /// The keys of the lanes' heads, side by side because every event looks at all of them.
+    /// Keys of the lanes' heads, side by side because every operation reads all of them.
     heads: Vec<Key>,
-    /// The lane with the least head.
+    /// Index of the lane with the earliest head.
     first: usize,
     pushed: u64,
 }
@@ -19,7 +20,7 @@ pub(super) struct Timeline<E> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     at: Nanos,
-    /// Events that came in before.
+    /// Number of events added before.
     order: u64,
 }
 
@@ -29,7 +30,7 @@ const EMPTY: Key = Key {
 };
 
 impl<E> Timeline<E> {
-    /// Without events.
+    /// Creates a timeline without events.
     pub(super) fn new(lanes: usize) -> Self {
         Self {
             lanes: (0..lanes).map(|_| VecDeque::new()).collect(),
@@ -39,7 +40,7 @@ impl<E> Timeline<E> {
         }
     }
 
-    /// Adds an event to a lane, whose other events are not later.
+    /// Adds an event to a lane, none of whose events may be later.
     #[inline]
     pub(super) fn push(&mut self, lane: usize, at: Nanos, event: E) {
         let key = Key {
@@ -56,7 +57,7 @@ impl<E> Timeline<E> {
         self.lanes[lane].push_back((key, event));
     }
 
-    /// Takes out the first event, when its time is `now` or earlier.
+    /// Removes the first event if its time is `now` or earlier.
     #[inline]
     pub(super) fn pop(&mut self, now: Nanos) -> Option<E> {
         if self.first() > now {
@@ -73,7 +74,7 @@ impl<E> Timeline<E> {
         Some(event)
     }
 
-    /// The time of the first event, [`NEVER`] without one.
+    /// Time of the first event; [`NEVER`] without events.
     #[inline]
     pub(super) fn first(&self) -> Nanos {
         self.heads[self.first].at

@@ -1,4 +1,5 @@
-//! Scenario files: TOML to [`Scenario`], with errors that name file, line and remedy.
+//! Scenario files: parses TOML to [`Scenario`]s, with errors that state the file, the line and a
+//! remedy.
 
 mod build;
 mod shape;
@@ -6,142 +7,87 @@ mod shape;
 mod tests;
 mod value;
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    ops::Range,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
-use super::{MTU, Scenario, sets};
+use super::{MTU, Scenario, ScenarioError};
 
-/// Flows that a scenario may have.
+/// Most flows that a scenario may have.
 pub const MAX_FLOWS: usize = 64;
 
-/// Why no scenario can be had.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ScenarioError {
-    /// Two different scenarios of the list have the same name, which is to name their results.
-    #[error(
-        "two different scenarios are called `{name}`: choose one of them, or rename the one in your file"
-    )]
-    Ambiguous {
-        /// The name.
-        name: String,
-    },
-    /// Something in a file is wrong.
-    #[error("{}:{line}:{column}: {message}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// From 1.
-        line: usize,
-        /// From 1, in characters.
-        column: usize,
-        /// What is wrong, and the remedy.
-        message: String,
-    },
-    /// The list of scenarios names none.
-    #[error(
-        "no scenario is named: give a set ({sets}), SET/SCENARIO, or a file that ends with .toml"
-    )]
-    Nothing {
-        /// The sets there are.
-        sets: String,
-    },
-    /// A file cannot be read.
-    #[error("cannot read the scenario file {}: {error}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// There is no such set.
-    #[error(
-        "no set of scenarios is called `{name}`: there are {sets} (or give a file, whose name ends with .toml)"
-    )]
-    UnknownSet {
-        /// What was asked for.
-        name: String,
-        /// The sets there are, the nearest first.
-        sets: String,
-    },
-    /// There is no such scenario in that set or file.
-    #[error(
-        "`{set}` has no scenario `{name}`: it has {scenarios}; or give its place, from 0 to {last}"
-    )]
-    UnknownScenario {
-        /// The set or file.
-        set: String,
-        /// What was asked for.
-        name: String,
-        /// The scenarios there are, the nearest first.
-        scenarios: String,
-        /// The highest place.
-        last: usize,
-    },
-}
-
-/// Scenarios by a list with commas between: a set (`pantheon`), a set's scenario by name or by its place from 0
-/// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a file's scenario (`links.toml/mine`). A scenario
-/// named twice is given once.
-pub fn load(spec: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    let mut scenarios: Vec<Scenario> = Vec::new();
-    for item in spec
-        .split(',')
-        .map(str::trim)
-        .filter(|item| !item.is_empty())
-    {
-        for scenario in load_item(item)? {
-            match scenarios.iter().find(|known| known.name == scenario.name) {
-                None => scenarios.push(scenario),
-                Some(known) if *known == scenario => {}
-                Some(_) => {
-                    return Err(ScenarioError::Ambiguous {
-                        name: scenario.name,
-                    });
-                }
-            }
-        }
-    }
-    if scenarios.is_empty() {
-        return Err(ScenarioError::Nothing {
-            sets: sets::names(),
-        });
-    }
-    Ok(scenarios)
-}
-
-/// Scenarios of a file's text. Its folder is where the paths of traces count from.
+/// Parses the text of a scenario file. Paths of traces are relative to the directory of `path`,
+/// which errors name as well.
 ///
-/// A file is a list of `[[scenario]]` tables. Times of day are none: everything counts from the scenario's start.
+/// A file is a list of `[[scenario]]` tables. All times count from the scenario's start, and rates
+/// are those of IP packets. A `[[scenario]]` has these keys:
 ///
-/// | key | value | default |
-/// |---|---|---|
-/// | `name` | letters, digits, `-`, `_`, `.`; unique in the file | |
-/// | `description` | a line for people | empty |
-/// | `rate_mbps` | a constant rate of IP packets, Mbit/s; `inf` for a link that takes no time | one of these |
-/// | `trace` | a file in mahimahi's format; its path counts from the scenario file's folder | one of these |
-/// | `schedule` | `[{ at_s = 0, rate_mbps = 12, ramp = false }, …]`: the rate from a time on; 0 is an outage, `ramp = true` moves linearly to the next | one of these |
-/// | `repeat_s` | start the `schedule` again after so long | never |
-/// | `opportunities` | `{ every_ms = 200, packets = 10 }`, or `{ mbps = 77.72 }` evenly spread over 60 s of 1 ms steps: as a trace | one of these |
-/// | `poisson` | `{ mbps, seconds = 60, ramp_s = 0, seed = 1 }`: a trace of random deliveries, after a ramp of one each 100 ms | one of these |
-/// | `cellular` | `{ mbps, variation = 0.6, correlation_s = 4, outage_share = 0.03, outage_s = 0.3, batch = 2, seconds = 60, seed = 1 }`: a generated cellular trace ([`Cellular`](super::Cellular)) | one of these |
-/// | `delay_ms` | propagation, one way | (the reverse way: the same) |
-/// | `delay_changes` | `[{ at_s, delay_ms }, …]`: another delay from a time on | none (the reverse way: the same) |
-/// | `jitter_ms` | standard deviation of the delay per packet; packets keep their order | 0 |
-/// | `loss` | a probability, or `{ to_bad, to_good, good = 0, bad = 1 }`: two states with their own loss, which may change at every packet | 0 |
-/// | `queue` | `{ packets = N }`, `{ bytes = N }`, both, or `{ bdp = X }` (mean rate × base RTT × X); with `drop = "head"` the oldest goes when it is full | unlimited |
-/// | `policer` | `{ rate_mbps, burst_bytes }`: a token bucket ahead of the queue | none |
-/// | `aggregation_ms` | packets leave the link together, once each such period | none |
-/// | `[scenario.reverse]` | the way of the acknowledgements: every key from `rate_mbps` to here | same rate and delay, nothing else |
-/// | `[[scenario.flow]]` | `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0 }`: a bulk flow; without `scheme` it runs the one under test; the extra delay counts each way | one flow |
+/// - `name`: letters, digits, `-`, `_` and `.`; unique in the file.
+/// - `description`: one line of text; empty by default.
+/// - Exactly one of the following keys, which give the link's rate:
+///   - `rate_mbps`: a constant rate in Mbit/s; `inf` for an unlimited link.
+///   - `trace`: the path of a file in mahimahi's format.
+///   - `schedule`: `[{ at_s = 0, rate_mbps = 12, ramp = false }, …]`, the rate from each time on.
+///     Rate 0 is an outage, and `ramp = true` changes the rate linearly until the next point.
+///     `repeat_s` repeats the schedule with that period.
+///   - `opportunities`: `{ every_ms = 200, packets = 10 }`, or `{ mbps = 77.72 }` for a trace of
+///     60 s with evenly spaced opportunities on a grid of 1 ms.
+///   - `poisson`: `{ mbps, seconds = 60, ramp_s = 0, seed = 1 }`, a trace of random deliveries
+///     after a ramp with one packet per 100 ms ([`Poisson`](super::Poisson)).
+///   - `cellular`: `{ mbps, variation = 0.6, correlation_s = 4, outage_share = 0.03,
+///     outage_s = 0.3, batch = 2, seconds = 60, seed = 1 }`, a generated cellular trace
+///     ([`Cellular`](super::Cellular)).
+/// - `delay_ms`: the one-way propagation delay in ms.
+/// - `delay_changes`: `[{ at_s, delay_ms }, …]`, the delay from each time on; none by default.
+/// - `jitter_ms`: the standard deviation of each packet's delay, 0 by default. Packets of a flow
+///   keep their order.
+/// - `loss`: a probability, or `{ to_bad, to_good, good = 0, bad = 1 }` for a Gilbert-Elliott chain
+///   that may change its state before every packet; 0 by default.
+/// - `queue`: `{ packets = N }`, `{ bytes = N }`, both, or `{ bdp = X }` (mean rate × base RTT ×
+///   X); `drop = "head"` drops the oldest packets of a full queue. Unlimited by default.
+/// - `policer`: `{ rate_mbps, burst_bytes }`, a token bucket ahead of the queue; none by default.
+/// - `aggregation_ms`: packets leave the link together, once per period; none by default.
+/// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of
+///   the acknowledgements. By default it has the same rate and delay, and none of the rest.
+/// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0 }`, a bulk flow. It
+///   runs the scheme under test unless it names one. The extra delay is added in each direction.
+///   By default there is one flow.
 ///
-/// The time average of a `schedule` counts its last rate for as long as all before it, where it does not repeat.
+/// The mean rate of a `schedule` that does not repeat counts the last rate for as long as all rates
+/// before it.
+///
+/// # Errors
+///
+/// Returns [`ScenarioError::Invalid`] with the position of the first error.
+///
+/// # Examples
+///
+/// ```
+/// use std::{path::Path, time::Duration};
+///
+/// let text = r#"
+///     [[scenario]]
+///     name = "shared"
+///     rate_mbps = 12
+///     delay_ms = 30
+///     queue = { bdp = 1 }
+///
+///     [[scenario.flow]]
+///
+///     [[scenario.flow]]
+///     start_s = 10
+///     scheme = "cubic"
+/// "#;
+/// let scenarios = cc_sim::scenario::parse(text, Path::new("links.toml"))?;
+/// let shared = &scenarios[0];
+/// assert_eq!(shared.base_rtt(), Duration::from_millis(60));
+/// assert_eq!(shared.forward.queue.bytes, Some(90_000));
+/// assert_eq!(shared.flows[1].scheme.as_deref(), Some("cubic"));
+///
+/// let error = cc_sim::scenario::parse("[[scenario]]\n", Path::new("links.toml")).unwrap_err();
+/// assert!(error.to_string().starts_with("links.toml:1:1: missing field `name`"));
+/// # Ok::<(), cc_sim::scenario::ScenarioError>(())
+/// ```
 pub fn parse(text: &str, path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     let invalid = |fault: Fault| {
         let (line, column) = position(text, fault.span.start);
@@ -153,7 +99,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
         }
     };
     let document: shape::Document = toml::from_str(text).map_err(|error| {
-        // A message may have several lines, of which each says a part.
+        // A message of several lines states a part of the error in each line.
         let message = error.message().trim().replace('\n', ", ");
         invalid(Fault {
             span: error.span().unwrap_or(0..0),
@@ -189,69 +135,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     Ok(scenarios)
 }
 
-fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    if item.ends_with(".toml") || Path::new(item).is_file() {
-        return read(Path::new(item));
-    }
-    if let Some((path, name)) = item.rsplit_once('/')
-        && (path.ends_with(".toml") || Path::new(path).is_file())
-    {
-        return select(read(Path::new(path))?, path, name);
-    }
-    let (set, name) = match item.split_once('/') {
-        Some((set, name)) => (set, Some(name)),
-        None => (item, None),
-    };
-    let scenarios = sets::find(set).ok_or_else(|| ScenarioError::UnknownSet {
-        name: set.to_owned(),
-        sets: nearest_first(set, sets::SETS.iter().map(|set| set.name)),
-    })?;
-    match name {
-        Some(name) => select(scenarios.scenarios()?, set, name),
-        None => scenarios.scenarios(),
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
-    let text = fs::read_to_string(path).map_err(|error| ScenarioError::Read {
-        path: path.to_owned(),
-        error,
-    })?;
-    parse(&text, path)
-}
-
-/// The one of that name, or else at that place.
-fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenario>, ScenarioError> {
-    let found = scenarios
-        .iter()
-        .find(|scenario| scenario.name == name)
-        .or_else(|| {
-            name.parse::<usize>()
-                .ok()
-                .and_then(|place| scenarios.get(place))
-        });
-    match found {
-        Some(scenario) => Ok(vec![scenario.clone()]),
-        None => Err(ScenarioError::UnknownScenario {
-            set: set.to_owned(),
-            name: name.to_owned(),
-            scenarios: nearest_first(
-                name,
-                scenarios.iter().map(|scenario| scenario.name.as_str()),
-            ),
-            last: scenarios.len() - 1,
-        }),
-    }
-}
-
-fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
-    let mut names: Vec<&str> = names.collect();
-    names.sort_by(|a, b| {
-        strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a))
-    });
-    names.join(", ")
-}
-
 /// Line and column of a byte, both from 1.
 fn position(text: &str, byte: usize) -> (usize, usize) {
     let before = text.get(..byte.min(text.len())).unwrap_or(text);
@@ -262,10 +145,10 @@ fn position(text: &str, byte: usize) -> (usize, usize) {
     )
 }
 
-/// What is wrong where.
+/// An error at a position of the text.
 #[derive(Debug)]
 struct Fault {
-    /// Bytes of the text.
+    /// Byte range in the text.
     span: Range<usize>,
     message: String,
 }

@@ -1,57 +1,62 @@
-//! Traces made by a rule, where recorded ones cannot be shipped. A seed fixes a trace.
+//! Generated traces, for use where recorded ones cannot be distributed. The seed determines a trace
+//! completely.
 
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::{MTU, Trace, TraceError, trace::MAX_OPPORTUNITIES};
 
-/// Deliveries at random times, after a slow start.
+/// Parameters of a trace of deliveries at random times, after a slow start.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Poisson {
-    /// Mean rate behind the ramp, Mbit/s.
+    /// Mean rate after the ramp, Mbit/s.
     pub mbps: f64,
     /// Length of the trace, s.
     pub seconds: f64,
-    /// For how long one packet goes every 100 ms at first, s: what Pantheon's measured links looked like to the tool
-    /// that fitted its emulated ones.
+    /// Length of an initial ramp with one packet per 100 ms, s. Pantheon's measured links looked
+    /// like this to the tool that fitted their emulation.
     pub ramp_s: f64,
-    /// Fixes the random part.
+    /// Seed of the random deliveries.
     pub seed: u64,
 }
 
-/// A cellular down- or up-link.
+/// Parameters of a trace of a cellular downlink or uplink.
 ///
-/// Three published parts, each with parameters that a recording can be compared with:
+/// The model combines three published parts, whose parameters can be compared with a recording:
 ///
-/// - the rate is log-normal with an exponential autocorrelation: shadow fading is Gaussian in dB with
-///   `exp(-distance / correlation distance)` (M. Gudmundson, "Correlation model for shadow fading in mobile radio
-///   systems", Electronics Letters 27(23), 1991), and far from its best a radio link's capacity goes with the
-///   received power;
-/// - outages come and go as a chain of two states, and are sticky, as in section 3.1 of K. Winstein,
-///   A. Sivaraman and H. Balakrishnan, "Stochastic Forecasts Achieve High Throughput and Low Delay over Cellular
-///   Networks", NSDI 2013;
-/// - given the rate, deliveries are a Poisson process (the same section), here of batches with a geometric number of
-///   packets: a base station serves a user several packets at a turn.
+/// - The rate is log-normal with an exponential autocorrelation. Shadow fading is Gaussian in dB
+///   with `exp(-distance / correlation distance)` (M. Gudmundson, "Correlation model for shadow
+///   fading in mobile radio systems", Electronics Letters 27(23), 1991), and the capacity of a
+///   radio link far from its best is proportional to the received power.
+/// - Outages begin and end as a Markov chain of two states, as in section 3.1 of K. Winstein, A.
+///   Sivaraman and H. Balakrishnan, "Stochastic Forecasts Achieve High Throughput and Low Delay
+///   over Cellular Networks", NSDI 2013.
+/// - Given the rate, deliveries are a Poisson process (same section), here of batches with a
+///   geometric number of packets, because a base station serves a user several packets per turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cellular {
-    /// Mean rate while there is no outage, Mbit/s.
+    /// Mean rate outside of outages, Mbit/s.
     pub mbps: f64,
-    /// Standard deviation of the rate over its mean, while there is no outage.
+    /// Standard deviation of the rate outside of outages, relative to its mean.
     pub variation: f64,
-    /// After how long the autocorrelation of the rate's logarithm is 1/e, s.
+    /// Time lag at which the autocorrelation of the rate's logarithm is 1/e, s.
     pub correlation_s: f64,
-    /// Share of the time that is outage, in [0, 1).
+    /// Fraction of the time spent in outages, in [0, 1).
     pub outage_share: f64,
-    /// Mean length of an outage, s; exponentially distributed.
+    /// Mean length of an outage, s; lengths are exponentially distributed.
     pub outage_s: f64,
-    /// Mean packets of a batch, at least 1.
+    /// Mean number of packets per batch, at least 1.
     pub batch: f64,
     /// Length of the trace, s.
     pub seconds: f64,
-    /// Fixes the trace.
+    /// Seed that determines all random parts of the trace.
     pub seed: u64,
 }
 
-/// Opportunities evenly spaced on mahimahi's grid of 1 ms, over so many seconds.
+/// A trace of evenly spaced opportunities on mahimahi's grid of 1 ms.
+///
+/// # Errors
+///
+/// Returns an error when the trace would be too long.
 pub(super) fn even(mbps: f64, seconds: f64) -> Result<Trace, TraceError> {
     let milliseconds = (seconds * 1e3).round() as u64;
     let count = packets_per_ms(mbps) * milliseconds as f64;
@@ -61,9 +66,13 @@ pub(super) fn even(mbps: f64, seconds: f64) -> Result<Trace, TraceError> {
 }
 
 impl Poisson {
-    /// Makes the trace. Errors only where the parameters are outside what a scenario file allows.
+    /// Generates the trace.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error only when a parameter is outside the limits of scenario files.
     pub fn trace(&self) -> Result<Trace, TraceError> {
-        /// Of the ramp, ms.
+        /// Time between two packets of the ramp, ms.
         const RAMP_GAP: u32 = 100;
 
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
@@ -72,7 +81,7 @@ impl Poisson {
         let mut now = f64::from(ramp_end);
         while times.len() <= MAX_OPPORTUNITIES {
             now += exponential(&mut random) / packets_per_ms(self.mbps);
-            // Never an empty trace, however slow and short.
+            // A trace is never empty, however slow and short it is.
             if now > self.seconds * 1e3 && !times.is_empty() {
                 break;
             }
@@ -83,15 +92,19 @@ impl Poisson {
 }
 
 impl Cellular {
-    /// Makes the trace. Errors only where the parameters are outside what a scenario file allows.
+    /// Generates the trace.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error only when a parameter is outside the limits of scenario files.
     pub fn trace(&self) -> Result<Trace, TraceError> {
-        /// How often the rate moves, ms: the step of the NSDI paper.
+        /// Time between two changes of the rate, ms, as in the NSDI paper.
         const TICK: u32 = 20;
 
         let mut random = Xoshiro256PlusPlus::seed_from_u64(self.seed);
         let memory = (-f64::from(TICK) / 1e3 / self.correlation_s).exp();
         let news = (1.0 - memory * memory).sqrt();
-        // Of the rate's logarithm, so that the rate has the mean and the deviation asked for.
+        // Deviation of the rate's logarithm that gives the rate the requested mean and deviation.
         let deviation = (1.0 + self.variation * self.variation).ln().sqrt();
         let gap_s = self.outage_s * (1.0 - self.outage_share) / self.outage_share;
         let change = |mean_s: f64| 1.0 - (-1e-3 / mean_s).exp();
@@ -100,12 +113,12 @@ impl Cellular {
         let mut fading = normal(&mut random);
         let mut outage = random.random::<f64>() < self.outage_share;
         let mut batches_per_ms = 0.0;
-        // The integral of the rate at which the next batch comes is exponentially distributed.
+        // The integral of the rate until the next batch is exponentially distributed.
         let mut until_next = exponential(&mut random);
         let mut times = Vec::new();
         let length = (self.seconds * 1e3) as u32;
         let mut now = 0;
-        // Never an empty trace, however much of it is outage; and no longer than one may be, whatever the rate does.
+        // A trace is never empty, even if it is all outage, and never longer than the limit.
         while (now < length || times.is_empty()) && times.len() <= MAX_OPPORTUNITIES {
             if now % TICK == 0 {
                 fading = memory * fading + news * normal(&mut random);
@@ -131,24 +144,24 @@ impl Cellular {
     }
 }
 
-/// Packets of [`MTU`] bytes.
+/// Converts a rate to packets of [`MTU`] bytes per ms.
 fn packets_per_ms(mbps: f64) -> f64 {
     mbps * 1e3 / (f64::from(MTU) * 8.0)
 }
 
-/// Mean 1.
+/// Draws from the exponential distribution with mean 1.
 fn exponential(random: &mut Xoshiro256PlusPlus) -> f64 {
-    // 1 - u, as u may be 0 and never is 1.
+    // 1 - u, because u may be 0 but never 1.
     -(1.0 - random.random::<f64>()).ln()
 }
 
-/// Mean 0, variance 1 (G. Box and M. Muller 1958).
+/// Draws from the standard normal distribution (G. Box and M. Muller 1958).
 fn normal(random: &mut Xoshiro256PlusPlus) -> f64 {
     let radius = (2.0 * exponential(random)).sqrt();
     radius * (std::f64::consts::TAU * random.random::<f64>()).cos()
 }
 
-/// 1, 2, … with a mean of at least 1.
+/// Draws from the geometric distribution on 1, 2, … with the given mean of at least 1.
 fn geometric(random: &mut Xoshiro256PlusPlus, mean: f64) -> usize {
     if mean <= 1.0 {
         return 1;
@@ -168,7 +181,7 @@ mod tests {
         Duration::from_secs(seconds.into())
     }
 
-    /// Packets in each of so many seconds.
+    /// Number of packets in each of the first `count` seconds.
     fn per_second(trace: &Trace, count: u32) -> Vec<f64> {
         (0..count)
             .map(|i| trace.opportunities(seconds(i), seconds(i + 1)) as f64)
@@ -199,7 +212,7 @@ mod tests {
             slow.times(),
             (1..=600).map(|i| i * 100).collect::<Vec<u32>>()
         );
-        // The number of lines of the files that the names stand for.
+        // Numbers of lines of the recorded traces with these names.
         for (mbps, lines) in [(77.72, 388_600), (100.42, 502_100), (114.68, 573_400)] {
             let trace = even(mbps, 60.0).expect("a trace");
             assert_eq!((trace.times().len(), trace.period_ms()), (lines, 60_000));
@@ -208,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn poisson_deliveries_have_the_rate_and_the_spread_of_their_name() {
+    fn poisson_deliveries_have_the_mean_and_variance_of_a_poisson_process() {
         let poisson = Poisson {
             mbps: 2.64,
             seconds: HOUR,
@@ -218,7 +231,7 @@ mod tests {
         let trace = poisson.trace().expect("a trace");
         let (mean, variance) = mean_and_variance(&per_second(&trace, HOUR as u32));
         near(mean, 220.0, 0.01);
-        // Four deviations of the index of dispersion of 3600 samples are 9 %.
+        // Four standard deviations of the index of dispersion of 3600 samples are 9 %.
         near(variance / mean, 1.0, 0.1);
     }
 
@@ -257,16 +270,17 @@ mod tests {
         let samples = per_second(&trace, 4 * HOUR as u32);
         let (mean, variance) = mean_and_variance(&samples);
         near(mean, 500.0, 0.05);
-        // Over 1 s the rate has nearly the variance of an instant; batches add little.
+        // The mean over 1 s has nearly the variance of the instantaneous rate; batches add little.
         near(variance.sqrt() / mean, 0.5, 0.15);
-        // Autocorrelation at the correlation time: a log-normal variable's is a little under its logarithm's 1/e.
+        // At the correlation time, a log-normal variable's autocorrelation is slightly below 1/e,
+        // that of its logarithm.
         let lagged = samples
             .windows(5)
             .map(|w| (w[0] - mean) * (w[4] - mean))
             .sum::<f64>();
         let correlation = lagged / (samples.len() - 4) as f64 / variance;
         assert!((0.25..0.45).contains(&correlation), "{correlation}");
-        // Packets of the same millisecond: batches of 4 come 0.125 times a millisecond.
+        // Packets of the same millisecond: there are 0.125 batches of 4 packets per millisecond.
         let mut distinct = trace.times().to_vec();
         distinct.dedup();
         let together = trace.times().len() as f64 / distinct.len() as f64;
@@ -286,7 +300,7 @@ mod tests {
             seed: 1,
         };
         let trace = cellular.trace().expect("a trace");
-        // At one packet a millisecond, a gap of over 30 ms is an outage.
+        // At one packet per millisecond, a gap of more than 30 ms is an outage.
         let gaps = trace
             .times()
             .windows(2)
@@ -299,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_fixes_a_trace() {
+    fn a_seed_determines_a_trace() {
         let poisson = |seed| {
             Poisson {
                 mbps: 3.0,

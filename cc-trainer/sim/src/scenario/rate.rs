@@ -1,15 +1,15 @@
-//! What a rate carries, and when a packet is through.
+//! Integration of a rate over time: the bits that it carries, and the time that bits take.
 
 use std::time::Duration;
 
 use super::{Rate, RatePoint};
 
-/// Bits below which nothing is left to send: far below what rounding a time to a nanosecond stands for, so that a
-/// packet that is through just before an outage does not wait for the outage's end.
+/// Number of bits that counts as none. It is far below the number of bits that rounding a time to 1
+/// ns stands for, so that a packet that finishes just before an outage does not wait for its end.
 const NOTHING: f64 = 1e-3;
 
 impl Rate {
-    /// The same rate always, bit/s.
+    /// A constant rate, in bit/s.
     pub fn constant(bits_per_second: f64) -> Self {
         let start = RatePoint {
             at: Duration::ZERO,
@@ -22,13 +22,13 @@ impl Rate {
         }
     }
 
-    /// bit/s at a time.
+    /// The rate at a time, in bit/s.
     pub fn at(&self, time: Duration) -> f64 {
         let (_, offset) = self.cycle(nanos(time));
-        self.segment(self.index(offset)).at(offset)
+        self.piece(self.index(offset)).at(offset)
     }
 
-    /// Bits carried in `[from, to)`.
+    /// Number of bits carried in `[from, to)`.
     pub fn bits(&self, from: Duration, to: Duration) -> f64 {
         if to <= from {
             return 0.0;
@@ -37,7 +37,7 @@ impl Rate {
         let (last, end) = self.cycle(nanos(to));
         match last - first {
             0 => self.bits_in_cycle(start, end),
-            // By whole cycles in between, so that no precision goes where a run is long.
+            // Whole cycles in between are multiplied, so that long runs lose no precision.
             cycles => {
                 self.bits_in_cycle(start, self.period())
                     + (cycles - 1) as f64 * self.bits_in_cycle(0, self.period())
@@ -46,8 +46,8 @@ impl Rate {
         }
     }
 
-    /// Mean, bit/s: over a cycle of a rate that repeats. The last point of another one counts for as long as all
-    /// that comes before it.
+    /// Mean rate in bit/s, over one cycle if the rate repeats. Otherwise the last point counts for
+    /// as long as all points before it.
     pub fn mean(&self) -> f64 {
         let last = self.points.last().map_or(0, |point| nanos(point.at));
         let span = match self.repeat {
@@ -60,8 +60,8 @@ impl Rate {
         }
     }
 
-    /// When a packet of so many bits is through whose first bit leaves at `start`. Times are nanoseconds since the
-    /// scenario's start; `u64::MAX` is never.
+    /// Time at which `bits` bits are sent whose transmission starts at `start`. Times are
+    /// nanoseconds since the scenario's start; `u64::MAX` is never.
     pub fn finish(&self, start: u64, bits: f64) -> u64 {
         if let [only] = self.points.as_slice()
             && !only.ramp
@@ -74,19 +74,19 @@ impl Rate {
         let mut index = self.index(offset);
         let mut skipped = self.repeat.is_none();
         loop {
-            let segment = self.segment(index);
-            let carried = segment.bits(offset, segment.end);
+            let piece = self.piece(index);
+            let carried = piece.bits(offset, piece.end);
             if left <= carried + NOTHING {
-                return later(base.saturating_add(offset), segment.time(offset, left)).min(
-                    // Where only the tolerance made it fit.
-                    base.saturating_add(segment.end),
+                return later(base.saturating_add(offset), piece.time(offset, left)).min(
+                    // The bits may fit only by the tolerance.
+                    base.saturating_add(piece.end),
                 );
             }
-            if segment.end == u64::MAX {
+            if piece.end == u64::MAX {
                 return u64::MAX;
             }
             left -= carried;
-            offset = segment.end;
+            offset = piece.end;
             index += 1;
             if index < self.points.len() {
                 continue;
@@ -99,7 +99,7 @@ impl Rate {
                 if whole <= 0.0 {
                     return u64::MAX;
                 }
-                // The cycle in which it ends is walked through, also where it ends just with a cycle.
+                // The last cycle is walked through even if the bits end exactly with it.
                 let cycles = ((left / whole).ceil() - 1.0).max(0.0);
                 base = base.saturating_add((cycles as u64).saturating_mul(self.period()));
                 left -= cycles * whole;
@@ -110,7 +110,7 @@ impl Rate {
         }
     }
 
-    /// The number of the cycle that a time is in, and the time since that cycle's start.
+    /// Index of the cycle that contains `time`, and the time since the start of that cycle, ns.
     fn cycle(&self, time: u64) -> (u64, u64) {
         match self.period() {
             u64::MAX | 0 => (0, time),
@@ -118,12 +118,12 @@ impl Rate {
         }
     }
 
-    /// Length of a cycle; `u64::MAX` where nothing repeats.
+    /// Length of a cycle in ns; `u64::MAX` if the rate does not repeat.
     fn period(&self) -> u64 {
         self.repeat.map_or(u64::MAX, nanos)
     }
 
-    /// Which point rules at a time of a cycle.
+    /// Index of the point that determines the rate at a time of a cycle.
     fn index(&self, offset: u64) -> usize {
         match self.points.as_slice() {
             [] | [_] => 0,
@@ -133,10 +133,10 @@ impl Rate {
         }
     }
 
-    /// What a point rules.
-    fn segment(&self, index: usize) -> Segment {
+    /// The piece of the rate that begins at a point.
+    fn piece(&self, index: usize) -> RatePiece {
         let Some(point) = self.points.get(index) else {
-            return Segment {
+            return RatePiece {
                 start: 0,
                 end: u64::MAX,
                 from: 0.0,
@@ -152,7 +152,7 @@ impl Rate {
             Some(next) if point.ramp => next.bits_per_second,
             _ => point.bits_per_second,
         };
-        Segment {
+        RatePiece {
             start: nanos(point.at),
             end,
             from: point.bits_per_second,
@@ -160,32 +160,32 @@ impl Rate {
         }
     }
 
-    /// Bits carried between two times of the same cycle.
+    /// Number of bits carried between two times of the same cycle.
     fn bits_in_cycle(&self, from: u64, to: u64) -> f64 {
         let (first, last) = (self.index(from), self.index(to));
         (first..=last)
             .map(|index| {
-                let segment = self.segment(index);
-                segment.bits(from.max(segment.start), to.min(segment.end))
+                let piece = self.piece(index);
+                piece.bits(from.max(piece.start), to.min(piece.end))
             })
             .sum()
     }
 }
 
-/// A stretch over which a rate stays or moves linearly. Times are nanoseconds of a cycle.
+/// A piece of a rate, constant or linear. Times are nanoseconds since the start of the cycle.
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct RatePiece {
     start: u64,
-    /// `u64::MAX` is no end.
+    /// End of the piece; `u64::MAX` is no end.
     end: u64,
-    /// bit/s at the start.
+    /// Rate at the start, bit/s.
     from: f64,
-    /// bit/s at the end.
+    /// Rate at the end, bit/s.
     to: f64,
 }
 
-impl Segment {
-    /// bit/s per second.
+impl RatePiece {
+    /// Slope in bit/s per second.
     fn slope(&self) -> f64 {
         if self.from == self.to {
             0.0
@@ -194,12 +194,12 @@ impl Segment {
         }
     }
 
-    /// bit/s at a time of it.
+    /// The rate at a time of the piece, bit/s.
     fn at(&self, time: u64) -> f64 {
         self.from + self.slope() * seconds(time - self.start)
     }
 
-    /// Bits between two times of it.
+    /// Number of bits carried between two times of the piece.
     fn bits(&self, from: u64, to: u64) -> f64 {
         if to <= from {
             0.0
@@ -208,21 +208,21 @@ impl Segment {
         }
     }
 
-    /// Seconds that bits take from a time of it on, given that they end in it.
+    /// Seconds that `bits` take from the time `from`, provided that they end within the piece.
     fn time(&self, from: u64, bits: f64) -> f64 {
         if bits <= 0.0 {
             return 0.0;
         }
-        // The root of `slope t² / 2 + rate t = bits`, in the form that cancels nothing.
+        // The root of `slope t² / 2 + rate t = bits`, in the form without cancellation.
         let rate = self.at(from);
         let end = (rate * rate + 2.0 * self.slope() * bits).max(0.0).sqrt();
         2.0 * bits / (rate + end)
     }
 }
 
-/// A time and some seconds more, to the nearest nanosecond; `u64::MAX` where that is never.
+/// Adds seconds to a time, rounded to the nearest nanosecond; `u64::MAX` for an infinite time.
 fn later(time: u64, seconds: f64) -> u64 {
-    // No bits at no rate are through at once.
+    // NaN is 0 bits at rate 0, which take no time.
     if seconds.is_nan() {
         time
     } else {
@@ -262,7 +262,8 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// Steps, ramps and outages, with or without repetition; at least one point carries something.
+    /// Steps, ramps and outages, with or without repetition; the rate of at least one point is
+    /// positive.
     fn any_rate() -> impl Strategy<Value = Rate> {
         let point = (
             1_u64..400,
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_rate_takes_bits_over_rate() {
+    fn at_a_constant_rate_a_packet_takes_bits_over_rate() {
         let rate = Rate::constant(12.0 * MEGABIT);
         assert_eq!(rate.finish(5, 12_000.0), 1_000_005);
         assert_eq!(rate.bits(ms(500), ms(1500)), 12.0 * MEGABIT);
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_packet_crosses_a_step() {
-        // 0.5 ms at 12 Mbit/s carry half of it; the rest goes at 24.
+        // 0.5 ms at 12 Mbit/s carry half of the packet; the rest is sent at 24 Mbit/s.
         let rate = rate(&[(0, 12.0, false), (10, 24.0, false)], None);
         assert_eq!(rate.finish(9_500_000, 12_000.0), 10_250_000);
         assert_eq!(rate.mean(), 18.0 * MEGABIT);
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_without_end_is_never_over() {
+    fn a_packet_never_finishes_in_an_endless_outage() {
         let rate = rate(&[(0, 12.0, false), (10, 0.0, false)], None);
         assert_eq!(rate.finish(20_000_000, 1.0), u64::MAX);
         assert_eq!(Rate::constant(0.0).finish(7, 1.0), u64::MAX);
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(up_and_down.at(ms(3500)), 20.0 * MEGABIT);
         assert_eq!(up_and_down.bits(ms(0), ms(2000)), 40.0 * MEGABIT);
         assert_eq!(up_and_down.mean(), 20.0 * MEGABIT);
-        // A million cycles are one division.
+        // A million cycles take one division.
         assert_eq!(
             up_and_down.finish(0, 40.0 * MEGABIT * 1e6),
             2_000_000 * 1_000_000_000
@@ -356,13 +357,13 @@ mod tests {
             prop_assert!(end >= start);
             if end < u64::MAX {
                 let carried = rate.bits(Duration::from_nanos(start), Duration::from_nanos(end));
-                // A nanosecond at the highest rate is 0.2 bit.
+                // 1 ns at the highest rate is 0.2 bit.
                 prop_assert!((carried - bits).abs() < 0.3, "carried {carried} of {bits}");
             }
         }
 
         #[test]
-        fn what_is_carried_adds_up(
+        fn bits_of_adjacent_periods_add_up(
             rate in any_rate(),
             mut times in prop::collection::vec(0_u64..5_000_000_000, 3),
         ) {
@@ -373,8 +374,12 @@ mod tests {
         }
 
         #[test]
-        fn bits_are_the_integral_of_the_rate(rate in any_rate(), from in 0_u64..2000, length in 1_u64..500) {
-            // By the midpoints of fine steps: exact but for what a kink costs inside a step.
+        fn bits_are_the_integral_of_the_rate(
+            rate in any_rate(),
+            from in 0_u64..2000,
+            length in 1_u64..500,
+        ) {
+            // Midpoint rule with fine steps, exact except at kinks inside a step.
             const STEPS_PER_MS: u64 = 20;
             let step = Duration::from_millis(1) / STEPS_PER_MS as u32;
             let sum: f64 = (0..length * STEPS_PER_MS)

@@ -4,30 +4,32 @@ use std::path::Path;
 
 use super::{Scenario, ScenarioError, file};
 
-/// A named list of scenarios.
+/// A named list of built-in scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Set {
-    /// What [`load`](super::load) takes.
+    /// Name of the set, as [`load`](super::load) takes it.
     pub name: &'static str,
-    /// What it is for, in a line.
+    /// Description of the set in one line.
     pub description: &'static str,
-    /// A scenario file.
+    /// Content of the set's scenario file.
     text: &'static str,
-    /// How many of the file's scenarios belong to it, from the first.
+    /// Number of the file's scenarios that belong to the set, from the first one.
     count: usize,
 }
 
-/// All of them.
+/// All built-in sets, in the order in which they are listed.
 pub const SETS: &[Set] = &[
     Set {
         name: "calibrated",
-        description: "six paths of the Internet, on which the published policy was trained (the first of `pantheon`)",
+        description: "six paths of the Internet, on which the published policy was trained (the \
+                      first of `pantheon`)",
         text: PANTHEON,
         count: 6,
     },
     Set {
         name: "pantheon",
-        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse ACKs, small buffers",
+        description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse \
+                      ACKs, small buffers",
         text: PANTHEON,
         count: 18,
     },
@@ -72,7 +74,12 @@ pub const SETS: &[Set] = &[
 const PANTHEON: &str = include_str!("../../scenarios/pantheon.toml");
 
 impl Set {
-    /// Its scenarios.
+    /// The scenarios of the set.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the set's file is invalid, which the tests exclude for the built-in
+    /// sets.
     pub fn scenarios(&self) -> Result<Vec<Scenario>, ScenarioError> {
         let mut scenarios = file::parse(
             self.text,
@@ -83,12 +90,12 @@ impl Set {
     }
 }
 
-/// The set of that name.
+/// The set with that name, if there is one.
 pub(super) fn find(name: &str) -> Option<&'static Set> {
     SETS.iter().find(|set| set.name == name)
 }
 
-/// All names, with commas between.
+/// Names of all sets, separated by commas.
 pub(super) fn names() -> String {
     SETS.iter()
         .map(|set| set.name)
@@ -114,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn every_set_loads_and_no_name_stands_for_two_scenarios() {
+    fn every_set_loads_and_names_are_unique() {
         let mut names = BTreeSet::new();
         for set in SETS.iter().filter(|set| set.name != "calibrated") {
             for scenario in set.scenarios().expect(set.name) {
@@ -147,7 +154,8 @@ mod tests {
         assert_eq!(set("calibrated"), pantheon[..6]);
     }
 
-    /// Name, Mbit/s of the trace, delay in ms, loss, queue in packets, in bytes: the experiments' table.
+    /// The table of the published experiments: name, Mbit/s of the trace, delay in ms, loss, queue
+    /// in packets or bytes.
     #[test]
     fn pantheon_has_the_numbers_of_its_table() {
         let packets = |packets| Queue {
@@ -222,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn pantheons_random_traces_have_as_many_opportunities_as_there() {
+    fn pantheons_random_traces_have_as_many_opportunities_as_the_recorded_ones() {
         let lines = [2786, 12_177, 14_084];
         for (scenario, lines) in set("pantheon").into_iter().zip(lines) {
             let Service::Opportunities(trace) = scenario.forward.service else {
@@ -233,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_is_what_the_link_offers() {
+    fn capacity_counts_the_bits_that_a_link_can_carry() {
         let capacity = |spec: &str, from, to| {
             let scenario = super::super::load(spec).expect(spec).remove(0);
             scenario
@@ -241,7 +249,7 @@ mod tests {
                 .service
                 .capacity_bits(Duration::from_secs(from), Duration::from_secs(to))
         };
-        // One packet of 12000 bits each millisecond, the first after 1 ms.
+        // One packet of 12000 bits per millisecond, the first one after 1 ms.
         assert_eq!(capacity("pantheon/bdp-1", 0, 30), Some(29_999.0 * 12_000.0));
         assert_eq!(capacity("pantheon/bdp-1", 70, 71), Some(12e6));
         assert_eq!(capacity("dynamic/rate-doubles", 5, 15), Some(180e6));
@@ -252,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_has_two_to_eight_flows_and_one_under_test_at_least() {
+    fn fairness_has_two_to_eight_flows_of_which_one_is_under_test() {
         for scenario in set("fairness") {
             assert!((2..=8).contains(&scenario.flows.len()), "{}", scenario.name);
             assert!(

@@ -8,80 +8,88 @@ use std::{
 
 use super::MTU;
 
-/// Bytes that one opportunity carries, [`PACKET_OVERHEAD`] included.
+/// Bytes that one opportunity carries, including [`PACKET_OVERHEAD`] per packet.
 pub const OPPORTUNITY_BYTES: u32 = 1504;
 
-/// Bytes that mahimahi counts with every packet of IP: the header of its TUN device. One packet of [`MTU`] bytes takes
-/// one opportunity exactly.
+/// Bytes that mahimahi counts in addition to every IP packet: the header of its TUN device. One
+/// packet of [`MTU`] bytes takes exactly one opportunity.
 pub const PACKET_OVERHEAD: u32 = 4;
 
-/// Opportunities that a trace may have: two minutes at 1 Gbit/s.
+/// Most opportunities of a trace: two minutes at 1 Gbit/s.
 pub(super) const MAX_OPPORTUNITIES: usize = 10_000_000;
 
 /// Latest time in a trace, ms: about 25 days.
 const MAX_MS: u32 = 1 << 31;
 
-/// Times at which a link can send [`OPPORTUNITY_BYTES`]; what is not used is lost. After the last one the trace starts
-/// again, with the last time added.
+/// Times at which a link can send [`OPPORTUNITY_BYTES`]. Unused opportunities are lost. After its
+/// last time the trace starts again, with the last time added to all times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// ms; at least one, never decreasing, the last above 0.
+    /// Times in ms: at least one, in ascending order, the last one above 0.
     times: Vec<u32>,
 }
 
-/// Why a trace cannot be used.
+/// An invalid trace, with the position of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The file; none where the trace is generated.
+    /// Path of the file; `None` for a generated trace.
     pub path: Option<PathBuf>,
-    /// Line, from 1.
+    /// Line of the fault, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Kind of the fault at that line.
     pub fault: TraceFault,
 }
 
-/// What is wrong with a trace.
+/// Kind of a fault in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceFault {
-    /// A time lies before its predecessor.
+    /// A time is less than the one before it.
     #[error("{time} ms comes after {before} ms: sort the lines in ascending order")]
     Decreasing {
-        /// ms.
+        /// Time of the faulty line, ms.
         time: u32,
-        /// ms.
+        /// The time before it, ms.
         before: u32,
     },
-    /// No line at all.
+    /// The trace has no line.
     #[error(
-        "there is no opportunity: write at least one line, such as `1` for one packet each millisecond"
+        "there is no opportunity: write at least one line, such as `1` for one packet each \
+         millisecond"
     )]
     Empty,
-    /// A line is blank.
+    /// A line in the middle is blank.
     #[error("the line is blank: remove it")]
     Blank,
-    /// More than ten million opportunities.
+    /// The trace has more than ten million opportunities.
     #[error(
-        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a rate instead"
+        "more than {MAX_OPPORTUNITIES} opportunities: shorten the trace (it loops), or give a \
+         rate instead"
     )]
     Long,
-    /// Not a whole number, or one outside the limits.
+    /// A line is not a whole number, or the number is too large.
     #[error(
-        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to {MAX_MS}, and nothing else"
+        "`{text}` is no time: write one whole number of milliseconds per line, from 0 to \
+         {MAX_MS}, and nothing else"
     )]
     NotATime {
-        /// The start of the line.
+        /// Beginning of the line, escaped.
         text: String,
     },
-    /// A trace that would loop in no time.
+    /// All times are 0, so that the trace would repeat without advancing.
     #[error(
-        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater than 0"
+        "every opportunity is at 0 ms: the last line is the length of the trace, make it greater \
+         than 0"
     )]
     Zero,
 }
 
 impl Trace {
-    /// Makes a trace of times in ms, with the conditions of a file. An error's line is the time's place, from 1.
+    /// Creates a trace from times in ms, under the same conditions as for a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first fault, whose line is the index of the time, from 1.
     pub fn from_times(times: Vec<u32>) -> Result<Self, TraceError> {
         check(&times).map_err(|(line, fault)| TraceError {
             path: None,
@@ -91,8 +99,13 @@ impl Trace {
         Ok(Self { times })
     }
 
-    /// Reads mahimahi's format: a whole number of milliseconds per line, never decreasing, the last above 0. At most
-    /// ten million lines; blank lines at the end are allowed. `path` is for the errors.
+    /// Parses mahimahi's format: one whole number of milliseconds per line, in ascending order, the
+    /// last one above 0. There may be ten million lines at most, and blank lines at the end. `path`
+    /// is used in errors only.
+    ///
+    /// # Errors
+    ///
+    /// Returns the first fault with its line.
     pub fn parse(text: &str, path: &Path) -> Result<Self, TraceError> {
         let fail = |(line, fault)| TraceError {
             path: Some(path.to_owned()),
@@ -110,29 +123,29 @@ impl Trace {
         Ok(Self { times })
     }
 
-    /// Opportunities in `[from, to)`.
+    /// Number of opportunities in `[from, to)`.
     pub fn opportunities(&self, from: Duration, to: Duration) -> u64 {
         self.before(to).saturating_sub(self.before(from))
     }
 
-    /// Mean rate, bit/s of IP packets of [`MTU`] bytes.
+    /// Mean rate in bit/s of IP packets of [`MTU`] bytes.
     pub fn mean_bits_per_second(&self) -> f64 {
         let seconds = f64::from(self.period_ms()) / 1e3;
         self.times.len() as f64 * f64::from(MTU) * 8.0 / seconds
     }
 
-    /// The opportunities of the first pass, ms: at least one, never decreasing, the last above 0.
+    /// Times of the first pass in ms: at least one, in ascending order, the last one above 0.
     pub fn times(&self) -> &[u32] {
         &self.times
     }
 
-    /// After how long the trace starts again, ms: the last time.
+    /// Time after which the trace repeats, ms, which is its last time.
     pub fn period_ms(&self) -> u32 {
         self.times.last().copied().unwrap_or(1)
     }
 
-    /// Opportunities before a time. Pass `k` has them at `k` periods plus each time, so that one at the very end of a
-    /// pass belongs to that pass.
+    /// Number of opportunities before a time. Pass `k` has its opportunities at `k` periods plus
+    /// each time, so that one at the very end of a pass belongs to that pass.
     fn before(&self, time: Duration) -> u64 {
         const NANOS_PER_MS: u128 = 1_000_000;
         let time = time.as_nanos();
@@ -145,7 +158,8 @@ impl Trace {
         let last = self
             .times
             .partition_point(|&ms| u128::from(ms) * NANOS_PER_MS < rest);
-        // One at 0 of the next pass is no earlier than `time`, as `rest` is at most a period.
+        // An opportunity at 0 of the next pass is not before `time`, as `rest` is at most one
+        // period.
         u64::try_from(passes)
             .unwrap_or(u64::MAX)
             .saturating_mul(self.times.len() as u64)
@@ -168,7 +182,7 @@ fn parse_time(line: &str) -> Result<u32, TraceFault> {
     if line.is_empty() {
         return Err(TraceFault::Blank);
     }
-    // `+1` is a number to the standard library, but not to mahimahi's other readers.
+    // The standard library parses `+1`, but other readers of mahimahi's format do not.
     let digits = line.bytes().all(|byte| byte.is_ascii_digit());
     match line.parse() {
         Ok(time) if digits && time <= MAX_MS => Ok(time),
@@ -183,7 +197,7 @@ fn parse_time(line: &str) -> Result<u32, TraceFault> {
     }
 }
 
-/// The conditions that hold between times. An error has the time's place, from 1.
+/// Checks the conditions between the times. An error has the index of the time, from 1.
 fn check(times: &[u32]) -> Result<(), (usize, TraceFault)> {
     let Some(&last) = times.last() else {
         return Err((1, TraceFault::Empty));
@@ -231,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_an_opportunity() {
+    fn each_line_is_an_opportunity() {
         let trace = parse("1\n1\n5\r\n10\n\n").expect("a good trace");
         assert_eq!(trace.times(), [1, 1, 5, 10]);
         assert_eq!(trace.period_ms(), 10);
@@ -239,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_loops_by_its_last_time() {
+    fn a_trace_repeats_after_its_last_time() {
         let trace = Trace::from_times(vec![0, 4, 10]).expect("a good trace");
         // 0 4 10 | 10 14 20 | 20 24 30
         let count = |from, to| trace.opportunities(ms(from), ms(to));
@@ -288,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_a_trace_is_refused() {
+    fn a_trace_that_is_too_long_is_refused() {
         let text = "1\n".repeat(MAX_OPPORTUNITIES + 1);
         let error = parse(&text).expect_err("one too many");
         assert_eq!(
@@ -299,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
+        fn any_text_is_parsed_without_panicking(text in "[-+0-9a-z.\n\r\t ]{0,40}|\\PC{0,40}") {
             if let Ok(trace) = parse(&text) {
                 prop_assert!(trace.period_ms() > 0);
                 prop_assert!(trace.times().is_sorted());
@@ -307,7 +321,10 @@ mod tests {
         }
 
         #[test]
-        fn what_is_written_is_read(mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50), last in 1..=MAX_MS) {
+        fn a_written_trace_is_read_back(
+            mut times in prop::collection::vec(0_u32..=MAX_MS, 1..50),
+            last in 1..=MAX_MS,
+        ) {
             times.push(last);
             times.sort_unstable();
             let text: String = times.iter().map(|time| format!("{time}\n")).collect();

@@ -1,5 +1,5 @@
-//! Congestion controls, as the simulated sender calls them: where and when Linux calls `struct tcp_congestion_ops`
-//! (include/net/tcp.h).
+//! Congestion controls. The simulated sender calls them where and when Linux 6.18 calls `struct
+//! tcp_congestion_ops` (include/net/tcp.h).
 
 mod bbr;
 mod copa;
@@ -14,63 +14,71 @@ pub use copa::Copa;
 pub use cubic::Cubic;
 pub use reno::Reno;
 
+use std::fmt;
+
 use cc_ebpf::{AckSample, CaState, CwndState};
 
 use crate::path::Nanos;
 
 use learned::Learned;
 
-/// The congestion controls that a simulated sender can have; calls of a variant are direct calls.
+/// The congestion control of a simulated sender. Calls of a built-in one are direct calls.
 #[derive(Debug)]
 pub enum Control {
-    /// NewReno.
+    /// NewReno, as in Linux (RFC 5681, RFC 6582).
     Reno(Reno),
-    /// CUBIC.
+    /// CUBIC (RFC 9438), with HyStart or HyStart++.
     Cubic(Cubic),
-    /// BBR, version 1.
+    /// BBR version 1, as in Linux.
     Bbr(Bbr),
-    /// Copa.
+    /// Copa (Arun and Balakrishnan, NSDI 2018).
     Copa(Copa),
-    /// The learned one, as the BPF program and an agent do it.
+    /// The learned congestion control, as the BPF programs and an agent implement it.
     Learned(Box<Learned>),
+    /// A control that is defined elsewhere; see `examples/own_control.rs`.
+    Custom(Box<dyn CongestionControl>),
 }
 
 /// A congestion control of one connection.
 ///
-/// The sender owns the window and lends it. Those with [`sets_cwnd_in_recovery`](Self::sets_cwnd_in_recovery) are
-/// called on every ACK, as `cong_control` is; for the others the sender reduces the window itself (PRR, RFC 6937)
-/// while it recovers, and calls [`on_ack`](Self::on_ack) at other times, as `cong_avoid` is.
-pub trait CongestionControl: Send {
-    /// Whether it rules the window in recovery too (`cong_control`).
+/// The sender owns the cwnd and lends it. Controls with
+/// [`sets_cwnd_in_recovery`](Self::sets_cwnd_in_recovery) are called on every ACK, as
+/// `cong_control` is; for the others the sender reduces the cwnd itself while it recovers
+/// (proportional rate reduction, RFC 6937), and calls [`on_ack`](Self::on_ack) at other times, as
+/// `cong_avoid` is.
+pub trait CongestionControl: fmt::Debug + Send {
+    /// Whether the control sets the cwnd in recovery too (`cong_control`).
     fn sets_cwnd_in_recovery(&self) -> bool {
         false
     }
 
-    /// The connection is established (`init`); its handshake took `rtt_us`, which is the smoothed RTT and the smallest
-    /// one now.
+    /// The connection is established (`init`). Its handshake took `rtt_us`, which is the smoothed
+    /// and the smallest RTT at this time.
     fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
         let _ = (now, cwnd, rtt_us);
     }
 
-    /// An ACK has been processed (`cong_control`, or `cong_avoid` when the kernel lets the window grow:
-    /// `tcp_may_raise_cwnd`), and `pkts_acked` before it.
+    /// An ACK has been processed (`pkts_acked`, then `cong_control`, or `cong_avoid` where
+    /// `tcp_may_raise_cwnd` lets the cwnd grow).
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample);
 
-    /// An ACK came on which the window may not grow (in recovery, or with nothing newly acknowledged): only for
-    /// what `pkts_acked` measures. Those that rule the window in recovery never get this.
+    /// An ACK has been processed on which the cwnd may not grow, in recovery or since it
+    /// acknowledged nothing new: only `pkts_acked` is called in the kernel. Controls that set the
+    /// cwnd in recovery never get this call.
     fn on_measurement(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         let _ = (cwnd, ack, rate);
     }
 
-    /// Slow-start threshold on entering recovery, loss or CWR (`ssthresh`).
+    /// Returns the slow-start threshold in segments on entering Recovery, Loss or CWR (`ssthresh`).
     fn ssthresh(&mut self, cwnd: &CwndState) -> u32;
 
-    /// The window after a loss that was none (`undo_cwnd`); `prior` is the one before it.
+    /// Returns the cwnd after a spurious loss (`undo_cwnd`); `prior` is the cwnd before the loss.
+    /// Both are in segments.
     fn undo(&mut self, cwnd: &CwndState, prior: u32) -> u32 {
         cwnd.cwnd.max(prior)
     }
 
-    /// The congestion-avoidance state changes (`set_state`), before it does.
+    /// The congestion-avoidance state is about to change to `state` (`set_state`).
     fn on_state(&mut self, now: Nanos, cwnd: &mut CwndState, state: CaState) {
         let _ = (now, cwnd, state);
     }
@@ -80,50 +88,51 @@ pub trait CongestionControl: Send {
         let _ = (now, cwnd, app_limited);
     }
 
-    /// The rate in bytes/s at which segments are paced (`SK_PACING_NEEDED`); none for no pacing.
+    /// The pacing rate in bytes/s (`SK_PACING_NEEDED`); `None` for a connection that is not paced.
     fn pacing_rate(&self) -> Option<u64> {
         None
     }
 
-    /// The fewest segments that are sent together (`min_tso_segs`; `tcp_min_tso_segs` is 2 by default).
+    /// The smallest burst in segments (`min_tso_segs`; `tcp_min_tso_segs` is 2 by default).
     fn min_burst(&self) -> u32 {
         2
     }
 }
 
-/// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c) and what else of the sender some
-/// congestion controls read.
+/// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c), and other state
+/// of the sender that some congestion controls read.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct RateSample {
     /// Lifetime segments delivered when the segment of the sample was sent (`prior_delivered`).
     pub prior_delivered: u64,
-    /// Segments delivered over the interval; none when the sample is not valid.
+    /// Segments delivered over the interval; `None` when the sample is not valid.
     pub delivered: Option<u32>,
     /// Length of the interval, µs (`interval_us`); 0 when the sample is not valid.
     pub interval_us: u32,
     /// Segments in flight before this ACK (`prior_in_flight`).
     pub prior_in_flight: u32,
-    /// The sample's segment was sent while the sender had nothing more to send (`is_app_limited`).
+    /// Whether the sample's segment was sent while the application limited the sender
+    /// (`is_app_limited`).
     pub app_limited: bool,
-    /// The sample's segment was a retransmission (`is_retrans`).
+    /// Whether the sample's segment was a retransmission (`is_retrans`).
     pub retransmitted: bool,
-    /// The ACK was delayed by the receiver as far as the sender can tell (`is_ack_delayed`).
+    /// Whether the receiver delayed the ACK, as far as the sender can tell (`is_ack_delayed`).
     pub ack_delayed: bool,
-    /// Lifetime segments delivered, this ACK's included (`tcp_sock.delivered`).
+    /// Lifetime segments delivered, including those of this ACK (`tcp_sock.delivered`).
     pub total_delivered: u64,
     /// First unacknowledged segment (`snd_una`), counted from 0.
-    pub una: u64,
+    pub snd_una: u64,
     /// Next segment to be sent for the first time (`snd_nxt`), counted from 0.
-    pub next: u64,
-    /// Smallest RTT over the kernel's window (`tcp_min_rtt`), µs.
+    pub snd_nxt: u64,
+    /// Smallest RTT of the last 300 s in µs (`tcp_min_rtt`).
     pub min_rtt_us: u32,
-    /// When a segment was last sent, before this ACK let others go (`lsndtime`, as a time).
+    /// When a segment was last sent before this ACK, ns (`lsndtime`).
     pub last_sent: Nanos,
-    /// When pacing lets the next segment go, which may be over (`tcp_wstamp_ns`).
+    /// When pacing lets the next segment leave, ns; may be past (`tcp_wstamp_ns`).
     pub next_send: Nanos,
 }
 
-/// Calls the same method of whichever it is.
+/// Calls a method of the control in whichever variant.
 macro_rules! each {
     ($control:expr, $inner:ident => $call:expr) => {
         match $control {
@@ -132,12 +141,13 @@ macro_rules! each {
             Control::Bbr($inner) => $call,
             Control::Copa($inner) => $call,
             Control::Learned($inner) => $call,
+            Control::Custom($inner) => $call,
         }
     };
 }
 
 impl Control {
-    /// The names of those that [`named`](Self::named) makes.
+    /// The names that [`named`](Self::named) knows.
     pub const NAMES: [&str; 6] = [
         "reno",
         "cubic",
@@ -147,7 +157,8 @@ impl Control {
         "copa-compete",
     ];
 
-    /// The one of this name; none for a name that is not in [`NAMES`](Self::NAMES). `seed` fixes what is random in it.
+    /// Creates the control of this name; `None` for a name that is not in [`NAMES`](Self::NAMES).
+    /// `seed` determines what is random in it.
     pub fn named(name: &str, seed: u64) -> Option<Self> {
         Some(match name {
             "reno" => Self::Reno(Reno::new()),
@@ -160,14 +171,14 @@ impl Control {
         })
     }
 
-    /// The connection ends (`release`).
+    /// The connection ends at `now` (`release`).
     pub(super) fn release(&mut self, now: Nanos) {
         if let Self::Learned(learned) = self {
             learned.release(now);
         }
     }
 
-    /// Whether a record waits for the agent.
+    /// Whether a record waits to be taken by the agent.
     #[inline]
     pub(super) fn has_record(&self) -> bool {
         matches!(self, Self::Learned(learned) if learned.has_record())

@@ -1,101 +1,105 @@
-//! When the next segments may leave, and how many together.
+//! Pacing: when the next burst may leave, and how many segments it has (Linux 6.18,
+//! net/ipv4/tcp_output.c).
 
 use crate::path::Nanos;
 
 use super::wire::MSS;
 
-/// Bytes of a burst: what the pacing rate sends in a 1024th of a second (`sk_pacing_shift` 10).
-const SHIFT: u32 = 10;
-/// Most bytes of a burst: a GSO packet, less headers (`sk_gso_max_size`).
-const MAX_BYTES: u64 = 65_535 - 320;
-/// Segments before pacing begins (`tcp_update_skb_after_send`).
-const UNPACED: u64 = 10;
-/// In units of 512 µs of the smallest RTT, how far bursts are made larger on short paths (`tcp_tso_rtt_log`).
-const SHORT_PATH_LOG: u32 = 9;
+/// A burst is what the pacing rate sends in a 1024th of a second (`sk_pacing_shift` is 10).
+const PACING_SHIFT: u32 = 10;
+/// Largest burst in bytes: a GSO packet without headers (`sk_gso_max_size`).
+const GSO_MAX_BYTES: u64 = 65_535 - 320;
+/// Segments that are sent before pacing begins (`tcp_update_skb_after_send`).
+const UNPACED_SEGMENTS: u64 = 10;
+/// Bursts get an allowance that halves with every 512 µs of the smallest RTT (`tcp_tso_rtt_log`).
+const TSO_RTT_LOG: u32 = 9;
 
-/// The pacing clock (`tcp_wstamp_ns` and `sk_pacing_rate`).
+/// The pacing clock of a connection (`tcp_wstamp_ns` and `sk_pacing_rate`).
 #[derive(Clone, Debug)]
 pub(super) struct Pacing {
-    /// bytes/s; before the first RTT sample there is none, and bursts are as large as can be.
+    /// Rate in bytes/s; `None` before the first RTT sample, when bursts are as large as they can
+    /// be.
     rate: Option<u64>,
-    /// Whether departures are spaced by the rate, or only bursts sized.
-    spaced: bool,
-    /// When the last burst left, or the next one may leave, whichever is later.
-    clock: Nanos,
+    /// Whether the rate also spaces departures, instead of only sizing bursts.
+    paced: bool,
+    /// When the last burst left or the next one may leave, whichever is later, ns.
+    wstamp_ns: Nanos,
 }
 
 impl Pacing {
-    /// No rate yet.
+    /// Creates a pacing clock without a rate.
     pub(super) fn new() -> Self {
         Self {
             rate: None,
-            spaced: false,
-            clock: 0,
+            paced: false,
+            wstamp_ns: 0,
         }
     }
 
     /// The congestion control paces at `rate`, bytes/s.
     #[inline]
-    pub(super) fn space(&mut self, rate: u64) {
+    pub(super) fn pace_at(&mut self, rate: u64) {
         self.rate = Some(rate);
-        self.spaced = true;
+        self.paced = true;
     }
 
-    /// Nobody paces; bursts have the size of a rate of twice the window a round trip in slow start, 1.2 times
-    /// after (`tcp_update_pacing_rate`, net/ipv4/tcp_input.c).
+    /// Derives the rate that sizes the bursts of a connection that is not paced: twice the cwnd per
+    /// round trip in slow start, 1.2 times the cwnd after it (`tcp_update_pacing_rate`).
     #[inline]
-    pub(super) fn follow(&mut self, window: u32, ssthresh: u32, outstanding: u32, srtt_us: u32) {
-        self.spaced = false;
+    pub(super) fn update_rate(&mut self, cwnd: u32, ssthresh: u32, packets_out: u32, srtt_us: u32) {
+        self.paced = false;
         if srtt_us == 0 {
             return;
         }
-        let percent = if window < ssthresh / 2 { 200 } else { 120 };
-        let bytes = u64::from(MSS) * u64::from(window.max(outstanding));
+        let percent = if cwnd < ssthresh / 2 { 200 } else { 120 };
+        let bytes = u64::from(MSS) * u64::from(cwnd.max(packets_out));
         self.rate = Some(bytes * percent * 10_000 / u64::from(srtt_us));
     }
 
-    /// Segments that are sent together at most (`tcp_tso_autosize`).
+    /// Largest burst in segments (`tcp_tso_autosize`), at least `at_least`.
     #[inline]
-    pub(super) fn burst(&self, min_rtt_us: u32, at_least: u32) -> u32 {
+    pub(super) fn tso_segments(&self, min_rtt_us: u32, at_least: u32) -> u32 {
         let Some(rate) = self.rate else {
-            return (MAX_BYTES / u64::from(MSS)) as u32;
+            return (GSO_MAX_BYTES / u64::from(MSS)) as u32;
         };
-        let mut bytes = rate >> SHIFT;
-        let shift = min_rtt_us >> SHORT_PATH_LOG;
+        let mut bytes = rate >> PACING_SHIFT;
+        let shift = min_rtt_us >> TSO_RTT_LOG;
         if shift < u32::BITS {
-            bytes += MAX_BYTES >> shift;
+            bytes += GSO_MAX_BYTES >> shift;
         }
-        ((bytes.min(MAX_BYTES) / u64::from(MSS)) as u32).max(at_least)
+        ((bytes.min(GSO_MAX_BYTES) / u64::from(MSS)) as u32).max(at_least)
     }
 
-    /// When the next burst may leave, if not now (`tcp_pacing_check`).
+    /// The time at which the next burst may leave; `None` when it may leave now
+    /// (`tcp_pacing_check`).
     #[inline]
-    pub(super) fn wait(&self, now: Nanos) -> Option<Nanos> {
-        (self.spaced && self.clock > now).then_some(self.clock)
+    pub(super) fn check(&self, now: Nanos) -> Option<Nanos> {
+        (self.paced && self.wstamp_ns > now).then_some(self.wstamp_ns)
     }
 
-    /// When the last burst left.
+    /// When the last burst left or the next one may leave, whichever is later (`tcp_wstamp_ns`).
     #[inline]
-    pub(super) fn last(&self) -> Nanos {
-        self.clock
+    pub(super) fn wstamp_ns(&self) -> Nanos {
+        self.wstamp_ns
     }
 
-    /// A burst of `segments` leaves at `now`, the first one after `sent` others (`tcp_update_skb_after_send`).
+    /// Takes note of a burst of `segments` that leaves at `now`, after `sent` segments before it
+    /// (`tcp_update_skb_after_send`).
     #[inline]
-    pub(super) fn sent(&mut self, now: Nanos, segments: u32, sent: u64) {
-        let prior = self.clock;
-        self.clock = self.clock.max(now);
-        let Some(rate) = self.rate.filter(|&rate| self.spaced && rate > 0) else {
+    pub(super) fn update_after_send(&mut self, now: Nanos, segments: u32, sent: u64) {
+        let prior = self.wstamp_ns;
+        self.wstamp_ns = self.wstamp_ns.max(now);
+        let Some(rate) = self.rate.filter(|&rate| self.paced && rate > 0) else {
             return;
         };
-        if sent < UNPACED {
+        if sent < UNPACED_SEGMENTS {
             return;
         }
         let bytes = u128::from(segments) * u128::from(MSS);
         let gap = (bytes * 1_000_000_000 / u128::from(rate)).min(1 << 40) as Nanos;
-        // What the last burst left too late is made up for, up to half.
-        let credit = (self.clock - prior).min(gap / 2);
-        self.clock += gap - credit;
+        // A late departure is made up for, by up to half of the gap.
+        let credit = (self.wstamp_ns - prior).min(gap / 2);
+        self.wstamp_ns += gap - credit;
     }
 }
 
@@ -106,24 +110,24 @@ mod tests {
     #[test]
     fn bursts_grow_with_the_rate_from_two_segments() {
         let mut pacing = Pacing::new();
-        assert_eq!(pacing.burst(20_000, 2), 45, "no rate, no limit");
-        pacing.follow(10, u32::MAX, 0, 20_000);
-        assert_eq!(pacing.burst(20_000, 2), 2);
-        pacing.follow(1_000, 500, 0, 100_000);
-        assert_eq!(pacing.burst(100_000, 2), 11, "17.4 MB/s");
-        assert!(pacing.burst(1_000, 2) > 20, "a short path");
+        assert_eq!(pacing.tso_segments(20_000, 2), 45, "no rate, no limit");
+        pacing.update_rate(10, u32::MAX, 0, 20_000);
+        assert_eq!(pacing.tso_segments(20_000, 2), 2);
+        pacing.update_rate(1_000, 500, 0, 100_000);
+        assert_eq!(pacing.tso_segments(100_000, 2), 11, "17.4 MB/s");
+        assert!(pacing.tso_segments(1_000, 2) > 20, "a short path");
     }
 
     #[test]
     fn departures_are_spaced_after_the_first_ten_segments() {
         let mut pacing = Pacing::new();
-        pacing.space(1_448_000);
-        pacing.sent(0, 9, 0);
-        assert_eq!(pacing.wait(0), None);
-        pacing.sent(5, 1, 10);
-        assert_eq!(pacing.wait(5), Some(1_000_000), "less the credit of 5 ns");
-        assert_eq!(pacing.wait(1_000_000), None);
-        pacing.sent(3_000_000, 1, 11);
-        assert_eq!(pacing.wait(3_000_000), Some(3_500_000), "credit of a half");
+        pacing.pace_at(1_448_000);
+        pacing.update_after_send(0, 9, 0);
+        assert_eq!(pacing.check(0), None);
+        pacing.update_after_send(5, 1, 10);
+        assert_eq!(pacing.check(5), Some(1_000_000), "less the credit of 5 ns");
+        assert_eq!(pacing.check(1_000_000), None);
+        pacing.update_after_send(3_000_000, 1, 11);
+        assert_eq!(pacing.check(3_000_000), Some(3_500_000), "credit of a half");
     }
 }

@@ -1,4 +1,5 @@
-//! Round-trip time: smoothed, its deviation, its minimum, and the retransmission timeout from them.
+//! The RTT estimator: smoothed RTT, its mean deviation and minimum, and the retransmission timeout
+//! that follows from them (Linux 6.18, net/ipv4/tcp_input.c).
 
 use cc_ebpf::WindowedMin;
 
@@ -6,121 +7,123 @@ use crate::path::Nanos;
 
 use super::timer::jiffies;
 
-/// Least retransmission timeout above the smoothed RTT, µs (`TCP_RTO_MIN`).
+/// Shortest part of the retransmission timeout above the smoothed RTT, µs (`TCP_RTO_MIN`).
 pub(super) const RTO_MIN_US: u64 = 200_000;
 /// Longest retransmission timeout, jiffies (`TCP_RTO_MAX`, 120 s).
 const RTO_MAX: u64 = 30_000;
-/// Timeout before the first sample, jiffies (`TCP_TIMEOUT_INIT`, 1 s).
-const RTO_INITIAL: u64 = 250;
-/// Window of the smallest RTT, ns (`tcp_min_rtt_wlen`).
+/// Retransmission timeout before the first sample, jiffies (`TCP_TIMEOUT_INIT`, 1 s).
+const TIMEOUT_INIT: u64 = 250;
+/// Time for which a smallest RTT counts, ns (`tcp_min_rtt_wlen`).
 const MIN_RTT_WINDOW: Nanos = 300_000_000_000;
 
-/// The estimator of RFC 6298 with Linux's slow decay of the deviation (`tcp_rtt_estimator`, net/ipv4/tcp_input.c).
+/// The estimator of RFC 6298 with Linux's slow decay of the deviation (`tcp_rtt_estimator`).
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
-    /// Eighths of a µs; 0 before the first sample (`srtt_us`).
-    smoothed: u32,
-    /// Quarters of a µs (`mdev_us`).
-    deviation: u32,
-    /// Largest deviation of the present round, and of the ones before, quarters of a µs (`mdev_max_us`, `rttvar_us`).
-    deviation_max: u32,
-    variation: u32,
-    /// The round ends when this segment is acknowledged (`rtt_seq`).
-    round_end: u32,
-    /// Jiffies, doubled with each timeout in a row (`icsk_rto`).
-    timeout: u64,
-    min: WindowedMin,
+    /// Smoothed RTT in eighths of a µs; 0 before the first sample (`srtt_us`).
+    srtt_us: u32,
+    /// Mean deviation in quarters of a µs (`mdev_us`).
+    mdev_us: u32,
+    /// Largest mean deviation of the present round trip, and the decaying one that the timeout is
+    /// computed from, in quarters of a µs (`mdev_max_us`, `rttvar_us`).
+    mdev_max_us: u32,
+    rttvar_us: u32,
+    /// The round trip ends when this segment is acknowledged (`rtt_seq`).
+    rtt_seq: u32,
+    /// Retransmission timeout in jiffies, doubled with each timeout in a row (`icsk_rto`).
+    rto: u64,
+    rtt_min: WindowedMin,
 }
 
 impl Rtt {
-    /// Before the first sample.
+    /// Creates an estimator without samples.
     pub(super) fn new() -> Self {
         Self {
-            smoothed: 0,
-            deviation: 0,
-            deviation_max: 0,
-            variation: 0,
-            round_end: 0,
-            timeout: RTO_INITIAL,
-            min: WindowedMin::default(),
+            srtt_us: 0,
+            mdev_us: 0,
+            mdev_max_us: 0,
+            rttvar_us: 0,
+            rtt_seq: 0,
+            rto: TIMEOUT_INIT,
+            rtt_min: WindowedMin::default(),
         }
     }
 
-    /// Takes a sample: of the first segment that an ACK acknowledged for the average, of the last one for the
-    /// minimum, µs. `una` and `next` are the sender's, after the ACK.
+    /// Adds a sample, µs: `first` is the RTT of the first segment that the ACK acknowledged, which
+    /// the smoothed RTT takes, `last` that of the last one, which the minimum takes. `una` and
+    /// `next` are `snd_una` and `snd_nxt` after the ACK.
     #[inline]
     pub(super) fn sample(&mut self, now: Nanos, first: u32, last: u32, una: u32, next: u32) {
-        // The filter takes a time of 0 for none.
-        self.min.update(now + 1, last.max(1), MIN_RTT_WINDOW);
-        self.estimate(first, una, next);
-        self.timeout = self.fresh_timeout();
+        // To the filter, a time of 0 means that there is no sample.
+        self.rtt_min.update(now + 1, last.max(1), MIN_RTT_WINDOW);
+        self.rtt_estimator(first, una, next);
+        self.rto = self.rto_of_samples();
     }
 
-    /// Smoothed RTT, µs; 0 before the first sample.
+    /// Smoothed RTT in µs; 0 before the first sample (`srtt_us >> 3`).
     #[inline]
-    pub(super) fn smoothed_us(&self) -> u32 {
-        self.smoothed >> 3
+    pub(super) fn srtt_us(&self) -> u32 {
+        self.srtt_us >> 3
     }
 
-    /// Mean deviation, µs (`mdev_us >> 2`).
+    /// Mean deviation in µs (`mdev_us >> 2`, which TCP_INFO reports as `tcpi_rttvar`).
     #[inline]
-    pub(super) fn deviation_us(&self) -> u32 {
-        self.deviation >> 2
+    pub(super) fn mdev_us(&self) -> u32 {
+        self.mdev_us >> 2
     }
 
-    /// Smallest RTT of the last 300 s, µs; `u32::MAX` before the first sample (`tcp_min_rtt`).
+    /// Smallest RTT of the last 300 s in µs; `u32::MAX` before the first sample (`tcp_min_rtt`).
     #[inline]
-    pub(super) fn min_us(&self) -> u32 {
-        match self.smoothed {
+    pub(super) fn min_rtt_us(&self) -> u32 {
+        match self.srtt_us {
             0 => u32::MAX,
-            _ => self.min.get(),
+            _ => self.rtt_min.get(),
         }
     }
 
-    /// The retransmission timeout, jiffies.
+    /// Retransmission timeout in jiffies (`icsk_rto`).
     #[inline]
-    pub(super) fn timeout(&self) -> u64 {
-        self.timeout
+    pub(super) fn rto(&self) -> u64 {
+        self.rto
     }
 
-    /// A timeout has fired: the next one comes after twice the time.
+    /// Doubles the timeout after it has fired.
     pub(super) fn back_off(&mut self) {
-        self.timeout = (self.timeout * 2).min(RTO_MAX);
+        self.rto = (self.rto * 2).min(RTO_MAX);
     }
 
-    fn fresh_timeout(&self) -> u64 {
-        jiffies(u64::from((self.smoothed >> 3) + self.variation)).min(RTO_MAX)
+    fn rto_of_samples(&self) -> u64 {
+        jiffies(u64::from((self.srtt_us >> 3) + self.rttvar_us)).min(RTO_MAX)
     }
 
     #[inline]
-    fn estimate(&mut self, sample: u32, una: u32, next: u32) {
+    fn rtt_estimator(&mut self, sample: u32, una: u32, next: u32) {
         let sample = sample.clamp(1, 1 << 28);
-        if self.smoothed == 0 {
-            self.smoothed = sample << 3;
-            self.deviation = sample << 1;
-            self.variation = self.deviation.max(RTO_MIN_US as u32);
-            self.deviation_max = self.variation;
-            self.round_end = next;
+        if self.srtt_us == 0 {
+            self.srtt_us = sample << 3;
+            self.mdev_us = sample << 1;
+            self.rttvar_us = self.mdev_us.max(RTO_MIN_US as u32);
+            self.mdev_max_us = self.rttvar_us;
+            self.rtt_seq = next;
             return;
         }
-        let error = sample as i32 - (self.smoothed >> 3) as i32;
-        self.smoothed = self.smoothed.saturating_add_signed(error).max(1);
-        let mut change = error.abs() - (self.deviation >> 2) as i32;
+        let error = sample as i32 - (self.srtt_us >> 3) as i32;
+        self.srtt_us = self.srtt_us.saturating_add_signed(error).max(1);
+        let mut change = error.abs() - (self.mdev_us >> 2) as i32;
         if error < 0 && change > 0 {
-            // A falling RTT must not look like a growing deviation (Eifel algorithm).
+            // A falling RTT must not look like a growing deviation, as in the Eifel algorithm.
             change >>= 3;
         }
-        self.deviation = self.deviation.saturating_add_signed(change);
-        if self.deviation > self.deviation_max {
-            self.deviation_max = self.deviation;
-            self.variation = self.variation.max(self.deviation_max);
+        self.mdev_us = self.mdev_us.saturating_add_signed(change);
+        if self.mdev_us > self.mdev_max_us {
+            self.mdev_max_us = self.mdev_us;
+            self.rttvar_us = self.rttvar_us.max(self.mdev_max_us);
         }
-        if una > self.round_end {
-            if self.deviation_max < self.variation {
-                self.variation -= (self.variation - self.deviation_max) >> 2;
+        if una > self.rtt_seq {
+            if self.mdev_max_us < self.rttvar_us {
+                self.rttvar_us -= (self.rttvar_us - self.mdev_max_us) >> 2;
             }
-            self.round_end = next;
-            self.deviation_max = RTO_MIN_US as u32;
+            self.rtt_seq = next;
+            self.mdev_max_us = RTO_MIN_US as u32;
         }
     }
 }
@@ -132,16 +135,16 @@ mod tests {
     #[test]
     fn the_timeout_is_at_least_200_ms_above_the_smoothed_rtt() {
         let mut rtt = Rtt::new();
-        assert_eq!((rtt.timeout(), rtt.min_us()), (250, u32::MAX));
+        assert_eq!((rtt.rto(), rtt.min_rtt_us()), (250, u32::MAX));
         for round in 0..100 {
             rtt.sample(0, 20_000, 20_000, round, round + 1);
         }
-        assert_eq!(rtt.smoothed_us(), 20_000);
-        assert_eq!(rtt.timeout(), 55, "220 ms");
+        assert_eq!(rtt.srtt_us(), 20_000);
+        assert_eq!(rtt.rto(), 55, "220 ms");
         rtt.back_off();
-        assert_eq!(rtt.timeout(), 110);
+        assert_eq!(rtt.rto(), 110);
         rtt.sample(0, 20_000, 20_000, 101, 102);
-        assert_eq!(rtt.timeout(), 55, "a sample ends the back-off");
+        assert_eq!(rtt.rto(), 55, "a sample ends the back-off");
     }
 
     #[test]
@@ -151,9 +154,9 @@ mod tests {
         for una in 1..20 {
             rtt.sample(0, 100_000, 90_000, una, una + 10);
         }
-        let before = rtt.timeout();
+        let before = rtt.rto();
         rtt.sample(0, 2_000_000, 2_000_000, 20, 30);
-        assert!(rtt.timeout() > before + 100);
-        assert_eq!(rtt.min_us(), 90_000);
+        assert!(rtt.rto() > before + 100);
+        assert_eq!(rtt.min_rtt_us(), 90_000);
     }
 }

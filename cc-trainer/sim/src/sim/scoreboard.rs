@@ -1,85 +1,87 @@
-//! What the sender knows of each segment in flight, and how many are in which state (RFC 6675's scoreboard, as Linux
-//! keeps it in its retransmission queue).
+//! The sender's scoreboard (RFC 6675): the state of each outstanding segment, and how many segments
+//! are in which state. Linux 6.18 keeps both in its retransmission queue and `struct tcp_sock`.
 
 use crate::path::Nanos;
 
-/// Marks the end of the list by time of sending.
+/// End of the list by time of sending.
 const NONE: u32 = u32::MAX;
-/// Segments that there is room for at first; a power of two.
+/// Initial capacity in segments; a power of two.
 const CAPACITY: usize = 64;
 
-/// A segment that has been sent and not acknowledged cumulatively.
+/// A segment that was sent and is not acknowledged cumulatively (`struct tcp_skb_cb`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// When it was sent last, ns (`skb_mstamp`).
+    /// Time at which it was last sent, ns (`skb_mstamp`).
     pub(super) sent: Nanos,
-    /// When the segment that the delivery-rate sample starts from was sent, ns (`tx.first_tx_mstamp`).
-    pub(super) first_sent: Nanos,
-    /// When the newest delivery before it was sent was known, ns (`tx.delivered_mstamp`).
-    pub(super) delivered_at: Nanos,
+    /// Time at which the segment was sent that the delivery-rate sample starts from, ns
+    /// (`tx.first_tx_mstamp`).
+    pub(super) first_tx_mstamp: Nanos,
+    /// Time of the newest delivery before it was sent, ns (`tx.delivered_mstamp`).
+    pub(super) delivered_mstamp: Nanos,
     /// Lifetime segments delivered when it was sent (`tx.delivered`).
     pub(super) delivered: u32,
-    /// Neighbours in the order of sending.
+    /// Neighbours in the list by time of sending, or [`NONE`].
     before: u32,
     after: u32,
-    /// Its state.
+    /// What the sender knows about it (`TCPCB_*`).
     pub(super) flags: Flags,
 }
 
-/// A segment's state (`TCPCB_*`).
+/// The state of a segment (`TCPCB_*`, include/net/tcp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
-    /// The receiver has it.
+    /// The receiver has SACKed it (`TCPCB_SACKED_ACKED`).
     pub(super) sacked: bool,
-    /// Taken for lost.
+    /// Loss detection has marked it lost (`TCPCB_LOST`).
     pub(super) lost: bool,
-    /// A retransmission of it is in flight.
+    /// A retransmission of it is in flight (`TCPCB_SACKED_RETRANS`).
     pub(super) retransmitted: bool,
-    /// It was the last of several that were sent together, and has PSH set whenever it is sent.
+    /// It was the last of a burst, and carries PSH whenever it is sent.
     pub(super) push: bool,
-    /// It was retransmitted some time.
-    pub(super) ever_retransmitted: bool,
-    /// It is in the list by time of sending.
+    /// It was retransmitted at least once (`TCPCB_EVER_RETRANS`).
+    pub(super) ever_retrans: bool,
+    /// It is in the list by time of sending (`tsorted_sent_queue`).
     listed: bool,
 }
 
-/// Segments `una..next`.
+/// The scoreboard of a connection: its outstanding segments `snd_una..snd_nxt`.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
-    /// Segment `n` is at `n` modulo the length, a power of two.
+    /// Ring buffer: segment `n` is at `n` modulo its length, which is a power of two.
     ring: Vec<Segment>,
-    una: u32,
-    next: u32,
-    /// First and last in the order of sending, of those in flight (`tsorted_sent_queue`).
+    snd_una: u32,
+    snd_nxt: u32,
+    /// Ends of the list by time of sending, of the segments in flight (`tsorted_sent_queue`).
     oldest: u32,
     newest: u32,
-    sacked: u32,
-    lost: u32,
-    retransmitted: u32,
-    /// One after the highest SACKed segment.
-    sacked_end: u32,
-    /// A bit a place of the ring: lost and not retransmitted. Thousands of segments may be missing at once, and each
-    /// ACK asks for the first of these.
-    waiting: Vec<u64>,
-    /// None of them is before this one (`retransmit_skb_hint`).
-    hint: u32,
-    /// Segments marked lost so far, retransmissions included.
-    losses: u64,
+    sacked_out: u32,
+    lost_out: u32,
+    retrans_out: u32,
+    /// One after the highest SACKed segment, over the connection's life.
+    highest_sack_end: u32,
+    /// A bit per place of the ring, set where the segment is lost and not retransmitted: thousands
+    /// may be missing at once, and every ACK asks for the first.
+    awaiting_retrans: Vec<u64>,
+    /// No segment before this one awaits retransmission (`retransmit_skb_hint`).
+    retransmit_hint: u32,
+    /// Lifetime count of segments marked lost, retransmissions included (`tcp_sock.lost`).
+    total_lost: u64,
 }
 
 impl Segment {
-    /// A segment that is sent at `sent`, with the stamps of [`Delivery`](super::delivery::Delivery).
+    /// Creates a segment sent at `sent`, with the stamps of
+    /// [`DeliveryRate`](super::delivery::DeliveryRate).
     #[inline]
     pub(super) fn sent(
         sent: Nanos,
-        first_sent: Nanos,
-        delivered_at: Nanos,
+        first_tx_mstamp: Nanos,
+        delivered_mstamp: Nanos,
         delivered: u32,
     ) -> Self {
         Self {
             sent,
-            first_sent,
-            delivered_at,
+            first_tx_mstamp,
+            delivered_mstamp,
             delivered,
             before: NONE,
             after: NONE,
@@ -89,123 +91,127 @@ impl Segment {
 }
 
 impl Scoreboard {
-    /// Nothing sent.
+    /// Creates the scoreboard of a connection that has sent nothing.
     pub(super) fn new() -> Self {
         Self {
             ring: vec![Segment::sent(0, 0, 0, 0); CAPACITY],
-            una: 0,
-            next: 0,
+            snd_una: 0,
+            snd_nxt: 0,
             oldest: NONE,
             newest: NONE,
-            sacked: 0,
-            lost: 0,
-            retransmitted: 0,
-            sacked_end: 0,
-            waiting: vec![0; CAPACITY / 64],
-            hint: 0,
-            losses: 0,
+            sacked_out: 0,
+            lost_out: 0,
+            retrans_out: 0,
+            highest_sack_end: 0,
+            awaiting_retrans: vec![0; CAPACITY / 64],
+            retransmit_hint: 0,
+            total_lost: 0,
         }
     }
 
-    /// First unacknowledged segment.
+    /// The first unacknowledged segment (`snd_una`).
     #[inline]
-    pub(super) fn una(&self) -> u32 {
-        self.una
+    pub(super) fn snd_una(&self) -> u32 {
+        self.snd_una
     }
 
-    /// The segment to be sent next for the first time.
+    /// The segment to be sent next for the first time (`snd_nxt`).
     #[inline]
-    pub(super) fn next(&self) -> u32 {
-        self.next
+    pub(super) fn snd_nxt(&self) -> u32 {
+        self.snd_nxt
     }
 
     /// Segments sent and not acknowledged cumulatively (`packets_out`).
     #[inline]
-    pub(super) fn outstanding(&self) -> u32 {
-        self.next - self.una
+    pub(super) fn packets_out(&self) -> u32 {
+        self.snd_nxt - self.snd_una
     }
 
-    /// Segments that are in the network as far as the sender knows (`tcp_packets_in_flight`).
+    /// Segments in flight by the sender's knowledge (`tcp_packets_in_flight`).
     #[inline]
-    pub(super) fn in_flight(&self) -> u32 {
-        self.outstanding() + self.retransmitted - self.sacked - self.lost
+    pub(super) fn packets_in_flight(&self) -> u32 {
+        self.packets_out() + self.retrans_out - self.sacked_out - self.lost_out
     }
 
-    /// SACKed segments (`sacked_out`).
+    /// Number of SACKed segments (`sacked_out`).
     #[inline]
-    pub(super) fn sacked(&self) -> u32 {
-        self.sacked
+    pub(super) fn sacked_out(&self) -> u32 {
+        self.sacked_out
     }
 
-    /// Segments that are lost by the sender's judgement (`lost_out`).
+    /// Number of segments marked lost (`lost_out`).
     #[inline]
-    pub(super) fn lost(&self) -> u32 {
-        self.lost
+    pub(super) fn lost_out(&self) -> u32 {
+        self.lost_out
     }
 
-    /// Retransmissions in flight (`retrans_out`).
+    /// Number of retransmissions in flight (`retrans_out`).
     #[inline]
-    pub(super) fn retransmitted(&self) -> u32 {
-        self.retransmitted
+    pub(super) fn retrans_out(&self) -> u32 {
+        self.retrans_out
     }
 
     /// Lifetime count of segments marked lost (`tcp_sock.lost`).
     #[inline]
-    pub(super) fn losses(&self) -> u64 {
-        self.losses
+    pub(super) fn total_lost(&self) -> u64 {
+        self.total_lost
     }
 
-    /// One after the highest SACKed segment, at least [`una`](Self::una) (`tcp_highest_sack_seq`).
+    /// One after the highest SACKed segment, at least [`snd_una`](Self::snd_una)
+    /// (`tcp_highest_sack_seq`).
     #[inline]
-    pub(super) fn sacked_end(&self) -> u32 {
-        self.sacked_end.max(self.una)
+    pub(super) fn highest_sack_end(&self) -> u32 {
+        self.highest_sack_end.max(self.snd_una)
     }
 
-    /// Whether the first segment has been retransmitted (`tcp_any_retrans_done`, which looks at the head too).
+    /// Whether a retransmission is in flight or the first segment was retransmitted
+    /// (`tcp_any_retrans_done`, which looks at the head too).
     #[inline]
-    pub(super) fn any_retransmitted(&self) -> bool {
-        self.retransmitted > 0
-            || (self.una != self.next && self.get(self.una).flags.ever_retransmitted)
+    pub(super) fn any_retrans_done(&self) -> bool {
+        self.retrans_out > 0
+            || (self.snd_una != self.snd_nxt && self.get(self.snd_una).flags.ever_retrans)
     }
 
-    /// A segment of `una..next`.
+    /// The state of one of the segments `snd_una..snd_nxt`.
     #[inline]
     pub(super) fn get(&self, segment: u32) -> &Segment {
         &self.ring[self.place(segment)]
     }
 
-    /// Sends the next segment for the first time.
+    /// Adds the segment `snd_nxt`, which is sent now.
     #[inline]
     pub(super) fn push(&mut self, mut segment: Segment, push: bool) {
-        if self.outstanding() as usize == self.ring.len() {
+        if self.packets_out() as usize == self.ring.len() {
             self.grow();
         }
-        let number = self.next;
-        self.next += 1;
+        let number = self.snd_nxt;
+        self.snd_nxt += 1;
         segment.flags = Flags {
             push,
             ..Flags::default()
         };
         let place = self.place(number);
         self.ring[place] = segment;
-        self.wait(number, false);
+        self.set_awaiting(number, false);
         self.link(number);
     }
 
-    /// Acknowledges the first segment; gives what was known of it. There must be one.
+    /// Removes the first segment, which is acknowledged cumulatively, and returns its last state.
+    /// There must be one.
     #[inline]
     pub(super) fn pop(&mut self) -> Segment {
-        let number = self.una;
+        let number = self.snd_una;
         self.unlink(number);
         let segment = *self.get(number);
-        self.una += 1;
-        self.sacked -= u32::from(segment.flags.sacked);
-        self.lost -= u32::from(segment.flags.lost);
-        self.retransmitted -= u32::from(segment.flags.retransmitted);
+        self.snd_una += 1;
+        self.sacked_out -= u32::from(segment.flags.sacked);
+        self.lost_out -= u32::from(segment.flags.lost);
+        self.retrans_out -= u32::from(segment.flags.retransmitted);
         segment
     }
 
-    /// The receiver has this segment of `una..next` beyond a gap. Gives what was known of it, none when that was known.
+    /// Marks one of the segments `snd_una..snd_nxt` as SACKed. Returns its state before, or `None`
+    /// when it was SACKed already.
     #[inline]
     pub(super) fn sack(&mut self, number: u32) -> Option<Segment> {
         let place = self.place(number);
@@ -215,97 +221,100 @@ impl Scoreboard {
         }
         let flags = &mut self.ring[place].flags;
         flags.sacked = true;
-        // A retransmission of a segment that is not held for lost is still in flight for all that is known.
+        // A retransmission of a segment that is not marked lost counts as in flight until it is
+        // acknowledged.
         if before.flags.lost {
             flags.lost = false;
-            self.lost -= 1;
-            self.retransmitted -= u32::from(before.flags.retransmitted);
+            self.lost_out -= 1;
+            self.retrans_out -= u32::from(before.flags.retransmitted);
             flags.retransmitted = false;
-            self.wait(number, false);
+            self.set_awaiting(number, false);
         }
-        self.sacked += 1;
+        self.sacked_out += 1;
         self.unlink(number);
-        self.sacked_end = self.sacked_end.max(number + 1);
+        self.highest_sack_end = self.highest_sack_end.max(number + 1);
         Some(before)
     }
 
-    /// The receiver told that this segment of `una..next` came twice: its retransmission is no longer in flight.
-    pub(super) fn duplicate(&mut self, number: u32) {
+    /// Takes note of a D-SACK of this segment: its retransmission is no longer in flight.
+    pub(super) fn dsack(&mut self, number: u32) {
         let place = self.place(number);
         let flags = &mut self.ring[place].flags;
-        self.retransmitted -= u32::from(flags.retransmitted);
+        self.retrans_out -= u32::from(flags.retransmitted);
         flags.retransmitted = false;
         if flags.lost {
-            self.wait(number, true);
+            self.set_awaiting(number, true);
         }
     }
 
-    /// Takes the segment, or its retransmission, for lost (`tcp_mark_skb_lost`).
+    /// Marks the segment, or its retransmission, as lost (`tcp_mark_skb_lost`).
     pub(super) fn mark_lost(&mut self, number: u32) {
         let place = self.place(number);
         let flags = &mut self.ring[place].flags;
         if flags.sacked || (flags.lost && !flags.retransmitted) {
             return;
         }
-        self.retransmitted -= u32::from(flags.lost && flags.retransmitted);
+        self.retrans_out -= u32::from(flags.lost && flags.retransmitted);
         if flags.lost {
             flags.retransmitted = false;
         } else {
             flags.lost = true;
-            self.lost += 1;
+            self.lost_out += 1;
         }
-        self.losses += 1;
-        self.wait(number, true);
+        self.total_lost += 1;
+        self.set_awaiting(number, true);
         self.unlink(number);
     }
 
-    /// Takes nothing for lost any more.
+    /// Removes all loss marks (`tcp_undo_cwnd_reduction`).
     pub(super) fn unmark_lost(&mut self) {
-        if self.lost > 0 {
-            for number in self.una..self.next {
+        if self.lost_out > 0 {
+            for number in self.snd_una..self.snd_nxt {
                 let place = self.place(number);
                 self.ring[place].flags.lost = false;
             }
-            self.waiting.fill(0);
+            self.awaiting_retrans.fill(0);
         }
-        self.lost = 0;
+        self.lost_out = 0;
     }
 
-    /// The first segment that is lost and not retransmitted.
+    /// Returns the first segment that is lost and not retransmitted.
     #[inline]
     pub(super) fn first_to_retransmit(&mut self) -> Option<u32> {
-        if self.lost == 0 {
+        if self.lost_out == 0 {
             return None;
         }
-        self.hint = self.hint.max(self.una);
-        while self.hint < self.next {
-            let place = self.place(self.hint);
-            let word = self.waiting[place / 64] >> (place % 64);
+        self.retransmit_hint = self.retransmit_hint.max(self.snd_una);
+        while self.retransmit_hint < self.snd_nxt {
+            let place = self.place(self.retransmit_hint);
+            let word = self.awaiting_retrans[place / 64] >> (place % 64);
             if word != 0 {
-                self.hint += word.trailing_zeros();
-                // Beyond the last segment, a bit is of the first ones, whose places follow in the ring.
-                return (self.hint < self.next).then_some(self.hint);
+                self.retransmit_hint += word.trailing_zeros();
+                // Beyond the last segment, bits belong to the first ones, whose places follow in
+                // the ring.
+                return (self.retransmit_hint < self.snd_nxt).then_some(self.retransmit_hint);
             }
-            self.hint += 64 - (place % 64) as u32;
+            self.retransmit_hint += 64 - (place % 64) as u32;
         }
         None
     }
 
-    /// Sends a segment of `una..next` again. `stamps` holds the times and counts of the new sending.
+    /// Marks one of the segments `snd_una..snd_nxt` as retransmitted. `stamps` has the times and
+    /// counts of the new transmission.
     pub(super) fn retransmit(&mut self, number: u32, stamps: Segment) {
         self.unlink(number);
         let place = self.place(number);
         let segment = &mut self.ring[place];
         let mut flags = segment.flags;
-        self.retransmitted += u32::from(!flags.retransmitted);
+        self.retrans_out += u32::from(!flags.retransmitted);
         flags.retransmitted = true;
-        flags.ever_retransmitted = true;
+        flags.ever_retrans = true;
         *segment = Segment { flags, ..stamps };
-        self.wait(number, false);
+        self.set_awaiting(number, false);
         self.link(number);
     }
 
-    /// The segment in flight that was sent first.
+    /// The segment in flight that was sent first, by the time of its last transmission.
     #[inline]
     pub(super) fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
@@ -318,7 +327,7 @@ impl Scoreboard {
         (after != NONE).then_some(after)
     }
 
-    /// Bytes of memory held.
+    /// Heap memory of the ring in bytes.
     pub(super) fn memory(&self) -> usize {
         self.ring.capacity() * size_of::<Segment>()
     }
@@ -375,27 +384,27 @@ impl Scoreboard {
     fn grow(&mut self) {
         let mut ring = vec![Segment::sent(0, 0, 0, 0); self.ring.len() * 2];
         let mask = ring.len() - 1;
-        for number in self.una..self.next {
+        for number in self.snd_una..self.snd_nxt {
             ring[number as usize & mask] = *self.get(number);
         }
         self.ring = ring;
-        self.waiting = vec![0; self.ring.len() / 64];
-        for number in self.una..self.next {
+        self.awaiting_retrans = vec![0; self.ring.len() / 64];
+        for number in self.snd_una..self.snd_nxt {
             let flags = self.get(number).flags;
-            self.wait(number, flags.lost && !flags.retransmitted);
+            self.set_awaiting(number, flags.lost && !flags.retransmitted);
         }
     }
 
-    /// The segment is lost and not retransmitted, or is not.
+    /// Sets whether the segment is lost and not retransmitted.
     #[inline]
-    fn wait(&mut self, number: u32, waits: bool) {
+    fn set_awaiting(&mut self, number: u32, waits: bool) {
         let place = self.place(number);
         let bit = 1 << (place % 64);
         if waits {
-            self.waiting[place / 64] |= bit;
-            self.hint = self.hint.min(number);
+            self.awaiting_retrans[place / 64] |= bit;
+            self.retransmit_hint = self.retransmit_hint.min(number);
         } else {
-            self.waiting[place / 64] &= !bit;
+            self.awaiting_retrans[place / 64] &= !bit;
         }
     }
 }
@@ -423,14 +432,21 @@ mod tests {
         assert!(board.sack(2).is_some() && board.sack(2).is_none());
         board.mark_lost(0);
         board.mark_lost(1);
-        assert_eq!((board.in_flight(), board.lost(), board.sacked()), (2, 2, 1));
+        assert_eq!(
+            (
+                board.packets_in_flight(),
+                board.lost_out(),
+                board.sacked_out()
+            ),
+            (2, 2, 1)
+        );
         assert_eq!(board.first_to_retransmit(), Some(0));
         board.retransmit(0, Segment::sent(0, 0, 0, 0));
         assert_eq!(board.first_to_retransmit(), Some(1));
         assert_eq!(order(&board), [3, 4, 0]);
-        assert_eq!(board.in_flight(), 3);
+        assert_eq!(board.packets_in_flight(), 3);
         board.mark_lost(0);
-        assert_eq!((board.in_flight(), board.losses()), (2, 3));
+        assert_eq!((board.packets_in_flight(), board.total_lost()), (2, 3));
         assert_eq!(
             board.first_to_retransmit(),
             Some(0),
@@ -448,13 +464,14 @@ mod tests {
         for _ in 0..500 {
             board.push(Segment::sent(0, 0, 0, 0), false);
         }
-        assert_eq!(board.outstanding(), 503);
+        assert_eq!(board.packets_out(), 503);
         assert_eq!(order(&board).len(), 502);
         assert!(board.get(8).flags.lost);
     }
 
     proptest! {
-        /// The counts are always those of the flags, and the list holds what is in flight in order of sending.
+        /// The counts are those of the flags, and the list has what is in flight in order of
+        /// sending.
         #[test]
         fn counts_and_list_agree_with_the_segments(
             steps in proptest::collection::vec((0u8..6, 0u32..200), 1..300),
@@ -462,8 +479,8 @@ mod tests {
             let mut board = Scoreboard::new();
             for (time, (step, at)) in steps.into_iter().enumerate() {
                 let stamps = Segment::sent(time as Nanos, 0, 0, 0);
-                let out = board.outstanding();
-                let number = board.una() + at % out.max(1);
+                let out = board.packets_out();
+                let number = board.snd_una() + at % out.max(1);
                 match step {
                     0 | 1 => board.push(stamps, false),
                     _ if out == 0 => {}
@@ -474,16 +491,17 @@ mod tests {
                         board.retransmit(number, stamps);
                     }
                 }
-                let all = || (board.una()..board.next()).map(|number| board.get(number).flags);
-                prop_assert_eq!(board.sacked() as usize, all().filter(|f| f.sacked).count());
-                prop_assert_eq!(board.lost() as usize, all().filter(|f| f.lost).count());
+                let outstanding = || board.snd_una()..board.snd_nxt();
+                let all = || outstanding().map(|number| board.get(number).flags);
+                prop_assert_eq!(board.sacked_out() as usize, all().filter(|f| f.sacked).count());
+                prop_assert_eq!(board.lost_out() as usize, all().filter(|f| f.lost).count());
                 prop_assert_eq!(
-                    board.retransmitted() as usize, all().filter(|f| f.retransmitted).count());
+                    board.retrans_out() as usize, all().filter(|f| f.retransmitted).count());
                 let order = order(&board);
                 prop_assert!(order.is_sorted_by_key(|&number| board.get(number).sent));
                 let flying = all().filter(|f| !f.sacked && (!f.lost || f.retransmitted)).count();
                 prop_assert_eq!(order.len(), flying);
-                let pending = (board.una()..board.next()).find(|&number| {
+                let pending = (board.snd_una()..board.snd_nxt()).find(|&number| {
                     let flags = board.get(number).flags;
                     flags.lost && !flags.retransmitted
                 });

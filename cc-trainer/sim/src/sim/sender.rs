@@ -1,8 +1,10 @@
-//! The sending end: a bulk flow's TCP, as Linux 6.18 does it (net/ipv4/tcp_input.c, tcp_output.c, tcp_timer.c).
+//! The sending end of a connection: the TCP of a bulk flow as Linux 6.18 implements it
+//! (net/ipv4/tcp_input.c, tcp_output.c and tcp_timer.c).
 //!
-//! [`on_packet`](Sender::on_packet) follows `tcp_ack`, step by step and in its order: what was delivered, the RTT, what
-//! is lost, the window, and then what may be sent. `recovery` holds the states between Open and Loss, `transmit` what
-//! leaves and the timers.
+//! [`Sender::on_packet`] follows `tcp_ack` in its order: what the ACK delivered, the RTT, what is
+//! lost, the cwnd, and then what may be sent. `recovery` has the states from Disorder to Loss,
+//! `transmit` what leaves the host and the timers. Fields and functions have the kernel's names
+//! where the kernel has one.
 
 mod recovery;
 mod transmit;
@@ -12,235 +14,258 @@ use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 use crate::path::Nanos;
 
 use super::control::{CongestionControl, Control};
-use super::delivery::{Delivery, Sample};
+use super::delivery::{DeliveryRate, RateSampleDraft};
 use super::pacing::Pacing;
 use super::rack::Rack;
 use super::rtt::Rtt;
 use super::scoreboard::Scoreboard;
 use super::timer::Ticks;
-use super::wire::{Ack, Block, MAX_BLOCKS, MSS, TCP_HEADER, ToReceiver, ToSender, milliseconds};
+use super::wire::{
+    Ack, MAX_BLOCKS, MSS, SackBlock, TCP_HEADER, ToReceiver, ToSender, milliseconds,
+};
 use super::{FlowTotals, NEVER};
 
-use recovery::Recovery;
-use transmit::{Timer, Usage};
+use recovery::{Recovery, Rexmit};
+use transmit::{CwndUsage, Timer};
 
-/// Segments of the first window (`TCP_INIT_CWND`, RFC 6928).
-const INITIAL_WINDOW: u32 = 10;
-/// Segments that the SYN-ACK's window has room for: 65,535 bytes, unscaled.
-const INITIAL_ROOM: u32 = 45;
-/// How long the application takes to notice that it is connected and to write.
+/// Initial cwnd in segments (`TCP_INIT_CWND`, RFC 6928).
+const INIT_CWND: u32 = 10;
+/// Segments that fit into the receive window of the SYN-ACK: 65,535 bytes, unscaled.
+const INITIAL_SND_WND: u32 = 45;
+/// Time from the end of the handshake to the application's first write, ns.
 const FIRST_WRITE: Nanos = 60_000;
-/// Time between the first SYNs, jiffies, and how many there are before it doubles (`tcp_syn_linear_timeouts`).
+/// Timeout of the first SYNs in jiffies, and the number of SYNs before it doubles
+/// (`tcp_syn_linear_timeouts`).
 const SYN_TIMEOUT: u64 = 250;
 const SYN_LINEAR: u32 = 4;
 
-/// A connection's sending end.
+/// The sending end of a connection, with its congestion control.
 #[derive(Debug)]
 pub(super) struct Sender {
-    /// What sets the window.
+    /// The congestion control of this connection.
     pub(super) control: Control,
-    /// It does so in recovery too.
-    rules: bool,
-    phase: Phase,
+    /// Whether the control sets the cwnd in recovery too (`tcp_congestion_ops.cong_control`); if
+    /// not, the sender does so by proportional rate reduction.
+    has_cong_control: bool,
+    sk_state: SkState,
     cwnd: CwndState,
-    state: CaState,
+    ca_state: CaState,
     board: Scoreboard,
     rtt: Rtt,
     rack: Rack,
-    delivery: Delivery,
+    delivery: DeliveryRate,
     pacing: Pacing,
     recovery: Recovery,
-    usage: Usage,
+    usage: CwndUsage,
+    /// The purpose of the connection's timer, and when it fires (`icsk_pending`).
     timer: Timer,
     timer_at: Nanos,
-    /// When to try sending again, for pacing.
-    resume: Nanos,
+    /// When pacing lets the sender send again (`pacing_timer`); [`NEVER`] when it does not wait for
+    /// that.
+    pacing_timer_at: Nanos,
     ticks: Ticks,
-    /// Segments by which the path is known to reorder, and whether it was seen to (`reordering`, `reord_seen`).
+    /// Reordering distance of the path in segments (`reordering`), and whether any reordering was
+    /// seen (`reord_seen`).
     reordering: u32,
-    reordered: bool,
-    /// The newest TSval, to echo.
-    echo: u32,
-    /// The receiver has room for segments before this one (`tcp_wnd_end`).
-    room_end: u32,
-    /// The SACK blocks of the previous ACK: nothing new in them.
-    told: [Block; MAX_BLOCKS],
+    reord_seen: bool,
+    /// The newest TSval received, which the next segment echoes (`ts_recent`).
+    ts_recent: u32,
+    /// The first segment beyond the receive window (`tcp_wnd_end`).
+    snd_wnd_end: u32,
+    /// The SACK blocks of the previous ACK (`recv_sack_cache`): a block that covers the same
+    /// segments again brings nothing new.
+    recv_sack_cache: [SackBlock; MAX_BLOCKS],
     totals: Totals,
     segments_sent: u64,
-    /// When the last segment left (`lsndtime`).
-    last_sent: Nanos,
+    /// Time at which the last segment left (`lsndtime`).
+    lsndtime: Nanos,
+    /// Number of tail loss probes sent.
     probes: u32,
-    /// What is to be sent.
+    /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
 }
 
+/// The state of the connection (`sk_state`), as far as a bulk flow's sender needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SkState {
+    /// The flow has not started.
     Idle,
-    Opening { sent: Nanos, tries: u32 },
+    /// A SYN waits for its answer (`TCP_SYN_SENT`).
+    SynSent {
+        /// When it was last sent, ns.
+        sent: Nanos,
+        /// Number of SYNs before it that were not answered in time.
+        tries: u32,
+    },
+    /// The handshake is complete (`TCP_ESTABLISHED`).
     Established,
+    /// The flow has stopped.
     Closed,
 }
 
-/// What an ACK told (`FLAG_*`, `struct tcp_sacktag_state`).
+/// What processing an ACK found out: the kernel's `FLAG_*` and `struct tcp_sacktag_state`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    /// It acknowledged segments cumulatively (`FLAG_SND_UNA_ADVANCED`, `FLAG_DATA_ACKED`: data only moves together).
-    advanced: bool,
-    /// It newly SACKed some (`FLAG_DATA_SACKED`).
-    sacked: bool,
-    /// It told of a segment that came twice (`FLAG_DSACKING_ACK`).
-    duplicate: bool,
-    /// It acknowledged some that had been retransmitted (`FLAG_RETRANS_DATA_ACKED`).
-    retransmitted: bool,
-    /// It acknowledged or SACKed an original that was sent before the present recovery began (`FLAG_ORIG_SACK_ACKED`).
-    original: bool,
-    /// The timer is to be set (`FLAG_SET_XMIT_TIMER`).
-    set_timer: bool,
-    /// Retransmissions turned out lost (`FLAG_LOST_RETRANS`).
-    lost_retransmission: bool,
-    /// TSecr.
-    echo: u32,
-    /// When the first and the last of the originals that it SACKed were sent.
-    sacked_sent: Option<(Nanos, Nanos)>,
-    /// The lowest original that it delivered.
-    lowest: Option<u32>,
-    /// The RTT that it measured, µs (`rate_sample.rtt_us`).
+struct AckFlags {
+    /// The ACK acknowledged segments cumulatively (`FLAG_SND_UNA_ADVANCED`, which is also
+    /// `FLAG_DATA_ACKED` here, since nothing but data has sequence numbers).
+    snd_una_advanced: bool,
+    /// It newly SACKed segments (`FLAG_DATA_SACKED`).
+    data_sacked: bool,
+    /// It reported a segment that arrived twice (`FLAG_DSACKING_ACK`, RFC 2883).
+    dsacking_ack: bool,
+    /// It acknowledged segments that had been retransmitted (`FLAG_RETRANS_DATA_ACKED`).
+    retrans_data_acked: bool,
+    /// It acknowledged or SACKed an original that was sent before the present recovery began
+    /// (`FLAG_ORIG_SACK_ACKED`).
+    orig_sack_acked: bool,
+    /// The retransmission timer or the loss probe has to be set again (`FLAG_SET_XMIT_TIMER`).
+    set_xmit_timer: bool,
+    /// Loss detection found retransmissions lost (`FLAG_LOST_RETRANS`).
+    lost_retrans: bool,
+    /// TSecr of the ACK, ms.
+    rcv_tsecr: u32,
+    /// Times at which the first and the last of the newly SACKed originals were sent
+    /// (`first_sackt`, `last_sackt`).
+    sackt: Option<(Nanos, Nanos)>,
+    /// The lowest original that it newly SACKed below the highest one SACKed before (`reord`).
+    reord: Option<u32>,
+    /// The RTT that the ACK measured, µs; 0 for none (`rate_sample.rtt_us`).
     rtt_us: u32,
 }
 
 impl Sender {
-    /// Not yet connected.
+    /// Creates the sending end of a connection that is not open yet.
     pub(super) fn new(control: Control, ticks: Ticks) -> Self {
         Self {
-            rules: control.sets_cwnd_in_recovery(),
+            has_cong_control: control.sets_cwnd_in_recovery(),
             control,
-            phase: Phase::Idle,
+            sk_state: SkState::Idle,
             cwnd: CwndState {
-                cwnd: INITIAL_WINDOW,
-                ssthresh: recovery::INFINITE,
+                cwnd: INIT_CWND,
+                ssthresh: recovery::INFINITE_SSTHRESH,
                 cwnd_cnt: 0,
                 clamp: u32::MAX,
             },
-            state: CaState::Open,
+            ca_state: CaState::Open,
             board: Scoreboard::new(),
             rtt: Rtt::new(),
             rack: Rack::new(),
-            delivery: Delivery::new(),
+            delivery: DeliveryRate::new(),
             pacing: Pacing::new(),
             recovery: Recovery::new(),
-            usage: Usage::default(),
+            usage: CwndUsage::default(),
             timer: Timer::None,
             timer_at: NEVER,
-            resume: NEVER,
+            pacing_timer_at: NEVER,
             ticks,
             reordering: recovery::REORDERING,
-            reordered: false,
-            echo: 0,
-            room_end: INITIAL_ROOM,
-            told: [Block::default(); MAX_BLOCKS],
+            reord_seen: false,
+            ts_recent: 0,
+            snd_wnd_end: INITIAL_SND_WND,
+            recv_sack_cache: [SackBlock::default(); MAX_BLOCKS],
             totals: Totals::default(),
             segments_sent: 0,
-            last_sent: 0,
+            lsndtime: 0,
             probes: 0,
             outbox: Vec::with_capacity(64),
         }
     }
 
-    /// Opens the connection.
+    /// Opens the connection by sending a SYN.
     pub(super) fn open(&mut self, now: Nanos) {
         self.send_syn(now, 0);
     }
 
-    /// Ends it without a word.
+    /// Closes the connection at once. Nothing is sent, and later packets are ignored.
     pub(super) fn close(&mut self) {
-        self.phase = Phase::Closed;
+        self.sk_state = SkState::Closed;
         self.timer = Timer::None;
         self.timer_at = NEVER;
-        self.resume = NEVER;
+        self.pacing_timer_at = NEVER;
     }
 
-    /// When [`on_timer`](Self::on_timer) is to be called.
+    /// The time at which [`on_timer`](Self::on_timer) has to be called, or [`NEVER`].
     #[inline]
     pub(super) fn wake(&self) -> Nanos {
-        self.timer_at.min(self.resume)
+        self.timer_at.min(self.pacing_timer_at)
     }
 
-    /// A packet arrives.
+    /// Processes a packet that has arrived from the receiver.
     #[inline]
     pub(super) fn on_packet(&mut self, now: Nanos, packet: ToSender) {
-        match (packet, self.phase) {
-            (ToSender::Ack(ack), Phase::Established) => self.on_ack(now, &ack),
-            (ToSender::SynAck { echo }, Phase::Opening { sent, tries }) => {
+        match (packet, self.sk_state) {
+            (ToSender::Ack(ack), SkState::Established) => self.on_ack(now, &ack),
+            (ToSender::SynAck { echo }, SkState::SynSent { sent, tries }) => {
                 self.establish(now, echo, sent, tries);
             }
-            // Its answer to our answer to its SYN-ACK was lost.
-            (ToSender::SynAck { .. }, Phase::Established) => self.outbox.push(ToReceiver::Bare),
+            // The ACK that ended the handshake was lost.
+            (ToSender::SynAck { .. }, SkState::Established) => self.outbox.push(ToReceiver::Bare),
             _ => {}
         }
     }
 
-    /// A time of [`wake`](Self::wake) has come.
+    /// Does what is due at a time that [`wake`](Self::wake) named.
     pub(super) fn on_timer(&mut self, now: Nanos) {
         if self.timer_at <= now {
             self.timer_at = NEVER;
             match std::mem::replace(&mut self.timer, Timer::None) {
                 Timer::None => {}
                 Timer::Syn => {
-                    if let Phase::Opening { tries, .. } = self.phase {
+                    if let SkState::SynSent { tries, .. } = self.sk_state {
                         self.send_syn(now, tries + 1);
                     }
                 }
-                Timer::Retransmission => self.on_timeout(now),
-                Timer::LossProbe => self.send_probe(now),
-                Timer::Reordering => self.on_reordering_timeout(now),
+                Timer::Retransmission => self.on_retransmission_timeout(now),
+                Timer::LossProbe => self.send_loss_probe(now),
+                Timer::Reordering => self.on_reo_timeout(now),
             }
         }
-        if self.resume <= now {
-            self.resume = NEVER;
-            if self.board.lost() > self.board.retransmitted() {
-                self.retransmit_lost(now);
+        if self.pacing_timer_at <= now {
+            self.pacing_timer_at = NEVER;
+            if self.board.lost_out() > self.board.retrans_out() {
+                self.xmit_retransmit_queue(now);
             }
-            self.transmit(now, false);
+            self.write_xmit(now, false);
         }
     }
 
-    /// The connection's figures.
+    /// Returns the connection's figures. `payload_delivered` is the receiver's count, in bytes.
     pub(super) fn totals(&self, payload_delivered: u64) -> FlowTotals {
         FlowTotals {
-            established: matches!(self.phase, Phase::Established),
+            established: matches!(self.sk_state, SkState::Established),
             bytes_sent: self.totals.bytes_sent,
-            bytes_acked: u64::from(self.board.una()) * u64::from(MSS),
+            bytes_acked: u64::from(self.board.snd_una()) * u64::from(MSS),
             bytes_retransmitted: self.totals.bytes_retrans,
             retransmissions: self.totals.segs_retrans.into(),
-            lost: self.board.losses(),
+            lost: self.board.total_lost(),
             timeouts: self.totals.rtos,
             probes: self.probes,
             acks: self.totals.segs_in.into(),
             cwnd: self.cwnd.cwnd,
             ssthresh: self.cwnd.ssthresh,
-            in_flight: self.board.in_flight(),
-            state: self.state,
-            srtt_us: self.rtt.smoothed_us(),
-            rttvar_us: self.rtt.deviation_us(),
-            min_rtt_us: match self.rtt.min_us() {
+            pacing_rate: self.control.pacing_rate(),
+            in_flight: self.board.packets_in_flight(),
+            state: self.ca_state,
+            srtt_us: self.rtt.srtt_us(),
+            rttvar_us: self.rtt.mdev_us(),
+            min_rtt_us: match self.rtt.min_rtt_us() {
                 u32::MAX => 0,
                 min => min,
             },
             payload_delivered,
-            delivered: self.delivery.total().into(),
+            delivered: self.delivery.delivered().into(),
             delays: 0,
             delay_sum_ns: 0,
         }
     }
 
-    /// Bytes of memory held beside the structure's own.
+    /// Memory on the heap in bytes: scoreboard and outbox.
     pub(super) fn memory(&self) -> usize {
         self.board.memory() + self.outbox.capacity() * size_of::<ToReceiver>()
     }
 
     fn send_syn(&mut self, now: Nanos, tries: u32) {
-        self.phase = Phase::Opening { sent: now, tries };
+        self.sk_state = SkState::SynSent { sent: now, tries };
         self.outbox.push(ToReceiver::Syn {
             timestamp: milliseconds(now),
         });
@@ -249,7 +274,7 @@ impl Sender {
     }
 
     fn establish(&mut self, now: Nanos, echo: u32, sent: Nanos, tries: u32) {
-        self.phase = Phase::Established;
+        self.sk_state = SkState::Established;
         self.timer = Timer::None;
         self.timer_at = NEVER;
         let rtt_us = match tries {
@@ -262,300 +287,321 @@ impl Sender {
             self.cwnd.cwnd = 1;
         }
         self.control.init(now, &mut self.cwnd, rtt_us);
-        self.pace();
+        self.update_pacing_rate();
         self.outbox.push(ToReceiver::Bare);
-        self.resume = now + FIRST_WRITE;
+        self.pacing_timer_at = now + FIRST_WRITE;
     }
 
-    /// `tcp_ack`.
+    /// Processes an ACK of an established connection (`tcp_ack`).
     #[inline]
     fn on_ack(&mut self, now: Nanos, ack: &Ack) {
         self.totals.segs_in = self.totals.segs_in.wrapping_add(1);
-        let prior_una = self.board.una();
-        if ack.ack < prior_una || ack.ack > self.board.next() {
+        let prior_una = self.board.snd_una();
+        if ack.ack < prior_una || ack.ack > self.board.snd_nxt() {
             return;
         }
-        self.echo = ack.timestamp;
-        self.room_end = self.room_end.max(ack.ack + ack.window);
-        let prior_in_flight = self.board.in_flight();
-        let prior_delivered = self.delivery.total();
-        let prior_losses = self.board.losses();
-        let prior_sacked_end = self.board.sacked_end();
-        let mut sample = Sample::default();
-        let mut seen = Seen {
-            advanced: ack.ack > prior_una,
-            echo: ack.echo,
-            ..Seen::default()
+        self.ts_recent = ack.timestamp;
+        self.snd_wnd_end = self.snd_wnd_end.max(ack.ack + ack.rwnd);
+        let prior_in_flight = self.board.packets_in_flight();
+        let prior_delivered = self.delivery.delivered();
+        let prior_losses = self.board.total_lost();
+        let prior_sacked_end = self.board.highest_sack_end();
+        let mut sample = RateSampleDraft::default();
+        let mut flag = AckFlags {
+            snd_una_advanced: ack.ack > prior_una,
+            rcv_tsecr: ack.echo,
+            ..AckFlags::default()
         };
-        if seen.advanced {
+        if flag.snd_una_advanced {
             self.recovery.retransmits = 0;
         }
         if ack.count > 0 {
-            self.read_blocks(now, ack, &mut seen, &mut sample);
+            self.sacktag_write_queue(now, ack, &mut flag, &mut sample);
         } else {
-            self.told = [Block::default(); MAX_BLOCKS];
+            self.recv_sack_cache = [SackBlock::default(); MAX_BLOCKS];
         }
-        if self.board.outstanding() == 0 {
+        if self.board.packets_out() == 0 {
             return;
         }
-        self.acknowledge(now, ack.ack, &mut seen, &mut sample, prior_sacked_end);
+        self.clean_rtx_queue(now, ack.ack, &mut flag, &mut sample, prior_sacked_end);
         self.rack
-            .adapt(sample.prior_delivered, self.delivery.total());
-        self.recovery.end_probe(ack.ack);
-        let dubious = !seen.advanced || seen.sacked || seen.duplicate;
-        let mut then = recovery::Then::Nothing;
-        if dubious || self.state != CaState::Open {
-            then = self.alert(now, prior_una, &mut seen);
+            .update_reo_wnd(sample.prior_delivered, self.delivery.delivered());
+        self.recovery.process_tlp_ack(ack.ack);
+        let dubious = !flag.snd_una_advanced || flag.data_sacked || flag.dsacking_ack;
+        let mut rexmit = Rexmit::None;
+        if dubious || self.ca_state != CaState::Open {
+            rexmit = self.fastretrans_alert(now, prior_una, &mut flag);
         }
-        if seen.set_timer {
-            self.set_transmit_timer(now);
+        if flag.set_xmit_timer {
+            self.set_xmit_timer(now);
         }
-        let delivered = self.delivery.total() - prior_delivered;
-        let lost = (self.board.losses() - prior_losses) as u32;
+        let delivered = self.delivery.delivered() - prior_delivered;
+        let lost = (self.board.total_lost() - prior_losses) as u32;
         let mut rate = self
             .delivery
-            .finish(&sample, now, delivered > 0, self.rtt.min_us());
+            .rate_gen(&sample, now, delivered > 0, self.rtt.min_rtt_us());
         rate.prior_in_flight = prior_in_flight;
-        rate.una = self.board.una().into();
-        rate.next = self.board.next().into();
-        rate.last_sent = self.last_sent;
-        rate.next_send = self.pacing.last();
-        self.adjust_cwnd(now, &seen, delivered, lost, &rate);
-        self.follow(now, then);
-        self.transmit(now, false);
+        rate.snd_una = self.board.snd_una().into();
+        rate.snd_nxt = self.board.snd_nxt().into();
+        rate.last_sent = self.lsndtime;
+        rate.next_send = self.pacing.wstamp_ns();
+        self.cong_control(now, &flag, delivered, lost, &rate);
+        self.xmit_recovery(now, rexmit);
+        self.write_xmit(now, false);
     }
 
-    /// `tcp_sacktag_write_queue`.
-    fn read_blocks(&mut self, now: Nanos, ack: &Ack, seen: &mut Seen, sample: &mut Sample) {
+    /// Applies the SACK blocks of an ACK to the scoreboard (`tcp_sacktag_write_queue`).
+    fn sacktag_write_queue(
+        &mut self,
+        now: Nanos,
+        ack: &Ack,
+        flag: &mut AckFlags,
+        sample: &mut RateSampleDraft,
+    ) {
         let mut blocks = ack.blocks();
-        if ack.duplicate
+        if ack.dsack
             && let [first, rest @ ..] = blocks
         {
-            self.read_duplicate(*first, seen);
+            self.check_dsack(*first, flag);
             blocks = rest;
         }
-        let (una, next) = (self.board.una(), self.board.next());
-        let mut sorted = [Block::default(); MAX_BLOCKS];
+        let (una, next) = (self.board.snd_una(), self.board.snd_nxt());
+        let mut sorted = [SackBlock::default(); MAX_BLOCKS];
         let sorted = &mut sorted[..blocks.len()];
         sorted.copy_from_slice(blocks);
         sorted.sort_unstable_by_key(|block| block.from);
-        let told = self.told;
+        let cache = self.recv_sack_cache;
         for block in sorted.iter() {
             let mut number = block.from.max(una);
             while number < block.to.min(next) {
-                // What the previous ACK told already is most of it.
-                let known = told
+                // Most of a block was in the previous ACK already.
+                let known = cache
                     .iter()
-                    .find(|told| told.from <= number && number < told.to);
+                    .find(|block| block.from <= number && number < block.to);
                 match known {
                     Some(known) => number = known.to,
                     None => {
-                        self.sack(now, number, seen, sample);
+                        self.sacktag_one(now, number, flag, sample);
                         number += 1;
                     }
                 }
             }
         }
-        self.told = [Block::default(); MAX_BLOCKS];
-        self.told[..sorted.len()].copy_from_slice(sorted);
+        self.recv_sack_cache = [SackBlock::default(); MAX_BLOCKS];
+        self.recv_sack_cache[..sorted.len()].copy_from_slice(sorted);
     }
 
-    /// `tcp_sacktag_one`.
-    fn sack(&mut self, now: Nanos, number: u32, seen: &mut Seen, sample: &mut Sample) {
-        let sacked_end = self.board.sacked_end();
+    /// Marks a segment as SACKed (`tcp_sacktag_one`).
+    fn sacktag_one(
+        &mut self,
+        now: Nanos,
+        number: u32,
+        flag: &mut AckFlags,
+        sample: &mut RateSampleDraft,
+    ) {
+        let sacked_end = self.board.highest_sack_end();
         let Some(segment) = self.board.sack(number) else {
             return;
         };
-        self.rack.advance(now, number, &segment, self.rtt.min_us());
-        if !segment.flags.ever_retransmitted {
+        self.rack
+            .advance(now, number, &segment, self.rtt.min_rtt_us());
+        if !segment.flags.ever_retrans {
             if number < sacked_end {
-                seen.lowest = Some(seen.lowest.map_or(number, |lowest| lowest.min(number)));
+                flag.reord = Some(flag.reord.map_or(number, |lowest| lowest.min(number)));
             }
-            seen.original |= number < self.recovery.high;
-            let first = seen.sacked_sent.map_or(segment.sent, |(first, _)| first);
-            seen.sacked_sent = Some((first, segment.sent));
+            flag.orig_sack_acked |= number < self.recovery.high_seq;
+            let first = flag.sackt.map_or(segment.sent, |(first, _)| first);
+            flag.sackt = Some((first, segment.sent));
         }
-        seen.sacked = true;
-        self.delivery.deliver(sample, number, &segment);
+        flag.data_sacked = true;
+        self.delivery.skb_delivered(sample, number, &segment);
     }
 
-    /// `tcp_check_dsack`.
-    fn read_duplicate(&mut self, block: Block, seen: &mut Seen) {
-        seen.duplicate = true;
-        if self.reordered {
-            self.rack.duplicate();
+    /// Takes note of a D-SACK block (`tcp_check_dsack`).
+    fn check_dsack(&mut self, block: SackBlock, flag: &mut AckFlags) {
+        flag.dsacking_ack = true;
+        if self.reord_seen {
+            self.rack.note_dsack();
         }
-        let (una, next) = (self.board.una(), self.board.next());
+        let (una, next) = (self.board.snd_una(), self.board.snd_nxt());
         for number in block.from..block.to.min(next) {
             let forgotten = number < una;
-            if forgotten || self.board.get(number).flags.ever_retransmitted {
-                self.recovery.in_vain(number);
+            if forgotten || self.board.get(number).flags.ever_retrans {
+                self.recovery.spurious_retransmission(number);
             }
             if !forgotten {
-                self.board.duplicate(number);
+                self.board.dsack(number);
             }
         }
     }
 
-    /// `tcp_clean_rtx_queue`.
+    /// Removes the segments that are acknowledged cumulatively and measures the RTT
+    /// (`tcp_clean_rtx_queue`).
     #[inline]
-    fn acknowledge(
+    fn clean_rtx_queue(
         &mut self,
         now: Nanos,
         ack: u32,
-        seen: &mut Seen,
-        sample: &mut Sample,
+        flag: &mut AckFlags,
+        sample: &mut RateSampleDraft,
         prior_sacked_end: u32,
     ) {
-        let min_rtt_us = self.rtt.min_us();
+        let min_rtt_us = self.rtt.min_rtt_us();
         let mut originals: Option<(Nanos, Nanos)> = None;
         let mut lowest = None;
-        while self.board.una() < ack {
-            let number = self.board.una();
+        while self.board.snd_una() < ack {
+            let number = self.board.snd_una();
             let segment = self.board.pop();
             let flags = segment.flags;
-            if flags.ever_retransmitted {
-                seen.retransmitted = true;
+            if flags.ever_retrans {
+                flag.retrans_data_acked = true;
             } else if !flags.sacked {
                 let first = originals.map_or(segment.sent, |(first, _)| first);
                 originals = Some((first, segment.sent));
                 lowest = lowest.or(Some(number));
-                seen.original |= number < self.recovery.high;
+                flag.orig_sack_acked |= number < self.recovery.high_seq;
             }
             if !flags.sacked {
-                // An echo from before the retransmission: the original was delivered (`tcp_skb_spurious_retrans`).
-                let spurious = flags.ever_retransmitted && seen.echo < milliseconds(segment.sent);
+                // TSecr is older than the retransmission, so the original was delivered
+                // (`tcp_skb_spurious_retrans`).
+                let spurious = flags.ever_retrans && flag.rcv_tsecr < milliseconds(segment.sent);
                 if !spurious {
                     self.rack.advance(now, number, &segment, min_rtt_us);
                 }
-                self.delivery.deliver(sample, number, &segment);
+                self.delivery.skb_delivered(sample, number, &segment);
             }
         }
-        let measured = self.measure_rtt(now, seen, originals);
-        if seen.advanced {
-            seen.set_timer = true;
-            // An original beyond the gaps filled one: reordering.
+        let measured = self.ack_update_rtt(now, flag, originals);
+        if flag.snd_una_advanced {
+            flag.set_xmit_timer = true;
+            // An original arrived after later segments had been SACKed: reordering.
             if let Some(low) = lowest.filter(|&low| low < prior_sacked_end) {
-                self.note_reordering(low);
+                self.check_sack_reordering(low);
             }
-        } else if measured && let Some((first, _)) = seen.sacked_sent {
-            // Not for data sent after the first segment, or a timeout would be put off for ever.
-            seen.set_timer = first < self.board.get(self.board.una()).sent;
+        } else if measured && let Some((first, _)) = flag.sackt {
+            // Only for data sent before the first unacknowledged segment: otherwise the timeout
+            // could be put off for ever.
+            flag.set_xmit_timer = first < self.board.get(self.board.snd_una()).sent;
         }
-        if let Some(low) = seen.lowest {
-            self.note_reordering(low);
+        if let Some(low) = flag.reord {
+            self.check_sack_reordering(low);
         }
     }
 
-    /// `tcp_ack_update_rtt`.
+    /// Feeds the RTT estimator, from the times of sending where segments were not retransmitted and
+    /// from TSecr elsewhere (`tcp_ack_update_rtt`). Returns whether there was a sample.
     #[inline]
-    fn measure_rtt(
+    fn ack_update_rtt(
         &mut self,
         now: Nanos,
-        seen: &mut Seen,
+        flag: &mut AckFlags,
         originals: Option<(Nanos, Nanos)>,
     ) -> bool {
         let since = |(first, last): (Nanos, Nanos)| {
             let (first, last) = (microseconds(now - first), microseconds(now - last));
             (first, last)
         };
-        let acked = originals.filter(|_| !seen.retransmitted).map(since);
-        let sacked = seen.sacked_sent.map(since);
+        let acked = originals.filter(|_| !flag.retrans_data_acked).map(since);
+        let sacked = flag.sackt.map(since);
         let first = acked.or(sacked).map(|(first, _)| first);
         let last = sacked.or(acked).map(|(_, last)| last);
         let (first, last) = match (first, last) {
             (Some(first), Some(last)) => (first, last),
-            _ if seen.advanced => {
-                let rtt = milliseconds(now).saturating_sub(seen.echo).max(1) * 1_000;
+            _ if flag.snd_una_advanced => {
+                let rtt = milliseconds(now).saturating_sub(flag.rcv_tsecr).max(1) * 1_000;
                 (rtt, rtt)
             }
             _ => return false,
         };
-        seen.rtt_us = last.max(1);
-        let (una, next) = (self.board.una(), self.board.next());
+        flag.rtt_us = last.max(1);
+        let (una, next) = (self.board.snd_una(), self.board.snd_nxt());
         self.rtt.sample(now, first, last, una, next);
         true
     }
 
-    /// `tcp_check_sack_reordering`.
-    fn note_reordering(&mut self, low: u32) {
-        let metric = self.board.sacked_end().saturating_sub(low);
+    /// Raises the reordering distance after the original `low` was delivered late
+    /// (`tcp_check_sack_reordering`).
+    fn check_sack_reordering(&mut self, low: u32) {
+        let metric = self.board.highest_sack_end().saturating_sub(low);
         if metric == 0 {
             return;
         }
         if metric > self.reordering {
             self.reordering = metric.min(recovery::MAX_REORDERING);
         }
-        self.reordered = true;
+        self.reord_seen = true;
     }
 
-    /// `tcp_cong_control`.
+    /// Lets the congestion control, or proportional rate reduction, set the cwnd
+    /// (`tcp_cong_control`). `delivered` and `lost` are the segments that this ACK newly delivered
+    /// and found lost.
     #[inline]
-    fn adjust_cwnd(
+    fn cong_control(
         &mut self,
         now: Nanos,
-        seen: &Seen,
+        flag: &AckFlags,
         delivered: u32,
         lost: u32,
         rate: &super::control::RateSample,
     ) {
         let ack = AckSample {
             now_ns: now,
-            rtt_us: seen.rtt_us,
-            srtt_us: self.rtt.smoothed_us(),
-            rttvar_us: self.rtt.deviation_us(),
+            rtt_us: flag.rtt_us,
+            srtt_us: self.rtt.srtt_us(),
+            rttvar_us: self.rtt.mdev_us(),
             mss: MSS,
             header_len: TCP_HEADER,
-            in_flight: self.board.in_flight(),
+            in_flight: self.board.packets_in_flight(),
             acked: delivered,
             lost,
             delivered: rate.delivered.unwrap_or_default(),
             interval_us: rate.interval_us,
             retransmits: self.recovery.retransmits,
             cwnd_limited: self.usage.is_limited(&self.cwnd),
-            ca_state: self.state,
+            ca_state: self.ca_state,
             totals: Totals {
-                lost: self.board.losses() as u32,
+                lost: self.board.total_lost() as u32,
                 ..self.totals
             },
         };
-        if self.rules {
+        if self.has_cong_control {
             self.control.on_ack(&mut self.cwnd, &ack, rate);
-        } else if self.state.is_reducing() {
+        } else if self.ca_state.is_reducing() {
             self.control.on_measurement(&mut self.cwnd, &ack, rate);
-            self.reduce_cwnd(delivered, lost, seen.advanced);
-        } else if self.may_raise(seen) {
+            self.cwnd_reduction(delivered, lost, flag.snd_una_advanced);
+        } else if self.may_raise_cwnd(flag) {
             self.control.on_ack(&mut self.cwnd, &ack, rate);
         } else {
             self.control.on_measurement(&mut self.cwnd, &ack, rate);
         }
         self.cwnd.cwnd = self.cwnd.cwnd.clamp(1, self.cwnd.clamp);
-        self.pace();
+        self.update_pacing_rate();
     }
 
-    /// `tcp_may_raise_cwnd`.
+    /// Whether this ACK may raise the cwnd of a control without `cong_control`
+    /// (`tcp_may_raise_cwnd`).
     #[inline]
-    fn may_raise(&self, seen: &Seen) -> bool {
-        seen.advanced || (seen.sacked && self.reordering > recovery::REORDERING)
+    fn may_raise_cwnd(&self, flag: &AckFlags) -> bool {
+        flag.snd_una_advanced || (flag.data_sacked && self.reordering > recovery::REORDERING)
     }
 
-    /// Takes the pacing rate over, or makes one to size bursts by.
+    /// Takes the pacing rate of the congestion control, or derives one that only sizes bursts.
     #[inline]
-    fn pace(&mut self) {
+    fn update_pacing_rate(&mut self) {
         match self.control.pacing_rate() {
-            Some(rate) => self.pacing.space(rate),
-            None => self.pacing.follow(
+            Some(rate) => self.pacing.pace_at(rate),
+            None => self.pacing.update_rate(
                 self.cwnd.cwnd,
                 self.cwnd.ssthresh,
-                self.board.outstanding(),
-                self.rtt.smoothed_us(),
+                self.board.packets_out(),
+                self.rtt.srtt_us(),
             ),
         }
     }
 
     fn set_state(&mut self, now: Nanos, state: CaState) {
         self.control.on_state(now, &mut self.cwnd, state);
-        self.state = state;
+        self.ca_state = state;
     }
 }
 

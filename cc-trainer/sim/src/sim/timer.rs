@@ -1,33 +1,35 @@
-//! Linux's timers: milliseconds that the tick and the timer wheel make longer.
+//! Linux's timers, which the tick and the timer wheel make late by up to an eighth (Linux 6.18,
+//! kernel/time/timer.c).
 
 use crate::path::Nanos;
 
-/// Length of a tick, ns (`CONFIG_HZ=250`).
+/// Length of a tick in ns (`CONFIG_HZ=250`).
 const JIFFY: Nanos = 4_000_000;
 
-/// The kernel's clock of ticks. Timers count in them, and fire on one (kernel/time/timer.c).
+/// The kernel's clock of ticks: timers are set in ticks and fire on one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ticks {
-    /// How long before time 0 the last tick was, ns.
+    /// Time from the last tick before time 0 to time 0, ns.
     phase: Nanos,
 }
 
 impl Ticks {
-    /// A clock whose ticks lie anywhere, as `random` has it.
+    /// Creates a clock whose phase is derived from `random`.
     pub(super) fn new(random: u64) -> Self {
         Self {
             phase: random % JIFFY,
         }
     }
 
-    /// Ticks so far (`jiffies`).
+    /// Ticks up to this time (`jiffies`).
     #[inline]
     pub(super) fn at(self, now: Nanos) -> u64 {
         (now + self.phase) / JIFFY
     }
 
-    /// When a timer fires that is set at `now` for `jiffies` later. Never early, so that the tick under way does not
-    /// count; and far timers only on every 8th, 64th, … tick (`calc_wheel_index`).
+    /// When a timer fires that is set at `now` to expire `jiffies` later, ns. It never fires early,
+    /// so the tick under way does not count; distant timers fire on every 8th, 64th, … tick only
+    /// (`calc_wheel_index`).
     #[inline]
     pub(super) fn expiry(self, now: Nanos, jiffies: u64) -> Nanos {
         let shift = match jiffies {
@@ -42,13 +44,13 @@ impl Ticks {
     }
 }
 
-/// A time in ticks, rounded up (`usecs_to_jiffies`).
+/// Converts µs to ticks, rounded up (`usecs_to_jiffies`).
 #[inline]
 pub(super) fn jiffies(us: u64) -> u64 {
     us.div_ceil(JIFFY / 1_000)
 }
 
-/// Ticks in µs (`jiffies_to_usecs`).
+/// Converts ticks to µs (`jiffies_to_usecs`).
 #[inline]
 pub(super) fn micros(jiffies: u64) -> u64 {
     jiffies * (JIFFY / 1_000)

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cc_sim::path::Nanos;
+use cc_sim::path::{Nanos, nanos};
 use cc_sim::scenario::{Loss, MTU, Scenario, Service};
 use cc_sim::sim::Simulation;
 
@@ -177,8 +177,4 @@ fn mean_loss(loss: Loss) -> f64 {
             good * (1.0 - share) + bad * share
         }
     }
-}
-
-fn nanos(time: Duration) -> Nanos {
-    Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }

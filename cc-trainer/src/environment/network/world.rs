@@ -9,8 +9,8 @@ use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
 use super::{NetworkConfigError, Objective, Spec};
 use cc_sim::sim::RECEIVER_REST;
+use cc_sim::sim::agent::{AgentDelay, SenderMode};
 use cc_sim::sim::control::learned::Learned;
-use cc_sim::sim::serve::{Delay, Mode};
 
 /// Configuration of the simulated links and of the reward, `[environment]` of kind `network`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,9 +28,9 @@ pub struct NetworkConfig {
     /// range, uniformly in its logarithm.
     pub receiver_rest_ms: Range,
     /// Time from the arrival of a window at the agent until its decision is published.
-    pub delay: Delay,
+    pub delay: AgentDelay,
     /// Whether senders wait for their decisions or go on meanwhile.
-    pub mode: Mode,
+    pub mode: SenderMode,
     /// Whether flows keep their initial cwnd until the first decision, as in the mvfst-rl paper,
     /// instead of starting in slow start.
     pub constant_start: bool,
@@ -51,8 +51,8 @@ impl Default for NetworkConfig {
             objective: Objective::default(),
             episode_s: 30.0,
             receiver_rest_ms: [1e3 * RECEIVER_REST.as_secs_f64(); 2],
-            delay: Delay::default(),
-            mode: Mode::default(),
+            delay: AgentDelay::default(),
+            mode: SenderMode::default(),
             constant_start: false,
         }
     }

@@ -2,10 +2,8 @@
 //! and NVRTC compiles the kernels.
 
 use super::{host::HostMachine, network::DeviceNetwork};
-use crate::{
-    model::{Activation, Cpu, Outputs, ParameterLayout, RmsProp, Sequences, Shape},
-    seed,
-};
+use crate::model::{Activation, Cpu, Outputs, ParameterLayout, RmsProp, Sequences, Shape};
+use cc_sim::seed;
 
 /// An input, and derivatives by the outputs, from a seed.
 struct TestBatch {

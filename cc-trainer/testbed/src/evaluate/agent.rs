@@ -1,13 +1,12 @@
-//! Agents: a `cc-agent run` process for every policy that flows are served by.
+//! Agents that serve policies: one `cc-agent run` process per policy.
 
 use std::{
     collections::BTreeMap,
     env,
     ffi::OsString,
     fs, io,
-    io::Read,
-    net::{Shutdown, SocketAddr},
-    os::unix::{net::UnixStream, process::CommandExt},
+    net::SocketAddr,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::Mutex,
@@ -15,7 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_core::agent::FlowView;
+use cc_client::{StatusError, fetch_within};
+use cc_core::status::{Snapshot, default_socket};
 use nix::{
     sys::{
         prctl,
@@ -23,25 +23,24 @@ use nix::{
     },
     unistd::{Pid, getppid},
 };
-use serde::Deserialize;
 
-use super::scheme::{self, Control, Scheme};
+use super::scheme::{self, ServedPolicy};
 
-/// The program that serves policies.
+/// File name of the program that serves policies.
 const PROGRAM: &str = "cc-agent";
-/// Where agents have their status sockets.
-const SOCKETS: &str = "/run/cc-agent";
-/// How long an agent may take to load its policy and its datapath.
+/// Time that an agent has to load its policy and its datapath.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long an agent may take to unregister.
+/// Time that an agent has to unregister before it is killed.
 const END_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an agent may take to answer.
+/// Time that an agent has to answer a status request.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
-/// What an error shows of a log, bytes from its end.
+/// Bytes of a log, from its end, that an error message shows at most.
 const LOG_SHOWN: usize = 1_200;
 
-/// A running agent that serves one policy. It is stopped when this is dropped, and ends with this process, or
-/// rather (prctl(2), PR_SET_PDEATHSIG) with the *thread* that started it.
+/// A running agent that serves one policy.
+///
+/// It is stopped when this value is dropped. It also ends with this process, or more precisely with
+/// the *thread* that started it (prctl(2), `PR_SET_PDEATHSIG`).
 #[derive(Debug)]
 pub struct Agent {
     child: Mutex<Child>,
@@ -50,65 +49,75 @@ pub struct Agent {
     log: PathBuf,
 }
 
-/// The delays of a flow's decisions: from the end of a window to the publication of its decision.
+/// Delays of one flow's decisions, each from the end of the observation window to the publication
+/// of the decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Delays {
-    /// How many decisions there were.
+    /// Number of decisions so far.
     pub decisions: u64,
-    /// Median, ms.
+    /// Median of the delays, ms.
     pub p50_ms: f64,
-    /// 99th percentile, ms.
+    /// 99th percentile of the delays, ms.
     pub p99_ms: f64,
-    /// Longest, ms.
+    /// Longest of the delays, ms.
     pub max_ms: f64,
 }
 
-/// Why there is no agent, or no answer from it.
+/// Errors of starting an agent, or of one that ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AgentError {
-    /// Its program is missing.
+    /// The program does not exist at this path.
     #[error(
-        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with --agent PATH",
+        "{} is not there; build it (`cargo build --release -p cc-agent`) or say where it is with \
+         --agent PATH",
         .0.display()
     )]
     Missing(PathBuf),
-    /// It could not be started.
+    /// The process or its log could not be created.
     #[error("starting {}: {source}", program.display())]
     Start {
-        /// The program, or the log that it should write.
+        /// Path of the program, or of its log.
         program: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
-    /// It has ended by itself.
-    #[error("the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}", log.display())]
+    /// The agent's process ended on its own.
+    #[error(
+        "the agent for `{scheme}` has ended ({status}); the end of its log {}:\n{tail}",
+        log.display()
+    )]
     Ended {
-        /// What it served.
+        /// Name of the scheme that it served.
         scheme: String,
-        /// How.
+        /// Exit status of the process.
         status: ExitStatus,
-        /// Its log.
+        /// Path of the agent's log.
         log: PathBuf,
-        /// The log's end.
+        /// Last lines of the log.
         tail: String,
     },
-    /// It is running but not ready.
-    #[error("the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}", START_PATIENCE.as_secs(), log.display())]
+    /// The agent runs, but was not ready to serve in time.
+    #[error(
+        "the agent for `{scheme}` was not ready after {} s; the end of its log {}:\n{tail}",
+        START_PATIENCE.as_secs(),
+        log.display()
+    )]
     NotReady {
-        /// What it serves.
+        /// Name of the scheme that it serves.
         scheme: String,
-        /// Its log.
+        /// Path of the agent's log.
         log: PathBuf,
-        /// The log's end.
+        /// Last lines of the log.
         tail: String,
     },
 }
 
-/// Finds the agent's program: the one given, or the one beside the running program.
+/// Finds the agent's program: `given`, or else the one beside the running program.
 ///
 /// # Errors
-/// When it is not there.
+///
+/// Returns [`AgentError::Missing`] when there is no such file.
 pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
     let beside = || Some(env::current_exe().ok()?.with_file_name(PROGRAM));
     let program = given.map(Path::to_owned).or_else(beside);
@@ -119,29 +128,33 @@ pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
     }
 }
 
-/// The agents of an evaluation by their schemes' names.
+/// Agents of an evaluation, by the names of their schemes.
 #[derive(Debug, Default)]
 pub struct Agents(BTreeMap<String, Agent>);
 
 impl Agents {
-    /// Starts an agent for each scheme that is a policy and waits until all are ready. Their logs go to `logs`, their
-    /// recordings, if any, to directories of the schemes' names in `record`.
+    /// Starts an agent for each policy, given with the name of its scheme, and waits until all are
+    /// ready. The agents log to files in `logs`; with `record`, each one records to a subdirectory
+    /// that has the scheme's name.
     ///
     /// # Errors
-    /// When one cannot be started, or ends instead of being ready.
+    ///
+    /// Returns an error when an agent cannot be started, or when it ends or is not ready in time.
     pub fn start<'a>(
         program: &Path,
-        schemes: impl IntoIterator<Item = &'a Scheme>,
+        policies: impl IntoIterator<Item = (&'a str, &'a ServedPolicy)>,
         logs: &Path,
         record: Option<&Path>,
     ) -> Result<Self, AgentError> {
         let mut agents = Self::default();
-        for (number, scheme) in schemes.into_iter().enumerate() {
+        for (number, (scheme, policy)) in policies.into_iter().enumerate() {
             let name = format!("rl{}x{number}", std::process::id());
-            if let Some(arguments) = arguments(scheme, &name, record) {
-                let agent = Agent::spawn(program, name, &arguments, logs, &scheme.name)?;
-                agents.0.insert(scheme.name.clone(), agent);
+            let mut arguments = arguments(policy, &name);
+            if let Some(record) = record {
+                arguments.extend(["--record".into(), record.join(scheme).into()]);
             }
+            let agent = Agent::spawn(program, name, &arguments, logs, scheme)?;
+            agents.0.insert(scheme.to_owned(), agent);
         }
         let deadline = Instant::now() + START_PATIENCE;
         for (scheme, agent) in &agents.0 {
@@ -150,15 +163,16 @@ impl Agents {
         Ok(agents)
     }
 
-    /// The agent that serves a scheme.
+    /// The agent that serves the named scheme; `None` for a scheme without an agent.
     pub fn get(&self, scheme: &str) -> Option<&Agent> {
         self.0.get(scheme)
     }
 
-    /// Makes sure that all are still running.
+    /// Checks that all agents are still running.
     ///
     /// # Errors
-    /// [`AgentError::Ended`].
+    ///
+    /// Returns [`AgentError::Ended`] for the first agent whose process has ended.
     pub fn check(&self) -> Result<(), AgentError> {
         self.0
             .iter()
@@ -168,7 +182,7 @@ impl Agents {
 
 impl Drop for Agents {
     fn drop(&mut self) {
-        // All at once, so that each has the time that the others take.
+        // Signals all agents before waiting for any, so that they shut down in parallel.
         for agent in self.0.values() {
             agent.terminate();
         }
@@ -190,7 +204,7 @@ impl Agent {
         };
         let output = fs::File::create(&log).map_err(start(&log))?;
         let copy = output.try_clone().map_err(start(&log))?;
-        let socket = Path::new(SOCKETS).join(format!("{control}.sock"));
+        let socket = default_socket(&control);
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -199,16 +213,17 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(copy)
-            // Ctrl-C is for this program, which stops its agents when it needs them no more.
+            // Ctrl-C interrupts this program alone, which then stops its agents itself.
             .process_group(0);
         let parent = Pid::this();
         // SAFETY: between fork and exec there are only system calls that are async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                // Signals that this program takes in a thread of its own are blocked in all others.
+                // The child inherits the calling thread's signal mask, and this program blocks the
+                // signals that a thread of its own handles.
                 SigSet::empty().thread_set_mask()?;
                 prctl::set_pdeathsig(Signal::SIGTERM)?;
-                // The parent may have ended before the call above.
+                // The parent may have ended before the call above, which would then have no effect.
                 match getppid() == parent {
                     true => Ok(()),
                     false => Err(io::ErrorKind::BrokenPipe.into()),
@@ -224,13 +239,13 @@ impl Agent {
         })
     }
 
-    /// Name of the congestion control that it serves.
+    /// Name of the congestion control under which the agent serves its policy.
     pub fn control(&self) -> &str {
         &self.control
     }
 
-    /// The delays of a live flow's decisions so far, at most 0.2 s old; none when the agent does not know the flow
-    /// or has not decided for it.
+    /// Delays of a live flow's decisions so far, at most 0.2 s old; `None` when the agent does not
+    /// answer, does not know the flow or has not decided for it yet.
     pub fn delays(&self, local: SocketAddr, remote: SocketAddr) -> Option<Delays> {
         let status = self.status().ok()?;
         let flow = status
@@ -245,13 +260,8 @@ impl Agent {
         })
     }
 
-    fn status(&self) -> io::Result<Status> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
-        stream.shutdown(Shutdown::Write)?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(serde_json::from_slice(&answer)?)
+    fn status(&self) -> Result<Snapshot, StatusError> {
+        fetch_within(&self.socket, ANSWER_PATIENCE)
     }
 
     fn wait_until_ready(&self, scheme: &str, deadline: Instant) -> Result<(), AgentError> {
@@ -287,7 +297,7 @@ impl Agent {
 
     fn terminate(&self) {
         let mut child = self.child();
-        // Not after it was waited for: its number may be another's by then.
+        // A process that was waited for must not be signalled: its id may have been reused.
         if let Ok(None) = child.try_wait() {
             let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
         }
@@ -316,29 +326,17 @@ impl Drop for Agent {
     }
 }
 
-/// What the agent that serves a scheme under `name` is told; none for a scheme that is no policy.
-fn arguments(scheme: &Scheme, name: &str, record: Option<&Path>) -> Option<Vec<OsString>> {
-    let Control::Policy { spec, serving, .. } = &scheme.control else {
-        return None;
-    };
+/// Command-line arguments of the agent that serves `policy` as the congestion control `name`.
+fn arguments(policy: &ServedPolicy, name: &str) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["run", "--plain", "--name", name].map(Into::into).into();
-    arguments.extend(["--policy".into(), spec.to_string().into()]);
-    if let Some(serving) = serving {
+    arguments.extend(["--policy".into(), policy.spec.to_string().into()]);
+    if let Some(serving) = policy.serving {
         arguments.extend(["--serving".into(), serving.to_string().into()]);
     }
-    if let Some(record) = record {
-        arguments.extend(["--record".into(), record.join(&scheme.name).into()]);
-    }
-    Some(arguments)
+    arguments
 }
 
-/// What is of use here of the agent's status (`cc-agent status --json`).
-#[derive(Debug, Deserialize)]
-struct Status {
-    flows: Vec<FlowView>,
-}
-
-/// The end of a log, from the beginning of a line.
+/// The last [`LOG_SHOWN`] bytes of a log at most, from the beginning of a line.
 fn tail(log: &Path) -> String {
     let text = match fs::read(log) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -357,38 +355,36 @@ fn tail(log: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{PolicySpec, Serving};
+    use cc_core::policy::{ActionSelection, PolicySpec};
 
     use super::*;
 
     #[test]
     fn an_agent_that_ends_shows_its_log() {
         let logs = tempfile::tempdir().expect("a scratch directory");
-        // Ends at once, whatever its arguments, and says what they were.
+        // Prints its arguments to the log and ends at once.
         let program = Path::new("/bin/echo");
-        let scheme = Scheme {
-            name: "three".into(),
-            control: Control::Policy {
-                spec: PolicySpec::Fixed(3),
-                serving: Some(Serving::Softmax { temperature: 2.0 }),
-                sha256: None,
-            },
+        let policy = ServedPolicy {
+            spec: PolicySpec::Fixed(3),
+            serving: Some(ActionSelection::Softmax { temperature: 2.0 }),
+            sha256: None,
         };
-        let error = Agents::start(program, [&scheme], logs.path(), Some(Path::new("recorded")));
+        let record = Some(Path::new("recorded"));
+        let error = Agents::start(program, [("three", &policy)], logs.path(), record);
         let text = error.expect_err("it ends").to_string();
         assert!(text.contains("`three` has ended"), "{text}");
-        let told = "--policy fixed:3 --serving softmax:2 --record recorded/three";
-        assert!(text.contains(told), "{text}");
+        let expected = "--policy fixed:3 --serving softmax:2 --record recorded/three";
+        assert!(text.contains(expected), "{text}");
     }
 
     #[test]
-    fn a_missing_program_comes_with_the_remedy() {
+    fn a_missing_program_is_an_error_with_a_remedy() {
         let error = find(Some(Path::new("/nowhere/cc-agent"))).expect_err("it is not there");
         assert!(error.to_string().contains("--agent"), "{error}");
     }
 
     #[test]
-    fn a_tail_begins_with_a_line() {
+    fn the_tail_of_a_log_begins_with_a_whole_line() {
         let log = tempfile::NamedTempFile::new().expect("a scratch file");
         fs::write(log.path(), "short\n").expect("it is ours");
         assert_eq!(tail(log.path()), "short");

@@ -1,4 +1,4 @@
-//! What an [`Evaluation`] means in detail: which runs there are, and what each needs.
+//! Resolution of an [`Evaluation`]: which runs there are, and the setup of each.
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -8,25 +8,30 @@ use super::{
     EvaluateError, Evaluation,
     run::{FlowSetup, Setup},
     schedule::{Job, interleaved},
-    scheme::{Control, Controls, Scheme, SchemeError},
+    scheme::{Controls, Scheme, SchemeError, ServedPolicy},
     store,
 };
 use crate::summary::{Platform, PolicyFacts, Run, Settings, utc_now};
 use cc_sim::scenario::{Flow, Scenario};
 
-/// An evaluation whose names are all resolved.
+/// An evaluation with all names resolved to schemes.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     evaluation: &'a Evaluation,
-    /// Of each scenario, a digest.
+    /// Digests of the scenarios, in their order.
     digests: Vec<String>,
-    /// All schemes by name: those under test, and those that scenarios' flows have of their own.
+    /// All schemes by name: those under test, and those that flows of scenarios name themselves.
     schemes: BTreeMap<String, Scheme>,
     settings: Settings,
 }
 
 impl<'a> Plan<'a> {
-    /// Resolves what scenarios name, and refuses what cannot run.
+    /// Resolves the schemes that scenarios name.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when two scenarios share a name, when a flow would start after the end of a
+    /// run, or when a flow's scheme does not exist.
     pub(super) fn new(evaluation: &'a Evaluation) -> Result<Self, EvaluateError> {
         let names = evaluation.schemes.iter();
         let mut schemes: BTreeMap<_, _> = names
@@ -63,7 +68,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// All runs, in order.
+    /// All runs of the evaluation, in the order in which they start.
     pub(super) fn jobs(&self) -> impl Iterator<Item = Job> + use<> {
         let evaluation = self.evaluation;
         interleaved(
@@ -73,43 +78,42 @@ impl<'a> Plan<'a> {
         )
     }
 
-    /// For the record.
+    /// The settings that the summary states.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The schemes that agents serve.
-    pub(super) fn served(&self) -> impl Iterator<Item = &Scheme> {
-        let schemes = self.schemes.values();
-        schemes.filter(|scheme| matches!(scheme.control, Control::Policy { .. }))
+    /// The policies among the schemes, each with the name of its scheme.
+    pub(super) fn policies(&self) -> impl Iterator<Item = (&str, &ServedPolicy)> {
+        policies(&self.schemes)
     }
 
-    /// Where agents record.
+    /// Directory in which the agents record, if they do.
     pub(super) fn record(&self) -> Option<&Path> {
         self.evaluation.record.as_deref()
     }
 
-    /// A run's scenario.
+    /// The scenario that a job runs on.
     pub(super) fn scenario(&self, job: Job) -> &'a Scenario {
         &self.evaluation.scenarios[job.scenario]
     }
 
-    /// Where the schemes run.
+    /// Platform that the schemes run on.
     pub(super) fn on(&self) -> Platform {
         self.evaluation.on
     }
 
-    /// The agent's program, where it is given.
+    /// Path of the agent's program, if one was given.
     pub(super) fn agent(&self) -> Option<&Path> {
         self.evaluation.agent.as_deref()
     }
 
-    /// Length of a run.
+    /// Length of a run in scenario time.
     pub(super) fn seconds(&self) -> Duration {
         self.evaluation.seconds
     }
 
-    /// A run's record before it was measured.
+    /// The identity of a run, without any measurement.
     pub(super) fn blank(&self, job: Job) -> Run {
         Run {
             scenario: self.scenario(job).name.clone(),
@@ -119,7 +123,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Names all that shapes a run.
+    /// The key of a run, which names everything that its result depends on.
     pub(super) fn key(&self, job: Job) -> String {
         let flows = self.scenario(job).flows.iter();
         let names: BTreeMap<_, _> = flows
@@ -135,7 +139,7 @@ impl<'a> Plan<'a> {
         )
     }
 
-    /// What a run needs. `slot` tells apart those that go at the same time.
+    /// Setup of a run. `slot` selects its addresses and must differ between runs at the same time.
     pub(super) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
         let seconds = self.evaluation.seconds;
         let scenario = self.scenario(job);
@@ -160,7 +164,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Adds the scheme that a flow has of its own, if any.
+/// Adds the scheme that a flow names itself, if it names one.
 fn add(
     schemes: &mut BTreeMap<String, Scheme>,
     flow: &Flow,
@@ -184,12 +188,12 @@ fn add(
     }
 }
 
-/// The name in `NAME` or `NAME=FILE.onnx`.
+/// The name part of `NAME` or `NAME=FILE.onnx`.
 fn label(word: &str) -> &str {
     word.split_once('=').map_or(word, |(name, _)| name)
 }
 
-/// Loss and jitter of a run: the same for every scheme.
+/// Seed of a run's random loss and jitter, which does not depend on the scheme.
 fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
     let digest = Sha256::digest(format!("{seed}/{scenario}/{run}"));
     digest
@@ -198,16 +202,17 @@ fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
         .fold(0, |value, &byte| value << 8 | u64::from(byte))
 }
 
+/// The schemes that are policies, each with its name, in the order of the names.
+fn policies(schemes: &BTreeMap<String, Scheme>) -> impl Iterator<Item = (&str, &ServedPolicy)> {
+    let schemes = schemes.values();
+    schemes.filter_map(|scheme| Some((scheme.name.as_str(), scheme.policy()?)))
+}
+
 fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Settings {
-    let policies = schemes.values().filter_map(|scheme| {
-        let Control::Policy { spec, sha256, .. } = &scheme.control else {
-            return None;
-        };
-        Some(PolicyFacts {
-            scheme: scheme.name.clone(),
-            source: spec.to_string(),
-            sha256: sha256.clone().unwrap_or_default(),
-        })
+    let policies = policies(schemes).map(|(scheme, policy)| PolicyFacts {
+        scheme: scheme.to_owned(),
+        source: policy.spec.to_string(),
+        sha256: policy.sha256.clone().unwrap_or_default(),
     });
     Settings {
         on: evaluation.on,
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scheme_meets_the_same_chance() {
+    fn seeds_depend_on_the_seed_the_scenario_and_the_run() {
         assert_eq!(seed(1, "a", 0), seed(1, "a", 0));
         let others = [seed(2, "a", 0), seed(1, "b", 0), seed(1, "a", 1)];
         assert!(others.iter().all(|&other| other != seed(1, "a", 0)));

@@ -1,8 +1,10 @@
-//! One run: the flows of a scenario over its path, and what was measured. [`kernel`] and [`simulated`] are the two
-//! ways to get there; [`measure`] makes the same figures of both.
+//! One run: the flows of a scenario on its path, and their measurement. [`kernel`] and
+//! [`simulated`] carry runs out on the two platforms, and [`measure`] computes the same figures
+//! from both.
 
 mod kernel;
 mod measure;
+pub(super) mod sample;
 mod simulated;
 
 use std::{sync::atomic::AtomicBool, time::Duration};
@@ -16,102 +18,93 @@ use crate::{
 };
 use cc_sim::scenario::Scenario;
 
-/// How often a run looks at its connections.
-pub(super) const SAMPLE_PERIOD: Duration = Duration::from_millis(50);
-/// How often a run says how it is going, in scenario time.
+/// Scenario time between two progress reports of a run.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// What a run needs to be told.
+/// Settings of one run: its path, flows, length and seed.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
-    /// The path.
+    /// Scenario that describes the path.
     pub scenario: &'a Scenario,
-    /// The flows, in the scenario's order.
+    /// Flows of the run, in the scenario's order.
     pub flows: Vec<FlowSetup<'a>>,
-    /// Length.
+    /// Length of the run in scenario time.
     pub seconds: Duration,
-    /// Fixes loss and jitter.
+    /// Seed of random loss and jitter.
     pub seed: u64,
-    /// Which addresses it has; another one in every run that goes at the same time, as agents tell flows apart by
-    /// them.
+    /// Number of the address pair that the run uses. Runs at the same time need different ones,
+    /// because agents identify flows by their addresses.
     pub slot: u16,
 }
 
-/// A flow of a run.
+/// One flow of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct FlowSetup<'a> {
-    /// What sets its window.
+    /// Scheme that controls the flow's cwnd.
     pub scheme: &'a Scheme,
-    /// When it starts.
+    /// Scenario time at which the flow starts.
     pub start: Duration,
-    /// When it stops.
+    /// Scenario time at which the flow stops.
     pub stop: Duration,
 }
 
-/// How a run is going: the second before `at`.
+/// Progress of a run: measurements of the second before `at`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Live {
-    /// Scenario time.
+    /// Scenario time of the report.
     pub at: Duration,
-    /// Payload of each flow through the link, Mbit/s, in the scenario's order.
+    /// Payload that each flow got through the link, Mbit/s, in the scenario's order.
     pub flows_mbps: Vec<f64>,
-    /// Mean one-way delay of data packets, ms; none when there were none.
+    /// Mean one-way delay of data packets, ms; `None` when none was delivered.
     pub owd_ms: Option<f64>,
-    /// Share of the arriving data packets that the link dropped.
+    /// Fraction of the arriving data packets that the link dropped.
     pub loss_rate: f64,
 }
 
-/// A look at a connection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Sample {
-    /// Scenario time.
-    pub(super) at: Duration,
-    /// Congestion window, segments.
-    pub(super) cwnd: u32,
-    /// Smoothed round-trip time.
-    pub(super) rtt: Duration,
-}
-
-/// Why a run could not be done.
+/// Errors that prevent a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// No link.
+    /// The emulated link could not be set up, or it broke.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// No flow.
+    /// A flow could not be started, or its connection broke.
     #[error(transparent)]
     Traffic(#[from] TrafficError),
-    /// A policy cannot be made.
+    /// A policy could not be loaded for the simulator.
     #[error("policy of `{scheme}`: {source}")]
     Policy {
-        /// Whose.
+        /// Name of the policy's scheme.
         scheme: String,
-        /// Why.
+        /// Reason why the policy cannot be loaded.
         source: Box<PolicyError>,
     },
-    /// One simulated agent serves all policies of a run.
+    /// Two policies of a simulated run have different interfaces, but one simulated agent serves
+    /// all policies of a run.
     #[error(
-        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; evaluate them in \
-         scenarios of their own, or with --on kernel"
+        "`{one}` and `{other}` observe or act differently, and a simulated run has one agent; \
+         evaluate them in scenarios of their own, or with --on kernel"
     )]
-    Environments {
-        /// A scheme.
+    Interfaces {
+        /// Name of one of the schemes.
         one: String,
-        /// Another one.
+        /// Name of the other scheme.
         other: String,
     },
-    /// The simulator has no such congestion control.
+    /// The simulator does not implement this congestion control.
     #[error("the simulator has no `{0}`")]
     Unsimulated(String),
 }
 
-/// Runs the flows and measures; none when cancelled. `live` is called about every second of scenario time. On the
-/// kernel, `agents` serve the schemes that are policies. The run's scenario, scheme and number are for the caller to
-/// fill in.
+/// Carries out a run and measures it; returns `None` when it was cancelled.
+///
+/// `live` is called about once per second of scenario time. On the kernel, `agents` serve the
+/// schemes that are policies. The caller fills in the scenario, scheme and number of the returned
+/// run.
 ///
 /// # Errors
-/// When the path or a flow cannot be made, or breaks.
+///
+/// Returns an error when the path or a flow cannot be set up, or when it breaks during the run.
 pub fn run(
     on: Platform,
     setup: &Setup<'_>,

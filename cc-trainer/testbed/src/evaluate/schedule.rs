@@ -1,68 +1,71 @@
-//! In which order runs go, and which go at the same time.
+//! The order of runs, and which of them go at the same time.
 //!
-//! Pure: it only says what may start, and is told what has ended. The order is interleaved (the first run of
-//! every scheme on every scenario, then the second …), so that a machine that changes over time changes alike for
-//! all schemes. Runs share the machine as long as the packets of all of them leave it room.
+//! A [`Schedule`] is pure: it decides which run may start next, and the caller reports when one has
+//! ended. The order is interleaved (the first run of every scheme on every scenario, then the
+//! second …), so that a host whose speed drifts affects all schemes equally. Runs share the host as
+//! long as their packets stay punctual.
 
 use std::collections::VecDeque;
 
 use cc_sim::scenario::{Direction, MTU, Scenario, Service};
 
-/// Part of a core that a run takes whatever it carries: timers, samples, an agent.
+/// Share of a core that a run takes at any rate: timers, samples and an agent.
 const CORES_PER_RUN: f64 = 0.05;
-/// Part of a core per Mbit/s that its link can carry: sender, receiver and both directions of the link.
+/// Share of a core that a run takes per Mbit/s of its link: sender, receiver and both directions of
+/// the link.
 const CORES_PER_MBPS: f64 = 0.006;
-/// Part of the machine that runs may take together: what is left keeps packets punctual.
+/// Share of the host that all runs may take together; the rest keeps their packets punctual.
 const SHARE: f64 = 0.6;
-/// Most runs at a time, where the number is not given.
+/// Most runs at the same time when the number is not given.
 const MOST: usize = 6;
-/// How many times the room it had a disturbed run gets when it is repeated.
+/// Factor by which the cost of a disturbed run grows when it is repeated, so that fewer others run
+/// beside it.
 const MORE_ROOM: f64 = 3.0;
 
-/// How many runs go at the same time.
+/// Number of runs at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Jobs {
-    /// As many as fit the machine.
+    /// As many as the host has room for.
     #[default]
     Auto,
-    /// This many, whether or not they fit.
+    /// Exactly this many, whether or not the host has room.
     Count(usize),
 }
 
-/// One run to do.
+/// One run to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Job {
-    /// Which of the runs of this scheme on this scenario, from 0.
+    /// Number of the run among those of its scheme on its scenario, from 0.
     pub run: u32,
-    /// Index of the scenario.
+    /// Index of the scenario among those of the evaluation.
     pub scenario: usize,
-    /// Index of the scheme.
+    /// Index of the scheme among those under test.
     pub scheme: usize,
 }
 
-/// What goes next.
+/// Decides which run starts next.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     waiting: VecDeque<(Job, f64)>,
-    /// Runs to repeat, when nothing else waits.
+    /// Runs to repeat, which start when no other run waits.
     again: VecDeque<(Job, f64)>,
     running: Vec<(Job, f64)>,
     budget: f64,
     most: usize,
 }
 
-/// The part of a core that a run on this scenario takes, as an estimate. Infinite on a link without a rate.
+/// Estimated number of cores that a run on this scenario takes; infinite on a link without a rate.
 pub fn cost(scenario: &Scenario) -> f64 {
     let Direction { service, queue, .. } = &scenario.forward;
     let mut rate = service.mean_bits_per_second().unwrap_or(f64::INFINITY);
-    // All opportunities of a millisecond come at once: no more than what waits can use them.
+    // All opportunities of a millisecond come at once, and only waiting packets can use them.
     if let (Service::Opportunities(_), Some(packets)) = (service, queue.packets) {
         rate = rate.min(f64::from(packets) * f64::from(MTU) * 8e3);
     }
     CORES_PER_RUN + CORES_PER_MBPS * rate / 1e6
 }
 
-/// All runs of `schemes` schemes on `scenarios` scenarios, in the order in which they go.
+/// All runs of `schemes` schemes on `scenarios` scenarios, interleaved.
 pub fn interleaved(scenarios: usize, schemes: usize, runs: u32) -> impl Iterator<Item = Job> {
     (0..runs).flat_map(move |run| {
         (0..scenarios).flat_map(move |scenario| {
@@ -76,7 +79,7 @@ pub fn interleaved(scenarios: usize, schemes: usize, runs: u32) -> impl Iterator
 }
 
 impl Schedule {
-    /// A schedule for `jobs` with the [`cost`] of each, on a machine with `cores` cores.
+    /// A schedule of `jobs`, each with its [`cost`], on a host with `cores` cores.
     pub fn new(jobs: impl IntoIterator<Item = (Job, f64)>, limit: Jobs, cores: usize) -> Self {
         let jobs = jobs.into_iter();
         let (waiting, budget, most) = match limit {
@@ -95,13 +98,13 @@ impl Schedule {
         }
     }
 
-    /// A run that starts now, if one may.
+    /// Starts the next run; `None` when none is left or none fits beside those in progress.
     pub fn start(&mut self) -> Option<Job> {
         if self.running.len() >= self.most {
             return None;
         }
         let next = match self.waiting.front() {
-            // A run may overtake those that do not fit now, within its round.
+            // A run may overtake others of its round that do not fit now.
             Some((Job { run: round, .. }, _)) => {
                 let next = self
                     .waiting
@@ -122,7 +125,8 @@ impl Schedule {
         Some(next.0)
     }
 
-    /// A run has ended; it may have to be repeated, with fewer beside it than before.
+    /// Reports that a run has ended. With `repeat` it is scheduled again, with fewer runs beside
+    /// it.
     pub fn end(&mut self, job: Job, repeat: bool) {
         let ended = self.running.extract_if(.., |(running, _)| *running == job);
         for (job, cost) in ended {
@@ -137,7 +141,8 @@ impl Schedule {
         self.running.is_empty() && self.waiting.is_empty() && self.again.is_empty()
     }
 
-    /// A run of its own is always possible, however much it takes.
+    /// Whether a run of this cost fits now. A run always fits on an idle host, however much it
+    /// takes.
     fn fits(&self, cost: f64) -> bool {
         let taken: f64 = self.running.iter().map(|(_, cost)| cost).sum();
         self.running.is_empty() || taken + cost <= self.budget
@@ -162,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_come_one_after_the_other() {
+    fn rounds_run_one_after_the_other() {
         let order: Vec<_> = interleaved(2, 2, 2)
             .map(|job| (job.run, job.scenario, job.scheme))
             .collect();
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_run_goes_alone_and_is_overtaken_in_its_round_only() {
+    fn a_large_run_runs_alone_and_is_overtaken_within_its_round_only() {
         let jobs = [(job(1, 0), 5.0), (job(1, 1), 0.1), (job(2, 0), 0.1)];
         let mut schedule = Schedule::new(jobs, Jobs::Auto, 2);
         assert_eq!(schedule.start(), Some(job(1, 0)));
@@ -206,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_run_goes_last_and_has_more_room() {
+    fn a_repeated_run_comes_last_with_fewer_beside_it() {
         let costs = [0.19, 0.19, 0.3];
         let jobs = [0, 1, 2].map(|scenario| (job(1, scenario), costs[scenario]));
         let mut schedule = Schedule::new(jobs, Jobs::Auto, 2);
@@ -247,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_given_is_the_number_that_runs() {
+    fn the_given_number_of_runs_go_at_the_same_time() {
         let jobs = (0..9).map(|scenario| (job(1, scenario), f64::INFINITY));
         let mut schedule = Schedule::new(jobs, Jobs::Count(4), 1);
         assert_eq!(std::iter::from_fn(|| schedule.start()).count(), 4);
@@ -261,7 +266,8 @@ mod tests {
             cores in 1usize..9,
             picks in prop::collection::vec(0usize..8, 0..200),
         ) {
-            let jobs: Vec<_> = interleaved(costs.len(), 1, runs).map(|job| (job, costs[job.scenario])).collect();
+            let jobs = interleaved(costs.len(), 1, runs);
+            let jobs: Vec<_> = jobs.map(|job| (job, costs[job.scenario])).collect();
             let mut schedule = Schedule::new(jobs.clone(), Jobs::Auto, cores);
             let mut running: Vec<Job> = Vec::new();
             let mut started: HashMap<Job, u32> = HashMap::new();

@@ -1,4 +1,5 @@
-//! What sets a flow's window: a congestion control of the kernel or of the simulator, or a policy served by an agent.
+//! Schemes: congestion controls of the kernel or of the simulator, and policies that an agent
+//! serves.
 
 use std::{
     fs,
@@ -6,70 +7,77 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cc_core::policy::{DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, Serving, SpecError};
+use cc_core::policy::{
+    ActionSelection, DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError,
+};
 
 use crate::summary::Platform;
 use cc_sim::sim;
 
-/// What the running kernel offers by name (Documentation/networking/ip-sysctl.rst).
+/// List of the running kernel's congestion controls (Documentation/networking/ip-sysctl.rst).
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The scheme that is served the policy of `--policy`.
+/// Name of the scheme whose policy is that of `--policy`.
 const LEARNED: &str = "rlcc";
 
-/// Longest name of a scheme: it becomes part of file names.
+/// Longest name of a scheme in bytes, as it becomes part of file names.
 const NAME_MAX: usize = 40;
 
-/// A congestion control under a name.
+/// A congestion control or policy under test, with the name used in results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scheme {
-    /// As `--schemes` has it; of `NAME=FILE.onnx` the name.
+    /// The name as `--schemes` gives it; for `NAME=FILE.onnx`, the part before the `=`.
     pub name: String,
-    /// What it is.
+    /// Congestion control behind the name.
     pub control: Control,
 }
 
-/// What sets the windows of a scheme's flows.
+/// Controller of the cwnd of a scheme's flows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// The congestion control of the scheme's name, of the kernel or of the simulator.
+    /// The congestion control of the scheme's name, in the kernel or in the simulator.
     Named,
-    /// A policy.
-    Policy {
-        /// As `cc-agent run --policy` takes it.
-        spec: PolicySpec,
-        /// How actions are drawn, if not as its file asks.
-        serving: Option<Serving>,
-        /// SHA-256 of a policy file, in hexadecimal; none where the policy comes from no file.
-        sha256: Option<String>,
-    },
+    /// A policy, which an agent serves.
+    Policy(ServedPolicy),
 }
 
-/// The congestion controls that are there by name: how to list them, and how to ask for one that is not in the list.
+/// A policy, and how an agent serves it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedPolicy {
+    /// The policy, as `cc-agent run --policy` takes it.
+    pub spec: PolicySpec,
+    /// How actions are selected; `None` is what the policy file says.
+    pub serving: Option<ActionSelection>,
+    /// SHA-256 of the policy file in hexadecimal; `None` for a policy without a file.
+    pub sha256: Option<String>,
+}
+
+/// The congestion controls that a platform offers by name: how to list them, and how to load one
+/// that is not listed.
 #[derive(Clone, Copy, Debug)]
 pub struct Controls {
     available: fn() -> Vec<String>,
     load: fn(&str),
-    /// Whose they are, before the list, and what may help, behind it.
+    /// Text before the list of available names in an error message, and the remedy after it.
     words: (&'static str, &'static str),
 }
 
 impl Controls {
-    /// Those of the running kernel; one that is missing may be a module.
+    /// Congestion controls of the running kernel; a missing one may be a module that can be loaded.
     pub const HOST: Self = Self {
         available,
         load: modprobe,
         words: ("this kernel has", " (`modprobe tcp_NAME` may add more)"),
     };
 
-    /// Those of the simulator.
+    /// Congestion controls that the simulator implements.
     pub const SIMULATOR: Self = Self {
         available: simulated,
         load: |_| {},
         words: ("the simulator has", ""),
     };
 
-    /// Those of a platform.
+    /// Congestion controls that a platform offers.
     pub fn of(platform: Platform) -> Self {
         match platform {
             Platform::Kernel => Self::HOST,
@@ -92,15 +100,17 @@ impl Controls {
 }
 
 impl Scheme {
-    /// Understands one scheme: one of `controls`, `rlcc` (which is `policy`), `random`, `heuristic`,
-    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read to the end, and served as `serving` says.
+    /// Parses one scheme: one of `controls`, `rlcc` (the policy `policy`), `random`, `heuristic`,
+    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served as
+    /// `serving` says.
     ///
     /// # Errors
-    /// When there is no such scheme, or its policy file is refused.
+    ///
+    /// Returns an error when there is no such scheme, or when its policy file is refused.
     pub fn parse(
         word: &str,
         policy: &PolicySpec,
-        serving: Option<Serving>,
+        serving: Option<ActionSelection>,
         controls: Controls,
     ) -> Result<Self, SchemeError> {
         let (name, spec) = match word.split_once('=') {
@@ -126,10 +136,18 @@ impl Scheme {
             control,
         })
     }
+
+    /// The policy that controls the scheme's flows; `None` for a congestion control by name.
+    pub fn policy(&self) -> Option<&ServedPolicy> {
+        match &self.control {
+            Control::Named => None,
+            Control::Policy(policy) => Some(policy),
+        }
+    }
 }
 
 impl Control {
-    fn policy(spec: PolicySpec, serving: Option<Serving>) -> Result<Self, SchemeError> {
+    fn policy(spec: PolicySpec, serving: Option<ActionSelection>) -> Result<Self, SchemeError> {
         let sha256 = match &spec {
             PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
                 PolicyFile::parse(DEFAULT_POLICY)
@@ -137,22 +155,23 @@ impl Control {
             PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
             _ => None,
         };
-        Ok(Self::Policy {
+        Ok(Self::Policy(ServedPolicy {
             spec,
             serving,
             sha256,
-        })
+        }))
     }
 }
 
-/// Understands a list of schemes, separated by commas, each named once.
+/// Parses a list of schemes that are separated by commas.
 ///
 /// # Errors
-/// When one is unknown or named twice, or the list is empty.
+///
+/// Returns an error when a scheme is unknown or named twice, or when the list is empty.
 pub fn parse(
     list: &str,
     policy: &PolicySpec,
-    serving: Option<Serving>,
+    serving: Option<ActionSelection>,
     controls: Controls,
 ) -> Result<Vec<Scheme>, SchemeError> {
     let mut schemes: Vec<Scheme> = Vec::new();
@@ -173,49 +192,51 @@ pub fn parse(
     }
 }
 
-/// Why a scheme cannot be had.
+/// Errors in a scheme or in a list of schemes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemeError {
-    /// No scheme is named.
+    /// The list names no scheme.
     #[error("no scheme is named; give some, as in `--schemes rlcc,cubic`")]
     Empty,
-    /// One is named twice.
+    /// Two schemes have the same name.
     #[error(
-        "the scheme `{name}` is named twice; give another policy a name of its own, as in `{name}-2=FILE.onnx`"
+        "the scheme `{name}` is named twice; give another policy a name of its own, as in \
+         `{name}-2=FILE.onnx`"
     )]
     Twice {
-        /// Its name.
+        /// Name that both schemes have.
         name: String,
     },
-    /// Neither the platform nor the agent has it.
+    /// Neither the platform nor the agent offers a scheme of this name.
     #[error(
-        "no scheme is called `{found}`; {available}, and policies \
-         are `rlcc` (of --policy), `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
+        "no scheme is called `{found}`; {available}, and policies are `rlcc` (of --policy), \
+         `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
     )]
     Unknown {
-        /// What was asked for.
+        /// The scheme that was asked for.
         found: String,
-        /// What there is instead.
+        /// Names that are available, as a sentence.
         available: String,
     },
-    /// A label that could not name a file.
+    /// The name in `NAME=FILE.onnx` cannot be part of a file name.
     #[error(
-        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` or `_`"
+        "`{found}`: expected NAME=FILE.onnx, where NAME has 1 to {NAME_MAX} letters, digits, `-` \
+         or `_`"
     )]
     Label {
-        /// The scheme.
+        /// The scheme that was asked for.
         found: String,
     },
-    /// No policy by its name.
+    /// The description of a policy cannot be parsed.
     #[error(transparent)]
     Policy(#[from] SpecError),
-    /// A policy file is refused.
+    /// A policy file is invalid.
     #[error("{}: policy file refused: {source}", path.display())]
     File {
-        /// The file.
+        /// Path of the policy file.
         path: PathBuf,
-        /// Why.
+        /// Reason why it is refused.
         source: FileError,
     },
 }
@@ -241,13 +262,14 @@ fn read(
     Ok(file.summary().sha256.clone())
 }
 
-/// Whether the kernel could have a congestion control of this name (TCP_CA_NAME_MAX counts the closing zero).
+/// Whether the kernel accepts a congestion control of this name. `TCP_CA_NAME_MAX` is 16, the
+/// terminating zero included.
 fn is_control_name(word: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
     (1..16).contains(&word.len()) && word.bytes().all(plain)
 }
 
-/// The congestion controls that the kernel has ready; none where it does not say.
+/// Congestion controls that the kernel has loaded; empty when it does not list them.
 pub(super) fn available() -> Vec<String> {
     let list = fs::read_to_string(AVAILABLE).unwrap_or_default();
     list.split_whitespace().map(str::to_owned).collect()
@@ -258,7 +280,8 @@ fn simulated() -> Vec<String> {
 }
 
 fn modprobe(name: &str) {
-    // Where there is no such module, no modprobe or no right to it, the list stays as it is, and that tells.
+    // Without such a module, without modprobe or without the privilege, the list of available names
+    // stays as it is, and the caller reports that.
     let _ = Command::new("modprobe")
         .arg("--quiet")
         .arg(format!("tcp_{name}"))
@@ -282,13 +305,13 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_understood() {
+    fn every_kind_of_scheme_is_parsed() {
         let schemes = parsed("cubic, rlcc,random,fixed:10,heuristic").expect("all exist");
         let found: Vec<_> = schemes
             .iter()
             .map(|scheme| match &scheme.control {
                 Control::Named => format!("{}: by name", scheme.name),
-                Control::Policy { spec, .. } => format!("{}: {spec}", scheme.name),
+                Control::Policy(policy) => format!("{}: {}", scheme.name, policy.spec),
             })
             .collect();
         let expected = [
@@ -302,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_file_has_a_label_and_an_identity() {
+    fn a_policy_file_has_a_name_and_a_digest() {
         let file = tempfile::Builder::new()
             .suffix(".onnx")
             .tempfile()
@@ -315,9 +338,9 @@ mod tests {
             (mine.name.as_str(), learned.name.as_str()),
             ("mine", "rlcc")
         );
-        let sha256 = |scheme: &Scheme| match &scheme.control {
-            Control::Policy { sha256, .. } => sha256.clone().expect("it is a file"),
-            Control::Named => panic!("it is a policy"),
+        let sha256 = |scheme: &Scheme| {
+            let policy = scheme.policy().expect("it is a policy");
+            policy.sha256.clone().expect("it is a file")
         };
         assert_eq!(sha256(&mine), sha256(&learned));
         fs::write(file.path(), b"no policy").expect("it is ours");
@@ -329,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_say_what_there_is() {
+    fn errors_list_the_available_schemes() {
         let refused = [
             ("vegas", "this kernel has reno, cubic"),
             ("../cubic", "this kernel has reno, cubic"),
@@ -347,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_control_may_be_a_module() {
+    fn a_missing_control_is_loaded_as_a_module() {
         use std::cell::Cell;
         thread_local!(static LOADED: Cell<bool> = const { Cell::new(false) });
         let kernel = Controls {

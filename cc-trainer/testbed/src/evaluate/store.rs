@@ -1,7 +1,7 @@
-//! An evaluation's directory: a file per run, the summary, the report.
+//! The directory of an evaluation: one file per run, the summary and a table.
 //!
-//! Every file is written beside its place and then moved there, so that whatever ends an evaluation leaves whole files
-//! behind, and a later one with the same settings goes on from there.
+//! Every file is written under a temporary name and then renamed, so that an interrupted evaluation
+//! leaves complete files only, and a later one with the same settings continues from there.
 
 use std::{
     fmt::{self, Write as _},
@@ -11,64 +11,69 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::scheme::{Control, Scheme};
+use super::scheme::{Control, Scheme, ServedPolicy};
 use crate::summary::{Platform, Run, RunFile, Summary, table};
 use cc_sim::scenario::Scenario;
 
-/// Where the runs are.
+/// Subdirectory that holds one file per run.
 const RUNS: &str = "runs";
-/// Where agents log.
+/// Subdirectory that holds the agents' logs.
 const LOGS: &str = "logs";
-/// Separates the parts of a key.
+/// Separator between the parts of a key.
 const SEPARATOR: &str = "; ";
-/// Digits of a digest that a key shows.
+/// Hexadecimal digits of a SHA-256 that keys contain.
 const DIGITS: usize = 16;
 
-/// An evaluation's directory.
+/// The directory that holds the results of an evaluation.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
 }
 
-/// Why an evaluation's directory cannot be used.
+/// Errors of the directory of an evaluation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// It holds runs under other settings.
+    /// The directory holds a run that was made under other settings.
     #[error(
-        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose another directory with \
-         --out, or --fresh to remove its runs",
+        "{} is of another evaluation: it was made with {found}, this one has {expected}; choose \
+         another directory with --out, or --fresh to remove its runs",
         file.display()
     )]
     Another {
-        /// The run's file.
+        /// File of the run with other settings.
         file: PathBuf,
-        /// Its setting.
+        /// First part of its key that differs.
         found: String,
-        /// The one asked for.
+        /// The same part of the key that was expected.
         expected: String,
     },
-    /// A run's file is not one.
-    #[error("{}: not a run of this version: {reason}; remove it, or choose another directory with --out", file.display())]
+    /// A file in the place of a run cannot be parsed.
+    #[error(
+        "{}: not a run of this version: {reason}; remove it, or choose another directory with \
+         --out",
+        file.display()
+    )]
     Unreadable {
-        /// The file.
+        /// Path of the file that cannot be parsed.
         file: PathBuf,
-        /// What is wrong.
+        /// Reason why it cannot be parsed.
         reason: String,
     },
-    /// A system call failed.
+    /// A file or directory cannot be read or written.
     #[error("{what} {}: {source}", path.display())]
     System {
-        /// What was tried.
+        /// Operation that failed, in words.
         what: &'static str,
-        /// With which file.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// Error of the system call.
         source: io::Error,
     },
 }
 
-/// Names all that shapes the runs of a scheme on a scenario: what is equal under equal keys may be kept.
+/// The key of a run of `schemes` on a scenario with digest `scenario`: it names everything that the
+/// result depends on. A run on disk is kept when its key is equal.
 pub fn key<'a>(
     on: Platform,
     seconds: f64,
@@ -76,7 +81,7 @@ pub fn key<'a>(
     scenario: &str,
     schemes: impl IntoIterator<Item = &'a Scheme>,
 ) -> String {
-    // The kernel is what goes without saying.
+    // Keys of runs on the kernel do not name the platform.
     let (place, owner) = match on {
         Platform::Kernel => ("", "the kernel"),
         Platform::Sim => (" in the simulator", "the simulator"),
@@ -88,11 +93,11 @@ pub fn key<'a>(
     ];
     parts.extend(schemes.into_iter().map(|scheme| match &scheme.control {
         Control::Named => format!("{} of {owner}", scheme.name),
-        Control::Policy {
+        Control::Policy(ServedPolicy {
             spec,
             serving,
             sha256,
-        } => {
+        }) => {
             let spec = spec.to_string();
             let policy = sha256.as_ref().map_or(spec.as_str(), |sha| &sha[..DIGITS]);
             let serving = serving.map_or_else(String::new, |how| format!(" served {how}"));
@@ -102,9 +107,12 @@ pub fn key<'a>(
     parts.join(SEPARATOR)
 }
 
-/// Names a scenario by all that it says.
+/// Identifies a scenario by its full content, in hexadecimal.
+///
+/// The digest covers the `Debug` output of the scenario: renaming a type or field of
+/// [`cc_sim::scenario`] changes the keys of all runs, so that none of the existing ones is kept.
 pub fn digest(scenario: &Scenario) -> String {
-    /// So that a trace of half a million numbers need not become one text.
+    /// Hashes text as it is formatted, because a trace may have half a million numbers.
     struct Hasher(Sha256);
     impl fmt::Write for Hasher {
         fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -113,7 +121,7 @@ pub fn digest(scenario: &Scenario) -> String {
         }
     }
     let mut hasher = Hasher(Sha256::new());
-    // Neither the hasher nor the derived formatting fails.
+    // Neither the hasher nor the derived `Debug` fails.
     let _ = write!(hasher, "{scenario:?}");
     let digest = hasher.0.finalize();
     let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -121,10 +129,11 @@ pub fn digest(scenario: &Scenario) -> String {
 }
 
 impl Store {
-    /// Opens a directory, and makes it where it is not there.
+    /// Opens a directory, which is created if it does not exist.
     ///
     /// # Errors
-    /// When it cannot be made.
+    ///
+    /// Returns an error when the directory or one of its subdirectories cannot be created.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let store = Self {
             dir: dir.to_owned(),
@@ -139,7 +148,8 @@ impl Store {
     /// Removes the runs that the directory holds.
     ///
     /// # Errors
-    /// When one cannot be removed.
+    ///
+    /// Returns an error when the directory cannot be read or a run cannot be removed.
     pub fn clear(&self) -> Result<(), StoreError> {
         let runs = self.dir.join(RUNS);
         let entries = fs::read_dir(&runs).map_err(failed("reading the directory", &runs))?;
@@ -147,7 +157,7 @@ impl Store {
             let file = entry
                 .map_err(failed("reading the directory", &runs))?
                 .path();
-            // What else somebody may have put there is not ours to remove.
+            // Other files in the directory may belong to the user.
             if file
                 .extension()
                 .is_some_and(|extension| extension == "json")
@@ -158,10 +168,12 @@ impl Store {
         Ok(())
     }
 
-    /// The valid run that the directory holds in the place of `run`, if there is one.
+    /// Reads the valid run with the scenario, scheme and number of `run`; `None` when the directory
+    /// has none.
     ///
     /// # Errors
-    /// When what is there was made under another key, or is no run.
+    ///
+    /// Returns an error when the run on disk has another key or cannot be parsed.
     pub fn find(&self, run: &Run, key: &str) -> Result<Option<RunFile>, StoreError> {
         let file = self.place(run);
         let text = match fs::read(&file) {
@@ -184,26 +196,29 @@ impl Store {
         Ok(found.run.is_valid().then_some(found))
     }
 
-    /// Keeps a run.
+    /// Writes the file of a run.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    ///
+    /// Returns an error when the file cannot be written.
     pub fn keep(&self, run: &RunFile) -> Result<(), StoreError> {
         write(&self.place(&run.run), run, serde_json::to_vec)
     }
 
-    /// Keeps the summary.
+    /// Writes the summary as `summary.json`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    ///
+    /// Returns an error when the file cannot be written.
     pub fn keep_summary(&self, summary: &Summary) -> Result<(), StoreError> {
-        write(&self.summary(), summary, serde_json::to_vec_pretty)
+        write(&self.summary_path(), summary, serde_json::to_vec_pretty)
     }
 
-    /// Keeps the table of means, as Markdown.
+    /// Writes the table of means as `table.md`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    ///
+    /// Returns an error when the file cannot be written.
     pub fn keep_table(&self, summary: &Summary) -> Result<(), StoreError> {
         let file = self.dir.join("table.md");
         write(
@@ -213,13 +228,13 @@ impl Store {
         )
     }
 
-    /// Where the summary is.
-    pub fn summary(&self) -> PathBuf {
+    /// Path of `summary.json` in the directory.
+    pub fn summary_path(&self) -> PathBuf {
         self.dir.join("summary.json")
     }
 
-    /// The directory for the agents' logs.
-    pub fn logs(&self) -> PathBuf {
+    /// Path of the subdirectory that holds the agents' logs.
+    pub fn logs_dir(&self) -> PathBuf {
         self.dir.join(LOGS)
     }
 
@@ -228,7 +243,7 @@ impl Store {
     }
 }
 
-/// The first parts in which two keys differ.
+/// The first parts in which two keys differ; `None` when they are equal.
 fn difference(found: &str, expected: &str) -> Option<(String, String)> {
     if found == expected {
         return None;
@@ -279,11 +294,11 @@ mod tests {
     fn scheme(name: &str, sha256: Option<&str>) -> Scheme {
         Scheme {
             name: name.into(),
-            control: Control::Policy {
+            control: Control::Policy(ServedPolicy {
                 spec: PolicySpec::Random,
                 serving: None,
                 sha256: sha256.map(str::to_owned),
-            },
+            }),
         }
     }
 
@@ -307,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_takes_runs_and_nothing_else() {
+    fn clearing_removes_runs_and_no_other_files() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let store = Store::open(dir.path()).expect("it can be made");
         let kept = run_file("3 s");

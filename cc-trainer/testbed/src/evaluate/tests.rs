@@ -1,9 +1,9 @@
-//! Evaluations in the simulator, from end to end.
+//! End-to-end evaluations in the simulator.
 
 use super::*;
 use cc_sim::scenario;
 
-/// 12 Mbit/s, a BDP of queue, an RTT of 20 ms.
+/// 12 Mbit/s with a queue of one BDP and an RTT of 20 ms.
 const SMALL: &str = "
 [[scenario]]
 name = \"small\"
@@ -13,7 +13,7 @@ loss = 0.001
 queue = { bdp = 1 }
 ";
 
-/// Two flows, the second one cubic and later.
+/// Two flows, of which the second one runs CUBIC and starts later.
 const SHARED: &str = "
 [[scenario]]
 name = \"shared\"
@@ -58,10 +58,11 @@ fn done(evaluation: &Evaluation) -> Outcome {
 }
 
 #[test]
-fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
+fn a_simulated_evaluation_has_all_figures_and_files() {
     let dir = scratch();
     let outcome = done(&evaluation(SMALL, "reno,fixed:10", &dir));
-    assert!(outcome.report_path.is_file() && outcome.summary_path.is_file());
+    assert!(outcome.summary_path.is_file());
+    assert_eq!(outcome.runs.len(), outcome.summary.runs.len());
     assert_eq!(outcome.summary.settings.on, Platform::Sim);
     let runs = &outcome.summary.runs;
     let order: Vec<_> = runs
@@ -86,7 +87,7 @@ fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
             "{share}"
         );
     }
-    // Ten segments of 1448 bytes each 21 ms, as the packet's own time counts too.
+    // Ten segments of 1448 bytes per 21 ms: the RTT of 20 ms plus the serialization time.
     let fixed = &runs[2];
     assert!((4.5..5.8).contains(&fixed.throughput_mbps), "{fixed:?}");
     let delay = fixed.decision_delay.expect("an agent served it");
@@ -95,7 +96,7 @@ fn a_simulated_evaluation_has_all_that_one_on_the_kernel_has() {
     assert_eq!(runs[0].decision_delay, None);
     assert_ne!(
         runs[0].loss_rate, runs[1].loss_rate,
-        "each run has chance of its own"
+        "each run has its own random stream"
     );
     let file = std::fs::read_to_string(dir.path().join("runs/small.fixed:10.0.json"));
     let file: RunFile = serde_json::from_str(&file.expect("a file")).expect("a run's");
@@ -136,7 +137,7 @@ fn the_default_policy_fills_a_link_and_not_its_queue() {
         let (rlcc, cubic, random) = (of("rlcc"), of("cubic"), of("random"));
         let share = rlcc.utilization.expect("the link has a rate");
         assert!(share > 0.8, "{rlcc:?}");
-        // The link drains a BDP in one RTT.
+        // A queue of one BDP delays packets by one RTT.
         let queueing = |run: &Run| run.mean_owd_ms.expect("packets were delivered") - delay_ms;
         assert!(queueing(rlcc) < 2.0 * delay_ms, "{rlcc:?}");
         assert!(2.0 * queueing(rlcc) < queueing(cubic), "{rlcc:?} {cubic:?}");
@@ -146,7 +147,7 @@ fn the_default_policy_fills_a_link_and_not_its_queue() {
 }
 
 #[test]
-fn the_same_runs_are_kept_and_others_are_the_same() {
+fn equal_runs_are_kept_and_fresh_ones_give_equal_results() {
     let dir = scratch();
     let first = evaluation(SMALL, "bbr,random", &dir);
     let runs = done(&first).summary.runs;
@@ -157,7 +158,7 @@ fn the_same_runs_are_kept_and_others_are_the_same() {
         }
     });
     assert_eq!(begun, Some((0, 4)));
-    // JSON may take the last digit.
+    // Reading JSON back may change the last digit of a float.
     let kept = again.expect("nothing to do").summary.runs;
     let counts = |runs: &[Run]| {
         runs.iter()
@@ -179,7 +180,7 @@ fn the_same_runs_are_kept_and_others_are_the_same() {
 }
 
 #[test]
-fn flows_have_their_times_and_schemes() {
+fn flows_run_their_schemes_between_start_and_stop() {
     let dir = scratch();
     let outcome = done(&evaluation(SHARED, "copa", &dir));
     let run = &outcome.summary.runs[0];
@@ -198,7 +199,7 @@ fn flows_have_their_times_and_schemes() {
 }
 
 #[test]
-fn a_cancelled_evaluation_has_no_half_runs() {
+fn a_cancelled_evaluation_has_no_incomplete_runs() {
     let dir = scratch();
     let outcome = evaluate(
         &evaluation(SMALL, "cubic", &dir),
@@ -210,7 +211,7 @@ fn a_cancelled_evaluation_has_no_half_runs() {
 }
 
 #[test]
-fn what_the_simulator_lacks_is_named_with_what_it_has() {
+fn an_unknown_control_is_answered_with_those_of_the_simulator() {
     let error = parse_schemes("vegas", &PolicySpec::Default, None, Controls::SIMULATOR);
     let error = error.expect_err("it has none").to_string();
     assert!(error.contains("the simulator has reno, cubic, "), "{error}");

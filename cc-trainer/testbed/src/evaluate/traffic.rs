@@ -1,4 +1,4 @@
-//! Our sender and our receiver: one bulk flow over TCP.
+//! Sender and receiver of one bulk flow over the kernel's TCP.
 
 use std::{
     io, mem,
@@ -15,48 +15,49 @@ use nix::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::run::{SAMPLE_PERIOD, Sample};
+use super::run::sample::{SAMPLE_PERIOD, Sample};
 use crate::link::Contention;
 
-/// How long a receiver lets data gather: to wake for every packet would take processor time from the link.
-const REST: Duration = Duration::from_millis(1);
-/// Bytes handed to the kernel, or taken from it, at a time.
+/// Pause of a receiver after each read. Waking for every packet would take processor time from the
+/// emulated link.
+const READ_PAUSE: Duration = Duration::from_millis(1);
+/// Bytes passed to the kernel per send, or discarded per receive, at most.
 const CHUNK: usize = 1 << 20;
 
-/// When a flow runs, on the scenario's clock.
+/// The period in which a flow runs, on the scenario's clock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Span {
-    /// Scenario time 0.
+    /// Wall-clock instant of scenario time 0.
     pub(super) zero: Instant,
-    /// When the flow starts.
+    /// Scenario time at which the flow starts.
     pub(super) start: Duration,
-    /// When it stops.
+    /// Scenario time at which the flow stops.
     pub(super) stop: Duration,
 }
 
-/// What a sender saw.
+/// Measurements on the sender's side of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sent {
-    /// Taken every [`SAMPLE_PERIOD`] while connected.
+    /// Samples taken every [`SAMPLE_PERIOD`] while the flow is connected.
     pub(super) samples: Vec<Sample>,
-    /// Segments sent again.
+    /// Number of retransmitted segments (`tcpi_total_retrans`).
     pub(super) retransmissions: u64,
-    /// What its thread got of the processors; none where the kernel does not tell.
+    /// Processor use of the sender's thread; `None` where the kernel does not account for it.
     pub(super) contention: Option<Contention>,
 }
 
-/// What a receiver got.
+/// Measurements on the receiver's side of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Received {
-    /// Held, as closing it would reset the connection under a sender that is still at work.
+    /// Kept open, because closing the connection would reset it while its sender is still at work.
     connection: Option<Socket>,
-    /// Bytes of payload, in order and once each, until the flow's stop.
+    /// Bytes of payload that arrived in order and once each, until the flow's stop.
     pub(super) payload: u64,
-    /// What its thread got of the processors; none where the kernel does not tell.
+    /// Processor use of the receiver's thread; `None` where the kernel does not account for it.
     pub(super) contention: Option<Contention>,
 }
 
-/// Why a flow could not do its work.
+/// A socket of a flow could not be created, or its connection failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct TrafficError {
@@ -64,10 +65,11 @@ pub struct TrafficError {
     source: io::Error,
 }
 
-/// A socket of the calling thread's namespace that waits for a flow.
+/// Creates a listening socket in the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel refuses the address.
+///
+/// Returns an error when the kernel refuses the address.
 pub(super) fn listener(address: SocketAddrV4) -> Result<Socket, TrafficError> {
     let make = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
@@ -80,10 +82,13 @@ pub(super) fn listener(address: SocketAddrV4) -> Result<Socket, TrafficError> {
     make().map_err(failed(|| format!("listening at {address}")))
 }
 
-/// A socket of the calling thread's namespace that has the congestion control `control`.
+/// Creates a socket in the calling thread's network namespace that uses the congestion control
+/// `control`.
 ///
 /// # Errors
-/// When the kernel does not have it, or not for this process.
+///
+/// Returns an error when the kernel does not have this congestion control, or does not allow it to
+/// this process.
 pub(super) fn sender(control: &str) -> Result<Socket, TrafficError> {
     let make = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
@@ -97,13 +102,15 @@ pub(super) fn sender(control: &str) -> Result<Socket, TrafficError> {
     }))
 }
 
-/// Sends as much as the connection takes, from the flow's start to its stop or until `cancel`. Calls `before_end` with
-/// the connection's ends while it still lives. Then resets the connection, so that a long queue delays nobody.
+/// Sends as much as the connection takes, from the flow's start to its stop or until `cancel` is
+/// true. Calls `before_end` with the local and the remote address while the connection still
+/// exists, and then resets the connection so that a long queue does not delay the end.
 ///
-/// A path that lets no connection come about is a result, not an error.
+/// A path on which no connection is ever established is a result, not an error.
 ///
 /// # Errors
-/// When a connection is refused or breaks, as no path can do that.
+///
+/// Returns an error when the connection is refused or breaks, which no path can cause.
 pub(super) fn send(
     socket: Socket,
     to: SocketAddrV4,
@@ -140,7 +147,7 @@ pub(super) fn send(
         if !ready {
             continue;
         }
-        // A path that carries nothing at all makes the kernel give up in the end.
+        // On a path that delivers nothing at all the kernel gives up at some point.
         match socket.take_error().map_err(failed())? {
             Some(error) if error.kind() == io::ErrorKind::TimedOut => break,
             Some(error) => return Err(failed()(error)),
@@ -168,10 +175,11 @@ pub(super) fn send(
     Ok(sent)
 }
 
-/// Takes and discards what arrives, until the flow's stop or until `cancel`.
+/// Receives and discards data, until the flow's stop or until `cancel` is true.
 ///
 /// # Errors
-/// When the kernel refuses a connection's data.
+///
+/// Returns an error when the kernel refuses the data of a connection.
 pub(super) fn receive(
     listener: Socket,
     span: Span,
@@ -179,7 +187,7 @@ pub(super) fn receive(
 ) -> Result<Received, TrafficError> {
     let failed = || failed(|| "receiving".into());
     let mut received = Received::default();
-    // Never written to, so that it takes no memory.
+    // Reserved but never written to, so that no memory is committed.
     let mut nowhere: Vec<u8> = Vec::with_capacity(CHUNK);
     while let Some(now) = span.left(cancel) {
         let patience = SAMPLE_PERIOD.min(span.stop.saturating_sub(now));
@@ -194,16 +202,16 @@ pub(super) fn receive(
         if !wait(socket, PollFlags::POLLIN, patience) {
             continue;
         }
-        // Discards without a copy (tcp(7), MSG_TRUNC).
+        // MSG_TRUNC discards the data without a copy (tcp(7)).
         let taken = socket.recv_with_flags(nowhere.spare_capacity_mut(), libc::MSG_TRUNC);
         match taken {
             Ok(0) => break,
             Ok(bytes) => {
                 received.payload += bytes as u64;
-                thread::sleep(REST);
+                thread::sleep(READ_PAUSE);
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The sender's own end of the flow.
+            // The sender resets the connection at its own end of the flow.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(failed()(error)),
         }
@@ -213,13 +221,13 @@ pub(super) fn receive(
 }
 
 impl Span {
-    /// Scenario time, while the flow runs or has not started; none when it is over.
+    /// The scenario time, before and while the flow runs; `None` after its stop or when cancelled.
     fn left(&self, cancel: &AtomicBool) -> Option<Duration> {
         let now = self.zero.elapsed();
         (now < self.stop && !cancel.load(Ordering::Relaxed)).then_some(now)
     }
 
-    /// Whether the flow starts at all.
+    /// Waits for the flow's start, and returns whether it is reached at all.
     fn wait_for_start(&self, cancel: &AtomicBool) -> bool {
         while let Some(now) = self.left(cancel) {
             if now >= self.start {
@@ -231,21 +239,21 @@ impl Span {
     }
 }
 
-/// Whether the socket became ready in time. A poll that is interrupted found nothing.
+/// Whether the socket became ready in time. An interrupted poll counts as not ready.
 fn wait(socket: &Socket, events: PollFlags, patience: Duration) -> bool {
-    // Rounded up: 0 would not wait at all.
+    // Rounded up, because a timeout of 0 does not wait at all.
     let ms = patience.as_micros().div_ceil(1_000);
     let timeout = PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX);
     let mut polled = [PollFd::new(socket.as_fd(), events)];
     match poll(&mut polled, timeout) {
         Ok(count) => count > 0,
         Err(Errno::EINTR) => false,
-        // Then the call that follows fails as well, and says why.
+        // The call that follows fails as well and reports the error.
         Err(_) => true,
     }
 }
 
-/// None until the connection is there and has measured a round trip.
+/// Samples a connection; `None` until it is established and has measured a round trip.
 fn look(socket: &Socket, at: Duration) -> io::Result<Option<Sample>> {
     let info = tcp_info(socket)?;
     Ok((info.tcpi_rtt > 0).then(|| Sample {
@@ -255,13 +263,13 @@ fn look(socket: &Socket, at: Duration) -> io::Result<Option<Sample>> {
     }))
 }
 
-/// What the kernel says about a connection (include/uapi/linux/tcp.h); as far as `tcpi_total_retrans`, which every
-/// kernel has.
+/// Reads `TCP_INFO` (include/uapi/linux/tcp.h). `libc::tcp_info` ends with `tcpi_total_retrans`,
+/// which all supported kernels fill in.
 fn tcp_info(socket: &Socket) -> io::Result<libc::tcp_info> {
-    // SAFETY: it consists of integers, of which all zeros are values.
+    // SAFETY: tcp_info consists of integers, for which zeros are valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the place is as long as it is said to be, and any bytes are values.
+    // SAFETY: the buffer has the stated length, and any bytes are valid integers.
     let status = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -277,7 +285,7 @@ fn tcp_info(socket: &Socket) -> io::Result<libc::tcp_info> {
     }
 }
 
-/// None where the kernel does not tell.
+/// Processor use of the calling thread; `None` where the kernel does not account for it.
 fn contention() -> Option<Contention> {
     Contention::this_thread().ok()
 }
@@ -310,15 +318,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_counted_at_the_far_end() {
+    fn the_receiver_counts_the_payload() {
         let (listener, address) = free_port();
         let socket = sender("reno").expect("every kernel has Reno");
         let (span, cancel) = (span(400), AtomicBool::new(false));
-        let (ends, told) = mpsc::channel();
+        let (ends, reported) = mpsc::channel();
         let (sent, received) = thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(listener, span, &cancel));
             let sent = send(socket, address, span, &cancel, |local, remote| {
-                ends.send((local, remote)).expect("it is listened to");
+                ends.send((local, remote)).expect("the receiver exists");
             });
             (sent, receiver.join().expect("no panic"))
         });
@@ -326,24 +334,28 @@ mod tests {
         assert!(received.payload > CHUNK as u64, "{received:?}");
         assert!(!sent.samples.is_empty());
         assert!(sent.samples.iter().all(|sample| sample.cwnd > 0));
-        let (local, remote) = told.recv().expect("it was told");
+        let (local, remote) = reported.recv().expect("the sender reported them");
         assert_eq!(remote, SocketAddr::V4(address));
         assert!(local.port() != 0 && local.ip().is_loopback());
     }
 
     #[test]
-    fn a_flow_that_is_cancelled_ends() {
+    fn a_cancelled_flow_ends() {
         let (listener, address) = free_port();
         let socket = sender("reno").expect("every kernel has Reno");
-        let (span, cancel) = (span(3_600_000), AtomicBool::new(false));
+        // Without the cancellation the flow would end by itself and fail the test.
+        let (span, cancel) = (span(60_000), AtomicBool::new(false));
         thread::scope(|scope| {
             let receiver = scope.spawn(|| receive(listener, span, &cancel));
             let sender = scope.spawn(|| send(socket, address, span, &cancel, |_, _| {}));
-            thread::sleep(Duration::from_millis(50));
+            while span.zero.elapsed() <= span.start {
+                thread::sleep(span.start);
+            }
             cancel.store(true, Ordering::Relaxed);
             assert!(sender.join().expect("no panic").is_ok());
             assert!(receiver.join().expect("no panic").is_ok());
         });
+        assert!(span.zero.elapsed() < span.stop, "it ended at its stop");
     }
 
     #[test]
@@ -358,12 +370,12 @@ mod tests {
             &AtomicBool::new(false),
             |_, _| {},
         );
-        let error = sent.expect_err("nobody listens");
+        let error = sent.expect_err("the port is closed");
         assert!(error.to_string().contains("refused"), "{error}");
     }
 
     #[test]
-    fn an_unknown_control_is_named() {
+    fn an_unknown_control_is_named_in_the_error() {
         let error = sender("no_such_control").expect_err("no kernel has it");
         assert!(error.to_string().contains("no_such_control"), "{error}");
     }

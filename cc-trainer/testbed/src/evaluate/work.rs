@@ -1,4 +1,4 @@
-//! Goes through a schedule: a thread a run, repeats of what the host disturbed.
+//! Carries out the runs of a schedule: one thread per run, and repetitions of disturbed runs.
 
 use std::{
     collections::HashMap,
@@ -20,28 +20,33 @@ use super::{
 };
 use crate::summary::{Platform, Run, RunFile, Series};
 
-/// How often a disturbed run is tried.
+/// Number of times that a disturbed run is tried at most.
 const ATTEMPTS: u32 = 3;
-/// How often it is looked whether a run has ended.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// The same in the simulator.
-const BRIEF_PATIENCE: Duration = Duration::from_millis(2);
+/// Interval between two checks for runs that have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The same interval in the simulator, whose runs are short.
+const SIM_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What happens.
+/// Progress of the runs, passed to the callback of [`work`].
 pub(super) enum Progress {
-    /// A run tells how it is going.
+    /// A run in progress reports its latest second.
     Live(Job, Live),
-    /// A run has ended, and goes again if it is not valid.
+    /// A run has ended; it is repeated if it is not valid.
     Ended {
         job: Job,
         file: Box<RunFile>,
         again: bool,
     },
-    /// Time has passed.
+    /// Scenario time of the completed and running parts, and of all runs.
     Worked { done: Duration, all: Duration },
 }
 
-/// Does the runs `left`. Ends early when `cancel` becomes true, and when anything fails.
+/// Carries out the runs `left`. Ends early when `cancel` becomes true.
+///
+/// # Errors
+///
+/// Returns the first error of a run, an agent or the callback, after all running threads have
+/// ended.
 pub(super) fn work(
     plan: &Plan<'_>,
     agents: &Agents,
@@ -55,16 +60,16 @@ pub(super) fn work(
     let mut ended = 0;
     let jobs = left.into_iter().map(|job| (job, cost(plan.scenario(job))));
     let (limit, patience) = match (plan.on(), limit) {
-        // Nothing has to be punctual, and runs are over soon.
-        (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), BRIEF_PATIENCE),
-        (Platform::Sim, count) => (count, BRIEF_PATIENCE),
-        (Platform::Kernel, limit) => (limit, PATIENCE),
+        // Simulated runs need not be punctual and are short.
+        (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), SIM_POLL_INTERVAL),
+        (Platform::Sim, count) => (count, SIM_POLL_INTERVAL),
+        (Platform::Kernel, limit) => (limit, POLL_INTERVAL),
     };
     let mut schedule = Schedule::new(jobs, limit, cores);
     let mut attempts: HashMap<Job, u32> = HashMap::new();
-    // Also set when something fails: then nothing goes on.
+    // Also set on the first error, so that no further run starts.
     let stop = AtomicBool::new(false);
-    let (tell, told) = mpsc::channel();
+    let (live_sender, live_receiver) = mpsc::channel();
     thread::scope(|scope| {
         let mut running: Vec<Running<'_>> = Vec::new();
         let mut outcome = Ok(());
@@ -77,11 +82,11 @@ pub(super) fn work(
             {
                 let slot = free_slot(&running);
                 let setup = plan.setup(job, slot);
-                let (tell, stop) = (tell.clone(), &stop);
+                let (live_sender, stop) = (live_sender.clone(), &stop);
                 let work = move || {
                     run(plan.on(), &setup, agents, stop, |live| {
-                        // Nobody listens any more when the evaluation has failed.
-                        let _ = tell.send((job, live));
+                        // The receiver is gone when the evaluation has failed.
+                        let _ = live_sender.send((job, live));
                     })
                 };
                 running.push(Running {
@@ -96,7 +101,7 @@ pub(super) fn work(
             }
             thread::sleep(patience);
             let mut step = || {
-                for (job, live) in told.try_iter() {
+                for (job, live) in live_receiver.try_iter() {
                     on_progress(Progress::Live(job, live))?;
                 }
                 for Running { job, thread, .. } in running.extract_if(.., Running::is_over) {
@@ -120,7 +125,7 @@ pub(super) fn work(
                         again,
                     })?;
                 }
-                // How far a simulated run has come is not known, and it will not take long.
+                // The progress of a simulated run is unknown, but the run is short.
                 let going = running
                     .iter()
                     .filter(|_| plan.on() == Platform::Kernel)
@@ -130,7 +135,7 @@ pub(super) fn work(
                     all: plan.seconds() * all,
                 })
             };
-            // The runs that end are collected whatever else has failed.
+            // Runs that end are collected whatever else has failed.
             let result = step().and_then(|()| Ok(agents.check()?));
             outcome = outcome.and(result);
         }

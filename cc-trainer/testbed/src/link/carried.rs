@@ -1,34 +1,35 @@
-//! What an emulated link carried, and what its host did to the threads that carried it.
+//! Observation of an emulated link: the packets that it carried, and the host's effects on its
+//! threads.
 
 use cc_sim::path::{DirectionObservation, Observation};
 
 use super::{Contention, Lateness};
 
-/// What happened on an emulated link.
+/// Counters of an emulated link in both directions.
 #[derive(Clone, Debug)]
 pub struct LinkObservation {
-    /// The packets, counted as the simulator counts them.
+    /// Counters of the packets, defined as in the simulator.
     pub path: Observation,
-    /// The work of the thread that carries the forward direction.
+    /// Effects of the host on the thread of the forward direction.
     pub forward: HostEffects,
-    /// The work of the thread that carries the reverse direction.
+    /// Effects of the host on the thread of the reverse direction.
     pub reverse: HostEffects,
 }
 
 /// How far the host kept the thread of one direction from doing its work in time.
 #[derive(Clone, Debug)]
 pub struct HostEffects {
-    /// How late deliveries were written.
+    /// Distribution of the lateness of deliveries.
     pub lateness: Lateness,
-    /// Packets lost in the TUN device before the emulator saw them.
+    /// Packets dropped by the TUN device before the emulator read them.
     pub ring_drops: u64,
-    /// Packets that the kernel did not take back.
+    /// Packets that the kernel refused when the emulator wrote them.
     pub refused: u64,
-    /// What the thread got of the processors since the start.
+    /// Processor use of the thread since the start of the run.
     pub contention: Contention,
 }
 
-/// What the thread of one direction hands over.
+/// Observation of the thread of one direction.
 #[derive(Clone, Debug)]
 pub(super) struct Carried {
     pub(super) packets: DirectionObservation,
@@ -36,7 +37,7 @@ pub(super) struct Carried {
 }
 
 impl Carried {
-    /// Nothing yet, of `flows` flows.
+    /// An observation without packets, of `flows` flows.
     pub(super) fn new(flows: usize) -> Self {
         Self {
             packets: DirectionObservation::new(flows),
@@ -49,7 +50,7 @@ impl Carried {
         }
     }
 
-    /// All but the bins.
+    /// All counters, without the bins.
     pub(super) fn counters(&self) -> Self {
         Self {
             packets: self.packets.counters(),

@@ -1,45 +1,45 @@
-//! To which flow a packet belongs.
+//! Classification of packets by flow.
 
-use super::worker::Toward;
+use super::Way;
 
-/// Says to which flow a packet belongs, and how much payload it carries.
+/// Assigns packets to flows by their port at the far end.
 ///
-/// With a first port, flow `i`'s far end is TCP or UDP port `first_port + i`, and every other packet belongs to flow
-/// `flows`. Without one, every packet belongs to flow 0.
+/// With a first port, flow `i` uses TCP or UDP port `first_port + i` at the far end, and all other
+/// packets are assigned to the extra flow `flows`. Without one, every packet is assigned to flow 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classifier {
-    /// Port of flow 0 at the far end.
+    /// Port of flow 0 at the far end; `None` assigns all packets to flow 0.
     pub first_port: Option<u16>,
-    /// Number of flows.
+    /// Number of flows, without the extra one.
     pub flows: u16,
 }
 
-/// What is known of a packet.
+/// The flow of a packet and its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Class {
-    /// Flow.
+    /// Index of the flow; `flows` for packets of no flow.
     pub(super) flow: u16,
     /// Bytes of TCP or UDP payload.
     pub(super) payload: u32,
 }
 
 impl Classifier {
-    /// Every packet is flow 0.
+    /// The classifier that assigns every packet to flow 0.
     pub const SINGLE: Self = Self {
         first_port: None,
         flows: 0,
     };
 
-    /// Where a packet of IP belongs that goes `toward` an end.
-    pub(super) fn classify(&self, packet: &[u8], toward: Toward) -> Class {
-        let segment = Segment::parse(packet);
+    /// Classifies an IP packet that crosses the link in direction `way`.
+    pub(super) fn classify(&self, packet: &[u8], way: Way) -> Class {
+        let segment = TransportHeader::parse(packet);
         let flow = match (self.first_port, &segment) {
             (None, _) => 0,
             (Some(_), None) => self.flows,
             (Some(first), Some(segment)) => {
-                let port = match toward {
-                    Toward::Far => segment.destination,
-                    Toward::Near => segment.source,
+                let port = match way {
+                    Way::Forward => segment.destination,
+                    Way::Reverse => segment.source,
                 };
                 port.checked_sub(first)
                     .filter(|flow| *flow < self.flows)
@@ -53,16 +53,17 @@ impl Classifier {
     }
 }
 
-/// What matters of a TCP or UDP header.
-struct Segment {
+/// The fields of a TCP or UDP header that classification uses.
+struct TransportHeader {
     source: u16,
     destination: u16,
     payload: u32,
 }
 
-impl Segment {
-    /// None when the packet is no TCP or UDP, no first fragment, or damaged. IPv6 extension headers are not followed:
-    /// TCP between two hosts that are neighbours has none.
+impl TransportHeader {
+    /// Parses an IP packet; `None` when it is neither TCP nor UDP, not a first fragment, or
+    /// truncated. IPv6 extension headers are not followed: TCP between two neighbouring hosts has
+    /// none.
     fn parse(packet: &[u8]) -> Option<Self> {
         let (protocol, body) = match packet.first()? >> 4 {
             // RFC 791, section 3.1
@@ -100,7 +101,7 @@ impl Segment {
 const TCP: u32 = libc::IPPROTO_TCP as u32;
 const UDP: u32 = libc::IPPROTO_UDP as u32;
 
-/// 16 bits in network order.
+/// Reads 16 bits in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
     let pair = bytes.get(at..at + 2)?;
     Some(u16::from_be_bytes([pair[0], pair[1]]))
@@ -117,7 +118,7 @@ mod tests {
         flows: 2,
     };
 
-    /// IPv4 without options around a body.
+    /// An IPv4 packet without options around `body`.
     fn ipv4(protocol: u32, body: &[u8]) -> Vec<u8> {
         let mut packet = vec![0; 20];
         packet[0] = 0x45;
@@ -136,7 +137,7 @@ mod tests {
         packet
     }
 
-    /// TCP with twelve bytes of options, as timestamps take.
+    /// A TCP segment with twelve bytes of options, the size of timestamps.
     fn tcp(source: u16, destination: u16, payload: usize) -> Vec<u8> {
         let mut segment = vec![0; 32 + payload];
         segment[..2].copy_from_slice(&source.to_be_bytes());
@@ -154,10 +155,10 @@ mod tests {
 
     #[test]
     fn the_far_ends_port_names_the_flow() {
-        let class = |packet: &[u8], toward| TWO_FLOWS.classify(packet, toward);
+        let class = |packet: &[u8], way| TWO_FLOWS.classify(packet, way);
         let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
         assert_eq!(
-            class(&data, Toward::Far),
+            class(&data, Way::Forward),
             Class {
                 flow: 1,
                 payload: 1448
@@ -165,26 +166,26 @@ mod tests {
         );
         let ack = ipv4(TCP, &tcp(5001, 40_000, 0));
         assert_eq!(
-            class(&ack, Toward::Near),
+            class(&ack, Way::Reverse),
             Class {
                 flow: 1,
                 payload: 0
             }
         );
-        // The other end's port does not matter, even where it looks like a flow's.
+        // The near end's port does not matter, even when it equals the port of a flow.
         let stranger = ipv4(UDP, &udp(5000, 5002, 10));
         assert_eq!(
-            class(&stranger, Toward::Far),
+            class(&stranger, Way::Forward),
             Class {
                 flow: 2,
                 payload: 10
             }
         );
         let low = ipv4(UDP, &udp(1, 4999, 10));
-        assert_eq!(class(&low, Toward::Far).flow, 2);
+        assert_eq!(class(&low, Way::Forward).flow, 2);
         let datagram = ipv6(UDP, &udp(1, 5000, 7));
         assert_eq!(
-            class(&datagram, Toward::Far),
+            class(&datagram, Way::Forward),
             Class {
                 flow: 0,
                 payload: 7
@@ -193,38 +194,38 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_ports_is_other() {
+    fn packets_without_ports_belong_to_no_flow() {
         let icmp = ipv4(libc::IPPROTO_ICMP as u32, &[0; 64]);
         let other = Class {
             flow: 2,
             payload: 0,
         };
-        assert_eq!(TWO_FLOWS.classify(&icmp, Toward::Far), other);
+        assert_eq!(TWO_FLOWS.classify(&icmp, Way::Forward), other);
         let mut fragment = ipv4(UDP, &udp(1, 5000, 100));
         fragment[7] = 1;
-        assert_eq!(TWO_FLOWS.classify(&fragment, Toward::Far), other);
-        assert_eq!(TWO_FLOWS.classify(&[], Toward::Far), other);
+        assert_eq!(TWO_FLOWS.classify(&fragment, Way::Forward), other);
+        assert_eq!(TWO_FLOWS.classify(&[], Way::Forward), other);
     }
 
     #[test]
-    fn without_a_port_all_is_one_flow() {
+    fn without_a_first_port_every_packet_belongs_to_flow_0() {
         let packet = ipv4(TCP, &tcp(1, 5001, 5));
         assert_eq!(
-            Classifier::SINGLE.classify(&packet, Toward::Far),
+            Classifier::SINGLE.classify(&packet, Way::Forward),
             Class {
                 flow: 0,
                 payload: 5
             }
         );
         assert_eq!(
-            Classifier::SINGLE.classify(&[1, 2, 3], Toward::Near).flow,
+            Classifier::SINGLE.classify(&[1, 2, 3], Way::Reverse).flow,
             0
         );
     }
 
     proptest! {
         #[test]
-        fn any_bytes_belong_somewhere(
+        fn any_bytes_are_classified_without_panicking(
             mut packet in prop::collection::vec(any::<u8>(), 0..120),
             version in prop::sample::select(vec![0x45_u8, 0x4f, 0x60, 0x00]),
             protocol in prop::sample::select(vec![6_u8, 17]),
@@ -234,8 +235,8 @@ mod tests {
                     *byte = value;
                 }
             }
-            for toward in [Toward::Far, Toward::Near] {
-                let class = TWO_FLOWS.classify(&packet, toward);
+            for way in [Way::Forward, Way::Reverse] {
+                let class = TWO_FLOWS.classify(&packet, way);
                 prop_assert!(class.flow <= 2);
                 prop_assert!(class.payload as usize <= packet.len());
             }

@@ -1,18 +1,19 @@
-//! Whether the host kept up with the link it emulated.
+//! Whether the host kept up with the link that it emulated.
 
 use std::{fs::File, io, os::unix::fs::FileExt, time::Duration};
 
 use hdrhistogram::Histogram;
 
-use super::LinkObservation;
+use super::{LinkObservation, Way};
 use cc_sim::scenario::{Direction, MTU, Scenario};
 
-/// How far from their due times the deliveries were written.
+/// Distribution of the lateness of deliveries: the time from when a packet was due until it was
+/// written.
 #[derive(Clone, Debug)]
 pub struct Lateness {
-    /// ns; what was early counts as 0.
+    /// Lateness in ns; early deliveries count as 0.
     histogram: Histogram<u64>,
-    /// Signed sum, ns.
+    /// Sum of the signed latenesses, ns.
     sum: i128,
 }
 
@@ -24,7 +25,7 @@ impl Lateness {
         }
     }
 
-    /// A delivery that was due at `due` went out at `written`, ns.
+    /// Records a delivery that was due at `due` and written at `written`, both in ns.
     pub(super) fn record(&mut self, due: u64, written: u64) {
         self.histogram
             .record(written.saturating_sub(due))
@@ -32,22 +33,23 @@ impl Lateness {
         self.sum += i128::from(written) - i128::from(due);
     }
 
-    /// Deliveries counted.
+    /// Number of deliveries that were recorded.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// The lateness that a share `quantile` (0 to 1) of the deliveries did not exceed; to three digits.
+    /// The lateness that a fraction `quantile` (0 to 1) of the deliveries did not exceed, accurate
+    /// to three digits.
     pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_quantile(quantile))
     }
 
-    /// Of the latest delivery.
+    /// Lateness of the latest delivery, relative to its due time.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.histogram.max())
     }
 
-    /// Mean, ns; negative when deliveries were early on the whole.
+    /// Mean lateness, ns; negative when deliveries were early on average.
     pub fn mean_ns(&self) -> f64 {
         match self.count() {
             0 => 0.0,
@@ -56,22 +58,27 @@ impl Lateness {
     }
 }
 
-/// What a thread got of the processors (Documentation/scheduler/sched-stats.rst of the kernel, `/proc/PID/schedstat`).
+/// Processor use of a thread: `/proc/PID/schedstat` (Documentation/scheduler/sched-stats.rst of the
+/// kernel).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contention {
-    /// Time it ran.
+    /// Time that the thread ran.
     pub ran: Duration,
-    /// Time it could have run and had to wait for a processor.
+    /// Time that the thread was runnable but waited for a processor.
     pub waited: Duration,
 }
 
 impl Contention {
-    /// Of the calling thread, since it began. Fails where the kernel keeps no such figures (CONFIG_SCHED_INFO).
+    /// Processor use of the calling thread since it began.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error where the kernel keeps no such figures (`CONFIG_SCHED_INFO`).
     pub fn this_thread() -> io::Result<Self> {
         ContentionMeter::of_this_thread()?.read()
     }
 
-    /// The part after `earlier`.
+    /// The difference to a reading made `earlier`.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             ran: self.ran.saturating_sub(earlier.ran),
@@ -79,7 +86,7 @@ impl Contention {
         }
     }
 
-    /// Which part of the time it wanted a processor it had to wait for one, 0 to 1.
+    /// Fraction of the time it was runnable that the thread waited for a processor, 0 to 1.
     pub fn share(self) -> f64 {
         let wanted = self.ran + self.waited;
         match wanted.is_zero() {
@@ -89,7 +96,7 @@ impl Contention {
     }
 }
 
-/// Reads a thread's [`Contention`], also from other threads.
+/// Reads the [`Contention`] of the thread that created it, also from other threads.
 #[derive(Debug)]
 pub(super) struct ContentionMeter {
     file: File,
@@ -97,7 +104,7 @@ pub(super) struct ContentionMeter {
 
 impl ContentionMeter {
     pub(super) fn of_this_thread() -> io::Result<Self> {
-        // SAFETY: has no arguments and cannot fail.
+        // SAFETY: gettid has no arguments and cannot fail.
         let thread = unsafe { libc::gettid() };
         let file = File::open(format!("/proc/self/task/{thread}/schedstat"))?;
         Ok(Self { file })
@@ -110,7 +117,7 @@ impl ContentionMeter {
     }
 }
 
-/// ns on a processor, ns waiting for one, …
+/// Parses schedstat: ns on a processor, ns waiting for one, and further fields that are ignored.
 fn parse(text: &[u8]) -> Option<Contention> {
     let mut fields = str::from_utf8(text).ok()?.split_ascii_whitespace();
     let mut field = || Some(Duration::from_nanos(fields.next()?.parse().ok()?));
@@ -120,24 +127,24 @@ fn parse(text: &[u8]) -> Option<Contention> {
     })
 }
 
-/// How much disturbance a run may have had and still count.
+/// Disturbance that a run may suffer and still be valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// 99.9th percentile of the lateness of what goes forward.
+    /// Limit of the 99.9th percentile of the lateness in the forward direction.
     pub forward: Duration,
-    /// The same of what comes back.
+    /// Limit of the 99.9th percentile of the lateness in the reverse direction.
     pub reverse: Duration,
-    /// Waiting for a processor as a share of the run's time, of a thread.
+    /// Limit of the time that a thread waits for a processor, as a fraction of the run's duration.
     pub waiting: f64,
 }
 
-/// What is too late on a link that sends a packet in half of it or less.
+/// Limit of the lateness on links that send a packet within half of this time.
 const LATE: Duration = Duration::from_millis(2);
-/// Slower links have a coarser grain of their own: there, what is late by more packets than this is too late.
+/// Limit of the lateness on slower links, in packets: their own granularity is coarser.
 const LATE_PACKETS: f64 = 2.0;
 
 impl Default for Limits {
-    /// For a link that sends a packet in a millisecond or less.
+    /// The limits for a link that sends a packet within 1 ms.
     fn default() -> Self {
         Self {
             forward: LATE,
@@ -148,7 +155,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For a scenario's link.
+    /// The limits for the link of a scenario.
     pub fn of(scenario: &Scenario) -> Self {
         let lateness = |way: &Direction| {
             let rate = way
@@ -166,57 +173,60 @@ impl Limits {
     }
 }
 
-/// What makes a run's figures doubtful.
+/// An effect of the host that makes the figures of a run doubtful.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Disturbance {
-    /// Deliveries were written too late.
+    /// Deliveries were written later than allowed.
     #[error(
-        "1 in 1000 packets was delivered {:.3} ms late or more ({way}; limit {:.3} ms): the host was too busy",
+        "1 in 1000 packets was delivered {:.3} ms late or more ({way}; limit {:.3} ms): the host \
+         was too busy",
         .lateness.as_secs_f64() * 1e3, .limit.as_secs_f64() * 1e3
     )]
     Late {
-        /// `forward` or `reverse`.
-        way: &'static str,
-        /// 99.9th percentile.
+        /// Direction of the late packets.
+        way: Way,
+        /// 99.9th percentile of the lateness.
         lateness: Duration,
-        /// What is allowed.
+        /// Limit that the lateness exceeds.
         limit: Duration,
     },
-    /// Packets were lost before the emulator saw them.
+    /// The TUN device dropped packets before the emulator read them.
     #[error(
-        "{packets} packets were lost in the TUN device before the emulator saw them ({way}): the host was too busy"
+        "{packets} packets were lost in the TUN device before the emulator saw them ({way}): the \
+         host was too busy"
     )]
     RingDrops {
-        /// `forward` or `reverse`.
-        way: &'static str,
-        /// How many.
+        /// Direction of the dropped packets.
+        way: Way,
+        /// Number of packets that were dropped.
         packets: u64,
     },
-    /// The kernel did not take packets back.
+    /// The kernel refused packets that the emulator wrote.
     #[error("{packets} packets were not taken back by the kernel ({way})")]
     Refused {
-        /// `forward` or `reverse`.
-        way: &'static str,
-        /// How many.
+        /// Direction of the refused packets.
+        way: Way,
+        /// Number of packets that were refused.
         packets: u64,
     },
-    /// A thread had to wait for a processor.
+    /// A thread waited too long for a processor.
     #[error(
-        "{thread} waited {:.1} % of the time for a processor (limit {:.1} %): the host was too busy",
+        "{thread} waited {:.1} % of the time for a processor (limit {:.1} %): the host was too \
+         busy",
         .share * 100.0, .limit * 100.0
     )]
     Waiting {
-        /// Which thread.
+        /// The thread, as a subject of the message.
         thread: String,
-        /// Of the run's time.
+        /// Waiting time as a fraction of the run's duration.
         share: f64,
-        /// What is allowed.
+        /// Limit that this fraction exceeds.
         limit: f64,
     },
 }
 
 impl Limits {
-    /// What of an observation is beyond the limits.
+    /// All respects in which an observation exceeds the limits; empty for a valid run.
     pub fn disturbances(&self, observation: &LinkObservation) -> Vec<Disturbance> {
         let mut found = Vec::new();
         let LinkObservation {
@@ -225,8 +235,8 @@ impl Limits {
             reverse,
         } = observation;
         for (way, observed, elapsed, limit) in [
-            ("forward", forward, path.forward.elapsed, self.forward),
-            ("reverse", reverse, path.reverse.elapsed, self.reverse),
+            (Way::Forward, forward, path.forward.elapsed, self.forward),
+            (Way::Reverse, reverse, path.reverse.elapsed, self.reverse),
         ] {
             let lateness = observed.lateness.quantile(0.999);
             if lateness > limit {
@@ -254,7 +264,8 @@ impl Limits {
         found
     }
 
-    /// Whether a thread waited too long for a processor during a run that took `elapsed`.
+    /// The disturbance of a thread that waited too long for a processor in a run of length
+    /// `elapsed`, if it did.
     pub fn waiting(
         &self,
         thread: impl Into<String>,
@@ -275,6 +286,8 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
     use cc_sim::scenario;
 
@@ -313,11 +326,12 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_thread_has_run() {
+    fn the_running_time_of_a_busy_thread_increases() {
         let before = Contention::this_thread().expect("Linux keeps it");
-        let mut sum = 0_u64;
+        let start = Instant::now();
         while Contention::this_thread().expect("Linux keeps it").ran == before.ran {
-            sum = std::hint::black_box(sum + 1);
+            assert!(start.elapsed() < Duration::from_secs(60), "{before:?}");
+            std::hint::spin_loop();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Network namespaces without names.
+//! Unnamed network namespaces, held by file descriptors.
 
 use std::{
     fs::{self, File},
@@ -13,27 +13,34 @@ use nix::sched::{CloneFlags, setns, unshare};
 
 use super::LinkError;
 
-/// A network namespace that a descriptor keeps: it goes with its last user, also when the process is killed.
+/// A network namespace held by a file descriptor. It disappears with its last user, also when the
+/// process is killed.
 #[derive(Debug)]
 pub struct Namespace {
     handle: File,
 }
 
-/// What every new namespace is set to, below /proc/sys.
+/// Sysctls of every new namespace, below /proc/sys.
 const SETTINGS: [(&str, &str); 5] = [
-    // Windows for 500 Mbit/s over seconds; the kernel's own limit stops fast long paths at 4 to 6 MiB.
+    // TCP buffers for 500 Mbit/s over RTTs of seconds; the kernel's defaults limit fast paths with
+    // long RTTs to 4 to 6 MiB.
     ("net/ipv4/tcp_rmem", "4096 131072 67108864"),
     ("net/ipv4/tcp_wmem", "4096 16384 67108864"),
-    // What one connection learnt must not shape the next.
+    // A connection must not reuse metrics that an earlier one has cached.
     ("net/ipv4/tcp_no_metrics_save", "1"),
-    // Its neighbour discovery would be noise on the link.
+    // IPv6 neighbour discovery would be noise on the link.
     ("net/ipv6/conf/all/disable_ipv6", "1"),
     ("net/ipv6/conf/default/disable_ipv6", "1"),
 ];
 
 impl Namespace {
-    /// A new one: its loopback is up, TCP may use buffers of 64 MiB and remembers nothing of past connections, and
-    /// IPv6 is off. Needs CAP_SYS_ADMIN.
+    /// Creates a network namespace. Its loopback device is up, TCP may use buffers of 64 MiB and
+    /// caches no metrics of past connections, and IPv6 is off.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the namespace cannot be created, which needs CAP_SYS_ADMIN, or when it
+    /// cannot be configured.
     pub fn new() -> Result<Self, LinkError> {
         in_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(failed_to("make"))?;
@@ -45,20 +52,32 @@ impl Namespace {
         })
     }
 
-    /// The calling thread's.
+    /// The network namespace of the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when /proc cannot be read.
     pub fn current() -> Result<Self, LinkError> {
         let handle = File::open("/proc/thread-self/ns/net").map_err(failed_to("look up"))?;
         Ok(Self { handle })
     }
 
-    /// Another handle of the same namespace.
+    /// Returns another handle of the same namespace.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the descriptor cannot be duplicated.
     pub fn try_clone(&self) -> Result<Self, LinkError> {
         let handle = self.handle.try_clone().map_err(failed_to("hold"))?;
         Ok(Self { handle })
     }
 
-    /// Does `work` in a thread that is in this namespace. Sockets made there stay in it wherever they are used
-    /// afterwards, and so do the programs that it starts.
+    /// Runs `work` in a thread inside this namespace and returns its result. Sockets created there
+    /// stay in the namespace wherever they are used afterwards, and so do programs started there.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the thread cannot be created or cannot enter the namespace.
     pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LinkError> {
         in_thread(|| {
             self.enter()?;
@@ -66,7 +85,11 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread, and what it starts from now on, into this namespace.
+    /// Moves the calling thread, and programs that it starts from now on, into this namespace.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the kernel refuses, which it does without CAP_SYS_ADMIN.
     pub fn enter(&self) -> Result<(), LinkError> {
         setns(&self.handle, CloneFlags::CLONE_NEWNET).map_err(failed_to("enter"))
     }
@@ -78,7 +101,11 @@ impl AsFd for Namespace {
     }
 }
 
-/// Gives commands to iproute2, in the calling thread's namespace.
+/// Runs commands of iproute2 in the calling thread's namespace.
+///
+/// # Errors
+///
+/// Returns an error when `ip` cannot be started or reports an error.
 pub(super) fn ip(commands: &str) -> Result<(), LinkError> {
     let mut program = Command::new("ip")
         .args(["-batch", "-"])
@@ -88,7 +115,7 @@ pub(super) fn ip(commands: &str) -> Result<(), LinkError> {
         .spawn()
         .map_err(LinkError::Program)?;
     if let Some(mut stdin) = program.stdin.take() {
-        // A refusal to read shows in the exit status.
+        // When `ip` does not read its input, its exit status shows the failure.
         let _ = stdin.write_all(commands.as_bytes());
     }
     let output = program.wait_with_output().map_err(LinkError::Program)?;
@@ -101,7 +128,7 @@ pub(super) fn ip(commands: &str) -> Result<(), LinkError> {
     })
 }
 
-/// The thread that changes namespace is a thread of its own, so that no other work finds itself elsewhere.
+/// Runs `work` in a thread of its own, so that a change of namespace affects no other work.
 fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, LinkError> + Send) -> Result<T, LinkError> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
@@ -115,7 +142,12 @@ fn in_thread<T: Send>(work: impl FnOnce() -> Result<T, LinkError> + Send) -> Res
     })
 }
 
-/// Sets a sysctl of the calling thread's namespace. What the kernel does not have needs no setting.
+/// Sets a sysctl of the calling thread's namespace. Sysctls that the kernel does not have are
+/// skipped.
+///
+/// # Errors
+///
+/// Returns an error when the kernel refuses the value.
 pub(super) fn set(key: &str, value: &str) -> Result<(), LinkError> {
     let path = Path::new("/proc/sys").join(key);
     match fs::write(&path, value) {

@@ -1,5 +1,6 @@
-//! A TUN device: packets that the kernel sends there are read here, and what is written here it receives
-//! (Documentation/networking/tuntap.rst of the kernel).
+//! TUN devices (Documentation/networking/tuntap.rst of the kernel): packets that the kernel sends
+//! through the device are read from its file, and packets written to the file are received by the
+//! kernel.
 
 use std::{
     ffi::CStr,
@@ -16,21 +17,25 @@ use std::{
 use super::{LinkError, Namespace, namespace};
 use cc_sim::scenario::MTU;
 
-/// Packets that may wait in the device for the emulator: 200 ms at a Gbit/s. The default of 500 would drop bursts
-/// before the emulator sees them.
+/// Packets that may wait in the device for the emulator: 200 ms at 1 Gbit/s. The default of 500
+/// would drop bursts before the emulator reads them.
 const RING: u32 = 20_000;
 
-/// A TUN device, up and with its address. It goes when this does.
+/// A TUN device that is up and has an address. Dropping it removes the device.
 #[derive(Debug)]
 pub(super) struct Tun {
     file: File,
     name: String,
-    /// /proc/net/dev of its namespace; a file opened there keeps showing it.
+    /// /proc/net/dev of the device's namespace, which the open file keeps showing.
     statistics: File,
 }
 
 impl Tun {
-    /// Makes one that has an address of a /30.
+    /// Creates a device in `namespace` with an address of a /30.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the device cannot be created or configured.
     pub(super) fn new(namespace: &Namespace, address: Ipv4Addr) -> Result<Self, LinkError> {
         namespace.within(|| {
             let file = OpenOptions::new()
@@ -40,10 +45,11 @@ impl Tun {
                 .open("/dev/net/tun")
                 .map_err(LinkError::Driver)?;
             let name = create(&file).map_err(|error| LinkError::Device { error })?;
-            // Its neighbour discovery would be noise on the link.
+            // IPv6 neighbour discovery would be noise on the link.
             namespace::set(&format!("net/ipv6/conf/{name}/disable_ipv6"), "1")?;
             namespace::ip(&format!(
-                "address add {address}/30 dev {name}\nlink set {name} mtu {MTU} txqueuelen {RING} up\n"
+                "address add {address}/30 dev {name}\nlink set {name} mtu {MTU} txqueuelen {RING} \
+                 up\n"
             ))?;
             let statistics = File::open("/proc/thread-self/net/dev")
                 .map_err(|error| LinkError::Device { error })?;
@@ -55,21 +61,33 @@ impl Tun {
         })?
     }
 
-    /// Takes the next packet that the kernel sends; its length. `WouldBlock` when there is none.
+    /// Reads the next packet that the kernel sends and returns its length.
+    ///
+    /// # Errors
+    ///
+    /// Returns `WouldBlock` when no packet waits, and other errors of the device.
     pub(super) fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(packet)
     }
 
-    /// Lets the kernel receive a packet.
+    /// Writes a packet, which the kernel then receives.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the kernel refuses the packet.
     pub(super) fn write(&self, packet: &[u8]) -> io::Result<()> {
         (&self.file).write(packet).map(drop)
     }
 
-    /// Packets that the kernel sent and the device had no room for.
+    /// Number of packets that the kernel sent and the device had no room for.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when /proc/net/dev cannot be read or lacks the device.
     pub(super) fn ring_drops(&self) -> io::Result<u64> {
         let mut text = vec![0; 1 << 16];
         let mut length = 0;
-        // The kernel hands the file over in pieces.
+        // The kernel returns the file in pieces.
         loop {
             match self
                 .statistics
@@ -90,12 +108,12 @@ impl AsFd for Tun {
     }
 }
 
-/// Makes the device in the calling thread's namespace; its name. Without offloads, so that what comes is whole
-/// packets with their checksums, no longer than the MTU.
+/// Creates the device in the calling thread's namespace and returns its name. Offloads are off, so
+/// that all packets are complete, have checksums and are no longer than the MTU.
 fn create(file: &File) -> io::Result<String> {
-    // SAFETY: a plain record of integers and bytes, for which zeros are valid.
+    // SAFETY: ifreq consists of integers and bytes, for which zeros are valid.
     let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // The kernel puts the first free number for %d.
+    // The kernel replaces %d by the first free number.
     for (to, from) in request.ifr_name.iter_mut().zip(b"cclink%d") {
         *to = *from as libc::c_char;
     }
@@ -104,12 +122,13 @@ fn create(file: &File) -> io::Result<String> {
     if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel ends names with a zero (IFNAMSIZ counts it), and `request` outlives the borrow.
+    // SAFETY: the kernel terminates names with a zero (IFNAMSIZ includes it), and `request`
+    // outlives the borrow.
     let name = unsafe { CStr::from_ptr(request.ifr_name.as_ptr()) };
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// The column of dropped transmissions of a device, in the text of /proc/net/dev.
+/// The number of dropped transmissions of a device, from the text of /proc/net/dev.
 fn dropped(text: &str, device: &str) -> Option<u64> {
     const TRANSMIT_DROP: usize = 11;
     let columns = text.lines().find_map(|line| {
@@ -131,8 +150,10 @@ mod tests {
     fn drops_are_found_in_the_kernels_table() {
         let text = "\
 Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo \
+ colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    \
+    0     0       0          0
 cclink0: 1 2 3 4 5 6 7 8 9 10 11 1234 13 14 15 16
 cclink01: 1 2 3 4 5 6 7 8 9 10 11 99 13 14 15 16
 ";

@@ -1,5 +1,5 @@
-//! One direction of a link: reads packets from a device, has the path model say what becomes of them, and writes
-//! them to the other device when they are due.
+//! The thread of one direction of a link: it reads packets from one device, passes them through the
+//! path model and writes them to the other device when they are due.
 
 use std::{
     collections::VecDeque,
@@ -19,50 +19,46 @@ use nix::{
 };
 
 use super::{
-    Classifier, LinkError, carried::Carried, classify::Class, lateness::ContentionMeter, tun::Tun,
+    Classifier, LinkError, Way, carried::Carried, classify::Class, lateness::ContentionMeter,
+    tun::Tun,
 };
 use cc_sim::{
-    path::{Direction, Event, Nanos, Packet, Volume},
+    path::{Event, Nanos, OneWayPath, Packet, Volume},
     scenario::{self, MTU},
 };
 
-/// Most that a packet may go out before it is due, and so how much earlier than due the model hands it over.
+/// Longest time by which a packet may leave before it is due, and therefore the time by which the
+/// model delivers packets early.
 ///
-/// A thread that waits wakes up late, by 20 to 130 µs here, depending on how deep the processor sleeps. A packet meets
-/// that twice: when it is read and when it is due. So the thread watches how late its timer is and sets it twice as
-/// much early ([`Alarm`]). What is due within that time goes out when the thread wakes: the errors cancel out on the
-/// average, and nothing spins.
+/// A waiting thread wakes up late, by 20 to 130 µs on the hosts measured, depending on how deep the
+/// processor sleeps. This delays a packet twice: when it is read and when it is due. The thread
+/// therefore measures the lateness of its timer and sets the timer earlier by twice that
+/// ([`Alarm`]). All packets due within this time are written when the thread wakes, so that the
+/// errors cancel on average without busy waiting.
 const LEAD: Duration = Duration::from_micros(300);
 
-/// Packets read before due ones are looked after again.
+/// Packets read before the thread writes due packets again.
 const BATCH: usize = 16;
 
-/// Up to this rate a thread has time left and may take precedence over everything else. Above it would starve its
+/// Highest rate at which a thread runs with real-time priority. At higher rates it would starve the
 /// host, and the kernel's throttling of real-time threads would stop it for 50 ms at a time.
 const REAL_TIME_BITS_PER_SECOND: f64 = 200e6;
 
-/// Which way a direction leads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Toward {
-    Far,
-    Near,
-}
-
-/// What a thread needs to know.
-pub(super) struct Plan {
-    /// The model, made by [`with_lead`].
-    pub(super) path: Direction<Body>,
-    /// How much earlier the model delivers.
+/// Settings of the thread of one direction.
+pub(super) struct WorkerConfig {
+    /// Path model for packets that come out early by `lead`; see [`with_lead`].
+    pub(super) path: OneWayPath<Body>,
+    /// Time by which the model delivers packets early.
     pub(super) lead: Duration,
     pub(super) from: Arc<Tun>,
     pub(super) to: Arc<Tun>,
     pub(super) classifier: Classifier,
-    pub(super) toward: Toward,
-    /// Mean rate to be expected; none when nothing limits it.
+    pub(super) way: Way,
+    /// Expected mean rate, bit/s; `None` when the link is unlimited.
     pub(super) bits_per_second: Option<f64>,
 }
 
-/// What travels through the model.
+/// Content of a packet on the path.
 pub(super) struct Body {
     content: Box<[u8; MTU as usize]>,
     payload: u32,
@@ -77,22 +73,23 @@ impl Body {
     }
 }
 
-/// A running thread.
+/// Handle of a running thread.
 pub(super) struct Worker {
     thread: Option<JoinHandle<Result<Carried, io::Error>>>,
-    orders: mpsc::Sender<Order>,
-    /// Readable when there are orders.
-    bell: Arc<EventFd>,
+    commands: mpsc::Sender<Command>,
+    /// Event file descriptor, readable while commands wait.
+    wakeup: Arc<EventFd>,
 }
 
-enum Order {
+enum Command {
     Start(Instant),
     Report(mpsc::Sender<Carried>),
     Stop,
 }
 
-/// The model of a direction whose packets come out earlier than they should by the lead returned with it, so that
-/// the thread wakes in time. The lead is taken from the propagation delay and so never exceeds it.
+/// A model of a direction that delivers packets earlier than `model` by the returned lead, so that
+/// the thread can wake up in time. The lead is subtracted from the propagation delay and never
+/// exceeds it.
 pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Duration) {
     let mut model = model.clone();
     let delays = || model.delay.changes.iter().map(|change| change.delay);
@@ -105,46 +102,46 @@ pub(super) fn with_lead(model: &scenario::Direction) -> (scenario::Direction, Du
 }
 
 impl Worker {
-    /// Starts the thread; the scenario's clock waits for [`start`](Self::start).
-    pub(super) fn spawn(plan: Plan) -> Result<Self, LinkError> {
+    /// Starts the thread. The scenario's clock stands at 0 until [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the thread or its event file descriptor cannot be created.
+    pub(super) fn spawn(config: WorkerConfig) -> Result<Self, LinkError> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let bell = EventFd::from_value_and_flags(0, flags)
+        let wakeup = EventFd::from_value_and_flags(0, flags)
             .map(Arc::new)
             .map_err(|error| LinkError::Thread(error.into()))?;
-        let (orders, incoming) = mpsc::channel();
-        let name = match plan.toward {
-            Toward::Far => "link forward",
-            Toward::Near => "link reverse",
-        };
-        let thread_bell = Arc::clone(&bell);
+        let (commands, incoming) = mpsc::channel();
+        let thread_wakeup = Arc::clone(&wakeup);
         let thread = thread::Builder::new()
-            .name(name.into())
+            .name(format!("link {}", config.way))
             .spawn(move || {
-                prefer_this_thread(plan.bits_per_second);
-                Emulator::new(plan, incoming, thread_bell).run()
+                prefer_this_thread(config.bits_per_second);
+                Emulator::new(config, incoming, thread_wakeup).run()
             })
             .map_err(LinkError::Thread)?;
         Ok(Self {
             thread: Some(thread),
-            orders,
-            bell,
+            commands,
+            wakeup,
         })
     }
 
     pub(super) fn start(&self, origin: Instant) {
-        self.order(Order::Start(origin));
+        self.command(Command::Start(origin));
     }
 
     pub(super) fn snapshot(&self) -> Carried {
         let (answer, report) = mpsc::channel();
-        self.order(Order::Report(answer));
+        self.command(Command::Report(answer));
         report
             .recv()
             .expect("the thread answers until it is stopped")
     }
 
     pub(super) fn stop(&self) {
-        self.order(Order::Stop);
+        self.command(Command::Stop);
     }
 
     pub(super) fn finish(mut self) -> Result<Carried, LinkError> {
@@ -156,11 +153,12 @@ impl Worker {
         }
     }
 
-    fn order(&self, order: Order) {
-        // A thread that has ended needs no orders.
-        if self.orders.send(order).is_ok() {
-            // Fails only when the counter is full, and then the bell rings already.
-            let _ = self.bell.write(1);
+    fn command(&self, command: Command) {
+        // A thread that has ended needs no commands.
+        if self.commands.send(command).is_ok() {
+            // Writing fails only when the counter is full, and then the descriptor is readable
+            // already.
+            let _ = self.wakeup.write(1);
         }
     }
 }
@@ -169,51 +167,52 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // Its devices must be gone when this is; how it fared nobody wants to know any more.
+            // The devices must be gone when the handle is. The result is of no use any more.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread's state.
+/// State of the thread that carries one direction.
 struct Emulator {
-    plan: Plan,
+    config: WorkerConfig,
     lead: Nanos,
-    orders: mpsc::Receiver<Order>,
-    bell: Arc<EventFd>,
+    commands: mpsc::Receiver<Command>,
+    wakeup: Arc<EventFd>,
     meter: Option<ContentionMeter>,
     carried: Carried,
-    /// What the model has delivered, with its due time and its arrival.
+    /// Packets that the model has delivered, with their due times and times of arrival.
     ready: VecDeque<(Nanos, Nanos, Packet<Body>)>,
     alarm: Alarm,
-    /// To be used again.
+    /// Packet buffers kept for reuse, so that carrying packets does not allocate.
     spare: Vec<Body>,
 }
 
 impl Emulator {
-    fn new(plan: Plan, orders: mpsc::Receiver<Order>, bell: Arc<EventFd>) -> Self {
+    fn new(config: WorkerConfig, commands: mpsc::Receiver<Command>, wakeup: Arc<EventFd>) -> Self {
         Self {
-            lead: plan.lead.as_nanos() as Nanos,
-            carried: Carried::new(usize::from(plan.classifier.flows) + 1),
-            orders,
-            bell,
-            // Without it a run is judged by its lateness alone.
+            lead: config.lead.as_nanos() as Nanos,
+            carried: Carried::new(usize::from(config.classifier.flows) + 1),
+            commands,
+            wakeup,
+            // Where the kernel keeps no such figures, a run is judged by its lateness alone.
             meter: ContentionMeter::of_this_thread().ok(),
             ready: VecDeque::new(),
             alarm: Alarm { lateness: 0 },
             spare: Vec::new(),
-            plan,
+            config,
         }
     }
 
-    /// Works until told to stop. When a device breaks it does nothing more until then, and that is the result.
+    /// Carries packets until the command to stop. When a device fails, the thread only waits for
+    /// that command and then returns the error.
     fn run(mut self) -> io::Result<Carried> {
         let Some(origin) = self.wait_for_start() else {
             return Ok(self.carried);
         };
         let clock = move || origin.elapsed().as_nanos() as Nanos;
         let contention_before = self.contention();
-        let (drops_before, mut failure) = match self.plan.from.ring_drops() {
+        let (drops_before, mut failure) = match self.config.from.ring_drops() {
             Ok(drops) => (drops, None),
             Err(error) => (0, Some(error)),
         };
@@ -225,25 +224,25 @@ impl Emulator {
                 }),
                 Some(_) => false,
             };
-            if !self.bell_rang(more, failure.is_some(), &clock)? {
+            if !self.wait_for_command(more, failure.is_some(), &clock)? {
                 continue;
             }
             let stop = loop {
-                let report = match self.orders.try_recv() {
-                    Ok(Order::Start(_)) => continue,
-                    Ok(Order::Report(report)) => Some(report),
-                    Ok(Order::Stop) | Err(mpsc::TryRecvError::Disconnected) => None,
+                let report = match self.commands.try_recv() {
+                    Ok(Command::Start(_)) => continue,
+                    Ok(Command::Report(report)) => Some(report),
+                    Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => None,
                     Err(mpsc::TryRecvError::Empty) => break false,
                 };
                 let now = clock();
-                let (packets, bytes) = self.plan.path.backlog();
+                let (packets, bytes) = self.config.path.backlog();
                 self.carried.packets.backlog = Volume {
                     packets: u64::from(packets),
                     bytes,
                 };
                 self.carried.packets.elapsed = Duration::from_nanos(now);
                 self.carried.host.contention = self.contention().since(contention_before);
-                match self.plan.from.ring_drops() {
+                match self.config.from.ring_drops() {
                     Ok(drops) => self.carried.host.ring_drops = drops - drops_before,
                     Err(error) => failure = failure.or(Some(error)),
                 }
@@ -251,7 +250,7 @@ impl Emulator {
                     self.carried.packets.close(now);
                     break true;
                 };
-                // Whoever asked may have given up.
+                // The receiver may have been dropped in the meantime.
                 let _ = report.send(self.carried.counters());
             };
             if stop {
@@ -263,25 +262,25 @@ impl Emulator {
         }
     }
 
-    /// Scenario time 0; none when told to stop before.
+    /// Waits for the start and returns the instant of scenario time 0; `None` when stopped before.
     fn wait_for_start(&mut self) -> Option<Instant> {
         loop {
-            match self.orders.recv() {
-                Ok(Order::Start(origin)) => return Some(origin),
-                Ok(Order::Report(report)) => {
+            match self.commands.recv() {
+                Ok(Command::Start(origin)) => return Some(origin),
+                Ok(Command::Report(report)) => {
                     let _ = report.send(self.carried.counters());
                 }
-                Ok(Order::Stop) | Err(mpsc::RecvError) => return None,
+                Ok(Command::Stop) | Err(mpsc::RecvError) => return None,
             }
         }
     }
 
-    /// Writes what is due and reads what has come; whether more may have come.
+    /// Writes due packets and reads arriving ones. Returns whether more packets may have arrived.
     fn carry(&mut self, clock: &impl Fn() -> Nanos) -> io::Result<bool> {
         self.deliver(clock);
         for _ in 0..BATCH {
             let mut body = self.spare.pop().unwrap_or_else(Body::new);
-            let length = match self.plan.from.read(&mut body.content[..]) {
+            let length = match self.config.from.read(&mut body.content[..]) {
                 Ok(length) => length,
                 Err(error) => {
                     self.spare.push(body);
@@ -294,24 +293,26 @@ impl Emulator {
             };
             let now = clock();
             let Class { flow, payload } = self
-                .plan
+                .config
                 .classifier
-                .classify(&body.content[..length], self.plan.toward);
+                .classify(&body.content[..length], self.config.way);
             let bytes = length as u32;
             body.payload = payload;
             self.carried
                 .packets
                 .arrived(usize::from(flow), bytes, payload);
-            self.plan.path.offer(now, Packet { bytes, flow, body });
-            self.carried.packets.queued(now, self.plan.path.backlog().1);
+            self.config.path.offer(now, Packet { bytes, flow, body });
+            self.carried
+                .packets
+                .queued(now, self.config.path.backlog().1);
         }
         Ok(true)
     }
 
-    /// Writes what is due, and takes note of what was dropped.
+    /// Writes due packets and counts dropped ones.
     fn deliver(&mut self, clock: &impl Fn() -> Nanos) {
         let mut now = clock();
-        while let Some(event) = self.plan.path.poll(now) {
+        while let Some(event) = self.config.path.poll(now) {
             match event {
                 Event::Delivered {
                     at,
@@ -334,7 +335,7 @@ impl Emulator {
         {
             let bytes = &packet.body.content[..packet.bytes as usize];
             now = clock();
-            match self.plan.to.write(bytes) {
+            match self.config.to.write(bytes) {
                 Ok(()) => {
                     self.carried.host.lateness.record(due, now);
                     let (flow, payload) = (usize::from(packet.flow), packet.body.payload);
@@ -349,21 +350,23 @@ impl Emulator {
         }
     }
 
-    /// When there is something to be done next, if nothing comes before.
+    /// Time of the thread's next action, if no packet or command arrives before.
     fn next(&self) -> Option<Nanos> {
         let early = self.alarm.early(self.lead);
         let ready = self.ready.front().map(|(due, ..)| due - early);
-        // What the model hands over before it is needed just waits here; so does the thread for it.
+        // Packets that the model delivers early only wait in `ready`, so the thread need not wake
+        // for them either.
         let coming = self
-            .plan
+            .config
             .path
             .next()
             .map(|at| at.saturating_add(self.lead - early));
         [ready, coming].into_iter().flatten().min()
     }
 
-    /// Waits until there is something to do (unless there is `more` already); whether that is an order.
-    fn bell_rang(
+    /// Waits until there is something to do, or only polls if there is `more` to read. Returns
+    /// whether a command has arrived.
+    fn wait_for_command(
         &mut self,
         more: bool,
         broken: bool,
@@ -375,13 +378,13 @@ impl Emulator {
             (_, true, _) | (_, _, None) => None,
             (_, _, Some(next)) => Some(next.saturating_sub(clock())),
         };
-        // A wait of years does not fit the kernel's type.
+        // A wait of years does not fit the kernel's type and counts as no limit.
         let wait = wait
             .and_then(|ns| i64::try_from(ns).ok())
             .map(TimeSpec::nanoseconds);
         let mut events = [
-            PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.plan.from.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.wakeup.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.config.from.as_fd(), PollFlags::POLLIN),
         ];
         let watched = if broken { 1 } else { 2 };
         match ppoll(&mut events[..watched], wait, None) {
@@ -389,7 +392,7 @@ impl Emulator {
                 if let Some(next) =
                     next.filter(|_| wait.is_some_and(|wait| wait.num_nanoseconds() > 0))
                 {
-                    self.alarm.rang(clock().saturating_sub(next));
+                    self.alarm.record(clock().saturating_sub(next));
                 }
             }
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -397,8 +400,8 @@ impl Emulator {
         }
         let rang = events[0].any().unwrap_or(false);
         if rang {
-            // Cannot fail: it was readable and nobody else reads it.
-            let _ = self.bell.read();
+            // Reading cannot fail: the descriptor was readable and has no other reader.
+            let _ = self.wakeup.read();
         }
         Ok(rang)
     }
@@ -411,37 +414,38 @@ impl Emulator {
     }
 }
 
-/// How late the thread wakes when its timer has run out.
+/// Tracks how late the thread wakes up when its timer expires.
 struct Alarm {
-    /// Moving average, ns.
+    /// Moving average of the lateness, ns.
     lateness: Nanos,
 }
 
 impl Alarm {
-    /// How much earlier than needed it is to be set.
+    /// Time by which to set the timer early: twice the average lateness, at most `most`.
     fn early(&self, most: Nanos) -> Nanos {
         (2 * self.lateness).min(most)
     }
 
-    /// It was so late. What the processor was busy with something else for counts as the most there is to be expected.
-    fn rang(&mut self, late: Nanos) {
+    /// Records a late wake-up. Longer delays than [`LEAD`] count as [`LEAD`], because they come
+    /// from other load on the processor.
+    fn record(&mut self, late: Nanos) {
         let late = late.min(LEAD.as_nanos() as Nanos);
         self.lateness = (15 * self.lateness + late) / 16;
     }
 }
 
-/// Timers to the nanosecond, and precedence over ordinary threads. Each as far as the host allows: what it refuses
-/// shows as lateness.
+/// Requests timers accurate to the nanosecond, and priority over ordinary threads. A refused
+/// request is ignored, as its effect shows in the lateness.
 fn prefer_this_thread(bits_per_second: Option<f64>) {
-    // SAFETY: takes integers only.
+    // SAFETY: prctl takes integers only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     if bits_per_second.is_some_and(|rate| rate <= REAL_TIME_BITS_PER_SECOND) {
         let priority = libc::sched_param { sched_priority: 10 };
-        // SAFETY: reads one sched_param; 0 is the calling thread.
+        // SAFETY: sched_setscheduler reads one sched_param; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
             return;
         }
     }
-    // SAFETY: takes integers only; 0 is the calling thread.
+    // SAFETY: setpriority takes integers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
 }

@@ -1,17 +1,18 @@
-//! Axes: where values lie in a picture, and which of them are named.
+//! Axes: the mapping from values to pixels, and the ticks.
 
-/// An axis.
+/// A linear or logarithmic axis of a plot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Axis {
     is_log: bool,
     /// The least and the greatest value.
     values: (f64, f64),
-    /// Where those two lie, pixels. In either order: a reversed axis is one whose first is the greater.
+    /// Positions of the two values in pixels. A vertical axis has the greater position first.
     places: (f64, f64),
 }
 
 impl Axis {
-    /// A linear axis; ends that are no numbers, or in the wrong order, make one that is of some length still.
+    /// A linear axis. Ends that are not finite or in the wrong order give an axis of nonzero length
+    /// all the same.
     pub(super) fn linear(least: f64, greatest: f64, places: (f64, f64)) -> Self {
         let least = if least.is_finite() { least } else { 0.0 };
         let is_sound = greatest.is_finite() && greatest > least;
@@ -22,7 +23,8 @@ impl Axis {
         }
     }
 
-    /// A logarithmic axis with room around positive values, at least a factor of `span` long.
+    /// A logarithmic axis with some room around the positive values, which spans at least a factor
+    /// of `span`.
     pub(super) fn log(values: impl Iterator<Item = f64>, span: f64, places: (f64, f64)) -> Self {
         let positive = values.filter(|value| value.is_finite() && *value > 0.0);
         let (least, greatest) = positive
@@ -43,7 +45,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies; what is beyond an end lies at the end.
+    /// The position of a value in pixels; values beyond an end are placed at the end.
     pub(super) fn place(&self, value: f64) -> f64 {
         let scale = |value: f64| if self.is_log { value.ln() } else { value };
         let value = value.clamp(self.values.0, self.values.1);
@@ -52,14 +54,14 @@ impl Axis {
         self.places.0 + share * (self.places.1 - self.places.0)
     }
 
-    /// The values to name, in order: multiples of 1, 2 and 5 times a power of ten, about `count` of them.
+    /// About `count` values to label, in order: multiples of 1, 2 and 5 times a power of ten.
     pub(super) fn ticks(&self, count: usize) -> Vec<f64> {
         if !self.is_log {
             return self.steps(count);
         }
         let decades =
             (self.values.0.log10().floor() as i32)..=(self.values.1.log10().ceil() as i32);
-        // 10^-1 is not exact, 1 / 10^1 is closer to what the digits say.
+        // 10^-1 is not exact; 1 / 10^1 is closer to the decimal digits.
         let power = |exponent: i32| match exponent {
             0.. => 10_f64.powi(exponent),
             _ => 1.0 / 10_f64.powi(-exponent),
@@ -83,7 +85,7 @@ impl Axis {
         }
     }
 
-    /// Multiples of one step.
+    /// About `count` multiples of one step.
     fn steps(&self, count: usize) -> Vec<f64> {
         let (least, greatest) = self.values;
         let rough = (greatest - least) / count.max(1) as f64;
@@ -102,7 +104,7 @@ impl Axis {
     }
 }
 
-/// A tick's name: its value without the noise of binary fractions.
+/// The label of a tick: its value without the noise of binary fractions.
 pub(super) fn label(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
     match rounded.abs() {
@@ -119,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_ticks_are_ones_twos_and_fives() {
+    fn ticks_of_a_log_axis_are_multiples_of_1_2_and_5() {
         let axis = Axis::log([12.0, 900.0].into_iter(), 2.0, (0.0, 100.0));
         assert_eq!(
             axis.ticks(8),
@@ -129,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn a_short_log_axis_has_steps() {
+    fn a_short_log_axis_has_evenly_spaced_ticks() {
         let axis = Axis::log([30.0, 34.0].into_iter(), 1.3, (0.0, 100.0));
         let ticks = axis.ticks(6);
         assert!((3..=7).contains(&ticks.len()), "{ticks:?}");
     }
 
     #[test]
-    fn ticks_have_short_names() {
+    fn ticks_have_short_labels() {
         for (value, name) in [
             (0.1 + 0.2, "0.3"),
             (10.0, "10"),
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_of_nothing_still_works() {
+    fn an_axis_without_values_has_a_length() {
         let axis = Axis::log([f64::NAN, 0.0].into_iter(), 2.0, (0.0, 100.0));
         assert!(axis.place(0.0).is_finite());
         assert!(!axis.ticks(5).is_empty());

@@ -1,5 +1,5 @@
-//! Curves with bands over a common axis, in panels side by side: a picture as a file of its own, light or dark as its
-//! reader's screen is.
+//! Charts of curves with bands on common axes, in panels side by side. A chart is an SVG file of
+//! its own and follows the reader's light or dark colour scheme.
 
 use std::{
     fs, io,
@@ -18,61 +18,62 @@ use super::{
 const PANEL: f64 = 400.0;
 const HEIGHT: f64 = 320.0;
 const LEFT: f64 = 62.0;
-/// Behind each panel, for the names of its curves and what the next one has on its left.
+/// Space to the right of each panel, for the names of its curves and the next panel's axis.
 const NAMES: f64 = 100.0;
 const TOP: f64 = 62.0;
 const BOTTOM: f64 = HEIGHT - 48.0;
-/// Between the baselines of two names.
+/// Distance between the baselines of two names.
 const NAME_HEIGHT: f64 = 14.0;
 
-/// A picture.
+/// A chart of one or more panels.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// Title of the chart, which screen readers speak.
     pub title: String,
-    /// What goes to the right, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub x: String,
-    /// What goes up, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub y: String,
-    /// Below this the picture ends, though curves may go on; none where all of them is to be seen.
+    /// Least value of the vertical axis, below which curves are clipped; `None` shows them
+    /// entirely.
     pub floor: Option<f64>,
-    /// Side by side, with the same axes.
+    /// Panels side by side, which share their axes.
     pub panels: Vec<Panel>,
 }
 
-/// A part of a picture.
+/// One panel of a chart.
 #[derive(Clone, Debug)]
 pub struct Panel {
-    /// What is shown in it.
+    /// Heading above the curves of the panel.
     pub title: String,
-    /// One above the other. Curves of the same name have the same colour in all panels.
+    /// Curves of the panel. Curves of the same name have the same colour in all panels.
     pub curves: Vec<Curve>,
 }
 
-/// A curve and the band about it.
+/// A curve and the band around it.
 #[derive(Clone, Debug)]
 pub struct Curve {
-    /// Stands at its end.
+    /// Name of the curve, shown at its right end.
     pub name: String,
-    /// From left to right.
+    /// Points in the order of their `x`.
     pub points: Vec<Spread>,
 }
 
-/// Several values of the same thing.
+/// Mean and range of several values at one place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Where on the way to the right.
+    /// Position on the horizontal axis.
     pub x: f64,
-    /// Their mean.
+    /// Arithmetic mean of the values.
     pub mean: f64,
-    /// The least of them.
+    /// The least of the values.
     pub least: f64,
-    /// The greatest.
+    /// The greatest of the values.
     pub greatest: f64,
 }
 
 impl Spread {
-    /// None of no values.
+    /// The mean and range of `values` at `x`; `None` without values.
     pub fn of(x: f64, values: &[f64]) -> Option<Self> {
         (!values.is_empty()).then(|| Self {
             x,
@@ -84,11 +85,12 @@ impl Spread {
 }
 
 impl Chart {
-    /// Writes it and the figures behind it into a directory, as `NAME.json` and `NAME.svg`; tells their paths.
+    /// Writes the chart and its figures into a directory, as `NAME.svg` and `NAME.json`, and
+    /// returns the paths.
     ///
     /// # Errors
     ///
-    /// Which file could not be written, and why.
+    /// Returns the file that could not be written, and the reason.
     pub fn write(
         &self,
         dir: &Path,
@@ -109,7 +111,7 @@ impl Chart {
         Ok([json?, svg?])
     }
 
-    /// The file.
+    /// Renders the chart as an SVG file.
     pub fn svg(&self) -> String {
         let width = LEFT + self.panels.len() as f64 * (PANEL + NAMES);
         let mut svg = Svg::file("chart", width, HEIGHT, &self.title, STYLE);
@@ -149,7 +151,7 @@ impl Chart {
             let place = |point: &Spread| (x.place(point.x), y.place(of(point)));
             curve.points.iter().map(place).collect()
         };
-        // All bands are below all curves.
+        // All bands are drawn below all curves.
         for curve in &panel.curves {
             let mut outline = line(curve, |point| point.greatest);
             outline.extend(line(curve, |point| point.least).into_iter().rev());
@@ -203,7 +205,8 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     )
 }
 
-/// Heights in rising order, as near to those given as they can be without touching each other or leaving the panel.
+/// Heights in ascending order, as near to the given ones as possible without overlap of the names
+/// and within the panel.
 fn apart(heights: &[f64]) -> Vec<f64> {
     let mut apart: Vec<f64> = Vec::with_capacity(heights.len());
     for &height in heights {
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_is_mean_and_ends() {
+    fn a_spread_has_the_mean_and_the_extremes() {
         let spread = Spread::of(3.0, &[1.0, 5.0, 0.0]).expect("three values");
         assert_eq!(
             (spread.x, spread.mean, spread.least, spread.greatest),
@@ -261,17 +264,17 @@ mod tests {
         }
         assert!(svg.contains("a &lt; b") && !svg.contains("a < b"));
         assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        // Light and dark.
+        // One style for light and one for dark screens.
         assert!(svg.contains("prefers-color-scheme: dark"));
     }
 
     #[test]
-    fn a_style_can_stand_in_xml() {
+    fn the_style_sheet_is_allowed_in_xml() {
         assert!(!STYLE.contains(['<', '&']));
     }
 
     #[test]
-    fn a_floor_gives_the_rest_more_room() {
+    fn a_floor_stretches_the_values_above_it() {
         let (all, cut) = (chart(None).y_axis(), chart(Some(0.0)).y_axis());
         let height = |axis: &Axis| axis.place(1.0) - axis.place(6.0);
         assert!(height(&cut) > 5.0 * height(&all));
@@ -279,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_of_nothing_is_a_picture() {
+    fn a_chart_without_points_is_well_formed() {
         let mut empty = chart(None);
         empty.panels[0].curves.clear();
         empty.panels[1].curves[0].points.clear();
@@ -289,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn names_do_not_touch() {
+    fn names_of_curves_do_not_overlap() {
         let places = apart(&[TOP + 10.0, TOP + 11.0, TOP + 12.0, BOTTOM - 1.0, BOTTOM]);
         assert!(
             places

@@ -1,4 +1,4 @@
-//! All scenarios in one picture: each scheme against the best of each scenario.
+//! Overview of all scenarios in one plot: each scheme relative to the best one of each scenario.
 
 use std::fmt::Write as _;
 
@@ -12,27 +12,29 @@ use crate::summary::{
     table::figure,
 };
 
-/// Any will do, as long as the same runs always give the same interval.
+/// Seed of the bootstrap, fixed so that the same runs always give the same interval.
 const SEED: u64 = 2;
 
-/// How the schemes compare over several scenarios.
+/// Comparison of the schemes over several scenarios.
 pub(super) struct Overview<'a> {
-    /// The scenarios that every scheme has a delay and a throughput on.
+    /// Scenarios on which every scheme has a delay and a throughput.
     scenarios: Vec<&'a str>,
     schemes: Vec<Standing<'a>>,
 }
 
-/// A scheme, with a value for each of the scenarios.
+/// One scheme with its values on each of the scenarios.
 struct Standing<'a> {
     scheme: &'a str,
-    /// Throughput over the scenario's highest, and 95th-percentile delay over its lowest.
+    /// Throughput relative to the scenario's highest, and 95th-percentile delay relative to its
+    /// lowest.
     relative: Vec<Point>,
-    /// Place among the schemes, from 1, by throughput, by delay and by power.
+    /// Ranks among the schemes, from 1, by throughput, by delay and by power.
     ranks: Vec<[f64; 3]>,
 }
 
 impl<'a> Overview<'a> {
-    /// None when there is nothing to compare: fewer than two scenarios or schemes with a valid run of each.
+    /// Compares the schemes; `None` with fewer than two schemes, or with fewer than two scenarios
+    /// on which all of them have valid runs.
     pub(super) fn new(groups: &[Group<'a>]) -> Option<Self> {
         let mut schemes: Vec<Standing<'a>> = Vec::new();
         for group in groups {
@@ -68,7 +70,7 @@ impl<'a> Overview<'a> {
         (scenarios.len() > 1 && schemes.len() > 1).then_some(Self { scenarios, schemes })
     }
 
-    /// A sentence on what is compared, the picture, and its numbers.
+    /// Renders an introduction, the plot and its numbers.
     pub(super) fn draw(&self, palette: &Palette) -> String {
         let picture = Scatter {
             title: format!(
@@ -86,10 +88,11 @@ impl<'a> Overview<'a> {
             floor: None,
         };
         format!(
-            "<div class=\"pair\"><figure>{}<figcaption>Each scheme's throughput and 95th-percentile one-way delay, \
-             relative to the best scheme of each scenario. Large: geometric mean over the {} scenarios on which \
-             every scheme has valid runs, with its 95 % bootstrap interval over scenarios. Small: each scenario.\
-             </figcaption></figure>\n<div class=\"scroll\">{}</div></div>\n",
+            "<div class=\"pair\"><figure>{}<figcaption>Each scheme's throughput and \
+             95th-percentile one-way delay, relative to the best scheme of each scenario. Large: \
+             geometric mean over the {} scenarios on which every scheme has valid runs, with its \
+             95 % bootstrap interval over scenarios. Small: each scenario.</figcaption>\
+             </figure>\n<div class=\"scroll\">{}</div></div>\n",
             picture.draw(&scatter::FULL, palette),
             self.scenarios.len(),
             self.table(palette)
@@ -102,7 +105,8 @@ impl<'a> Overview<'a> {
         let hint = |scenario: &str, point: &Point| {
             let (rate, delay) = (figure(point.throughput), figure(point.delay));
             format!(
-                "{} on {scenario}: {rate} of the highest throughput, {delay} times the lowest delay",
+                "{} on {scenario}: {rate} of the highest throughput, {delay} times the lowest \
+                 delay",
                 standing.scheme
             )
         };
@@ -122,8 +126,9 @@ impl<'a> Overview<'a> {
 
     fn table(&self, palette: &Palette) -> String {
         let mut html = String::from(
-            "<table><thead><tr><th>scheme</th><th>throughput ÷ highest</th><th>p95 delay ÷ lowest</th>\
-             <th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead><tbody>\n",
+            "<table><thead><tr><th>scheme</th><th>throughput ÷ highest</th><th>p95 delay ÷ \
+             lowest</th><th>rank by throughput</th><th>by delay</th><th>by power</th></tr></thead>\
+             <tbody>\n",
         );
         for standing in &self.schemes {
             let (delays, rates) = standing.lists();
@@ -142,15 +147,15 @@ impl<'a> Overview<'a> {
             html.push_str("</tr>\n");
         }
         html.push_str(
-            "</tbody></table>\n<p class=\"note\">Ranks are means over the scenarios; 1 is best. Power is throughput \
-             over 95th-percentile delay.</p>",
+            "</tbody></table>\n<p class=\"note\">Ranks are means over the scenarios; 1 is best. \
+             Power is throughput over 95th-percentile delay.</p>",
         );
         html
     }
 }
 
 impl Standing<'_> {
-    /// Delays and throughputs.
+    /// The relative delays and the relative throughputs.
     fn lists(&self) -> (Vec<f64>, Vec<f64>) {
         self.relative
             .iter()
@@ -159,7 +164,7 @@ impl Standing<'_> {
     }
 }
 
-/// Adds a scenario: a point for each scheme.
+/// Adds a scenario, with one point per scheme.
 fn add(schemes: &mut [Standing<'_>], points: &[Point]) {
     let highest = points
         .iter()
@@ -179,7 +184,7 @@ fn add(schemes: &mut [Standing<'_>], points: &[Point]) {
             delay: point.delay / lowest,
             throughput: point.throughput / highest,
         });
-        // Those that are as good share the mean of their places.
+        // Equal schemes share the mean of their ranks.
         standing.ranks.push(measures.map(|measure| {
             let better = points
                 .iter()
@@ -194,7 +199,7 @@ fn add(schemes: &mut [Standing<'_>], points: &[Point]) {
     }
 }
 
-/// The bootstrap interval of a geometric mean: that of the logarithms' mean.
+/// Bootstrap interval of the geometric mean, computed as that of the logarithms' mean.
 fn interval(values: &[f64]) -> Option<(f64, f64)> {
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     let (low, high) = statistics::bootstrap_interval(&logs, CONFIDENCE, SEED)?;
@@ -206,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_are_measured_against_the_best() {
+    fn schemes_are_compared_with_the_best_one_of_each_scenario() {
         let standing = |scheme| Standing {
             scheme,
             relative: Vec::new(),

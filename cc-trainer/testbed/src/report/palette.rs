@@ -1,9 +1,9 @@
-//! The look of each scheme, the same in every picture.
+//! Colours and markers of the schemes, the same in every plot.
 
 use super::svg::escape;
 
-/// Shapes of markers, in a square of 2 by 2 about the origin. Each scheme has a colour and a shape, so that
-/// either suffices.
+/// Marker shapes in a square of 2 by 2 around the origin. Each scheme has a colour and a shape, so
+/// that either one identifies it.
 const SHAPES: [&str; 8] = [
     "<circle r=\".9\"/>",
     "<rect x=\"-.8\" y=\"-.8\" width=\"1.6\" height=\"1.6\"/>",
@@ -15,13 +15,13 @@ const SHAPES: [&str; 8] = [
     "<path d=\"M0-.5L.5-1 1-.5.5 0 1 .5.5 1 0 .5-.5 1-1 .5-.5 0-1-.5-.5-1z\"/>",
 ];
 
-/// Which scheme looks how.
+/// Assignment of colours and markers to schemes.
 pub(super) struct Palette {
     schemes: Vec<String>,
 }
 
 impl Palette {
-    /// Looks are given in this order; a name that comes again has the look it has.
+    /// Assigns colours and markers in the order of `schemes`; repeated names keep theirs.
     pub(super) fn new<'a>(schemes: impl Iterator<Item = &'a str>) -> Self {
         let mut palette = Self {
             schemes: Vec::new(),
@@ -34,21 +34,23 @@ impl Palette {
         palette
     }
 
-    /// The class that sets a scheme's colour. There are eight; the ninth scheme shares the first's.
+    /// CSS class of a scheme's colour. There are eight colours, and the ninth scheme gets the first
+    /// one again.
     pub(super) fn class(&self, scheme: &str) -> String {
         format!("c{}", self.place(scheme) % SHAPES.len())
     }
 
-    /// The id of its shape. Schemes that share a colour differ in shape.
+    /// Element id of a scheme's marker. Schemes with the same colour have different markers.
     pub(super) fn shape(&self, scheme: &str) -> String {
         let place = self.place(scheme);
         format!("m{}", (place + place / SHAPES.len()) % SHAPES.len())
     }
 
-    /// Its marker and name, as HTML.
+    /// Marker and name of a scheme as HTML.
     pub(super) fn key(&self, scheme: &str) -> String {
         format!(
-            "<svg class=\"key {}\" viewBox=\"-1.3 -1.3 2.6 2.6\" aria-hidden=\"true\"><use href=\"#{}\"/></svg>{}",
+            "<svg class=\"key {}\" viewBox=\"-1.3 -1.3 2.6 2.6\" aria-hidden=\"true\"><use \
+             href=\"#{}\"/></svg>{}",
             self.class(scheme),
             self.shape(scheme),
             escape(scheme)
@@ -61,14 +63,15 @@ impl Palette {
     }
 }
 
-/// The shapes, for the page to define once.
+/// Definitions of all markers, which a page contains once.
 pub(super) fn definitions() -> String {
     let shapes = SHAPES.iter().enumerate();
     let symbols: String = shapes
         .map(|(i, shape)| format!("<g id=\"m{i}\">{shape}</g>"))
         .collect();
     format!(
-        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{symbols}</defs></svg>\n"
+        "<svg class=\"defs\" width=\"0\" height=\"0\" aria-hidden=\"true\"><defs>{symbols}</defs>\
+         </svg>\n"
     )
 }
 

@@ -1,4 +1,5 @@
-//! Throughput against delay: up is more, right is sooner.
+//! Scatter plots of throughput against delay. Higher is more throughput, and further right is less
+//! delay.
 
 use super::{
     axis::{Axis, label},
@@ -7,27 +8,27 @@ use super::{
 };
 use crate::summary::table::figure;
 
-/// How large a picture is, and how much it tells.
+/// Size and level of detail of a plot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame {
     class: &'static str,
     width: f64,
     height: f64,
-    /// The plot's edges.
+    /// Edge of the plot area, in pixels.
     left: f64,
     right: f64,
     top: f64,
     bottom: f64,
-    /// A mean's marker and a run's: half their sizes.
+    /// Half the size of the marker of a mean and of a single run, in pixels.
     mean: f64,
     run: f64,
-    /// About how many ticks: across, and up.
+    /// Approximate number of horizontal and of vertical ticks.
     ticks: (usize, usize),
-    /// Whether axes and schemes have their names.
+    /// Whether axes and schemes are labelled.
     has_names: bool,
 }
 
-/// A picture by itself.
+/// A large plot with labels.
 pub(super) const FULL: Frame = Frame {
     class: "scatter",
     width: 520.0,
@@ -42,7 +43,7 @@ pub(super) const FULL: Frame = Frame {
     has_names: true,
 };
 
-/// One of many.
+/// A small plot, one of many.
 pub(super) const SMALL: Frame = Frame {
     class: "scatter small",
     width: 200.0,
@@ -57,32 +58,32 @@ pub(super) const SMALL: Frame = Frame {
     has_names: false,
 };
 
-/// Size of a label's letters, and about how wide one is.
+/// Font size of labels, and the approximate width of a character, in pixels.
 const LETTER: f64 = 13.0;
 const LETTER_WIDTH: f64 = 7.2;
 
-/// A picture of schemes.
+/// A scatter plot of several schemes.
 pub(super) struct Scatter<'a> {
-    /// What it shows, for those who do not see it.
+    /// Title of the plot, which screen readers speak.
     pub(super) title: String,
-    /// What the axes show.
+    /// Labels of the horizontal and of the vertical axis.
     pub(super) delay: &'a str,
     pub(super) throughput: &'a str,
     pub(super) clouds: Vec<Cloud<'a>>,
-    /// The highest throughput there can be.
+    /// Highest possible throughput, with its label.
     pub(super) ceiling: Option<(f64, String)>,
-    /// The least delay there can be.
+    /// Least possible delay, with its label.
     pub(super) floor: Option<(f64, String)>,
 }
 
-/// A scheme.
+/// The mean of one scheme, and the samples behind it.
 pub(super) struct Cloud<'a> {
     pub(super) scheme: &'a str,
     pub(super) mean: Point,
     /// Confidence intervals of the mean.
     pub(super) delay_interval: Option<(f64, f64)>,
     pub(super) throughput_interval: Option<(f64, f64)>,
-    /// What the mean was taken over, each with what it is.
+    /// Samples behind the mean, each with a description.
     pub(super) samples: Vec<(Point, String)>,
 }
 
@@ -159,7 +160,7 @@ impl Scatter<'_> {
         svg.finish()
     }
 
-    /// Writes what the axes, limits and schemes are.
+    /// Labels the axes, the limits and the schemes.
     fn name(&self, svg: &mut Svg, frame: &Frame, palette: &Palette, (x, y): (&Axis, &Axis)) {
         let &Frame {
             left,
@@ -182,14 +183,15 @@ impl Scatter<'_> {
         if let Some((value, name)) = &self.ceiling {
             let place = (left + 6.0, y.place(*value) - 5.0);
             svg.text("note", place, Anchor::Start, name);
-            labels.keep_clear(Box::of_text(place, name));
+            labels.keep_clear(Rect::of_text(place, name));
         }
         if let Some((value, name)) = &self.floor {
             let end = (x.place(*value) - 5.0, bottom - 6.0);
             svg.text("note", end, Anchor::End, name);
-            labels.keep_clear(Box::of_text((end.0 - width(name), end.1), name));
+            labels.keep_clear(Rect::of_text((end.0 - width(name), end.1), name));
         }
-        // Where better is: in the corner of the worst, which has the most room.
+        // The arrow towards better values is in the corner of the worst ones, which has the most
+        // room.
         let (from, to) = ((left + 12.0, bottom - 12.0), (left + 34.0, bottom - 34.0));
         let head = vec![(to.0 - 9.0, to.1), to, (to.0, to.1 + 9.0)];
         svg.polyline("better", &[vec![from, to], head]);
@@ -199,7 +201,7 @@ impl Scatter<'_> {
             Anchor::Start,
             "better",
         );
-        labels.keep_clear(Box {
+        labels.keep_clear(Rect {
             left: left + 8.0,
             top: bottom - 38.0,
             right: left + 78.0,
@@ -207,9 +209,9 @@ impl Scatter<'_> {
         });
 
         for cloud in &self.clouds {
-            labels.keep_clear(Box::about(at(cloud.mean), frame.mean));
+            labels.keep_clear(Rect::about(at(cloud.mean), frame.mean));
             for (point, _) in &cloud.samples {
-                labels.avoid(Box::about(at(*point), frame.run));
+                labels.avoid(Rect::about(at(*point), frame.run));
             }
         }
         for cloud in &self.clouds {
@@ -225,7 +227,7 @@ impl Scatter<'_> {
         }
     }
 
-    /// From the longest to the shortest.
+    /// The horizontal axis, from the longest to the shortest delay.
     fn delay_axis(&self, frame: &Frame) -> Axis {
         let values = self.points().map(|point| point.delay);
         let ends = self.clouds.iter().filter_map(|cloud| cloud.delay_interval);
@@ -238,7 +240,7 @@ impl Scatter<'_> {
         )
     }
 
-    /// From zero, unless all lies far above it.
+    /// The vertical axis, which begins at zero unless all values are far above it.
     fn throughput_axis(&self, frame: &Frame) -> Axis {
         let values = || self.points().map(|point| point.throughput);
         let ends = self
@@ -273,20 +275,20 @@ impl Scatter<'_> {
     }
 }
 
-/// Places names beside markers so that they can be read.
+/// Places labels beside markers without overlap.
 struct Labels {
-    /// Where names may be, and how far from a marker's middle at least.
-    plot: Box,
+    /// Area in which labels may be, and their least distance from a marker's centre.
+    plot: Rect,
     gap: f64,
-    /// What a name must not cover, and what it had better not.
-    taken: Vec<Box>,
-    busy: Vec<Box>,
+    /// Areas that a label must not cover, and areas that it should not cover.
+    taken: Vec<Rect>,
+    busy: Vec<Rect>,
 }
 
 impl Labels {
     fn new(frame: &Frame) -> Self {
         Self {
-            plot: Box {
+            plot: Rect {
                 left: frame.left + 2.0,
                 top: frame.top,
                 right: frame.right,
@@ -298,15 +300,16 @@ impl Labels {
         }
     }
 
-    fn keep_clear(&mut self, place: Box) {
+    fn keep_clear(&mut self, place: Rect) {
         self.taken.push(place);
     }
 
-    fn avoid(&mut self, place: Box) {
+    fn avoid(&mut self, place: Rect) {
         self.busy.push(place);
     }
 
-    /// Where to put a name (its start, on the line), and whether that is so far that a line must lead to it.
+    /// Chooses the position of a label (the start of its baseline), and whether it is so far away
+    /// that a line must connect it to the marker.
     fn place(&mut self, marker: (f64, f64), name: &str) -> ((f64, f64), bool) {
         let width = width(name);
         let candidates = [0.0, 10.0, 22.0, 36.0]
@@ -334,8 +337,9 @@ impl Labels {
                     .map(move |(order, place)| (place, ring, cost(order)))
             });
         let rated = candidates.map(|(place, ring, cost)| {
-            let text = Box::of_text(place, name);
-            let covers = |boxes: &[Box]| boxes.iter().map(|other| text.overlap(other)).sum::<f64>();
+            let text = Rect::of_text(place, name);
+            let covers =
+                |boxes: &[Rect]| boxes.iter().map(|other| text.overlap(other)).sum::<f64>();
             let outside = text.area() - text.overlap(&self.plot);
             (
                 cost + 20.0 * covers(&self.taken) + covers(&self.busy) + 20.0 * outside,
@@ -344,22 +348,22 @@ impl Labels {
             )
         });
         let best = rated.min_by(|a, b| a.0.total_cmp(&b.0));
-        // There are always candidates.
+        // The list of candidates is never empty.
         let (_, place, ring) = best.unwrap_or((0.0, marker, 0));
-        self.keep_clear(Box::of_text(place, name));
+        self.keep_clear(Rect::of_text(place, name));
         (place, ring > 0)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Box {
+struct Rect {
     left: f64,
     top: f64,
     right: f64,
     bottom: f64,
 }
 
-impl Box {
+impl Rect {
     fn about((x, y): (f64, f64), half: f64) -> Self {
         Self {
             left: x - half,
@@ -397,7 +401,7 @@ fn width(text: &str) -> f64 {
 mod tests {
     use super::*;
 
-    /// The places of the means' markers, in order.
+    /// Positions of the markers of means, in their order.
     fn means(svg: &str) -> Vec<(f64, f64)> {
         let marks = svg.split("class=\"mean").skip(1);
         let place = |mark: &str| {
@@ -435,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn better_is_up_and_right() {
+    fn more_throughput_is_higher_and_less_delay_is_further_right() {
         let picture = scatter(vec![cloud("slow", 400.0, 3.0), cloud("good", 20.0, 11.0)]);
         let svg = picture.draw(&FULL, &Palette::new(["slow", "good"].into_iter()));
         let [slow, good] = means(&svg)[..] else {
@@ -449,13 +453,14 @@ mod tests {
     }
 
     #[test]
-    fn names_of_schemes_in_one_place_do_not_cover_each_other() {
+    fn labels_of_schemes_at_one_point_do_not_overlap() {
         let mut labels = Labels::new(&FULL);
         let places = ["cubic", "reno", "bbr", "vegas"]
             .map(|name| (labels.place((250.0, 180.0), name).0, name));
         for (i, (place, name)) in places.iter().enumerate() {
             for (other, other_name) in &places[..i] {
-                let overlap = Box::of_text(*place, name).overlap(&Box::of_text(*other, other_name));
+                let overlap =
+                    Rect::of_text(*place, name).overlap(&Rect::of_text(*other, other_name));
                 assert!(overlap < 1.0, "{name} on {other_name}");
             }
         }

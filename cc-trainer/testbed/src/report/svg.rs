@@ -1,9 +1,9 @@
-//! Writes SVG that stands inside a page: its colours are the page's, so that a picture is light or dark as the
-//! page is. One that is a file of its own brings them along.
+//! Writer of SVG elements. Plots inside a page use the page's colours and follow its light or dark
+//! scheme; a plot in a file of its own contains the style sheet.
 
 use std::fmt::{Display, Write as _};
 
-/// Whence a text extends.
+/// Position of a text relative to its anchor point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -11,13 +11,13 @@ pub(super) enum Anchor {
     End,
 }
 
-/// A picture in the making. Lengths are in pixels from the upper left corner.
+/// An SVG plot under construction. Lengths are in pixels from the upper left corner.
 pub(super) struct Svg {
     body: String,
 }
 
 impl Svg {
-    /// A picture of this size, which scales with the page. The title is what a screen reader says instead.
+    /// Starts a plot of this size, which scales with the page. Screen readers speak the title.
     pub(super) fn new(class: &str, width: f64, height: f64, title: &str) -> Self {
         let body = format!(
             "<svg class=\"{class}\" viewBox=\"0 0 {} {}\" role=\"img\"><title>{}</title>",
@@ -28,7 +28,7 @@ impl Svg {
         Self { body }
     }
 
-    /// A picture as a file of its own, with the style that pages have.
+    /// Starts a plot in a file of its own, with the style sheet of the pages.
     pub(super) fn file(class: &str, width: f64, height: f64, title: &str, style: &str) -> Self {
         let Self { body } = Self::new(class, width, height, title);
         let body = body.replacen(
@@ -53,7 +53,8 @@ impl Svg {
         ));
     }
 
-    /// Straight lines through the points of each piece; a piece of one point is a dot, if the class has round caps.
+    /// Draws lines through the points of each piece. A piece of one point is a dot if the class has
+    /// round caps.
     pub(super) fn polyline(&mut self, class: &str, pieces: &[Vec<(f64, f64)>]) {
         let path: String = pieces.iter().map(|points| path(points)).collect();
         if !path.is_empty() {
@@ -61,7 +62,7 @@ impl Svg {
         }
     }
 
-    /// The area within the points.
+    /// Fills the area within the points.
     pub(super) fn area(&mut self, class: &str, points: &[(f64, f64)]) {
         if !points.is_empty() {
             let path = path(points);
@@ -81,19 +82,21 @@ impl Svg {
         ));
     }
 
-    /// A text from below to above, about its middle.
+    /// Writes a text that runs upwards, centred at a point.
     pub(super) fn upright_text(&mut self, class: &str, at: (f64, f64), text: &str) {
         let (x, y, text) = (Px(at.0), Px(at.1), escape(text));
         self.put(format_args!(
-            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} {y})rotate(-90)\">{text}</text>"
+            "<text class=\"{class}\" text-anchor=\"middle\" transform=\"translate({x} \
+             {y})rotate(-90)\">{text}</text>"
         ));
     }
 
-    /// A shape that the page defined, with a text that shows when it is pointed at.
+    /// Draws a marker that the page defines, with a tooltip.
     pub(super) fn shape(&mut self, id: &str, class: &str, at: (f64, f64), scale: f64, hint: &str) {
         let (x, y, hint) = (Px(at.0), Px(at.1), escape(hint));
         self.put(format_args!(
-            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\"><title>{hint}</title></use>"
+            "<use href=\"#{id}\" class=\"{class}\" transform=\"translate({x} {y})scale({scale})\">\
+             <title>{hint}</title></use>"
         ));
     }
 
@@ -108,7 +111,7 @@ impl Svg {
     }
 }
 
-/// Text as HTML and XML have it, in elements and in quoted attributes.
+/// Escapes a text for HTML and XML, in elements and in quoted attributes.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -118,7 +121,7 @@ pub(super) fn escape(text: &str) -> String {
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
             '\'' => escaped.push_str("&#39;"),
-            // Neither allows them.
+            // Control characters are allowed in neither HTML nor XML.
             c if c.is_control() && !matches!(c, '\n' | '\t') => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }
@@ -126,7 +129,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// A length to a tenth of a pixel, in as few characters as it takes.
+/// A length rounded to a tenth of a pixel, formatted in as few characters as possible.
 struct Px(f64);
 
 impl Display for Px {
@@ -140,7 +143,7 @@ impl Display for Px {
     }
 }
 
-/// Points in the middle of a level stretch are left out.
+/// The path data of a polyline. Points in the middle of a level line are left out.
 fn path(points: &[(f64, f64)]) -> String {
     let round = |&(x, y): &(f64, f64)| ((x * 10.0).round() / 10.0, (y * 10.0).round() / 10.0);
     let points: Vec<(f64, f64)> = points.iter().map(round).collect();
@@ -167,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_short() {
+    fn lengths_are_rounded_to_a_tenth_of_a_pixel() {
         for (length, written) in [
             (1.0, "1"),
             (1.04, "1"),
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn level_stretches_are_two_points() {
+    fn level_lines_are_reduced_to_two_points() {
         let points = [(0.0, 1.0), (1.0, 1.01), (2.0, 1.0), (3.0, 5.0)];
         assert_eq!(path(&points), "M0 1L2 1L3 5");
         assert_eq!(path(&points[..1]), "M0 1h0");
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_stands_alone() {
+    fn a_file_contains_its_style_sheet() {
         let svg = Svg::file("plot", 30.0, 20.0, "t", ".a > .b {}\n").finish();
         let head =
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"30\" height=\"20\" class=\"plot\" ";

@@ -5,7 +5,7 @@ use crate::summary::{DecisionDelay, FlowSeries, Host, PolicyFacts, Series, Setti
 
 const SCHEMES: [&str; 6] = ["rlcc", "cubic", "bbr", "reno", "random", "fixed:10"];
 
-/// How a made-up scheme behaves: its share of the link, its queueing delay in ms, its losses.
+/// Behaviour of a made-up scheme: its share of the link, its queueing delay in ms and its losses.
 fn manner(scheme: &str) -> (f64, f64, f64) {
     match scheme {
         "rlcc" => (0.94, 12.0, 0.0004),
@@ -17,7 +17,7 @@ fn manner(scheme: &str) -> (f64, f64, f64) {
     }
 }
 
-/// An evaluation that never was, with courses as they look.
+/// A made-up evaluation with plausible time series.
 fn evaluation(scenarios: usize, runs: u32, seconds: f64, flows: usize) -> (Summary, Vec<RunFile>) {
     let mut random = StdRng::seed_from_u64(3);
     let mut files = Vec::new();
@@ -182,8 +182,8 @@ fn file(
     }
 }
 
-/// Checks that the page is well-formed as XML is: every element closed in order, every attribute quoted and
-/// named once, no stray `<` or `&`.
+/// Checks that the page is well-formed XML: every element is closed in order, every attribute is
+/// quoted and unique, and there is no stray `<` or `&`.
 fn check(html: &str) -> Result<(), String> {
     let mut rest = html.strip_prefix("<!DOCTYPE html>").ok_or("no doctype")?;
     let mut open: Vec<&str> = Vec::new();
@@ -251,7 +251,7 @@ fn check_references(text: &str) -> Result<(), String> {
 }
 
 #[test]
-fn the_check_finds_faults() {
+fn the_checker_finds_malformed_pages() {
     for wrong in [
         "<a>",
         "<a></b>",
@@ -289,7 +289,7 @@ fn a_report_is_well_formed_and_finite() {
 }
 
 #[test]
-fn runs_without_figures_do_no_harm() {
+fn runs_without_figures_give_a_well_formed_report() {
     let (mut summary, mut files) = evaluation(2, 2, 5.0, 1);
     for run in summary
         .runs
@@ -303,7 +303,7 @@ fn runs_without_figures_do_no_harm() {
     for file in &mut files {
         file.series = Series::default();
     }
-    // What no file can hold does no harm either.
+    // A value that no file can contain must not break the page.
     summary.runs[0].throughput_mbps = f64::NAN;
     summary.runs[1].throughput_mbps = f64::INFINITY;
     summary.runs[1].p95_owd_ms = Some(f64::NAN);
@@ -349,7 +349,7 @@ fn names_are_escaped_wherever_they_appear() {
 }
 
 #[test]
-fn a_report_needs_nothing_else_and_is_always_the_same() {
+fn a_report_is_self_contained_and_reproducible() {
     let (summary, files) = evaluation(2, 3, 30.0, 1);
     let page = html(&summary, &files);
     assert_eq!(page, html(&summary, &files));
@@ -370,7 +370,7 @@ fn invalid_runs_are_named_with_their_reasons() {
 }
 
 #[test]
-fn a_large_evaluation_is_a_small_file() {
+fn a_large_evaluation_gives_a_small_report() {
     let (summary, files) = evaluation(18, 3, 30.0, 1);
     let size = html(&summary, &files).len();
     assert!(size < 3_000_000, "{size} bytes");

@@ -1,25 +1,25 @@
-//! The runs of a scheme on a scenario, taken together.
+//! Aggregation of the runs of each scheme on each scenario.
 
 use super::{Run, Summary, statistics};
 
-/// Confidence of every interval that is shown.
+/// Confidence level of all intervals that are shown.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// The bootstrap's: any will do, as long as the same runs always give the same interval.
+/// Seed of the bootstrap, fixed so that the same runs always give the same interval.
 const SEED: u64 = 1;
 
-/// A measure of a run, as tables show it.
+/// A measure of a run, with the name and unit that tables show.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
-    /// Its name.
+    /// Name of the measure in headings.
     pub name: &'static str,
-    /// The unit of `value`; may be empty.
+    /// Unit of `value`; may be empty.
     pub unit: &'static str,
-    /// Its value; none where it is undefined.
+    /// Reads the measure from a run; `None` where it is undefined.
     pub value: fn(&Run) -> Option<f64>,
 }
 
-/// What is shown of every scenario.
+/// Measures that are shown for every scenario.
 pub const MEASURES: [Measure; 6] = [
     THROUGHPUT,
     Measure {
@@ -45,7 +45,7 @@ pub const MEASURES: [Measure; 6] = [
     },
 ];
 
-/// What is shown as well where several flows run.
+/// Additional measures of scenarios with several flows.
 pub const MEASURES_OF_SHARING: [Measure; 2] = [
     Measure {
         name: "Jain's index",
@@ -59,43 +59,44 @@ pub const MEASURES_OF_SHARING: [Measure; 2] = [
     },
 ];
 
-/// Throughput.
+/// Throughput of all flows together, Mbit/s.
 pub const THROUGHPUT: Measure = Measure {
     name: "throughput",
     unit: "Mbit/s",
     value: |run| Some(run.throughput_mbps),
 };
 
-/// 95th percentile of the one-way delay.
+/// 95th percentile of the one-way delay, ms.
 pub const P95_DELAY: Measure = Measure {
     name: "p95 delay",
     unit: "ms",
     value: |run| run.p95_owd_ms,
 };
 
-/// The runs of a scheme on a scenario.
+/// All runs of one scheme on one scenario.
 #[derive(Clone, Debug)]
 pub struct Group<'a> {
-    /// The scenario's name.
+    /// Name of the scenario that the runs were made on.
     pub scenario: &'a str,
-    /// The scheme.
+    /// Name of the scheme under test in the runs.
     pub scheme: &'a str,
-    /// Its runs, by number.
+    /// The runs in the order of their numbers, invalid ones included.
     pub runs: Vec<&'a Run>,
 }
 
-/// A mean over runs.
+/// Mean over several runs, with its uncertainty.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// The mean.
+    /// Mean over the runs for which the measure is defined.
     pub mean: f64,
-    /// Its bootstrap confidence interval ([`CONFIDENCE`]); none of a single run.
+    /// Bootstrap interval of the mean at the level [`CONFIDENCE`]; `None` for a single run.
     pub interval: Option<(f64, f64)>,
-    /// Runs that it is taken over.
+    /// Number of runs behind the mean.
     pub samples: usize,
 }
 
-/// The runs by scenario and scheme, each in the order of the settings; what those do not name comes last, by name.
+/// Groups the runs by scenario and scheme, each in the order of the settings. Scenarios and schemes
+/// that the settings do not list come last, in the order of their names.
 pub fn groups(summary: &Summary) -> Vec<Group<'_>> {
     let settings = &summary.settings;
     let place = |run: &Run| {
@@ -128,12 +129,12 @@ pub fn groups(summary: &Summary) -> Vec<Group<'_>> {
 }
 
 impl<'a> Group<'a> {
-    /// The runs whose figures can be trusted.
+    /// The valid runs of the group.
     pub fn valid(&self) -> impl Iterator<Item = &'a Run> + '_ {
         self.runs.iter().copied().filter(|run| run.is_valid())
     }
 
-    /// The mean of a measure over the valid runs; none when it is undefined in all of them.
+    /// The mean of a measure over the valid runs; `None` when it is undefined in all of them.
     pub fn estimate(&self, measure: &Measure) -> Option<Estimate> {
         let samples: Vec<f64> = self
             .valid()
@@ -147,7 +148,7 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Whether several flows run.
+    /// Whether the scenario has several flows.
     pub fn is_shared(&self) -> bool {
         self.runs.iter().any(|run| run.flows.len() > 1)
     }

@@ -1,5 +1,5 @@
-//! Two evaluations of the same schemes on the same scenarios, side by side: how far one's figures are from the
-//! other's.
+//! Comparison of two evaluations of the same schemes on the same scenarios: how far the figures of
+//! one are from those of the other.
 
 use super::{
     Platform, Summary,
@@ -7,54 +7,55 @@ use super::{
     table::{aligned, figure, piped},
 };
 
-/// By how much figures may differ, as parts of the second evaluation's.
+/// Allowed differences, as fractions of the second evaluation's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
-    /// In throughput.
+    /// Allowed relative difference in throughput.
     pub throughput: f64,
-    /// In the 95th percentile of the one-way delay.
+    /// Allowed difference in the 95th percentile of the one-way delay.
     pub p95_delay: f64,
 }
 
-/// Two evaluations.
+/// Result of comparing two evaluations.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// What the two are called.
+    /// Names of the two evaluations, as tables show them.
     pub names: [String; 2],
-    /// What may differ.
+    /// Differences that count as agreement.
     pub tolerance: Tolerance,
-    /// The schemes, in the first evaluation's order.
+    /// Schemes in both evaluations, in the first one's order.
     pub schemes: Vec<SchemeComparison>,
-    /// Scenarios and schemes that only one of the two has valid runs of.
+    /// Pairs of scenario and scheme of which only one evaluation has valid runs.
     pub unmatched: Vec<(String, String)>,
 }
 
-/// A scheme in both.
+/// Comparison of one scheme over all common scenarios.
 #[derive(Clone, Debug)]
 pub struct SchemeComparison {
-    /// The scheme.
+    /// Name of the scheme in both evaluations.
     pub scheme: String,
-    /// A pair each, in the first evaluation's order.
+    /// Comparison on each scenario, in the first evaluation's order.
     pub scenarios: Vec<ScenarioComparison>,
 }
 
-/// A scheme on a scenario in both.
+/// Comparison of one scheme on one scenario.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScenarioComparison {
-    /// The scenario.
+    /// Name of the scenario in both evaluations.
     pub scenario: String,
-    /// Mbit/s.
+    /// Throughput in both evaluations, Mbit/s.
     pub throughput: Pair,
-    /// ms.
+    /// 95th percentile of the one-way delay in both evaluations, ms.
     pub p95_delay: Pair,
 }
 
-/// The means over the valid runs of the first and of the second evaluation; none where a measure is undefined.
+/// Means over the valid runs of the first and of the second evaluation; `None` where the measure is
+/// undefined.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pair(pub Option<f64>, pub Option<f64>);
 
 impl Pair {
-    /// The first over the second; none where either is undefined or the second is 0.
+    /// Ratio of the first to the second; `None` where either is undefined or the second is 0.
     pub fn ratio(self) -> Option<f64> {
         let Self(Some(first), Some(second)) = self else {
             return None;
@@ -62,7 +63,8 @@ impl Pair {
         (second != 0.0).then(|| first / second)
     }
 
-    /// Whether the first differs from the second by no more than this part of it. Two undefined figures agree.
+    /// Whether the first differs from the second by at most the fraction `tolerance` of the second.
+    /// Two undefined figures agree.
     pub fn agrees(self, tolerance: f64) -> bool {
         match self {
             Self(None, None) => true,
@@ -73,14 +75,14 @@ impl Pair {
 }
 
 impl Tolerance {
-    /// Whether both measures agree.
+    /// Whether both measures agree on a scenario.
     pub fn holds(&self, scenario: &ScenarioComparison) -> bool {
         scenario.throughput.agrees(self.throughput) && scenario.p95_delay.agrees(self.p95_delay)
     }
 }
 
 impl SchemeComparison {
-    /// On how many of its scenarios both measures agree.
+    /// Number of scenarios on which both measures agree.
     pub fn agreeing(&self, tolerance: &Tolerance) -> usize {
         let holds = |scenario: &&ScenarioComparison| tolerance.holds(scenario);
         self.scenarios.iter().filter(holds).count()
@@ -88,7 +90,7 @@ impl SchemeComparison {
 }
 
 impl Comparison {
-    /// Sets two evaluations side by side.
+    /// Compares two evaluations, taking the second one as the reference.
     pub fn new(first: &Summary, second: &Summary, tolerance: Tolerance) -> Self {
         let names = match (first.settings.on, second.settings.on) {
             (a, b) if a == b => ["first".to_owned(), "second".to_owned()],
@@ -120,14 +122,14 @@ impl Comparison {
         comparison
     }
 
-    /// A table a scheme for a terminal, with what agrees.
+    /// Formats one table per scheme for a terminal, with the number of scenarios that agree.
     pub fn text(&self) -> String {
         self.by_scheme(|scheme, rows, agreement| {
             format!("{}\n{}  {agreement}\n", scheme.scheme, aligned(rows))
         })
     }
 
-    /// The same in Markdown.
+    /// Formats one table per scheme in Markdown.
     pub fn markdown(&self) -> String {
         self.by_scheme(|scheme, rows, agreement| {
             format!("### {}\n\n{agreement}\n\n{}", scheme.scheme, piped(rows))
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn means_of_valid_runs_are_set_side_by_side() {
+    fn means_of_valid_runs_are_compared() {
         let comparison = comparison();
         assert_eq!(comparison.schemes.len(), 1);
         let cubic = &comparison.schemes[0];
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_belong_to_the_tolerance() {
+    fn a_difference_equal_to_the_tolerance_agrees() {
         assert!(Pair(Some(1.25), Some(1.0)).agrees(0.25));
         assert!(Pair(Some(0.75), Some(1.0)).agrees(0.25));
         assert!(!Pair(Some(1.26), Some(1.0)).agrees(0.25));
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_say_what_agrees_and_what_does_not() {
+    fn tables_state_which_figures_agree() {
         let comparison = comparison();
         let text = comparison.text();
         let line = |name: &str| {

@@ -1,8 +1,8 @@
-//! The date, for people who read a summary later.
+//! Formats the date of an evaluation.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The present time, UTC, as RFC 3339 has it and to the second.
+/// The present time in UTC in the format of RFC 3339, to the second.
 pub fn utc_now() -> String {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -10,15 +10,16 @@ pub fn utc_now() -> String {
     rfc3339(since.as_secs())
 }
 
-/// The date and time `seconds` after the start of 1970, UTC.
+/// Formats the time `seconds` after 1970-01-01T00:00:00Z.
 fn rfc3339(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that a leap day is a year's last. Day 0 is the first of March of year 0.
+    // Years are counted from March here, so that a leap day is the last day of its year. Day 0 is 1
+    // March of year 0.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // Five months from March on have 153 days, whichever five they are.
+    // Any five consecutive months from March on have 153 days.
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let (year, month) = match month {
@@ -35,7 +36,7 @@ mod tests {
 
     #[test]
     fn known_times_have_their_dates() {
-        // As `date -u -d @N` prints them.
+        // Reference values printed by `date -u -d @N`.
         for (seconds, date) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

@@ -1,11 +1,11 @@
-//! Finds out on what an evaluation runs.
+//! Probing of the host that an evaluation runs on.
 
 use std::{fs, num::NonZero, thread};
 
 use super::Host;
 
 impl Host {
-    /// Looks at this host. What cannot be read is left empty.
+    /// Reads the facts about this host. Facts that cannot be read are left empty.
     pub fn probe() -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let meminfo = read("/proc/meminfo");
@@ -32,7 +32,7 @@ fn read(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// The value of the first line `NAME : VALUE`.
+/// The value of the first line of the form `NAME : VALUE`; empty without such a line.
 fn field<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -40,7 +40,7 @@ fn field<'a>(text: &'a str, name: &str) -> &'a str {
         .map_or("", |(_, value)| value.trim())
 }
 
-/// Bytes of `N kB`, by which /proc/meminfo means KiB.
+/// Parses `N kB` to bytes. The unit in /proc/meminfo is KiB.
 fn parse_kib(value: &str) -> Option<u64> {
     let count: u64 = value.strip_suffix("kB")?.trim().parse().ok()?;
     count.checked_mul(1024)

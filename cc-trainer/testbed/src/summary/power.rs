@@ -1,25 +1,28 @@
-//! Power over several scenarios: one number a scheme.
+//! Power over several scenarios: one number per scheme.
 
 use std::collections::BTreeSet;
 
 use super::aggregate::{Group, P95_DELAY, THROUGHPUT};
 
-/// A scheme's power.
+/// Power of one scheme over several scenarios.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Power<'a> {
-    /// The scheme.
+    /// Name of the scheme in the summary.
     pub scheme: &'a str,
-    /// Geometric mean over scenarios of throughput over the 95th percentile of the one-way delay, Mbit/s per s. Of means over
-    /// valid runs.
+    /// Geometric mean over the scenarios of throughput divided by the 95th percentile of the
+    /// one-way delay, Mbit/s per s. Both are means over the valid runs.
     pub power: f64,
-    /// That over the largest of the other schemes; none without another.
+    /// Ratio to the highest power among the other schemes; `None` without another scheme.
     pub against_best_other: Option<f64>,
-    /// Scenarios that it is taken over: those where every scheme has one.
+    /// Number of scenarios behind the mean: those on which every scheme has a value.
     pub scenarios: usize,
 }
 
-/// The power of each scheme, in the order of the groups. A geometric mean, since a factor is as much on a slow link as on a
-/// fast one; over the same scenarios for all, since else who failed on a hard one would gain by it.
+/// Computes the power of each scheme, in the order of the groups.
+///
+/// The mean is geometric so that a factor counts the same on slow and on fast links. It covers the
+/// same scenarios for all schemes, because otherwise a scheme would gain from having no valid run
+/// on a hard scenario.
 pub fn of<'a>(groups: &[Group<'a>]) -> Vec<Power<'a>> {
     let logarithm = |group: &Group<'_>| {
         let throughput = group.estimate(&THROUGHPUT)?.mean;
@@ -82,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_geometric_mean_over_the_scenarios_that_all_have() {
+    fn power_is_a_geometric_mean_over_the_scenarios_of_all_schemes() {
         let summary = Summary {
             runs: vec![
                 run("slow", "a", 1.0, Some(100.0)),  // 10
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_in_common_is_no_mean() {
+    fn power_is_undefined_without_a_common_scenario() {
         let summary = Summary {
             runs: vec![
                 run("one", "a", 1.0, Some(1.0)),

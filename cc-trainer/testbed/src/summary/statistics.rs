@@ -1,23 +1,25 @@
-//! The statistics of an evaluation.
+//! Statistics of runs: means, percentiles, fairness, confidence intervals and convergence.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-/// How far from its fair share a flow may be and count as settled ([`convergence`]).
+/// Largest deviation from the fair share, as a fraction of it, at which a flow counts as settled
+/// ([`convergence`]).
 pub const CONVERGENCE_TOLERANCE: f64 = 0.25;
-/// How long the flows must stay settled, s.
+/// Time for which flows must stay settled, s.
 pub const CONVERGENCE_HOLD_S: f64 = 5.0;
-/// Over how long a flow's throughput is averaged for it, s.
+/// Time over which throughput is averaged to judge convergence, s.
 pub const CONVERGENCE_WINDOW_S: f64 = 1.0;
 
-/// Resamples of a bootstrap: the ends of a 95 % interval are then the 50th from either side.
+/// Number of bootstrap resamples. The ends of a 95 % interval are then the 50th resamples from
+/// either end.
 const RESAMPLES: usize = 2_000;
 
-/// The mean; none of nothing.
+/// The arithmetic mean; `None` without samples.
 pub fn mean(samples: &[f64]) -> Option<f64> {
     (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
 }
 
-/// The geometric mean of positive numbers; none of nothing, or when a number is not positive.
+/// The geometric mean of positive numbers; `None` without samples or when one is not positive.
 pub fn geometric_mean(samples: &[f64]) -> Option<f64> {
     if samples.iter().any(|&sample| sample <= 0.0) {
         return None;
@@ -26,33 +28,37 @@ pub fn geometric_mean(samples: &[f64]) -> Option<f64> {
     mean(&logs).map(f64::exp)
 }
 
-/// The nearest-rank percentile: the smallest sample that at least `percent` % of the samples do not exceed.
-/// `percent` is within (0, 100]; none of nothing.
+/// The nearest-rank percentile: the smallest sample that at least `percent` % of the samples do not
+/// exceed. `percent` is in (0, 100]; `None` without samples.
 pub fn percentile(samples: &[f64], percent: f64) -> Option<f64> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     nearest_rank(&sorted, percent)
 }
 
-/// Jain's index of fairness, `(sum x)^2 / (n sum x^2)`: 1 when all shares are equal, `1/n` when one takes all
-/// (Jain, Chiu, Hawe: A Quantitative Measure of Fairness, DEC TR-301, 1984). None when there is no share at all.
+/// Jain's fairness index, `(sum x)^2 / (n sum x^2)`: 1 when all shares are equal, `1/n` when one
+/// flow has everything (Jain, Chiu, Hawe: A Quantitative Measure of Fairness, DEC TR-301, 1984).
+/// `None` without a positive share.
 pub fn jain(shares: &[f64]) -> Option<f64> {
     let largest = shares.iter().copied().fold(0.0, f64::max);
-    // Scaled, so that no square overflows or vanishes.
+    // Scaled so that no square overflows or underflows.
     let scaled = || shares.iter().map(|share| share / largest);
     let (sum, squares) = (scaled().sum::<f64>(), scaled().map(|x| x * x).sum::<f64>());
     (largest > 0.0).then(|| sum * sum / (shares.len() as f64 * squares))
 }
 
-/// Throughput over delay, Mbit/s per ms: Kleinrock's power of a network, with the 95th percentile as the delay.
+/// Kleinrock's power of a network, throughput divided by delay, in Mbit/s per ms. The delay is the
+/// 95th percentile of the one-way delay.
 pub fn power(throughput_mbps: f64, p95_owd_ms: f64) -> f64 {
     throughput_mbps / p95_owd_ms
 }
 
-/// The confidence interval of the mean by the percentile bootstrap (Efron, Tibshirani: An Introduction to the
-/// Bootstrap, 1993, chapter 13). `confidence` is within (0, 1); the same seed gives the same interval. None for fewer
-/// than two samples, as one says nothing of the spread. Of three samples a 95 % interval spans them
-/// all: few runs make a rough interval.
+/// The confidence interval of the mean by the percentile bootstrap (Efron, Tibshirani: An
+/// Introduction to the Bootstrap, 1993, chapter 13).
+///
+/// `confidence` is in (0, 1), and the same seed gives the same interval. `None` for fewer than two
+/// samples, as one sample has no spread. With three samples a 95 % interval spans them all: few
+/// runs give a rough interval.
 pub fn bootstrap_interval(samples: &[f64], confidence: f64, seed: u64) -> Option<(f64, f64)> {
     if samples.len() < 2 {
         return None;
@@ -73,22 +79,24 @@ pub fn bootstrap_interval(samples: &[f64], confidence: f64, seed: u64) -> Option
     ))
 }
 
-/// A flow's part in a run, for [`convergence`].
+/// The throughput of one flow over time, for [`convergence`].
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
-    /// When it starts, s.
+    /// Start of the flow, s.
     pub start_s: f64,
-    /// When it stops, s.
+    /// Stop of the flow, s.
     pub stop_s: f64,
-    /// Its throughput in `[i, i + 1) * bin_s`, in any unit.
+    /// Throughput in `[i, i + 1) * bin_s`, in any unit.
     pub throughput: &'a [f64],
 }
 
-/// How long flows take to share a link equally: the time from the last one's start to the earliest moment from
-/// which every flow, averaged over each [`CONVERGENCE_WINDOW_S`], stays within [`CONVERGENCE_TOLERANCE`] of the
-/// equal share (the mean of the flows in that window) for [`CONVERGENCE_HOLD_S`], all before the first of them
-/// stops. Seconds; none when that never happens or when there are fewer than two flows. Tolerance and hold
-/// are those of PCC's experiment (Dong et al., NSDI 2015, section 4.2).
+/// Time that flows take to share a link equally, s.
+///
+/// It counts from the last flow's start to the earliest moment from which every flow, averaged over
+/// each [`CONVERGENCE_WINDOW_S`], stays within [`CONVERGENCE_TOLERANCE`] of the equal share (the
+/// mean of the flows in that window) for [`CONVERGENCE_HOLD_S`], all before the first flow stops.
+/// `None` when that never happens or when there are fewer than two flows. The tolerance and the
+/// hold are those of PCC's experiment (Dong et al., NSDI 2015, section 4.2).
 pub fn convergence(flows: &[Share<'_>], bin_s: f64) -> Option<f64> {
     if flows.len() < 2 || bin_s <= 0.0 {
         return None;
@@ -100,12 +108,12 @@ pub fn convergence(flows: &[Share<'_>], bin_s: f64) -> Option<f64> {
         .fold(f64::INFINITY, f64::min);
     let recorded = flows.iter().map(|flow| flow.throughput.len()).min()?;
     let bins = |seconds: f64| seconds / bin_s;
-    // Against the rounding of a start such as 0.3 / 0.1.
+    // Tolerates the rounding error of a start such as 0.3 / 0.1.
     let first = (bins(joined) - 1e-6).ceil() as usize;
     let end = recorded.min((bins(left) + 1e-6).floor() as usize);
     let window = bins(CONVERGENCE_WINDOW_S).round().max(1.0) as usize;
     let hold = bins(CONVERGENCE_HOLD_S).round().max(1.0) as usize;
-    // Windows that lie within the hold.
+    // Number of windows that lie entirely within the hold.
     let needed = hold.saturating_sub(window) + 1;
 
     let mut settled = 0;
@@ -129,7 +137,8 @@ fn is_equal(shares: &[f64]) -> bool {
 }
 
 fn nearest_rank(sorted: &[f64], percent: f64) -> Option<f64> {
-    // Less than any sample's worth, so that 95 % of 20 is the 19th and not, by rounding, the 20th.
+    // Subtracts less than one sample's weight, so that rounding does not make the 19th of 20
+    // samples the 20th at 95 %.
     let rank = (percent / 100.0 * sorted.len() as f64 - 1e-9).ceil();
     sorted
         .get((rank.max(1.0) as usize - 1).min(sorted.len().checked_sub(1)?))
@@ -158,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn known_values() {
+    fn statistics_match_known_values() {
         assert_eq!(jain(&[1.0, 1.0, 0.0, 0.0]), Some(0.5));
         assert_eq!(jain(&[0.0, 0.0]), None);
         assert_eq!(jain(&[]), None);
@@ -169,7 +178,8 @@ mod tests {
         assert_eq!(power(12.0, 48.0), 0.25);
     }
 
-    /// A 95 % interval of the mean of thirty samples covers the true mean about that often.
+    /// A 95 % interval of the mean of thirty samples covers the true mean in about 95 % of the
+    /// cases.
     #[test]
     fn intervals_cover_the_mean() {
         let mut random = StdRng::seed_from_u64(7);
@@ -182,7 +192,8 @@ mod tests {
         assert!((86..=99).contains(&covered), "{covered} of 100");
     }
 
-    /// Two flows in bins of 100 ms; the second joins at 2 s and has its full share from 7 s on.
+    /// Two flows in bins of 100 ms; the second one starts at 2 s and reaches its full share at
+    /// `settles_s`.
     fn pair(settles_s: f64, seconds: f64) -> (Vec<f64>, Vec<f64>) {
         let times = (0..(seconds * 10.0) as u32).map(|bin| f64::from(bin) / 10.0);
         let second = |t: f64| match t {
@@ -206,7 +217,7 @@ mod tests {
     fn convergence_counts_from_the_last_start() {
         let (first, second) = pair(7.0, 30.0);
         let time = converge(&first, &second, 30.0).expect("they settle");
-        // A window that begins a little before 7 s already averages to nearly the share.
+        // A window that begins a little before 7 s averages to nearly the share.
         assert!((4.6..=5.0).contains(&time), "{time}");
         let share = |throughput| Share {
             start_s: 0.3,
@@ -243,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_delivered_is_no_agreement() {
+    fn flows_that_deliver_nothing_do_not_converge() {
         assert_eq!(converge(&[0.0; 300], &[0.0; 300], 30.0), None);
     }
 
@@ -257,7 +268,8 @@ mod tests {
             prop_assert!(index >= 1.0 / n - 1e-9 && index <= 1.0 + 1e-9, "{index}");
             let scaled: Vec<f64> = shares.iter().map(|share| share * scale).collect();
             prop_assert!((jain(&scaled).expect("still positive") - index).abs() < 1e-9);
-            prop_assert!((jain(&vec![shares[0]; shares.len()]).expect("positive") - 1.0).abs() < 1e-9);
+            let equal = jain(&vec![shares[0]; shares.len()]).expect("positive");
+            prop_assert!((equal - 1.0).abs() < 1e-9);
         }
 
         #[test]
@@ -278,20 +290,22 @@ mod tests {
             let (first, second): (Vec<f64>, Vec<f64>) = bins.into_iter().unzip();
             let share = |start_s, throughput| Share { start_s, stop_s: 20.0, throughput };
             if let Some(time) = convergence(&[share(0.0, &first), share(start_s, &second)], 0.1) {
-                prop_assert!(time >= 0.0 && start_s + time + CONVERGENCE_HOLD_S <= 20.0 + 1e-6, "{time}");
+                prop_assert!(time >= 0.0, "{time}");
+                prop_assert!(start_s + time + CONVERGENCE_HOLD_S <= 20.0 + 1e-6, "{time}");
             }
         }
     }
 
     proptest! {
-        // Each case resamples many times.
+        // Few cases, because each one resamples many times.
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn intervals_hold_the_mean_and_stay_among_the_samples(
             samples in vec(-1e3..1e3_f64, 2..8), seed: u64,
         ) {
             let (low, high) = bootstrap_interval(&samples, 0.95, seed).expect("several samples");
-            let (least, most) = samples.iter().fold((f64::MAX, f64::MIN), |(a, b), &s| (a.min(s), b.max(s)));
+            let least = samples.iter().copied().fold(f64::MAX, f64::min);
+            let most = samples.iter().copied().fold(f64::MIN, f64::max);
             prop_assert!(least - 1e-9 <= low && low <= high && high <= most + 1e-9);
             let mean = mean(&samples).expect("several samples");
             prop_assert!(low - 1e-9 <= mean && mean <= high + 1e-9);

@@ -1,4 +1,4 @@
-//! The table of means, as text.
+//! Tables of mean values as text.
 
 use super::{
     Summary,
@@ -6,22 +6,23 @@ use super::{
     power,
 };
 
-/// A table for a terminal: a block a scenario, columns aligned. Means over the valid runs, with their 95 % bootstrap
-/// intervals in brackets. Of several scenarios, with their geometric means at the end.
+/// Formats a table for a terminal, with one block per scenario and aligned columns. It shows means
+/// over the valid runs with their 95 % bootstrap intervals in brackets; several scenarios are
+/// followed by their geometric means.
 pub fn text(summary: &Summary) -> String {
     by_scenario(summary, |scenario, rows| {
         format!("{scenario}\n{}", aligned(rows))
     })
 }
 
-/// The same in Markdown.
+/// Formats the same table in Markdown.
 pub fn markdown(summary: &Summary) -> String {
     by_scenario(summary, |scenario, rows| {
         format!("### {}\n\n{}", escape(scenario), piped(rows))
     })
 }
 
-/// Rows for a terminal, the columns aligned.
+/// Formats rows for a terminal, with aligned columns.
 pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -39,7 +40,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Rows in Markdown, the first as the head.
+/// Formats rows in Markdown, the first one as the head.
 pub(super) fn piped(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| {
         let cells: Vec<_> = row.iter().map(|cell| escape(cell)).collect();
@@ -50,7 +51,8 @@ pub(super) fn piped(rows: &[Vec<String>]) -> String {
     head.chain(rows.iter().skip(1).map(line)).collect()
 }
 
-/// A number to three significant digits, as far as they are behind the point; a dash for one that is not finite.
+/// Formats a number with three significant digits, but no integer digit removed; a dash for a
+/// number that is not finite.
 pub fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "–".to_owned();
@@ -62,7 +64,7 @@ pub fn figure(value: f64) -> String {
         _ => 3,
     };
     let figure = format!("{value:.decimals$}");
-    // Rounding can leave a zero with a sign.
+    // Rounding can leave a negative zero.
     if figure
         .trim_start_matches('-')
         .chars()
@@ -73,7 +75,7 @@ pub fn figure(value: f64) -> String {
     figure
 }
 
-/// A setting, which has no digits that say nothing: as [`figure`], without zeros at the end.
+/// Formats a setting as [`figure`] does, without trailing zeros.
 pub fn setting(value: f64) -> String {
     let figure = figure(value);
     match figure.contains('.') {
@@ -85,7 +87,8 @@ pub fn setting(value: f64) -> String {
     }
 }
 
-/// A cell: mean, interval, and over how many of the valid runs when not all of them have the measure.
+/// Formats a cell: the mean, its interval, and the number of runs behind it when the measure is
+/// undefined in some valid runs.
 pub fn cell(group: &Group<'_>, measure: &Measure) -> String {
     let Some(Estimate {
         mean,
@@ -101,14 +104,14 @@ pub fn cell(group: &Group<'_>, measure: &Measure) -> String {
     figure(mean) + &interval.unwrap_or_default() + &some.unwrap_or_default()
 }
 
-/// What is shown of a scenario.
+/// Measures that are shown for these groups.
 pub fn measures(groups: &[Group<'_>]) -> Vec<Measure> {
     let is_shared = groups.iter().any(Group::is_shared);
     let sharing = MEASURES_OF_SHARING.into_iter().filter(|_| is_shared);
     MEASURES.into_iter().chain(sharing).collect()
 }
 
-/// A column's heading.
+/// Heading of a measure's column, with the unit.
 pub fn heading(measure: &Measure) -> String {
     match measure.unit {
         "" => measure.name.to_owned(),
@@ -231,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn several_scenarios_have_a_mean() {
+    fn several_scenarios_are_followed_by_their_geometric_mean() {
         assert!(!text(&summary()).contains("geometric"));
         let mut two = summary();
         two.runs.truncate(1);
@@ -245,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn markdown_rows_have_a_cell_a_column() {
+    fn markdown_rows_have_one_cell_per_column() {
         let text = markdown(&summary());
         let rows = text.lines().filter(|line| line.starts_with('|'));
         let cells: Vec<usize> = rows.map(|row| row.matches('|').count()).collect();

@@ -1,4 +1,4 @@
-//! From the tables of scenario files to the model, with the conditions that hold between keys.
+//! Converts the tables of scenario files to scenarios, and checks the conditions between keys.
 
 use std::{
     fs,
@@ -19,7 +19,8 @@ use super::{
     value::*,
 };
 
-/// Size that no good trace exceeds: a time has ten digits at most, and two characters end its line.
+/// Largest possible size of a valid trace: a time has at most ten digits, and its line ends with at
+/// most two characters.
 const MAX_TRACE_BYTES: u64 = 12 * MAX_OPPORTUNITIES as u64;
 
 impl ScenarioTable {
@@ -33,7 +34,8 @@ impl ScenarioTable {
             .unwrap_or_default();
 
         let Some(service) = forward.service(folder)? else {
-            let message = "the scenario has no rate: add rate_mbps (or one of trace, schedule, opportunities, poisson, cellular)";
+            let message = "the scenario has no rate: add rate_mbps (or one of trace, schedule, \
+                           opportunities, poisson, cellular)";
             return Err(Fault {
                 span: name,
                 message: message.to_owned(),
@@ -102,7 +104,7 @@ impl DirectionTable {
         })
     }
 
-    /// The one way in which the rate is given, if it is.
+    /// The service of the link; `None` when no key gives its rate.
     fn service(&self, folder: &Path) -> Result<Option<Service>, Fault> {
         let given = [
             ("rate_mbps", self.rate_mbps.as_ref().map(Spanned::span)),
@@ -215,7 +217,7 @@ impl LossValue {
 
 impl OpportunitiesTable {
     fn trace(&self) -> Result<Trace, String> {
-        /// As long as the traces that this stands for.
+        /// Length of the trace, s: that of the recorded traces that it replaces.
         const SECONDS: f64 = 60.0;
 
         let trace = match (self.every_ms, self.packets, self.mbps) {
@@ -321,8 +323,8 @@ fn make_rate(
         }
     }
     if points.iter().all(|point| point.bits_per_second == 0.0) {
-        let message = "the `schedule` never carries anything: add a point with rate_mbps above 0, such as \
-                       [{ at_s = 0, rate_mbps = 12 }]";
+        let message = "the `schedule` never carries anything: add a point with rate_mbps above 0, \
+                       such as [{ at_s = 0, rate_mbps = 12 }]";
         return Err(Fault::at(schedule, message));
     }
     match (repeat, points.last(), schedule.get_ref().0.last()) {
@@ -365,7 +367,8 @@ fn make_queue(
     match (packets, bytes, bdp) {
         (None, None, None) => Err(Fault::at(
             table,
-            "`queue` has no limit: add `packets`, `bytes` or `bdp`, or remove it (it is unlimited then)",
+            "`queue` has no limit: add `packets`, `bytes` or `bdp`, or remove it (it is unlimited \
+             then)",
         )),
         (_, bytes, None) => Ok(Queue {
             packets,
@@ -383,7 +386,8 @@ fn make_queue(
             }
             None => Err(Fault::at(
                 table,
-                "an unlimited link has no bandwidth-delay product: give `packets` or `bytes` instead of `bdp`",
+                "an unlimited link has no bandwidth-delay product: give `packets` or `bytes` \
+                 instead of `bdp`",
             )),
         },
         _ => Err(Fault::at(

@@ -1,4 +1,4 @@
-//! The tables of scenario files.
+//! The tables of scenario files, as serde reads them.
 
 use std::{fmt, marker::PhantomData, path::PathBuf};
 
@@ -20,18 +20,19 @@ pub(super) struct Document {
     pub(super) scenario: List<ScenarioTable>,
 }
 
-/// Tables with their positions.
+/// A list of tables, each with its position in the file.
 #[derive(Debug)]
 pub(super) struct List<T>(pub(super) Vec<Spanned<T>>);
 
-/// A scenario has a direction's keys beside its own. Written once for both tables here, as serde's `flatten` would lose
-/// the positions and the unknown keys.
+/// Defines the table of a scenario, which has all keys of a direction beside its own, and the table
+/// of a direction. Their common keys are listed once here, as serde's `flatten` would lose the
+/// positions and the errors of unknown keys.
 macro_rules! tables {
     ($($key:ident: $kind:ty,)*) => {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields)]
         pub(super) struct ScenarioTable {
-            pub(super) name: Spanned<Name>,
+            pub(super) name: Spanned<ScenarioName>,
             #[serde(default)]
             pub(super) description: String,
             $(pub(super) $key: Option<Spanned<$kind>>,)*
@@ -119,7 +120,7 @@ pub(super) struct ChangeTable {
     pub(super) delay_ms: Millis,
 }
 
-/// A probability, or two states.
+/// A probability, or a table with the two states of a Gilbert-Elliott chain.
 #[derive(Debug)]
 pub(super) enum LossValue {
     Bernoulli(Probability),
@@ -165,7 +166,7 @@ pub(super) struct PolicerTable {
 pub(super) struct FlowTable {
     pub(super) start_s: Option<Seconds>,
     pub(super) stop_s: Option<Spanned<Seconds>>,
-    pub(super) scheme: Option<Scheme>,
+    pub(super) scheme: Option<SchemeName>,
     pub(super) extra_delay_ms: Option<Millis>,
 }
 
@@ -177,14 +178,18 @@ impl<T> Default for List<T> {
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// Says how a list is written: single brackets around a table's name are easily taken for one.
+        /// States in errors how a list is written, because single brackets around a table's name
+        /// are a frequent mistake.
         struct Visitor<T>(PhantomData<T>);
 
         impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
             type Value = List<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list: [[double brackets]] around the name of each table, or [{ … }, …] as a value")
+                f.write_str(
+                    "a list: [[double brackets]] around the name of each table, or [{ … }, …] as \
+                     a value",
+                )
             }
 
             fn visit_seq<A: de::SeqAccess<'de>>(self, items: A) -> Result<List<T>, A::Error> {
@@ -202,7 +207,8 @@ fn first_seed() -> u64 {
 
 impl<'de> Deserialize<'de> for LossValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// By the value's own kind: an untagged enum would lose the position of what is wrong inside.
+        /// Chooses by the type of the value, because an untagged enum would lose the position of an
+        /// error inside.
         struct Visitor;
 
         impl<'de> de::Visitor<'de> for Visitor {

@@ -1,11 +1,11 @@
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 
 use super::{
     super::{
         Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate, RatePoint,
-        Service, Trace,
+        Service, Trace, load,
     },
     *,
 };
@@ -27,7 +27,7 @@ fn ms(milliseconds: u64) -> Duration {
 }
 
 #[test]
-fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
+fn the_smallest_scenario_has_a_name_a_rate_and_a_delay() {
     let scenario = one(LEAST);
     let direction = Direction {
         policer: None,
@@ -49,7 +49,7 @@ fn the_least_scenario_is_a_name_a_rate_and_a_delay() {
 }
 
 #[test]
-fn every_key_arrives_in_the_model() {
+fn every_key_sets_its_part_of_the_scenario() {
     let scenario = one(r#"
         [[scenario]]
         name = "all"
@@ -129,7 +129,7 @@ fn every_key_arrives_in_the_model() {
         service: Service::Unlimited,
         loss: Loss::Bernoulli(0.02),
         aggregation: None,
-        // A delay of its own, so the forward way's changes are not its.
+        // It has its own delay, so the changes of the forward direction do not apply.
         delay: Delay {
             base: ms(10),
             changes: vec![],
@@ -149,9 +149,10 @@ fn every_key_arrives_in_the_model() {
 }
 
 #[test]
-fn the_reverse_way_takes_over_rate_and_delay_alone() {
+fn the_reverse_direction_inherits_rate_and_delay_only() {
     let scenario = one(&format!(
-        "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\nqueue = {{ packets = 3 }}\n\
+        "{LEAST}delay_changes = [{{ at_s = 1, delay_ms = 9 }}]\njitter_ms = 2\nloss = 0.1\n\
+         queue = {{ packets = 3 }}\n\
          policer = {{ rate_mbps = 3, burst_bytes = 3000 }}\naggregation_ms = 4"
     ));
     assert_eq!(scenario.reverse.service, scenario.forward.service);
@@ -196,7 +197,7 @@ fn a_queue_of_bdp_counts_mean_rate_and_both_delays() {
 }
 
 #[test]
-fn a_trace_is_read_from_beside_the_file() {
+fn the_path_of_a_trace_is_relative_to_the_file() {
     let folder = tempfile::tempdir().expect("a scratch directory");
     let file = folder.path().join("links.toml");
     let text = "[[scenario]]\nname = \"a\"\ntrace = \"some.trace\"\ndelay_ms = 30\n";
@@ -388,7 +389,8 @@ fn every_fault_names_file_line_and_remedy() {
         ),
         (
             without_rate(
-                "schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 3, rate_mbps = 3 }]\nrepeat_s = 3",
+                "schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 3, rate_mbps = 3 }]\n\
+                 repeat_s = 3",
             ),
             5,
             "`repeat_s` must be later than the last point",
@@ -458,66 +460,13 @@ fn every_fault_names_file_line_and_remedy() {
     }
 }
 
-#[test]
-fn scenarios_are_found_by_set_name_and_place() {
-    let names = |spec: &str| -> Vec<String> {
-        load(spec)
-            .expect(spec)
-            .into_iter()
-            .map(|scenario| scenario.name)
-            .collect()
-    };
-    assert_eq!(names("pantheon/bdp-1"), ["bdp-1"]);
-    assert_eq!(names("pantheon/17, pantheon/0"), ["bdp-1", "nepal-india"]);
-    assert_eq!(
-        names("calibrated,pantheon").len(),
-        18,
-        "what is in both is there once"
-    );
-}
-
-#[test]
-fn what_is_unknown_is_answered_with_what_there_is() {
-    let message = |spec: &str| load(spec).expect_err(spec).to_string();
-    assert!(
-        message("panteon")
-            .starts_with("no set of scenarios is called `panteon`: there are pantheon, ")
-    );
-    let unknown = message("pantheon/bpd-1");
-    assert!(
-        unknown.starts_with("`pantheon` has no scenario `bpd-1`: it has bdp-1, "),
-        "{unknown}"
-    );
-    assert!(
-        unknown.ends_with("or give its place, from 0 to 17"),
-        "{unknown}"
-    );
-    assert!(message("pantheon/18").contains("has no scenario `18`"));
-    assert!(message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon"));
-    assert!(
-        message("nowhere/links.toml")
-            .starts_with("cannot read the scenario file nowhere/links.toml: ")
-    );
-}
-
-#[test]
-fn two_scenarios_of_one_name_are_refused() {
-    let folder = tempfile::tempdir().expect("a scratch directory");
-    let file = folder.path().join("mine.toml");
-    fs::write(&file, LEAST.replace("\"a\"", "\"bdp-1\""))
-        .expect("the scratch directory takes files");
-    let error = load(&format!("pantheon,{}", file.display())).expect_err("the same name twice");
-    assert!(
-        matches!(&error, ScenarioError::Ambiguous { name } if name == "bdp-1"),
-        "{error}"
-    );
-}
-
 proptest! {
     #[test]
-    fn no_text_makes_it_panic(
-        key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|policer|\\PC{0,5})",
-        value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
+    fn any_text_is_parsed_without_panicking(
+        key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|\
+                policer|\\PC{0,5})",
+        value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], \
+                  (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
     ) {
         let _ = parse(&format!("{LEAST}{key} = {value}\n"));
         let _ = parse(&format!("[[scenario]]\nname = \"a\"\ndelay_ms = 1\n{key} = {value}\n"));

@@ -1,4 +1,4 @@
-//! The values of scenario files: what passes here is within its limits.
+//! The values of scenario files. Parsing a value checks its limits.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::MTU;
 
-/// Numbers within limits, which their errors name.
+/// Defines types of numbers within limits, which are stated in the errors.
 macro_rules! quantities {
     ($($name:ident: $number:ident $from:literal in $range:expr, $what:literal;)*) => {$(
         #[derive(Clone, Copy, Debug, Deserialize)]
@@ -22,7 +22,8 @@ macro_rules! quantities {
                     return Ok(Self(value));
                 }
                 let (least, most) = (range.start(), range.end());
-                Err(format!(concat!($what, " from {} to {} is wanted here, not {}"), least, most, value))
+                let limits = format!("{} from {least} to {most}", $what);
+                Err(format!("{limits} is wanted here, not {value}"))
             }
         }
     )*};
@@ -31,7 +32,8 @@ macro_rules! quantities {
 quantities! {
     Batch: f64 "f64" in 1.0..=1000.0, "a mean number of packets";
     ConstantMbps: f64 "f64" in 0.001..=100_000.0, "a rate in Mbit/s";
-    FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40, "a number of bytes (a full packet at least)";
+    FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40,
+        "a number of bytes (a full packet at least)";
     Millis: f64 "f64" in 0.0..=60_000.0, "a number of milliseconds";
     Multiple: f64 "f64" in 0.0..=1000.0, "a multiple of the bandwidth-delay product";
     OutageSeconds: f64 "f64" in 0.001..=60.0, "a number of seconds";
@@ -48,7 +50,7 @@ quantities! {
     Variation: f64 "f64" in 0.0..=3.0, "a standard deviation over the mean";
 }
 
-/// Mbit/s of a link; unlimited where it is infinite.
+/// Rate of a link in Mbit/s; an infinite one is an unlimited link.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
 pub(super) struct LinkMbps(pub(super) f64);
@@ -67,7 +69,7 @@ impl TryFrom<f64> for LinkMbps {
     }
 }
 
-/// Mbit/s in a schedule, where it may be 0.
+/// Rate in a schedule in Mbit/s, which may be 0.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "f64")]
 pub(super) struct ScheduleMbps(pub(super) f64);
@@ -86,12 +88,12 @@ impl TryFrom<f64> for ScheduleMbps {
     }
 }
 
-/// What can name a file.
+/// Name of a scenario, which can be part of a file name.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Name(pub(super) String);
+pub(super) struct ScenarioName(pub(super) String);
 
-impl TryFrom<String> for Name {
+impl TryFrom<String> for ScenarioName {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -109,25 +111,27 @@ impl TryFrom<String> for Name {
                 .flat_map(char::escape_default)
                 .collect();
             Err(format!(
-                "`{shown}` cannot be a name: use 1 to 64 letters, digits, `-`, `_` and `.`, a letter or digit first"
+                "`{shown}` cannot be a name: use 1 to 64 letters, digits, `-`, `_` and `.`, a \
+                 letter or digit first"
             ))
         }
     }
 }
 
-/// What `--schemes` takes.
+/// Name of a scheme, as `--schemes` takes it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(try_from = "String")]
-pub(super) struct Scheme(pub(super) String);
+pub(super) struct SchemeName(pub(super) String);
 
-impl TryFrom<String> for Scheme {
+impl TryFrom<String> for SchemeName {
     type Error = String;
 
     fn try_from(scheme: String) -> Result<Self, String> {
         if scheme.is_empty() || scheme.contains([',', ' ', '\t', '\n']) {
             let shown = scheme.escape_default();
             return Err(format!(
-                "`{shown}` is no scheme: name one, such as \"cubic\" (without the key, it is the one under test)"
+                "`{shown}` is no scheme: name one, such as \"cubic\" (without the key, it is the \
+                 one under test)"
             ));
         }
         Ok(Self(scheme))

@@ -1,5 +1,6 @@
-//! BBR, version 1 (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016) as Linux has it
-//! (net/ipv4/tcp_bbr.c): a model of the path, the highest delivery rate and the smallest RTT, rules rate and window.
+//! BBR version 1 (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016) as
+//! in Linux 6.18 (net/ipv4/tcp_bbr.c): a model of the path, made of its highest delivery rate and
+//! its smallest RTT, determines pacing rate and cwnd.
 
 mod aggregation;
 mod gain;
@@ -12,102 +13,107 @@ use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 use aggregation::Aggregation;
 use gain::Gain;
-use policer::Policer;
+use policer::PolicerDetector;
 
 const SECOND: Nanos = 1_000_000_000;
-/// Segments per µs, in 2⁻²⁴ (`BW_SCALE`).
+/// A bandwidth in units of 2⁻²⁴ segments per µs (`BW_SCALE`).
 type Bandwidth = u64;
-/// Bits behind the point of a [`Bandwidth`].
+/// Number of fractional bits of a [`Bandwidth`].
 const BW_SCALE: u32 = 24;
-/// Rounds in which the highest bandwidth counts (`bbr_bw_rtts`).
+/// Number of rounds for which a highest bandwidth counts (`bbr_bw_rtts`).
 const BW_ROUNDS: u64 = 10;
-/// How long the smallest RTT counts (`bbr_min_rtt_win_sec`).
+/// Time for which a smallest RTT counts, ns (`bbr_min_rtt_win_sec`).
 const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
-/// How long the window stays small to find a smaller RTT (`bbr_probe_rtt_mode_ms`).
+/// Time for which the cwnd stays small to find a smaller RTT, ns (`bbr_probe_rtt_mode_ms`).
 const PROBE_RTT_TIME: Nanos = SECOND / 5;
-/// The window then, and the smallest at all (`bbr_cwnd_min_target`).
+/// The cwnd during that time, and the smallest cwnd outside recovery, in segments
+/// (`bbr_cwnd_min_target`).
 const MIN_CWND: u32 = 4;
-/// The initial window (`TCP_INIT_CWND`).
+/// The initial cwnd in segments (`TCP_INIT_CWND`).
 const INITIAL_CWND: u32 = 10;
-/// Below this rate single segments are sent, bytes/s (`bbr_min_tso_rate`: 1.2 Mbit/s).
+/// Segments are sent singly below this rate, bytes/s (`bbr_min_tso_rate`: 1.2 Mbit/s).
 const SINGLE_SEGMENT_RATE: u64 = 1_200_000 / 8;
-/// Part of a second's data that is sent together (`sk_pacing_shift`).
+/// A burst is what the pacing rate sends in a 1024th of a second (`sk_pacing_shift`).
 const BURST_SHIFT: u32 = 10;
-/// The most that is sent together, bytes (64 KiB less the headers).
+/// Largest burst in bytes (64 KiB without headers).
 const BURST_BYTES: u64 = 65_536 - 1 - 320;
-/// Phases of the cycle in which bandwidth is probed (`CYCLE_LEN`).
+/// Number of phases of the gain cycle (`CYCLE_LEN`).
 const PHASES: usize = 8;
-/// The first phase is none of the last ones before probing (`bbr_cycle_rand`).
+/// Number of phases among which the first one is drawn: it is never the draining one
+/// (`bbr_cycle_rand`).
 const RANDOM_PHASES: usize = 7;
-/// Growth by less than a quarter in this many rounds means that the pipe is full (`bbr_full_bw_cnt`).
+/// Number of rounds of growth below a quarter after which the pipe counts as full
+/// (`bbr_full_bw_cnt`).
 const FULL_ROUNDS: u32 = 3;
 
-/// One connection's BBR.
+/// The state of BBR for one connection (`struct bbr`).
 #[derive(Clone, Debug)]
 pub struct Bbr {
     mode: Mode,
     random: Xoshiro256PlusPlus,
-    /// Bytes/s (`sk_pacing_rate`).
+    /// Pacing rate in bytes/s (`sk_pacing_rate`).
     pacing_rate: u64,
     pacing_gain: Gain,
     cwnd_gain: Gain,
-    /// Highest bandwidth of the last rounds.
+    /// Highest bandwidth of the last [`BW_ROUNDS`] rounds (`bw`).
     bandwidth: MaxBandwidth,
-    /// Smallest RTT, µs, and when it was seen.
+    /// Smallest RTT in µs, and the time of it in ns (`min_rtt_us`, `min_rtt_stamp`).
     min_rtt: (u32, Nanos),
     rounds: Rounds,
     cycle: Cycle,
-    startup: Startup,
+    startup: FullPipe,
     probe_rtt: ProbeRtt,
-    policer: Policer,
+    policer: PolicerDetector,
     aggregation: Aggregation,
-    /// The window to come back to after recovery and RTT probing (`prior_cwnd`).
+    /// The cwnd to restore after recovery and RTT probing, segments (`prior_cwnd`).
     prior_cwnd: u32,
-    /// The state at the last ACK (`prev_ca_state`).
+    /// Congestion-avoidance state at the last ACK (`prev_ca_state`).
     prior_state: CaState,
-    /// A segment out for each delivered one, in the first round of recovery (`packet_conservation`).
+    /// Whether one segment leaves per delivered one, in the first round of recovery
+    /// (`packet_conservation`).
     conserves: bool,
-    /// Sending began again after the application had paused (`idle_restart`).
+    /// Whether sending began again after the application had paused (`idle_restart`).
     restarted: bool,
-    /// A timeout that the next ACK has to account for: what was lost by it is not known before.
+    /// Whether the next ACK has to account for a timeout: the segments lost by it are not known
+    /// before.
     timed_out: bool,
-    /// Bytes of payload of a segment.
+    /// Payload of a segment in bytes.
     mss: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// The rate doubles in a round, until bandwidth grows no more.
+    /// The rate doubles every round until the bandwidth grows no more.
     Startup,
-    /// Takes what startup put into the queue out again.
+    /// Drains the queue that startup has built.
     Drain,
-    /// Cycles about the bandwidth.
+    /// Cycles through pacing gains around the bandwidth.
     ProbeBandwidth,
-    /// A small window for a moment.
+    /// Keeps the cwnd small for a moment to measure the RTT without a queue.
     ProbeRtt,
 }
 
-/// Rounds of packets: one is over when a segment sent after its start is acknowledged.
+/// Round trips by delivery: a round ends when a segment sent after its start is acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
-    /// From 0 (`rtt_cnt`).
+    /// Number of rounds so far (`rtt_cnt`).
     count: u64,
-    /// `next_rtt_delivered`.
+    /// The round ends with a segment sent after this many were delivered (`next_rtt_delivered`).
     end: u64,
-    /// This ACK began one (`round_start`).
+    /// Whether this ACK began a round (`round_start`).
     began: bool,
 }
 
-/// The cycle of pacing gains.
+/// Position in the cycle of pacing gains.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cycle {
     phase: usize,
     since: Nanos,
 }
 
-/// What startup knows (`full_bw`, `full_bw_cnt`, `full_bw_reached`).
+/// Detection of a full pipe in startup (`full_bw`, `full_bw_cnt`, `full_bw_reached`).
 #[derive(Clone, Copy, Debug, Default)]
-struct Startup {
+struct FullPipe {
     highest: Bandwidth,
     rounds: u32,
     is_full: bool,
@@ -115,21 +121,21 @@ struct Startup {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct ProbeRtt {
-    /// When it is over, once little enough is in flight (`probe_rtt_done_stamp`).
+    /// When probing ends, once few enough segments are in flight (`probe_rtt_done_stamp`).
     end: Option<Nanos>,
-    /// A round has passed with little in flight (`probe_rtt_round_done`).
+    /// Whether a round has passed with few segments in flight (`probe_rtt_round_done`).
     round_over: bool,
-    /// Segments sent while so many had been delivered say nothing about bandwidth: the kernel marks them as
-    /// limited by the application.
+    /// Range of lifetime delivered segments in which samples say nothing about the bandwidth: the
+    /// kernel marks them as limited by the application.
     limited: (u64, u64),
 }
 
-/// The highest of the last [`BW_ROUNDS`] rounds, kept as the smallest of the complements.
+/// The highest bandwidth of the last [`BW_ROUNDS`] rounds, kept as the smallest of the complements.
 #[derive(Clone, Copy, Debug, Default)]
 struct MaxBandwidth(WindowedMin);
 
 impl Bbr {
-    /// `seed` fixes in which phase each cycle of gains begins.
+    /// Creates the control. `seed` determines the phase in which each cycle of gains begins.
     pub fn new(seed: u64) -> Self {
         Self {
             mode: Mode::Startup,
@@ -141,9 +147,9 @@ impl Bbr {
             min_rtt: (u32::MAX, 0),
             rounds: Rounds::default(),
             cycle: Cycle::default(),
-            startup: Startup::default(),
+            startup: FullPipe::default(),
             probe_rtt: ProbeRtt::default(),
-            policer: Policer::default(),
+            policer: PolicerDetector::default(),
             aggregation: Aggregation::default(),
             prior_cwnd: 0,
             prior_state: CaState::Open,
@@ -154,7 +160,7 @@ impl Bbr {
         }
     }
 
-    /// `bbr_update_model`.
+    /// Updates the model of the path after an ACK (`bbr_update_model`).
     fn update_model(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         self.update_bandwidth(ack, rate);
         self.update_aggregation(cwnd, ack, rate);
@@ -167,7 +173,7 @@ impl Bbr {
         self.update_gains();
     }
 
-    /// `bbr_update_bw`.
+    /// Updates round count and highest bandwidth (`bbr_update_bw`).
     fn update_bandwidth(&mut self, ack: &AckSample, rate: &RateSample) {
         self.rounds.began = false;
         if std::mem::take(&mut self.timed_out) {
@@ -192,7 +198,7 @@ impl Bbr {
     }
 
     fn sample_policer(&mut self, ack: &AckSample, rate: &RateSample, lost: bool, limited: bool) {
-        let round = policer::Sample {
+        let round = policer::Interval {
             at: ack.now_ns,
             delivered: rate.total_delivered,
             lost: ack.totals.lost,
@@ -207,7 +213,7 @@ impl Bbr {
         }
     }
 
-    /// `bbr_update_ack_aggregation`.
+    /// Updates the estimate of ACK aggregation (`bbr_update_ack_aggregation`).
     fn update_aggregation(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) {
         if ack.acked > 0 && sample(rate).is_some() {
             let bandwidth = self.estimate();
@@ -217,7 +223,7 @@ impl Bbr {
         }
     }
 
-    /// `bbr_is_next_cycle_phase`.
+    /// Whether the phase of the gain cycle is over (`bbr_is_next_cycle_phase`).
     fn is_phase_over(&self, ack: &AckSample, rate: &RateSample) -> bool {
         let lasted = ack.now_ns.saturating_sub(self.cycle.since) / 1_000;
         let is_long = lasted > u64::from(self.min_rtt.0);
@@ -226,7 +232,8 @@ impl Bbr {
         }
         let inflight = self.inflight_at_departure(rate.prior_in_flight, ack, rate);
         let highest = self.bandwidth.get();
-        // Up until the pipe holds as much as the gain asks for, unless that overflows it; down until it is empty.
+        // A gain above 1 lasts until the pipe holds as much as the gain asks for, or overflows; a
+        // gain below 1 until the queue is empty.
         match self.pacing_gain > Gain::ONE {
             true => {
                 let goal = self.inflight(highest, self.pacing_gain);
@@ -243,7 +250,7 @@ impl Bbr {
         };
     }
 
-    /// `bbr_check_full_bw_reached`.
+    /// Detects whether the pipe is full (`bbr_check_full_bw_reached`).
     fn check_full_pipe(&mut self, rate: &RateSample) {
         let startup = &mut self.startup;
         if startup.is_full || !self.rounds.began || self.probe_rtt.is_limited(rate) {
@@ -259,7 +266,7 @@ impl Bbr {
         startup.is_full = startup.rounds >= FULL_ROUNDS;
     }
 
-    /// `bbr_check_drain`.
+    /// Moves from startup to draining and from draining to probing (`bbr_check_drain`).
     fn check_drain(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         let full = self.bandwidth.get();
         if self.mode == Mode::Startup && self.startup.is_full {
@@ -274,7 +281,7 @@ impl Bbr {
         }
     }
 
-    /// `bbr_update_min_rtt`.
+    /// Updates the smallest RTT, and probes for it when it is old (`bbr_update_min_rtt`).
     fn update_min_rtt(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         let now = ack.now_ns;
         let expired = now > self.min_rtt.1 + MIN_RTT_WINDOW;
@@ -309,12 +316,12 @@ impl Bbr {
         }
     }
 
-    /// `bbr_check_probe_rtt_done`.
+    /// Ends the probing of the RTT when its time has come (`bbr_check_probe_rtt_done`).
     fn check_probe_rtt_end(&mut self, now: Nanos, cwnd: &mut CwndState) {
         if self.probe_rtt.end.is_none_or(|end| now <= end) {
             return;
         }
-        // Only now does the smallest RTT grow old.
+        // The smallest RTT has been confirmed, and counts from now.
         self.min_rtt.1 = now;
         cwnd.cwnd = cwnd.cwnd.max(self.prior_cwnd);
         match self.startup.is_full {
@@ -323,7 +330,7 @@ impl Bbr {
         }
     }
 
-    /// `bbr_update_gains`.
+    /// Sets the gains of the present mode (`bbr_update_gains`).
     fn update_gains(&mut self) {
         (self.pacing_gain, self.cwnd_gain) = match self.mode {
             Mode::Startup => (Gain::HIGH, Gain::HIGH),
@@ -334,19 +341,21 @@ impl Bbr {
         };
     }
 
-    /// `bbr_reset_probe_bw_mode`.
+    /// Enters the gain cycle at a random phase (`bbr_reset_probe_bw_mode`).
     fn probe_bandwidth(&mut self, now: Nanos) {
         self.mode = Mode::ProbeBandwidth;
         self.cycle.phase = PHASES - 1 - self.random.random_range(0..RANDOM_PHASES);
         self.advance_phase(now);
     }
 
-    /// `bbr_set_cwnd`.
+    /// Sets the cwnd after an ACK (`bbr_set_cwnd`).
     fn set_cwnd(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         if ack.acked > 0 {
             let segments = match self.recover(cwnd, ack, rate) {
-                Recovery::Conserved(segments) => segments,
-                Recovery::None(segments) => self.toward_target(segments, ack, rate).max(MIN_CWND),
+                CwndAfterAck::Conserved(segments) => segments,
+                CwndAfterAck::Modelled(segments) => {
+                    self.toward_target(segments, ack, rate).max(MIN_CWND)
+                }
             };
             cwnd.cwnd = segments.min(cwnd.clamp);
         }
@@ -372,8 +381,9 @@ impl Bbr {
         }
     }
 
-    /// `bbr_set_cwnd_to_recover_or_restore`.
-    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> Recovery {
+    /// Conserves packets in recovery and restores the cwnd after it
+    /// (`bbr_set_cwnd_to_recover_or_restore`).
+    fn recover(&mut self, cwnd: &CwndState, ack: &AckSample, rate: &RateSample) -> CwndAfterAck {
         let mut segments = cwnd.cwnd.saturating_sub(ack.lost).max(1);
         let (before, state) = (self.prior_state, ack.ca_state);
         let conserved = ack.in_flight + ack.acked;
@@ -387,12 +397,12 @@ impl Bbr {
         }
         self.prior_state = state;
         match self.conserves {
-            true => Recovery::Conserved(segments.max(conserved)),
-            false => Recovery::None(segments),
+            true => CwndAfterAck::Conserved(segments.max(conserved)),
+            false => CwndAfterAck::Modelled(segments),
         }
     }
 
-    /// `bbr_save_cwnd`.
+    /// Remembers the cwnd to restore later (`bbr_save_cwnd`).
     fn save_cwnd(&mut self, cwnd: &CwndState) {
         let in_trouble = self.prior_state >= CaState::Recovery || self.mode == Mode::ProbeRtt;
         self.prior_cwnd = match in_trouble {
@@ -401,7 +411,7 @@ impl Bbr {
         };
     }
 
-    /// `bbr_set_pacing_rate`.
+    /// Sets the pacing rate, which does not fall in startup (`bbr_set_pacing_rate`).
     fn pace(&mut self, bandwidth: Bandwidth, gain: Gain) {
         let rate = self.rate(bandwidth, gain);
         if self.startup.is_full || rate > self.pacing_rate {
@@ -409,18 +419,18 @@ impl Bbr {
         }
     }
 
-    /// Bytes/s of payload, which is what TCP paces, 1 % below what the bandwidth is (`bbr_rate_bytes_per_sec`).
+    /// The rate of payload in bytes/s, 1 % below the bandwidth (`bbr_rate_bytes_per_sec`).
     fn rate(&self, bandwidth: Bandwidth, gain: Gain) -> u64 {
         let bytes = gain.of(bandwidth * self.mss);
         (bytes * (1_000_000 / 100 * 99)) >> BW_SCALE
     }
 
-    /// The bandwidth that rules: the policer's, where one was found (`bbr_bw`).
+    /// The bandwidth estimate: a policer's rate where one was found (`bbr_bw`).
     fn estimate(&self) -> Bandwidth {
         self.policer.bandwidth().unwrap_or(self.bandwidth.get())
     }
 
-    /// `bbr_bdp`.
+    /// Bandwidth-delay product times `gain`, in segments (`bbr_bdp`).
     fn bdp(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
         match self.min_rtt.0 {
             u32::MAX => INITIAL_CWND,
@@ -430,25 +440,27 @@ impl Bbr {
         }
     }
 
-    /// `bbr_inflight`.
+    /// Segments in flight that `gain` asks for (`bbr_inflight`).
     fn inflight(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
         self.with_bursts(self.bdp(bandwidth, gain))
     }
 
-    /// Room for bursts at the sender, in offloads and at the receiver (`bbr_quantization_budget`).
+    /// Adds room for bursts at the sender, in offloads and at the receiver
+    /// (`bbr_quantization_budget`).
     fn with_bursts(&self, segments: u32) -> u32 {
         let probing = self.mode == Mode::ProbeBandwidth && self.cycle.phase == 0;
         let even = (segments + 3 * self.burst()).next_multiple_of(2);
         even + if probing { 2 } else { 0 }
     }
 
-    /// `bbr_tso_segs_goal`.
+    /// Size of a burst in segments (`bbr_tso_segs_goal`).
     fn burst(&self) -> u32 {
         let bytes = (self.pacing_rate >> BURST_SHIFT).min(BURST_BYTES);
         ((bytes / self.mss) as u32).max(self.min_burst()).min(0x7f)
     }
 
-    /// Segments in flight when the next one leaves, which pacing may delay (`bbr_packets_in_net_at_edt`).
+    /// Segments in flight when the next one leaves, which pacing may delay
+    /// (`bbr_packets_in_net_at_edt`).
     fn inflight_at_departure(&self, now_in_flight: u32, ack: &AckSample, rate: &RateSample) -> u32 {
         let wait_us = rate.next_send.saturating_sub(ack.now_ns) / 1_000;
         let delivered = (self.estimate() * wait_us) >> BW_SCALE;
@@ -460,11 +472,11 @@ impl Bbr {
     }
 }
 
-enum Recovery {
-    /// As much as was delivered may leave.
+enum CwndAfterAck {
+    /// The cwnd by packet conservation, segments.
     Conserved(u32),
-    /// The model rules.
-    None(u32),
+    /// The cwnd from which the model goes on, segments.
+    Modelled(u32),
 }
 
 impl CongestionControl for Bbr {
@@ -494,10 +506,10 @@ impl CongestionControl for Bbr {
     }
 
     fn undo(&mut self, cwnd: &CwndState, _prior: u32) -> u32 {
-        // The model holds, but startup may have stopped at what was no loss.
+        // The model stays valid, but startup may have stopped at a spurious loss.
         self.startup.highest = 0;
         self.startup.rounds = 0;
-        self.policer = Policer::default();
+        self.policer = PolicerDetector::default();
         cwnd.cwnd
     }
 
@@ -510,7 +522,7 @@ impl CongestionControl for Bbr {
     }
 
     fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
-        // While it probes the RTT, the kernel takes the flow for one that the application limits.
+        // While BBR probes the RTT, the kernel counts the flow as limited by the application.
         if !app_limited && self.mode != Mode::ProbeRtt {
             return;
         }
@@ -545,11 +557,11 @@ impl ProbeRtt {
 impl MaxBandwidth {
     fn update(&mut self, round: u64, bandwidth: Bandwidth) {
         let complement = u32::MAX - u32::try_from(bandwidth).unwrap_or(u32::MAX);
-        // 0 is the filter's word for never.
+        // To the filter, a time of 0 means that there is no sample.
         self.0.update(round + 1, complement, BW_ROUNDS);
     }
 
-    /// 0 before the first sample.
+    /// The highest bandwidth; 0 before the first sample.
     fn get(&self) -> Bandwidth {
         match self.0 == WindowedMin::default() {
             true => 0,
@@ -558,7 +570,7 @@ impl MaxBandwidth {
     }
 }
 
-/// The bandwidth that an ACK measured.
+/// The bandwidth that an ACK measured; `None` when its sample is not valid.
 fn sample(rate: &RateSample) -> Option<Bandwidth> {
     match (rate.delivered, rate.interval_us) {
         (None, _) | (_, 0) => None,
@@ -573,13 +585,13 @@ mod tests {
     use super::super::tests::{MS, Path, ack, cwnd};
     use super::*;
 
-    /// Segments/s of a pacing rate.
+    /// The pacing rate in segments/s.
     fn per_second(bbr: &Bbr) -> f64 {
         bbr.pacing_rate as f64 / 1448.0
     }
 
     #[test]
-    fn the_first_rate_is_the_initial_window_in_the_handshake_s_rtt() {
+    fn the_first_rate_is_the_initial_cwnd_in_the_handshakes_rtt() {
         let mut bbr = Bbr::new(1);
         bbr.init(MS, &mut cwnd(10, u32::MAX), 100_000);
         // 2.885 · 10 segments in 0.1 s, less 1 %.
@@ -592,7 +604,7 @@ mod tests {
 
     #[test]
     fn it_finds_rate_and_rtt_and_keeps_the_queue_short() {
-        // 1,000 segments/s, 40 ms: a BDP of 40.
+        // 1,000 segments/s and 40 ms: a BDP of 40 segments.
         let mut bbr = Bbr::new(1);
         let mut path = Path::new(MS, 40 * MS);
         let w = path.run(&mut bbr, 5_000 * MS);
@@ -604,7 +616,7 @@ mod tests {
             "{:?}",
             bbr.min_rtt
         );
-        // Twice the BDP, three bursts of two, and what probing adds.
+        // Twice the BDP, three bursts of two segments, and what probing adds.
         assert!((80..110).contains(&w.cwnd), "{}", w.cwnd);
         assert!(path.longest_queue(4_000 * MS) < 40);
     }
@@ -624,7 +636,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cycle_begins_where_chance_says_and_never_with_draining() {
+    fn the_cycle_begins_at_a_random_phase_and_never_with_draining() {
         let mut seen = [0; PHASES];
         let mut bbr = Bbr::new(1);
         for _ in 0..400 {
@@ -668,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn recovery_conserves_packets_and_then_restores_the_window() {
+    fn recovery_conserves_packets_and_then_restores_the_cwnd() {
         let mut bbr = Bbr::new(1);
         let mut path = Path::new(MS, 40 * MS);
         let mut w = path.run(&mut bbr, 3_000 * MS);

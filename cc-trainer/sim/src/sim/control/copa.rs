@@ -1,5 +1,6 @@
-//! Copa (Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet", NSDI 2018): the
-//! rate moves towards 1 / (δ · queueing delay), faster the longer it has to go one way.
+//! Copa (Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet",
+//! NSDI 2018): the cwnd moves towards the rate 1 / (δ · queueing delay), the faster the longer it
+//! has moved in one direction. Sections are those of the paper.
 
 use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 
@@ -7,62 +8,66 @@ use super::{CongestionControl, RateSample};
 use crate::path::Nanos;
 
 const SECOND: Nanos = 1_000_000_000;
-/// Queueing delay against throughput (section 2.2): the equilibrium is 1/δ segments in the queue.
+/// δ, the weight of queueing delay against throughput (section 2.2): in equilibrium 1/δ segments
+/// are queued.
 const DELTA: f64 = 0.5;
-/// How long the smallest RTT counts (section 2.1).
+/// Time for which a smallest RTT counts, ns (section 2.1).
 const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
-/// RTTs in which the window has gone one way before the velocity doubles (section 2.2).
+/// Number of RTTs in which the cwnd moves in one direction before the velocity doubles (section
+/// 2.2).
 const STEADY_RTTS: u32 = 3;
-/// The smallest window, segments.
+/// Smallest cwnd outside slow start, in segments.
 const LEAST: f64 = 2.0;
-/// RTTs without an almost empty queue after which others are taken to fill it (section 2.3).
+/// Number of RTTs without an almost empty queue after which other flows are taken to fill it
+/// (section 2.3).
 const PATIENCE_RTTS: u32 = 5;
-/// RTTs of which the largest is remembered (section 2.3).
+/// Number of RTTs over which the largest is taken (section 2.3).
 const MAX_RTT_ROUNDS: usize = 4;
-/// A queue below this part of the largest is almost empty (section 2.3).
+/// The queue counts as almost empty below this part of the largest queueing delay (section 2.3).
 const ALMOST_EMPTY: f64 = 0.1;
-/// 1/δ is at most this beside flows that fill the queue.
+/// Largest 1/δ beside flows that fill the queue.
 const MOST_COMPETITIVE: f64 = 128.0;
 
-/// One connection's Copa.
+/// The state of Copa for one connection.
 #[derive(Clone, Debug)]
 pub struct Copa {
     cwnd: f64,
     slow_start: bool,
     velocity: Velocity,
-    /// RTTmin.
+    /// Smallest RTT of the last 10 s (RTTmin), µs.
     min_rtt: WindowedMin,
-    /// RTTstanding: of the last half RTT, so that ACK compression does not count.
+    /// Smallest RTT of the last half RTT (RTTstanding), µs, so that compressed ACKs do not count.
     standing: WindowedMin,
     rate: u64,
     competition: Option<Competition>,
 }
 
-/// How fast the window moves, and which way.
+/// Speed and direction of the cwnd.
 #[derive(Clone, Copy, Debug)]
 struct Velocity {
     value: f64,
     up: bool,
     steady: u32,
-    /// The window when it was last looked at, and when.
+    /// The cwnd at the last evaluation, and the time of it.
     from: (f64, Nanos),
 }
 
-/// Finds out whether other flows keep the queue full, and makes δ smaller while they do (section 2.3).
+/// The competitive mode: detects whether other flows keep the queue full, and lowers δ while they
+/// do (section 2.3).
 #[derive(Clone, Copy, Debug)]
 struct Competition {
-    /// 1/δ.
+    /// The present 1/δ, in segments of queue.
     inverse_delta: f64,
     round: Nanos,
-    /// The largest RTT of each of the last rounds, µs.
+    /// The largest RTT of each of the last rounds in µs, the present one first.
     largest: [u32; MAX_RTT_ROUNDS],
-    /// Rounds since the queue was almost empty.
+    /// Number of rounds since the queue was almost empty.
     since_empty: u32,
     lost: bool,
 }
 
 impl Copa {
-    /// The default mode, δ = 0.5.
+    /// Creates Copa in its default mode, with δ = 0.5.
     pub fn new() -> Self {
         Self {
             cwnd: 0.0,
@@ -80,7 +85,7 @@ impl Copa {
         }
     }
 
-    /// With the competitive mode of section 2.3 beside flows that fill the queue.
+    /// Creates Copa with the competitive mode of section 2.3.
     pub fn with_competition() -> Self {
         Self {
             competition: Some(Competition {
@@ -99,22 +104,22 @@ impl Copa {
             .map_or(DELTA, |competition| 1.0 / competition.inverse_delta)
     }
 
-    /// Moves the window for `acked` segments towards the target rate (section 2.1).
+    /// Moves the cwnd towards the target rate after an ACK (section 2.1).
     fn step(&mut self, ack: &AckSample, min_us: u32, standing_us: u32) {
         let acked = f64::from(ack.acked);
         let queueing_us = f64::from(standing_us - min_us);
         let standing_us = f64::from(standing_us);
         let delta = self.delta();
-        // cwnd / RTTstanding against 1 / (δ dq).
+        // Compares cwnd / RTTstanding with 1 / (δ · queueing delay).
         let up = self.cwnd * delta * queueing_us <= standing_us;
         self.slow_start &= up;
         if self.slow_start {
-            // Doubles once an RTT.
+            // The cwnd doubles once per RTT.
             self.cwnd += acked;
             return;
         }
         self.velocity.turn(up);
-        // Not more than the window itself in an RTT.
+        // At most a doubling per RTT.
         let velocity = self.velocity.value.min(delta * self.cwnd).max(1.0);
         let change = velocity * acked / (delta * self.cwnd);
         self.cwnd += if up { change } else { -change };
@@ -136,7 +141,7 @@ impl CongestionControl for Copa {
     }
 
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, _rate: &RateSample) {
-        // After a timeout it is not ours.
+        // After a timeout the kernel has set the cwnd.
         if self.cwnd as u32 != cwnd.cwnd {
             self.cwnd = f64::from(cwnd.cwnd);
         }
@@ -159,12 +164,12 @@ impl CongestionControl for Copa {
         }
         self.cwnd = self.cwnd.min(f64::from(cwnd.clamp));
         cwnd.cwnd = self.cwnd as u32;
-        // Of payload, which is what TCP paces.
+        // TCP paces payload.
         let bytes = self.cwnd * f64::from(ack.mss);
         self.rate = (2.0 * bytes * 1e6 / f64::from(standing_us)) as u64;
     }
 
-    /// Losses have no say in the window.
+    /// Losses do not change the cwnd.
     fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {
         cwnd.cwnd.max(2)
     }
@@ -183,7 +188,7 @@ impl CongestionControl for Copa {
 }
 
 impl Velocity {
-    /// Starts anew when the window turns.
+    /// Resets the velocity when the direction changes.
     fn turn(&mut self, up: bool) {
         if up != self.up {
             self.up = up;
@@ -192,7 +197,7 @@ impl Velocity {
         }
     }
 
-    /// Once an RTT: doubles after the window has gone one way for long enough.
+    /// Once per RTT, doubles the velocity if the cwnd has moved in one direction for long enough.
     fn look(&mut self, now: Nanos, cwnd: f64, rtt: Nanos) {
         let (from, at) = self.from;
         if now < at + rtt {
@@ -226,7 +231,7 @@ impl Competition {
         self.largest.rotate_right(1);
         self.largest[0] = 0;
         self.since_empty += 1;
-        // AIMD on 1/δ, as Reno's on the window.
+        // AIMD on 1/δ, like Reno's on the cwnd.
         self.inverse_delta = match (self.since_empty > PATIENCE_RTTS, self.lost) {
             (false, _) => 1.0 / DELTA,
             (true, true) => (self.inverse_delta / 2.0).max(1.0 / DELTA),
@@ -243,7 +248,8 @@ mod tests {
 
     #[test]
     fn it_keeps_a_few_segments_in_the_queue() {
-        // 1,000 segments/s, 40 ms. In equilibrium 1/δ = 2 segments wait, and oscillation adds some.
+        // 1,000 segments/s and 40 ms. In equilibrium 1/δ = 2 segments are queued, and oscillation
+        // adds some.
         let mut copa = Copa::new();
         let mut path = Path::new(MS, 40 * MS);
         path.run(&mut copa, 5_000 * MS);
@@ -284,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn it_sends_at_twice_the_window_in_a_standing_rtt() {
+    fn it_paces_at_twice_the_cwnd_per_standing_rtt() {
         let mut copa = Copa::new();
         let mut w = cwnd(10, u32::MAX);
         let sample = AckSample {
@@ -298,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_up_the_window_that_a_timeout_leaves() {
+    fn it_takes_up_the_cwnd_that_a_timeout_leaves() {
         let mut copa = Copa::new();
         let mut path = Path::new(MS, 40 * MS);
         let mut w = path.run(&mut copa, 3_000 * MS);
@@ -317,7 +323,7 @@ mod tests {
             lost,
             ..ack(ms * MS, 1)
         };
-        // The queue stands at half of its most.
+        // The queue stands at half of its largest.
         for rtt in 1..=20 {
             competition.update(&sample(rtt * 100, 0), 40_000, 100_000);
         }

@@ -1,5 +1,5 @@
-//! CUBIC (RFC 9438) as Linux has it (net/ipv4/tcp_cubic.c), with its defaults: fast convergence, a window never below
-//! Reno's, and HyStart.
+//! CUBIC (RFC 9438) as in Linux 6.18 (net/ipv4/tcp_cubic.c) with its defaults: fast convergence, a
+//! cwnd of at least Reno's, and HyStart.
 
 mod hystart;
 mod hystart_pp;
@@ -14,74 +14,80 @@ use crate::path::Nanos;
 use hystart::Hystart;
 use hystart_pp::HystartPlusPlus;
 
-/// The kernel's clock tick at CONFIG_HZ=250, what most distributions have: the unit of time of the cubic function.
+/// Tick of the kernel's clock in ns (`CONFIG_HZ=250`, as most distributions set it): the unit of
+/// time of the cubic function.
 const JIFFY: Nanos = 4_000_000;
-/// Jiffies a second.
+/// Number of ticks per second.
 const HZ: u64 = 1_000_000_000 / JIFFY;
-/// What the window is multiplied with on loss, of [`SCALE`] (`beta`): 0.7.
+/// β, the factor of the cwnd after a loss, in units of 1 / [`SCALE`]: 0.7 (`beta`).
 const BETA: u64 = 717;
-/// One, for factors (`BICTCP_BETA_SCALE`).
+/// The factor 1 in the units of [`BETA`] (`BICTCP_BETA_SCALE`).
 const SCALE: u64 = 1024;
-/// 1024ths of a second, the unit of time in which the cubic function is evaluated (`BICTCP_HZ`).
+/// Unit of time in which the cubic function is evaluated: 2⁻¹⁰ s (`BICTCP_HZ`).
 const TIME_BITS: u32 = 10;
-/// The cubic function's constant C, of 1024 / 10 (`bic_scale`): 0.4 segments/s³.
+/// The constant C of the cubic function in units of 10 / 1024: 0.4 segments/s³ (`bic_scale`).
 const CUBE_SCALE: u64 = 41 * 10;
-/// Segments that Reno's additive increase with this β acknowledges per segment gained in a window of 8:
-/// 8 (1 + β) / (3 (1 - β)), RFC 9438, section 4.3.
+/// Acknowledged segments per segment that Reno would gain with this β at a cwnd of 8: 8 (1 + β) /
+/// (3 (1 - β)) (RFC 9438, section 4.3).
 const RENO_SCALE: u64 = 8 * (SCALE + BETA) / 3 / (SCALE - BETA);
-/// The fewest acknowledged segments per segment gained, before the first loss (`bictcp_update`).
+/// Smallest number of acknowledged segments per segment gained before the first loss
+/// (`bictcp_update`).
 const FIRST_SEARCH: u32 = 20;
-/// The fewest acknowledged segments per segment gained: 1.5 times the window in an RTT.
+/// Smallest number of acknowledged segments per segment gained: the cwnd grows by half per RTT at
+/// most.
 const FASTEST: u32 = 2;
 
-/// One connection's CUBIC.
+/// The state of CUBIC for one connection (`struct bictcp`).
 #[derive(Clone, Debug)]
 pub struct Cubic {
     exit: SlowStartExit,
-    /// The smallest RTT seen, µs; 0 before the first (`delay_min`).
+    /// Smallest RTT in µs; 0 before the first (`delay_min`).
     min_rtt_us: u32,
-    /// Where the window was at the last loss, less what fast convergence gives up; 0 for none (`last_max_cwnd`).
+    /// The cwnd at the last loss, less what fast convergence gives up, in segments; 0 for none
+    /// (`last_max_cwnd`).
     last_max: u32,
     epoch: Option<Epoch>,
-    /// Segments acknowledged per segment gained (`cnt`).
+    /// Acknowledged segments per segment gained (`cnt`).
     interval: u32,
-    /// The window at the last evaluation, and the jiffy of it.
+    /// The cwnd at the last evaluation, and the tick of it (`last_cwnd`, `last_time`).
     evaluated: (u32, u64),
-    /// When a segment was last sent.
+    /// When a segment was last sent (`lsndtime`), ns.
     last_sent: Nanos,
 }
 
-/// The time since the last reduction.
+/// The growth since the last reduction.
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
-    /// When it began, jiffies (`epoch_start`).
+    /// Tick at which it began (`epoch_start`).
     start: u64,
-    /// Where the cubic function has its plateau, segments (`bic_origin_point`).
+    /// The plateau of the cubic function in segments (`bic_origin_point`).
     origin: u32,
-    /// When it reaches that, 1024ths of a second after the start (`bic_K`).
+    /// Time from the start to the plateau, 1024ths of a second (`bic_K`).
     k: u64,
-    /// What Reno's window would be, segments (`tcp_cwnd`).
+    /// The cwnd that Reno would have, in segments (`tcp_cwnd`).
     reno: u32,
-    /// Segments acknowledged that Reno's window has not grown by yet (`ack_cnt`).
+    /// Acknowledged segments that Reno's cwnd has not grown by yet (`ack_cnt`).
     acked: u64,
 }
 
-/// How slow start may end without a loss.
+/// The method by which slow start may end without a loss.
 #[derive(Clone, Copy, Debug)]
 enum SlowStartExit {
-    /// As Linux does it.
+    /// HyStart, as Linux implements it (Ha and Rhee 2008).
     Hystart(Hystart),
-    /// As RFC 9406 has it.
+    /// HyStart++, as RFC 9406 defines it.
     HystartPlusPlus(HystartPlusPlus),
 }
 
 impl Cubic {
-    /// With the kernel's HyStart: slow start ends on a long train of ACKs or on growing delay.
+    /// Creates CUBIC with the kernel's HyStart: slow start ends on a long train of ACKs or when the
+    /// RTT grows.
     pub fn new() -> Self {
         Self::with(SlowStartExit::Hystart(Hystart::default()))
     }
 
-    /// With HyStart++ (RFC 9406): growing delay first slows slow start, and ends it if it lasts.
+    /// Creates CUBIC with HyStart++ (RFC 9406): a growing RTT first slows slow start down, and ends
+    /// it if it lasts.
     pub fn with_hystart_plus_plus() -> Self {
         Self::with(SlowStartExit::HystartPlusPlus(HystartPlusPlus::default()))
     }
@@ -98,13 +104,13 @@ impl Cubic {
         }
     }
 
-    /// `cubictcp_acked`.
+    /// Takes an RTT sample, and ends slow start (`cubictcp_acked`).
     fn measure(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         self.last_sent = rate.last_sent;
         if ack.rtt_us == 0 {
             return;
         }
-        // Right after a recovery samples are of the queue that led to it.
+        // Samples right after a recovery show the queue that led to it.
         let jiffy = jiffies(ack.now_ns);
         if self.epoch.is_some_and(|epoch| jiffy < epoch.start + HZ) {
             return;
@@ -120,9 +126,10 @@ impl Cubic {
         }
     }
 
-    /// `bictcp_update`: sets the interval.
+    /// Evaluates the cubic function and sets the interval (`bictcp_update`).
     fn evaluate(&mut self, cwnd: u32, acked: u32, jiffy: u64) {
-        // Credit counts whether or not the function is evaluated. A new epoch starts with that of this ACK only.
+        // Acknowledged segments count whether or not the function is evaluated. A new epoch starts
+        // with those of this ACK.
         if let Some(epoch) = &mut self.epoch {
             epoch.acked += u64::from(acked);
         }
@@ -153,7 +160,7 @@ impl Cubic {
         self.interval = self.interval.max(FASTEST);
     }
 
-    /// `bictcp_reset`.
+    /// Forgets everything after a timeout (`bictcp_reset`).
     fn reset(&mut self) {
         *self = Self::with(match self.exit {
             SlowStartExit::Hystart(_) => SlowStartExit::Hystart(Hystart::default()),
@@ -203,7 +210,8 @@ impl CongestionControl for Cubic {
             *hystart = HystartPlusPlus::after_loss();
         }
         let segments = u64::from(cwnd.cwnd);
-        // Fast convergence: a flow that lost before it came back to its last maximum makes room for others.
+        // Fast convergence: a flow that lost before it came back to its last maximum makes room for
+        // others.
         self.last_max = match cwnd.cwnd < self.last_max {
             true => (segments * (SCALE + BETA) / (2 * SCALE)) as u32,
             false => cwnd.cwnd,
@@ -218,7 +226,7 @@ impl CongestionControl for Cubic {
     }
 
     fn on_transmit_start(&mut self, now: Nanos, _cwnd: &mut CwndState, _app_limited: bool) {
-        // The cubic function stands still while nothing is sent.
+        // Idle time does not count for the cubic function (`cubictcp_cwnd_event`).
         if let Some(epoch) = &mut self.epoch {
             let idle = jiffies(now) - jiffies(self.last_sent);
             epoch.start = (epoch.start + idle).min(jiffies(now));
@@ -240,7 +248,7 @@ impl Epoch {
         }
     }
 
-    /// The cubic function one smallest RTT ahead, segments.
+    /// The cubic function one smallest RTT ahead, in segments.
     fn target(&self, jiffy: u64, min_rtt_us: u32) -> u64 {
         let ahead = u64::from(min_rtt_us).div_ceil(JIFFY / 1_000);
         let time = ((jiffy - self.start + ahead) << TIME_BITS) / HZ;
@@ -253,10 +261,10 @@ impl Epoch {
         }
     }
 
-    /// How many segments Reno's window is ahead of `cwnd`.
+    /// Number of segments by which Reno's cwnd exceeds `cwnd`.
     fn reno_ahead(&mut self, cwnd: u32) -> u32 {
         let per_segment = ((u64::from(cwnd) * RENO_SCALE) >> 3).max(1);
-        // Only what exceeds it counts, as the kernel's loop has it.
+        // The kernel's loop counts only what exceeds a segment's worth.
         let gained = self.acked.saturating_sub(1) / per_segment;
         self.acked -= gained * per_segment;
         self.reno = self.reno.saturating_add(gained as u32);
@@ -264,7 +272,7 @@ impl Epoch {
     }
 }
 
-/// The kernel's `tcp_jiffies32`.
+/// Ticks up to this time (`tcp_jiffies32`).
 fn jiffies(now: Nanos) -> u64 {
     now / JIFFY
 }
@@ -274,7 +282,8 @@ mod tests {
     use super::super::tests::{MS, Path, ack, cwnd, rate};
     use super::*;
 
-    /// Congestion avoidance with a window acknowledged every RTT, as many times as `rtts`.
+    /// Congestion avoidance for `rtts` round trips, in each of which a cwnd of segments is
+    /// acknowledged.
     fn avoid(cubic: &mut Cubic, w: &mut CwndState, now: &mut Nanos, rtt: Nanos, rtts: u32) {
         for _ in 0..rtts {
             let acks = w.cwnd;
@@ -289,7 +298,8 @@ mod tests {
         }
     }
 
-    /// After a loss at `from` segments, past the second in which samples do not count.
+    /// A connection after a loss at a cwnd of `from`, past the second in which samples do not
+    /// count.
     fn after_loss(from: u32) -> (Cubic, CwndState) {
         let mut cubic = Cubic::new();
         let mut w = cwnd(from, from / 2);
@@ -316,9 +326,10 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_back_at_its_maximum_after_k() {
-        // K = ∛((W - 0.7 W) / 0.4) s: 7.2 s for 500 segments, at an RTT at which Reno is slower. The last segment alone
-        // takes ∛(1 / 0.4) = 1.36 s, and the function is evaluated an RTT ahead.
+    fn the_cwnd_is_back_at_its_maximum_after_k() {
+        // K = ∛((W - 0.7 W) / 0.4) s: 7.2 s for 500 segments, at an RTT at which Reno is slower.
+        // The last segment alone takes ∛(1 / 0.4) = 1.36 s, and the function is evaluated an RTT
+        // ahead.
         let (mut cubic, mut w) = after_loss(500);
         let mut now = 10_000 * MS;
         let start = now;
@@ -344,7 +355,8 @@ mod tests {
 
     #[test]
     fn it_is_never_slower_than_reno() {
-        // At 10 ms the cubic function is far behind Reno: 3 (1 - β) / (1 + β) = 0.53 segments an RTT.
+        // At 10 ms the cubic function is far behind Reno: 3 (1 - β) / (1 + β) = 0.53 segments per
+        // RTT.
         let (mut cubic, mut w) = after_loss(50);
         let (mut now, from) = (10_000 * MS, w.cwnd);
         avoid(&mut cubic, &mut w, &mut now, 10 * MS, 20);
@@ -353,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_at_most_half_a_window_an_rtt() {
+    fn the_cwnd_grows_by_at_most_half_per_rtt() {
         let (mut cubic, mut w) = after_loss(20);
         let mut now = 10_000 * MS;
         avoid(&mut cubic, &mut w, &mut now, 100 * MS, 200);
@@ -384,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_application_that_sends_less_does_not_grow_the_window() {
+    fn an_application_that_sends_less_does_not_grow_the_cwnd() {
         let (mut cubic, mut w) = after_loss(100);
         let idle = AckSample {
             cwnd_limited: false,

@@ -1,5 +1,5 @@
-//! The learned congestion control: what the BPF program does on the kernel's callbacks (`cc-ebpf/src/callbacks.rs`),
-//! done on the simulated sender's, by the same library code in the same order.
+//! The learned congestion control: the simulated sender's callbacks do what the BPF programs do on
+//! the kernel's (`cc-ebpf/src/callbacks.rs`), by the same library code in the same order.
 
 use std::collections::VecDeque;
 
@@ -16,33 +16,33 @@ use crate::path::Nanos;
 /// `AF_INET` of [`cc_ebpf::Identity`].
 const AF_INET: u16 = 2;
 
-/// A flow under the learned congestion control, with the slot that the kernel's maps would have for it.
+/// A flow under the learned congestion control, and its slot of the BPF maps.
 #[derive(Clone, Debug)]
 pub struct Learned {
     settings: Settings,
     flow: Flow,
-    /// What the agent published last, as it lies in the map.
+    /// The flow's entry in the cwnd map, which the agent published.
     cell: u64,
-    /// bytes/s; none before the first smoothed RTT.
+    /// Pacing rate in bytes/s; `None` before the first smoothed RTT.
     pacing: Option<u64>,
-    /// The newest ACK's, for the summary at the end.
+    /// The newest ACK and the cwnd after it, for the summary at the flow's end.
     last: Option<(AckSample, u32)>,
     delivered: u64,
-    records: Queue,
+    records: Records,
 }
 
-/// Records that wait for the agent, the oldest first.
+/// Records that wait to be taken by the agent, the oldest first.
 #[derive(Clone, Debug, Default)]
-struct Queue(VecDeque<Record>);
+struct Records(VecDeque<Record>);
 
-impl RecordSink for Queue {
+impl RecordSink for Records {
     fn window(&mut self, record: &WindowRecord) {
         self.0.push_back(Record::Window(*record));
     }
 }
 
 impl Learned {
-    /// A flow of a datapath with these settings, in slot 0.
+    /// Creates a flow of a datapath with these settings, in slot 0.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -51,27 +51,28 @@ impl Learned {
             pacing: None,
             last: None,
             delivered: 0,
-            records: Queue::default(),
+            records: Records::default(),
         }
     }
 
-    /// What a datapath is told for policies of this environment; its agent is never late with its heartbeat.
+    /// The datapath's settings for policies with this interface. The simulated agent's heartbeat is
+    /// never late.
     pub fn settings(interface: &Interface, startup: Startup) -> Settings {
         interface.datapath_settings().with_startup(startup)
     }
 
-    /// The slot that its records name; to be set before its first ACK.
+    /// Sets the slot that the flow's records name. Must be called before its first ACK.
     pub fn set_slot(&mut self, slot: u32) {
         debug_assert_eq!(self.flow.live, 0, "the flow is open");
         self.flow.opened.header.slot = slot;
     }
 
-    /// A decision lies in the map from now on; the next ACK finds it.
+    /// Publishes a decision, which the next ACK takes up.
     pub fn publish(&mut self, decision: Decision) {
         self.cell = decision.to_cell();
     }
 
-    /// The flow ends: gives its slot back.
+    /// Ends the flow and puts out its closing record. Later calls do nothing.
     pub fn release(&mut self, now: Nanos) {
         if self.flow.live == 0 {
             return;
@@ -84,7 +85,7 @@ impl Learned {
             header: Header::of::<ClosedRecord>(self.slot(), self.flow.generation, now),
             totals: ack.totals,
             bytes_acked: self.delivered * u64::from(ack.mss),
-            // A bulk sender sends nothing but data.
+            // A bulk sender sends only data.
             segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
             data_segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
             delivered: self.delivered as u32,
@@ -94,17 +95,17 @@ impl Learned {
         }));
     }
 
-    /// The oldest record that nobody has taken yet.
+    /// Removes and returns the oldest record; `None` when all have been taken.
     pub fn take_record(&mut self) -> Option<Record> {
         self.records.0.pop_front()
     }
 
-    /// Whether a record waits to be taken.
+    /// Whether a record waits to be taken by the agent.
     pub fn has_record(&self) -> bool {
         !self.records.0.is_empty()
     }
 
-    /// The flow's state, as the agent reads it from the map.
+    /// The flow's state, which a real agent reads from the map of flows.
     pub fn flow(&self) -> &Flow {
         &self.flow
     }
@@ -116,7 +117,7 @@ impl Learned {
     fn open(&mut self, cwnd: &CwndState, ack: &AckSample) {
         let (slot, now) = (self.slot(), ack.now_ns);
         let generation = Decision::next_generation(self.flow.generation);
-        // Connections of the simulator begin with it, so their totals began at 0.
+        // Simulated connections begin under this control, so their totals begin at 0.
         (self.flow).open(slot, generation, now, Totals::default(), self.cell);
         self.flow.opened.identity.family = AF_INET;
         self.flow.opened.identity.mss = ack.mss;
@@ -224,7 +225,7 @@ mod tests {
         }
     }
 
-    /// Sum, mean, deviation, extremes, by the textbook from what each ACK held.
+    /// Sums, means, deviations and extremes are recomputed from what each ACK held.
     #[test]
     fn the_features_of_a_window_are_those_of_its_acks() {
         let mut random = StdRng::seed_from_u64(1);
@@ -277,7 +278,7 @@ mod tests {
             rtts.push(f64::from(rtt));
             sent.push(bytes as f64);
             cwnds.push(f64::from(before) * 1448.0);
-            assert!(!flow.has_record(), "one record a window");
+            assert!(!flow.has_record(), "one record per window");
             now += random.random_range(1..9) * MS;
         }
         let open = &flow.flow().window;

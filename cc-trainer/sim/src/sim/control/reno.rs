@@ -1,15 +1,15 @@
-//! NewReno (RFC 5681, RFC 6582), as net/ipv4/tcp_cong.c has it.
+//! NewReno (RFC 5681, RFC 6582), as in Linux 6.18 (net/ipv4/tcp_cong.c).
 
 use cc_ebpf::{AckSample, CwndState, reno};
 
 use super::{CongestionControl, RateSample};
 
-/// Slow start, then a segment a window; half the window after a loss.
+/// Reno: slow start, then one segment per cwnd of acknowledged ones; half the cwnd after a loss.
 #[derive(Clone, Debug, Default)]
 pub struct Reno;
 
 impl Reno {
-    /// It has no state beside the window.
+    /// Creates the control, which has no state but the cwnd.
     pub fn new() -> Self {
         Self
     }

@@ -1,4 +1,5 @@
-//! What the tests of the congestion controls share: samples by hand, and a path without loss that makes them.
+//! Shared by the tests of the congestion controls: samples made by hand, and a path without loss
+//! that makes them.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ pub(super) fn cwnd(cwnd: u32, ssthresh: u32) -> CwndState {
     }
 }
 
-/// An ACK of `acked` segments without a measurement, of a sender that fills its window.
+/// An ACK of `acked` segments without an RTT sample, from a sender that is limited by its cwnd.
 pub(super) fn ack(now_ns: Nanos, acked: u32) -> AckSample {
     AckSample {
         now_ns,
@@ -39,20 +40,20 @@ pub(super) fn ack(now_ns: Nanos, acked: u32) -> AckSample {
     }
 }
 
-/// Without a measurement.
+/// A rate sample that is not valid.
 pub(super) fn rate() -> RateSample {
     RateSample::default()
 }
 
-/// A link that serves a segment in a fixed time behind an endless queue, and a sender on it whose every segment is
-/// acknowledged for itself.
+/// A link that serves each segment in the same time behind an unbounded queue, and a sender on it
+/// that gets an ACK for every segment.
 pub(super) struct Path {
     service: Nanos,
     rtt: Nanos,
     now: Nanos,
     cwnd: Option<CwndState>,
-    flight: VecDeque<Segment>,
-    /// When the link has served all that it has.
+    flight: VecDeque<Sent>,
+    /// When the link will have served all segments in its queue.
     free: Nanos,
     next_send: Nanos,
     last_sent: Nanos,
@@ -62,11 +63,11 @@ pub(super) struct Path {
     first_sent: Nanos,
     srtt: Nanos,
     min_rtt: Nanos,
-    /// Segments in the queue as one was sent, and when.
+    /// For each segment sent: the time, and the segments then in the queue.
     queues: Vec<(Nanos, u64)>,
 }
 
-struct Segment {
+struct Sent {
     sent: Nanos,
     acked: Nanos,
     first_sent: Nanos,
@@ -76,7 +77,7 @@ struct Segment {
 
 impl Path {
     pub(super) fn new(service: Nanos, rtt: Nanos) -> Self {
-        // As after a handshake.
+        // The state after a handshake.
         Self {
             service,
             rtt,
@@ -104,13 +105,13 @@ impl Path {
         self.delivered
     }
 
-    /// Of those that a segment sent at `from` or later found.
+    /// The longest queue in segments that a segment sent at `from` or later found.
     pub(super) fn longest_queue(&self, from: Nanos) -> u64 {
         let later = self.queues.iter().filter(|(at, _)| *at >= from);
         later.map(|(_, queue)| *queue).max().unwrap_or(0)
     }
 
-    /// Goes on for so long, and returns the window then.
+    /// Runs for `time` and returns the cwnd at its end.
     pub(super) fn run(&mut self, control: &mut impl CongestionControl, time: Nanos) -> CwndState {
         let mut w = self.cwnd.take().unwrap_or_else(|| {
             let mut w = cwnd(10, u32::MAX);
@@ -147,7 +148,7 @@ impl Path {
         self.queues
             .push((self.now, (starts - self.now) / self.service));
         self.free = starts + self.service;
-        self.flight.push_back(Segment {
+        self.flight.push_back(Sent {
             sent: self.now,
             acked: self.free + self.rtt,
             first_sent: self.first_sent,
@@ -188,8 +189,8 @@ impl Path {
             interval_us: (sending.max(acking) / 1_000) as u32,
             prior_in_flight: before,
             total_delivered: self.delivered,
-            una: self.delivered,
-            next: self.sent,
+            snd_una: self.delivered,
+            snd_nxt: self.sent,
             min_rtt_us: (self.min_rtt / 1_000) as u32,
             last_sent: self.last_sent,
             next_send: self.next_send,

@@ -1,4 +1,4 @@
-//! What leaves the sender, and its timers (net/ipv4/tcp_output.c).
+//! What leaves the sender, and its timers (Linux 6.18, net/ipv4/tcp_output.c and tcp_timer.c).
 
 use cc_ebpf::{CaState, CwndState};
 
@@ -11,79 +11,89 @@ use crate::sim::wire::{MSS, ToReceiver, milliseconds};
 
 use super::Sender;
 
-/// Least time of the short timers, µs (`TCP_TIMEOUT_MIN_US`).
+/// Shortest timeout of loss probe and reordering timer, µs (`TCP_TIMEOUT_MIN_US`).
 pub(super) const TIMEOUT_MIN_US: u64 = 2_000;
-/// A burst that could be larger waits for the next ACK when the last one left less than this before, ns.
+/// A burst that could be larger waits for the next ACK only when the previous burst left less than
+/// this before, ns (`tcp_tso_should_defer`).
 const RECENT: Nanos = 1_000_000;
-/// And when less of the window is open than one in so many (`tcp_tso_win_divisor`).
+/// A burst waits only while the cwnd has room for less than one in this many of its segments
+/// (`tcp_tso_win_divisor`).
 const DEFER_DIVISOR: u32 = 3;
 
-/// What the timer is for (`icsk_pending`).
+/// The purpose of the connection's timer (`icsk_pending`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     None,
-    /// The SYN is to be sent again.
+    /// The SYN is repeated when it expires.
     Syn,
-    /// Retransmission timeout.
+    /// Retransmission timeout (RFC 6298, `ICSK_TIME_RETRANS`).
     Retransmission,
-    /// Tail loss probe (RFC 8985, 7).
+    /// Tail loss probe (RFC 8985, section 7; `ICSK_TIME_LOSS_PROBE`).
     LossProbe,
-    /// Reordering window.
+    /// End of RACK's reordering window (RFC 8985, section 6.2; `ICSK_TIME_REO_TIMEOUT`).
     Reordering,
 }
 
-/// Whether the window is what limits the sender (`tcp_cwnd_validate`).
+/// Whether the cwnd is what limits the sender (`tcp_cwnd_validate`).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Usage {
-    limited: bool,
-    most: u32,
-    until: u32,
+pub(super) struct CwndUsage {
+    /// Whether the cwnd held a burst back in the present round trip.
+    is_cwnd_limited: bool,
+    /// Largest number of outstanding segments in it.
+    max_packets_out: u32,
+    /// The round trip ends when this segment is acknowledged.
+    cwnd_usage_seq: u32,
 }
 
-impl Usage {
-    /// `tcp_is_cwnd_limited`.
+impl CwndUsage {
+    /// Whether the cwnd may grow, since it limited the sender (`tcp_is_cwnd_limited`).
     #[inline]
     pub(super) fn is_limited(&self, cwnd: &CwndState) -> bool {
-        self.limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.most)
+        self.is_cwnd_limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.max_packets_out)
     }
 
     #[inline]
-    fn note(&mut self, limited: bool, una: u32, next: u32) {
-        let outstanding = next - una;
-        if una >= self.until || limited || (!self.limited && outstanding > self.most) {
-            self.limited = limited;
-            self.most = outstanding;
-            self.until = next;
+    fn cwnd_validate(&mut self, limited: bool, una: u32, next: u32) {
+        let packets_out = next - una;
+        if una >= self.cwnd_usage_seq
+            || limited
+            || (!self.is_cwnd_limited && packets_out > self.max_packets_out)
+        {
+            self.is_cwnd_limited = limited;
+            self.max_packets_out = packets_out;
+            self.cwnd_usage_seq = next;
         }
     }
 }
 
 impl Sender {
-    /// Sends what the window, pacing and the receiver let go (`tcp_write_xmit`); a probe is one burst, for which the
-    /// window need not be open.
+    /// Sends what cwnd, pacing and receive window allow (`tcp_write_xmit`). A loss probe is a
+    /// single burst for which the cwnd need not have room.
     #[inline]
-    pub(super) fn transmit(&mut self, now: Nanos, probe: bool) {
-        let burst = (self.pacing).burst(self.rtt.min_us(), self.control.min_burst());
-        let idle = self.board.outstanding() == 0;
+    pub(super) fn write_xmit(&mut self, now: Nanos, probe: bool) {
+        let burst = self
+            .pacing
+            .tso_segments(self.rtt.min_rtt_us(), self.control.min_burst());
+        let idle = self.board.packets_out() == 0;
         let mut limited = false;
         let mut sent = 0;
         loop {
-            if let Some(at) = self.pacing.wait(now) {
-                self.resume = at;
+            if let Some(at) = self.pacing.check(now) {
+                self.pacing_timer_at = at;
                 break;
             }
-            let (cwnd, in_flight) = (self.cwnd.cwnd, self.board.in_flight());
-            let room = cwnd.saturating_sub(in_flight);
-            if room == 0 && !probe {
+            let (cwnd, in_flight) = (self.cwnd.cwnd, self.board.packets_in_flight());
+            let quota = cwnd.saturating_sub(in_flight);
+            if quota == 0 && !probe {
                 break;
             }
-            let received = self.room_end.saturating_sub(self.board.next());
-            let quota = room.min((cwnd / 2).max(1)).max(probe.into());
-            let segments = quota.min(burst).min(received);
+            let snd_wnd = self.snd_wnd_end.saturating_sub(self.board.snd_nxt());
+            let half_cwnd = quota.min((cwnd / 2).max(1)).max(probe.into());
+            let segments = half_cwnd.min(burst).min(snd_wnd);
             if segments == 0 {
                 break;
             }
-            if !probe && room < burst && self.defers(now, room) {
+            if !probe && quota < burst && self.tso_should_defer(now, quota) {
                 limited = true;
                 break;
             }
@@ -93,104 +103,104 @@ impl Sender {
                 break;
             }
         }
-        limited |= self.board.in_flight() >= self.cwnd.cwnd;
+        limited |= self.board.packets_in_flight() >= self.cwnd.cwnd;
         if sent == 0 && !limited {
             return;
         }
-        (self.usage).note(limited, self.board.una(), self.board.next());
+        self.usage
+            .cwnd_validate(limited, self.board.snd_una(), self.board.snd_nxt());
         if sent == 0 {
             return;
         }
-        if self.state.is_reducing() {
+        if self.ca_state.is_reducing() {
             self.recovery.count_sent(sent);
         }
         if idle || self.timer == Timer::LossProbe {
-            self.rearm_timeout(now);
+            self.rearm_rto(now);
         }
         if !probe {
-            self.schedule_probe(now, false);
+            self.schedule_loss_probe(now, false);
         }
     }
 
-    /// Retransmits what is lost as far as the window goes (`tcp_xmit_retransmit_queue`).
-    pub(super) fn retransmit_lost(&mut self, now: Nanos) {
+    /// Retransmits lost segments as far as the cwnd allows (`tcp_xmit_retransmit_queue`).
+    pub(super) fn xmit_retransmit_queue(&mut self, now: Nanos) {
         let mut rearm = false;
-        while self.board.in_flight() < self.cwnd.cwnd
+        while self.board.packets_in_flight() < self.cwnd.cwnd
             && let Some(number) = self.board.first_to_retransmit()
         {
-            if let Some(at) = self.pacing.wait(now) {
-                self.resume = at;
+            if let Some(at) = self.pacing.check(now) {
+                self.pacing_timer_at = at;
                 break;
             }
             self.retransmit(now, number);
-            if self.state.is_reducing() {
+            if self.ca_state.is_reducing() {
                 self.recovery.count_sent(1);
             }
-            rearm |= number == self.board.una() && self.timer != Timer::Reordering;
+            rearm |= number == self.board.snd_una() && self.timer != Timer::Reordering;
         }
         if rearm {
-            let timeout = self.rtt.timeout();
+            let timeout = self.rtt.rto();
             self.set_timer(now, Timer::Retransmission, timeout);
         }
     }
 
-    /// Sends a segment again.
+    /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
-        if self.board.in_flight() == 0 {
+        if self.board.packets_in_flight() == 0 {
             (self.control).on_transmit_start(now, &mut self.cwnd, false);
         }
-        let at = now.max(self.pacing.last());
-        let stamps = self.delivery.stamp(at, false);
+        let at = now.max(self.pacing.wstamp_ns());
+        let stamps = self.delivery.skb_sent(at, false);
         self.board.retransmit(number, stamps);
-        self.recovery.retransmitted(at, 1);
+        self.recovery.note_retransmission(at, 1);
         self.totals.segs_retrans = self.totals.segs_retrans.wrapping_add(1);
         self.totals.bytes_retrans += u64::from(MSS);
         self.count_sent(now, 1);
-        self.pacing.sent(now, 1, self.segments_sent);
+        self.pacing.update_after_send(now, 1, self.segments_sent);
         self.outbox.push(ToReceiver::Data {
             segment: number,
             timestamp: milliseconds(at),
-            echo: self.echo,
+            echo: self.ts_recent,
             push: self.board.get(number).flags.push,
         });
     }
 
-    /// Probes for a lost tail with new data, of which a bulk flow always has some (`tcp_send_loss_probe`).
-    pub(super) fn send_probe(&mut self, now: Nanos) {
-        if !self.recovery.is_probing() {
-            let next = self.board.next();
-            self.transmit(now, true);
-            if self.board.next() > next {
+    /// Sends a tail loss probe, which is new data, as a bulk flow never runs out of it
+    /// (`tcp_send_loss_probe`).
+    pub(super) fn send_loss_probe(&mut self, now: Nanos) {
+        if !self.recovery.has_tlp() {
+            let next = self.board.snd_nxt();
+            self.write_xmit(now, true);
+            if self.board.snd_nxt() > next {
                 self.probes += 1;
-                self.recovery.probed(self.board.next());
+                self.recovery.begin_tlp(self.board.snd_nxt());
                 self.timer = Timer::None;
             }
         }
-        self.rearm_timeout(now);
+        self.rearm_rto(now);
     }
 
-    /// A loss probe or a timeout after an ACK that acknowledged something (`tcp_set_xmit_timer`).
+    /// Sets the loss probe's or the retransmission timer after an ACK (`tcp_set_xmit_timer`).
     #[inline]
-    pub(super) fn set_transmit_timer(&mut self, now: Nanos) {
-        if !self.schedule_probe(now, true) {
-            self.rearm_timeout(now);
+    pub(super) fn set_xmit_timer(&mut self, now: Nanos) {
+        if !self.schedule_loss_probe(now, true) {
+            self.rearm_rto(now);
         }
     }
 
-    /// `tcp_rearm_rto`.
+    /// Sets the retransmission timer, or stops it when nothing is outstanding (`tcp_rearm_rto`).
     #[inline]
-    pub(super) fn rearm_timeout(&mut self, now: Nanos) {
-        if self.board.outstanding() == 0 {
+    pub(super) fn rearm_rto(&mut self, now: Nanos) {
+        if self.board.packets_out() == 0 {
             self.timer = Timer::None;
             self.timer_at = NEVER;
             return;
         }
         let timeout = match self.timer {
-            // What has passed of it already counts.
-            Timer::LossProbe | Timer::Reordering => {
-                timer::jiffies(self.until_timeout_us(now).max(1))
-            }
-            _ => self.rtt.timeout(),
+            // The timeout counts from the time at which the first segment was sent.
+            Timer::LossProbe | Timer::Reordering => timer::jiffies(self.rto_delta_us(now).max(1)),
+            _ => self.rtt.rto(),
         };
         self.set_timer(now, Timer::Retransmission, timeout);
     }
@@ -201,68 +211,71 @@ impl Sender {
         self.timer_at = self.ticks.expiry(now, jiffies);
     }
 
-    /// Puts off a burst that the next ACK would make larger (`tcp_tso_should_defer`).
+    /// Whether to wait for the next ACK, which would make the burst larger
+    /// (`tcp_tso_should_defer`).
     #[inline]
-    fn defers(&self, now: Nanos, room: u32) -> bool {
-        if self.state >= CaState::Recovery
-            || now > self.pacing.last() + RECENT
-            || room >= self.cwnd.cwnd / DEFER_DIVISOR
-            || self.board.outstanding() == 0
+    fn tso_should_defer(&self, now: Nanos, quota: u32) -> bool {
+        if self.ca_state >= CaState::Recovery
+            || now > self.pacing.wstamp_ns() + RECENT
+            || quota >= self.cwnd.cwnd / DEFER_DIVISOR
+            || self.board.packets_out() == 0
         {
             return false;
         }
-        let srtt = Nanos::from(self.rtt.smoothed_us()) * 1_000;
-        let expected = self.board.get(self.board.una()).sent + srtt;
+        let srtt = Nanos::from(self.rtt.srtt_us()) * 1_000;
+        let expected = self.board.get(self.board.snd_una()).sent + srtt;
         expected <= now + (srtt / 2).min(RECENT)
     }
 
-    /// Sends new segments in one burst.
+    /// Sends new segments in a single burst.
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
-        if self.board.in_flight() == 0 {
+        if self.board.packets_in_flight() == 0 {
             (self.control).on_transmit_start(now, &mut self.cwnd, false);
         }
-        let at = now.max(self.pacing.last());
+        let at = now.max(self.pacing.wstamp_ns());
         let timestamp = milliseconds(at);
-        let stamps = self.delivery.stamp(at, self.board.outstanding() == 0);
-        let first = self.board.next();
+        let stamps = self.delivery.skb_sent(at, self.board.packets_out() == 0);
+        let first = self.board.snd_nxt();
         for segment in first..first + segments {
             let push = segments > 1 && segment + 1 == first + segments;
             self.board.push(stamps, push);
             self.outbox.push(ToReceiver::Data {
                 segment,
                 timestamp,
-                echo: self.echo,
+                echo: self.ts_recent,
                 push,
             });
         }
         self.count_sent(now, segments);
-        self.pacing.sent(now, segments, self.segments_sent);
+        self.pacing
+            .update_after_send(now, segments, self.segments_sent);
     }
 
     #[inline]
     fn count_sent(&mut self, now: Nanos, segments: u32) {
-        self.last_sent = now;
+        self.lsndtime = now;
         self.segments_sent += u64::from(segments);
         self.totals.bytes_sent += u64::from(segments) * u64::from(MSS);
     }
 
-    /// `tcp_schedule_loss_probe`; whether there is one.
+    /// Sets the loss probe's timer (`tcp_schedule_loss_probe`). Returns false in states that do not
+    /// probe.
     #[inline]
-    fn schedule_probe(&mut self, now: Nanos, advancing: bool) -> bool {
-        if self.board.outstanding() == 0 || !matches!(self.state, CaState::Open | CaState::Cwr) {
+    fn schedule_loss_probe(&mut self, now: Nanos, advancing: bool) -> bool {
+        if self.board.packets_out() == 0 || !matches!(self.ca_state, CaState::Open | CaState::Cwr) {
             return false;
         }
-        let mut timeout_us = u64::from(self.rtt.smoothed_us()) * 2;
-        timeout_us += match self.board.outstanding() {
-            // Its ACK may be delayed.
+        let mut timeout_us = u64::from(self.rtt.srtt_us()) * 2;
+        timeout_us += match self.board.packets_out() {
+            // The receiver may delay the ACK of a single segment.
             1 => RTO_MIN_US,
             _ => TIMEOUT_MIN_US,
         };
         let until = if advancing {
-            timer::micros(self.rtt.timeout())
+            timer::micros(self.rtt.rto())
         } else {
-            self.until_timeout_us(now)
+            self.rto_delta_us(now)
         };
         if until > 0 {
             timeout_us = timeout_us.min(until);
@@ -271,11 +284,11 @@ impl Sender {
         true
     }
 
-    /// Time left until a timeout that counts from the first segment's sending, µs; 0 when it is past
-    /// (`tcp_rto_delta_us`).
+    /// Time in µs until the retransmission timeout, counted from the first segment's sending; 0
+    /// when it is past (`tcp_rto_delta_us`).
     #[inline]
-    fn until_timeout_us(&self, now: Nanos) -> u64 {
-        let sent = self.board.get(self.board.una()).sent / 1_000;
-        (sent + timer::micros(self.rtt.timeout())).saturating_sub(now / 1_000)
+    fn rto_delta_us(&self, now: Nanos) -> u64 {
+        let sent = self.board.get(self.board.snd_una()).sent / 1_000;
+        (sent + timer::micros(self.rtt.rto())).saturating_sub(now / 1_000)
     }
 }

@@ -1,4 +1,4 @@
-//! A run over the emulated link, under the running kernel's TCP, in real time.
+//! Runs over an emulated link, under the running kernel's TCP and in real time.
 
 use std::{
     net::SocketAddrV4,
@@ -15,7 +15,7 @@ use super::{
 use crate::{
     evaluate::{
         agent::{Agents, Delays},
-        bystanders::Bystanders,
+        processor_time::ProcessorTime,
         traffic::{self, Received, Sent, Span, TrafficError},
     },
     link::{Addresses, Classifier, Lateness, Limits, Link, LinkObservation, Namespace},
@@ -24,17 +24,19 @@ use crate::{
 
 /// Port of the first flow at the far end.
 const FIRST_PORT: u16 = 5001;
-/// How long senders and receivers may wait for a processor, as a share of a flow's time. Not as strict as the link's
-/// own threads: what they do is not timed, and buffers bridge their pauses. On an idle machine they wait for up to 4 %
-/// of the time, as the link comes first.
+/// Limit of the time that senders and receivers wait for a processor, as a fraction of a flow's
+/// duration. It is less strict than the limit of the link's own threads, because what senders and
+/// receivers do is not timed and buffers bridge their pauses. On an idle host they wait for up to 4
+/// % of the time, as the link's threads take precedence.
 const END_WAITING: f64 = 0.15;
-/// How much of the host other programs may use, as a share of its processors. The link's threads take precedence and
-/// may stay punctual beside them, but senders and receivers do not.
+/// Limit of the processor time that other programs use, as a fraction of the host's processors. The
+/// link's threads take precedence and may stay punctual beside other programs, but senders and
+/// receivers do not.
 const OTHERS: f64 = 0.25;
-/// How often a run looks whether it is cancelled.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Interval between two checks for cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// [`super::run`] with a link and agents.
+/// Carries out [`super::run`] over an emulated link, with policies served by agents.
 pub(super) fn run(
     setup: &Setup<'_>,
     agents: &Agents,
@@ -57,7 +59,7 @@ pub(super) fn run(
     )?;
     let ends = (FIRST_PORT..).map(|port| SocketAddrV4::new(addresses.far, port));
     let ends: Vec<_> = ends.take(setup.flows.len()).collect();
-    // A socket stays in the namespace of the thread that made it, whoever uses it.
+    // A socket belongs to the namespace of the thread that creates it, whichever thread uses it.
     let make_listeners = || ends.iter().map(|&end| traffic::listener(end)).collect();
     let listeners: Result<Vec<_>, _> = far.within(make_listeners)?;
     let make_senders = || {
@@ -74,8 +76,8 @@ pub(super) fn run(
     let (listeners, senders) = (listeners?, senders?);
 
     let zero = link.start();
-    // Where the kernel does not tell, other signs have to do.
-    let others_before = Bystanders::now().ok();
+    // Where the kernel does not report processor times, the other checks must do.
+    let others_before = ProcessorTime::now().ok();
     let flows = thread::scope(|scope| {
         let threads: Vec<_> = setup
             .flows
@@ -101,7 +103,8 @@ pub(super) fn run(
             })
             .collect();
         watch(&link, zero, setup.seconds, cancel, &mut live);
-        // Both of a flow before anything is dropped: the receiver holds its end of the connection.
+        // Joins both threads of every flow before anything is dropped: the receiver keeps its end
+        // of the connection open.
         let ended: Vec<_> = threads
             .into_iter()
             .map(|(sender, receiver)| (sender.join(), receiver.join()))
@@ -120,8 +123,8 @@ pub(super) fn run(
             })
             .collect::<Result<Vec<_>, TrafficError>>()
     })?;
-    let others = others_before.zip(Bystanders::now().ok());
-    let others = others.map(|(before, after)| after.since(before, zero.elapsed()));
+    let others = others_before.zip(ProcessorTime::now().ok());
+    let others = others.map(|(before, after)| after.others_since(before, zero.elapsed()));
     let observation = link.finish()?;
     if cancel.load(Ordering::Relaxed) {
         return Ok(None);
@@ -133,7 +136,7 @@ pub(super) fn run(
     Ok(Some((Run { validity, ..run }, series)))
 }
 
-/// What is wrong when other programs use this many processors, if anything.
+/// The reason for invalidity when other programs use this many processors; `None` within the limit.
 fn too_busy(others: f64) -> Option<String> {
     let processors = thread::available_parallelism().map_or(1, NonZero::get) as f64;
     let limit = OTHERS * processors;
@@ -142,7 +145,7 @@ fn too_busy(others: f64) -> Option<String> {
     })
 }
 
-/// A flow's two ends, after it.
+/// Both ends of a flow after its stop.
 struct Ended {
     sent: Sent,
     received: Received,
@@ -165,7 +168,7 @@ impl From<Ended> for FlowEnd {
     }
 }
 
-/// Waits for the run's end.
+/// Waits for the end of the run and reports its progress.
 fn watch(
     link: &Link,
     zero: Instant,
@@ -186,7 +189,7 @@ fn watch(
             before = after;
             next += LIVE_PERIOD;
         }
-        thread::sleep(PATIENCE.min(seconds - now));
+        thread::sleep(POLL_INTERVAL.min(seconds - now));
     }
 }
 

@@ -1,34 +1,34 @@
-//! What a run measured, from what happened on its path and at its ends.
+//! Computes the figures of a run from the observation of its path and from its flows' ends.
 
 use std::time::Duration;
 
 use cc_sim::path::{BIN, DirectionObservation, FlowObservation, Observation};
 
-use super::{FlowSetup, Live, Sample, Setup};
+use super::{FlowSetup, Live, Setup, sample::Sample};
 use crate::summary::{
     DecisionDelay, FlowRun, FlowSeries, Run, Series,
     statistics::{self, Share},
 };
 
-/// A flow's two ends, after it.
+/// Both ends of a flow after its stop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowEnd {
-    /// Bytes that the receiver got, in order and once each, until the flow's stop.
+    /// Bytes that the receiver got in order and once each, until the flow's stop.
     pub(super) payload: u64,
-    /// What the sender saw.
+    /// Samples of the sender's connection, in order of time.
     pub(super) samples: Vec<Sample>,
-    /// Segments sent again.
+    /// Number of segments that the sender retransmitted.
     pub(super) retransmissions: u64,
-    /// When an agent served it.
+    /// Decision delays, if an agent served the flow.
     pub(super) decision_delay: Option<DecisionDelay>,
 }
 
-/// How it went between two looks at the forward direction.
+/// Progress between two snapshots of the forward direction, each with its scenario time.
 pub(super) fn between(
     (from, before): &(Duration, DirectionObservation),
     (to, after): &(Duration, DirectionObservation),
 ) -> Live {
-    // The last is what belongs to no flow.
+    // The last entry counts the packets that belong to no flow.
     let flows = before.flows.iter().zip(&after.flows);
     let flows_mbps = flows
         .take(after.flows.len().saturating_sub(1))
@@ -50,7 +50,7 @@ pub(super) fn between(
     }
 }
 
-/// The figures and the course. Whether they can be trusted is for the caller to say.
+/// Computes the figures and the time series of a run. The caller fills in the validity.
 pub(super) fn measure(
     setup: &Setup<'_>,
     observation: &Observation,
@@ -63,7 +63,7 @@ pub(super) fn measure(
         .zip(ends)
         .map(|((flow, link), end)| measure_flow(flow, link, end))
         .collect();
-    let series = course(setup, observation, ends);
+    let series = time_series(setup, observation, ends);
     let total = observation.forward.total();
     let active = active(&setup.flows);
     let seconds: Duration = active.iter().map(|(from, to)| *to - *from).sum();
@@ -119,7 +119,7 @@ fn measure_flow(flow: &FlowSetup<'_>, link: &FlowObservation, end: &FlowEnd) -> 
     }
 }
 
-fn course(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -> Series {
+fn time_series(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -> Series {
     let forward = &observation.forward;
     let bins = setup.seconds.as_nanos().div_ceil(BIN.as_nanos()) as usize;
     let bins = bins.min(forward.bins.len());
@@ -167,7 +167,7 @@ fn convergence(flows: &[FlowRun], series: &Series) -> Option<f64> {
     statistics::convergence(&shares.collect::<Vec<_>>(), series.bin_s)
 }
 
-/// When at least one flow runs: periods that do not touch, in order.
+/// Periods in which at least one flow runs, disjoint and in order of time.
 fn active(flows: &[FlowSetup<'_>]) -> Vec<(Duration, Duration)> {
     let mut spans: Vec<_> = flows.iter().map(|flow| (flow.start, flow.stop)).collect();
     spans.sort_unstable();
@@ -181,14 +181,14 @@ fn active(flows: &[FlowSetup<'_>]) -> Vec<(Duration, Duration)> {
     periods
 }
 
-/// When all flows run, if there are several and such a time.
+/// The period in which all flows run; `None` with a single flow or without such a period.
 fn common(flows: &[FlowSetup<'_>]) -> Option<(Duration, Duration)> {
     let from = flows.iter().map(|flow| flow.start).max()?;
     let to = flows.iter().map(|flow| flow.stop).min()?;
     (flows.len() > 1 && from < to).then_some((from, to))
 }
 
-/// The mean of the samples in each bin.
+/// Mean value of the samples in each bin.
 fn binned(samples: &[Sample], bins: usize, value: fn(&Sample) -> f64) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0_u32); bins];
     for sample in samples {
@@ -201,7 +201,8 @@ fn binned(samples: &[Sample], bins: usize, value: fn(&Sample) -> f64) -> Vec<Opt
     sums.into_iter().map(mean).collect()
 }
 
-/// Of the whole run the flow with the longest counts, as percentiles of parts do not add up.
+/// The delays with the longer maximum. They stand for the whole run, because percentiles of several
+/// flows cannot be combined.
 fn worse(one: DecisionDelay, other: DecisionDelay) -> DecisionDelay {
     DecisionDelay {
         decisions: one.decisions + other.decisions,
@@ -235,7 +236,7 @@ fn mbps(bytes: u64, time: Duration) -> f64 {
     }
 }
 
-/// Milliseconds.
+/// Converts a duration to milliseconds.
 pub(super) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_between_flows_do_not_count() {
+    fn time_without_flows_is_not_measured() {
         let flows = [flow(20, 30), flow(0, 5), flow(3, 8), flow(4, 6)];
         assert_eq!(seconds(&active(&flows)), [(0, 8), (20, 30)]);
         assert_eq!(seconds(&active(&[flow(0, 5), flow(5, 9)])), [(0, 9)]);

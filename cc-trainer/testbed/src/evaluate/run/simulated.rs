@@ -1,4 +1,5 @@
-//! A run in the simulator: the same path and flows in virtual time, its policies served by a simulated agent.
+//! Runs in the simulator: the same path and flows in virtual time, with policies served by a
+//! simulated agent.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,23 +10,24 @@ use cc_core::{interface::Interface, policy::Policy};
 use cc_ebpf::Startup;
 
 use super::{
-    LIVE_PERIOD, Live, RunError, SAMPLE_PERIOD, Sample, Setup,
+    LIVE_PERIOD, Live, RunError, Setup,
     measure::{self, FlowEnd, between},
+    sample::{SAMPLE_PERIOD, Sample},
 };
 use crate::{
-    evaluate::scheme,
+    evaluate::scheme::ServedPolicy,
     summary::{DecisionDelay, Run, Series, Validity},
 };
 use cc_sim::{
-    path::{Nanos, Observation},
+    path::{Observation, nanos},
     sim::{
         Control, Simulation,
+        agent::{AgentDelay, SenderMode, SimulatedAgent},
         control::learned::Learned,
-        serve::{Delay, Mode, Served},
     },
 };
 
-/// [`super::run`] in virtual time.
+/// Carries out [`super::run`] in virtual time.
 pub(super) fn run(
     setup: &Setup<'_>,
     cancel: &AtomicBool,
@@ -34,25 +36,25 @@ pub(super) fn run(
     let Policies {
         mut policies,
         of_flow,
-        environment,
+        interface,
     } = Policies::of(setup)?;
-    let settings = Learned::settings(&environment, Startup::SlowStart);
+    let settings = Learned::settings(&interface, Startup::SlowStart);
     let control = |(flow, policy): (usize, &Option<usize>)| match policy {
         Some(_) => Ok(Control::Learned(Box::new(Learned::new(settings)))),
         None => {
             let name = &setup.flows[flow].scheme.name;
-            // Each flow has chance of its own.
+            // Each flow draws from its own random stream.
             let seed = setup.seed.wrapping_add(flow as u64);
             Control::named(name, seed).ok_or_else(|| RunError::Unsimulated(name.clone()))
         }
     };
     let controls: Result<Vec<_>, _> = of_flow.iter().enumerate().map(control).collect();
     let simulation = Simulation::observed(setup.scenario, controls?, setup.seed);
-    let mut served = Served::new(
+    let mut served = SimulatedAgent::new(
         simulation,
-        environment,
-        Delay::MEASURED,
-        Mode::Asynchronous,
+        interface,
+        AgentDelay::MEASURED,
+        SenderMode::Asynchronous,
         setup.seed,
     );
     let mut ends: Vec<_> = setup.flows.iter().map(|_| FlowEnd::default()).collect();
@@ -62,7 +64,7 @@ pub(super) fn run(
             return Ok(None);
         }
         served.serve(nanos(at), |flow, query| {
-            // Only flows that have a policy ask.
+            // Only flows with a policy send queries.
             let policy = policies.get_mut(of_flow[flow]?)?;
             policy.decide(std::slice::from_mut(query)).pop()
         });
@@ -86,13 +88,13 @@ pub(super) fn run(
     Ok(Some((Run { validity, ..run }, series)))
 }
 
-/// The policies of a run: one a scheme that has one.
+/// The policies of a run, loaded once per scheme.
 struct Policies {
     policies: Vec<Box<dyn Policy>>,
-    /// Of each flow, which.
+    /// Index of each flow's policy; `None` for a flow without one.
     of_flow: Vec<Option<usize>>,
-    /// What all of them observe and how they act.
-    environment: Interface,
+    /// The interface that all of the policies share.
+    interface: Interface,
 }
 
 impl Policies {
@@ -102,7 +104,7 @@ impl Policies {
         let mut of_flow = Vec::new();
         for flow in &setup.flows {
             let name = flow.scheme.name.as_str();
-            let scheme::Control::Policy { spec, serving, .. } = &flow.scheme.control else {
+            let Some(ServedPolicy { spec, serving, .. }) = flow.scheme.policy() else {
                 of_flow.push(None);
                 continue;
             };
@@ -120,23 +122,24 @@ impl Policies {
                 }
             };
             if policies[place].interface() != policies[0].interface() {
-                return Err(RunError::Environments {
+                return Err(RunError::Interfaces {
                     one: names[0].to_owned(),
                     other: name.to_owned(),
                 });
             }
             of_flow.push(Some(place));
         }
-        let environment = policies.first().map(|policy| policy.interface().clone());
+        let interface = policies.first().map(|policy| policy.interface().clone());
         Ok(Self {
             policies,
             of_flow,
-            environment: environment.unwrap_or_default(),
+            interface: interface.unwrap_or_default(),
         })
     }
 }
 
-/// When the run is looked at: every [`SAMPLE_PERIOD`], when a flow stops, and at the end.
+/// Scenario times at which flows are sampled: every [`SAMPLE_PERIOD`], at each flow's stop, and at
+/// the end of the run.
 fn moments(setup: &Setup<'_>) -> Vec<Duration> {
     let samples = setup.seconds.as_nanos() / SAMPLE_PERIOD.as_nanos();
     let mut moments: Vec<_> = (1..=samples as u32)
@@ -149,8 +152,14 @@ fn moments(setup: &Setup<'_>) -> Vec<Duration> {
     moments
 }
 
-/// Looks at a flow's two ends while it runs.
-fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &mut FlowEnd) {
+/// Samples both ends of a flow while it runs.
+fn look(
+    served: &SimulatedAgent,
+    setup: &Setup<'_>,
+    number: usize,
+    at: Duration,
+    end: &mut FlowEnd,
+) {
     let flow = &setup.flows[number];
     if at <= flow.start || at > flow.stop {
         return;
@@ -167,12 +176,12 @@ fn look(served: &Served, setup: &Setup<'_>, number: usize, at: Duration, end: &m
     }
 }
 
-fn observation(served: &Served) -> Observation {
+fn observation(served: &SimulatedAgent) -> Observation {
     let observation = served.simulation().observation();
     observation.expect("it was made to be observed")
 }
 
-fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
+fn decision_delay(served: &SimulatedAgent, flow: usize) -> Option<DecisionDelay> {
     let view = served.view(flow).filter(|view| view.decisions > 0)?;
     Some(DecisionDelay {
         decisions: view.decisions,
@@ -180,8 +189,4 @@ fn decision_delay(served: &Served, flow: usize) -> Option<DecisionDelay> {
         p99_us: view.decision_delay_p99_ms * 1e3,
         max_us: view.decision_delay_max_ms * 1e3,
     })
-}
-
-fn nanos(time: Duration) -> Nanos {
-    u64::try_from(time.as_nanos()).unwrap_or(Nanos::MAX)
 }

@@ -1,24 +1,27 @@
-//! How much more than expected is acknowledged at once, on paths that hold ACKs back
-//! (`bbr_update_ack_aggregation`, net/ipv4/tcp_bbr.c): the window has to be that much larger to keep the pipe full.
+//! Aggregation of ACKs: how many more segments than expected are acknowledged at once, on paths
+//! that hold ACKs back (Linux 6.18, `bbr_update_ack_aggregation`, net/ipv4/tcp_bbr.c). The cwnd has
+//! to be that much larger to keep the pipe full.
 
 use super::{BW_SCALE, Bandwidth};
 use crate::path::Nanos;
 
-/// Rounds that each of the two maxima is of (`bbr_extra_acked_win_rtts`).
+/// Number of rounds that each of the two maxima covers (`bbr_extra_acked_win_rtts`).
 const ROUNDS: u32 = 5;
-/// An epoch that acknowledged so many segments starts anew (`bbr_ack_epoch_acked_reset_thresh`).
+/// An epoch that has acknowledged this many segments starts anew
+/// (`bbr_ack_epoch_acked_reset_thresh`).
 const MOST_ACKED: u64 = 1 << 20;
-/// The most that may be added, as the time of sending it, µs (`bbr_extra_acked_max_us`).
+/// Largest addition to the cwnd, as the time of sending it, µs (`bbr_extra_acked_max_us`).
 const MOST_US: u64 = 100_000;
 
-/// Acknowledgements beyond the bandwidth.
+/// The state of the estimate of segments acknowledged beyond the bandwidth.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Aggregation {
-    /// When the epoch began: the last time that no more than expected had been acknowledged.
+    /// Begin of the epoch, the last time at which no more segments than expected had been
+    /// acknowledged, ns.
     epoch: Nanos,
-    /// Segments acknowledged in it.
+    /// Segments acknowledged in the epoch.
     acked: u64,
-    /// The maxima of the present and of the previous rounds.
+    /// Maxima of the present and of the previous rounds.
     extra: [u32; 2],
     present: usize,
     rounds: u32,
@@ -32,13 +35,13 @@ impl Aggregation {
         }
     }
 
-    /// A new epoch.
+    /// Starts a new epoch at `now`.
     pub(super) fn restart(&mut self, now: Nanos) {
         self.epoch = now;
         self.acked = 0;
     }
 
-    /// Takes an ACK of `acked` segments; `most` bounds what may be called extra.
+    /// Takes an ACK of `acked` segments; `most` bounds the segments that count as extra.
     pub(super) fn update(
         &mut self,
         now: Nanos,
@@ -67,7 +70,7 @@ impl Aggregation {
         *maximum = extra.max(*maximum);
     }
 
-    /// Segments that the window should have in addition (`bbr_ack_aggregation_cwnd`).
+    /// Segments to add to the cwnd (`bbr_ack_aggregation_cwnd`).
     pub(super) fn extra(&self, bandwidth: Bandwidth) -> u32 {
         let most = (bandwidth * MOST_US) >> BW_SCALE;
         self.extra[0].max(self.extra[1]).min(most as u32)
@@ -79,7 +82,7 @@ mod tests {
     use super::*;
 
     const MS: Nanos = 1_000_000;
-    /// A segment a millisecond.
+    /// One segment per millisecond.
     const RATE: Bandwidth = (1 << BW_SCALE) / 1_000;
 
     #[test]
@@ -109,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_bounds_it() {
+    fn the_cwnd_bounds_it() {
         let mut aggregation = Aggregation::new(0);
         aggregation.update(MS, 80, RATE, 30, false);
         assert_eq!(aggregation.extra(RATE), 30);

@@ -1,33 +1,35 @@
-//! Finds token-bucket policers: two stretches with heavy loss and the same goodput are taken for one, and its rate is
-//! kept for a while (`bbr_lt_bw_sampling`, net/ipv4/tcp_bbr.c).
+//! Detection of token-bucket policers: two intervals with heavy loss and the same goodput indicate
+//! a policer, whose rate is kept for a while (Linux 6.18, `bbr_lt_bw_sampling`,
+//! net/ipv4/tcp_bbr.c).
 
 use super::{BW_SCALE, Bandwidth};
 use crate::path::Nanos;
 
-/// Rounds of a stretch, at least, and four times as many at most (`bbr_lt_intvl_min_rtts`).
+/// Shortest interval in rounds; the longest has four times as many (`bbr_lt_intvl_min_rtts`).
 const ROUNDS: u32 = 4;
-/// The part of the segments that has to be lost in it, of 256 (`bbr_lt_loss_thresh`).
+/// Part of the segments that has to be lost in an interval, in 256ths (`bbr_lt_loss_thresh`).
 const LOSS: u64 = 50;
-/// Goodputs that differ by this part of one are the same: 1/8 (`bbr_lt_bw_ratio`).
+/// Goodputs are the same when they differ by less than this part: 1/8 (`bbr_lt_bw_ratio`).
 const RATIO: u64 = 8;
-/// Those that differ by no more are as well, bytes/s: 4 kbit/s (`bbr_lt_bw_diff`).
+/// Goodputs are also the same when they differ by no more bytes/s than this: 4 kbit/s
+/// (`bbr_lt_bw_diff`).
 const DIFFERENCE: u64 = 4_000 / 8;
-/// Rounds for which a policer's rate is kept (`bbr_lt_bw_max_rtts`).
+/// Number of rounds for which a policer's rate is kept (`bbr_lt_bw_max_rtts`).
 const KEPT_ROUNDS: u32 = 48;
 
-/// The search for a policer.
+/// The state of the detection of a policer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Policer {
-    /// The goodput of the last stretch.
+pub(super) struct PolicerDetector {
+    /// Goodput of the last interval (`lt_bw`).
     goodput: Option<Bandwidth>,
-    /// It was confirmed, and rules.
+    /// Whether a second interval has confirmed it (`lt_use_bw`).
     found: bool,
     stretch: Option<Stretch>,
-    /// Rounds since the policer was found.
+    /// Number of rounds since the policer was found (`lt_rtt_cnt`).
     kept: u32,
 }
 
-/// Starts and ends with a loss.
+/// An interval of the detection, which starts and ends with a loss.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     start_ms: u64,
@@ -36,38 +38,38 @@ struct Stretch {
     rounds: u32,
 }
 
-/// What an ACK says.
+/// What the detection reads of an ACK.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample {
+pub(super) struct Interval {
     pub(super) at: Nanos,
-    /// Lifetime totals, segments; that of lost ones wraps.
+    /// Lifetime totals of delivered and lost segments; the latter wraps.
     pub(super) delivered: u64,
     pub(super) lost: u32,
     pub(super) round_began: bool,
     pub(super) has_loss: bool,
-    /// The application limits the flow.
+    /// Whether the application limits the flow.
     pub(super) limited: bool,
-    /// Bytes of a segment.
+    /// Payload of a segment in bytes.
     pub(super) mss: u64,
 }
 
-/// What came of it.
+/// The result of an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// Nothing that anybody has to do anything about.
+    /// The caller has nothing to do.
     None,
-    /// The rate has been kept for long enough: bandwidth should be probed again.
+    /// The rate has been kept for long enough: bandwidth has to be probed again.
     Over,
 }
 
-impl Policer {
-    /// The policer's rate, once one was found.
+impl PolicerDetector {
+    /// The policer's rate; `None` unless a policer was found.
     pub(super) fn bandwidth(&self) -> Option<Bandwidth> {
         self.goodput.filter(|_| self.found)
     }
 
-    /// Takes an ACK; `cycling` when bandwidth is being probed.
-    pub(super) fn update(&mut self, sample: &Sample, cycling: bool) -> Change {
+    /// Takes an ACK; `cycling` says whether bandwidth is being probed.
+    pub(super) fn update(&mut self, sample: &Interval, cycling: bool) -> Change {
         if self.found {
             self.kept += u32::from(cycling && sample.round_began);
             if self.kept < KEPT_ROUNDS {
@@ -93,8 +95,8 @@ impl Policer {
         Change::None
     }
 
-    /// `bbr_lt_bw_interval_done`.
-    fn end(&mut self, goodput: Bandwidth, sample: &Sample) {
+    /// Ends an interval, and compares its goodput with the last one (`bbr_lt_bw_interval_done`).
+    fn end(&mut self, goodput: Bandwidth, sample: &Interval) {
         if let Some(before) = self.goodput {
             let difference = goodput.abs_diff(before);
             let bytes = (difference * sample.mss * 990_000) >> BW_SCALE;
@@ -111,7 +113,7 @@ impl Policer {
 }
 
 impl Stretch {
-    fn new(sample: &Sample) -> Self {
+    fn new(sample: &Interval) -> Self {
         Self {
             start_ms: sample.at / 1_000_000,
             delivered: sample.delivered,
@@ -120,8 +122,8 @@ impl Stretch {
         }
     }
 
-    /// The goodput since the start; none when too little was lost.
-    fn goodput(&self, sample: &Sample) -> Option<Bandwidth> {
+    /// Goodput since the start; `None` when too little was lost.
+    fn goodput(&self, sample: &Interval) -> Option<Bandwidth> {
         let delivered = sample.delivered - self.delivered;
         let lost = u64::from(sample.lost.wrapping_sub(self.lost));
         let ms = sample.at / 1_000_000 - self.start_ms;
@@ -136,8 +138,15 @@ mod tests {
 
     const MS: Nanos = 1_000_000;
 
-    /// A round of 40 ms in which `delivered` segments came through and `lost` did not, `number` of them in all.
-    fn rounds(policer: &mut Policer, total: &mut Sample, delivered: u64, lost: u32, number: u32) {
+    /// `number` rounds of 40 ms, in each of which `delivered` segments are delivered and `lost` are
+    /// lost.
+    fn rounds(
+        policer: &mut PolicerDetector,
+        total: &mut Interval,
+        delivered: u64,
+        lost: u32,
+        number: u32,
+    ) {
         for _ in 0..number {
             total.at += 40 * MS;
             total.delivered += delivered;
@@ -147,8 +156,8 @@ mod tests {
         }
     }
 
-    fn start() -> Sample {
-        Sample {
+    fn start() -> Interval {
+        Interval {
             at: 0,
             delivered: 0,
             lost: 0,
@@ -161,7 +170,7 @@ mod tests {
 
     #[test]
     fn two_lossy_stretches_of_equal_goodput_are_a_policer() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 4);
         assert_eq!(policer.bandwidth(), None);
         rounds(&mut policer, &mut total, 40, 20, 5);
@@ -172,10 +181,10 @@ mod tests {
 
     #[test]
     fn little_loss_or_different_goodput_is_none() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 7, 15);
         assert_eq!(policer.bandwidth(), None, "7 of 40 is below 50 of 256");
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         for stretch in 0..5 {
             rounds(&mut policer, &mut total, 40 << stretch, 20 << stretch, 4);
         }
@@ -184,7 +193,7 @@ mod tests {
 
     #[test]
     fn it_is_forgotten_after_a_while() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 10);
         assert!(policer.bandwidth().is_some());
         total.has_loss = false;
@@ -195,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_application_that_limits_the_flow_ends_the_search() {
-        let (mut policer, mut total) = (Policer::default(), start());
+        let (mut policer, mut total) = (PolicerDetector::default(), start());
         rounds(&mut policer, &mut total, 40, 20, 6);
         total.limited = true;
         policer.update(&total, true);

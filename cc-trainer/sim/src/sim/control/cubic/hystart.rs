@@ -1,22 +1,24 @@
-//! HyStart (Ha and Rhee 2008) as Linux has it (`hystart_update`, net/ipv4/tcp_cubic.c): slow start is over when a
-//! round's ACKs come in one train as long as half the smallest RTT, or when its RTTs have grown.
+//! HyStart (Ha and Rhee 2008) as in Linux 6.18 (`hystart_update`, net/ipv4/tcp_cubic.c): slow start
+//! is over when the ACKs of a round come in a train as long as half the smallest RTT, or when its
+//! RTTs have grown.
 
 use cc_ebpf::{AckSample, CwndState};
 
 use super::super::RateSample;
 
-/// Windows below are left alone, segments (`hystart_low_window`).
+/// HyStart does not act on smaller cwnds, segments (`hystart_low_window`).
 const LOW_CWND: u32 = 16;
-/// ACKs no further apart belong to one train, µs (`hystart_ack_delta_us`).
+/// Largest gap between two ACKs of a train, µs (`hystart_ack_delta_us`).
 const TRAIN_GAP_US: u64 = 2_000;
-/// Samples of a round whose smallest stands for it (`HYSTART_MIN_SAMPLES`).
+/// Number of samples whose smallest is the RTT of a round (`HYSTART_MIN_SAMPLES`).
 const SAMPLES: u32 = 8;
-/// Bounds of the growth of the RTT that counts, µs (`HYSTART_DELAY_MIN`, `HYSTART_DELAY_MAX`).
+/// Bounds of the growth of the RTT that ends slow start, µs (`HYSTART_DELAY_MIN`,
+/// `HYSTART_DELAY_MAX`).
 const GROWTH_US: (u32, u32) = (4_000, 16_000);
-/// The bytes that a device may be handed at once (`sk_gso_max_size`: 64 KiB less the headers).
+/// Largest burst that a device may be handed, bytes (`sk_gso_max_size`: 64 KiB without headers).
 const BURST_BYTES: u64 = 65_536 - 321;
 
-/// A round's observations.
+/// What HyStart knows of the present round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Hystart {
     round: Option<Round>,
@@ -25,20 +27,20 @@ pub(super) struct Hystart {
 
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// µs (`round_start`).
+    /// Begin of the round, µs (`round_start`).
     start_us: u64,
-    /// The last ACK of the train, µs (`last_ack`).
+    /// Last ACK of the train, µs (`last_ack`).
     train_us: u64,
     /// The round is over when this segment is acknowledged (`end_seq`).
     end: u64,
-    /// The smallest RTT of the round, µs (`curr_rtt`).
+    /// Smallest RTT of the round in µs (`curr_rtt`).
     rtt_us: u32,
-    /// `sample_cnt`.
+    /// Number of RTT samples of the round (`sample_cnt`).
     samples: u32,
 }
 
 impl Hystart {
-    /// Takes an ACK of slow start with an RTT sample; true once, when slow start is over.
+    /// Takes an ACK of slow start with an RTT sample. Returns true once, when slow start is over.
     pub(super) fn is_over(
         &mut self,
         cwnd: &CwndState,
@@ -53,12 +55,12 @@ impl Hystart {
         let fresh = || Round {
             start_us: now_us,
             train_us: now_us,
-            end: rate.next,
+            end: rate.snd_nxt,
             rtt_us: u32::MAX,
             samples: 0,
         };
         let round = self.round.get_or_insert_with(fresh);
-        if rate.una > round.end {
+        if rate.snd_una > round.end {
             *round = fresh();
         }
         if cwnd.cwnd < LOW_CWND {
@@ -82,7 +84,8 @@ impl Round {
             return false;
         }
         self.train_us = now_us;
-        // Segments leave unpaced: half the RTT of ACKs in a row means that the other half is full as well.
+        // Segments are not paced: a train as long as half the RTT means that the other half is
+        // filled too.
         let threshold = (u64::from(min_rtt_us) + burst_us(cwnd, ack)) / 2;
         now_us - self.start_us > threshold
     }
@@ -98,8 +101,8 @@ impl Round {
     }
 }
 
-/// The time of four bursts at the rate that the kernel derives from the window, at most 1 ms: by as much
-/// offloads may stretch a train (`hystart_ack_delay`).
+/// Time of four bursts at the rate that the kernel derives from the cwnd, at most 1 ms: offloads
+/// may lengthen a train by as much (`hystart_ack_delay`).
 fn burst_us(cwnd: &CwndState, ack: &AckSample) -> u64 {
     match cc_ebpf::pacing_rate(cwnd, ack, 0) {
         None | Some(0) => 0,

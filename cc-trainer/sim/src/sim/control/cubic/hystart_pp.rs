@@ -1,5 +1,6 @@
-//! HyStart++ (RFC 9406): when a round's RTTs have grown, slow start goes on at a quarter of its pace; it is over when
-//! that lasts five rounds, and at full pace again if the growth was spurious.
+//! HyStart++ (RFC 9406): when the RTTs of a round have grown, slow start goes on at a quarter of
+//! its pace. It ends when that lasts for five rounds, and returns to full pace if the growth was
+//! spurious. Names in capitals are the RFC's.
 
 use cc_ebpf::{AckSample, CwndState};
 
@@ -9,24 +10,24 @@ use super::super::RateSample;
 const GROWTH_US: (u32, u32) = (4_000, 16_000);
 /// The growth that counts, as a part of the RTT (MIN_RTT_DIVISOR).
 const GROWTH_DIVISOR: u32 = 8;
-/// Samples of a round that it takes (N_RTT_SAMPLE).
+/// Number of samples that a round needs (N_RTT_SAMPLE).
 const SAMPLES: u32 = 8;
-/// By how much conservative slow start is slower (CSS_GROWTH_DIVISOR).
+/// Factor by which conservative slow start is slower (CSS_GROWTH_DIVISOR).
 const PACE_DIVISOR: u32 = 4;
-/// Rounds of conservative slow start (CSS_ROUNDS).
+/// Number of rounds of conservative slow start (CSS_ROUNDS).
 const ROUNDS: u32 = 5;
-/// Segments by which the window may grow on one ACK where segments are not paced (L).
+/// Segments by which the cwnd may grow per ACK when segments are not paced (L).
 const LIMIT: u32 = 8;
 
-/// One connection's HyStart++.
+/// The state of HyStart++ for one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HystartPlusPlus {
-    phase: Phase,
+    phase: CssPhase,
     /// The round is over when this segment is acknowledged (windowEnd).
     end: u64,
-    /// The smallest RTT of the previous round, µs (lastRoundMinRTT).
+    /// Smallest RTT of the previous round in µs (lastRoundMinRTT).
     last_rtt_us: Option<u32>,
-    /// That of this round (currentRoundMinRTT).
+    /// Smallest RTT of this round in µs (currentRoundMinRTT).
     rtt_us: Option<u32>,
     samples: u32,
     /// Acknowledged segments that conservative slow start has not grown by yet.
@@ -34,34 +35,34 @@ pub(super) struct HystartPlusPlus {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Phase {
+enum CssPhase {
     #[default]
     SlowStart,
     Conservative {
-        /// What the RTT was when it began, µs (cssBaselineMinRtt).
+        /// RTT when conservative slow start began, µs (cssBaselineMinRtt).
         baseline_us: u32,
         rounds: u32,
     },
-    /// Slow start is over, or it follows a loss, where HyStart++ has no say (section 4.3).
+    /// Slow start is over, or follows a loss, when HyStart++ does not apply (section 4.3).
     Off,
 }
 
 impl HystartPlusPlus {
-    /// HyStart++ is for the initial slow start only.
+    /// The state after a loss: HyStart++ is for the initial slow start only.
     pub(super) fn after_loss() -> Self {
         Self {
-            phase: Phase::Off,
+            phase: CssPhase::Off,
             ..Self::default()
         }
     }
 
-    /// Takes an ACK (section 4.2).
+    /// Takes an ACK with or without an RTT sample (section 4.2).
     pub(super) fn measure(&mut self, ack: &AckSample, rate: &RateSample) {
-        if rate.una > self.end {
-            self.end = rate.next;
+        if rate.snd_una > self.end {
+            self.end = rate.snd_nxt;
             self.last_rtt_us = self.rtt_us.take();
             self.samples = 0;
-            if let Phase::Conservative { rounds, .. } = &mut self.phase {
+            if let CssPhase::Conservative { rounds, .. } = &mut self.phase {
                 *rounds += 1;
             }
         }
@@ -75,36 +76,37 @@ impl HystartPlusPlus {
             return;
         }
         match self.phase {
-            Phase::SlowStart if self.last_rtt_us.is_some_and(|last| has_grown(rtt_us, last)) => {
-                self.phase = Phase::Conservative {
+            CssPhase::SlowStart if self.last_rtt_us.is_some_and(|last| has_grown(rtt_us, last)) => {
+                self.phase = CssPhase::Conservative {
                     baseline_us: rtt_us,
                     rounds: 0,
                 };
                 self.credit = 0;
             }
-            Phase::Conservative { baseline_us, .. } if rtt_us < baseline_us => {
-                self.phase = Phase::SlowStart;
+            CssPhase::Conservative { baseline_us, .. } if rtt_us < baseline_us => {
+                self.phase = CssPhase::SlowStart;
             }
             _ => {}
         }
     }
 
-    /// The segments by which slow start may grow for `acked` ones. Ends it when conservative slow start has lasted.
+    /// Returns the segments by which slow start may grow for `acked` ones. Sets ssthresh when
+    /// conservative slow start has lasted for long enough.
     pub(super) fn growth(&mut self, cwnd: &mut CwndState, acked: u32) -> u32 {
         match self.phase {
-            Phase::SlowStart => acked.min(LIMIT),
-            Phase::Conservative { rounds, .. } if rounds < ROUNDS => {
+            CssPhase::SlowStart => acked.min(LIMIT),
+            CssPhase::Conservative { rounds, .. } if rounds < ROUNDS => {
                 self.credit += acked.min(LIMIT);
                 let growth = self.credit / PACE_DIVISOR;
                 self.credit %= PACE_DIVISOR;
                 growth
             }
-            Phase::Conservative { .. } => {
-                self.phase = Phase::Off;
+            CssPhase::Conservative { .. } => {
+                self.phase = CssPhase::Off;
                 cwnd.ssthresh = cwnd.cwnd;
                 acked
             }
-            Phase::Off => acked,
+            CssPhase::Off => acked,
         }
     }
 }

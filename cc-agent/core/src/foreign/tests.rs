@@ -1,4 +1,4 @@
-//! The core, fed by hand.
+//! Foreign flows, fed with records made by the tests.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::rows::{AddressForm, Replay, Row};
 
 const MS: u64 = 1_000_000;
 
-fn recording() -> Observed {
+fn recording() -> ForeignFlows {
     let interface = Interface::default();
     let header = FileHeader {
         interface: interface.clone(),
@@ -23,9 +23,9 @@ fn recording() -> Observed {
         utc_offset_ns: 0,
         addresses: AddressForm::Absent,
     };
-    let mut observed = Observed::new(interface, 8);
-    observed.record(header, Episodes::new("a boot", 1), Addresses::Absent);
-    observed
+    let mut foreign = ForeignFlows::new(interface, 8);
+    foreign.start_recording(header, Episodes::new("a boot", 1), Addresses::Absent);
+    foreign
 }
 
 fn identity(congestion_control: &str) -> Identity {
@@ -40,12 +40,12 @@ fn identity(congestion_control: &str) -> Identity {
     }
 }
 
-fn open(observed: &mut Observed, slot: u32, congestion_control: &str) {
+fn open(foreign: &mut ForeignFlows, slot: u32, congestion_control: &str) {
     let record = OpenedRecord {
         header: Header::of::<OpenedRecord>(slot, 1, 0),
         identity: identity(congestion_control),
     };
-    feed(observed, &Record::Opened(record));
+    feed(foreign, &Record::Opened(record));
 }
 
 fn window(slot: u32, index: u32, cwnd: u32) -> WindowRecord {
@@ -59,24 +59,24 @@ fn window(slot: u32, index: u32, cwnd: u32) -> WindowRecord {
     window
 }
 
-fn feed(observed: &mut Observed, record: &Record) {
-    observed.on_record(record, |_| None);
+fn feed(foreign: &mut ForeignFlows, record: &Record) {
+    foreign.on_record(record, |_| None);
 }
 
-fn feed_windows(observed: &mut Observed, slot: u32, windows: &[(u32, u32)]) {
+fn feed_windows(foreign: &mut ForeignFlows, slot: u32, windows: &[(u32, u32)]) {
     for &(index, cwnd) in windows {
-        feed(observed, &Record::Window(window(slot, index, cwnd)));
+        feed(foreign, &Record::Window(window(slot, index, cwnd)));
     }
 }
 
-fn close(observed: &mut Observed, slot: u32) {
+fn close(foreign: &mut ForeignFlows, slot: u32) {
     let mut record = ClosedRecord::zeroed();
     record.header = Header::of::<ClosedRecord>(slot, 1, 0);
-    feed(observed, &Record::Closed(record));
+    feed(foreign, &Record::Closed(record));
 }
 
-fn rows(observed: &mut Observed) -> Vec<Row> {
-    let rows = observed.take_rows().into_iter();
+fn rows(foreign: &mut ForeignFlows) -> Vec<Row> {
+    let rows = foreign.take_rows().into_iter();
     rows.map(|recorded| *recorded.row).collect()
 }
 
@@ -90,10 +90,10 @@ fn decisions(rows: &[Row]) -> Vec<Option<(u32, u32, Option<u8>)>> {
 
 #[test]
 fn what_was_done_is_told_by_the_next_window() {
-    let mut observed = recording();
-    open(&mut observed, 3, "cubic");
-    feed_windows(&mut observed, 3, &[(1, 100), (2, 200), (3, 140), (4, 141)]);
-    let first = rows(&mut observed);
+    let mut foreign = recording();
+    open(&mut foreign, 3, "cubic");
+    feed_windows(&mut foreign, 3, &[(1, 100), (2, 200), (3, 140), (4, 141)]);
+    let first = rows(&mut foreign);
     // From 200 to 140: 190 (-10) is 1.36 times that, and that is 1.4 times 100 (/2).
     assert_eq!(
         decisions(&first),
@@ -104,8 +104,8 @@ fn what_was_done_is_told_by_the_next_window() {
         ],
         "the newest may be the last"
     );
-    close(&mut observed, 3);
-    let last = rows(&mut observed);
+    close(&mut foreign, 3);
+    let last = rows(&mut foreign);
     assert_eq!(decisions(&last), [None]);
     assert!(last[0].end && first.iter().all(|row| !row.end));
     let all: Vec<&Row> = first.iter().chain(&last).collect();
@@ -122,26 +122,26 @@ fn what_was_done_is_told_by_the_next_window() {
 
 #[test]
 fn across_a_missing_window_nothing_is_told() {
-    let mut observed = recording();
-    open(&mut observed, 0, "cubic");
-    feed_windows(&mut observed, 0, &[(1, 10), (3, 20), (4, 20)]);
+    let mut foreign = recording();
+    open(&mut foreign, 0, "cubic");
+    feed_windows(&mut foreign, 0, &[(1, 10), (3, 20), (4, 20)]);
     // One that was closed for a silent flow comes again.
-    feed_windows(&mut observed, 0, &[(4, 99)]);
-    close(&mut observed, 0);
-    let rows = rows(&mut observed);
+    feed_windows(&mut foreign, 0, &[(4, 99)]);
+    close(&mut foreign, 0);
+    let rows = rows(&mut foreign);
     assert_eq!(decisions(&rows), [None, Some((20, 20, Some(0))), None]);
-    assert_eq!(observed.counts().windows_missed, 1);
-    assert_eq!(observed.counts().windows, 3);
+    assert_eq!(foreign.counts().windows_missed, 1);
+    assert_eq!(foreign.counts().windows, 3);
 }
 
 #[test]
 fn a_file_for_each_congestion_control() {
-    let mut observed = recording();
+    let mut foreign = recording();
     for (slot, name) in [(0, "cubic"), (1, "bbr"), (2, "cubic")] {
-        open(&mut observed, slot, name);
-        feed_windows(&mut observed, slot, &[(1, 10), (2, 10)]);
+        open(&mut foreign, slot, name);
+        feed_windows(&mut foreign, slot, &[(1, 10), (2, 10)]);
     }
-    let recorded = observed.take_rows();
+    let recorded = foreign.take_rows();
     let policies: Vec<&str> = recorded.iter().map(|r| &*r.header.policy).collect();
     assert_eq!(
         policies,
@@ -150,73 +150,72 @@ fn a_file_for_each_congestion_control() {
     assert!(Arc::ptr_eq(&recorded[0].header, &recorded[2].header));
     assert_ne!(recorded[0].row.flow, recorded[2].row.flow);
 
-    let shares = observed.shares();
-    let names: Vec<_> = shares
+    let reports = foreign.reports();
+    let names: Vec<_> = reports
         .iter()
         .map(|s| (&*s.congestion_control, s.flows))
         .collect();
     assert_eq!(names, [("bbr", 1), ("cubic", 2)]);
-    assert_eq!(shares[1].rate_mbps, 2.0 * 14_480.0 * 8.0 / 1e3);
-    assert_eq!(shares[1].srtt_ms, 14.48);
+    assert_eq!(reports[1].rate_mbps, 2.0 * 14_480.0 * 8.0 / 1e3);
+    assert_eq!(reports[1].srtt_ms, 14.48);
 }
 
 #[test]
 fn what_stops_has_no_end() {
-    let mut observed = recording();
-    open(&mut observed, 0, "cubic");
-    feed_windows(&mut observed, 0, &[(1, 10)]);
-    observed.stop_recording();
-    let last = rows(&mut observed);
+    let mut foreign = recording();
+    open(&mut foreign, 0, "cubic");
+    feed_windows(&mut foreign, 0, &[(1, 10)]);
+    foreign.stop_recording();
+    let last = rows(&mut foreign);
     assert_eq!((last.len(), last[0].end), (1, false));
 }
 
 #[test]
 fn a_flow_whose_opening_was_lost() {
-    let mut observed = recording();
+    let mut foreign = recording();
     let mut flow = Flow::zeroed();
     flow.generation = 1;
     flow.opened.identity = identity("bbr");
     let record = Record::Window(window(5, 7, 10));
-    observed.on_record(&record, |slot| (slot == 5).then_some(flow));
-    close(&mut observed, 5);
-    assert_eq!(rows(&mut observed).len(), 1);
-    let counts = observed.counts();
+    foreign.on_record(&record, |slot| (slot == 5).then_some(flow));
+    close(&mut foreign, 5);
+    assert_eq!(rows(&mut foreign).len(), 1);
+    let counts = foreign.counts();
     assert_eq!((counts.flows_found_late, counts.windows_missed), (1, 0));
     // Of one that has left its slot nothing is known.
-    observed.on_record(&record, |_| None);
-    assert_eq!(observed.counts().flows, 1);
+    foreign.on_record(&record, |_| None);
+    assert_eq!(foreign.counts().flows, 1);
 }
 
 #[test]
 fn the_window_of_a_silent_flow_is_closed() {
-    let mut observed = recording();
-    open(&mut observed, 0, "cubic");
-    assert_eq!(observed.next_silence(104 * MS), None);
-    let id = observed.next_silence(105 * MS).expect("it should be over");
+    let mut foreign = recording();
+    open(&mut foreign, 0, "cubic");
     let mut flow = Flow::zeroed();
     flow.live = 1;
-    flow.generation = id.generation;
-    flow.opened.header.slot = id.slot;
+    flow.generation = 1;
     flow.window = window(0, 1, 12);
     flow.window.start_ns = 0;
-    observed.on_silence(105 * MS, &flow);
-    close(&mut observed, 0);
-    let rows = rows(&mut observed);
+    assert_eq!(foreign.close_silent(104 * MS, |_| Some(flow)), []);
+    let closed = foreign.close_silent(105 * MS, |_| Some(flow));
+    assert_eq!((closed.len(), closed[0].index), (1, 1));
+    close(&mut foreign, 0);
+    let rows = rows(&mut foreign);
     assert_eq!((rows[0].window.index, rows[0].window.cwnd), (1, 12));
     assert_eq!(rows[0].window.mode, NO_MODE);
-    assert_eq!(observed.counts().windows_closed_silent, 1);
+    assert_eq!(foreign.counts().windows_closed_silent, 1);
 }
 
 /// Observations can be rebuilt, with what the congestion control did as their history.
 #[test]
 fn the_history_is_what_was_done() {
-    let mut observed = recording();
-    open(&mut observed, 0, "cubic");
-    feed_windows(&mut observed, 0, &[(1, 100), (2, 200), (3, 200)]);
-    close(&mut observed, 0);
+    let mut foreign = recording();
+    open(&mut foreign, 0, "cubic");
+    feed_windows(&mut foreign, 0, &[(1, 100), (2, 200), (3, 200)]);
+    close(&mut foreign, 0);
     let interface = Interface::default();
     let mut replay = Replay::new();
-    let observations: Vec<Vec<f32>> = rows(&mut observed)
+    let observations: Vec<Vec<f32>> = rows(&mut foreign)
         .iter()
         .map(|row| replay.next(&interface, row))
         .collect();
@@ -228,12 +227,12 @@ fn the_history_is_what_was_done() {
 
 #[test]
 fn without_a_recording_there_are_no_rows() {
-    let mut observed = Observed::new(Interface::default(), 8);
-    open(&mut observed, 0, "cubic");
-    feed_windows(&mut observed, 0, &[(1, 10), (2, 10)]);
-    assert_eq!((observed.live(), observed.counts().windows), (1, 2));
-    close(&mut observed, 0);
-    observed.stop_recording();
-    assert!(observed.take_rows().is_empty());
-    assert_eq!(observed.live(), 0);
+    let mut foreign = ForeignFlows::new(Interface::default(), 8);
+    open(&mut foreign, 0, "cubic");
+    feed_windows(&mut foreign, 0, &[(1, 10), (2, 10)]);
+    assert_eq!((foreign.live(), foreign.counts().windows), (1, 2));
+    close(&mut foreign, 0);
+    foreign.stop_recording();
+    assert!(foreign.take_rows().is_empty());
+    assert_eq!(foreign.live(), 0);
 }

@@ -1,4 +1,4 @@
-//! What other programs take of the processors during a run.
+//! Processor time that programs other than this one use during a run.
 
 use std::{fs, io, time::Duration};
 
@@ -7,21 +7,22 @@ use nix::sys::{
     time::{TimeVal, TimeValLike},
 };
 
-/// Processor time of all programs and of this one, since they began.
+/// Processor time used by all programs, and by this one, since a fixed point in the past.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bystanders {
+pub(super) struct ProcessorTime {
     all: Duration,
     own: Duration,
 }
 
-impl Bystanders {
-    /// Up to now.
+impl ProcessorTime {
+    /// Reads the processor times up to now.
     ///
     /// # Errors
-    /// When `/proc/stat` cannot be read.
+    ///
+    /// Returns an error when `/proc/stat` cannot be read or lacks the line of all processors.
     pub(super) fn now() -> io::Result<Self> {
         let text = fs::read_to_string("/proc/stat")?;
-        // SAFETY: takes an integer, and this name is known.
+        // SAFETY: sysconf takes an integer only, and any value is allowed.
         let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
         let all = in_programs(&text).filter(|_| ticks > 0);
         let all =
@@ -35,8 +36,9 @@ impl Bystanders {
         })
     }
 
-    /// How many processors others used since `earlier`, `elapsed` before.
-    pub(super) fn since(self, earlier: Self, elapsed: Duration) -> f64 {
+    /// Mean number of processors that other programs used since `earlier`, which was read `elapsed`
+    /// ago; 0 when no time has passed.
+    pub(super) fn others_since(self, earlier: Self, elapsed: Duration) -> f64 {
         let all = self.all.saturating_sub(earlier.all);
         let others = all.saturating_sub(self.own.saturating_sub(earlier.own));
         match elapsed.is_zero() {
@@ -46,8 +48,9 @@ impl Bystanders {
     }
 }
 
-/// Ticks that processors spent in programs and in the kernel on their behalf: user, nice and system (proc_stat(5)).
-/// Interrupts are left out, as those of the link are nobody else's.
+/// Clock ticks that all processors spent in programs and in system calls: user, nice and system
+/// time (proc_stat(5)). Interrupts are excluded, because those of the emulated link would count as
+/// load of other programs.
 fn in_programs(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let mut fields = line.split_ascii_whitespace();
@@ -60,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_the_first_three_figures_of_all_processors() {
+    fn time_of_programs_is_user_nice_and_system_time() {
         let stat = "cpu  10 20 30 400 5 6 7 8 9 0\ncpu0 1 2 3 4\n";
         assert_eq!(in_programs(stat), Some(60));
         assert_eq!(in_programs("cpu0 1 2 3 4\n"), None);
@@ -68,21 +71,21 @@ mod tests {
     }
 
     #[test]
-    fn what_this_program_uses_is_not_others() {
-        let at = |all, own| Bystanders {
+    fn own_processor_time_does_not_count_as_that_of_others() {
+        let at = |all, own| ProcessorTime {
             all: Duration::from_secs(all),
             own: Duration::from_secs(own),
         };
         let ten = Duration::from_secs(10);
-        assert_eq!(at(125, 12).since(at(100, 7), ten), 2.0);
-        assert_eq!(at(104, 12).since(at(100, 7), ten), 0.0);
-        assert_eq!(at(104, 12).since(at(100, 7), Duration::ZERO), 0.0);
+        assert_eq!(at(125, 12).others_since(at(100, 7), ten), 2.0);
+        assert_eq!(at(104, 12).others_since(at(100, 7), ten), 0.0);
+        assert_eq!(at(104, 12).others_since(at(100, 7), Duration::ZERO), 0.0);
     }
 
     #[test]
-    fn the_kernel_tells() {
-        let before = Bystanders::now().expect("Linux has /proc/stat");
-        let after = Bystanders::now().expect("Linux has /proc/stat");
+    fn processor_times_can_be_read_and_never_decrease() {
+        let before = ProcessorTime::now().expect("Linux has /proc/stat");
+        let after = ProcessorTime::now().expect("Linux has /proc/stat");
         assert!(after.all >= before.all && after.own >= before.own);
     }
 }

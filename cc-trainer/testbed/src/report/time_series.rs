@@ -1,4 +1,5 @@
-//! The course of runs: rate, delay and congestion window over time, a row of panels a run, all on the same axes.
+//! Time series of runs: rate, delay and cwnd over time, one row of panels per run, all on the same
+//! axes.
 
 use std::fmt::Write as _;
 
@@ -15,17 +16,17 @@ const LEFT: f64 = 40.0;
 const RIGHT: f64 = WIDTH - 8.0;
 const TOP: f64 = 24.0;
 const BOTTOM: f64 = HEIGHT - 22.0;
-/// Points of a curve: more would not be seen.
+/// Most points of a curve; more could not be distinguished.
 const POINTS: usize = 150;
-/// Slices of the table that says the same in numbers.
+/// Number of time slices in the table of the same values.
 const SLICES: usize = 10;
-/// Flows beyond these share the last one's shade.
+/// Number of shades; all further flows share the last one.
 const SHADES: usize = 8;
 
-/// Runs to be shown below each other.
-pub(super) struct Courses<'a> {
+/// Runs to show below each other.
+pub(super) struct TimeSeries<'a> {
     files: Vec<&'a RunFile>,
-    /// Propagation delay, ms.
+    /// Propagation delay of the forward direction, ms.
     propagation_ms: Option<f64>,
     seconds: f64,
     rate: Axis,
@@ -33,7 +34,7 @@ pub(super) struct Courses<'a> {
     cwnd: Axis,
 }
 
-impl<'a> Courses<'a> {
+impl<'a> TimeSeries<'a> {
     pub(super) fn new(files: Vec<&'a RunFile>, propagation_ms: Option<f64>) -> Self {
         let series = || files.iter().map(|file| &file.series);
         let length = |series: &Series| series.bin_s * length(series) as f64;
@@ -45,20 +46,20 @@ impl<'a> Courses<'a> {
         let most = flows.flat_map(|rates| thin(&rates, POINTS).flatten().collect::<Vec<_>>());
         let most = most.chain(capacity).fold(0.0, f64::max);
         let delays = series().flat_map(|series| thin(&series.delay_ms, POINTS).flatten());
-        let windows = series().flat_map(|series| &series.flows);
-        let windows = windows.flat_map(|flow| thin(&flow.cwnd, POINTS).flatten());
+        let cwnds = series().flat_map(|series| &series.flows);
+        let cwnds = cwnds.flat_map(|flow| thin(&flow.cwnd, POINTS).flatten());
         let places = (BOTTOM, TOP);
         Self {
             propagation_ms: propagation_ms.filter(|delay| *delay > 0.0),
             seconds,
             rate: Axis::linear(0.0, 1.05 * most, places),
             delay: Axis::log(delays.chain(propagation_ms), 2.0, places),
-            cwnd: Axis::log(windows, 2.0, places),
+            cwnd: Axis::log(cwnds, 2.0, places),
             files,
         }
     }
 
-    /// A heading and three pictures a run.
+    /// Renders a heading and three panels per run.
     pub(super) fn draw(&self, palette: &Palette) -> String {
         self.files
             .iter()
@@ -66,7 +67,7 @@ impl<'a> Courses<'a> {
             .collect()
     }
 
-    /// The numbers of the pictures, in a few slices of time.
+    /// Renders the values of the panels as a table, averaged over a few time slices.
     pub(super) fn table(&self, palette: &Palette) -> String {
         let slice = self.seconds / SLICES as f64;
         let mut html = String::from("<table><thead><tr><th>scheme</th><th>mean of</th>");
@@ -123,7 +124,7 @@ impl<'a> Courses<'a> {
         html
     }
 
-    /// Which shade is which flow.
+    /// The legend of the flows' shades.
     fn flows(&self, file: &RunFile, palette: &Palette) -> String {
         if file.series.flows.len() < 2 {
             return String::new();
@@ -182,7 +183,7 @@ impl<'a> Courses<'a> {
         svg.finish()
     }
 
-    /// Axes without curves.
+    /// A panel with axes but without curves.
     fn panel(&self, file: &RunFile, what: &str, axis: &Axis) -> Svg {
         let title = format!(
             "{what} over time: {} on {}",
@@ -233,7 +234,7 @@ impl<'a> Courses<'a> {
     }
 }
 
-/// The run in the middle by throughput, of the valid ones if there are any.
+/// The run with the median throughput, among the valid runs if there are any.
 pub(super) fn typical<'a>(files: impl Iterator<Item = &'a RunFile>) -> Option<&'a RunFile> {
     let all: Vec<&RunFile> = files.collect();
     let valid: Vec<&RunFile> = all
@@ -249,7 +250,7 @@ pub(super) fn typical<'a>(files: impl Iterator<Item = &'a RunFile>) -> Option<&'
     files.get(files.len().checked_sub(1)? / 2).copied()
 }
 
-/// `flow 1 (cubic) `, where there are several.
+/// The prefix `flow 1 (cubic) ` of a flow's rows; empty for a single flow.
 fn flow_name(file: &RunFile, flow: usize) -> String {
     let scheme = file.run.flows.get(flow).map(|flow| flow.scheme.as_str());
     match scheme {
@@ -259,7 +260,7 @@ fn flow_name(file: &RunFile, flow: usize) -> String {
     }
 }
 
-/// The scheme's colour, in a shade of the flow's own.
+/// CSS classes of a flow: the scheme's colour in the flow's shade.
 fn flow_class(file: &RunFile, flow: usize, palette: &Palette) -> String {
     let scheme = file
         .run
@@ -285,7 +286,7 @@ fn length(series: &Series) -> usize {
     flows.chain(lists).max().unwrap_or(0)
 }
 
-/// A flow's rates while it ran.
+/// The rates of a flow while it was active.
 fn rates(file: &RunFile, flow: usize) -> Vec<Option<f64>> {
     let ran = file
         .run
@@ -298,17 +299,17 @@ fn rates(file: &RunFile, flow: usize) -> Vec<Option<f64>> {
     rates.map(|(i, rate)| is_on(i).then_some(*rate)).collect()
 }
 
-/// Bins to one point of a curve over this many bins.
+/// Number of bins per point of a curve over this many bins.
 fn stride(bins: usize, points: usize) -> usize {
     bins.div_ceil(points).max(1)
 }
 
-/// Length of a point of a curve over this many bins, s.
+/// Time per point of a curve over this many bins, s.
 fn bin(series: &Series, bins: usize) -> f64 {
     series.bin_s * stride(bins, POINTS) as f64
 }
 
-/// At most `points` means of neighbouring values; none where all of them are missing.
+/// At most `points` means of adjacent values; `None` where all of them are missing.
 fn thin(values: &[Option<f64>], points: usize) -> impl Iterator<Item = Option<f64>> + '_ {
     values.chunks(stride(values.len(), points)).map(|chunk| {
         let known: Vec<f64> = chunk
@@ -321,7 +322,7 @@ fn thin(values: &[Option<f64>], points: usize) -> impl Iterator<Item = Option<f6
     })
 }
 
-/// The means within slices of time.
+/// Means of the values within slices of time.
 fn in_slices(values: &[Option<f64>], bin_s: f64, slice_s: f64) -> Vec<Option<f64>> {
     let slice = |i: usize| {
         let of = |time: f64| ((time / bin_s).round() as usize).min(values.len());
@@ -335,7 +336,7 @@ fn in_slices(values: &[Option<f64>], bin_s: f64, slice_s: f64) -> Vec<Option<f64
     (0..SLICES).map(slice).collect()
 }
 
-/// Stretches of known values, each with its place.
+/// Runs of consecutive known values, each with its index.
 fn pieces(values: impl Iterator<Item = Option<f64>>) -> Vec<Vec<(usize, f64)>> {
     let mut pieces = vec![Vec::new()];
     for (i, value) in values.enumerate() {
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_part_a_curve() {
+    fn missing_values_split_a_curve() {
         let parted = pieces([None, Some(1.0), Some(2.0), None, None, Some(3.0)].into_iter());
         assert_eq!(parted, [vec![(1, 1.0), (2, 2.0)], vec![(5, 3.0)]]);
     }

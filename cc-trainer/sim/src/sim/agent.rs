@@ -1,8 +1,10 @@
-//! The agent over the learned flows of a simulation: `cc_core::agent`, the very code, on virtual time.
+//! The agent over the learned flows of a simulation: `cc_core::agent`, the code that serves the
+//! live kernel, in virtual time.
 
-use cc_core::agent::{Agent, Batch, Counts, FlowView};
+use cc_core::agent::{Agent, Batch};
 use cc_core::interface::Interface;
 use cc_core::policy::{Choice, Query, State};
+use cc_core::status::{AgentCounts, FlowView};
 use cc_ebpf::{Record, WindowRecord};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
@@ -12,66 +14,70 @@ use serde::{Deserialize, Serialize};
 use super::Simulation;
 use crate::path::Nanos;
 
-/// How long the agent takes for a decision: from the moment that it has a window, closed by an ACK or by itself, to
-/// the publication. What goes by from the window's end to that ACK is the simulated connection's own.
+/// The time that the agent takes for a decision: from the end of a window, closed by an ACK or by
+/// the agent, to the decision's publication. The time from the window's nominal end to the ACK that
+/// closes it belongs to the simulated connection.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Delay {
-    /// None.
+pub enum AgentDelay {
+    /// Decisions are published at once.
     None,
-    /// Always the same.
+    /// Every decision takes the same time.
     Fixed {
-        /// ms.
+        /// Delay in ms.
         ms: f64,
     },
-    /// Log-normal, cut off.
+    /// The delay has a log-normal distribution, clamped to a maximum.
     LogNormal {
-        /// Median, ms.
+        /// Median of the delay in ms.
         median_ms: f64,
-        /// Standard deviation of the logarithm.
+        /// Standard deviation of the natural logarithm.
         sigma: f64,
-        /// The longest, ms.
+        /// Longest delay in ms; longer ones are clamped to it.
         max_ms: f64,
     },
 }
 
-/// Whether a sender waits for its decisions.
+/// Whether a sender waits for the decisions about its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// It goes on with the window that it has.
+pub enum SenderMode {
+    /// The sender goes on with its present cwnd.
     #[default]
     Asynchronous,
-    /// It neither takes an ACK nor sends until the decision is there (figure 1 of the mvfst-rl paper).
+    /// The sender neither processes ACKs nor sends until the decision is published (figure 1 of the
+    /// mvfst-rl paper, arXiv:1910.04054).
     Blocking,
 }
 
-/// A flow that waits for a decision.
+/// A request for a decision about one flow.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Asked {
+pub struct DecisionRequest {
     /// The flow, in the scenario's order.
     pub flow: usize,
-    /// What the policy gets.
+    /// What the policy is asked, with the flow's observation and state.
     pub query: Query,
-    /// The windows since the flow was asked last, oldest first; the last one is the query's. More than one where a
-    /// decision took longer than a window.
+    /// The windows that ended since the flow's previous request, oldest first; the last one is the
+    /// query's. There is more than one where a decision took longer than a window.
     pub windows: Vec<WindowRecord>,
 }
 
 /// A simulation whose learned flows are served by an agent.
-pub struct Served {
+///
+/// Either [`serve`](Self::serve) it with a function that decides, or alternate [`next`](Self::next)
+/// and [`answer`](Self::answer).
+pub struct SimulatedAgent {
     simulation: Simulation,
     agent: Agent,
-    window_ns: u64,
-    delay: Delay,
-    mode: Mode,
+    delay: AgentDelay,
+    mode: SenderMode,
     random: Xoshiro256PlusPlus,
-    /// Of each flow, since it was asked last.
+    /// For each flow, the windows since its previous request.
     windows: Vec<Vec<WindowRecord>>,
-    /// The learned flows: those that an agent has slots for.
+    /// The learned flows, which have slots in the agent.
     learned: Vec<usize>,
     asked: Option<(usize, Batch)>,
-    /// By time, the next one last.
+    /// Decisions that wait for their delay to pass, the next one last.
     publications: Vec<Publication>,
 }
 
@@ -82,27 +88,27 @@ struct Publication {
     choice: Choice,
 }
 
-impl Served {
-    /// An agent that serves every learned flow of the simulation. The seed fixes the delays.
+impl SimulatedAgent {
+    /// Creates an agent that serves every learned flow of the simulation. `seed` determines the
+    /// delays.
     pub fn new(
         mut simulation: Simulation,
         interface: Interface,
-        delay: Delay,
-        mode: Mode,
+        delay: AgentDelay,
+        mode: SenderMode,
         seed: u64,
     ) -> Self {
         let flows = simulation.flows();
         let mut learned = Vec::new();
         for flow in 0..flows {
             if let Some(control) = simulation.learned(flow) {
-                // Slots and flows have the same numbers.
+                // Slots have the numbers of their flows.
                 control.set_slot(flow as u32);
                 learned.push(flow);
             }
         }
         Self {
             simulation,
-            window_ns: interface.datapath_settings().window_ns,
             agent: Agent::new(interface, flows),
             delay,
             mode,
@@ -114,8 +120,8 @@ impl Served {
         }
     }
 
-    /// Runs until the time given, and lets `decide` choose for each flow that asks, moving the query's state on; one that
-    /// it has no choice for keeps its window.
+    /// Runs until the time given and has `decide` answer the requests. It updates the query's
+    /// state, and returns `None` for a flow that keeps its cwnd.
     pub fn serve(
         &mut self,
         until: Nanos,
@@ -127,9 +133,9 @@ impl Served {
         }
     }
 
-    /// Runs until a flow waits for a decision, or until the time given. A flow asked before and not answered keeps
-    /// its window.
-    pub fn next(&mut self, until: Nanos) -> Option<Asked> {
+    /// Runs until a flow requests a decision, or until the time given, when it returns `None`. A
+    /// flow whose previous request was not answered keeps its cwnd.
+    pub fn next(&mut self, until: Nanos) -> Option<DecisionRequest> {
         if let Some((flow, batch)) = self.asked.take() {
             self.decide(flow, batch, Choice::Invalid);
         }
@@ -137,7 +143,7 @@ impl Served {
             let mut batch = self.agent.take_batch(1);
             if let (Some(flow), Some(query)) = (batch.slot(0), batch.queries.first_mut()) {
                 let flow = flow as usize;
-                // The state goes with the query, and comes back with its answer.
+                // The state leaves with the query and comes back with the answer.
                 let query = Query {
                     observation: std::mem::take(&mut query.observation),
                     state: std::mem::take(&mut query.state),
@@ -146,7 +152,7 @@ impl Served {
                 };
                 self.asked = Some((flow, batch));
                 let windows = std::mem::take(&mut self.windows[flow]);
-                return Some(Asked {
+                return Some(DecisionRequest {
                     flow,
                     query,
                     windows,
@@ -168,8 +174,8 @@ impl Served {
         }
     }
 
-    /// Answers for the flow asked last: what was chosen, and the policy's memory of the flow from now on. The decision
-    /// is published when its delay is over.
+    /// Answers the last request: with the choice, and the policy's new state of the flow. The
+    /// decision is published when its delay has passed.
     pub fn answer(&mut self, choice: Choice, state: State) {
         let Some((flow, mut batch)) = self.asked.take() else {
             return;
@@ -182,8 +188,8 @@ impl Served {
             return self.decide(flow, batch, choice);
         }
         let at = self.simulation.now() + delay;
-        if self.mode == Mode::Blocking {
-            // The decision lies in the map when it goes on.
+        if self.mode == SenderMode::Blocking {
+            // The decision is published before the sender goes on.
             self.simulation.block(flow, at + 1);
         }
         let place = self.publications.partition_point(|other| other.at > at);
@@ -196,23 +202,23 @@ impl Served {
         self.publications.insert(place, publication);
     }
 
-    /// The simulation.
+    /// The simulation that the agent serves.
     pub fn simulation(&self) -> &Simulation {
         &self.simulation
     }
 
-    /// What the agent has counted.
-    pub fn counts(&self) -> Counts {
+    /// The agent's counters, over all flows.
+    pub fn counts(&self) -> AgentCounts {
         self.agent.counts()
     }
 
-    /// What the agent knows of a flow; none before its first record.
+    /// The agent's view of a flow; `None` before the flow's first record.
     pub fn view(&self, flow: usize) -> Option<FlowView> {
         let mut views = self.agent.views(usize::MAX).into_iter();
         views.find(|view| view.slot as usize == flow)
     }
 
-    /// Delays from a window's end to its decision's publication, µs.
+    /// Delays from a window's end to the publication of its decision, µs.
     pub fn delays(&self) -> &hdrhistogram::Histogram<u64> {
         self.agent.delays()
     }
@@ -258,44 +264,37 @@ impl Served {
 
     fn close_silent_windows(&mut self) {
         let now = self.simulation.now();
-        while let Some(id) = self.agent.next_silence(now) {
-            let flow = id.slot as usize;
-            let Some(state) = self.simulation.learned(flow).map(|control| *control.flow()) else {
-                continue;
-            };
-            let before = self.agent.counts().windows;
-            self.agent.on_silence(now, &state);
-            if self.agent.counts().windows > before
-                && let Some(window) = state.silent_window(now, self.window_ns)
-            {
-                remember(&mut self.windows[flow], &window);
-            }
+        let simulation = &mut self.simulation;
+        let read = |slot: u32| Some(*simulation.learned(slot as usize)?.flow());
+        for window in self.agent.close_silent(now, read) {
+            remember(&mut self.windows[window.header.slot as usize], &window);
         }
     }
 }
 
-/// A window that the agent closed itself comes again when the next ACK does.
+/// A window that the agent has closed comes again with the next ACK.
 fn remember(windows: &mut Vec<WindowRecord>, window: &WindowRecord) {
     if windows.last().is_none_or(|last| last.index < window.index) {
         windows.push(*window);
     }
 }
 
-impl Delay {
-    /// What the agent was seen to take in evaluations on the real kernel: a window of a flow with frequent ACKs is
-    /// answered 1.3 ms after its end in the median, with the wait for the ACK that closes it; one without after 5.3,
-    /// of which the agent waits 5; the latest after 11 to 20 (docs/results.md).
+impl AgentDelay {
+    /// The delay measured in evaluations on the real kernel: with frequent ACKs, a decision is
+    /// published 1.3 ms after the end of its window in the median, including the wait for the ACK
+    /// that closes the window; without, after 5.3 ms, of which the agent waits 5; the longest took
+    /// 11 to 20 ms (docs/results.md).
     pub const MEASURED: Self = Self::LogNormal {
         median_ms: 0.3,
         sigma: 1.2,
         max_ms: 15.0,
     };
 
-    /// Checks the parameters.
+    /// Checks that the parameters are in range.
     ///
     /// # Errors
-    ///
-    /// Says which is out of range.
+    /// |
+    /// Returns an error that names the parameter when one is out of range.
     pub fn validate(&self) -> Result<(), String> {
         let check = |name: &str, value: f64, least: f64| {
             if value.is_finite() && value >= least && value <= 60_000.0 {
@@ -321,7 +320,7 @@ impl Delay {
         }
     }
 
-    /// One, ns.
+    /// Draws a delay in ns.
     fn draw(&self, random: &mut Xoshiro256PlusPlus) -> Nanos {
         let ms = match *self {
             Self::None => 0.0,
@@ -339,7 +338,7 @@ impl Delay {
     }
 }
 
-impl Default for Delay {
+impl Default for AgentDelay {
     fn default() -> Self {
         Self::MEASURED
     }
@@ -363,17 +362,17 @@ mod tests {
             .remove(0)
     }
 
-    fn served(scenario: &Scenario, delay: Delay, mode: Mode) -> Served {
+    fn served(scenario: &Scenario, delay: AgentDelay, mode: SenderMode) -> SimulatedAgent {
         let interface = Interface::default();
         let settings = Learned::settings(&interface, Startup::SlowStart);
         let control = || Control::Learned(Box::new(Learned::new(settings)));
         let controls = scenario.flows.iter().map(|_| control()).collect();
         let simulation = Simulation::new(scenario, controls, 1);
-        Served::new(simulation, interface, delay, mode, 1)
+        SimulatedAgent::new(simulation, interface, delay, mode, 1)
     }
 
-    /// Always the window given.
-    fn run(served: &mut Served, until: Nanos, cwnd: u32) -> Vec<Asked> {
+    /// Answers every request with the same cwnd.
+    fn run(served: &mut SimulatedAgent, until: Nanos, cwnd: u32) -> Vec<DecisionRequest> {
         let mut all = Vec::new();
         while let Some(asked) = served.next(until) {
             served.answer(Choice::Cwnd(cwnd), State::default());
@@ -385,7 +384,11 @@ mod tests {
     #[test]
     fn a_decision_is_in_force_after_its_delay() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
-        let mut served = served(&scenario, Delay::Fixed { ms: 30.0 }, Mode::Asynchronous);
+        let mut served = served(
+            &scenario,
+            AgentDelay::Fixed { ms: 30.0 },
+            SenderMode::Asynchronous,
+        );
         let asked = served.next(1_000 * MS).expect("a window is over");
         let at = served.simulation().now();
         assert!((100 * MS..200 * MS).contains(&at), "{at}");
@@ -396,7 +399,7 @@ mod tests {
         let decision = Decision::from_cell(asked.windows[0].decision).expect("decided");
         assert_eq!((decision.window, decision.cwnd), (1, 40));
         let taken = asked.windows[0].decision_taken_ns;
-        // At the first ACK after it; they are some milliseconds apart.
+        // It is taken up by the first ACK after it; ACKs are some milliseconds apart.
         assert!(
             (at + 30 * MS..at + 40 * MS).contains(&taken),
             "{}",
@@ -409,7 +412,11 @@ mod tests {
     #[test]
     fn windows_that_end_meanwhile_are_skipped_and_handed_over() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
-        let mut served = served(&scenario, Delay::Fixed { ms: 250.0 }, Mode::Asynchronous);
+        let mut served = served(
+            &scenario,
+            AgentDelay::Fixed { ms: 250.0 },
+            SenderMode::Asynchronous,
+        );
         let all = run(&mut served, 3_000 * MS, 30);
         assert!(served.counts().windows_skipped > 5);
         let mut next = 1;
@@ -428,7 +435,7 @@ mod tests {
             "rate_mbps = 12\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nstart_s = 1\n";
         let scenario = link(flows);
         let run = || {
-            let mut served = served(&scenario, Delay::MEASURED, Mode::Asynchronous);
+            let mut served = served(&scenario, AgentDelay::MEASURED, SenderMode::Asynchronous);
             let all = run(&mut served, 3_000 * MS, 20);
             (all, served.counts().decisions)
         };
@@ -448,17 +455,17 @@ mod tests {
             run(&mut served, 5_000 * MS, 20);
             served.simulation().flow(0).bytes_acked
         };
-        let none = acked(Delay::None, Mode::Blocking);
-        let late = Delay::Fixed { ms: 50.0 };
-        assert!(acked(late, Mode::Blocking) < none * 8 / 10);
-        assert!(acked(late, Mode::Asynchronous) > none * 98 / 100);
+        let none = acked(AgentDelay::None, SenderMode::Blocking);
+        let late = AgentDelay::Fixed { ms: 50.0 };
+        assert!(acked(late, SenderMode::Blocking) < none * 8 / 10);
+        assert!(acked(late, SenderMode::Asynchronous) > none * 98 / 100);
     }
 
     #[test]
     fn the_measured_delay_is_what_the_agent_showed() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
         let mut delays: Vec<_> = (0..10_000)
-            .map(|_| Delay::MEASURED.draw(&mut random))
+            .map(|_| AgentDelay::MEASURED.draw(&mut random))
             .collect();
         delays.sort_unstable();
         let ms = |quantile: usize| delays[quantile] as f64 / 1e6;
@@ -469,12 +476,12 @@ mod tests {
 
     #[test]
     fn delays_out_of_range_are_refused_by_name() {
-        let bad = Delay::Fixed { ms: -1.0 };
+        let bad = AgentDelay::Fixed { ms: -1.0 };
         let error = bad.validate().expect_err("negative");
         assert!(
             error.starts_with("ms of the decision delay is -1"),
             "{error}"
         );
-        Delay::MEASURED.validate().expect("valid");
+        AgentDelay::MEASURED.validate().expect("valid");
     }
 }

@@ -1,0 +1,256 @@
+//! Flows that other congestion controls run: their windows become rows, with what the congestion
+//! control did to the cwnd as the decision.
+//!
+//! Pure, as [`crate::agent`] is: records come in with the time, rows come out. [`crate::flows`] has
+//! the life of a flow.
+
+use std::{collections::HashMap, sync::Arc};
+
+use cc_ebpf::{Feature, Flow, Identity, Record, WindowRecord};
+use serde::Serialize;
+
+use crate::{
+    flows::{FlowCounts, FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
+    interface::Interface,
+    reward::Reward,
+    rows::{
+        Addresses, Decided, Episodes, FileHeader, NO_MODE, Recorded,
+        buffer::{EpisodeRows, RowBuffer},
+    },
+};
+
+/// The live flows of one congestion control, taken together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CongestionControlReport {
+    /// Name of the congestion control, as in `net.ipv4.tcp_available_congestion_control`.
+    pub congestion_control: String,
+    /// Number of live flows.
+    pub flows: usize,
+    /// Sum of the delivery rates over each flow's last window, Mbit/s.
+    pub rate_mbps: f64,
+    /// Mean over the flows of the smoothed RTT in their last windows, ms.
+    pub srtt_ms: f64,
+}
+
+/// Follows flows that other congestion controls run.
+pub struct ForeignFlows {
+    interface: Interface,
+    flows: FlowTable<ForeignFlow>,
+    recording: Option<Recording>,
+}
+
+/// What is kept of a flow.
+#[derive(Debug)]
+pub(crate) struct ForeignFlow {
+    congestion_control: Arc<str>,
+    last: Option<WindowRecord>,
+    rows: Option<(Arc<FileHeader>, EpisodeRows)>,
+}
+
+struct Recording {
+    /// The header of all files, except for the policy's name.
+    header: FileHeader,
+    /// The headers in use, by congestion control.
+    headers: HashMap<Arc<str>, Arc<FileHeader>>,
+    rows: RowBuffer,
+}
+
+impl ForeignFlows {
+    /// Creates the state without flows, for a flow map of `slots` slots, with the windows of the
+    /// interface. It records nothing.
+    pub fn new(interface: Interface, slots: usize) -> Self {
+        let window_ns = interface.datapath_settings().window_ns;
+        Self {
+            flows: FlowTable::new(slots, window_ns),
+            interface,
+            recording: None,
+        }
+    }
+
+    /// Starts to make rows of every flow that opens from now on. Their files get `header`, with
+    /// `observed:` and the name of the congestion control as its policy.
+    pub fn start_recording(
+        &mut self,
+        header: FileHeader,
+        episodes: Episodes,
+        addresses: Addresses,
+    ) {
+        self.recording = Some(Recording {
+            header,
+            headers: HashMap::new(),
+            rows: RowBuffer::new(episodes, addresses),
+        });
+    }
+
+    /// Takes a record. `read` reads the flow's state from a slot, for a flow whose opened record was
+    /// lost.
+    pub fn on_record(&mut self, record: &Record, read: impl FnOnce(u32) -> Option<Flow>) {
+        self.follow(record, read);
+    }
+
+    /// Closes the windows of flows that have fallen silent, and returns them: those that ended 5 ms
+    /// ago or earlier without an ACK that closed them. `read` reads the flow's state from a slot.
+    pub fn close_silent(
+        &mut self,
+        now_ns: u64,
+        read: impl FnMut(u32) -> Option<Flow>,
+    ) -> Vec<WindowRecord> {
+        self.close_silent_windows(now_ns, read)
+    }
+
+    /// When [`Self::close_silent`] is due next, ns; `None` while no flow has an open window.
+    pub fn silence_due_ns(&self) -> Option<u64> {
+        self.flows.silence_due_ns()
+    }
+
+    /// Takes the rows that became complete since the last call.
+    pub fn take_rows(&mut self) -> Vec<Recorded> {
+        let recording = self.recording.as_mut();
+        recording.map_or_else(Vec::new, |recording| recording.rows.take())
+    }
+
+    /// Stops making rows. [`Self::take_rows`] returns those held back, as they are.
+    pub fn stop_recording(&mut self) {
+        let Some(recording) = &mut self.recording else {
+            return;
+        };
+        for flow in self.flows.values_mut() {
+            if let Some((_, episode)) = flow.rows.take() {
+                episode.finish(&mut recording.rows, false);
+            }
+        }
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> FlowCounts {
+        self.flows.counts()
+    }
+
+    /// Number of live flows.
+    pub fn live(&self) -> usize {
+        self.flows.live()
+    }
+
+    /// The live flows by congestion control, in the order of the names.
+    pub fn reports(&self) -> Vec<CongestionControlReport> {
+        let mut reports: Vec<CongestionControlReport> = Vec::new();
+        for (_, _, flow) in self.flows.iter() {
+            let name = &*flow.congestion_control;
+            let index = match reports.binary_search_by(|r| (*r.congestion_control).cmp(name)) {
+                Ok(index) => index,
+                Err(index) => {
+                    reports.insert(index, CongestionControlReport::empty(name));
+                    index
+                }
+            };
+            reports[index].add(flow.last.as_ref());
+        }
+        reports
+    }
+}
+
+impl FollowFlows for ForeignFlows {
+    type Flow = ForeignFlow;
+
+    fn table(&mut self) -> &mut FlowTable<ForeignFlow> {
+        &mut self.flows
+    }
+
+    fn on_opened(&mut self, _: FlowId, identity: &Identity) -> ForeignFlow {
+        let congestion_control: Arc<str> = identity.congestion_control().into();
+        let rows = self.recording.as_mut().map(|recording| {
+            let header = recording.header_of(&congestion_control);
+            let initial = initial_cwnd_bytes(identity);
+            let episode = EpisodeRows::begin(&mut recording.rows, identity, initial);
+            (header, episode)
+        });
+        ForeignFlow {
+            congestion_control,
+            last: None,
+            rows,
+        }
+    }
+
+    fn on_window(&mut self, id: FlowId, window: &WindowRecord) {
+        let Some(flow) = self.flows.get_mut(id) else {
+            return;
+        };
+        let window = WindowRecord {
+            mode: NO_MODE,
+            ..*window
+        };
+        let former = flow.last.replace(window);
+        if let (Some(recording), Some((header, episode))) = (&mut self.recording, &mut flow.rows) {
+            if let Some(former) = former {
+                let decision = implied_decision(&self.interface, &former, &window);
+                let rows = &mut recording.rows;
+                episode.settle(rows, Some(&*header), former.index, decision);
+            }
+            let reward = Reward::of(&window, &header.interface.reward);
+            episode.on_window(&mut recording.rows, header, &window, reward);
+        }
+    }
+
+    fn on_closed(&mut self, flow: ForeignFlow) {
+        if let (Some((_, episode)), Some(recording)) = (flow.rows, &mut self.recording) {
+            episode.finish(&mut recording.rows, true);
+        }
+    }
+}
+
+impl Recording {
+    fn header_of(&mut self, congestion_control: &Arc<str>) -> Arc<FileHeader> {
+        let Self {
+            header, headers, ..
+        } = self;
+        let known = headers.entry(congestion_control.clone());
+        let make = || FileHeader {
+            policy: format!("observed:{congestion_control}"),
+            ..header.clone()
+        };
+        known.or_insert_with(|| make().into()).clone()
+    }
+}
+
+impl CongestionControlReport {
+    fn empty(congestion_control: &str) -> Self {
+        Self {
+            congestion_control: congestion_control.into(),
+            flows: 0,
+            rate_mbps: 0.0,
+            srtt_ms: 0.0,
+        }
+    }
+
+    fn add(&mut self, window: Option<&WindowRecord>) {
+        let mean = |feature| {
+            window.map_or(0.0, |window| {
+                window.features.mean(feature as usize, window.acks)
+            })
+        };
+        self.flows += 1;
+        self.rate_mbps += mean(Feature::Throughput) * 8.0 / 1e3;
+        self.srtt_ms += (mean(Feature::SmoothedRtt) / 1e3 - self.srtt_ms) / self.flows as f64;
+    }
+}
+
+/// What the congestion control did after a window, as a decision: the action nearest to its change
+/// of the cwnd, which the end of the `next` window shows. `None` when windows in between are missing.
+fn implied_decision(
+    interface: &Interface,
+    window: &WindowRecord,
+    next: &WindowRecord,
+) -> Option<Decided> {
+    let actions = &interface.actions;
+    (window.index + 1 == next.index).then(|| Decided {
+        action: Some(actions.nearest(window.cwnd, next.cwnd, interface.cwnd) as u8),
+        probability: None,
+        probabilities: None,
+        base_cwnd: window.cwnd,
+        cwnd: next.cwnd,
+        delay_ns: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

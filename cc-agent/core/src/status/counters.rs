@@ -1,0 +1,147 @@
+//! The agent's counters: their names, their values, and which of them should stay at zero.
+
+use cc_ebpf::Counter;
+use serde::{Deserialize, Serialize};
+
+use super::RecordingStatus;
+
+/// Counts of flows, windows and decisions on the agent's side, since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentCounts {
+    /// Flows opened, found late or adopted from a former agent.
+    pub flows: u64,
+    /// Flows whose opened record was lost and that were found by the record of a window.
+    pub flows_found_late: u64,
+    /// Windows received in records or closed by the agent, each counted once.
+    pub windows: u64,
+    /// Windows that the agent closed because their flow had fallen silent.
+    pub windows_closed_silent: u64,
+    /// Windows that a newer one replaced before the policy was asked about them.
+    pub windows_skipped: u64,
+    /// Windows whose records were lost: gaps in the windows' numbers.
+    pub windows_missed: u64,
+    /// Decisions published.
+    pub decisions: u64,
+    /// Decisions published more than 20 ms after their window's end.
+    pub decisions_late: u64,
+    /// Answers that were NaN or infinite: the flow kept its cwnd.
+    pub answers_invalid: u64,
+    /// Answers discarded because another flow had taken over the slot, or the policy was replaced,
+    /// while the batch was with the policy.
+    pub answers_orphaned: u64,
+}
+
+/// A counter of the agent or of its datapath.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The counter's name in reports.
+    pub name: String,
+    /// Its value, counted since the agent's start.
+    pub value: u64,
+    /// What a value above zero means, for counters that should stay at zero; `None` for others.
+    pub trouble: Option<&'static str>,
+}
+
+impl From<(&str, u64, Option<&'static str>)> for Count {
+    fn from((name, value, trouble): (&str, u64, Option<&'static str>)) -> Self {
+        Self {
+            name: name.into(),
+            value,
+            trouble,
+        }
+    }
+}
+
+/// The agent's counts with their names in reports, and the meaning of those that should be zero.
+pub(super) fn agent_counts(
+    counts: &AgentCounts,
+) -> [(&'static str, u64, Option<&'static str>); 10] {
+    // Destructured without `..`, so that a new count cannot be forgotten here.
+    let AgentCounts {
+        flows,
+        flows_found_late,
+        windows,
+        windows_closed_silent,
+        windows_skipped,
+        windows_missed,
+        decisions,
+        decisions_late,
+        answers_invalid,
+        answers_orphaned,
+    } = *counts;
+    [
+        ("flows", flows, None),
+        (
+            "flows_found_late",
+            flows_found_late,
+            Some("Flows whose opened record was lost; they were found by a later record."),
+        ),
+        ("windows", windows, None),
+        ("windows_closed_silent", windows_closed_silent, None),
+        (
+            "windows_skipped",
+            windows_skipped,
+            Some("Windows that a newer one replaced before the policy got to them."),
+        ),
+        (
+            "windows_missed",
+            windows_missed,
+            Some("Windows that never arrived."),
+        ),
+        ("decisions", decisions, None),
+        (
+            "decisions_late",
+            decisions_late,
+            Some("Decisions later than 20 ms after their window's end."),
+        ),
+        (
+            "answers_invalid",
+            answers_invalid,
+            Some("Answers of the policy that were not finite: the flow kept its cwnd."),
+        ),
+        ("answers_orphaned", answers_orphaned, None),
+    ]
+}
+
+/// A recording's counts, in the form of [`agent_counts`].
+pub(super) fn recording_counts(
+    status: &RecordingStatus,
+) -> [(&'static str, u64, Option<&'static str>); 5] {
+    [
+        ("rows_recorded", status.rows, None),
+        (
+            "rows_lost_behind",
+            status.rows_lost_behind,
+            Some("Rows lost because the disk was behind."),
+        ),
+        (
+            "rows_lost_unwritten",
+            status.rows_lost_unwritten,
+            Some("Rows lost because they could not be written."),
+        ),
+        (
+            "rows_lost_unanswered",
+            status.rows_lost_unanswered,
+            Some("Rows lost because the policy did not answer their flow for too long."),
+        ),
+        ("recordings_removed", status.files_removed, None),
+    ]
+}
+
+/// What a counter of the datapath above zero means, if it should be zero. Timeouts are the path's.
+pub(super) fn datapath_trouble(counter: Counter) -> Option<&'static str> {
+    match counter {
+        Counter::FlowsOpened
+        | Counter::FlowsClosed
+        | Counter::DecisionsTaken
+        | Counter::DecisionsStale
+        | Counter::FallbacksLeft
+        | Counter::Timeouts => None,
+        Counter::FlowsWithoutSlot
+        | Counter::RecordsDropped
+        | Counter::AckRecordsDropped
+        | Counter::DecisionsClamped
+        | Counter::FallbacksEntered
+        | Counter::SlotsLeaked => Some(counter.meaning().trim()),
+    }
+}

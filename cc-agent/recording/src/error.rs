@@ -1,0 +1,119 @@
+//! Errors of reading and writing recordings.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use parquet::errors::ParquetError;
+
+/// An error of reading, writing or completing a recording. Its message names the file and, where
+/// there is one, the remedy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// The file is not Parquet, or is truncated or damaged.
+    #[error(
+        "{path}: {reason}; either it is not Parquet, or it was cut short or damaged in transit: \
+         copy it again, or leave it out"
+    )]
+    Broken {
+        /// The path of the file.
+        path: PathBuf,
+        /// The Parquet library's message.
+        reason: String,
+    },
+    /// A column is missing or has another type.
+    #[error("{path}: column {column} is {found}; expected {expected}")]
+    Column {
+        /// The path of the file.
+        path: PathBuf,
+        /// The column's name.
+        column: String,
+        /// The column's type in the file, or `missing`.
+        found: String,
+        /// The type that recordings have.
+        expected: String,
+    },
+    /// The file is not complete: its agent is writing it, or was killed.
+    #[error(
+        "{path}: its agent is still writing it, or was killed: wait until it is completed \
+         (--record-file-s sets its maximum age), or stop the agent, and name the directory"
+    )]
+    Open {
+        /// The path of the file.
+        path: PathBuf,
+    },
+    /// The directory holds no recordings.
+    #[error(
+        "{path}: no recording there; expected at least one file *.parquet, as cc-agent run \
+         --record writes them (subdirectories are not searched)"
+    )]
+    Empty {
+        /// The path of the directory.
+        path: PathBuf,
+    },
+    /// The file is Parquet, but its key-value metadata are absent, invalid, or of another version.
+    #[error("{path}: {reason}")]
+    Header {
+        /// The path of the file.
+        path: PathBuf,
+        /// The key at fault and what is wrong with it.
+        reason: String,
+        /// Whether the file is not a recording at all.
+        foreign: bool,
+    },
+    /// The file system refuses an operation.
+    #[error("{path}: {source}")]
+    Io {
+        /// The path of the file or directory.
+        path: PathBuf,
+        /// The operating system's error.
+        source: io::Error,
+    },
+    /// The file cannot be written any further.
+    #[error("{path}: it cannot be written: {reason}")]
+    Write {
+        /// The path of the complete file.
+        path: PathBuf,
+        /// The Parquet library's message.
+        reason: String,
+    },
+    /// A value is outside what a recording can hold.
+    #[error("{path}: row {row}, column {column}: {reason}; the file is damaged, leave it out")]
+    Value {
+        /// The path of the file.
+        path: PathBuf,
+        /// The row's number in the file, from 0.
+        row: u64,
+        /// The column's name.
+        column: &'static str,
+        /// The value and what is expected instead.
+        reason: String,
+    },
+}
+
+impl RecordingError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io {
+            path: path.into(),
+            source,
+        }
+    }
+
+    /// Wraps the Parquet library's error on writing.
+    pub(crate) fn write(path: &Path, source: ParquetError) -> Self {
+        Self::Write {
+            path: path.into(),
+            reason: source.to_string(),
+        }
+    }
+
+    /// Wraps the Parquet library's error on reading.
+    pub(crate) fn parquet(path: &Path, source: ParquetError) -> Self {
+        Self::Broken {
+            path: path.into(),
+            reason: source.to_string(),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Selection of scenarios by a list, as `--scenarios` takes it, from the built-in sets and from
+//! files.
+
+use std::{fs, path::Path};
+
+use super::{Scenario, ScenarioError, file, sets};
+
+/// Loads the scenarios of a list that is separated by commas.
+///
+/// An item is a set (`pantheon`), a scenario of a set by its name or by its index from 0
+/// (`pantheon/bdp-1`, `pantheon/17`), a file (`links.toml`), or a scenario of a file
+/// (`links.toml/mine`). A scenario that is named twice is returned once.
+///
+/// # Errors
+///
+/// Returns an error when the list names no scenario, when a set, scenario or file does not exist or
+/// is invalid, and when two different scenarios have the same name.
+pub fn load(spec: &str) -> Result<Vec<Scenario>, ScenarioError> {
+    let mut scenarios: Vec<Scenario> = Vec::new();
+    for item in spec
+        .split(',')
+        .map(str::trim)
+        .filter(|item| !item.is_empty())
+    {
+        for scenario in load_item(item)? {
+            match scenarios.iter().find(|known| known.name == scenario.name) {
+                None => scenarios.push(scenario),
+                Some(known) if *known == scenario => {}
+                Some(_) => {
+                    return Err(ScenarioError::Ambiguous {
+                        name: scenario.name,
+                    });
+                }
+            }
+        }
+    }
+    if scenarios.is_empty() {
+        return Err(ScenarioError::Nothing {
+            sets: sets::names(),
+        });
+    }
+    Ok(scenarios)
+}
+
+fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
+    if item.ends_with(".toml") || Path::new(item).is_file() {
+        return read(Path::new(item));
+    }
+    if let Some((path, name)) = item.rsplit_once('/')
+        && (path.ends_with(".toml") || Path::new(path).is_file())
+    {
+        return select(read(Path::new(path))?, path, name);
+    }
+    let (set, name) = match item.split_once('/') {
+        Some((set, name)) => (set, Some(name)),
+        None => (item, None),
+    };
+    let scenarios = sets::find(set).ok_or_else(|| ScenarioError::UnknownSet {
+        name: set.to_owned(),
+        sets: nearest_first(set, sets::SETS.iter().map(|set| set.name)),
+    })?;
+    match name {
+        Some(name) => select(scenarios.scenarios()?, set, name),
+        None => scenarios.scenarios(),
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
+    let text = fs::read_to_string(path).map_err(|error| ScenarioError::Read {
+        path: path.to_owned(),
+        error,
+    })?;
+    file::parse(&text, path)
+}
+
+/// The scenario with that name, or else the one at that index.
+fn select(scenarios: Vec<Scenario>, set: &str, name: &str) -> Result<Vec<Scenario>, ScenarioError> {
+    let found = scenarios
+        .iter()
+        .find(|scenario| scenario.name == name)
+        .or_else(|| {
+            name.parse::<usize>()
+                .ok()
+                .and_then(|place| scenarios.get(place))
+        });
+    match found {
+        Some(scenario) => Ok(vec![scenario.clone()]),
+        None => Err(ScenarioError::UnknownScenario {
+            set: set.to_owned(),
+            name: name.to_owned(),
+            scenarios: nearest_first(
+                name,
+                scenarios.iter().map(|scenario| scenario.name.as_str()),
+            ),
+            last: scenarios.len() - 1,
+        }),
+    }
+}
+
+fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
+    let mut names: Vec<&str> = names.collect();
+    names.sort_by(|a, b| {
+        strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a))
+    });
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenarios_are_found_by_set_name_and_place() {
+        let names = |spec: &str| -> Vec<String> {
+            load(spec)
+                .expect(spec)
+                .into_iter()
+                .map(|scenario| scenario.name)
+                .collect()
+        };
+        assert_eq!(names("pantheon/bdp-1"), ["bdp-1"]);
+        assert_eq!(names("pantheon/17, pantheon/0"), ["bdp-1", "nepal-india"]);
+        assert_eq!(
+            names("calibrated,pantheon").len(),
+            18,
+            "what is in both is there once"
+        );
+    }
+
+    #[test]
+    fn unknown_names_are_answered_with_the_available_ones() {
+        let message = |spec: &str| load(spec).expect_err(spec).to_string();
+        assert!(
+            message("panteon")
+                .starts_with("no set of scenarios is called `panteon`: there are pantheon, ")
+        );
+        let unknown = message("pantheon/bpd-1");
+        assert!(
+            unknown.starts_with("`pantheon` has no scenario `bpd-1`: it has bdp-1, "),
+            "{unknown}"
+        );
+        assert!(
+            unknown.ends_with("or give its place, from 0 to 17"),
+            "{unknown}"
+        );
+        assert!(message("pantheon/18").contains("has no scenario `18`"));
+        assert!(
+            message(" , ").starts_with("no scenario is named: give a set (calibrated, pantheon")
+        );
+        assert!(
+            message("nowhere/links.toml")
+                .starts_with("cannot read the scenario file nowhere/links.toml: ")
+        );
+    }
+
+    #[test]
+    fn two_scenarios_of_one_name_are_refused() {
+        let folder = tempfile::tempdir().expect("a scratch directory");
+        let file = folder.path().join("mine.toml");
+        fs::write(
+            &file,
+            "[[scenario]]\nname = \"bdp-1\"\nrate_mbps = 12\ndelay_ms = 30\n",
+        )
+        .expect("the scratch directory takes files");
+        let error = load(&format!("pantheon,{}", file.display())).expect_err("the same name twice");
+        assert!(
+            matches!(&error, ScenarioError::Ambiguous { name } if name == "bdp-1"),
+            "{error}"
+        );
+    }
+}
