@@ -1,5 +1,5 @@
-//! The observer: the datapath's measuring half, attached to the kernel's own TCP. Records of flows of any congestion
-//! control come out of it; nothing goes in.
+//! The observer: the measuring half of the datapath, attached to the kernel's own TCP. Records of
+//! flows of any congestion control come out of it; nothing goes in.
 
 use std::{fs, os::fd::AsRawFd};
 
@@ -18,7 +18,7 @@ use super::{
     shared::Shared,
 };
 
-/// Sockets that can be told apart, selected or not; what is kept of one is some 100 bytes, taken as needed.
+/// Sockets that can be followed, selected or not. Each takes some 100 bytes, allocated as needed.
 const SOCKETS: u32 = 1 << 18;
 
 /// Where an ACK is seen, in the order of preference.
@@ -223,7 +223,7 @@ impl Observer {
         &mut self.records
     }
 
-    /// Per-ACK records. They wake nobody.
+    /// Per-ACK records. They do not make its descriptor readable.
     pub fn acks(&mut self) -> &mut Ring {
         &mut self.acks
     }

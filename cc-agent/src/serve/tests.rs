@@ -74,7 +74,7 @@ impl Fixture {
         self.snapshots.borrow().clone()
     }
 
-    async fn counts(&mut self) -> Counts {
+    async fn counts(&mut self) -> AgentCounts {
         self.snapshots.changed().await.expect("it runs");
         self.status().agent
     }
