@@ -18,8 +18,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The error and its causes in one line. A cause is left out when the line already contains its text,
-/// as most errors quote their cause.
+/// The error and its causes in one line. A cause is left out when the line already contains its
+/// text, as most errors quote their cause.
 fn in_a_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {

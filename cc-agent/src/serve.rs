@@ -181,7 +181,9 @@ impl<D: DatapathIo> EventLoop<D> {
                 () = received(&mut self.reload) => self.reload_incumbent(),
                 answer = service.inference.answers.recv() => match answer {
                     Some(answer) => service.publish(answer),
-                    None => anyhow::bail!("the policy's thread has stopped; see the messages above"),
+                    None => anyhow::bail!(
+                        "the policy's thread has stopped; see the messages above"
+                    ),
                 },
                 records = service.datapath.next_records(DRAIN) => service.on_records(&records?),
                 () = sleep_or_never(silence) => {}
