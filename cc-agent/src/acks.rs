@@ -1,5 +1,5 @@
-//! Per-ACK records, written as CSV by a thread of their own, so that a slow disk loses records instead
-//! of delaying the event loop.
+//! Per-ACK records, written as CSV by a thread of their own, so that a slow disk loses records
+//! instead of delaying the event loop.
 
 use std::{
     fs::File,

@@ -196,8 +196,8 @@ mod tests {
 
     /// Asks for one decision per arm and returns the cwnds.
     fn decided(policies: &mut Policies) -> [u32; 2] {
-        [Arm::Incumbent, Arm::Candidate].map(|side| {
-            let answer = policies.carry_out(Order::Decide(batch(side)));
+        [Arm::Incumbent, Arm::Candidate].map(|arm| {
+            let answer = policies.carry_out(Order::Decide(batch(arm)));
             match answer.expect("a batch has an answer").choices[..] {
                 [Choice::Cwnd(cwnd)] => cwnd,
                 ref choices => panic!("{choices:?}"),

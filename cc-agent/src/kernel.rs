@@ -1,5 +1,5 @@
-//! Everything that talks to the running kernel: its BTF, the datapath's loader, the shared maps, and
-//! what a host must have.
+//! The interface to the running kernel: its BTF, the loading of the BPF programs, the maps shared
+//! with them, and the check of what a host must have.
 
 mod bpf;
 pub mod btf;
@@ -20,7 +20,7 @@ pub use observer::Observer;
 
 use std::io;
 
-/// Why the datapath could not be brought up.
+/// Why the datapath or the observer could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// This build carries no BPF object.
@@ -33,9 +33,9 @@ pub enum Error {
         "cannot read the kernel's BTF at {path}: {reason}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)"
     )]
     NoBtf {
-        /// Where it was looked for.
+        /// Path of the BTF file.
         path: String,
-        /// What went wrong.
+        /// Why it cannot be read.
         reason: String,
     },
     /// The kernel lacks a structure member that the datapath needs.

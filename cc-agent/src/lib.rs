@@ -1,5 +1,5 @@
-//! The agent of `rlcc`: loads the BPF datapath, runs a policy on each flow's observation windows, and
-//! publishes the cwnds that it decides.
+//! The agent of `rlcc`: loads the BPF datapath, runs a policy on each flow's observation windows,
+//! and publishes the cwnds that it decides.
 //!
 //! What is decided, and from what, is computed in [`cc_core`], which does no I/O. This crate is the
 //! I/O around it, and the `cc-agent` binary.

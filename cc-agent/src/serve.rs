@@ -181,7 +181,9 @@ impl<D: DatapathIo> EventLoop<D> {
                 () = received(&mut self.reload) => self.reload_incumbent(),
                 answer = service.inference.answers.recv() => match answer {
                     Some(answer) => service.publish(answer),
-                    None => anyhow::bail!("the policy's thread has stopped; see the messages above"),
+                    None => anyhow::bail!(
+                        "the policy's thread has stopped; see the messages above"
+                    ),
                 },
                 records = service.datapath.next_records(DRAIN) => service.on_records(&records?),
                 () = sleep_or_never(silence) => {}
@@ -273,7 +275,7 @@ impl<D: DatapathIo> EventLoop<D> {
                 service.incumbent_text()
             )),
             (Ok(loaded), Purpose::Replace) => service.replace(loaded),
-            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.begin_canary(loaded, percent)),
+            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.start_canary(loaded, percent)),
         };
         self.announce(outcome, load.reply);
     }

@@ -106,18 +106,19 @@ impl StatusError {
 ///
 /// # Errors
 ///
-/// Returns an error when no agent listens there, or when it does not answer with a snapshot in time.
+/// Returns an error when no agent listens there, or when it does not answer with a snapshot in
+/// time.
 pub fn fetch(path: &Path) -> Result<Snapshot, StatusError> {
     fetch_within(path, STATUS_TIMEOUT)
 }
 
-/// Sends a command to the agent that listens at `path`, and waits up to a minute until it is carried
-/// out. Returns what was done, in a line.
+/// Sends a command to the agent that listens at `path`, and waits up to a minute until it is
+/// carried out. Returns what was done, in a line.
 ///
 /// # Errors
 ///
-/// Returns an error when no agent listens there, when it does not answer in time, or when it refuses
-/// the command, after which it goes on as before.
+/// Returns an error when no agent listens there, when it does not answer in time, or when it
+/// refuses the command, after which it goes on as before.
 pub fn command(path: &Path, command: Command) -> Result<String, StatusError> {
     let answer = ask(path, &Request::Command(command), COMMAND_TIMEOUT)?;
     match serde_json::from_slice(&answer) {
@@ -181,7 +182,8 @@ fn ask(path: &Path, request: &Request, timeout: Duration) -> Result<Vec<u8>, Sta
 fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, StatusError> {
     let connected = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        // The time limit applies to connecting too, which waits while the backlog is full (unix(7)).
+        // The time limit applies to connecting too, which waits while the backlog is full
+        // (unix(7)).
         socket.set_write_timeout(Some(timeout))?;
         socket.connect(&SockAddr::unix(path)?)?;
         Ok(UnixStream::from(OwnedFd::from(socket)))

@@ -1,11 +1,13 @@
-//! The bpf(2) commands that aya does not offer: loading struct_ops programs, their map and its link.
+//! The bpf(2) commands that aya does not offer: loading struct_ops programs, their map and its
+//! link.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-// enum bpf_cmd, enum bpf_map_type, enum bpf_prog_type, enum bpf_attach_type (include/uapi/linux/bpf.h).
+// enum bpf_cmd, enum bpf_map_type, enum bpf_prog_type, enum bpf_attach_type
+// (include/uapi/linux/bpf.h).
 const BPF_MAP_CREATE: libc::c_int = 0;
 const BPF_MAP_UPDATE_ELEM: libc::c_int = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
@@ -160,8 +162,8 @@ pub(super) fn load_struct_ops_program(
     }
 }
 
-/// Creates a struct_ops map whose value is the wrapper with this BTF id and size. One that is `linked`
-/// is registered by [`link_struct_ops`] (Linux 6.4), another by filling it.
+/// Creates a struct_ops map whose value is the wrapper with this BTF id and size. One that is
+/// `linked` is registered by [`link_struct_ops`] (Linux 6.4), another by filling it.
 pub(super) fn create_struct_ops_map(
     name: &str,
     wrapper_id: u32,

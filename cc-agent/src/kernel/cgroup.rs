@@ -4,11 +4,12 @@ use std::{fs, io, os::unix::ffi::OsStrExt, os::unix::fs::MetadataExt, path::Path
 
 use super::Error;
 
-/// The id of the cgroup v2 whose directory this is, as [`cc_ebpf::Identity::cgroup_id`] has it: its inode.
+/// The id of the cgroup v2 with this directory, as in [`cc_ebpf::Identity::cgroup_id`]: the inode
+/// number of the directory.
 ///
 /// # Errors
 ///
-/// It cannot be looked at, or is no directory of cgroup v2.
+/// Returns an error when the path cannot be read or is not a directory of cgroup v2.
 pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
     let wrong = || {
         Error::system(format!(

@@ -146,7 +146,7 @@ impl Datapath {
         let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
         if let Some(directory) = cgroup {
             chooser(&mut ebpf)?
-                // A link always allows others beside it; old kernels refuse to be told so.
+                // A link always allows others beside it; old kernels refuse the flag that says so.
                 .attach(directory, CgroupAttachMode::Single)
                 .map_err(Error::aya("attaching to the cgroup"))?;
         }
@@ -208,7 +208,7 @@ impl Datapath {
         &mut self.records
     }
 
-    /// Per-ACK records. They wake nobody.
+    /// Per-ACK records. They do not make its descriptor readable.
     pub fn acks(&mut self) -> &mut Ring {
         &mut self.acks
     }

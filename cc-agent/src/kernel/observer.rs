@@ -1,5 +1,5 @@
-//! The observer: the datapath's measuring half, attached to the kernel's own TCP. Records of flows of any congestion
-//! control come out of it; nothing goes in.
+//! The observer: the measuring half of the datapath, attached to the kernel's own TCP. Records of
+//! flows of any congestion control come out of it; nothing goes in.
 
 use std::{fs, os::fd::AsRawFd};
 
@@ -18,7 +18,7 @@ use super::{
     shared::Shared,
 };
 
-/// Sockets that can be told apart, selected or not; what is kept of one is some 100 bytes, taken as needed.
+/// Sockets that can be followed, selected or not. Each takes some 100 bytes, allocated as needed.
 const SOCKETS: u32 = 1 << 18;
 
 /// Where an ACK is seen, in the order of preference.
@@ -83,8 +83,8 @@ pub struct Options {
 pub enum Source {
     /// With the rate sample that the congestion control is given: features are exact.
     RateSample,
-    /// By the socket before each segment ([`cc_ebpf::Glimpse`]): one ACK late, in state ESTABLISHED only, and not
-    /// exact around losses and where the application has little to send.
+    /// By the socket before each segment ([`cc_ebpf::Glimpse`]): one ACK late, in state ESTABLISHED
+    /// only, and not exact around losses and where the application has little to send.
     Segments,
 }
 
@@ -99,7 +99,8 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Loads the programs and attaches them. Connections that are there already are observed from their second ACK on.
+    /// Loads the programs and attaches them. Connections that are there already are observed from
+    /// their second ACK on.
     ///
     /// # Errors
     ///
@@ -208,8 +209,9 @@ impl Observer {
         self.counters.read()
     }
 
-    /// Events that no program saw, because another was interrupted on the same CPU: the kernel lets a traced program
-    /// run once at a time there. What such an ACK brought is in the next one's features.
+    /// Events that no program saw, because another was interrupted on the same CPU: the kernel lets
+    /// a traced program run once at a time there. What such an ACK brought is in the next one's
+    /// features.
     pub fn missed(&self) -> u64 {
         let infos = self
             .programs
@@ -223,14 +225,14 @@ impl Observer {
         &mut self.records
     }
 
-    /// Per-ACK records. They wake nobody.
+    /// Per-ACK records. They do not make its descriptor readable.
     pub fn acks(&mut self) -> &mut Ring {
         &mut self.acks
     }
 }
 
-/// How ACKs can be seen by what the kernel's types say, or what is missing for that. Whether a host permits it shows when
-/// it is tried.
+/// How ACKs can be seen by what the kernel's types say, or what is missing for that. Whether a host
+/// permits it shows when it is tried.
 pub(super) fn possible_source(kernel: &btf::Kernel) -> Result<Source, String> {
     let missing = [END_HOOK, INIT_HOOK]
         .into_iter()
@@ -256,8 +258,8 @@ impl Options {
     }
 }
 
-/// What this process's observer calls its settings, where a datapath's have the name of its congestion control;
-/// NUL-padded.
+/// What this process's observer calls its settings, where a datapath's have the name of its
+/// congestion control; NUL-padded.
 fn name() -> [u8; 16] {
     let name = format!("observe{}", std::process::id());
     let mut padded = [0; 16];
@@ -293,7 +295,8 @@ impl Hook {
     /// Whether the kernel has the target, and BPF programs can be attached to such.
     fn exists(&self, kernel: &btf::Kernel) -> bool {
         match self.kind {
-            // What attaches them to functions (kernel/bpf/trampoline.c) where ftrace has patched these.
+            // What attaches them to functions (kernel/bpf/trampoline.c) where ftrace has patched
+            // these.
             Kind::Entry | Kind::Exit => {
                 kernel.has_function("register_ftrace_direct") && kernel.has_function(self.target)
             }
@@ -351,7 +354,8 @@ impl Hook {
     }
 }
 
-/// What a program's entry in /proc tells of `recursion_misses` (`bpf_prog_show_fdinfo`, kernel/bpf/syscall.c).
+/// What a program's entry in /proc tells of `recursion_misses` (`bpf_prog_show_fdinfo`,
+/// kernel/bpf/syscall.c).
 fn missed(program: &ProgramInfo) -> u64 {
     let count = || {
         let fd = program.fd().ok()?;
@@ -372,8 +376,8 @@ fn missed(program: &ProgramInfo) -> u64 {
 mod tests {
     use super::*;
 
-    /// Those programs, too, that this kernel has no use for: where the functions take the same arguments, the verifier
-    /// judges them as it would elsewhere.
+    /// Those programs, too, that this kernel has no use for: where the functions take the same
+    /// arguments, the verifier judges them as it would elsewhere.
     #[test]
     fn the_kernel_accepts_every_program() {
         let missing = if OBJECT.is_empty() {

@@ -47,7 +47,7 @@ pub(super) struct StructOps(Registration);
 enum Registration {
     /// By a link: closing it unregisters, also when the process is killed.
     Link(#[expect(dead_code, reason = "held for its closing")] OwnedFd),
-    /// By the map's content, before Linux 6.4: it stays until somebody empties the map.
+    /// By the map's content, before Linux 6.4: it stays until the map is emptied.
     Map(OwnedFd),
 }
 

@@ -23,7 +23,7 @@ pub struct SysctlError {
 
 /// The default congestion control, changed until this is dropped.
 ///
-/// On drop the former one comes back, unless somebody has set another meanwhile. New sockets must
+/// On drop the former one comes back, unless another one has been set meanwhile. New sockets must
 /// not find an unregistered default, so drop this before the datapath.
 #[derive(Debug)]
 pub struct DefaultCongestionControl {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_set_stays() {
+    fn another_default_that_was_set_meanwhile_stays() {
         let sysctl = Sysctl::with("cubic\n");
         let default = DefaultCongestionControl::set_in(&sysctl.file, "rlcc").expect("sets");
         fs::write(&sysctl.file, "bbr\n").expect("writes");

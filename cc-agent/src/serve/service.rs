@@ -117,7 +117,7 @@ impl<D: DatapathIo> Service<D> {
             heartbeat_limit,
         };
         if let Some(canary) = settings.canary {
-            info!("{}", service.begin_canary(canary.candidate, canary.percent));
+            info!("{}", service.start_canary(canary.candidate, canary.percent));
         }
         service.beat();
         Ok(service)
@@ -237,7 +237,7 @@ impl<D: DatapathIo> Service<D> {
 
     /// Gives a candidate `percent` of the new flows. A canary that is running ends, its candidate
     /// withdrawn.
-    pub(super) fn begin_canary(&mut self, loaded: LoadedPolicy, percent: f64) -> String {
+    pub(super) fn start_canary(&mut self, loaded: LoadedPolicy, percent: f64) -> String {
         let candidate = loaded.served(self.session.as_ref());
         let share = CanaryShare::new(percent, self.datapath.now_ns());
         self.agent

@@ -75,9 +75,9 @@ impl Policy for Gated {
 }
 
 /// A batch of one query for the policy of an arm.
-pub(crate) fn batch(side: Arm) -> Batch {
+pub(crate) fn batch(arm: Arm) -> Batch {
     let mut agent = Agent::new(Interface::default(), SLOTS);
-    if side == Arm::Candidate {
+    if arm == Arm::Candidate {
         let candidate = ServedPolicy {
             interface: Interface::default(),
             header: None,
@@ -89,7 +89,7 @@ pub(crate) fn batch(side: Arm) -> Batch {
         agent.on_record(record.header().time_ns, &record, |_| None);
     }
     let batch = agent.take_batch(1);
-    assert_eq!((batch.len(), batch.arm()), (1, side));
+    assert_eq!((batch.len(), batch.arm()), (1, arm));
     batch
 }
 
