@@ -13,7 +13,7 @@ mod settings;
 use self::{batch::Batch, metrics::StepTerms, recorded::Weighting, reward::RewardStatistics};
 pub use self::{
     metrics::UpdateMetrics,
-    settings::{LearnerSettings, Reduction},
+    settings::{Clipping, LearnerSettings, Normalisation, Reduction},
 };
 use crate::{
     model::{Device, Outputs},

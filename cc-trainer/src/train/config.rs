@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 use super::environments::Environments;
 use crate::{
     environment::{Spec, recorded},
-    learner::{LearnerSettings, reward::Normalisation},
+    learner::{LearnerSettings, Normalisation},
     model::{Activation, DeviceKind, Shape},
     toml_file::{self, TomlFileError},
 };
