@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(load_changed(|e| e.history = 3), Ok(()));
         let changes: [(&str, Change); 3] = [
             ("window_ms 50, but the running agent has 100", |e| {
-                e.window_ms = 50
+                e.window_ms = 50;
             }),
             ("pacing_gain 1.5, but the running agent has none", |e| {
                 e.pacing_gain = Some(1.5);

@@ -115,7 +115,7 @@ impl RecordingSession {
 
 /// Architecture, number of processors and the sysctls that this kernel has.
 fn host() -> BTreeMap<String, String> {
-    let cpus = std::thread::available_parallelism().map_or(0, |n| n.get());
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let mut host = BTreeMap::from([
         ("arch".to_owned(), std::env::consts::ARCH.to_owned()),
         ("cpus".to_owned(), cpus.to_string()),

@@ -249,7 +249,10 @@ impl Run {
             let result = (|| {
                 while !self.is_done() && !stop.load(Ordering::Relaxed) {
                     let Some((rollouts, report)) = queue.take(batch_size, PATIENCE) else {
-                        if threads.iter().any(|thread| thread.is_finished()) {
+                        if threads
+                            .iter()
+                            .any(std::thread::ScopedJoinHandle::is_finished)
+                        {
                             return Err(TrainError::Actor);
                         }
                         continue;
@@ -264,7 +267,7 @@ impl Run {
             // A panic has printed its message; the scope must not panic in turn.
             let ended_well = threads
                 .into_iter()
-                .map(|thread| thread.join())
+                .map(std::thread::ScopedJoinHandle::join)
                 .all(|end| end.is_ok());
             result.and(if ended_well {
                 Ok(())

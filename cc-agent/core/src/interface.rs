@@ -365,19 +365,19 @@ mod tests {
             ("scales.time_ms is NaN", |e| e.scales.time_ms = f32::NAN),
             ("scales.bytes is -1", |e| e.scales.bytes = -1.0),
             ("reward.throughput_factor is inf", |e| {
-                e.reward.throughput_factor = f32::INFINITY
+                e.reward.throughput_factor = f32::INFINITY;
             }),
             ("reward.delay_factor is NaN", |e| {
-                e.reward.delay_factor = f32::NAN
+                e.reward.delay_factor = f32::NAN;
             }),
             ("reward.loss_offset is 0", |e| e.reward.loss_offset = 0.0),
             ("pacing_gain is 0", |e| e.pacing_gain = Some(0.0)),
             ("pacing_gain is inf", |e| {
-                e.pacing_gain = Some(f32::INFINITY)
+                e.pacing_gain = Some(f32::INFINITY);
             }),
             ("min_rtt_window_s is 0", |e| e.min_rtt_window_s = 0),
             ("min_rtt_window_s is 4294967295", |e| {
-                e.min_rtt_window_s = u32::MAX
+                e.min_rtt_window_s = u32::MAX;
             }),
         ];
         for (expected, change) in changes {

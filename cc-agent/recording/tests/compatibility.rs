@@ -65,7 +65,7 @@ fn the_rows_of_version_1_are_read_and_replayed() {
     }
     assert_eq!(flows.len(), 2);
     assert_eq!(rows.iter().filter(|row| row.end).count(), 2);
-    let means = MEANS.lines().map(|line| line.parse::<f64>());
+    let means = MEANS.lines().map(str::parse::<f64>);
     let means: Vec<_> = means.collect::<Result<_, _>>().expect("numbers");
     assert_eq!(means.len(), sums.len());
     for (i, (mean, sum)) in means.iter().zip(&sums).enumerate() {

@@ -380,8 +380,13 @@ mod tests {
     fn lines(buffer: &Buffer) -> String {
         let width = usize::from(buffer.area.width);
         let rows = buffer.content.chunks(width);
-        rows.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>() + "\n")
-            .collect()
+        rows.map(|row| {
+            row.iter()
+                .map(ratatui::buffer::Cell::symbol)
+                .collect::<String>()
+                + "\n"
+        })
+        .collect()
     }
 
     fn order(text: &str, first: &str, second: &str) -> bool {

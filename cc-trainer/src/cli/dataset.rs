@@ -77,7 +77,7 @@ pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
     let output = TimelineDirectory::create(&args.out)?;
     let reading = bar(recordings.rows(), "rows read");
     let partitions = recordings.partition(output.scratch(), SCRATCH_PARTITION, &|rows| {
-        reading.set_position(rows)
+        reading.set_position(rows);
     })?;
     reading.finish_and_clear();
     let settings = TimelineSettings {

@@ -117,7 +117,7 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
     let reading = bar(recordings.rows(), "rows read");
     let partitions = recordings.partition(&scratch, SCRATCH_PARTITION, &|rows| {
-        reading.set_position(rows)
+        reading.set_position(rows);
     })?;
     reading.finish_and_clear();
     let taken = recorded::flows(&partitions, &mut *candidate, args.decisions)?;

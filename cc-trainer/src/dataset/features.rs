@@ -517,7 +517,7 @@ mod tests {
                 FeatureKind::Binary,
                 drawn(|r| if r.random() { 7.0 } else { 2.0 }),
             ),
-            (FeatureKind::Probability, drawn(|r| r.random())),
+            (FeatureKind::Probability, drawn(rand::RngExt::random)),
             (FeatureKind::Enum, drawn(|r| r.random_range(0..5_u8).into())),
             (FeatureKind::Continuous, drawn(|r| r.sample(normal))),
             (FeatureKind::BoxCox, drawn(|r| r.sample(skewed) + 3.0)),

@@ -707,18 +707,18 @@ mod tests {
                 },
             ),
             ("operator `Loop` (node `Relu.1`) is not supported", |p| {
-                graph(p).node[1].op_type = "Loop".to_owned()
+                graph(p).node[1].op_type = "Loop".to_owned();
             }),
             ("operator `com.example.Relu` (node", |p| {
-                graph(p).node[1].domain = "com.example".to_owned()
+                graph(p).node[1].domain = "com.example".to_owned();
             }),
             ("a function of the model's own is not supported", |p| {
-                p.functions.push(FunctionProto::default())
+                p.functions.push(FunctionProto::default());
             }),
             ("the sparse tensor `` is not supported", |p| {
                 graph(p)
                     .sparse_initializer
-                    .push(SparseTensorProto::default())
+                    .push(SparseTensorProto::default());
             }),
         ] {
             let error = refusal(change);
@@ -735,7 +735,7 @@ mod tests {
         );
         let mend = |from: &'static str, to: &'static str| {
             refusal(move |p| {
-                p.metadata_props[0].value = p.metadata_props[0].value.replace(from, to)
+                p.metadata_props[0].value = p.metadata_props[0].value.replace(from, to);
             })
         };
         let error = mend(r#""features_version":1"#, r#""features_version":2"#);
@@ -831,7 +831,7 @@ mod tests {
                 },
             ),
             ("output `baseline` is of no tensor type; its", |g| {
-                g.output[1].r#type = Some(TypeProto::default())
+                g.output[1].r#type = Some(TypeProto::default());
             }),
             ("input `c` is double [N, 1];", |g| {
                 let Some(type_proto::Value::TensorType(tensor)) =
@@ -865,17 +865,17 @@ mod tests {
                 (|g| g.node[0].input[0] = "nowhere".to_owned()) as fn(&mut GraphProto),
             ),
             ("value `signals` is used before it is defined", |g| {
-                g.node.swap(1, 2)
+                g.node.swap(1, 2);
             }),
             ("value `h` is defined twice", |g| {
-                g.node[0].output[0] = "h".to_owned()
+                g.node[0].output[0] = "h".to_owned();
             }),
             ("value `zero` is defined twice", |g| {
                 let zero = g.initializer.last().cloned();
                 g.initializer.extend(zero);
             }),
             ("value `logits` is never defined", |g| {
-                g.node.retain(|n| n.output != ["logits"])
+                g.node.retain(|n| n.output != ["logits"]);
             }),
         ] {
             let error = refusal(|proto| change(graph(proto)));
@@ -899,7 +899,7 @@ mod tests {
                 |t| t.dims = vec![-1],
             ),
             ("tensor `signals.weights` has the impossible shape", |t| {
-                t.dims = vec![i64::MAX; 2]
+                t.dims = vec![i64::MAX; 2];
             }),
             (
                 "tensor `signals.weights` is of type 11; expected FLOAT (1)",

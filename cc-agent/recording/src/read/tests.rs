@@ -240,7 +240,7 @@ fn an_invalid_value_is_reported_with_its_row_and_column() {
     let changes: [(&str, Change); 5] = [
         ("row 4, column reward: NaN", |row| row.reward = f32::NAN),
         ("row 4, column delay_ms: inf", |row| {
-            row.terms.delay = f64::INFINITY
+            row.terms.delay = f64::INFINITY;
         }),
         ("row 4, column action: 5, but there are 5 actions", |row| {
             if let Some(decision) = &mut row.decision {

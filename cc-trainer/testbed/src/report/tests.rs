@@ -194,8 +194,7 @@ fn check(html: &str) -> Result<(), String> {
         if let Some(name) = tag.strip_prefix('/') {
             if open.pop() != Some(name) {
                 return Err(format!(
-                    "</{name}> closes something else, before {:.60}",
-                    rest
+                    "</{name}> closes something else, before {rest:.60}"
                 ));
             }
             continue;
