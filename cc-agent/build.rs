@@ -1,7 +1,7 @@
 //! Embeds the BPF object into the agent.
 //!
-//! `CC_EBPF_OBJECT` names it; without the variable, the place where `cargo xtask build` leaves it is
-//! looked at. Where there is none, the agent still builds, and says at run time what it lacks.
+//! `CC_EBPF_OBJECT` names it; without the variable, the place where `cargo xtask build` leaves it
+//! is looked at. Where there is none, the agent still builds, and says at run time what it lacks.
 
 use std::{env, fs, io, path::PathBuf};
 

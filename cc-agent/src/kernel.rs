@@ -25,12 +25,14 @@ use std::io;
 pub enum Error {
     /// This build carries no BPF object.
     #[error(
-        "this cc-agent was built without the BPF object: build it with `cargo xtask build`, or set CC_EBPF_OBJECT to a prebuilt object when building"
+        "this cc-agent was built without the BPF object: build it with `cargo xtask build`, or \
+         set CC_EBPF_OBJECT to a prebuilt object when building"
     )]
     NoObject,
     /// The kernel shows no type information.
     #[error(
-        "cannot read the kernel's BTF at {path}: {reason}; the kernel must be built with CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)"
+        "cannot read the kernel's BTF at {path}: {reason}; the kernel must be built with \
+         CONFIG_DEBUG_INFO_BTF=y (distribution kernels are)"
     )]
     NoBtf {
         /// Path of the BTF file.
@@ -40,7 +42,8 @@ pub enum Error {
     },
     /// The kernel lacks a structure member that the datapath needs.
     #[error(
-        "this kernel has no {structure}.{member}, which the datapath needs; Linux 6.1 or newer is required"
+        "this kernel has no {structure}.{member}, which the datapath needs; Linux 6.1 or newer is \
+         required"
     )]
     MissingMember {
         /// The structure.
@@ -50,7 +53,8 @@ pub enum Error {
     },
     /// The kernel's TCP cannot be traced.
     #[error(
-        "flows of other congestion controls cannot be observed here: {reason}; root, or CAP_BPF and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
+        "flows of other congestion controls cannot be observed here: {reason}; root, or CAP_BPF \
+         and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
     )]
     NotTraceable {
         /// What is missing.
@@ -58,17 +62,20 @@ pub enum Error {
     },
     /// Another congestion control has the name.
     #[error(
-        "a congestion control named {0:?} is already registered: stop the agent that serves it, or choose another with --name"
+        "a congestion control named {0:?} is already registered: stop the agent that serves it, \
+         or choose another with --name"
     )]
     NameTaken(String),
     /// The name cannot be a congestion control's.
     #[error(
-        "{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9 and _ are needed"
+        "{0:?} cannot name a congestion control: 1 to 15 characters out of a-z, A-Z, 0-9 and _ \
+         are needed"
     )]
     BadName(String),
     /// The verifier refused a program.
     #[error(
-        "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this host lacks. The verifier:\n{log}"
+        "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this \
+         host lacks. The verifier:\n{log}"
     )]
     Verifier {
         /// Name of the program.

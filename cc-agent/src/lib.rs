@@ -12,7 +12,8 @@
 //!   policies. [`observe`] is the event loop of `observe`, which only watches the flows of other
 //!   congestion controls.
 //! - [`kernel`] is everything that talks to the kernel: BTF, BPF programs and maps, sysctls.
-//! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is [`cc_client`].
+//! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is
+//!   [`cc_client`].
 //!   [`view`] is the live view.
 //!
 //! # Threads of `run`

@@ -1,5 +1,5 @@
-//! `cc-agent observe`: records of flows that run other congestion controls come in, rows go out, and
-//! the flows are left as they are.
+//! `cc-agent observe`: records of flows that run other congestion controls come in, rows go out,
+//! and the flows are left as they are.
 
 mod selection;
 
@@ -126,8 +126,8 @@ impl Observation {
         let how = match observer.source() {
             Source::RateSample => "each ACK with its rate sample",
             Source::Segments => {
-                "by the tracepoint of received segments alone: each ACK when the next arrives, and not \
-                 always exactly"
+                "by the tracepoint of received segments alone: each ACK when the next arrives, and \
+                 not always exactly"
             }
         };
         info!("observing up to {} flows, {how}", options.slots);

@@ -47,7 +47,10 @@ const CLIENTS: usize = 32;
 #[non_exhaustive]
 pub enum ServerError {
     /// Another process listens on the socket.
-    #[error("{} is in use by {owner}; stop it, or choose another socket with --socket", path.display())]
+    #[error(
+        "{} is in use by {owner}; stop it, or choose another socket with --socket",
+        path.display()
+    )]
     InUse {
         /// Path of the socket.
         path: PathBuf,

@@ -786,7 +786,7 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     assert!(done && said.contains("50 %"), "{said}");
     let (done, said) = run_against(&agent, &["reload", &file]);
     assert!(
-        !done && said.contains("promote or withdraw it first"),
+        !done && said.contains("promote or withdraw its candidate first"),
         "{said}"
     );
 

@@ -1,9 +1,13 @@
-//! Learns the policies that cc-agent serves.
+//! Trains the policies that cc-agent serves, and estimates their worth from recordings.
 //!
-//! Policies learn in an [`environment`]: an [`actor`] lets the [`model`] act in many of them and gathers [`rollout`]s, a
-//! [`learner`] improves it by [`vtrace`], [`train`] runs them all, and [`policy_file`] writes what cc-agent serves.
-//! A [`study`] compares ways to learn. Recordings of live flows become a [`dataset`] to learn from; [`ope`] estimates from them what
-//! another policy would be worth.
+//! A policy learns in an [`environment`]. An [`actor`] runs the [`model`] in many environments at
+//! once and collects [`rollout`]s; the [`learner`] improves the parameters from them by IMPALA with
+//! [`vtrace`]; [`train`] runs both, and [`policy_file`] writes the ONNX file that cc-agent loads.
+//! [Learning CartPole](train#example) is the shortest example.
+//!
+//! A [`study`] compares variants of a configuration over several seeds. Recordings of live flows
+//! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
+//! have achieved.
 
 pub mod actor;
 pub mod dataset;

@@ -1,7 +1,8 @@
 //! The softmax of a network's logits in f32, computed without overflow for any finite logits.
 //!
-//! ActionSelection has its own in f64 with a temperature ([`cc_core::policy::ActionSelection`]). The two are
-//! kept apart: training is repeated bit for bit, and a sampled action depends on the last bit.
+//! ActionSelection has its own in f64 with a temperature ([`cc_core::policy::ActionSelection`]).
+//! The two are kept apart: training is repeated bit for bit, and a sampled action depends on the
+//! last bit.
 
 /// The largest logit, and of each logit z the weight exp(z − max), which is at most 1.
 ///

@@ -42,8 +42,8 @@ pub struct Study {
     /// The reward that is drawn as 1.
     #[serde(default = "one")]
     pub reward_unit: f64,
-    /// Lowest value on the vertical axis, in units of `reward_unit`: the parts of curves below it are
-    /// not drawn. `None` shows all of the curves.
+    /// Lowest value on the vertical axis, in units of `reward_unit`: the parts of curves below it
+    /// are not drawn. `None` shows all of the curves.
     #[serde(default)]
     pub floor: Option<f64>,
     /// The training configuration that the variants have in common.

@@ -59,7 +59,10 @@ pub enum StatusError {
     )]
     Dead(PathBuf),
     /// A process listens on the socket at this path, but did not answer in time.
-    #[error("the agent at {} did not answer in time; it may be stopped or overloaded", .0.display())]
+    #[error(
+        "the agent at {} did not answer in time; it may be stopped or overloaded",
+        .0.display()
+    )]
     Silent(PathBuf),
     /// The answer is not one of an agent of this version.
     #[error(

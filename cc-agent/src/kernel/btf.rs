@@ -49,12 +49,20 @@ impl CongestionOps {
 }
 
 impl Kernel {
-    /// Reads [`VMLINUX`].
+    /// Reads the running kernel's type information from [`VMLINUX`].
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NoBtf`] when the kernel was built without BTF, or it cannot be read.
     pub fn running() -> Result<Self, Error> {
         Self::from_file(Path::new(VMLINUX))
     }
 
     /// Reads raw BTF from a file.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NoBtf`] when the file cannot be read or is not BTF.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
         let no_btf = |reason: String| Error::NoBtf {
             path: path.display().to_string(),
@@ -65,7 +73,11 @@ impl Kernel {
         Ok(Self { btf })
     }
 
-    /// The offsets that the datapath reads at.
+    /// The offsets of the kernel's members that the datapath reads.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names a member which this kernel lacks and the datapath needs.
     pub fn layout(&self) -> Result<KernelLayout, Error> {
         KernelLayout::resolve(|structure, member| match self.offset(structure, member) {
             Some(offset) => Ok(offset),

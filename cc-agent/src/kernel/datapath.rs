@@ -83,6 +83,11 @@ pub struct Datapath {
 impl Datapath {
     /// Loads the programs and registers them. Flows that a former agent of the same name left
     /// behind are adopted: their maps are used again.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the name cannot be used or is taken, when the host lacks what BPF
+    /// needs, or when the kernel refuses the programs.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         check_name(&options.name)?;
         let cgroup = options.cgroup.as_deref().map(open_cgroup).transpose()?;
@@ -199,6 +204,10 @@ impl Datapath {
     }
 
     /// The datapath's counters, summed over the CPUs, in the order of [`cc_ebpf::Counter::ALL`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the kernel refuses to read the map.
     pub fn counters(&self) -> Result<Vec<u64>, Error> {
         self.counters.read()
     }
@@ -227,7 +236,11 @@ pub fn registered(name: &str) -> bool {
         .is_ok_and(|names| names.split_whitespace().any(|other| other == name))
 }
 
-/// Whether the kernel and `sysctl` can use the name.
+/// Checks that the kernel and `sysctl` can use the name of a congestion control.
+///
+/// # Errors
+///
+/// Returns an error that says which names can be used.
 pub fn check_name(name: &str) -> Result<(), Error> {
     // `bpf_obj_name_cpy` takes these and a dot, which the names of BPF objects here do not keep.
     let usable = |c: char| c.is_ascii_alphanumeric() || c == '_';

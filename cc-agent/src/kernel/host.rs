@@ -142,7 +142,8 @@ fn kernel_types(facts: &Facts) -> Need {
             Ok(_) => btf::VMLINUX.into(),
             Err(error) => error.clone(),
         },
-        remedy: "use a kernel with CONFIG_DEBUG_INFO_BTF=y, as distributions build it, and mount sysfs on /sys"
+        remedy: "use a kernel with CONFIG_DEBUG_INFO_BTF=y, as distributions build it, and mount \
+            sysfs on /sys"
             .into(),
     }
 }
@@ -185,7 +186,8 @@ fn members(facts: &Facts) -> Need {
         ok: members.as_ref().map(Result::is_ok),
         optional: false,
         found: found(members, "every structure member is there"),
-        remedy: "boot a kernel that this version of cc-agent knows, or report the kernel's version and this list"
+        remedy: "boot a kernel that this version of cc-agent knows, or report the kernel's \
+            version and this list"
             .into(),
     }
 }
@@ -200,7 +202,8 @@ fn object(facts: &Facts) -> Need {
             false => "this cc-agent was built without it",
         }
         .into(),
-        remedy: "build with `cargo xtask build`, or set CC_EBPF_OBJECT to a prebuilt object when building"
+        remedy: "build with `cargo xtask build`, or set CC_EBPF_OBJECT to a prebuilt object when \
+            building"
             .into(),
     }
 }
@@ -236,7 +239,8 @@ fn bpf(facts: &Facts) -> Need {
     };
     let remedy = match facts.ring_buffer {
         Err(libc::EPERM) => {
-            "something forbids BPF to this process: look for a seccomp filter, a container or user namespace, or kernel lockdown"
+            "something forbids BPF to this process: look for a seccomp filter, a container or \
+             user namespace, or kernel lockdown"
         }
         _ => "use a kernel with CONFIG_BPF_SYSCALL=y",
     };
@@ -316,8 +320,12 @@ fn observing(facts: &Facts) -> Need {
         name: "tracing of TCP, for observe".into(),
         ok: source.as_ref().map(Result::is_ok),
         optional: true,
-        found: found(source, "tcp_rate_gen or tcp_cong_control can be traced, if the host permits it"),
-        remedy: "use a kernel with CONFIG_FUNCTION_TRACER=y and CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y (x86-64, or \
+        found: found(
+            source,
+            "tcp_rate_gen or tcp_cong_control can be traced, if the host permits it",
+        ),
+        remedy: "use a kernel with CONFIG_FUNCTION_TRACER=y and \
+                 CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS=y (x86-64, or \
                  arm64 since Linux 6.4)"
             .into(),
     }

@@ -118,7 +118,12 @@ impl Ring {
         records
     }
 
-    /// What becomes readable when records arrive. Needs a tokio runtime.
+    /// The ring buffer's descriptor, which becomes readable when records arrive. Needs a tokio
+    /// runtime.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the descriptor cannot be duplicated or registered with the runtime.
     pub fn readiness(&self) -> Result<AsyncFd<OwnedFd>, Error> {
         let what = "watching a ring buffer";
         let fd = self

@@ -205,6 +205,10 @@ impl Observer {
     }
 
     /// The counters, summed over the CPUs, in the order of [`cc_ebpf::Counter::ALL`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the kernel refuses to read the map.
     pub fn counters(&self) -> Result<Vec<u64>, Error> {
         self.counters.read()
     }

@@ -58,7 +58,8 @@ impl DefaultCongestionControl {
         let present = read(&self.file)?;
         if present != self.name {
             tracing::info!(
-                "the default congestion control is {present} by now and stays so; {} is not put back",
+                "the default congestion control is {present} by now and stays so; {} is not put \
+                 back",
                 self.former.as_deref().unwrap_or("the former one")
             );
             return Ok(());
@@ -112,7 +113,8 @@ fn hint(source: &io::Error) -> &'static str {
         }
         // tcp_set_default_congestion_control, net/ipv4/tcp_cong.c.
         Some(libc::ENOENT) => {
-            " (the kernel knows no such congestion control; net.ipv4.tcp_available_congestion_control lists them)"
+            " (the kernel knows no such congestion control; \
+             net.ipv4.tcp_available_congestion_control lists them)"
         }
         _ => "",
     }

@@ -107,7 +107,8 @@ fn fill<T>(
     Ok(found as u32)
 }
 
-/// Name of a congestion control, as a list of the kernel's side has it. One that is not registered may be, later.
+/// Name of a congestion control, as a list of the kernel's side has it. One that is not registered
+/// may be, later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionControl([u32; 4]);
 
@@ -169,7 +170,8 @@ impl FromStr for Network {
         let mask = u128::MAX.checked_shl(longest - length).unwrap_or(0);
         if bits & !mask != 0 {
             return Err(format!(
-                "`{text}`: the address has bits beyond the length of {length}; leave the length out, or clear them"
+                "`{text}`: the address has bits beyond the length of {length}; leave the length \
+                 out, or clear them"
             ));
         }
         Ok(Self(Prefix {

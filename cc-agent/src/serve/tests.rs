@@ -74,7 +74,9 @@ impl Fixture {
         self.snapshots.borrow().clone()
     }
 
+    /// The counters in the next snapshot, which is made after everything that was seen so far.
     async fn counts(&mut self) -> AgentCounts {
+        self.snapshots.mark_unchanged();
         self.snapshots.changed().await.expect("it runs");
         self.status().agent
     }

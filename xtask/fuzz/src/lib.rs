@@ -1,9 +1,9 @@
 //! Fuzz targets: one for each kind of bytes that the agent or the trainer reads from outside.
 //!
-//! A [`Target`] is a function over arbitrary bytes that must not panic, and a few well-formed inputs
-//! to start from. `cargo xtask test --long` fuzzes each target with libFuzzer for a bounded time
-//! (`src/libfuzzer.rs`); the ordinary tests (`tests/corpus.rs`) run each target over its seeds and
-//! over mutations of them, so that no target stops working unnoticed.
+//! A [`Target`] is a function over arbitrary bytes that must not panic, and a few well-formed
+//! inputs to start from. `cargo xtask test --long` fuzzes each target with libFuzzer for a bounded
+//! time (`src/libfuzzer.rs`); the ordinary tests (`tests/corpus.rs`) run each target over its seeds
+//! and over mutations of them, so that no target stops working unnoticed.
 //!
 //! An input that made a target fail is kept in `regressions/TARGET/`, under any name; the ordinary
 //! tests run those files too.
