@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of cc-agent and its subcommands.
 
 use std::{
     io::{self, Write},
@@ -47,7 +47,7 @@ enum Subcommands {
     /// With --canary the file is a candidate, which first decides for a share of the new flows;
     /// `promote` and `withdraw` end the canary.
     Reload {
-        /// The policy file.
+        /// The policy file, in the format of docs/policy.md.
         file: PathBuf,
         /// Share of the new flows that the file decides for as a candidate, in percent.
         #[arg(long, value_name = "PERCENT")]
@@ -61,7 +61,7 @@ enum Subcommands {
     Withdraw(AgentOptions),
     /// Describe a policy file: its observation, actions, sizes and provenance.
     Inspect {
-        /// The policy file.
+        /// The policy file, in the format of docs/policy.md.
         file: PathBuf,
         #[command(flatten)]
         format: Format,
@@ -79,7 +79,7 @@ struct RunArgs {
 
 #[derive(Args, Debug)]
 struct Format {
-    /// Print JSON.
+    /// Print JSON for programs rather than text.
     #[arg(long)]
     json: bool,
 }

@@ -11,7 +11,7 @@ use cc_core::{
 
 /// A policy, ready to decide.
 pub struct LoadedPolicy {
-    /// The policy itself.
+    /// The policy, ready to decide for batches of flows.
     pub policy: Box<dyn Policy>,
     /// The name that it was loaded by, by which it can be loaded again.
     pub spec: PolicySpec,
@@ -24,7 +24,7 @@ pub struct LoadedPolicy {
 
 /// A candidate to start with, from `--candidate` and `--canary`.
 pub struct CanarySettings {
-    /// The candidate.
+    /// The candidate policy, ready to decide.
     pub candidate: LoadedPolicy,
     /// Its share of the new flows, percent.
     pub percent: f64,
@@ -73,7 +73,7 @@ pub enum DeployError {
 }
 
 impl PolicyLoader {
-    /// Loads a policy.
+    /// Loads the policy that a specification names.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ pub(crate) struct Inference {
     asked: Option<tokio::time::Instant>,
     /// A batch that has been out for longer than this counts as hanging.
     limit: Duration,
-    /// Time per batch, µs.
+    /// Time that the policy takes per batch, µs.
     times: Histogram<u64>,
     /// Queries answered since the start, over all batches.
     answered: u64,
@@ -45,7 +45,7 @@ pub(crate) enum Order {
     Install(Arm, Box<dyn Policy>),
     /// The candidate becomes the incumbent.
     Promote,
-    /// Drop the candidate.
+    /// Drop the candidate's policy, as its canary has ended.
     Withdraw,
 }
 
@@ -53,7 +53,7 @@ pub(crate) enum Order {
 pub(crate) struct Answer {
     /// The batch as it was asked, its recurrent states moved on.
     pub(crate) batch: Batch,
-    /// One choice per query.
+    /// One choice per query, in the batch's order.
     pub(crate) choices: Vec<Choice>,
     /// How long the policy took, with the delay that `--added-delay-ms` adds.
     pub(crate) took: Duration,

@@ -46,7 +46,7 @@ pub enum Error {
          required"
     )]
     MissingMember {
-        /// The structure.
+        /// Name of the kernel's structure, such as `tcp_sock`.
         structure: String,
         /// Path of the member in it.
         member: String,
@@ -57,7 +57,7 @@ pub enum Error {
          and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
     )]
     NotTraceable {
-        /// What is missing.
+        /// The kernel's feature or the privilege that is missing.
         reason: String,
     },
     /// Another congestion control has the name.
@@ -78,27 +78,27 @@ pub enum Error {
          host lacks. The verifier:\n{log}"
     )]
     Verifier {
-        /// Name of the program.
+        /// Name of the BPF program that was refused.
         program: String,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
         /// The end of the verifier's log.
         log: String,
     },
-    /// A system call failed.
+    /// A system call other than loading a program failed.
     #[error("{what}: {source}{}", hint(.source))]
     System {
-        /// What was tried.
+        /// The action that failed, as a participle phrase.
         what: String,
-        /// The kernel's answer.
+        /// The error that the kernel returned.
         source: io::Error,
     },
     /// aya could not load the object or use a map.
     #[error("{what}: {reason}")]
     Aya {
-        /// What was tried.
+        /// The action that failed, as a participle phrase.
         what: String,
-        /// What it said.
+        /// The message of the library that failed.
         reason: String,
     },
 }

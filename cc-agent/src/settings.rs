@@ -68,7 +68,7 @@ pub enum SettingsError {
     /// The configuration file is not TOML, or has an unknown key or a wrong value.
     #[error("{path}: {source}")]
     Parse {
-        /// The configuration file.
+        /// Path of the configuration file, as it was given.
         path: PathBuf,
         /// The place in the file and what is wrong there.
         source: Box<toml::de::Error>,
@@ -84,7 +84,7 @@ pub enum SettingsError {
     Contradiction {
         /// Name of the option, with its dashes.
         option: &'static str,
-        /// Value of the option.
+        /// The value that the option was given.
         asked: String,
         /// The policy that contradicts it.
         policy: PolicySpec,
@@ -96,7 +96,7 @@ pub enum SettingsError {
     Range {
         /// Name of the option, with its dashes.
         option: &'static str,
-        /// Value of the option.
+        /// The value that the option was given.
         found: String,
         /// The values that it takes.
         expected: String,
@@ -281,7 +281,7 @@ impl RunOptions {
 }
 
 impl RecordingOptions {
-    /// Checks the options.
+    /// Checks the options and fills in the defaults.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ pub enum ServerError {
         path.display()
     )]
     InUse {
-        /// Path of the socket.
+        /// Path of the socket that another agent has.
         path: PathBuf,
         /// The process that listens, as far as it answers.
         owner: String,
@@ -176,7 +176,7 @@ impl Server {
     }
 }
 
-/// Reads a client's request.
+/// Reads a client's request: one line of JSON, or nothing.
 async fn request(stream: &mut BufReader<tokio::net::UnixStream>) -> Result<Request, String> {
     let mut line = Vec::new();
     let mut limited = stream.take(LONGEST_REQUEST);

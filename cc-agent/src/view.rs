@@ -23,7 +23,7 @@ use tracing::warn;
 
 use cc_core::status::{Snapshot, digits};
 
-/// Time between two drawings.
+/// Time between two drawings of the screen.
 const REDRAW: Duration = Duration::from_millis(200);
 
 /// Shows the snapshots of `source` on the terminal until the user quits, `quit` returns true, or

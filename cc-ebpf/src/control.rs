@@ -133,7 +133,7 @@ pub struct Events {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct Controller {
-    /// [`Mode`] as a number.
+    /// The number of the [`Mode`] in force.
     mode: u32,
     /// The newest decision's cwnd in segments, within the bounds of the settings; meaningless
     /// before the first decision.

@@ -76,7 +76,7 @@ pub enum Feature {
 /// Base unit of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Microseconds (µs).
+    /// Microseconds (µs), as TCP keeps its RTTs.
     Micros,
     /// Bytes of payload, or of payload and headers.
     Bytes,

@@ -31,7 +31,7 @@ struct Estimate {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct WindowedMin {
-    /// The minimum.
+    /// The minimum over the filter's window.
     best: Estimate,
     /// The smallest sample after `best`.
     second: Estimate,

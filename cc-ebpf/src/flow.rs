@@ -73,7 +73,7 @@ pub struct Flow {
     pub reserved: u32,
     /// The record that announced the flow: its identity and the time when it was opened.
     pub opened: OpenedRecord,
-    /// The current observation window.
+    /// The observation window that ACKs are added to.
     pub window: WindowRecord,
     /// Turns the flow's ACKs into features.
     pub extractor: Extractor,

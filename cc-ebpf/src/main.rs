@@ -1,4 +1,4 @@
-//! The BPF entry points.
+//! The BPF entry points: struct_ops callbacks and tracing programs.
 //!
 //! The callbacks of a `tcp_congestion_ops` fill the shared library's types from kernel structures
 //! and write its results back. Tracing programs on the kernel's own TCP do the first half of that

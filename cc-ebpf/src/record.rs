@@ -208,7 +208,7 @@ pub enum DecodeError {
     Size {
         /// Size of a record of the kind, in bytes.
         expected: usize,
-        /// Number of bytes given.
+        /// Number of bytes that were given to decode.
         found: usize,
     },
     /// The record has this version of the layout instead of [`RECORD_VERSION`].

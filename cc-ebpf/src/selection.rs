@@ -30,7 +30,7 @@ impl Prefix {
     }
 }
 
-/// Capacity of each list.
+/// Number of entries that each list has room for.
 const MOST: usize = 8;
 
 /// The conditions that a flow must meet to be observed: one entry of each list that is not empty
@@ -141,7 +141,7 @@ mod tests {
         bytemuck::cast(bytes)
     }
 
-    /// An IPv4 network.
+    /// An IPv4 network by its prefix length.
     fn network(address: [u8; 4], length: u32) -> Prefix {
         let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0).to_be();
         Prefix {

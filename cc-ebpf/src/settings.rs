@@ -40,7 +40,7 @@ pub struct Settings {
     pub cwnd_min: u32,
     /// Largest cwnd that anything may set, segments.
     pub cwnd_max: u32,
-    /// [`Startup`] as a number.
+    /// The number of the [`Startup`] to use.
     pub startup: u32,
     /// Pacing rate as a multiple of cwnd / srtt, in units of 1/1024; 0 leaves the flow unpaced.
     pub pacing_gain_1024: u32,

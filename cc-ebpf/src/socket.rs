@@ -422,7 +422,7 @@ impl RateSample {
         read_at(self.0, offset!(rs_acked_sacked))
     }
 
-    /// Segments newly marked lost.
+    /// Segments that this ACK marked as lost.
     #[inline(always)]
     fn lost(self) -> u32 {
         positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))

@@ -424,7 +424,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
             "truncated",
             &["truncated/1.parquet", "cut short", "copy it again"],
         ),
-        ("text", &["text/1.parquet", "no Parquet"]),
+        ("text", &["text/1.parquet", "not Parquet"]),
         (
             "good copied",
             &[

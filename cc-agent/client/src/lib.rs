@@ -70,7 +70,7 @@ pub enum StatusError {
         path.display()
     )]
     NotAStatus {
-        /// Path of the socket.
+        /// Path of the socket that was asked.
         path: PathBuf,
         /// What is wrong with the answer.
         reason: String,
@@ -81,14 +81,14 @@ pub enum StatusError {
     /// The file at this path is not a socket.
     #[error("{} is not a socket; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
-    /// A system call failed.
+    /// A system call on the socket or its directory failed.
     #[error("{what} {}: {source}{}", path.display(), hint(.source))]
     System {
         /// The attempted operation, to be followed by the path.
         what: &'static str,
         /// Path of the socket or its directory.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
 }

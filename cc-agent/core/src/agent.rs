@@ -67,7 +67,7 @@ struct Ticket {
 }
 
 impl Batch {
-    /// Number of queries.
+    /// Number of queries in the batch, one per flow.
     pub fn len(&self) -> usize {
         self.queries.len()
     }
@@ -98,7 +98,7 @@ pub(crate) struct ServedFlow {
     waiting: Option<WaitingWindow>,
     /// A query of this flow is with the policy.
     asked: bool,
-    /// The newest window.
+    /// The newest window that has ended.
     last: Option<WindowRecord>,
     /// The cwnd of the last decision published, in segments.
     published: Option<u32>,
@@ -489,7 +489,7 @@ impl Agent {
         }
     }
 
-    /// Counts since the start.
+    /// Counts of flows, windows and decisions since the agent's start.
     pub fn counts(&self) -> AgentCounts {
         let flows = self.flows.counts();
         AgentCounts {
@@ -507,7 +507,7 @@ impl Agent {
         &self.delays
     }
 
-    /// Number of live flows.
+    /// Number of flows that are open at the moment.
     pub fn live(&self) -> usize {
         self.flows.live()
     }

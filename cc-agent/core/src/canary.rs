@@ -35,7 +35,7 @@ pub enum Arm {
 }
 
 impl Arm {
-    /// The other arm.
+    /// The arm that is not this one.
     pub fn other(self) -> Self {
         match self {
             Self::Incumbent => Self::Candidate,
@@ -44,7 +44,7 @@ impl Arm {
     }
 }
 
-/// A canary that runs.
+/// A candidate that decides for its share of the flows.
 #[derive(Debug)]
 pub(crate) struct Canary {
     candidate: ServedPolicy,
@@ -118,9 +118,9 @@ impl Canary {
 pub struct CanaryReport {
     /// The candidate's share of the new flows, percent.
     pub percent: f64,
-    /// The incumbent's flows.
+    /// Metrics of the flows that the incumbent decides for.
     pub incumbent: ArmReport,
-    /// The candidate's flows.
+    /// Metrics of the flows that the candidate decides for.
     pub candidate: ArmReport,
 }
 
@@ -280,7 +280,7 @@ impl Spread {
         self.squares += before * (value - self.mean);
     }
 
-    /// Variance of the mean.
+    /// Variance of the mean over flows: the sample variance over their number.
     fn error(&self) -> f64 {
         if self.count < 2 {
             return f64::INFINITY;
@@ -422,9 +422,9 @@ pub enum Metric {
 pub enum Breach {
     /// Too many of the candidate's answers were NaN or infinite.
     Answers {
-        /// Number of such answers.
+        /// Number of answers that were NaN or infinite.
         invalid: u64,
-        /// Number of all answers.
+        /// Number of the candidate's answers, usable or not.
         answers: u64,
     },
     /// A metric of the candidate's flows is worse than tolerated.

@@ -139,7 +139,7 @@ impl<T> FlowTable<T> {
         entries.map(|entry| &mut entry.flow)
     }
 
-    /// Number of live flows.
+    /// Number of flows that are open at the moment.
     pub(crate) fn live(&self) -> usize {
         self.slots.iter().flatten().count()
     }
@@ -216,7 +216,7 @@ pub(crate) trait FollowFlows {
     /// What the owner keeps of a flow.
     type Flow;
 
-    /// The owner's table.
+    /// The table of flows that the implementor owns.
     fn table(&mut self) -> &mut FlowTable<Self::Flow>;
 
     /// Begins to follow a flow.

@@ -24,7 +24,7 @@ use crate::{
 pub struct CongestionControlReport {
     /// Name of the congestion control, as in `net.ipv4.tcp_available_congestion_control`.
     pub congestion_control: String,
-    /// Number of live flows.
+    /// Number of flows that are open at the moment.
     pub flows: usize,
     /// Sum of the delivery rates over each flow's last window, Mbit/s.
     pub rate_mbps: f64,
@@ -121,12 +121,12 @@ impl ForeignFlows {
         }
     }
 
-    /// Counts since the start.
+    /// Counts of flows and windows since the observer's start.
     pub fn counts(&self) -> FlowCounts {
         self.flows.counts()
     }
 
-    /// Number of live flows.
+    /// Number of flows that are open at the moment.
     pub fn live(&self) -> usize {
         self.flows.live()
     }

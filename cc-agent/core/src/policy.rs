@@ -370,7 +370,7 @@ pub enum SpecError {
     },
 }
 
-/// Why [`PolicySpec::load`] failed.
+/// Why a policy that a [`PolicySpec`] names could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
@@ -386,7 +386,7 @@ pub enum PolicyError {
     /// The softmax temperature is not a finite number above 0.
     #[error("the softmax temperature is {temperature}; expected a number above 0, for example 1")]
     Temperature {
-        /// The temperature asked for.
+        /// The temperature that was asked for, which is not above 0.
         temperature: f32,
     },
 }

@@ -41,7 +41,7 @@ pub struct Snapshot {
     pub uptime_s: f64,
     /// Number of slots in the flow map.
     pub slots: usize,
-    /// Number of live flows.
+    /// Number of flows that are open at the moment.
     pub live_flows: usize,
     /// Flows that a former agent had left behind and that this agent took over.
     pub adopted_flows: usize,
@@ -89,15 +89,15 @@ pub struct CanaryStatus {
 /// A distribution of durations in ms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// Number of durations.
+    /// Number of durations that the percentiles are of.
     pub count: u64,
-    /// Median, ms.
+    /// The median of the durations, ms.
     pub p50_ms: f64,
     /// 99th percentile, ms.
     pub p99_ms: f64,
     /// 99.9th percentile, ms.
     pub p999_ms: f64,
-    /// Largest duration, ms.
+    /// The largest of the durations, ms.
     pub max_ms: f64,
 }
 
@@ -106,7 +106,7 @@ pub struct Percentiles {
 pub struct Recent {
     /// Time between the snapshots, s.
     pub seconds: f64,
-    /// Decisions published per second.
+    /// Decisions published per second, over all flows.
     pub decisions_per_s: f64,
     /// Processor time per time; 1 is one busy processor.
     pub cpu: f64,
@@ -198,7 +198,7 @@ fn key(flow: &FlowView) -> (u32, u32) {
 /// The state of the agent's recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordingStatus {
-    /// Directory of the recordings.
+    /// Directory that the recordings are written to.
     pub directory: PathBuf,
     /// Form of the addresses in the rows: `absent`, `hashed` or `plain`.
     pub addresses: String,

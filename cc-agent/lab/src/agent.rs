@@ -115,7 +115,7 @@ impl Agent {
         self.log.lock().expect("no panic while it is held").clone()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the agent's process.
     ///
     /// # Panics
     ///

@@ -19,7 +19,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 
 /// How a trial ended, unless it panicked.
 pub enum Outcome {
-    /// The property holds.
+    /// The property holds: the trial counts as passed.
     Passed,
     /// This host could not decide whether the property holds, for the given reason; the trial is
     /// reported as ignored.

@@ -1,4 +1,4 @@
-//! Network namespaces.
+//! Network namespaces with unique names, deleted when they are dropped.
 
 use std::{
     fs::{self, File},

@@ -331,7 +331,7 @@ impl RecordSource for TestAgent {
 }
 
 impl Tap<Observer> {
-    /// Attaches an observer.
+    /// Attaches an observer and collects its records.
     ///
     /// # Panics
     ///

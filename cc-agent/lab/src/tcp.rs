@@ -1,4 +1,4 @@
-//! TCP senders and receivers.
+//! TCP flows on the live kernel: bulk senders, and sinks that read.
 
 use std::{
     collections::HashMap,
@@ -156,7 +156,7 @@ impl Flow {
         self.stream.local_addr().expect("it is connected")
     }
 
-    /// Returns the sender's port.
+    /// Returns the local port of the sending socket.
     ///
     /// # Panics
     ///

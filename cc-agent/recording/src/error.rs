@@ -20,7 +20,7 @@ pub enum RecordingError {
     Broken {
         /// The path of the file.
         path: PathBuf,
-        /// The Parquet library's message.
+        /// The message of the Parquet library.
         reason: String,
     },
     /// A column is missing or has another type.
@@ -28,7 +28,7 @@ pub enum RecordingError {
     Column {
         /// The path of the file.
         path: PathBuf,
-        /// The column's name.
+        /// Name of the column in the schema.
         column: String,
         /// The column's type in the file, or `missing`.
         found: String,
@@ -68,7 +68,7 @@ pub enum RecordingError {
     Io {
         /// The path of the file or directory.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error that the operating system returned.
         source: io::Error,
     },
     /// The file cannot be written any further.
@@ -76,7 +76,7 @@ pub enum RecordingError {
     Write {
         /// The path of the complete file.
         path: PathBuf,
-        /// The Parquet library's message.
+        /// The message of the Parquet library.
         reason: String,
     },
     /// A value is outside what a recording can hold.
@@ -86,7 +86,7 @@ pub enum RecordingError {
         path: PathBuf,
         /// The row's number in the file, from 0.
         row: u64,
-        /// The column's name.
+        /// Name of the column in the schema.
         column: &'static str,
         /// The value and what is expected instead.
         reason: String,

@@ -174,7 +174,7 @@ impl Shared {
     }
 }
 
-/// The thread's state.
+/// The state of the writing thread: its open files and its limits.
 struct Worker {
     /// The start of the names of this run's files.
     prefix: String,

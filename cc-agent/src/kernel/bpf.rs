@@ -51,7 +51,7 @@ struct ProgLoad {
     attach_btf_id: u32,
 }
 
-/// The `BPF_MAP_CREATE` part.
+/// The part of `union bpf_attr` for `BPF_MAP_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct MapCreate {
@@ -71,7 +71,7 @@ struct MapCreate {
     map_extra: u64,
 }
 
-/// The `BPF_MAP_UPDATE_ELEM` part.
+/// The part of `union bpf_attr` for `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
 #[derive(Default)]
 struct MapUpdate {
@@ -82,7 +82,7 @@ struct MapUpdate {
     flags: u64,
 }
 
-/// The `BPF_MAP_DELETE_ELEM` part.
+/// The part of `union bpf_attr` for `BPF_MAP_DELETE_ELEM`.
 #[repr(C)]
 #[derive(Default)]
 struct MapDelete {
@@ -91,7 +91,7 @@ struct MapDelete {
     key: u64,
 }
 
-/// The `BPF_BTF_LOAD` part.
+/// The part of `union bpf_attr` for `BPF_BTF_LOAD`.
 #[repr(C)]
 #[derive(Default)]
 struct BtfLoad {
@@ -104,7 +104,7 @@ struct BtfLoad {
     btf_log_true_size: u32,
 }
 
-/// The `BPF_LINK_CREATE` part.
+/// The part of `union bpf_attr` for `BPF_LINK_CREATE`.
 #[repr(C)]
 #[derive(Default)]
 struct LinkCreate {
@@ -186,7 +186,7 @@ pub(super) fn create_struct_ops_map(
     unsafe { command_fd(BPF_MAP_CREATE, &mut attributes) }
 }
 
-/// Fills the struct_ops map.
+/// Writes the value of the struct_ops map: the table of callbacks.
 pub(super) fn set_struct_ops(map: BorrowedFd<'_>, value: &[u8]) -> io::Result<()> {
     let key = 0u32;
     let mut attributes = MapUpdate {

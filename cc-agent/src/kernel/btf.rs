@@ -11,7 +11,7 @@ use super::Error;
 /// Where kernels show their BTF.
 pub const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// The running kernel's types.
+/// The types of the running kernel, as its BTF describes them.
 pub struct Kernel {
     btf: Btf,
 }

@@ -1,4 +1,4 @@
-//! cgroups by their directories.
+//! Opening cgroups by their directories under `/sys/fs/cgroup`.
 
 use std::{fs, io, os::unix::ffi::OsStrExt, os::unix::fs::MetadataExt, path::Path};
 

@@ -174,7 +174,7 @@ impl Datapath {
         self.adopted
     }
 
-    /// Slots for flows.
+    /// Number of slots for flows in the maps.
     pub fn slots(&self) -> usize {
         self.flows.entries()
     }
@@ -195,7 +195,7 @@ impl Datapath {
         self.flows.snapshot(slot as usize)
     }
 
-    /// The live flows' states.
+    /// The states of the flows that are open.
     pub fn live_flows(&self) -> Vec<Flow> {
         (0..self.slots() as u32)
             .filter_map(|slot| self.flow(slot))

@@ -24,13 +24,13 @@ pub struct Report {
 /// Something that the agent needs of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
-    /// What is needed.
+    /// The need, in a few words for people.
     pub name: String,
     /// Whether it is there; `None` where that could not be told.
     pub ok: Option<bool>,
     /// The agent runs without it, if not at its best.
     pub optional: bool,
-    /// What was found.
+    /// The finding on this host, or the reason why there is none.
     pub found: String,
     /// What to do where it is not there.
     pub remedy: String,

@@ -74,7 +74,7 @@ impl Maps {
         self.0.get(name).map(fd).ok_or_else(|| no_map(name))
     }
 
-    /// Takes a map out.
+    /// Takes a map out of the object by its name.
     pub(super) fn take<M: TryFrom<Map>>(&mut self, name: &str) -> Result<M, Error>
     where
         M::Error: std::error::Error + 'static,

@@ -40,14 +40,14 @@ const ACK_HOOKS: [Hook; 3] = [
     },
 ];
 
-/// Where a connection begins.
+/// The program that runs where a connection begins.
 const INIT_HOOK: Hook = Hook {
     program: "cc_observe_init",
     target: "inet_sock_set_state",
     kind: Kind::Tracepoint,
 };
 
-/// Where a connection ends.
+/// The program that runs where a connection ends.
 const END_HOOK: Hook = Hook {
     program: "cc_observe_end",
     target: "tcp_destroy_sock",
@@ -72,13 +72,13 @@ pub struct Options {
     pub min_rtt_window_ns: u64,
     /// Whose ACKs are recorded one by one.
     pub ack_filter: AckFilter,
-    /// Which flows.
+    /// The flows to observe; others are passed over.
     pub selection: Selection,
     /// How ACKs are to be seen; the best way that there is by default.
     pub source: Option<Source>,
 }
 
-/// How ACKs are seen.
+/// The hook at which the programs see ACKs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// With the rate sample that the congestion control is given: features are exact.
@@ -189,7 +189,7 @@ impl Observer {
         })
     }
 
-    /// How ACKs are seen.
+    /// The hook at which the programs see ACKs.
     pub fn source(&self) -> Source {
         self.source
     }
@@ -199,7 +199,7 @@ impl Observer {
         self.flows.snapshot(slot as usize)
     }
 
-    /// Slots for flows.
+    /// Number of slots for flows in the maps.
     pub fn slots(&self) -> usize {
         self.flows.entries()
     }

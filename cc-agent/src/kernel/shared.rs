@@ -37,7 +37,7 @@ impl<T: Pod> Shared<T> {
         })
     }
 
-    /// Number of entries.
+    /// Number of entries in the mapped array.
     pub(super) fn entries(&self) -> usize {
         self.entries
     }
@@ -49,7 +49,7 @@ impl<T: Pod> Shared<T> {
         Some(unsafe { entry.read_volatile() })
     }
 
-    /// Replaces an entry.
+    /// Replaces an entry by one volatile write.
     pub(super) fn write(&self, index: usize, value: T) {
         if let Some(entry) = self.entry(index) {
             // SAFETY: as for `read`; only the agent writes the arrays that it writes.

@@ -46,9 +46,9 @@ pub enum SelectionError {
         Selection::MOST
     )]
     TooMany {
-        /// The option.
+        /// Name of the option that was given too often.
         option: &'static str,
-        /// How many there were.
+        /// Number of times that it was given.
         found: usize,
     },
     /// A cgroup cannot be used.
@@ -181,7 +181,7 @@ impl FromStr for Network {
     }
 }
 
-/// In network order.
+/// The address in network byte order, as the datapath compares it.
 fn words(bits: u128) -> [u32; 4] {
     bytemuck::cast(Ipv6Addr::from_bits(bits).octets())
 }

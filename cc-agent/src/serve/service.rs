@@ -123,7 +123,7 @@ impl<D: DatapathIo> Service<D> {
         Ok(service)
     }
 
-    /// Time between two heartbeats.
+    /// Time between two heartbeats, a tenth of the datapath's limit.
     pub(super) fn heartbeat_period(&self) -> Duration {
         (self.heartbeat_limit / 10).clamp(Duration::from_millis(2), Duration::from_millis(100))
     }

@@ -16,20 +16,20 @@ const PAGE: usize = 20;
 /// What the flows are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// Highest delivery rate first.
+    /// By delivery rate, the highest first.
     #[default]
     Rate,
-    /// Largest window first.
+    /// By cwnd, the largest first.
     Cwnd,
-    /// Longest smoothed RTT first.
+    /// By smoothed RTT, the longest first.
     Rtt,
-    /// Longest queueing delay first.
+    /// By queueing delay, the longest first.
     Queue,
-    /// Highest loss first.
+    /// By loss, the highest share first.
     Loss,
-    /// Longest decision delay first.
+    /// By decision delay, the longest first.
     Delay,
-    /// In slot order.
+    /// By slot, the lowest first.
     Slot,
 }
 
@@ -106,7 +106,7 @@ impl ViewState {
         self.first = self.first.min(snapshot.flows.len().saturating_sub(1));
     }
 
-    /// Sorts or scrolls.
+    /// Changes the order or scrolls, as the key says.
     pub fn on_key(&mut self, key: KeyCode) {
         self.first = match key {
             KeyCode::Down => self.first + 1,

@@ -34,7 +34,7 @@ use cc_sim::{
 
 /// Time between two rows, ns.
 const STEP: Nanos = 100_000_000;
-/// Number of rows.
+/// Number of rows of a curve, one per 100 ms.
 const STEPS: u64 = 100;
 /// Seed of losses and of the controls' own randomness.
 const SEED: u64 = 1;

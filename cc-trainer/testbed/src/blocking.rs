@@ -155,7 +155,7 @@ struct Transfer {
 }
 
 impl Blocking {
-    /// Carries out all runs.
+    /// Carries out all runs, one after the other.
     ///
     /// # Errors
     ///

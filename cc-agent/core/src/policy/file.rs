@@ -186,7 +186,7 @@ pub enum FileError {
     /// A tensor's values are in another file.
     #[error("tensor `{tensor}` keeps its values outside the file; export the policy as one file")]
     External {
-        /// Name of the tensor.
+        /// Name of the tensor in the ONNX graph.
         tensor: String,
     },
     /// The engine cannot run the graph.
@@ -240,7 +240,7 @@ pub enum FileError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
-        /// Path of the file.
+        /// Path of the policy file, as it was given.
         path: PathBuf,
         /// The error of the file system.
         source: std::io::Error,
@@ -248,7 +248,7 @@ pub enum FileError {
     /// A tensor's shape, type and data disagree.
     #[error("tensor `{tensor}` {problem}; the file is damaged, export it again")]
     Tensor {
-        /// Name of the tensor.
+        /// Name of the tensor in the ONNX graph.
         tensor: String,
         /// What is wrong with it, to complete the message.
         problem: String,
@@ -256,7 +256,7 @@ pub enum FileError {
     /// The file is larger than 256 MiB.
     #[error("the file has {bytes} bytes; expected at most {MAX_BYTES}")]
     TooLarge {
-        /// Size of the file.
+        /// Size of the file in bytes, which is above the limit.
         bytes: u64,
     },
 }

@@ -8,7 +8,7 @@ use sha2::Sha256;
 /// How the addresses of flows are written to recordings.
 #[derive(Clone, Debug, Default)]
 pub enum Addresses {
-    /// Rows have no addresses.
+    /// Rows have no addresses: their columns are null.
     #[default]
     Absent,
     /// Rows have a keyed hash (HMAC-SHA-256) of the address: equal addresses have equal hashes

@@ -20,7 +20,7 @@ pub struct AgentCounts {
     pub windows_skipped: u64,
     /// Windows whose records were lost: gaps in the windows' numbers.
     pub windows_missed: u64,
-    /// Decisions published.
+    /// Decisions written to the decision map.
     pub decisions: u64,
     /// Decisions published more than 20 ms after their window's end.
     pub decisions_late: u64,

@@ -12,11 +12,11 @@ use crate::flows::FlowId;
 pub struct FlowView {
     /// Slot of the flow in the flow map.
     pub slot: u32,
-    /// Generation of the slot.
+    /// Counts the flows that have had the slot.
     pub generation: u32,
-    /// Local address and port.
+    /// Address and port of this host's end.
     pub local: SocketAddr,
-    /// Remote address and port.
+    /// Address and port of the peer's end.
     pub remote: SocketAddr,
     /// Id of the socket's cgroup; 0 when unknown.
     pub cgroup_id: u64,

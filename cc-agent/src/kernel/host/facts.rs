@@ -10,10 +10,10 @@ use crate::kernel::{btf::Kernel, datapath, observer};
 /// The name that agents serve unless told otherwise.
 pub(super) const NAME: &str = "rlcc";
 
-/// A host as found.
+/// The properties of this host that BPF and TCP depend on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The kernel's release.
+    /// The kernel's release, such as `6.18.1`.
     pub release: Option<String>,
     /// What its BTF says, or why there is none.
     pub types: Result<KernelTypes, String>,
@@ -21,11 +21,11 @@ pub struct Facts {
     pub capabilities: Option<u64>,
     /// Whether a ring buffer could be created, or the errno of bpf(2).
     pub ring_buffer: Result<bool, i32>,
-    /// `net.core.bpf_jit_enable`.
+    /// The sysctl `net.core.bpf_jit_enable`: 0 interprets BPF programs.
     pub jit: Option<u32>,
     /// Where cgroup v2 is mounted.
     pub cgroups: Option<String>,
-    /// `net.core.default_qdisc`.
+    /// The sysctl `net.core.default_qdisc`, which new devices get.
     pub qdisc: Option<String>,
     /// Whether this build carries the BPF object.
     pub has_object: bool,
@@ -68,7 +68,7 @@ impl Facts {
 }
 
 impl KernelTypes {
-    /// What these types say.
+    /// The facts that follow from the kernel's types.
     pub fn of(kernel: &Kernel) -> Self {
         let is_missing = |&&(structure, member): &&(&str, &str)| {
             !KernelLayout::may_lack(member) && kernel.offset(structure, member).is_none()

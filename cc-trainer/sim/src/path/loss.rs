@@ -1,4 +1,4 @@
-//! Random loss of packets.
+//! Random loss of packets: independent, or in bursts.
 
 use rand::RngExt;
 use rand::rngs::StdRng;

@@ -66,7 +66,7 @@ pub(super) fn even(mbps: f64, seconds: f64) -> Result<Trace, TraceError> {
 }
 
 impl Poisson {
-    /// Generates the trace.
+    /// Generates the trace that these parameters and the seed determine.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Poisson {
 }
 
 impl Cellular {
-    /// Generates the trace.
+    /// Generates the trace that these parameters and the seed determine.
     ///
     /// # Errors
     ///

@@ -99,7 +99,7 @@ enum SkState {
     },
     /// The handshake is complete (`TCP_ESTABLISHED`).
     Established,
-    /// The flow has stopped.
+    /// The flow has stopped and sends nothing more.
     Closed,
 }
 

@@ -1,4 +1,4 @@
-//! Families of random links.
+//! Families of random links, drawn anew for each episode.
 
 use std::sync::Arc;
 use std::time::Duration;
