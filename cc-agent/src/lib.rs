@@ -44,6 +44,7 @@ pub mod options;
 pub mod recording_setup;
 pub mod serve;
 pub mod settings;
+pub mod settings_error;
 mod shutdown;
 pub mod status;
 pub mod view;

@@ -11,7 +11,7 @@ use cc_ebpf::{AckFilter, Startup};
 use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::settings::SettingsError;
+use crate::settings_error::SettingsError;
 use cc_core::{
     action::ActionSpace,
     policy::{ActionSelection, PolicySpec},

@@ -78,7 +78,7 @@ pub struct Variant {
     pub set: toml::Table,
 }
 
-/// How a study is run.
+/// Where a study is written, how many of its runs go on at once, and for how long they train.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The study's directory, which holds those of its runs.
@@ -91,7 +91,7 @@ pub struct Options {
     pub command: String,
 }
 
-/// A run of a study.
+/// One training run of a study: a variant of the configuration, trained with one seed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyRun {
     /// Index of the run's variant.

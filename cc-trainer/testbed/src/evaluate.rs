@@ -10,6 +10,7 @@ mod agent;
 mod plan;
 mod processor_time;
 mod run;
+mod sample;
 mod schedule;
 mod scheme;
 mod store;

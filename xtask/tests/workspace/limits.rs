@@ -19,9 +19,6 @@ pub(crate) const SHORT_DOC_WORDS: usize = 4;
 /// Short paragraphs of documentation in the whole workspace.
 pub(crate) const SHORT_DOCS: usize = 99;
 
-/// Circles between sibling modules, over all crates.
-pub(crate) const CIRCLES: usize = 0;
-
 /// The crates that compute and do nothing else: no sockets, no threads of an async runtime, no
 /// system calls.
 pub(crate) const PURE: [&str; 3] = ["cc-ebpf", "cc-core", "cc-sim"];

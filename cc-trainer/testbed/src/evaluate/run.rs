@@ -4,7 +4,6 @@
 
 mod kernel;
 mod measure;
-pub(super) mod sample;
 mod simulated;
 
 use std::{sync::atomic::AtomicBool, time::Duration};

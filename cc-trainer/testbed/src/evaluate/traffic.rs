@@ -15,7 +15,7 @@ use nix::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::run::sample::{SAMPLE_PERIOD, Sample};
+use super::sample::{SAMPLE_PERIOD, Sample};
 use crate::link::Contention;
 
 /// Pause of a receiver after each read. Waking for every packet would take processor time from the

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cc_sim::path::{BIN, DirectionObservation, FlowObservation, Observation};
 
-use super::{FlowSetup, Live, Setup, sample::Sample};
+use super::{super::sample::Sample, FlowSetup, Live, Setup};
 use crate::summary::{
     DecisionDelay, FlowRun, FlowSeries, Run, Series,
     statistics::{self, Share},

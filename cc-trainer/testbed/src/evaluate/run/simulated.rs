@@ -10,9 +10,9 @@ use cc_core::{interface::Interface, policy::Policy};
 use cc_ebpf::Startup;
 
 use super::{
+    super::sample::{SAMPLE_PERIOD, Sample},
     LIVE_PERIOD, Live, RunError, Setup,
     measure::{self, FlowEnd, between},
-    sample::{SAMPLE_PERIOD, Sample},
 };
 use crate::{
     evaluate::scheme::ServedPolicy,
