@@ -4,8 +4,8 @@
 //! $ cargo run -p cc-sim --example own_policy
 //! ```
 //!
-//! A policy that the agent serves on live flows is an ONNX file (docs/policy.md); this trait is what
-//! stands behind every one of them, so an idea can be tried here first.
+//! A policy that the agent serves on live flows is an ONNX file (docs/policy.md). This trait stands
+//! behind every one of them, so an idea can be tried here first.
 
 use std::{path::Path, slice};
 
