@@ -11,9 +11,11 @@ mod time_series;
 
 use std::{
     fmt::Write as _,
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
+
+use cc_core::durable::{ReplaceError, replace_durably};
 
 use crate::summary::{
     FlowRun, Platform, Run, RunFile, ScenarioFacts, Summary,
@@ -50,20 +52,16 @@ pub struct ReportError {
     source: io::Error,
 }
 
-/// Writes `report.html` into a directory and returns its path. The file is written under a
-/// temporary name and renamed, so that it is always complete.
+/// Replaces `report.html` in a directory durably and returns its path.
 ///
 /// # Errors
 ///
 /// Returns an error when the file cannot be written.
 pub fn write(dir: &Path, summary: &Summary, runs: &[RunFile]) -> Result<PathBuf, ReportError> {
     let path = dir.join("report.html");
-    let scratch = dir.join(".report.html.new");
-    let written =
-        fs::write(&scratch, html(summary, runs)).and_then(|()| fs::rename(&scratch, &path));
-    match written {
+    match replace_durably(&path, html(summary, runs).as_bytes()) {
         Ok(()) => Ok(path),
-        Err(source) => Err(ReportError { path, source }),
+        Err(ReplaceError { source, .. }) => Err(ReportError { path, source }),
     }
 }
 

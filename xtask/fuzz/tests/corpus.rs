@@ -5,7 +5,10 @@ use std::{fs, path::Path};
 use cc_core::{policy::PolicyFile, status::Request};
 use cc_ebpf::Record;
 use cc_fuzz::Target;
-use cc_sim::scenario::{self, Trace};
+use cc_sim::{
+    scenario::{self, Trace},
+    seed,
+};
 
 fn target(name: &str) -> Target {
     Target::find(name).expect("a target of this name")
@@ -25,16 +28,6 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut impl FnMut() -> u64) {
     }
 }
 
-/// The SplitMix64 generator (Steele, Lea and Flood 2014, doi 10.1145/2660193.2660195).
-fn splitmix(mut state: u64) -> impl FnMut() -> u64 {
-    move || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
 fn run(name: &str) {
     let target = target(name);
     let seeds = (target.seeds)();
@@ -50,7 +43,8 @@ fn run(name: &str) {
         (target.run)(&fs::read(path).expect("a readable file"));
     }
     (target.run)(&[]);
-    let mut random = splitmix(1);
+    let mut outputs = (1..).map(|n| seed::output(1, n));
+    let mut random = || outputs.next().expect("as many as are asked for");
     for index in 0..200 {
         let mut bytes = seeds[index % seeds.len()].clone();
         mutate(&mut bytes, &mut random);

@@ -6,7 +6,7 @@ use bytemuck::Zeroable;
 use cc_ebpf::{ClosedRecord, FEATURES, Feature, Header, Mode, OpenedRecord};
 
 use super::*;
-use crate::rows::FileHeader;
+use crate::rows::{AddressForm, FileHeader};
 
 const MS: u64 = 1_000_000;
 
@@ -363,34 +363,35 @@ mod arbitrary {
     }
 }
 
+/// A policy whose flows have rows, for files of this name.
+fn recorded_policy(name: &str, interface: Interface) -> ServedPolicy {
+    let header = FileHeader {
+        interface: interface.clone(),
+        policy: name.into(),
+        policy_metadata: None,
+        agent_version: String::new(),
+        kernel: String::new(),
+        host: [].into(),
+        started_ns: 0,
+        utc_offset_ns: 0,
+        addresses: AddressForm::Absent,
+    };
+    ServedPolicy {
+        interface,
+        header: Some(Arc::new(header)),
+    }
+}
+
 mod recording {
     //! The rows that are made of flows.
 
     use super::*;
-    use crate::rows::{AddressForm, Replay, Row};
-
-    fn policy(name: &str, interface: Interface) -> ServedPolicy {
-        let header = FileHeader {
-            interface: interface.clone(),
-            policy: name.into(),
-            policy_metadata: None,
-            agent_version: String::new(),
-            kernel: String::new(),
-            host: [].into(),
-            started_ns: 0,
-            utc_offset_ns: 0,
-            addresses: AddressForm::Absent,
-        };
-        ServedPolicy {
-            interface,
-            header: Some(Arc::new(header)),
-        }
-    }
+    use crate::rows::{Replay, Row};
 
     fn recording() -> Agent {
         let mut agent = agent();
         agent.start_recording(Episodes::new("boot", 0), Addresses::Absent);
-        agent.replace(policy("random", Interface::default()));
+        agent.replace(recorded_policy("random", Interface::default()));
         agent
     }
 
@@ -584,7 +585,6 @@ mod policy_changes {
     //! Policies that are replaced, tried, promoted and withdrawn while flows run.
 
     use super::*;
-    use crate::rows::AddressForm;
 
     /// A policy with this action space, for this name's files.
     fn policy(name: &str, actions: &str) -> ServedPolicy {
@@ -592,21 +592,7 @@ mod policy_changes {
             actions: actions.parse().expect("an action space"),
             ..Interface::default()
         };
-        let header = FileHeader {
-            interface: interface.clone(),
-            policy: name.into(),
-            policy_metadata: None,
-            agent_version: String::new(),
-            kernel: String::new(),
-            host: [].into(),
-            started_ns: 0,
-            utc_offset_ns: 0,
-            addresses: AddressForm::Absent,
-        };
-        ServedPolicy {
-            interface,
-            header: Some(Arc::new(header)),
-        }
+        recorded_policy(name, interface)
     }
 
     const PAPERS: &str = "0,/2,-10,+10,*2";

@@ -1,5 +1,7 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
+use std::fs;
+
 use super::*;
 use crate::summary::{DecisionDelay, FlowSeries, Host, PolicyFacts, Series, Settings, Validity};
 
