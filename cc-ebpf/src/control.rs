@@ -188,7 +188,7 @@ events! {
 /// # let ack = AckSample {
 /// #     now_ns: 1_000_000, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, decays_unused: true,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
 /// let settings = Settings::default();
@@ -308,6 +308,9 @@ impl Controller {
                 if cwnd.cwnd >= self.target {
                     cwnd.cwnd = self.target;
                     self.mode = Mode::Decided as u32;
+                    // Slow start has answered what the timeout found lost.
+                    self.round
+                        .start(ack.totals.delivered.wrapping_add(ack.in_flight));
                 }
             }
             Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
@@ -832,8 +835,12 @@ mod tests {
         w.cwnd = 1; // tcp_enter_loss
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!((w.cwnd, controller.mode()), (3, Mode::AfterTimeout));
-        step(&mut controller, &mut w, cell(2, 5));
+        let sample = AckSample { lost: 6, ..ack() };
+        let lower = published(cell(2, 5));
+        controller.on_ack(&mut w, &sample, lower, 7, WindowEnd::None, &settings());
         assert_eq!((w.cwnd, controller.mode()), (5, Mode::Decided));
+        step(&mut controller, &mut w, cell(2, 5));
+        assert_eq!(w.cwnd, 5, "slow start was the answer to the losses");
     }
 
     #[test]
