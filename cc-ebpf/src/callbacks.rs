@@ -132,9 +132,9 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         return;
     };
     let mut state = socket.state();
-    let totals = socket.totals(state.rtos);
     let now_ns = socket.now_ns();
-    if state.opens(socket.is_synchronised(), totals, now_ns) {
+    let rtos = state.rtos;
+    if state.opens(socket.is_synchronised(), now_ns, || socket.totals(rtos)) {
         if !open(socket, &mut state, now_ns, socket.cwnd())
             && state.wait(now_ns)
             && count(Counter::FlowsWithoutSlot).is_power_of_two()
@@ -146,7 +146,7 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         }
         socket.set_state(state);
     }
-    let ack = socket.ack_sample(sample, totals);
+    let mut ack = socket.ack_sample(sample, socket.totals(rtos));
     let mut cwnd = socket.cwnd_state();
     let mut gain = 0;
     match flow_of(&state) {
@@ -160,14 +160,27 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
                 state: &state,
                 settings,
             };
-            let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            // `Flow::on_ack` in two steps: between them the socket is read again, since all that is
+            // kept across the loop over the features lies on the stack, of which there is too
+            // little, and is followed by the verifier.
+            let ended = flow.measure(&ack, cwnd.cwnd, settings, &mut rings);
+            ack = socket.ack_sample(sample, socket.totals(rtos));
+            cwnd = socket.cwnd_state();
+            let events = (flow.controller).on_ack(
+                &mut cwnd,
+                &ack,
+                published(),
+                state.generation,
+                ended,
+                settings,
+            );
             gain = settings.pacing_gain(flow.controller.mode());
             tally(arguments, events);
         }
         None => {
             if state.has_flow() {
                 count(Counter::SlotsRevoked);
-                state.wait(now_ns);
+                state.wait(ack.now_ns);
                 socket.set_state(state);
             }
             reno::on_ack(&mut cwnd, &ack, ack.acked);
