@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use cc_ebpf::{AckFilter, Counter, Record, Selection};
 use clap::Args;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::{
+    signal::unix::SignalKind,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
 use tracing::{info, warn};
 
 use crate::{
     kernel::{
         self, Observer, clock, datapath,
         observer::{self, Source},
+        privileges::Capabilities,
     },
     options::{PolicyOptions, RecordingOptions, RunOptions},
     recording_setup::RecordingSession,
@@ -71,13 +75,15 @@ impl ObserveOptions {
         }
         let settings = self.into_run_options().resolve()?;
         let duration = settings.duration;
-        let mut shutdown = Shutdown::on_signals()?;
+        let ends = [SignalKind::interrupt(), SignalKind::terminate()];
+        let mut shutdown = Shutdown::on_signals(&ends, Capabilities::NONE)?;
         let mut observation = Observation::start(settings, selection)?;
         shutdown.after(duration);
         tokio::select! {
             outcome = observation.run() => outcome?,
             () = shutdown.requested() => {}
         }
+        shutdown.ending();
         observation.end();
         Ok(())
     }
