@@ -91,7 +91,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         reload = Some(hangup);
     }
     let mut shutdown = Shutdown::on_signals(&signals, keep)?;
-    Server::check(&socket)?;
+    let server = Server::prepare(&socket, settings.socket_group)?;
     match sysctl::heal(&name, &socket) {
         Ok(healed) => healed.iter().for_each(|restored| {
             warn!("what an agent that was killed has left is undone: {restored}");
@@ -114,7 +114,6 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         settings.policy.text,
         datapath.slots(),
     );
-    let group = settings.socket_group;
     let memory = Memory::of(&name, &socket);
     let differs = memory.differs(&settings.policy.name);
     let first_candidate = settings
@@ -131,7 +130,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         service.datapath.hold(default);
         shutdown.before_exit(move || last.restore());
     }
-    let server = Server::bind(&socket, group)?;
+    let server = server.publish()?;
     info!("{registered}; capabilities: {}", held_capabilities());
     if let Some(differs) = &differs {
         warn!("{differs}");

@@ -118,34 +118,27 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
+    /// The name that it gets.
+    path: PathBuf,
+    /// The name that it has.
     file: SocketFile,
 }
 
 impl Server {
-    /// Checks that [`Self::bind`] can create a socket, without creating it.
-    ///
-    /// # Errors
-    ///
-    /// Returns [`ServerError::InUse`] when another process listens there, and another error when
-    /// there is something else, or the path is too long.
-    pub fn check(path: &Path) -> Result<(), ServerError> {
-        // No client could connect to a path that is too long.
-        SocketAddr::from_pathname(path)
-            .map_err(StatusError::failed("creating the socket", path))?;
-        make_room(path)
-    }
-
     /// Creates a socket that its owner and a group, the agent's own by default, may connect to, and
-    /// the directory for it. A socket that a killed agent has left behind is replaced.
+    /// the directory for it. It gets its name, and clients, by [`Self::publish`].
     ///
     /// # Errors
     ///
     /// Returns [`ServerError::InUse`] when another process listens there, and another error when
     /// the socket cannot be created.
-    pub fn bind(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
+    pub fn prepare(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
         let directory = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
+        // No client could connect to a path that is too long.
+        SocketAddr::from_pathname(path)
+            .map_err(StatusError::failed("creating the socket", path))?;
         if let Some(directory) = directory {
             fs::DirBuilder::new()
                 .recursive(true)
@@ -154,11 +147,11 @@ impl Server {
                 .map_err(StatusError::failed("creating the directory", directory))?;
         }
         check_directory(directory.unwrap_or(Path::new(".")))?;
-        Self::check(path)?;
-        // The socket has another name, and is its owner's alone, until its group and mode are set.
+        make_room(path)?;
         // The name is short, as paths of sockets have at most 107 bytes.
         let draft = path.with_file_name(format!(".{}", std::process::id()));
         let _ = fs::remove_file(&draft);
+        // It is its owner's alone until its group and mode are set.
         let others = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(&draft);
         umask(others);
@@ -169,9 +162,7 @@ impl Server {
                 lchown(&draft, None, group)?;
             }
             fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
-            let inode = fs::symlink_metadata(&draft)?.ino();
-            fs::rename(&draft, path)?;
-            Ok(inode)
+            Ok(fs::symlink_metadata(&draft)?.ino())
         };
         let inode = finish().map_err(|error| {
             let _ = fs::remove_file(&draft);
@@ -179,11 +170,23 @@ impl Server {
         })?;
         Ok(Self {
             listener,
-            file: SocketFile {
-                path: path.to_owned(),
-                inode,
-            },
+            path: path.to_owned(),
+            file: SocketFile { path: draft, inode },
         })
+    }
+
+    /// Gives the socket its name. A socket that a killed agent has left behind is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError::InUse`] when another process listens there by now, and another error
+    /// when the name is taken or cannot be given.
+    pub fn publish(mut self) -> Result<Self, ServerError> {
+        make_room(&self.path)?;
+        fs::rename(&self.file.path, &self.path)
+            .map_err(StatusError::failed("creating the socket", &self.path))?;
+        self.file.path.clone_from(&self.path);
+        Ok(self)
     }
 
     /// Answers each client until dropped: with the latest snapshot, or with the outcome of its
@@ -201,6 +204,7 @@ impl Server {
         let Self {
             listener,
             file: _file,
+            ..
         } = self;
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let commanding = Arc::new(Semaphore::new(COMMANDING));
@@ -399,7 +403,7 @@ mod tests {
         let place = Place::new();
         let (publish, latest) = watch::channel(Arc::new(idle()));
         let server = tokio::spawn(
-            Server::bind(&place.path, None)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
@@ -423,7 +427,7 @@ mod tests {
         large.policy = "x".repeat(4 << 20);
         let (_publish, latest) = watch::channel(Arc::new(large));
         let server = tokio::spawn(
-            Server::bind(&place.path, None)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
@@ -441,9 +445,7 @@ mod tests {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
         let (commands, mut requests) = mpsc::channel(1);
-        let server = Server::bind(&place.path, None)
-            .expect("binds")
-            .serve(latest, commands);
+        let server = bind(&place.path).expect("binds").serve(latest, commands);
         let server = tokio::spawn(server);
         let send = |order: Command| {
             let path = place.path.clone();
@@ -472,7 +474,7 @@ mod tests {
     async fn no_request_asks_for_the_status_and_nonsense_is_refused() {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
-        let server = Server::bind(&place.path, None).expect("binds");
+        let server = bind(&place.path).expect("binds");
         let server = tokio::spawn(server.serve(latest, no_commands()));
         let say = |words: &'static str| {
             let path = place.path.clone();
@@ -498,7 +500,7 @@ mod tests {
     #[test]
     fn the_socket_is_for_its_owner_and_group() {
         let place = Place::new();
-        let server = Server::bind(&place.path, None).expect("binds");
+        let server = bind(&place.path).expect("binds");
         let mode = fs::metadata(&place.path)
             .expect("is there")
             .permissions()
@@ -517,7 +519,7 @@ mod tests {
         fs::create_dir(directory).expect("creates");
         let mode = |mode| fs::Permissions::from_mode(mode);
         fs::set_permissions(directory, mode(0o777)).expect("it is ours");
-        let bound = Server::bind(&place.path, None);
+        let bound = bind(&place.path);
         if geteuid().is_root() {
             let error = bound.expect_err("anybody can replace it").to_string();
             assert!(
@@ -526,7 +528,7 @@ mod tests {
             );
         }
         fs::set_permissions(directory, mode(0o1777)).expect("it is ours");
-        Server::bind(&place.path, None).expect("as in /tmp");
+        bind(&place.path).expect("as in /tmp");
     }
 
     #[test]
@@ -543,7 +545,7 @@ mod tests {
         let (_publish, latest) = watch::channel(Arc::new(idle()));
         // Nobody carries them out.
         let (commands, mut hanging) = mpsc::channel(CLIENTS);
-        let server = Server::bind(&place.path, None).expect("binds");
+        let server = bind(&place.path).expect("binds");
         let server = tokio::spawn(server.serve(latest, commands));
         let mut clients: Vec<_> = (0..2 * CLIENTS)
             .map(|_| {
@@ -579,7 +581,7 @@ mod tests {
         drop(UnixListener::bind(&place.path).expect("binds"));
         let error = fetch(&place.path).expect_err("no process listens");
         assert!(matches!(error, StatusError::Dead(_)), "{error}");
-        Server::bind(&place.path, None).expect("replaces it");
+        bind(&place.path).expect("replaces it");
     }
 
     #[tokio::test]
@@ -587,12 +589,12 @@ mod tests {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(busy(1)));
         let server = tokio::spawn(
-            Server::bind(&place.path, None)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
         let path = place.path.clone();
-        let second = tokio::task::spawn_blocking(move || Server::bind(&path, None).map(drop));
+        let second = tokio::task::spawn_blocking(move || bind(&path).map(drop));
         let error = second
             .await
             .expect("does not panic")
@@ -606,7 +608,7 @@ mod tests {
     #[test]
     fn the_socket_of_a_successor_stays() {
         let place = Place::new();
-        let server = Server::bind(&place.path, None).expect("binds");
+        let server = bind(&place.path).expect("binds");
         fs::remove_file(&place.path).expect("removes");
         let _successor = UnixListener::bind(&place.path).expect("binds");
         drop(server);
@@ -618,7 +620,7 @@ mod tests {
         let place = Place::new();
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         fs::write(&place.path, "precious").expect("writes");
-        let error = Server::bind(&place.path, None).expect_err("is taken");
+        let error = bind(&place.path).expect_err("is taken");
         assert!(
             matches!(error, ServerError::Place(StatusError::NotASocket(_))),
             "{error}"
@@ -631,8 +633,13 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_is_refused() {
         let long = PathBuf::from("/tmp").join("x".repeat(200));
-        let error = Server::bind(&long, None).expect_err("too long").to_string();
+        let error = bind(&long).expect_err("too long").to_string();
         assert!(error.contains("107"), "{error}");
+    }
+
+    /// The server of a socket at this path.
+    fn bind(path: &Path) -> Result<Server, ServerError> {
+        Server::prepare(path, None)?.publish()
     }
 
     /// The channel of a server whose clients send no commands.

@@ -183,7 +183,10 @@ impl Place {
             };
             if is_left {
                 let default = former.and_then(|former| former.default);
-                healed.push(self.put_back(name, default)?);
+                let restored = self.put_back(name, default)?;
+                if restored.was_needed() {
+                    healed.push(restored);
+                }
             }
         }
         Ok(healed)
@@ -215,6 +218,17 @@ pub struct Restored {
 }
 
 impl Restored {
+    /// Whether `name` was found to be a default somewhere, or may be one.
+    fn was_needed(&self) -> bool {
+        let Repaired {
+            changed,
+            refused,
+            hidden: _,
+            unfinished,
+        } = &self.namespaces;
+        self.changed || !changed.is_empty() || !refused.is_empty() || *unfinished
+    }
+
     /// Whether the former default is back, and no other network namespace is left with this one.
     pub fn is_complete(&self) -> bool {
         let is_former = self.former.as_ref() == Some(&self.default);
