@@ -19,7 +19,7 @@ use crate::{
     kernel::{
         self, Observer, clock, datapath,
         observer::{self, Source},
-        privileges::Capabilities,
+        privileges::{self, Capabilities},
     },
     options::{PolicyOptions, RecordingOptions, RunOptions},
     recording_setup::RecordingSession,
@@ -120,6 +120,11 @@ impl Observation {
             selection,
             source: None,
         };
+        let observer = Observer::attach(&options)?;
+        // Before the recorder's thread starts, which has no more than this one.
+        if let Err(error) = privileges::keep_only(Capabilities::NONE) {
+            warn!("the observer keeps its capabilities: {error}");
+        }
         let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
         if let Some(recording) = settings.recording {
@@ -128,7 +133,6 @@ impl Observation {
             let header = session.header(interface, "observed", None);
             flows.start_recording(header, session.episodes(), recording.addresses);
         }
-        let observer = Observer::attach(&options)?;
         let how = match observer.source() {
             Source::RateSample => "each ACK with its rate sample",
             Source::Segments => {

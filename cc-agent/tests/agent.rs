@@ -296,7 +296,9 @@ fn the_next_agent_adopts_the_flows_of_a_killed_one() {
     flow.advance(500_000);
     assert_eq!(flow.congestion_control(), bench.name);
 
-    let mut second = bench.agent(&["--policy", "fixed:30"]);
+    let mut second = bench.agent(&["--policy", "fixed:30", "--slots", "100"]);
+    let said = "16384 slots of the former agent stay, not the 100 asked for";
+    assert!(second.log().contains(said), "{}", second.log());
     wait_for_decision(&second, &flow, 30);
     let status = wait_for_status(&second, "the flow left the fallback", |status| {
         count(status, Counter::FallbacksLeft) == 1
