@@ -74,12 +74,7 @@ pub fn flush_directory_of(path: &Path) -> Result<(), ReplaceError> {
 }
 
 fn write_and_flush(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A new file: what lies there, a symbolic link for example, is never written through.
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let mut file = File::create_new(path)?;
+    let mut file = File::create(path)?;
     file.write_all(bytes)?;
     // The length is part of what has to survive, the time stamps are not.
     file.sync_data()
@@ -126,17 +121,6 @@ mod tests {
         replace_durably(&path, b"whole").expect("a directory that can be written to");
         assert_eq!(fs::read(&path).expect("the file"), b"whole");
         assert_eq!(names(dir.path()), ["a.bin"]);
-    }
-
-    #[test]
-    fn a_link_in_the_place_of_the_draft_is_not_followed() {
-        let dir = tempfile::tempdir().expect("a scratch directory");
-        let [path, victim] = ["a.bin", "victim"].map(|name| dir.path().join(name));
-        fs::write(&victim, "precious").expect("a file");
-        std::os::unix::fs::symlink(&victim, dir.path().join("a.bin.new")).expect("a link");
-        replace_durably(&path, b"new").expect("a directory that can be written to");
-        assert_eq!(fs::read(&victim).expect("the file"), b"precious");
-        assert_eq!(fs::read(&path).expect("the file"), b"new");
     }
 
     #[test]
