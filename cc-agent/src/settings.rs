@@ -371,9 +371,10 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\n\
-             socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\nplain = true\ncanary = 12.5\ncandidate = 'fixed:9'\n\
-             canary_flows = 4\nrecord = 'r'\nrecord_addresses = 'plain'\n\
-             record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
+             socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\n\
+             plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\n\
+             record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
+             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
         .expect("valid");
         assert_eq!(
@@ -383,12 +384,12 @@ mod tests {
                 slots: 5,
                 settings: cc_ebpf::Settings {
                     window_ns: 50_000_000,
-                    heartbeat_limit_ns: 500_000_000,
                     min_rtt_window_ns: 10_000_000_000,
                     cwnd_min: 4,
                     cwnd_max: 50,
                     ..cc_ebpf::Settings::default()
                 }
+                .with_patience(500_000_000)
                 .with_startup(Startup::Constant)
                 .with_pacing_gain(Some(1.5))
                 .with_ack_filter(AckFilter::Port(80)),
