@@ -213,6 +213,7 @@ mod tests {
             retransmits: 0,
             cwnd_limited: true,
             max_packets_out: 10,
+            app_limited: false,
             decays_unused: true,
             ca_state: CaState::Open,
             totals,
@@ -308,7 +309,10 @@ mod tests {
         totals.bytes_sent = 5;
         flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
         assert_eq!(cwnd.cwnd, 18);
-        assert!(flow.ssthresh(&cwnd) > 1 << 30, "losses leave a decision alone");
+        assert!(
+            flow.ssthresh(&cwnd) > 1 << 30,
+            "losses leave a decision alone"
+        );
         // 1.25 × 18 segments in 30 ms.
         assert_eq!(
             flow.pacing_rate(),
