@@ -43,6 +43,7 @@ use crate::{
         privileges::{self, Capabilities},
         sysctl::{self, DefaultCongestionControl},
     },
+    notify::Notifier,
     promoted::Memory,
     settings::Settings,
     shutdown::{Shutdown, received},
@@ -139,12 +140,18 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     let mut event_loop = EventLoop::new(service, requests, reload, log)?;
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
+    let notifier = Notifier::from_environment();
+    notifier.ready();
+    event_loop.manager = Some(notifier);
     let latest = event_loop.snapshots.subscribe();
     let screen = show.then(|| view::Screen::start(latest.clone(), shutdown.stopper()));
     let answering = tokio::spawn(server.serve(latest, commands));
     shutdown.after(duration);
     let outcome = event_loop.run(&mut shutdown).await;
     shutdown.ending();
+    if let Some(manager) = &event_loop.manager {
+        manager.stopping();
+    }
     answering.abort();
     if let Some(screen) = screen {
         screen.stop();
@@ -175,6 +182,8 @@ struct EventLoop<D: DatapathIo> {
     candidate: Option<String>,
     /// Where commands that changed the policy are remembered; `None` in tests.
     memory: Option<Memory>,
+    /// The service manager, which restarts an agent that hangs; `None` in tests.
+    manager: Option<Notifier>,
     /// Whether there are log lines on the agent's state.
     log: bool,
 }
@@ -222,6 +231,7 @@ impl<D: DatapathIo> EventLoop<D> {
             loads: mpsc::unbounded_channel(),
             candidate: None,
             memory: None,
+            manager: None,
             log,
         })
     }
@@ -247,6 +257,9 @@ impl<D: DatapathIo> EventLoop<D> {
             }
             if reconciliation.is_due(now) {
                 service.reconcile();
+                if let Some(manager) = &self.manager {
+                    manager.alive();
+                }
             }
             if snapshot.is_due(now) {
                 if let Some(outcome) = service.check_canary() {

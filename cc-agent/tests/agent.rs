@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         it_ends_when_asked_whatever_is_stuck,
         it_needs_two_capabilities_and_keeps_none,
         it_serves_from_another_time_namespace,
+        no_flow_falls_back_at_the_start,
         the_status_is_for_a_group_and_commands_are_not,
         what_was_reloaded_is_remembered,
         a_cgroup_can_use_it,
@@ -645,6 +646,20 @@ fn it_serves_from_another_time_namespace() {
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
     agent.end(Signal::SIGKILL);
     wait_for_growth(&flow, 40);
+}
+
+/// The first heartbeat is there before the name can be chosen.
+fn no_flow_falls_back_at_the_start() {
+    let bench = Bench::new(ROOMY);
+    let agent = Agent::spawn(BINARY, &bench.name, &["--policy", "fixed:40"]);
+    while !registered(&bench.name) {
+        std::thread::yield_now();
+    }
+    let flow = bench.connect().sending();
+    flow.advance(100_000);
+    eventually("it answers", || fetch(agent.socket()).ok());
+    wait_for_decision(&agent, &flow, 40);
+    assert_eq!(count(&agent.status(), Counter::FallbacksEntered), 0);
 }
 
 fn the_status_is_for_a_group_and_commands_are_not() {

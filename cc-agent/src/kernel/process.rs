@@ -1,15 +1,17 @@
 //! Processes, told apart from later ones that got the same id.
 
-use std::fs;
+use std::{fs, os::unix::fs::MetadataExt};
 
 use serde::{Deserialize, Serialize};
 
-/// A process of this PID namespace.
+/// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
-    pub(super) pid: u32,
+    pid: u32,
     /// When it was started, in clock ticks since boot.
     started: u64,
+    /// The inode number of the PID namespace that has given it the id.
+    namespace: u64,
 }
 
 impl Process {
@@ -18,16 +20,20 @@ impl Process {
         Self::of(std::process::id())
     }
 
-    /// The process that has this id now, and has not ended.
+    /// The process that has this id in this PID namespace now, and has not ended.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let started = started(&stat)?;
-        Some(Self { pid, started })
+        Some(Self {
+            pid,
+            started: started(&stat)?,
+            namespace: namespace()?,
+        })
     }
 
-    /// Whether it still runs.
-    pub(super) fn lives(&self) -> bool {
-        Self::of(self.pid).as_ref() == Some(self)
+    /// Whether it still runs; `None` for a process of another PID namespace.
+    pub(super) fn lives(&self) -> Option<bool> {
+        let is_here = namespace() == Some(self.namespace);
+        is_here.then(|| Self::of(self.pid).as_ref() == Some(self))
     }
 
     /// An earlier process that had this id.
@@ -55,6 +61,13 @@ impl Process {
     }
 }
 
+/// The inode number of this process's PID namespace.
+fn namespace() -> Option<u64> {
+    fs::metadata("/proc/self/ns/pid")
+        .ok()
+        .map(|found| found.ino())
+}
+
 /// The start time in a /proc/PID/stat; `None` for a process that has ended and was not waited for.
 fn started(stat: &str) -> Option<u64> {
     // The name, in parentheses, may contain anything.
@@ -77,21 +90,27 @@ mod tests {
     fn a_process_lives_until_it_ends() {
         let mut child = Command::new("sleep").arg("60").spawn().expect("it starts");
         let process = Process::of(child.id()).expect("it runs");
-        assert!(process.lives());
+        assert_eq!(process.lives(), Some(true));
         assert!(process.age_ns() < 3_600_000_000_000);
         child.kill().expect("our child");
         // Also before it is waited for.
-        while process.lives() {
+        while process.lives() == Some(true) {
             std::thread::yield_now();
         }
         child.wait().expect("our child");
-        assert!(!process.lives());
+        assert_eq!(process.lives(), Some(false));
     }
 
     #[test]
     fn another_process_with_its_id_is_another() {
         let current = Process::current().expect("/proc is mounted");
-        assert!(current.lives() && !current.before().lives());
+        assert_eq!(current.lives(), Some(true));
+        assert_eq!(current.before().lives(), Some(false));
+        let elsewhere = Process {
+            namespace: 1,
+            ..current
+        };
+        assert_eq!(elsewhere.lives(), None);
     }
 
     #[test]

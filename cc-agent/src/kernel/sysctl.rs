@@ -177,9 +177,11 @@ impl Place {
         let own = (name != present).then_some((name, thorough));
         for (name, suspect) in [(present.as_str(), true)].into_iter().chain(own) {
             let former = self.former(name);
-            let is_left = match former.as_ref().and_then(|former| former.agent) {
-                Some(agent) => !agent.lives(),
-                None => suspect && !self.has(name),
+            let agent = former.as_ref().and_then(|former| former.agent);
+            let is_left = match agent.and_then(|agent| agent.lives()) {
+                Some(lives) => !lives,
+                // Of another PID namespace, or not remembered.
+                None => (suspect || agent.is_some()) && !self.has(name),
             };
             if is_left {
                 let default = former.and_then(|former| former.default);
