@@ -11,6 +11,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use cc_core::status::clock;
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
@@ -47,11 +48,10 @@ impl Memory {
     /// Notes that `policy`, whose file has this SHA-256, is in service from now on, by a command of
     /// somebody. The agent goes on when that cannot be written.
     pub(crate) fn remember(&self, policy: &str, sha256: &str, by: &str) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let promoted = Promoted {
             policy: policy.into(),
             sha256: sha256.into(),
-            at_s: now.unwrap_or_default().as_secs(),
+            at_s: now_s(),
             by: by.into(),
         };
         if let Err(error) = state_file::write(&self.0, &promoted) {
@@ -68,10 +68,14 @@ impl Memory {
         match state_file::read::<Promoted>(&self.0) {
             Ok(None) => None,
             Ok(Some(promoted)) => (promoted.sha256 != sha256).then(|| {
+                let age_s = now_s().saturating_sub(promoted.at_s);
                 format!(
-                    "the policy last put into service was {} (SHA-256 {}; {}, {} s after 1970): \
-                     change the configuration to serve it from the start, or reload it",
-                    promoted.policy, promoted.sha256, promoted.by, promoted.at_s
+                    "the policy last put into service was {} (SHA-256 {}; {}, {} h ago): change \
+                     the configuration to serve it from the start, or reload it",
+                    promoted.policy,
+                    promoted.sha256,
+                    promoted.by,
+                    clock(age_s as f64)
                 )
             }),
             Err(error) => {
@@ -80,6 +84,12 @@ impl Memory {
             }
         }
     }
+}
+
+/// The time in s since 1970.
+fn now_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
@@ -96,7 +106,7 @@ mod tests {
         memory.remember("/p/new.onnx", "bb", "reload by uid 7");
         assert_eq!(memory.differs("bb"), None);
         let text = memory.differs("aa").expect("another one");
-        for part in ["/p/new.onnx", "SHA-256 bb", "reload by uid 7"] {
+        for part in ["/p/new.onnx", "SHA-256 bb", "reload by uid 7, 0:0"] {
             assert!(text.contains(part), "{text}");
         }
     }

@@ -97,7 +97,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         Ok(healed) => healed.iter().for_each(|restored| {
             warn!("what an agent that was killed has left is undone: {restored}");
         }),
-        Err(error) => warn!("whether a killed agent has left the default was not found: {error}"),
+        Err(error) => warn!("what a killed agent may have left is not undone: {error}"),
     }
     let datapath = Datapath::load(&settings.datapath)?;
     if let Err(error) = priority::set_niceness(settings.niceness) {

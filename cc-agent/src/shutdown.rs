@@ -2,7 +2,8 @@
 //! another part of the process asks for it. And that it does end then, whatever is stuck.
 //!
 //! Signals are waited for on a thread of their own. After the first one, or once the command says
-//! that it is [ending](Shutdown::ending), the process has [`GRACE`] to end in good order; then, or
+//! that it is [ending](Shutdown::ending), the process has [`GRACE`] to end in good order, and
+//! [`LONGEST`] while it still computes, as a recorder does that has many rows to compress. Then, or
 //! at the second signal, the thread takes the [last steps](Shutdown::before_exit) itself and ends
 //! the process. A file system that hangs, a reader of the log that has stopped, or a policy that
 //! does not return cannot keep it alive.
@@ -23,10 +24,18 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::kernel::privileges::{self, Capabilities};
+use crate::kernel::{
+    clock,
+    privileges::{self, Capabilities},
+};
 
-/// Time in which a process that ends may finish its work, such as a recording.
+/// Time after which a process that was asked to end counts as stuck, unless it computes.
 const GRACE: Duration = Duration::from_millis(2_000);
+/// Time in which it must end even if it computes.
+const LONGEST: Duration = Duration::from_secs(10);
+/// Processor time in [`GRACE`] from which on a process computes, s. A recorder has a low priority,
+/// and so little of it on a busy host; threads that wait have none.
+const COMPUTES_S: f64 = 0.001;
 /// Time for the last steps of a process that is ended by force, and for saying so.
 const LAST_STEPS: Duration = Duration::from_millis(300);
 
@@ -66,7 +75,12 @@ impl Shutdown {
             .spawn(move || {
                 // Where it cannot, the agent itself cannot either, and says so.
                 let _ = privileges::keep_only(keep);
-                let force = runtime.block_on(overdue(signals, &stop, &ending));
+                let mut used_s = 0.0;
+                let computes = || {
+                    let before_s = std::mem::replace(&mut used_s, clock::cpu_s());
+                    used_s - before_s > COMPUTES_S
+                };
+                let force = runtime.block_on(overdue(signals, &stop, &ending, computes));
                 end_by_force(&steps, &force);
             })?;
         Ok(shutdown)
@@ -129,8 +143,14 @@ enum Force {
     AskedAgain(SignalKind),
 }
 
-/// Notifies `stop` at the first signal, and returns when the process must end at once.
-async fn overdue(mut signals: Vec<(SignalKind, Signal)>, stop: &Notify, ending: &Notify) -> Force {
+/// Notifies `stop` at the first signal, and returns when the process must end at once. `computes`
+/// says whether the process has computed since it was last asked.
+async fn overdue(
+    mut signals: Vec<(SignalKind, Signal)>,
+    stop: &Notify,
+    ending: &Notify,
+    mut computes: impl FnMut() -> bool,
+) -> Force {
     let mut asked = tokio::select! {
         _ = any_of(&mut signals) => {
             stop.notify_one();
@@ -138,7 +158,9 @@ async fn overdue(mut signals: Vec<(SignalKind, Signal)>, stop: &Notify, ending: 
         }
         () = ending.notified() => false,
     };
-    let deadline = Instant::now() + GRACE;
+    let end = Instant::now() + LONGEST;
+    let mut deadline = Instant::now() + GRACE;
+    computes();
     loop {
         tokio::select! {
             kind = any_of(&mut signals) => match asked {
@@ -146,7 +168,12 @@ async fn overdue(mut signals: Vec<(SignalKind, Signal)>, stop: &Notify, ending: 
                 // It ends already, for another reason.
                 false => asked = true,
             },
-            () = sleep_until(deadline) => return Force::Overdue,
+            () = sleep_until(deadline) => {
+                if deadline >= end || !computes() {
+                    return Force::Overdue;
+                }
+                deadline = end.min(deadline + GRACE);
+            }
         }
     }
 }
@@ -174,9 +201,8 @@ fn end_by_force(steps: &Steps, force: &Force) -> ! {
         }
         match force {
             Force::Overdue => tracing::error!(
-                "ended by force, since a part of it did not end within {} s: rows or log lines \
-                 that were not written yet are lost",
-                GRACE.as_secs()
+                "ended by force, since a part of it did not end in time: rows or log lines that \
+                 were not written yet are lost"
             ),
             Force::AskedAgain(_) => tracing::warn!("ended at the second signal"),
         }
@@ -244,13 +270,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_end_that_takes_too_long_is_forced() {
         let (stop, ending) = (Notify::new(), Notify::new());
-        let waited = timeout(DEADLINE, overdue(Vec::new(), &stop, &ending)).await;
+        let waited = timeout(DEADLINE, overdue(Vec::new(), &stop, &ending, || false)).await;
         assert!(waited.is_err(), "nothing ends it");
-        let start = Instant::now();
-        ending.notify_one();
-        let waited = timeout(DEADLINE, overdue(Vec::new(), &stop, &ending)).await;
-        assert_eq!(waited, Ok(Force::Overdue));
-        assert_eq!(start.elapsed(), GRACE);
+        for (computes, longest) in [(false, GRACE), (true, LONGEST)] {
+            let start = Instant::now();
+            ending.notify_one();
+            let overdue = overdue(Vec::new(), &stop, &ending, || computes);
+            let waited = timeout(DEADLINE, overdue).await;
+            assert_eq!(waited, Ok(Force::Overdue));
+            assert_eq!(start.elapsed(), longest);
+        }
     }
 
     #[tokio::test]
@@ -270,7 +299,7 @@ mod tests {
             pending::<()>().await;
         };
         let force = tokio::select! {
-            force = overdue(signals, &stop, &ending) => force,
+            force = overdue(signals, &stop, &ending, || false) => force,
             () = twice => unreachable!("it waits for ever"),
         };
         assert_eq!(force, Force::AskedAgain(kind));
