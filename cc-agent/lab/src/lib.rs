@@ -5,6 +5,7 @@
 //! | running trials, one at a time | [`run()`], [`run_on_links`], [`trials!`], [`harness`] |
 //! | paths | [`Network`], [`Path`], [`Bottleneck`], [`Namespace`], [`Cgroup`] |
 //! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
+//! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
@@ -54,6 +55,7 @@ pub mod harness;
 mod namespace;
 mod network;
 mod path;
+pub mod peer;
 mod program_time;
 mod report;
 mod tap;

@@ -1,0 +1,24 @@
+//! What a sender does under the datapath beside what it does under the kernel's reno, on the same
+//! scripts: [`cc_lab::peer`] plays the other end, segment by segment.
+//!
+//! Which segments are retransmitted, and in which order relative to the ACKs, is the kernel's
+//! business and must not depend on the congestion control. The cwnd does depend on it; the tests
+//! assert how. Each test prints what it saw, and ends by asserting that no slot was leaked.
+//! docs/tcp-behaviour.md has the results as a table.
+//!
+//! No assertion depends on the machine's speed. Where the kernel's own timers could come between
+//! two steps of a script, the script is played again if the machine was too slow.
+
+mod loss;
+mod stage;
+
+use std::process::ExitCode;
+
+use loss::*;
+
+fn main() -> ExitCode {
+    cc_lab::run(cc_lab::trials![
+        fast_recovery_after_three_sacks,
+        fast_recovery_after_three_duplicate_acks,
+    ])
+}
