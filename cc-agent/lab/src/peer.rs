@@ -53,8 +53,8 @@ const PEER6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
 /// A namespace whose only link is a TUN device with scripted peers at its other end.
 ///
 /// The route to them sets the least retransmission timeout to 5 s, and the tail-loss probe is off,
-/// so that no timer interferes with a script on a busy machine. [`Host::with_usual_timers`] undoes
-/// both.
+/// so that no timer interferes with a script on a busy machine. [`Host::with_timeout`] and
+/// [`Host::with_tail_loss_probe`] are for scripts about timers.
 pub struct Host {
     // Fields are dropped in this order: the device is removed before its namespace.
     tun: Tun,
@@ -83,16 +83,24 @@ impl Host {
             next_port: Cell::new(8_001),
             waiting: RefCell::default(),
         };
-        host.route("rto_min 5s");
-        host.namespace.set_sysctl("net/ipv4/tcp_early_retrans", "0");
-        host
+        host.with_timeout(5_000)
+            .with_sysctl("net/ipv4/tcp_early_retrans", "0")
     }
 
-    /// Sets the timers that a host has by default: a retransmission timeout of at least 200 ms, and
-    /// the tail-loss probe.
-    pub fn with_usual_timers(self) -> Self {
-        self.route("");
-        self.namespace.set_sysctl("net/ipv4/tcp_early_retrans", "3");
+    /// Sets the least retransmission timeout, which is 200 ms on an ordinary host.
+    pub fn with_timeout(self, milliseconds: u32) -> Self {
+        self.route(&format!("rto_min {milliseconds}ms"));
+        self
+    }
+
+    /// Switches the tail-loss probe on, as it is on an ordinary host.
+    pub fn with_tail_loss_probe(self) -> Self {
+        self.with_sysctl("net/ipv4/tcp_early_retrans", "3")
+    }
+
+    /// Sets a sysctl of the host's namespace, named by its path below /proc/sys.
+    pub fn with_sysctl(self, key: &str, value: &str) -> Self {
+        self.namespace.set_sysctl(key, value);
         self
     }
 
@@ -371,7 +379,7 @@ impl<'a> Peer<'a> {
         assert!(syn.header.syn && !syn.header.ack, "no SYN: {syn:?}");
         self.other = Some(syn.from);
         self.base = syn.start();
-        self.high = syn.start();
+        self.high = syn.end();
         self.note_timestamp(&syn);
         syn
     }
@@ -443,8 +451,7 @@ impl<'a> Peer<'a> {
         segment
     }
 
-    /// Counts the script's segments from the next byte that the host has not sent yet. Bytes before
-    /// it must not be sent again.
+    /// Counts the script's segments from the next byte that the host has not sent yet.
     pub fn mark(&mut self) {
         self.base = self.high;
     }

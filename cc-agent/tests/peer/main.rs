@@ -9,16 +9,34 @@
 //! No assertion depends on the machine's speed. Where the kernel's own timers could come between
 //! two steps of a script, the script is played again if the machine was too slow.
 
+mod limits;
 mod loss;
 mod stage;
 
 use std::process::ExitCode;
 
+use limits::*;
 use loss::*;
 
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
         fast_recovery_after_three_sacks,
         fast_recovery_after_three_duplicate_acks,
+        limited_transmit,
+        tail_loss_probe_finds_a_loss,
+        tail_loss_probe_repairs_a_loss,
+        reordering_is_not_loss,
+        a_spurious_timeout_is_undone,
+        a_spurious_fast_retransmission_is_undone,
+        timeouts_back_off,
+        reneging,
+        zero_window,
+        keepalive,
+        restart_after_idle,
+        an_unused_window_is_not_raised,
+        congestion_marks,
+        an_mtu_probe_arrives,
+        an_mtu_probe_is_lost,
+        a_path_swallows_large_segments,
     ])
 }

@@ -48,6 +48,8 @@ pub(crate) struct Step {
     sent: String,
     /// Retransmitted bytes, from the first to the one after the last of each segment.
     again: Vec<(u32, u32)>,
+    /// How many segments of new data were sent.
+    pub(crate) new: u32,
     ca_state: u8,
     /// The cwnd after the step, in segments.
     pub(crate) cwnd: u32,
@@ -101,6 +103,8 @@ pub(crate) fn play(
     options.slots = SLOTS;
     // A machine that stalls for some seconds is not an agent that is gone.
     options.settings.heartbeat_limit_ns = 60_000_000_000;
+    // No window ends within a script: the script itself decides, and nothing depends on its pace.
+    options.settings.window_ns = 3_600_000_000_000;
     let agent = Tap::serve(&options);
     for _ in 0..ATTEMPTS {
         let (reno, rlcc) = thread::scope(|scope| {
@@ -274,9 +278,18 @@ impl<'a> Stage<'a> {
     }
 
     /// Connects to a peer that answers the SYN after that time.
-    pub(crate) fn connect_after<'s>(&'s self, time: Duration, mut peer: Peer<'s>) -> Talk<'s> {
+    fn connect_after<'s>(&'s self, time: Duration, peer: Peer<'s>) -> Talk<'s> {
         let socket = self.socket(Domain::for_address(peer.address()));
         connect(&socket, peer.address());
+        self.answer_after(time, peer, socket)
+    }
+
+    /// Lets a peer answer a socket's SYN after an RTT.
+    pub(crate) fn answer<'s>(&'s self, peer: Peer<'s>, socket: Socket) -> Talk<'s> {
+        self.answer_after(RTT, peer, socket)
+    }
+
+    fn answer_after<'s>(&'s self, time: Duration, mut peer: Peer<'s>, socket: Socket) -> Talk<'s> {
         peer.expect_syn();
         thread::sleep(time);
         peer.send_syn_ack(0);
@@ -301,6 +314,7 @@ impl<'a> Stage<'a> {
             action: action.into(),
             sent: sent.to_string(),
             again: again.map(|arrival| arrival.bytes).collect(),
+            new: sent.data().filter(|arrival| !arrival.again).count() as u32,
             ca_state: info.ca_state,
             cwnd: info.snd_cwnd,
         });
@@ -395,6 +409,13 @@ impl<'a> Talk<'a> {
                 "the send buffer takes a whole segment"
             );
         }
+    }
+
+    /// Writes that many bytes at once, for the kernel to divide into segments.
+    pub(crate) fn write_bytes(&self, bytes: u32) {
+        let written = self.socket.send(&vec![0; bytes as usize]);
+        let written = written.expect("room in the send buffer");
+        assert_eq!(written, bytes as usize, "the send buffer takes it whole");
     }
 
     /// Takes the next segments, which are new data, as a step of the story.
