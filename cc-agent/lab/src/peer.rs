@@ -22,6 +22,7 @@
 //! ```
 
 mod segment;
+mod socket;
 mod tun;
 
 use std::{
@@ -35,6 +36,7 @@ use std::{
 use etherparse::{IpEcn, TcpHeader};
 
 pub use segment::{Segment, TcpOptions};
+pub use socket::{allow_fast_open, disconnect};
 use tun::Tun;
 
 use crate::{Namespace, eventually};
@@ -167,6 +169,9 @@ impl Default for Options {
     }
 }
 
+/// The peers' initial sequence number, which is of no consequence.
+const INITIAL: u32 = 1_000_000;
+
 /// Shift of the windows that peers advertise.
 const WINDOW_SCALE: u8 = 7;
 
@@ -295,14 +300,34 @@ impl Sent {
 }
 
 impl fmt::Display for Sent {
+    /// Writes the numbers of the script's segments, with `R` behind retransmissions, and other
+    /// segments as their first byte and their length: `1-10 1R 10240+1242`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for arrival in self.data() {
-            let (from, to) = arrival.bytes;
-            let again = if arrival.again { "R" } else { "" };
-            if arrival.length() == SEGMENT && from.is_multiple_of(SEGMENT) {
-                write!(f, " {}{again}", to / SEGMENT)?;
+        let numbered = |data: &Arrival| {
+            let (from, to) = data.bytes;
+            (to - from == SEGMENT && from.is_multiple_of(SEGMENT)).then_some(to / SEGMENT)
+        };
+        let mut rest = self.data().peekable();
+        while let Some(data) = rest.next() {
+            let again = if data.again { "R" } else { "" };
+            let Some(first) = numbered(data) else {
+                write!(f, " {}+{}{again}", data.bytes.0, data.length())?;
+                continue;
+            };
+            let mut last = first;
+            while let Some(next) = rest.peek()
+                && next.again == data.again
+                && numbered(next) == Some(last + 1)
+            {
+                last += 1;
+                rest.next();
+            }
+            if last > first + 1 {
+                write!(f, " {first}-{last}{again}")?;
             } else {
-                write!(f, " [{from}..{to}]{again}")?;
+                for number in first..=last {
+                    write!(f, " {number}{again}")?;
+                }
             }
         }
         Ok(())
@@ -338,8 +363,6 @@ impl<'a> Peer<'a> {
     }
 
     fn at(host: &'a Host, address: IpAddr, options: Options) -> Self {
-        /// The initial sequence number is of no consequence.
-        const INITIAL: u32 = 1_000_000;
         let port = host.next_port.get();
         host.next_port.set(port + 1);
         Self {
@@ -516,6 +539,11 @@ impl<'a> Peer<'a> {
             sent.0.push(self.arrival(segment));
         }
         sent
+    }
+
+    /// Returns how many bytes of a SYN's data the host's SYN-ACK has acknowledged.
+    pub fn acknowledged(&self) -> u32 {
+        self.next.wrapping_sub(INITIAL + 1)
     }
 
     /// Returns how many bytes the host has sent since the mark, each counted once.

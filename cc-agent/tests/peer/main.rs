@@ -9,13 +9,17 @@
 //! No assertion depends on the machine's speed. Where the kernel's own timers could come between
 //! two steps of a script, the script is played again if the machine was too slow.
 
+mod handshakes;
 mod limits;
+mod lives;
 mod loss;
 mod stage;
 
 use std::process::ExitCode;
 
+use handshakes::*;
 use limits::*;
+use lives::*;
 use loss::*;
 
 fn main() -> ExitCode {
@@ -38,5 +42,14 @@ fn main() -> ExitCode {
         an_mtu_probe_arrives,
         an_mtu_probe_is_lost,
         a_path_swallows_large_segments,
+        fast_open_client,
+        fast_open_client_with_a_stale_cookie,
+        fast_open_server,
+        syn_cookies,
+        ipv6,
+        ipv4_mapped_addresses,
+        multipath_tcp_falls_back,
+        one_socket_connects_twice_and_listens,
+        a_hundred_thousand_switches,
     ])
 }

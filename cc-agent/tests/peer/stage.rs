@@ -31,7 +31,7 @@ const QUICK: Duration = Duration::from_millis(12);
 const ATTEMPTS: usize = 20;
 
 /// Slots of the datapath: few, so that it is quick to see whether all of them are free.
-const SLOTS: u32 = 8;
+pub(crate) const SLOTS: u32 = 8;
 
 /// The machine took longer for some steps than the script allows, so that timers of the kernel may
 /// have come between. The script says nothing then, and is played again.
@@ -98,14 +98,7 @@ pub(crate) fn play(
     host: impl Fn() -> Host + Sync,
     script: impl Fn(&Stage<'_>) -> Played + Sync,
 ) -> Both {
-    let name = unique_name();
-    let mut options = datapath_options(&name);
-    options.slots = SLOTS;
-    // A machine that stalls for some seconds is not an agent that is gone.
-    options.settings.heartbeat_limit_ns = 60_000_000_000;
-    // No window ends within a script: the script itself decides, and nothing depends on its pace.
-    options.settings.window_ns = 3_600_000_000_000;
-    let agent = Tap::serve(&options);
+    let (agent, name) = serve();
     for _ in 0..ATTEMPTS {
         let (reno, rlcc) = thread::scope(|scope| {
             let reno = scope.spawn(|| play_once(&host(), "reno", None, &script));
@@ -126,6 +119,18 @@ pub(crate) fn play(
         }
     }
     panic!("{title}: the machine disturbed the script {ATTEMPTS} times");
+}
+
+/// Attaches a datapath with a name of its own, which decides only what a script publishes.
+pub(crate) fn serve() -> (Tap<TestAgent>, String) {
+    let name = unique_name();
+    let mut options = datapath_options(&name);
+    options.slots = SLOTS;
+    // A machine that stalls for some seconds is not an agent that is gone.
+    options.settings.heartbeat_limit_ns = 60_000_000_000;
+    // No window ends within a script: the script itself decides, and nothing depends on its pace.
+    options.settings.window_ns = 3_600_000_000_000;
+    (Tap::serve(&options), name)
 }
 
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {

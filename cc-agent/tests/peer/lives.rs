@@ -1,0 +1,116 @@
+//! Lives of sockets that are not one connection under one congestion control.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::Duration,
+};
+
+use cc_ebpf::Counter;
+use cc_lab::{
+    eventually,
+    peer::{Ack, Host, Options, Peer, disconnect},
+};
+use socket2::SockRef;
+
+use crate::{
+    loss::fast_recovery,
+    stage::{DECISION, SLOTS, Talk, assert_all_slots_are_free, connect, play, serve},
+};
+
+/// One connection, of which several threads switch the congestion control while it sends.
+pub(crate) fn a_hundred_thousand_switches() {
+    const SWITCHES: usize = 100_000;
+    const OTHERS: [&str; 4] = ["cubic", "reno", "cubic", "reno"];
+    let (agent, name) = serve();
+    let host = Host::new();
+    let (listener, sender) = host.namespace.within(|| {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("a bound socket");
+        (listener, TcpStream::connect(address).expect("it listens"))
+    });
+    let (mut receiver, _) = listener.accept().expect("a connection");
+
+    let (running, sent) = (AtomicBool::new(true), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut data = vec![0; 1 << 16];
+            while receiver.read(&mut data).is_ok_and(|read| read > 0) {}
+        });
+        scope.spawn(|| {
+            let data = [0; 1 << 14];
+            while running.load(Ordering::Relaxed) {
+                (&sender).write_all(&data).expect("an open connection");
+                sent.fetch_add(data.len() as u64, Ordering::Relaxed);
+            }
+            let ended = sender.shutdown(Shutdown::Write);
+            ended.expect("an open connection");
+        });
+        let (sender, name) = (&sender, &name);
+        let switching = OTHERS.map(|other| {
+            scope.spawn(move || {
+                for pair in 0..SWITCHES / OTHERS.len() / 2 {
+                    for control in [other, name] {
+                        SockRef::from(sender)
+                            .set_tcp_congestion(control.as_bytes())
+                            .unwrap_or_else(|error| panic!("choosing {control}: {error}"));
+                    }
+                    // ACKs wait while the socket is locked, and several become one.
+                    if pair % 100 == 0 {
+                        thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            })
+        });
+        let outcomes = switching.map(|thread| thread.join());
+        running.store(false, Ordering::Relaxed);
+        for outcome in outcomes {
+            outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+    let opened = agent.counter(Counter::FlowsOpened);
+    let bytes = sent.into_inner();
+    println!("{SWITCHES} switches, {opened} flows opened, {bytes} bytes sent meanwhile");
+    assert!(opened > 2 * u64::from(SLOTS), "slots were used again");
+    drop((sender, receiver, listener));
+    assert_all_slots_are_free(&agent, &host, &name);
+}
+
+/// A socket is disconnected (`AF_UNSPEC`), connected to another peer, disconnected again, and then
+/// listens: each of its lives begins anew.
+pub(crate) fn one_socket_connects_twice_and_listens() {
+    let both = play("connect, connect again, listen", Host::new, |stage| {
+        let mut talk = stage.connect(Options::default());
+        talk.write(10);
+        talk.expect(1..=10);
+        disconnect(&talk.socket).expect("a connected socket");
+        assert!(talk.peer.wait().0[0].segment.header.rst);
+        let socket = talk.socket.try_clone().expect("a free descriptor");
+        drop(talk);
+
+        let peer = Peer::v4(stage.host, Options::default());
+        connect(&socket, peer.address());
+        let mut talk = stage.answer(peer, socket);
+        talk.warm_up(DECISION);
+        fast_recovery(&mut talk, stage, true)?;
+        disconnect(&talk.socket).expect("a connected socket");
+        let socket = talk.socket.try_clone().expect("a free descriptor");
+        drop(talk);
+
+        socket.listen(8).expect("a disconnected socket");
+        let address = socket.local_addr().expect("the kernel chose a port");
+        let port = address.as_socket().expect("an IP socket").port();
+        let mut peer = Peer::v4(stage.host, Options::default());
+        peer.send_syn(port, &[]);
+        stage.rtt();
+        peer.reply(Ack::upto(0));
+        let (child, _) = eventually("a connection was accepted", || socket.accept().ok());
+        stage.prepare(&child);
+        let mut talk = Talk::new(stage, peer, child);
+        talk.warm_up(DECISION);
+        fast_recovery(&mut talk, stage, true)
+    });
+    assert_eq!(both.rlcc.last_cwnd(), DECISION);
+}
