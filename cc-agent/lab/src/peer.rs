@@ -267,7 +267,7 @@ impl Sent {
     /// # Panics
     ///
     /// Panics if the data are not in segments of [`SEGMENT`] bytes.
-    pub fn new(&self) -> Vec<u32> {
+    pub fn fresh(&self) -> Vec<u32> {
         self.numbers(false)
     }
 
@@ -575,7 +575,7 @@ impl<'a> Peer<'a> {
             sent.0.extend(self.sent().0);
             (sent.data().count() >= count).then_some(())
         });
-        assert_eq!(sent.new(), segments.collect::<Vec<_>>());
+        assert_eq!(sent.fresh(), segments.collect::<Vec<_>>());
         assert_eq!(sent.again(), [0; 0]);
         sent
     }

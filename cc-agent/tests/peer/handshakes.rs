@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use cc_lab::{
-    TcpInfo, eventually,
-    peer::{Ack, Host, Options, Peer, SEGMENT, Sent},
+    Outcome, TcpInfo, eventually,
+    peer::{Ack, Host, Options, Peer, SEGMENT, Sent, allow_fast_open},
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -135,7 +135,7 @@ pub(crate) fn fast_open_server() {
     let both = play("Fast Open, server", host, |stage| {
         let listener = listener(stage);
         listener.listen(8).expect("a bound socket");
-        cc_lab::peer::allow_fast_open(&listener, 8).expect("a listening socket");
+        allow_fast_open(&listener, 8).expect("a listening socket");
 
         let with = |cookie: Vec<u8>| Options {
             cookie: Some(cookie),
@@ -230,12 +230,10 @@ pub(crate) fn ipv4_mapped_addresses() {
 
 /// A socket of Multipath TCP whose peer does not speak it goes on as TCP, under its congestion
 /// control. Returns without a result where the kernel has no Multipath TCP.
-pub(crate) fn multipath_tcp_falls_back() -> cc_lab::Outcome {
-    /// `IPPROTO_MPTCP` (include/uapi/linux/in.h).
-    const MULTIPATH: i32 = 262;
-    let multipath = Some(Protocol::from(MULTIPATH));
+pub(crate) fn multipath_tcp_falls_back() -> Outcome {
+    let multipath = Some(Protocol::MPTCP);
     if let Err(error) = Socket::new(Domain::IPV4, Type::STREAM, multipath) {
-        return cc_lab::Outcome::Undecided(format!("this kernel has no MPTCP: {error}"));
+        return Outcome::Undecided(format!("this kernel has no MPTCP: {error}"));
     }
     let both = play("MPTCP, the peer has only TCP", Host::new, |stage| {
         let peer = Peer::v4(stage.host, Options::default());
@@ -267,5 +265,5 @@ pub(crate) fn multipath_tcp_falls_back() -> cc_lab::Outcome {
         Ok(())
     });
     assert_eq!(both.rlcc.last_cwnd(), DECISION);
-    cc_lab::Outcome::Passed
+    Outcome::Passed
 }

@@ -1,19 +1,19 @@
 //! Lives of sockets that are not one connection under one congestion control.
 
 use std::{
-    io::{Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    thread,
+    thread::{self, ScopedJoinHandle},
     time::Duration,
 };
 
 use cc_ebpf::Counter;
 use cc_lab::{
-    eventually,
+    Outcome, eventually,
     peer::{Ack, Host, Options, Peer, disconnect},
 };
-use socket2::SockRef;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::{
     loss::fast_recovery,
@@ -64,7 +64,7 @@ pub(crate) fn a_hundred_thousand_switches() {
                 }
             })
         });
-        let outcomes = switching.map(|thread| thread.join());
+        let outcomes = switching.map(ScopedJoinHandle::join);
         running.store(false, Ordering::Relaxed);
         for outcome in outcomes {
             outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -113,4 +113,56 @@ pub(crate) fn one_socket_connects_twice_and_listens() {
         fast_recovery(&mut talk, stage, true)
     });
     assert_eq!(both.rlcc.last_cwnd(), DECISION);
+}
+
+/// Two sockets of Multipath TCP: the subflow of their connection runs under the datapath, and gives
+/// its slot back.
+pub(crate) fn multipath_tcp_between_two_sockets() -> Outcome {
+    let (agent, name) = serve();
+    let host = Host::new();
+    let multipath = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP))?;
+        socket.set_tcp_congestion(name.as_bytes())?;
+        Ok::<_, io::Error>(socket)
+    };
+    let socket = |_| host.namespace.within(multipath);
+    let (listener, sender) = match (socket(0), socket(1)) {
+        (Ok(listener), Ok(sender)) => (listener, sender),
+        (Err(error), _) | (_, Err(error)) => {
+            return Outcome::Undecided(format!("this kernel has no MPTCP: {error}"));
+        }
+    };
+    host.namespace.ip("mptcp limits set subflow 1");
+    host.namespace
+        .ip("mptcp endpoint add 127.0.0.2 dev lo subflow");
+    let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
+    listener.bind(&any_port.into()).expect("a free port");
+    listener.listen(8).expect("a bound socket");
+    let address = listener.local_addr().expect("a bound socket");
+    sender.connect(&address).expect("it listens");
+    let (receiver, _) = listener.accept().expect("a connection");
+    // These threads end with the connection, also when the test fails.
+    let reader = thread::spawn(move || {
+        let mut data = vec![0; 1 << 16];
+        while (&receiver).read(&mut data).is_ok_and(|read| read > 0) {}
+    });
+    let writing = sender.try_clone().expect("a free descriptor");
+    let writer = thread::spawn(move || {
+        let data = vec![0; 1 << 20];
+        while (&writing).write(&data).is_ok_and(|written| written > 0) {}
+    });
+    eventually("the subflow has a slot", || {
+        (agent.counter(Counter::FlowsOpened) > 0).then_some(())
+    });
+    sender.shutdown(Shutdown::Both).expect("an open connection");
+    for thread in [reader, writer] {
+        thread.join().expect("it does not panic");
+    }
+    println!(
+        "MPTCP: {} flows opened",
+        agent.counter(Counter::FlowsOpened)
+    );
+    drop((sender, listener));
+    assert_all_slots_are_free(&agent, &host, &name);
+    Outcome::Passed
 }

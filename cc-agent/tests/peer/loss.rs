@@ -5,7 +5,7 @@ use cc_lab::{
     peer::{Ack, Host, Options},
 };
 
-use crate::stage::{Both, DECISION, Played, Stage, Talk, play};
+use crate::stage::{Both, DECISION, Played, Stage, Talk, play, play_paced};
 
 /// Asserts that the decision was never exceeded and is in force at the end, whatever was lost, and
 /// that reno ended below it.
@@ -44,8 +44,8 @@ pub(crate) fn fast_recovery(talk: &mut Talk<'_>, stage: &Stage<'_>, sack: bool) 
     talk.rtt();
     let [first, second, third] =
         stage.quickly(|| [1, 2, 3].map(|count| talk.reply(duplicate(count))))?;
-    assert_eq!((first.new(), first.again()), (vec![11], vec![]));
-    assert_eq!((second.new(), second.again()), (vec![12], vec![]));
+    assert_eq!((first.fresh(), first.again()), (vec![11], vec![]));
+    assert_eq!((second.fresh(), second.again()), (vec![12], vec![]));
     assert_eq!(third.again(), [1]);
     assert_eq!(talk.info().ca_state, TcpInfo::CA_RECOVERY);
     talk.rtt();
@@ -68,9 +68,9 @@ pub(crate) fn limited_transmit() {
         talk.expect(1..=10);
         talk.rtt();
         let first = talk.reply(Ack::upto(0));
-        assert_eq!((first.new(), first.again()), (vec![11], vec![]));
+        assert_eq!((first.fresh(), first.again()), (vec![11], vec![]));
         let second = talk.reply(Ack::upto(0));
-        assert_eq!((second.new(), second.again()), (vec![12], vec![]));
+        assert_eq!((second.fresh(), second.again()), (vec![12], vec![]));
         assert_eq!(talk.info().ca_state, TcpInfo::CA_DISORDER);
         talk.rtt();
         talk.reply(Ack::upto(12));
@@ -233,6 +233,42 @@ pub(crate) fn timeouts_back_off() {
         Ok(())
     });
     assert!(both.rlcc.cwnds()[1..].iter().all(|&cwnd| cwnd < DECISION));
+    assert_the_decision_outlasts_the_loss(&both);
+}
+
+/// A flight of ten is lost: after the timeout two new segments ask whether it really was (F-RTO,
+/// RFC 5682), and their SACKs say so. Slow start then repeats the rest.
+pub(crate) fn a_whole_flight_is_lost() {
+    let host = || Host::new().with_timeout(600);
+    // Under the datapath each selectively acknowledged segment raises the cwnd in slow start, under
+    // reno only those that move the acknowledgement.
+    let both = play_paced("a whole flight is lost", host, |stage| {
+        let mut talk = stage.connect(Options::default());
+        talk.write(12);
+        talk.expect(1..=10);
+        assert_eq!(talk.wait().again(), [1]);
+        talk.rtt();
+        let sent = talk.reply(Ack::upto(1));
+        assert_eq!((sent.fresh(), sent.again()), (vec![11, 12], vec![]));
+        talk.rtt();
+        let mut again = Vec::new();
+        for ack in [
+            Ack::upto(1).sack(11..=11),
+            Ack::upto(1).sack(11..=12),
+            Ack::upto(2).sack(11..=12),
+            Ack::upto(3).sack(11..=12),
+            Ack::upto(5).sack(11..=12),
+        ] {
+            again.extend(talk.reply(ack).again());
+            talk.rtt();
+        }
+        assert_eq!(again, [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+        assert_eq!(talk.info().ca_state, TcpInfo::CA_LOSS);
+        talk.deliver(12);
+        assert_eq!(talk.info().ca_state, TcpInfo::CA_OPEN);
+        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (1, 10));
+        Ok(())
+    });
     assert_the_decision_outlasts_the_loss(&both);
 }
 

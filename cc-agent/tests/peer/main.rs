@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         a_spurious_timeout_is_undone,
         a_spurious_fast_retransmission_is_undone,
         timeouts_back_off,
+        a_whole_flight_is_lost,
         reneging,
         zero_window,
         keepalive,
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         ipv6,
         ipv4_mapped_addresses,
         multipath_tcp_falls_back,
+        multipath_tcp_between_two_sockets,
         one_socket_connects_twice_and_listens,
         a_hundred_thousand_switches,
     ])
