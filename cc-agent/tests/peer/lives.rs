@@ -17,14 +17,20 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::{
     loss::fast_recovery,
-    stage::{DECISION, SLOTS, Talk, assert_all_slots_are_free, connect, play, serve},
+    served::{SLOTS, Served, with_datapath},
+    stage::{DECISION, Talk, assert_all_slots_are_free, connect, play},
 };
 
 /// One connection, of which several threads switch the congestion control while it sends.
 pub(crate) fn a_hundred_thousand_switches() {
+    with_datapath(switch_under_traffic);
+}
+
+fn switch_under_traffic(served: &Served) {
     const SWITCHES: usize = 100_000;
     const OTHERS: [&str; 4] = ["cubic", "reno", "cubic", "reno"];
-    let (agent, name) = serve();
+    let Served { agent, name } = served;
+    let opened_before = agent.counter(Counter::FlowsOpened);
     let host = Host::new();
     let (listener, sender) = host.namespace.within(|| {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -48,7 +54,7 @@ pub(crate) fn a_hundred_thousand_switches() {
             let ended = sender.shutdown(Shutdown::Write);
             ended.expect("an open connection");
         });
-        let (sender, name) = (&sender, &name);
+        let sender = &sender;
         let switching = OTHERS.map(|other| {
             scope.spawn(move || {
                 for pair in 0..SWITCHES / OTHERS.len() / 2 {
@@ -70,12 +76,12 @@ pub(crate) fn a_hundred_thousand_switches() {
             outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
-    let opened = agent.counter(Counter::FlowsOpened);
+    let opened = agent.counter(Counter::FlowsOpened) - opened_before;
     let bytes = sent.into_inner();
     println!("{SWITCHES} switches, {opened} flows opened, {bytes} bytes sent meanwhile");
     assert!(opened > 2 * u64::from(SLOTS), "slots were used again");
     drop((sender, receiver, listener));
-    assert_all_slots_are_free(&agent, &host, &name);
+    assert_all_slots_are_free(served, &host);
 }
 
 /// A socket is disconnected (`AF_UNSPEC`), connected to another peer, disconnected again, and then
@@ -118,7 +124,12 @@ pub(crate) fn one_socket_connects_twice_and_listens() {
 /// Two sockets of Multipath TCP: the subflow of their connection runs under the datapath, and gives
 /// its slot back.
 pub(crate) fn multipath_tcp_between_two_sockets() -> Outcome {
-    let (agent, name) = serve();
+    with_datapath(connect_multipath)
+}
+
+fn connect_multipath(served: &Served) -> Outcome {
+    let Served { agent, name } = served;
+    let opened_before = agent.counter(Counter::FlowsOpened);
     let host = Host::new();
     let multipath = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP))?;
@@ -152,17 +163,13 @@ pub(crate) fn multipath_tcp_between_two_sockets() -> Outcome {
         while (&writing).write(&data).is_ok_and(|written| written > 0) {}
     });
     eventually("the subflow has a slot", || {
-        (agent.counter(Counter::FlowsOpened) > 0).then_some(())
+        (agent.counter(Counter::FlowsOpened) > opened_before).then_some(())
     });
     sender.shutdown(Shutdown::Both).expect("an open connection");
     for thread in [reader, writer] {
         thread.join().expect("it does not panic");
     }
-    println!(
-        "MPTCP: {} flows opened",
-        agent.counter(Counter::FlowsOpened)
-    );
     drop((sender, listener));
-    assert_all_slots_are_free(&agent, &host, &name);
+    assert_all_slots_are_free(served, &host);
     Outcome::Passed
 }

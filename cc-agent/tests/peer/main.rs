@@ -13,6 +13,7 @@ mod handshakes;
 mod limits;
 mod lives;
 mod loss;
+mod served;
 mod stage;
 
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use lives::*;
 use loss::*;
 
 fn main() -> ExitCode {
-    cc_lab::run(cc_lab::trials![
+    let code = cc_lab::run(cc_lab::trials![
         fast_recovery_after_three_sacks,
         fast_recovery_after_three_duplicate_acks,
         limited_transmit,
@@ -53,5 +54,7 @@ fn main() -> ExitCode {
         multipath_tcp_between_two_sockets,
         one_socket_connects_twice_and_listens,
         a_hundred_thousand_switches,
-    ])
+    ]);
+    served::detach();
+    code
 }

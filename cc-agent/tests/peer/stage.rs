@@ -8,13 +8,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_ebpf::{Counter, Decision};
+use cc_ebpf::Counter;
 use cc_lab::{
-    Tap, TcpInfo, TestAgent, datapath_options, eventually,
+    TcpInfo, eventually,
     peer::{Ack, Host, Options, Peer, SEGMENT, Sent},
-    unique_name,
 };
 use socket2::{Domain, Socket, Type};
+
+use crate::served::{SLOTS, Served, with_datapath};
 
 /// The decision of these tests' policy, in segments: the initial cwnd, so that a flow under the
 /// datapath and one under reno start alike.
@@ -29,9 +30,6 @@ const QUICK: Duration = Duration::from_millis(12);
 
 /// How often a script is played at most when the machine disturbs it.
 const ATTEMPTS: usize = 20;
-
-/// Slots of the datapath: few, so that it is quick to see whether all of them are free.
-pub(crate) const SLOTS: u32 = 8;
 
 /// The machine took longer for some steps than the script allows, so that timers of the kernel may
 /// have come between. The script says nothing then, and is played again.
@@ -59,7 +57,7 @@ pub(crate) struct Step {
 }
 
 /// A script's course under one congestion control.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Story {
     pub(crate) steps: Vec<Step>,
     /// TCP_INFO of the last connection that the script ended with [`Talk::deliver`].
@@ -133,40 +131,28 @@ pub(crate) fn play_paced(
     host: impl Fn() -> Host + Sync,
     script: impl Fn(&Stage<'_>) -> Played + Sync,
 ) -> Both {
-    let (agent, name) = serve();
-    for _ in 0..ATTEMPTS {
-        let (reno, rlcc) = thread::scope(|scope| {
-            let reno = scope.spawn(|| play_once(&host(), "reno", None, &script));
-            let rlcc = scope.spawn(|| {
-                let host = host();
-                let story = play_once(&host, &name, Some(&agent), &script);
-                assert_all_slots_are_free(&agent, &host, &name);
-                story
+    with_datapath(|served| {
+        for _ in 0..ATTEMPTS {
+            let (reno, rlcc) = thread::scope(|scope| {
+                let reno = scope.spawn(|| play_once(&host(), None, &script));
+                let rlcc = scope.spawn(|| {
+                    let host = host();
+                    let story = play_once(&host, Some(served), &script);
+                    assert_all_slots_are_free(served, &host);
+                    story
+                });
+                (joined(reno), joined(rlcc))
             });
-            (joined(reno), joined(rlcc))
-        });
-        if let (Ok(reno), Ok(rlcc)) = (reno, rlcc) {
-            let both = Both { reno, rlcc };
-            both.print(title);
-            assert_eq!(both.reno.retransmitted(), both.rlcc.retransmitted());
-            assert_eq!(both.reno.totals(), both.rlcc.totals());
-            agent.assert_nothing_lost();
-            return both;
+            if let (Ok(reno), Ok(rlcc)) = (reno, rlcc) {
+                let both = Both { reno, rlcc };
+                both.print(title);
+                assert_eq!(both.reno.retransmitted(), both.rlcc.retransmitted());
+                assert_eq!(both.reno.totals(), both.rlcc.totals());
+                return both;
+            }
         }
-    }
-    panic!("{title}: the machine disturbed the script {ATTEMPTS} times");
-}
-
-/// Attaches a datapath with a name of its own, which decides only what a script publishes.
-pub(crate) fn serve() -> (Tap<TestAgent>, String) {
-    let name = unique_name();
-    let mut options = datapath_options(&name);
-    options.slots = SLOTS;
-    // A machine that stalls for some seconds is not an agent that is gone.
-    options.settings.heartbeat_limit_ns = 60_000_000_000;
-    // No window ends within a script: the script itself decides, and nothing depends on its pace.
-    options.settings.window_ns = 3_600_000_000_000;
-    (Tap::serve(&options), name)
+        panic!("{title}: the machine disturbed the script {ATTEMPTS} times");
+    })
 }
 
 fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
@@ -177,19 +163,10 @@ fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
 
 fn play_once(
     host: &Host,
-    control: &str,
-    agent: Option<&Tap<TestAgent>>,
+    served: Option<&Served>,
     script: &impl Fn(&Stage<'_>) -> Played,
 ) -> Result<Story, Disturbed> {
-    let stage = Stage {
-        host,
-        control,
-        agent,
-        story: RefCell::new(Story {
-            steps: Vec::new(),
-            last: None,
-        }),
-    };
+    let stage = Stage::new(host, served);
     script(&stage)?;
     Ok(stage.story.into_inner())
 }
@@ -219,24 +196,26 @@ impl Both {
 
 /// Asserts that every flow that was opened has been closed, and that the free list holds each slot
 /// exactly once: as many flows as there are slots find one, and one more does not.
-pub(crate) fn assert_all_slots_are_free(agent: &Tap<TestAgent>, host: &Host, name: &str) {
+pub(crate) fn assert_all_slots_are_free(served: &Served, host: &Host) {
+    let agent = &served.agent;
     let live = || agent.with_datapath(|datapath| datapath.live_flows().len());
-    let closed = || {
+    let assert_all_closed = || {
         eventually("every flow opened was closed", || {
             let opened = agent.counter(Counter::FlowsOpened);
             (agent.counter(Counter::FlowsClosed) == opened).then_some(())
         });
         assert_eq!(live(), 0);
     };
-    closed();
+    assert_all_closed();
     let (opened, without) = (
         agent.counter(Counter::FlowsOpened),
         agent.counter(Counter::FlowsWithoutSlot),
     );
-    let stage = Stage::new(host, name);
+    let stage = Stage::new(host, Some(served));
     let talks: Vec<_> = (0..=SLOTS)
         .map(|_| {
-            let mut talk = stage.connect_after(Duration::ZERO, Peer::v4(host, Options::default()));
+            let peer = Peer::v4(host, Options::default());
+            let mut talk = stage.connect_after(Duration::ZERO, peer);
             talk.write(1);
             talk.peer.reply(Ack::upto(1));
             talk
@@ -247,28 +226,27 @@ pub(crate) fn assert_all_slots_are_free(agent: &Tap<TestAgent>, host: &Host, nam
     assert_eq!(agent.counter(Counter::FlowsWithoutSlot), without + 1);
     assert_eq!(live(), SLOTS as usize);
     drop(talks);
-    closed();
+    assert_all_closed();
+    assert_eq!(agent.counter(Counter::SlotsLeaked), 0);
 }
 
 /// Where a script is played: a host, and the congestion control of its sockets.
 pub(crate) struct Stage<'a> {
     pub(crate) host: &'a Host,
-    /// The name of the congestion control.
-    pub(crate) control: &'a str,
-    agent: Option<&'a Tap<TestAgent>>,
+    /// `None` for reno.
+    served: Option<&'a Served>,
+    /// Flows that the datapath had announced before.
+    announced: usize,
     story: RefCell<Story>,
 }
 
 impl<'a> Stage<'a> {
-    fn new(host: &'a Host, control: &'a str) -> Self {
+    fn new(host: &'a Host, served: Option<&'a Served>) -> Self {
         Self {
             host,
-            control,
-            agent: None,
-            story: RefCell::new(Story {
-                steps: Vec::new(),
-                last: None,
-            }),
+            served,
+            announced: served.map_or(0, Served::announced),
+            story: RefCell::default(),
         }
     }
 
@@ -283,7 +261,7 @@ impl<'a> Stage<'a> {
 
     /// Gives a socket the stage's congestion control, and makes it send at once and never block.
     pub(crate) fn prepare(&self, socket: &Socket) {
-        let control = self.control;
+        let control = self.served.map_or("reno", |served| &served.name);
         socket
             .set_tcp_congestion(control.as_bytes())
             .unwrap_or_else(|error| panic!("choosing {control}: {error}"));
@@ -347,25 +325,6 @@ impl<'a> Stage<'a> {
         });
     }
 
-    /// Publishes a decision for the flow of this process with these ports; does nothing under reno.
-    pub(crate) fn decide(&self, local: u16, remote: u16, window: u32, cwnd: u32) {
-        let Some(agent) = self.agent else { return };
-        let header = agent.wait_for("the flow was opened", |seen| {
-            let opened = seen.opened.iter().rev();
-            let ports = |o: &cc_ebpf::Identity| (o.local_port, o.remote_port) == (local, remote);
-            opened
-                .map(|o| (o.header, o.identity))
-                .find(|(_, identity)| ports(identity))
-                .map(|(header, _)| header)
-        });
-        let decision = Decision {
-            generation: header.generation,
-            window,
-            cwnd,
-        };
-        agent.with_datapath(|datapath| datapath.publish(header.slot, decision));
-    }
-
     /// Waits for one RTT.
     pub(crate) fn rtt(&self) {
         thread::sleep(RTT);
@@ -417,10 +376,14 @@ impl<'a> Talk<'a> {
     /// Publishes a decision, which the flow takes at its next ACK; does nothing under reno. Each
     /// decision needs another number.
     pub(crate) fn decide(&self, number: u32, cwnd: u32) {
+        let Stage {
+            served, announced, ..
+        } = self.stage;
+        let Some(served) = served else { return };
         let local = self.socket.local_addr().expect("a connected socket");
         let local = local.as_socket().expect("an IP socket").port();
-        let remote = self.peer.address().port();
-        self.stage.decide(local, remote, number, cwnd);
+        let ports = (local, self.peer.address().port());
+        served.decide(*announced, ports, number, cwnd);
     }
 
     /// Writes that many segments of data, each a packet of its own.
