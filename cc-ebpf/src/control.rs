@@ -14,7 +14,7 @@ use crate::{
     hystart::HyStart,
     opaque, reno,
     round::Round,
-    usage::{Usage, restart_after_idle, validated},
+    usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
 };
 
 /// The slow-start threshold of a connection that has none (`TCP_INFINITE_SSTHRESH`,
@@ -394,13 +394,16 @@ impl Controller {
         let marked = self.marked != ack.totals.delivered_ce;
         if (marked || self.round.has_heavy_loss(cwnd.cwnd)) && !self.round.is_answered() {
             self.round.answer(ack);
-            let reduced = reno::ssthresh(at_most(cwnd.cwnd, self.target));
-            self.target = at_least(reduced, settings.cwnd_min);
-            self.events |= if marked {
-                Events::MARKS_ANSWERED
+            let present = at_most(cwnd.cwnd, self.target);
+            let halved = at_least(reno::ssthresh(present), settings.cwnd_min);
+            if marked {
+                self.target = halved;
+                self.events |= Events::MARKS_ANSWERED;
             } else {
-                Events::LOSS_ANSWERED
-            };
+                // Not below what any new connection may send; the policy and timeouts go lower.
+                self.target = at_most(present, at_least(halved, INITIAL_CWND));
+                self.events |= Events::LOSS_ANSWERED;
+            }
         }
         let limit = if self.round.is_answered() || ack.ca_state == CaState::Cwr {
             cwnd.cwnd
@@ -694,7 +697,7 @@ mod tests {
     fn heavy_loss_is_not_left_to_the_next_decision() {
         let (mut controller, mut w) = decided(100);
         let mut sample = AckSample {
-            lost: 19,
+            lost: 24,
             ca_state: CaState::Recovery,
             ..full(80, 2)
         };
@@ -703,7 +706,7 @@ mod tests {
             let events = controller.on_ack(&mut w, sample, cell, 7, WindowEnd::None, &settings());
             (w.cwnd, events.loss_answered())
         };
-        assert_eq!(step(&sample), (100, false), "less than a fifth");
+        assert_eq!(step(&sample), (100, false), "less than a quarter");
         sample.lost = 1;
         assert_eq!(step(&sample), (50, true));
         sample.lost = 30;
