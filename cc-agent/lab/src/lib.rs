@@ -5,6 +5,7 @@
 //! | running trials, one at a time | [`run()`], [`run_on_links`], [`trials!`], [`harness`] |
 //! | paths | [`Network`], [`Path`], [`Bottleneck`], [`Namespace`], [`Cgroup`] |
 //! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
+//! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
@@ -54,6 +55,7 @@ pub mod harness;
 mod namespace;
 mod network;
 mod path;
+pub mod peer;
 mod program_time;
 mod report;
 mod tap;
@@ -90,7 +92,7 @@ pub use harness::Outcome;
 /// Runs trials that need a datapath in the kernel, and returns the program's exit code.
 ///
 /// Where this host lacks a requirement ([`unmet_requirement`]), all trials are reported as ignored.
-pub fn run(trials: &[harness::Named<()>]) -> ExitCode {
+pub fn run(trials: &[harness::Named]) -> ExitCode {
     harness::run(trials, unmet_requirement())
 }
 
@@ -98,7 +100,7 @@ pub fn run(trials: &[harness::Named<()>]) -> ExitCode {
 ///
 /// Where this host lacks root, iproute2, network namespaces or the TUN driver, all trials are
 /// reported as ignored.
-pub fn run_on_links(trials: &[harness::Named<Outcome>]) -> ExitCode {
+pub fn run_on_links(trials: &[harness::Named]) -> ExitCode {
     let no_tun = || {
         let missing = !FilePath::new("/dev/net/tun").exists();
         missing.then(|| "no TUN driver (`modprobe tun`)".to_owned())
