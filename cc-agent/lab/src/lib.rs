@@ -9,7 +9,7 @@
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
-//! | waiting and reporting | [`eventually`], [`Report`], [`median`] |
+//! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
 //! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
@@ -70,7 +70,7 @@ pub use namespace::Namespace;
 pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
-pub use report::{Report, median};
+pub use report::{Report, figure, median};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,
