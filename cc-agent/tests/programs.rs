@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use btf_rs::{Btf, Type};
 use cc_agent::kernel::{Datapath, Error, Observer, btf::VMLINUX, host, observer::Source};
-use cc_lab::{Cgroup, Footprint, datapath_options, figure, observer_options, unique_name};
+use cc_lab::{
+    Cgroup, Footprint, datapath_options, figure, links_register, observer_options, unique_name,
+};
 
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
@@ -23,11 +25,11 @@ fn this_kernel_is_supported() {
     let report = host::check();
     for need in &report.needs {
         assert!(need.optional || need.ok != Some(false), "{report}");
-        if need.name == "struct_ops links" {
-            let there = need.ok.expect("the kernel's types tell");
-            figure("struct_ops links", if there { "yes" } else { "no" });
-        }
     }
+    figure(
+        "struct_ops links",
+        if links_register() { "yes" } else { "no" },
+    );
     figure("arguments of cong_control", cong_control_arguments());
 }
 

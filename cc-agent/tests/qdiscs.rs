@@ -170,10 +170,20 @@ fn compete(kind: &str, set_up: impl FnOnce(&Namespace)) -> Outcome {
         cwnds.len() >= 3,
         "the cwnd did not follow the path: {cwnds:?}"
     );
-    for (name, transfer) in ["rlcc", other].iter().zip(&transfers) {
-        figure(&format!("{kind}: {name}"), describe(transfer));
+    let seconds = transfers
+        .iter()
+        .map(|(_, time)| format!("{:.3}", time.as_secs_f64()));
+    figure(
+        &format!("{kind}: rlcc / {other}"),
+        format!(
+            "{} s, {} dropped",
+            seconds.collect::<Vec<_>>().join(" / "),
+            queue["drops"].as_u64().unwrap_or(0),
+        ),
+    );
+    for (name, (info, _)) in ["rlcc", other].iter().zip(&transfers) {
+        eprintln!("{kind}: {name}: {info:?}");
     }
-    figure(&format!("{kind}: queue"), counts(&queue));
 
     drop(flows);
     let closed = eventually("the flow gave its slot back", || {
@@ -194,17 +204,6 @@ fn compete(kind: &str, set_up: impl FnOnce(&Namespace)) -> Outcome {
 
 /// The state of a connection at its end, and the time that it took.
 type Transfer = (TcpInfo, Duration);
-
-fn describe((info, time): &Transfer) -> String {
-    format!(
-        "{:.2} s, {} of {} segments retransmitted, {} marked, min RTT {:.2} ms",
-        time.as_secs_f64(),
-        info.total_retrans,
-        info.data_segs_out,
-        info.delivered_ce,
-        f64::from(info.min_rtt) / 1e3,
-    )
-}
 
 /// Whether this kernel has a queueing discipline. The first use may load its module.
 fn has_qdisc(kind: &str) -> bool {
@@ -238,9 +237,4 @@ fn queue(namespace: &Namespace, device: &str, kind: &str) -> Value {
     let all = list.as_array().into_iter().flatten();
     let mut ours = all.filter(|queue| queue["kind"] == kind).cloned();
     ours.next().unwrap_or_else(|| panic!("no {kind} in {list}"))
-}
-
-fn counts(queue: &Value) -> String {
-    let count = |key: &str| queue[key].as_u64().unwrap_or(0);
-    format!("{} packets, {} dropped", count("packets"), count("drops"))
 }

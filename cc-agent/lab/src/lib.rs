@@ -117,6 +117,14 @@ pub fn unmet_requirement() -> Option<String> {
     })
 }
 
+/// Returns whether this kernel registers a congestion control by a link (Linux 6.4), so that its
+/// name ends with the agent, whatever ends that.
+pub fn links_register() -> bool {
+    let report = cc_agent::kernel::host::check();
+    let mut needs = report.needs.iter();
+    needs.any(|need| need.name == "struct_ops links" && need.ok == Some(true))
+}
+
 /// Waits for the exclusive use of the live kernel, then removes the namespaces and cgroups that
 /// killed programs left behind.
 ///

@@ -19,8 +19,8 @@ pub(super) struct Report {
     pub(super) programs: Vec<Program>,
     /// Whether it came to its end.
     pub(super) done: bool,
-    /// Figures that the tests printed, by their names.
-    pub(super) figures: BTreeMap<String, String>,
+    /// Names and values of figures that the tests printed, in the order in which they first came.
+    pub(super) figures: Vec<(String, String)>,
     /// Real time from the start of the machine to its end.
     pub(super) wall: Duration,
     /// What went wrong with the machine itself.
@@ -126,11 +126,24 @@ impl Report {
 
     /// Takes figures from the programs' standard error: lines `FIGURE NAME = VALUE`.
     pub(super) fn add_figures(&mut self, errors: &str) {
-        let figures = errors.lines().filter_map(|line| {
-            let (name, value) = line.strip_prefix("FIGURE ")?.trim().split_once(" = ")?;
-            Some((name.to_owned(), value.to_owned()))
-        });
-        self.figures.extend(figures);
+        for line in errors.lines() {
+            let Some(figure) = line.strip_prefix("FIGURE ") else {
+                continue;
+            };
+            let Some((name, value)) = figure.trim().split_once(" = ") else {
+                continue;
+            };
+            match self.figures.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => value.clone_into(known),
+                None => self.figures.push((name.to_owned(), value.to_owned())),
+            }
+        }
+    }
+
+    fn figure(&self, name: &str) -> Option<&str> {
+        let mut figures = self.figures.iter();
+        let found = figures.find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
     }
 
     /// Returns what failed, a line each; none when everything passed that was not ignored.
@@ -192,7 +205,7 @@ impl Report {
             "congestion_controls": self.congestion,
             "boot_virtual_s": self.boot_s,
             "wall_s": self.wall.as_secs_f64(),
-            "figures": self.figures,
+            "figures": self.figures.iter().cloned().collect::<BTreeMap<_, _>>(),
             "programs": programs,
             "failures": self.failures(),
         })
@@ -250,9 +263,12 @@ pub(super) fn matrix(reports: &[Report]) -> String {
             every(&|report| summary(report).unwrap_or_default()),
         );
     }
-    let figures = names(reports, |report| report.figures.keys().cloned().collect());
+    let figures = names(reports, |report| {
+        let names = report.figures.iter().map(|(name, _)| name);
+        names.cloned().collect()
+    });
     for figure in figures {
-        let cell = |report: &Report| report.figures.get(&figure).cloned().unwrap_or_default();
+        let cell = |report: &Report| report.figure(&figure).unwrap_or_default().to_owned();
         table.row(&figure, every(&cell));
     }
     let seconds = |report: &Report| {
