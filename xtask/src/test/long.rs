@@ -67,8 +67,8 @@ fn ignored_tests(limits: &Limits) -> Result<()> {
     super::test(&arguments, limits.deadline)
 }
 
-/// Runs the tests of the datapath on the oldest kernel that is supported, in emulation. `cargo xtask
-/// kernels` runs all tests on all kernels.
+/// Runs the tests of the datapath on the oldest kernel that is supported, in emulation. All tests
+/// on all kernels are run by `cargo xtask kernels`.
 fn oldest_kernel(_: &Limits) -> Result<()> {
     kernels::short("datapath")
 }
