@@ -3,7 +3,7 @@
 //! Only members that the kernel allows struct_ops programs to write are written. Kernel functions
 //! named here are those of Linux 6.18.
 
-use aya_ebpf::cty::c_void;
+use aya_ebpf::{cty::c_void, helpers::bpf_jiffies64};
 use cc_ebpf::{
     ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
     Totals,
@@ -107,6 +107,8 @@ impl Socket {
             segs_in: self.read(offset!(segs_in)),
             segs_retrans: self.read(offset!(total_retrans)),
             lost: self.read(offset!(lost)),
+            delivered: self.read(offset!(delivered)),
+            delivered_ce: self.read(offset!(delivered_ce)),
             rtos: if total_rto == ABSENT {
                 counted_rtos
             } else {
@@ -132,6 +134,8 @@ impl Socket {
             interval_us: 0,
             retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
             cwnd_limited: self.is_cwnd_limited(),
+            max_packets_out: self.read(offset!(max_packets_out)),
+            decays_unused: self.decays_unused(),
             ca_state: self.ca_state(),
             totals,
         };
@@ -140,6 +144,46 @@ impl Socket {
             ack.interval_us = interval_us;
         }
         ack
+    }
+
+    /// Time since the last transmission of data, and the retransmission timeout, both in jiffies.
+    #[inline(always)]
+    pub(crate) fn idle_and_rto(self) -> (u32, u32) {
+        // SAFETY: a helper without arguments.
+        let now = unsafe { bpf_jiffies64() } as u32;
+        let last: u32 = self.read(offset!(lsndtime));
+        (now.wrapping_sub(last), self.read(offset!(rto)))
+    }
+
+    /// Whether a cwnd that is not used decays (`net.ipv4.tcp_slow_start_after_idle` of the socket's
+    /// network namespace); true, the kernel's default, where it cannot be read.
+    #[inline(always)]
+    pub(crate) fn decays_unused(self) -> bool {
+        let (net, sysctl) = (offset!(net), offset!(slow_start_after_idle));
+        if net == ABSENT || sysctl == ABSENT {
+            return true;
+        }
+        read_at::<u8>(self.read(net), sysctl) & 1 != 0
+    }
+
+    /// Cookie of the socket; 0 when it has none yet, or the kernel hides it.
+    #[inline(always)]
+    fn cookie(self) -> u64 {
+        let offset = offset!(cookie);
+        if offset == ABSENT {
+            return 0;
+        }
+        self.read(offset)
+    }
+
+    /// Inode number of the socket's network namespace; 0 when it is unknown.
+    #[inline(always)]
+    fn netns(self) -> u32 {
+        let (net, inum) = (offset!(net), offset!(net_inum));
+        if net == ABSENT || inum == ABSENT {
+            return 0;
+        }
+        read_at(self.read(net), inum)
     }
 
     /// The present congestion-avoidance state.
@@ -263,6 +307,8 @@ impl Socket {
         } else {
             cgroup_id(cgroup)
         };
+        identity.cookie = self.cookie();
+        identity.netns = self.netns();
         identity.congestion_control = self.congestion_control();
         if family == AF_INET6 && offset!(local_addr6) != ABSENT {
             identity.local_addr = self.address6(offset!(local_addr6));
@@ -312,13 +358,15 @@ impl Socket {
     /// Whether the cwnd is what limits the sender (`tcp_is_cwnd_limited`, include/net/tcp.h).
     #[inline(always)]
     fn is_cwnd_limited(self) -> bool {
-        if self.bits(offset!(is_cwnd_limited_bit), 1) != 0 {
-            return true;
-        }
-        let cwnd = self.cwnd();
-        let in_slow_start = cwnd < self.read::<u32>(offset!(snd_ssthresh));
+        let cwnd = u64::from(self.cwnd());
+        let ssthresh: u32 = self.read(offset!(snd_ssthresh));
         let most_out: u32 = self.read(offset!(max_packets_out));
-        in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
+        // By the signs of differences and not by branches, which would leave the verifier with two
+        // known values of the result to follow.
+        let in_slow_start = cwnd.wrapping_sub(u64::from(ssthresh)) >> 63;
+        let has_doubled = cwnd.wrapping_sub(2 * u64::from(most_out)) >> 63;
+        let flag = u64::from(self.bits(offset!(is_cwnd_limited_bit), 1));
+        (flag | (in_slow_start & has_doubled)) & 1 != 0
     }
 
     /// The socket's cgroup v2, or null.

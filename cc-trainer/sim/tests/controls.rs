@@ -195,6 +195,8 @@ impl Connection {
             interval_us,
             retransmits: 0,
             cwnd_limited: !app_limited,
+            max_packets_out: 10,
+            decays_unused: true,
             ca_state: self.state,
             totals: self.totals,
         };
