@@ -1,12 +1,14 @@
 //! What this kernel makes of the BPF programs: whether its verifier has room for them, and which
 //! ways there are to register and to observe.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, thread, time::Duration};
 
 use btf_rs::{Btf, Type};
 use cc_agent::kernel::{Datapath, Error, Observer, btf::VMLINUX, host, observer::Source};
+use cc_ebpf::Counter;
 use cc_lab::{
-    Cgroup, Footprint, datapath_options, figure, links_register, observer_options, unique_name,
+    Bottleneck, Cgroup, Footprint, Network, Tap, datapath_options, eventually, figure,
+    links_register, observer_options, unique_name,
 };
 
 fn main() -> ExitCode {
@@ -14,6 +16,7 @@ fn main() -> ExitCode {
         this_kernel_is_supported,
         the_verifier_has_room_for_the_datapath,
         the_verifier_has_room_for_each_observer,
+        transmission_after_idle_time_restarts_the_cwnd,
     ])
 }
 
@@ -107,4 +110,32 @@ fn assert_room(footprint: &Footprint) -> Vec<String> {
         assert!(*count < LIMIT / 2, "{program}: {count} of {LIMIT}");
     }
     counts.into_keys().collect()
+}
+
+/// The kernel calls `cwnd_event` for it before Linux 7.1, and a callback of its own since.
+fn transmission_after_idle_time_restarts_the_cwnd() {
+    /// Several retransmission timeouts (`TCP_RTO_MIN`, include/net/tcp.h, is 200 ms).
+    const IDLE: Duration = Duration::from_millis(1_500);
+    let network = Network::through(Bottleneck {
+        rate_mbit: 20,
+        queue_bytes: 1_000_000,
+    });
+    let name = unique_name();
+    let agent = Tap::serve(&datapath_options(&name));
+    agent.decide(100);
+    let flow = network.connect(&name);
+    flow.send(2_000_000);
+    let used = eventually("all was acknowledged", || {
+        let info = flow.info();
+        (info.unacked == 0 && info.notsent_bytes == 0).then_some(info.snd_cwnd)
+    });
+    assert!(used > 20, "the flow used little of its cwnd: {used}");
+    let before = agent.counter(Counter::IdleRestarts);
+    thread::sleep(IDLE);
+    flow.send(1);
+    eventually("the cwnd was restarted", || {
+        (agent.counter(Counter::IdleRestarts) > before).then_some(())
+    });
+    let restarted = flow.info().snd_cwnd;
+    assert!(restarted < used, "{restarted} after {used}");
 }

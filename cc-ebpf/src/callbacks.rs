@@ -91,11 +91,20 @@ entry_point!(
 );
 
 entry_point!(
-    /// Restarts the cwnd when the connection transmits again after idle time.
+    /// Restarts the cwnd when the connection transmits again after idle time: before Linux 7.1.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
         if arguments.get(1) as u32 == CA_EVENT_TX_START {
             restart(arguments.socket());
         }
+        0
+    }
+);
+
+entry_point!(
+    /// Does the same since Linux 7.1, where this event has a callback of its own,
+    /// `cwnd_event_tx_start(sk)`.
+    cc_tx_start, "fentry/cc_tx_start", |arguments| {
+        restart(arguments.socket());
         0
     }
 );

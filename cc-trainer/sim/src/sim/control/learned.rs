@@ -308,7 +308,10 @@ mod tests {
         totals.bytes_sent = 5;
         flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
         assert_eq!(cwnd.cwnd, 18);
-        assert!(flow.ssthresh(&cwnd) > 1 << 30, "losses leave a decision alone");
+        assert!(
+            flow.ssthresh(&cwnd) > 1 << 30,
+            "losses leave a decision alone"
+        );
         // 1.25 × 18 segments in 30 ms.
         assert_eq!(
             flow.pacing_rate(),
