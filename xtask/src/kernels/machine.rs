@@ -114,7 +114,10 @@ fn command(image: &Path, initial_files: &Path, logs: &Logs) -> Command {
     command.args(["-n", "19", QEMU]);
     // What there is: a processor, memory, serial ports, and nothing else.
     command.args(["-nodefaults", "-no-user-config", "-display", "none"]);
-    command.args(["-machine", "q35", "-accel", "tcg", "-cpu", "max"]);
+    // Without these two features memory is copied by whole words, which qemu emulates in fewer
+    // steps than single bytes: kernels start in half of the time.
+    let processor = "max,-erms,-fsrm";
+    command.args(["-machine", "q35", "-accel", "tcg", "-cpu", processor]);
     command.args(["-smp", "1", "-m", &MEMORY_MB.to_string()]);
     // The time, and everything random.
     command.args(["-icount", "shift=1,sleep=off", "-seed", "1"]);
