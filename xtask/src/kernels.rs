@@ -20,7 +20,7 @@ use anyhow::{Context, Result, bail};
 
 use self::{
     archive::{Archive, Kernel},
-    image::Programs,
+    image::{Programs, TestProgram},
     machine::Logs,
     report::Report,
 };
@@ -36,8 +36,8 @@ const PROGRAMS: [&str; 6] = [
     "agent",
 ];
 
-/// The program whose figures two deterministic runs are compared by.
-const DETERMINISTIC: &str = "qdiscs";
+/// What a deterministic run runs: flows over queues that drop at random.
+const DETERMINISTIC: &str = "qdiscs:pie";
 
 /// Run the tests on the live kernel on other kernels, and print the matrix.
 ///
@@ -69,11 +69,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "kernel")]
     modules: Option<PathBuf>,
 
-    /// The test programs of cc-agent to run.
+    /// The test programs of cc-agent to run; NAME:TEXT runs those tests whose names contain TEXT.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = PROGRAMS)]
     tests: Vec<String>,
 
-    /// Run only the flows over managed queues, whose figures a run determines.
+    /// Run only flows over queues that drop at random, which print all of their TCP_INFO.
     #[arg(long, conflicts_with = "tests")]
     deterministic: bool,
 
@@ -235,8 +235,11 @@ fn build(tests: &[String]) -> Result<Programs> {
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--no-run", "--package", "cc-agent"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
-    for test in tests {
-        cargo.args(["--test", test]);
+    let tests = tests
+        .iter()
+        .map(|test| test.split_once(':').unwrap_or((test, "")));
+    for (name, _) in tests.clone() {
+        cargo.args(["--test", name]);
     }
     let output = cargo
         .env(prebuilt::VARIABLE, &object)
@@ -249,16 +252,21 @@ fn build(tests: &[String]) -> Result<Programs> {
             output.status
         );
     }
-    let mut found = executables(&String::from_utf8_lossy(&output.stdout));
-    let mut take = |name: &str| {
-        let path = found.remove(name);
+    let found = executables(&String::from_utf8_lossy(&output.stdout));
+    let take = |name: &str| {
+        let path = found.get(name).cloned();
         path.with_context(|| format!("cargo built no program {name}"))
     };
     Ok(Programs {
         agent: take("cc-agent")?,
         tests: tests
-            .iter()
-            .map(|name| Ok((name.clone(), take(name)?)))
+            .map(|(name, filter)| {
+                Ok(TestProgram {
+                    name: name.to_owned(),
+                    path: take(name)?,
+                    filter: filter.to_owned(),
+                })
+            })
             .collect::<Result<_>>()?,
     })
 }

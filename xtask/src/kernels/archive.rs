@@ -376,8 +376,12 @@ fn parse_mirror(targets: &str) -> Option<&str> {
 ///
 /// # Errors
 ///
-/// Returns an error when one is missing and cannot be installed.
+/// Returns an error when one is missing and cannot be installed, and when this host's programs
+/// cannot run on the emulated machine.
 pub(super) fn install_tools() -> Result<()> {
+    if !cfg!(target_arch = "x86_64") {
+        bail!("the tested kernels are for x86-64, and so must this host's programs be");
+    }
     if process::find_program(super::machine::QEMU).is_none() {
         install_qemu()?;
     }

@@ -25,7 +25,16 @@ const TOOLS: [&str; 3] = ["ip", "tc", "ss"];
 pub(super) struct Programs {
     pub(super) agent: PathBuf,
     /// In the order in which they are run.
-    pub(super) tests: Vec<(String, PathBuf)>,
+    pub(super) tests: Vec<TestProgram>,
+}
+
+/// A test program to run.
+#[derive(Debug)]
+pub(super) struct TestProgram {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Only tests whose names contain this are run; empty for all of them.
+    pub(super) filter: String,
 }
 
 /// Writes the initial file system for a kernel to `file`.
@@ -50,28 +59,29 @@ pub(super) fn write(programs: &Programs, kernel: &Kernel, file: &Path) -> Result
     }
     libraries.extend(shared_libraries(&programs.agent)?);
     add(&programs.agent, &stripped(&programs.agent)?)?;
-    for (name, path) in &programs.tests {
+    for TestProgram { name, path, .. } in &programs.tests {
         libraries.extend(shared_libraries(path)?);
         add(&Path::new("/tests").join(name), &stripped(path)?)?;
     }
     for library in &libraries {
         add(library, &read(library)?)?;
     }
-    let names = programs.tests.iter().map(|(name, _)| name.as_str());
-    add(Path::new("/tests/order"), lines(names).as_bytes())?;
+    let tests = programs.tests.iter();
+    let order = lines(tests.map(|test| format!("{} {}", test.name, test.filter)));
+    add(Path::new("/tests/order"), order.as_bytes())?;
 
     let modules = modules::load_order(&kernel.modules)?;
     for (name, content) in &modules {
         add(&Path::new("/modules").join(format!("{name}.ko")), content)?;
     }
-    let names = modules.iter().map(|(name, _)| name.as_str());
-    add(Path::new("/modules/order"), lines(names).as_bytes())?;
+    let order = lines(modules.into_iter().map(|(name, _)| name));
+    add(Path::new("/modules/order"), order.as_bytes())?;
     archive.finish().with_context(cannot)?;
     Ok(())
 }
 
-fn lines<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    names.map(|name| format!("{name}\n")).collect()
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| line + "\n").collect()
 }
 
 fn find(program: &str) -> Result<PathBuf> {

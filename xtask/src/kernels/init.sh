@@ -35,10 +35,10 @@ seconds() {
 echo "@ kernel $(uname -r)"
 echo "@ congestion $(cat /proc/sys/net/ipv4/tcp_available_congestion_control)"
 echo "@ booted $(seconds)"
-while read -r name; do
+while read -r name filter; do
     echo "@ begin $name $(seconds)"
     echo "@ begin $name" >&2
-    "/tests/$name" --color never </dev/null
+    "/tests/$name" --color never $filter </dev/null
     echo "@ end $name $? $(seconds)"
 done </tests/order
 echo "@ done"
