@@ -107,6 +107,9 @@ pub struct AckSample {
     /// Most segments that were outstanding during the last cwnd of data
     /// (`tcp_sock.max_packets_out`, as `tcp_cwnd_validate` in net/ipv4/tcp_output.c keeps it).
     pub max_packets_out: u32,
+    /// Whether the newest segment that this ACK delivered was sent while the application had too
+    /// little to send (`rate_sample.is_app_limited`, net/ipv4/tcp_rate.c).
+    pub app_limited: bool,
     /// Whether a cwnd that the application leaves unused decays, as
     /// `net.ipv4.tcp_slow_start_after_idle` asks.
     pub decays_unused: bool,

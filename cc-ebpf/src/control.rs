@@ -14,7 +14,7 @@ use crate::{
     hystart::HyStart,
     opaque, reno,
     round::Round,
-    usage::{Usage, restart_after_idle, validated},
+    usage::{INITIAL_CWND, Usage, restart_after_idle, validated},
 };
 
 /// The slow-start threshold of a connection that has none (`TCP_INFINITE_SSTHRESH`,
@@ -188,7 +188,7 @@ events! {
 /// # let ack = AckSample {
 /// #     now_ns: 1_000_000, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, decays_unused: true,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
 /// let settings = Settings::default();
@@ -308,6 +308,9 @@ impl Controller {
                 if cwnd.cwnd >= self.target {
                     cwnd.cwnd = self.target;
                     self.mode = Mode::Decided as u32;
+                    // Slow start has answered what the timeout found lost.
+                    self.round
+                        .start(ack.totals.delivered.wrapping_add(ack.in_flight));
                 }
             }
             Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
@@ -391,13 +394,16 @@ impl Controller {
         let marked = self.marked != ack.totals.delivered_ce;
         if (marked || self.round.has_heavy_loss(cwnd.cwnd)) && !self.round.is_answered() {
             self.round.answer(ack);
-            let reduced = reno::ssthresh(at_most(cwnd.cwnd, self.target));
-            self.target = at_least(reduced, settings.cwnd_min);
-            self.events |= if marked {
-                Events::MARKS_ANSWERED
+            let present = at_most(cwnd.cwnd, self.target);
+            let halved = at_least(reno::ssthresh(present), settings.cwnd_min);
+            if marked {
+                self.target = halved;
+                self.events |= Events::MARKS_ANSWERED;
             } else {
-                Events::LOSS_ANSWERED
-            };
+                // Not below what any new connection may send; the policy and timeouts go lower.
+                self.target = at_most(present, at_least(halved, INITIAL_CWND));
+                self.events |= Events::LOSS_ANSWERED;
+            }
         }
         let limit = if self.round.is_answered() || ack.ca_state == CaState::Cwr {
             cwnd.cwnd
@@ -691,7 +697,7 @@ mod tests {
     fn heavy_loss_is_not_left_to_the_next_decision() {
         let (mut controller, mut w) = decided(100);
         let mut sample = AckSample {
-            lost: 19,
+            lost: 24,
             ca_state: CaState::Recovery,
             ..full(80, 2)
         };
@@ -700,7 +706,7 @@ mod tests {
             let events = controller.on_ack(&mut w, sample, cell, 7, WindowEnd::None, &settings());
             (w.cwnd, events.loss_answered())
         };
-        assert_eq!(step(&sample), (100, false), "less than a fifth");
+        assert_eq!(step(&sample), (100, false), "less than a quarter");
         sample.lost = 1;
         assert_eq!(step(&sample), (50, true));
         sample.lost = 30;
@@ -832,8 +838,12 @@ mod tests {
         w.cwnd = 1; // tcp_enter_loss
         step(&mut controller, &mut w, cell(1, 6));
         assert_eq!((w.cwnd, controller.mode()), (3, Mode::AfterTimeout));
-        step(&mut controller, &mut w, cell(2, 5));
+        let sample = AckSample { lost: 6, ..ack() };
+        let lower = published(cell(2, 5));
+        controller.on_ack(&mut w, &sample, lower, 7, WindowEnd::None, &settings());
         assert_eq!((w.cwnd, controller.mode()), (5, Mode::Decided));
+        step(&mut controller, &mut w, cell(2, 5));
+        assert_eq!(w.cwnd, 5, "slow start was the answer to the losses");
     }
 
     #[test]

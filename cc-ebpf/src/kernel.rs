@@ -122,6 +122,7 @@ kernel_layout! {
     rs_rtt_us: "rate_sample", "rtt_us";
     rs_losses: "rate_sample", "losses";
     rs_acked_sacked: "rate_sample", "acked_sacked";
+    rs_is_app_limited: "rate_sample", "is_app_limited";
 }
 
 impl KernelLayout {

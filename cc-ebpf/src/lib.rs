@@ -56,6 +56,7 @@
 //!         retransmits: 0,
 //!         cwnd_limited: true,
 //!         max_packets_out: 40,
+//!         app_limited: false,
 //!         decays_unused: true,
 //!         ca_state: CaState::Open,
 //!         totals: Totals::default(),

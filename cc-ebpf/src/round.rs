@@ -7,7 +7,7 @@ use crate::AckSample;
 /// Losses count as heavy from this many segments in a round trip on ...
 const HEAVY_SEGMENTS: u32 = 4;
 /// ... when they are also at least one in this many segments of the cwnd.
-const HEAVY_ONE_IN: u32 = 5;
+const HEAVY_ONE_IN: u32 = 4;
 
 /// The round trip under way: it ends once everything that was in flight at its beginning has been
 /// delivered, or as much in its place.
@@ -48,7 +48,7 @@ impl Round {
     }
 
     /// Whether so much of a cwnd of `cwnd` segments was lost in this round trip that it has to be
-    /// answered before the next decision: a fifth, and at least four segments.
+    /// answered before the next decision: a quarter, and at least four segments.
     #[inline(always)]
     pub(crate) fn has_heavy_loss(&self, cwnd: u32) -> bool {
         self.lost >= HEAVY_SEGMENTS && u64::from(self.lost) * u64::from(HEAVY_ONE_IN) >= cwnd.into()
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn heavy_loss_is_a_fifth_of_the_cwnd_within_one_round_trip() {
+    fn heavy_loss_is_a_quarter_of_the_cwnd_within_one_round_trip() {
         let mut round = Round::default();
         round.on_ack(&delivered(1, 30));
         round.on_ack(&AckSample {
@@ -106,7 +106,7 @@ mod tests {
             lost: 1,
             ..delivered(6, 25)
         });
-        assert!(round.has_heavy_loss(20) && !round.has_heavy_loss(21));
+        assert!(round.has_heavy_loss(16) && !round.has_heavy_loss(17));
         assert!(!round.is_answered());
         round.answer(&delivered(6, 25));
         assert!(round.is_answered() && !round.has_heavy_loss(10));

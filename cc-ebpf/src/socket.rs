@@ -135,6 +135,7 @@ impl Socket {
             retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
             cwnd_limited: self.is_cwnd_limited(),
             max_packets_out: self.read(offset!(max_packets_out)),
+            app_limited: sample.is_app_limited(),
             decays_unused: self.decays_unused(),
             ca_state: self.ca_state(),
             totals,
@@ -474,6 +475,12 @@ impl RateSample {
     #[inline(always)]
     fn lost(self) -> u32 {
         positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))
+    }
+
+    /// Whether the application had too little to send when the newest segment delivered was sent.
+    #[inline(always)]
+    fn is_app_limited(self) -> bool {
+        read_at::<u8>(self.0, offset!(rs_is_app_limited)) & 1 != 0
     }
 
     /// Segments delivered and the time that took, µs; `None` when the kernel rejected the sample

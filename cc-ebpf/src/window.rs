@@ -130,8 +130,8 @@ pub struct WindowRecord {
     pub mode: u32,
     /// Sender's maximum segment size in bytes when the window was closed.
     pub mss: u32,
-    /// Number of the window's ACKs that found the cwnd not to limit the sender
-    /// ([`AckSample::cwnd_limited`](crate::AckSample)): the application had too little to send.
+    /// Number of the window's ACKs of segments that were sent while the application had too little
+    /// to send ([`AckSample::app_limited`](crate::AckSample)).
     pub app_limited_acks: u32,
     /// Segments that the window's ACKs delivered with the ECN echo, which reports
     /// congestion-experienced marks.
@@ -162,8 +162,8 @@ impl WindowRecord {
         self.start_ns = now_ns;
     }
 
-    /// Whether the application limited the flow in this window, rather than the network: the cwnd
-    /// did not limit the sender at more than half of the ACKs. Such a window says little about the
+    /// Whether the application limited the flow in this window, rather than the network: in more than
+    /// half of its ACKs. Such a window says little about the
     /// path, so no decision is made on it.
     #[inline(always)]
     pub fn is_application_limited(&self) -> bool {

@@ -196,6 +196,7 @@ impl Connection {
             retransmits: 0,
             cwnd_limited: !app_limited,
             max_packets_out: 10,
+            app_limited,
             decays_unused: true,
             ca_state: self.state,
             totals: self.totals,

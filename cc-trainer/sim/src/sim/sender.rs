@@ -559,6 +559,7 @@ impl Sender {
             retransmits: self.recovery.retransmits,
             cwnd_limited: self.usage.is_limited(&self.cwnd),
             max_packets_out: self.usage.max_packets_out(),
+            app_limited: rate.app_limited,
             decays_unused: true,
             ca_state: self.ca_state,
             totals: Totals {

@@ -213,6 +213,7 @@ mod tests {
             retransmits: 0,
             cwnd_limited: true,
             max_packets_out: 10,
+            app_limited: false,
             decays_unused: true,
             ca_state: CaState::Open,
             totals,
