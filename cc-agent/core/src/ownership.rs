@@ -46,16 +46,16 @@ impl fmt::Display for Exposure {
     }
 }
 
-/// Returns the first file, directory or link on the way of `path` that a user whose id is not
+/// Returns the first file, directory or link on the way of `path` that somebody who is not
 /// `trusted` can change, `None` where there is none.
 ///
 /// Symbolic links are followed. In a sticky directory, such as `/tmp`, only an entry's own owner
-/// counts. The group 0 is root's and is trusted.
+/// counts.
 ///
 /// # Errors
 ///
 /// Returns an error when a part of the path cannot be looked up.
-pub fn exposure(path: &Path, trusted: impl Fn(u32) -> bool) -> io::Result<Option<Exposure>> {
+pub fn exposure(path: &Path, trusted: impl Fn(Writer) -> bool) -> io::Result<Option<Exposure>> {
     let absolute = std::path::absolute(path)?;
     let mut ahead: VecDeque<Step> = steps(&absolute).collect();
     let mut place = PathBuf::new();
@@ -103,26 +103,26 @@ pub fn exposure_to_root(path: &Path) -> io::Result<Option<Exposure>> {
     }
     let behind_sudo = std::env::var("SUDO_UID").ok();
     let behind_sudo: Option<u32> = behind_sudo.and_then(|uid| uid.parse().ok());
-    exposure(path, |uid| uid == 0 || Some(uid) == behind_sudo)
+    exposure(path, |writer| match writer {
+        Writer::Owner(uid) => uid == 0 || Some(uid) == behind_sudo,
+        Writer::Group(gid) => gid == 0,
+        Writer::Everybody => false,
+    })
 }
 
 /// Who but the trusted users can change this one file, directory or link.
-fn writer(metadata: &Metadata, trusted: impl Fn(u32) -> bool) -> Option<Writer> {
-    /// Permission of a directory that only an entry's owner may remove it.
+fn writer(metadata: &Metadata, trusted: impl Fn(Writer) -> bool) -> Option<Writer> {
+    /// The permission bit of a directory whose entries only their owners may remove.
     const STICKY: u32 = 0o1000;
-    if !trusted(metadata.uid()) {
-        return Some(Writer::Owner(metadata.uid()));
-    }
-    let shared = metadata.is_symlink() || metadata.is_dir() && metadata.mode() & STICKY != 0;
-    if shared {
-        None
-    } else if metadata.mode() & 0o002 != 0 {
-        Some(Writer::Everybody)
-    } else if metadata.mode() & 0o020 != 0 && metadata.gid() != 0 {
-        Some(Writer::Group(metadata.gid()))
-    } else {
-        None
-    }
+    let mode = metadata.mode();
+    let by_mode = !metadata.is_symlink() && !(metadata.is_dir() && mode & STICKY != 0);
+    [
+        (true, Writer::Owner(metadata.uid())),
+        (by_mode && mode & 0o002 != 0, Writer::Everybody),
+        (by_mode && mode & 0o020 != 0, Writer::Group(metadata.gid())),
+    ]
+    .into_iter()
+    .find_map(|(may, writer)| (may && !trusted(writer)).then_some(writer))
 }
 
 /// One component of a path.
@@ -154,7 +154,12 @@ mod tests {
     /// Trusts root and whoever runs the test.
     fn found(path: &Path) -> Option<Exposure> {
         let own = geteuid().as_raw();
-        exposure(path, |uid| uid == 0 || uid == own).expect("it is there")
+        let trusted = |writer| match writer {
+            Writer::Owner(uid) => uid == 0 || uid == own,
+            Writer::Group(gid) => gid == 0,
+            Writer::Everybody => false,
+        };
+        exposure(path, trusted).expect("it is there")
     }
 
     fn chmod(path: &Path, mode: u32) {

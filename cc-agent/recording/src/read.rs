@@ -9,7 +9,10 @@ use std::{
 use arrow_schema::{Field, Fields};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
-use cc_core::rows::{FileHeader, Row};
+use cc_core::{
+    regular_file,
+    rows::{FileHeader, Row},
+};
 
 use crate::{
     RecordingError,
@@ -132,12 +135,6 @@ impl Rows {
     }
 }
 
-/// Returns the number of rows of a complete file, as its footer states it.
-pub(crate) fn count(path: &Path) -> Result<u64, RecordingError> {
-    let rows = open(path)?.metadata().file_metadata().num_rows();
-    Ok(rows as u64)
-}
-
 /// Describes a column's type for an error message.
 fn describe(field: &Field) -> String {
     let null = if field.is_nullable() { " or null" } else { "" };
@@ -145,7 +142,7 @@ fn describe(field: &Field) -> String {
 }
 
 fn open(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>, RecordingError> {
-    let file = File::open(path).map_err(|source| RecordingError::io(path, source))?;
+    let file = regular_file::open(path).map_err(|source| RecordingError::io(path, source))?;
     ParquetRecordBatchReaderBuilder::try_new(file)
         .map_err(|source| RecordingError::parquet(path, source))
 }

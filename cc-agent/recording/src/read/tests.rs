@@ -87,6 +87,13 @@ fn write_raw(path: &Path, values: Vec<KeyValue>, batch: &RecordBatch) {
     writer.close().expect("there is space");
 }
 
+/// A scratch directory, and the path of a recording there that has an agent's name.
+fn scratch_of_an_agent() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().expect("a scratch directory");
+    let path = directory.path().join("1795000000-0000002a-000000.parquet");
+    (directory, path)
+}
+
 fn scratch() -> (TempDir, PathBuf) {
     let directory = TempDir::new().expect("a scratch directory");
     let path = directory.path().join("a.parquet");
@@ -110,7 +117,7 @@ proptest! {
 
 #[test]
 fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     let rows = some_rows(30);
     let mut writer = FileWriter::create(&path, header()).expect("a new file");
     writer.write(&rows[..10]).expect("there is space");
@@ -123,7 +130,7 @@ fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
     );
     drop(writer);
     // What a kill in the middle of the third group leaves.
-    let open = directory.path().join("a.parquet.open");
+    let open = path.with_added_extension("open");
     let mut bytes = fs::read(&open).expect("it is there");
     bytes.extend([7; 999]);
     fs::write(&open, bytes).expect("there is space");
@@ -144,7 +151,7 @@ fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
 
 #[test]
 fn an_open_file_without_a_group_is_removed() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     drop(FileWriter::create(&path, header()).expect("a new file"));
     let nothing = Recovered {
         path: None,
@@ -159,14 +166,22 @@ fn an_open_file_without_a_group_is_removed() {
 
 #[test]
 fn nothing_is_overwritten() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     write(&path, &[&some_rows(3)]);
     let error = FileWriter::create(&path, header())
         .err()
         .expect("it exists");
-    assert!(error.to_string().contains("a.parquet"), "{error}");
-    fs::copy(&path, directory.path().join("a.parquet.open")).expect("there is space");
-    fs::write(directory.path().join("a.parquet.open.footer"), [0; 8]).expect("there is space");
+    assert!(error.to_string().contains("000000.parquet"), "{error}");
+    // A whole open file and its footer, which a finished recording has already.
+    let (other, made) = scratch_of_an_agent();
+    let mut writer = FileWriter::create(&made, header()).expect("a new file");
+    writer.write(&some_rows(2)).expect("there is space");
+    drop(writer);
+    for entry in fs::read_dir(other.path()).expect("it exists") {
+        let entry = entry.expect("readable");
+        let place = directory.path().join(entry.file_name());
+        fs::copy(entry.path(), place).expect("there is space");
+    }
     assert!(recover(directory.path()).is_err());
     assert_eq!(read_all(&path).expect("untouched").len(), 3);
 }
