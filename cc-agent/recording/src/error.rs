@@ -98,6 +98,14 @@ pub enum RecordingError {
         /// The error that the operating system returned.
         source: io::Error,
     },
+    /// Reading the file would take too much memory.
+    #[error("{path}: {reason}; leave it out, or write it anew with smaller pages and row groups")]
+    TooLarge {
+        /// The path of the file.
+        path: PathBuf,
+        /// The column, what is too large about it, and the limit.
+        reason: String,
+    },
     /// The file cannot be written any further.
     #[error("{path}: it cannot be written: {reason}")]
     Write {

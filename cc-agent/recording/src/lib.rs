@@ -94,6 +94,7 @@ mod error;
 mod file;
 mod metadata;
 mod name;
+mod pages;
 mod read;
 mod recorder;
 mod row_group;

@@ -1,6 +1,8 @@
 use std::{fs, sync::Arc};
 
-use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+use arrow_array::{
+    ArrayRef, DictionaryArray, Float32Array, Int64Array, RecordBatch, types::Int32Type,
+};
 use parquet::{
     arrow::ArrowWriter,
     file::{metadata::KeyValue, properties::WriterProperties},
@@ -67,7 +69,7 @@ fn two_rows(path: &Path, header: FileHeader) -> RecordBatch {
     let mut writer = FileWriter::create(path, header).expect("a new file");
     writer.write(&some_rows(2)).expect("there is space");
     writer.finish().expect("there is space");
-    let mut batches = open(path).and_then(|builder| {
+    let mut batches = open(path).and_then(|(_, builder)| {
         let batches = builder.build();
         batches.map_err(|source| RecordingError::parquet(path, source))
     });
@@ -283,6 +285,38 @@ fn an_invalid_value_is_reported_with_its_row_and_column() {
         let error = read_all(&path).expect_err(expected);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_page_that_decompresses_to_too_much_is_refused_before_it_does() {
+    let (_directory, path) = scratch();
+    let batch = two_rows(&path, header());
+    let long = "\0".repeat(70 << 20);
+    let texts = [long.as_str(), "b"].into_iter();
+    let texts: ArrayRef = Arc::new(texts.collect::<DictionaryArray<Int32Type>>());
+    let columns = batch.schema();
+    let columns = columns.fields().iter().zip(batch.columns());
+    let columns = columns.map(|(field, column)| match field.name().as_str() {
+        "policy" => (field.name().clone(), texts.clone(), field.is_nullable()),
+        _ => (field.name().clone(), column.clone(), field.is_nullable()),
+    });
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).expect("equal lengths");
+    let properties = WriterProperties::builder()
+        .set_compression(parquet::basic::Compression::ZSTD(Default::default()))
+        .set_dictionary_enabled(false)
+        .set_key_value_metadata(metadata::to_key_values(&header()).ok())
+        .build();
+    let file = File::create(&path).expect("a scratch file");
+    let writer = ArrowWriter::try_new(file, batch.schema(), Some(properties));
+    let mut writer = writer.expect("a plain schema");
+    writer.write(&batch).expect("there is space");
+    writer.close().expect("there is space");
+    assert!(fs::metadata(&path).expect("it is there").len() < 1 << 20);
+    let error = read_all(&path).expect_err("a bomb");
+    assert!(
+        error.contains("column policy: a page of 734003") && error.contains("at most 67108864"),
+        "{error}"
+    );
 }
 
 #[test]
