@@ -220,10 +220,14 @@ impl<D: DatapathIo> EventLoop<D> {
         let reply = Some(reply);
         let outcome = match command {
             Command::Reload { file } => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Replace, reply);
+                return self.load(PolicySpec::of_file(file), Purpose::Replace, reply);
             }
             Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Canary { percent }, reply);
+                return self.load(
+                    PolicySpec::of_file(file),
+                    Purpose::Canary { percent },
+                    reply,
+                );
             }
             Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
             Command::Promote => self.service.promote(),
@@ -235,7 +239,9 @@ impl<D: DatapathIo> EventLoop<D> {
     /// Reads the incumbent's file again.
     fn reload_incumbent(&mut self) {
         match self.service.incumbent().clone() {
-            spec @ PolicySpec::Onnx(_) => self.load(spec, Purpose::Replace, None),
+            spec @ (PolicySpec::Onnx(_) | PolicySpec::Pinned { .. }) => {
+                self.load(spec, Purpose::Replace, None)
+            }
             spec => {
                 let outcome = Err(format!(
                     "policy {spec} has no file that could be read again"
