@@ -3,8 +3,8 @@
 //! The agent runs as root, and the directory may belong to somebody else. Therefore files are named
 //! relative to the open directory, links are never followed, new files never replace what is there,
 //! and files of an earlier run are used only if they are regular, have one name and belong to the
-//! directory's owner. Root does its work in another user's directory with that user's identity, so
-//! the kernel grants it there what it grants them.
+//! directory's owner. Root does its work in another user's directory with that user's file-system
+//! identity, so the kernel grants it there what it grants them.
 
 use std::{
     fs::{DirBuilder, File},
@@ -22,12 +22,12 @@ use cc_core::{
 };
 use rustix::{
     fs::{
-        Access, AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, accessat, fchmod, fsync, open,
-        openat, renameat, renameat_with, statat, unlinkat,
+        AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, fchmod, fsync, open, openat, renameat,
+        renameat_with, statat, unlinkat,
     },
     io::Errno,
-    process::{Gid, Uid, getegid, geteuid},
-    thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid},
+    process::{getegid, geteuid},
+    thread::set_thread_groups,
 };
 
 use crate::{RecordingError, name::with_suffix};
@@ -140,34 +140,52 @@ impl Directory {
         geteuid().is_root() && self.owner != 0
     }
 
-    /// Gives the calling thread, for the rest of its life, the identity of the directory's owner,
-    /// if the process is root and the directory another user's. All capabilities go with it.
+    /// Gives the calling thread, for the rest of its life, the file-system identity of the
+    /// directory's owner, if the process is root and the directory another user's.
+    ///
+    /// In Linux credentials belong to threads, and the kernel takes the capabilities that bear on
+    /// files away from a thread whose file-system user is no longer root (`cap_task_fix_setuid`).
+    /// The user itself stays root, so that the owner may not send the thread signals, of which
+    /// SIGKILL would end the process.
     pub(crate) fn take_owners_identity(&self) -> Result<(), RecordingError> {
         if !self.is_foreign_to_root() {
             return Ok(());
         }
-        let user = Uid::from_raw(self.owner);
-        let group = Gid::from_raw(match self.group {
+        let group = match self.group {
             0 => NOBODYS_GROUP,
             group => group,
-        });
-        // Credentials belong to threads in Linux; these calls, other than libc's of similar names,
-        // change those of this one alone. The user comes last: it takes the right to set others.
-        set_thread_groups(&[])
-            .and_then(|()| set_thread_res_gid(group, group, group))
-            .and_then(|()| set_thread_res_uid(user, user, user))
-            .map_err(|error| RecordingError::Identity {
-                path: self.path.clone(),
-                owner: self.owner,
-                source: error.into(),
-            })
+        };
+        let failed = |source| RecordingError::Identity {
+            path: self.path.clone(),
+            owner: self.owner,
+            source,
+        };
+        set_thread_groups(&[]).map_err(|error| failed(error.into()))?;
+        set_file_group(group);
+        set_file_user(self.owner);
+        // An id that no user has changes nothing and returns the present one.
+        let (user_now, group_now) = (set_file_user(u32::MAX), set_file_group(u32::MAX));
+        if (user_now, group_now) == (self.owner, group) {
+            Ok(())
+        } else {
+            Err(failed(io::ErrorKind::PermissionDenied.into()))
+        }
     }
 
-    /// Returns an error unless this thread may create files here.
+    /// Returns an error unless this thread may create files here. A full disk is accepted, since it
+    /// may have room later.
     fn expect_writable(&self) -> Result<(), RecordingError> {
-        let access = Access::WRITE_OK | Access::EXEC_OK;
-        accessat(&self.handle, ".", access, AtFlags::EACCESS)
-            .map_err(|error| RecordingError::io(&self.path, error.into()))
+        let probe = format!(".{}", std::process::id());
+        let outcome = self
+            .remove(&probe)
+            .and_then(|()| self.create_file(&probe))
+            .and_then(|_| self.remove(&probe));
+        match outcome {
+            Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+                Err(RecordingError::io(&self.path, error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The names of all entries.
@@ -310,6 +328,20 @@ impl Directory {
             own => own.as_raw(),
         }
     }
+}
+
+/// Sets the file-system user of this thread and returns the former one. Whether it was set shows in
+/// the next call.
+fn set_file_user(uid: u32) -> u32 {
+    // SAFETY: the call takes and returns a number; glibc does not spread it to other threads.
+    unsafe { libc::setfsuid(uid) }.cast_unsigned()
+}
+
+/// Sets the file-system group of this thread and returns the former one. Whether it was set shows in
+/// the next call.
+fn set_file_group(gid: u32) -> u32 {
+    // SAFETY: the call takes and returns a number; glibc does not spread it to other threads.
+    unsafe { libc::setfsgid(gid) }.cast_unsigned()
 }
 
 #[cfg(test)]
