@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         over_dualpi2,
         paced_by_fq,
     ];
-    harness::run::<Outcome>(trials, cc_lab::unmet_requirement())
+    harness::run(trials, cc_lab::unmet_requirement())
 }
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
