@@ -191,6 +191,8 @@ fn generate(directory: &Path, size: u64) -> anyhow::Result<(u64, u64)> {
                     local: None,
                     remote: None,
                     cgroup: 1,
+                    cookie: 0,
+                    netns: 0,
                 });
                 rows += 1;
                 if group.len() == GROUP {

@@ -766,6 +766,8 @@ impl Recorded {
             local: None,
             remote: None,
             cgroup: 0,
+            cookie: 0,
+            netns: 0,
         }
     }
 

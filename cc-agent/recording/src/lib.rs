@@ -44,6 +44,8 @@
 //!     local: None,
 //!     remote: None,
 //!     cgroup: 1,
+//!     cookie: 7,
+//!     netns: 0,
 //! };
 //!
 //! let directory = tempfile::tempdir()?;

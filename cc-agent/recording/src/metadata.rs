@@ -3,8 +3,11 @@
 use cc_core::{interface::Interface, policy::PolicyMeta, rows::FileHeader};
 use parquet::file::metadata::KeyValue;
 
-/// Version of the columns and of the key-value metadata. Files of other versions are refused.
-pub const SCHEMA_VERSION: u32 = 1;
+/// Version of the columns and of the key-value metadata of files that are written. Files of earlier
+/// versions are read as well, those of later ones are refused.
+///
+/// Version 2 added the columns from `cookie` on.
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Returns a header as key-value metadata.
 ///
@@ -48,7 +51,7 @@ pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderE
         value.and_then(|value| value.value.as_deref())
     };
     let version = find("schema_version").ok_or(HeaderError::Foreign)?;
-    if version != SCHEMA_VERSION.to_string() {
+    if !matches!(version.parse(), Ok(1..=SCHEMA_VERSION)) {
         return Err(HeaderError::Version {
             found: version.into(),
         });
@@ -95,7 +98,7 @@ pub(crate) enum HeaderError {
     Foreign,
     /// The file was recorded by a release with another schema.
     #[error(
-        "its schema is version {found}, but this build reads version {SCHEMA_VERSION}; \
+        "its schema is version {found}, but this build reads versions 1 to {SCHEMA_VERSION}; \
          use the release that recorded it"
     )]
     Version {

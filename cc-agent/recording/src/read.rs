@@ -18,7 +18,7 @@ use crate::{
     RecordingError,
     metadata::{self, HeaderError},
     pages,
-    schema::{from_batch, schema},
+    schema::{from_batch, schema_like},
 };
 
 /// The largest number of rows in memory at once.
@@ -45,7 +45,7 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
         reason: error.to_string(),
         foreign: error == HeaderError::Foreign,
     })?;
-    let expected = schema();
+    let expected = schema_like(builder.schema());
     for field in expected.fields() {
         let found = builder.schema().field_with_name(field.name()).ok();
         let fits = |found: &Field| {

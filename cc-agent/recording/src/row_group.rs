@@ -71,6 +71,10 @@ pub(super) fn write_group<W: Write + Send>(
     columns.maybe::<ByteArrayType>(|row| row.local.as_deref().map(ByteArray::from))?;
     columns.maybe::<ByteArrayType>(|row| row.remote.as_deref().map(ByteArray::from))?;
     columns.always::<Int64Type>(|row| row.cgroup as i64)?;
+    columns.always::<Int64Type>(|row| row.cookie as i64)?;
+    columns.always::<Int32Type>(|row| row.netns as i32)?;
+    columns.always::<Int32Type>(|row| row.window.app_limited_acks as i32)?;
+    columns.always::<Int32Type>(|row| row.window.marked as i32)?;
     columns.group.close()?;
     Ok(())
 }

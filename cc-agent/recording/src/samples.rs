@@ -44,13 +44,13 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
             -1e6f32..1e6,
             any::<bool>(),
         ),
-        (name(), name(), any::<u64>()),
+        (name(), name(), any::<(u64, u64, u32)>()),
     )
         .prop_map(
             |(
                 (flow, sequence, window, initial_cwnd_bytes),
                 (decision, terms, reward, end),
-                (local, remote, cgroup),
+                (local, remote, (cgroup, cookie, netns)),
             )| Row {
                 flow,
                 sequence,
@@ -63,6 +63,8 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
                 local,
                 remote,
                 cgroup,
+                cookie,
+                netns,
             },
         )
 }
@@ -71,11 +73,12 @@ pub(crate) fn row() -> impl Strategy<Value = Row> {
 pub(crate) fn window() -> impl Strategy<Value = WindowRecord> {
     let statistics = proptest::collection::vec(any::<(u64, u64, u32, u32, u32)>(), FEATURES);
     let taken = proptest::option::of((0..1u32 << 20, 0..1u32 << 24, 1..1u64 << 50));
-    let mode = prop_oneof![0..4u32, Just(NO_MODE)];
+    let mode = prop_oneof![0..5u32, Just(NO_MODE)];
     (
         (any::<u32>(), 1..1u32 << 20, 1..1u64 << 60, 0..1u64 << 40),
         (any::<u32>(), any::<u32>(), any::<u32>(), mode, any::<u32>()),
         taken,
+        any::<(u32, u32)>(),
         statistics,
     )
         .prop_map(
@@ -83,6 +86,7 @@ pub(crate) fn window() -> impl Strategy<Value = WindowRecord> {
                 (slot, generation, start_ns, length),
                 (index, acks, cwnd, mode, mss),
                 taken,
+                (app_limited_acks, marked),
                 statistics,
             )| {
                 let mut window = WindowRecord::zeroed();
@@ -93,6 +97,8 @@ pub(crate) fn window() -> impl Strategy<Value = WindowRecord> {
                 window.cwnd = cwnd;
                 window.mode = mode;
                 window.mss = mss;
+                window.app_limited_acks = app_limited_acks;
+                window.marked = marked;
                 if let Some((answered, cwnd, taken_ns)) = taken {
                     window.decision = Decision {
                         generation,

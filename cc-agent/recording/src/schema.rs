@@ -49,6 +49,10 @@ use crate::columns::{number, text, timestamp};
 /// | `end` | whether the flow closed with this row |
 /// | `local`, `remote` | addresses: absent, keyed hashes, or plain text |
 /// | `cgroup` | id of the socket's cgroup |
+/// | `cookie` | cookie of the socket, as `ss -e` shows it; 0 when it had none |
+/// | `netns` | inode number of the socket's network namespace; 0 when unknown |
+/// | `app_limited_acks` | ACKs of segments sent while the application had too little to send |
+/// | `marked` | segments that ACKs delivered with the ECN echo |
 ///
 /// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,
 /// `max`, `reference` (the first value), and `squares`, the sum of the squared deviations from
@@ -93,9 +97,27 @@ pub fn schema() -> SchemaRef {
             maybe("local", DataType::Utf8),
             maybe("remote", DataType::Utf8),
             always("cgroup", DataType::UInt64),
+            always("cookie", DataType::UInt64),
+            always("netns", DataType::UInt32),
+            always("app_limited_acks", DataType::UInt32),
+            always("marked", DataType::UInt32),
         ]))
     });
     SCHEMA.clone()
+}
+
+/// The columns that files of version 1 do not have: the last ones of [`schema`].
+const SINCE_VERSION_2: [&str; 4] = ["cookie", "netns", "app_limited_acks", "marked"];
+
+/// Returns the columns of a file that has `found`: those of version 1 if it has only these,
+/// otherwise those of [`schema`].
+pub(super) fn schema_like(found: &Schema) -> SchemaRef {
+    let newest = schema();
+    let former = newest.fields().len() - SINCE_VERSION_2.len();
+    if found.fields().len() != former {
+        return newest;
+    }
+    Arc::new(Schema::new(newest.fields()[..former].to_vec()))
 }
 
 /// Returns a feature's name in the column `features`, such as `rtt_min` or `in_flight`.
@@ -254,6 +276,11 @@ struct Columns<'a> {
     local: &'a StringArray,
     remote: &'a StringArray,
     cgroup: &'a UInt64Array,
+    /// `None`, as for the following ones, in files of version 1.
+    cookie: Option<&'a UInt64Array>,
+    netns: Option<&'a UInt32Array>,
+    app_limited_acks: Option<&'a UInt32Array>,
+    marked: Option<&'a UInt32Array>,
 }
 
 impl<'a> Columns<'a> {
@@ -263,6 +290,8 @@ impl<'a> Columns<'a> {
             let index = schema.index_of(name);
             batch.column(index.expect("a column of the schema"))
         };
+        let [cookie, netns, app_limited_acks, marked] =
+            SINCE_VERSION_2.map(|name| batch.column_by_name(name));
         let texts = |name| {
             let keys = column(name).as_dictionary::<Int32Type>();
             let values = keys.values().as_string::<i32>();
@@ -323,6 +352,10 @@ impl<'a> Columns<'a> {
             local: column("local").as_string(),
             remote: column("remote").as_string(),
             cgroup: column("cgroup").as_primitive(),
+            cookie: cookie.map(|column| column.as_primitive()),
+            netns: netns.map(|column| column.as_primitive()),
+            app_limited_acks: app_limited_acks.map(|column| column.as_primitive()),
+            marked: marked.map(|column| column.as_primitive()),
         }
     }
 
@@ -357,6 +390,8 @@ impl<'a> Columns<'a> {
                 as u32,
         };
         window.mss = self.mss.value(i);
+        window.app_limited_acks = self.app_limited_acks.map_or(0, |column| column.value(i));
+        window.marked = self.marked.map_or(0, |column| column.value(i));
         let statistics = &mut window.features;
         for feature in 0..FEATURES {
             statistics.sum[feature] = self.sum[feature][i];
@@ -382,6 +417,8 @@ impl<'a> Columns<'a> {
             local: text(self.local),
             remote: text(self.remote),
             cgroup: self.cgroup.value(i),
+            cookie: self.cookie.map_or(0, |column| column.value(i)),
+            netns: self.netns.map_or(0, |column| column.value(i)),
         })
     }
 

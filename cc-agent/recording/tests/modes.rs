@@ -47,6 +47,8 @@ fn modes_do_not_depend_on_the_umask() {
         local: None,
         remote: None,
         cgroup: 1,
+        cookie: 0,
+        netns: 0,
     };
     let mut recorder = Recorder::start(limits, "plain", || {}).expect("a new directory");
     recorder.write(vec![Recorded {

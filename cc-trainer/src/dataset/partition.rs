@@ -360,6 +360,8 @@ impl Packed {
             local: None,
             remote: None,
             cgroup: 0,
+            cookie: 0,
+            netns: 0,
         }
     }
 }

@@ -112,6 +112,8 @@ pub(crate) fn record(
                     local: None,
                     remote: None,
                     cgroup: 0,
+                    cookie: 0,
+                    netns: 0,
                 });
                 sequence += 1;
             }

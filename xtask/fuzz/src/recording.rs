@@ -107,5 +107,7 @@ fn row(sequence: u32) -> Row {
         local: Some(Arc::from("10.0.0.1:1")),
         remote: None,
         cgroup: 1,
+        cookie: 0,
+        netns: 0,
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct EpisodeRows {
     local: Option<Arc<str>>,
     remote: Option<Arc<str>>,
     cgroup: u64,
+    cookie: u64,
+    netns: u32,
     held: VecDeque<Held>,
 }
 
@@ -76,6 +78,8 @@ impl EpisodeRows {
             local: buffer.addresses.write(local),
             remote: buffer.addresses.write(remote),
             cgroup: identity.cgroup_id,
+            cookie: identity.cookie,
+            netns: identity.netns,
             held: VecDeque::new(),
         }
     }
@@ -104,6 +108,8 @@ impl EpisodeRows {
             local: self.local.clone(),
             remote: self.remote.clone(),
             cgroup: self.cgroup,
+            cookie: self.cookie,
+            netns: self.netns,
         });
         self.sequence = self.sequence.wrapping_add(1);
         self.held.push_back(Held {

@@ -39,6 +39,11 @@ pub struct Row {
     pub remote: Option<Arc<str>>,
     /// Id of the socket's cgroup; 0 when unknown.
     pub cgroup: u64,
+    /// Cookie of the socket, by which `ss -e` and `SO_COOKIE` name it; 0 when the kernel had not
+    /// given it one.
+    pub cookie: u64,
+    /// Inode number of the socket's network namespace; 0 when unknown.
+    pub netns: u32,
 }
 
 /// A decision on a window; for flows of other congestion controls, what these did in terms of the

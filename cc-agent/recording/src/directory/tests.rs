@@ -58,6 +58,8 @@ fn row(sequence: u32) -> Row {
         local: None,
         remote: None,
         cgroup: 1,
+        cookie: 7,
+        netns: 0,
     }
 }
 
