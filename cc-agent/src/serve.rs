@@ -240,7 +240,7 @@ impl<D: DatapathIo> EventLoop<D> {
     fn reload_incumbent(&mut self) {
         match self.service.incumbent().clone() {
             spec @ (PolicySpec::Onnx(_) | PolicySpec::Pinned { .. }) => {
-                self.load(spec, Purpose::Replace, None)
+                self.load(spec, Purpose::Replace, None);
             }
             spec => {
                 let outcome = Err(format!(
