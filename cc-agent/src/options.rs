@@ -127,6 +127,16 @@ pub struct RunOptions {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
+    /// Group, by name or number, whose members may connect to the socket and read the status.
+    /// Commands are for root and the agent's own user in any case [default: the agent's group].
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+
+    /// Keep all capabilities after the start, instead of only those that --default and --cgroup
+    /// need.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub keep_capabilities: Option<bool>,
+
     /// Stop after this many seconds [default: never].
     #[arg(long, value_name = "SECS")]
     pub duration: Option<f64>,
@@ -254,7 +264,8 @@ impl RunOptions {
         first_of!(
             self, other: policy, serving, seed, canary, candidate, canary_flows, name, history,
             cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms, slots, per_ack, per_ack_file,
-            recording, added_delay_ms, nice, cgroup, default, socket, duration, plain,
+            recording, added_delay_ms, nice, cgroup, default, socket, socket_group,
+            keep_capabilities, duration, plain,
         )
     }
 }

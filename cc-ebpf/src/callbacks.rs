@@ -1,7 +1,10 @@
 //! The callbacks of `tcp_congestion_ops` (include/net/tcp.h, Linux 6.18).
 
 use aya_log_ebpf::warn;
-use cc_ebpf::{CaState, Counter, Events, Published, Settings, SocketState, pacing_rate, reno};
+use cc_ebpf::{
+    CaState, Counter, Events, Published, Settings, SocketState, bound, pacing_rate, reno,
+    restart_after_idle,
+};
 
 use crate::{
     arguments::{Arguments, entry_point},
@@ -10,8 +13,8 @@ use crate::{
     socket::{RateSample, Socket},
 };
 
-/// `CA_EVENT_LOSS` of `enum tcp_ca_event` (include/net/tcp.h).
-const CA_EVENT_LOSS: u64 = 3;
+/// `CA_EVENT_TX_START` of `enum tcp_ca_event` (include/net/tcp.h).
+const CA_EVENT_TX_START: u32 = 0;
 
 entry_point!(
     /// The congestion control was attached to a connection: remembers where its totals stand. The
@@ -66,10 +69,19 @@ entry_point!(
 );
 
 entry_point!(
-    /// The congestion-avoidance state is about to change.
+    /// The congestion-avoidance state is about to change, or is set anew: each retransmission
+    /// timeout sets `Loss` (`tcp_enter_loss`, net/ipv4/tcp_input.c, Linux 6.1). They are counted
+    /// here for kernels without `tcp_sock.total_rto`; `CA_EVENT_LOSS` is not sent for a timeout in
+    /// recovery, nor for one that follows another.
     cc_set_state, "fentry/cc_set_state", |arguments| {
         let new = CaState::from_raw(arguments.get(1) as u32);
-        if let Some(flow) = flow_of(&arguments.socket().state())
+        let socket = arguments.socket();
+        let mut state = socket.state();
+        if new == CaState::Loss {
+            state.rtos += 1;
+            socket.set_state(state);
+        }
+        if let Some(flow) = flow_of(&state)
             && flow.controller.on_state(new)
         {
             count(Counter::Timeouts);
@@ -79,14 +91,20 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
+    /// Restarts the cwnd when the connection transmits again after idle time: before Linux 7.1.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
-        if arguments.get(1) as u32 as u64 == CA_EVENT_LOSS {
-            let socket = arguments.socket();
-            let mut state = socket.state();
-            state.rtos += 1;
-            socket.set_state(state);
+        if arguments.get(1) as u32 == CA_EVENT_TX_START {
+            restart(arguments.socket());
         }
+        0
+    }
+);
+
+entry_point!(
+    /// Does the same since Linux 7.1, where this event has a callback of its own,
+    /// `cwnd_event_tx_start(sk)`.
+    cc_tx_start, "fentry/cc_tx_start", |arguments| {
+        restart(arguments.socket());
         0
     }
 );
@@ -123,20 +141,23 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         return;
     };
     let mut state = socket.state();
-    let totals = socket.totals(state.rtos);
-    if state.opens(socket.is_synchronised(), totals) {
-        if !open(socket, &mut state, socket.now_ns(), socket.cwnd())
+    let now_ns = socket.now_ns();
+    let rtos = state.rtos;
+    if state.opens(socket.is_synchronised(), now_ns, || socket.totals(rtos)) {
+        if !open(socket, &mut state, now_ns, socket.cwnd())
+            && state.wait(now_ns)
             && count(Counter::FlowsWithoutSlot).is_power_of_two()
         {
             warn!(
                 arguments,
-                "no free slot: a flow runs on the fallback for life"
+                "no free slot: a flow runs on Reno until there is one"
             );
         }
         socket.set_state(state);
     }
-    let ack = socket.ack_sample(sample, totals);
+    let mut ack = socket.ack_sample(sample, socket.totals(rtos));
     let mut cwnd = socket.cwnd_state();
+    let mut gain = 0;
     match flow_of(&state) {
         Some(flow) => {
             let published = || Published {
@@ -148,48 +169,86 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
                 state: &state,
                 settings,
             };
-            let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            // `Flow::on_ack` in two steps: between them the socket is read again, since all that is
+            // kept across the loop over the features lies on the stack, of which there is too
+            // little, and is followed by the verifier.
+            let ended = flow.measure(&ack, cwnd.cwnd, settings, &mut rings);
+            ack = socket.ack_sample(sample, socket.totals(rtos));
+            cwnd = socket.cwnd_state();
+            let events = (flow.controller).on_ack(
+                &mut cwnd,
+                &ack,
+                published(),
+                state.generation,
+                ended,
+                settings,
+            );
+            gain = settings.pacing_gain(flow.controller.mode());
             tally(arguments, events);
         }
         None => {
-            reno::on_ack(&mut cwnd, &ack);
-            if cwnd.cwnd > settings.cwnd_max {
-                cwnd.cwnd = settings.cwnd_max;
+            if state.has_flow() {
+                count(Counter::SlotsRevoked);
+                state.wait(ack.now_ns);
+                socket.set_state(state);
             }
+            reno::on_ack(&mut cwnd, &ack, ack.acked);
+            bound(&mut cwnd, settings);
         }
     }
     socket.set_cwnd_state(cwnd);
-    if let Some(rate) = pacing_rate(&cwnd, &ack, settings.pacing_gain_1024) {
+    if let Some(rate) = pacing_rate(&cwnd, &ack, gain) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
+}
+
+/// Restarts the cwnd of a connection that transmits after idle time, where the host asks for that
+/// (`net.ipv4.tcp_slow_start_after_idle`).
+#[inline(always)]
+fn restart(socket: Socket) {
+    let (idle, rto) = socket.idle_and_rto();
+    if idle <= rto || !socket.decays_unused() {
+        return;
+    }
+    let mut cwnd = socket.cwnd_state();
+    match flow_of(&socket.state()) {
+        Some(flow) => flow.controller.on_transmission(&mut cwnd, idle, rto),
+        None => {
+            restart_after_idle(&mut cwnd, idle, rto);
+        }
+    }
+    socket.set_cwnd_state(cwnd);
+    count(Counter::IdleRestarts);
 }
 
 /// Counts the transitions that an ACK caused.
 #[inline(always)]
 fn tally(arguments: &Arguments, events: Events) {
-    let Events {
-        taken,
-        clamped,
-        stale,
-        fallback_entered,
-        fallback_left,
-    } = events;
-    if taken {
+    if events.taken() {
         count(Counter::DecisionsTaken);
     }
-    if clamped {
+    if events.clamped() {
         count(Counter::DecisionsClamped);
     }
-    if stale {
+    if events.stale() {
         count(Counter::DecisionsStale);
     }
-    if fallback_entered && count(Counter::FallbacksEntered).is_power_of_two() {
+    if events.marks_answered() {
+        count(Counter::MarksAnswered);
+    }
+    if events.loss_answered() {
+        count(Counter::LossAnswered);
+    }
+    if events.unanswered() {
+        count(Counter::FlowsUnanswered);
+    }
+    if events.fallback_entered() && count(Counter::FallbacksEntered).is_power_of_two() {
         warn!(
             arguments,
-            "the agent's heartbeat is too old: a flow falls back to Reno"
+            "a flow falls back to Reno: no heartbeat of the agent, or no decision for the flow"
         );
     }
-    if fallback_left {
+    if events.fallback_left() {
         count(Counter::FallbacksLeft);
     }
 }

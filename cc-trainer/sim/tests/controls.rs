@@ -195,6 +195,9 @@ impl Connection {
             interval_us,
             retransmits: 0,
             cwnd_limited: !app_limited,
+            max_packets_out: 10,
+            app_limited,
+            decays_unused: true,
             ca_state: self.state,
             totals: self.totals,
         };

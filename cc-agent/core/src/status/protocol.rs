@@ -1,6 +1,9 @@
 //! The messages over the agent's Unix socket: one line of JSON in each direction.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +36,20 @@ pub enum Command {
     Promote,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
+}
+
+/// The command as it is written on the command line.
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reload { file } => write!(f, "reload {}", file.display()),
+            Self::StartCanary { file, percent } => {
+                write!(f, "reload {} --canary {percent}", file.display())
+            }
+            Self::Promote => f.write_str("promote"),
+            Self::Withdraw => f.write_str("withdraw"),
+        }
+    }
 }
 
 /// The result of a command: what was done, or why nothing was.

@@ -52,6 +52,12 @@ impl CwndUsage {
         self.is_cwnd_limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.max_packets_out)
     }
 
+    /// Most segments that were outstanding during the last cwnd of data (`max_packets_out`).
+    #[inline]
+    pub(super) fn max_packets_out(&self) -> u32 {
+        self.max_packets_out
+    }
+
     #[inline]
     fn cwnd_validate(&mut self, limited: bool, una: u32, next: u32) {
         let packets_out = next - una;
