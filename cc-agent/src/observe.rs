@@ -22,7 +22,7 @@ use crate::{
         privileges::{self, Capabilities},
     },
     options::{PolicyOptions, RecordingOptions, RunOptions},
-    recording_setup::RecordingSession,
+    recording_setup::RecordingSettings,
     settings::Settings,
     shutdown::Shutdown,
 };
@@ -121,17 +121,20 @@ impl Observation {
             source: None,
         };
         let observer = Observer::attach(&options)?;
-        // Before the recorder's thread starts, which has no more than this one.
+        // Its thread may have to take another identity, for which it needs capabilities.
+        let recording = settings
+            .recording
+            .map(RecordingSettings::begin)
+            .transpose()?;
         if let Err(error) = privileges::keep_only(Capabilities::NONE) {
             warn!("the observer keeps its capabilities: {error}");
         }
         let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
-        if let Some(recording) = settings.recording {
-            let session = RecordingSession::begin(recording.addresses.clone());
-            recorder = Some(session.start_recorder(recording.limits)?);
-            let header = session.header(interface, "observed", None);
-            flows.start_recording(header, session.episodes(), recording.addresses);
+        if let Some(begun) = recording {
+            let header = begun.session.header(interface, "observed", None);
+            flows.start_recording(header, begun.session.episodes(), begun.addresses);
+            recorder = Some(begun.recorder);
         }
         let how = match observer.source() {
             Source::RateSample => "each ACK with its rate sample",

@@ -9,7 +9,10 @@ use std::{
 
 use tracing::warn;
 
-use crate::kernel::{clock, priority};
+use crate::kernel::{
+    clock, priority,
+    privileges::{self, Capabilities},
+};
 use cc_core::{
     interface::Interface,
     policy::PolicyMeta,
@@ -46,6 +49,44 @@ pub struct RecordingSettings {
     pub limits: Limits,
     /// The form in which addresses are recorded.
     pub addresses: Addresses,
+}
+
+/// A recording that has begun: its thread runs.
+pub struct Recording {
+    /// What its files say of this run and host.
+    pub session: RecordingSession,
+    /// The writer of its files.
+    pub recorder: Recorder,
+    /// The form in which addresses are recorded.
+    pub addresses: Addresses,
+}
+
+impl RecordingSettings {
+    /// Begins a session and starts the recorder's thread, at a low priority.
+    ///
+    /// The calling thread must still have CAP_SETUID and CAP_SETGID if the directory is another
+    /// user's; the recorder's gives all capabilities up once it has that user's identity.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the directory cannot be written to, or others could write it.
+    pub fn begin(self) -> Result<Recording, RecordingError> {
+        let session = RecordingSession::begin(self.addresses.clone());
+        let form = self.addresses.form().name();
+        let recorder = Recorder::start(self.limits, form, || {
+            if let Err(error) = priority::set_niceness(RECORDER_NICENESS) {
+                warn!("the recorder keeps the agent's priority: {error}");
+            }
+            if let Err(error) = privileges::keep_only(Capabilities::NONE) {
+                warn!("the recorder keeps its capabilities: {error}");
+            }
+        })?;
+        Ok(Recording {
+            session,
+            recorder,
+            addresses: self.addresses,
+        })
+    }
 }
 
 /// One run of an agent on this host, as its recordings describe it.
@@ -97,19 +138,6 @@ impl RecordingSession {
             utc_offset_ns: self.utc_offset_ns,
             addresses: self.addresses.form(),
         }
-    }
-
-    /// Starts the recorder's thread, at a low priority.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error when the directory cannot be written to.
-    pub fn start_recorder(&self, limits: Limits) -> Result<Recorder, RecordingError> {
-        Recorder::start(limits, self.addresses.form().name(), || {
-            if let Err(error) = priority::set_niceness(RECORDER_NICENESS) {
-                warn!("the recorder keeps the agent's priority: {error}");
-            }
-        })
     }
 }
 

@@ -45,6 +45,7 @@ use crate::{
     },
     notify::Notifier,
     promoted::Memory,
+    recording_setup::RecordingSettings,
     settings::Settings,
     shutdown::{Shutdown, received},
     status::{CommandRequest, Server},
@@ -73,7 +74,7 @@ const LOADER_NICENESS: i32 = 10;
 ///
 /// Returns an error when the host refuses the datapath, when the socket, the recording or the file
 /// for ACKs cannot be created, or when the policy's thread has panicked.
-pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
+pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     let name = settings.datapath.name.clone();
     let socket = settings.socket.clone();
     let duration = settings.duration;
@@ -103,7 +104,10 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     if let Err(error) = priority::set_niceness(settings.niceness) {
         warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
     }
-    // Before the threads of policy and recorder start, which have no more than this one.
+    // Its thread may have to take another identity, for which it needs capabilities.
+    let recording = settings.recording.take();
+    let recording = recording.map(RecordingSettings::begin).transpose()?;
+    // Before the policy's thread starts, which has no more than this one.
     if settings.keep_capabilities {
         info!("all capabilities are kept");
     } else if let Err(error) = privileges::keep_only(keep) {
@@ -123,7 +127,7 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
         .map(|canary| canary.candidate.name.clone());
     let (commands, requests) = mpsc::channel(COMMANDS);
     // Everything is ready to serve before the name can be chosen.
-    let mut service = Service::start(settings, KernelDatapath::new(datapath)?, adopted)?;
+    let mut service = Service::start(settings, recording, KernelDatapath::new(datapath)?, adopted)?;
     service.datapath.register()?;
     if is_default {
         let default = DefaultCongestionControl::set(&name, &socket)?;

@@ -115,7 +115,7 @@ fn writer(metadata: &Metadata, trusted: impl Fn(Writer) -> bool) -> Option<Write
     /// The permission bit of a directory whose entries only their owners may remove.
     const STICKY: u32 = 0o1000;
     let mode = metadata.mode();
-    let by_mode = !metadata.is_symlink() && !(metadata.is_dir() && mode & STICKY != 0);
+    let by_mode = !(metadata.is_symlink() || metadata.is_dir() && mode & STICKY != 0);
     [
         (true, Writer::Owner(metadata.uid())),
         (by_mode && mode & 0o002 != 0, Writer::Everybody),

@@ -16,7 +16,7 @@ use crate::{
     deploy::{LoadedPolicy, PolicyLoader},
     inference::{Answer, Inference, Order},
     kernel::{self, clock, privileges::Capabilities},
-    recording_setup::RecordingSession,
+    recording_setup::{Recording, RecordingSession},
     settings::Settings,
 };
 use cc_core::{
@@ -84,6 +84,7 @@ impl<D: DatapathIo> Service<D> {
     /// Returns an error when the recording or the file for ACKs cannot be written.
     pub(super) fn start(
         settings: Settings,
+        recording: Option<Recording>,
         datapath: D,
         adopted: usize,
     ) -> Result<Self, anyhow::Error> {
@@ -91,11 +92,10 @@ impl<D: DatapathIo> Service<D> {
         let interface = policy.policy.interface().clone();
         let mut agent = Agent::new(interface, datapath.slots());
         let (mut recorder, mut session) = (None, None);
-        if let Some(recording) = settings.recording {
-            let begun = RecordingSession::begin(recording.addresses.clone());
-            recorder = Some(begun.start_recorder(recording.limits)?);
-            agent.start_recording(begun.episodes(), recording.addresses);
-            session = Some(begun);
+        if let Some(begun) = recording {
+            agent.start_recording(begun.session.episodes(), begun.addresses);
+            recorder = Some(begun.recorder);
+            session = Some(begun.session);
         }
         agent.replace(policy.served(session.as_ref()));
         let since_ns = datapath.now_ns();

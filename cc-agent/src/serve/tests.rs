@@ -38,7 +38,9 @@ impl Fixture {
         settings.policy.policy = policy;
         let datapath = FakeDatapath::new();
         let (commands, requests) = mpsc::channel(COMMANDS);
-        let service = Service::start(settings, datapath.clone(), 0).expect("starts");
+        let recording = settings.recording.take().map(RecordingSettings::begin);
+        let recording = recording.transpose().expect("a scratch directory");
+        let service = Service::start(settings, recording, datapath.clone(), 0).expect("starts");
         let mut event_loop =
             EventLoop::new(service, requests, None, false).expect("the counters are read");
         let directory = TempDir::new().expect("a directory for the test");
