@@ -19,7 +19,7 @@ use crate::{
 };
 use cc_client::fetch;
 use cc_core::{
-    policy::PolicyFile,
+    policy::{PolicyFile, PolicySpec},
     status::{self, default_socket},
 };
 
@@ -55,6 +55,9 @@ enum Subcommands {
     Reload {
         /// The policy file, in the format of docs/policy.md.
         file: PathBuf,
+        /// SHA-256 that the file must have, in hexadecimal; otherwise it is refused.
+        #[arg(long, value_name = "HEX")]
+        sha256: Option<String>,
         /// Share of the new flows that the file decides for as a candidate, in percent.
         #[arg(long, value_name = "PERCENT")]
         canary: Option<f64>,
@@ -135,9 +138,10 @@ impl Cli {
             Subcommands::Top(running) => top(&running),
             Subcommands::Reload {
                 file,
+                sha256,
                 canary,
                 agent,
-            } => reload(&file, canary, &agent),
+            } => reload(&file, sha256.as_deref(), canary, &agent),
             Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Restore(agent) => restore(&agent),
@@ -211,11 +215,19 @@ fn top(running: &Running) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn reload(file: &Path, canary: Option<f64>, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+fn reload(
+    file: &Path,
+    sha256: Option<&str>,
+    canary: Option<f64>,
+    agent: &AgentOptions,
+) -> anyhow::Result<ExitCode> {
     // The agent's working directory may be another one.
-    let file = file
+    let mut file = file
         .canonicalize()
         .with_context(|| format!("{}", file.display()))?;
+    if let Some(sha256) = sha256 {
+        file = PolicySpec::Onnx(file).pinned(sha256)?.to_string().into();
+    }
     let command = match canary {
         Some(percent) => status::Command::StartCanary { file, percent },
         None => status::Command::Reload { file },

@@ -2,7 +2,6 @@
 //! keys of a TOML file.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -14,8 +13,13 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use crate::settings_error::SettingsError;
 use cc_core::{
     action::ActionSpace,
+    ownership::exposure_to_root,
     policy::{ActionSelection, PolicySpec},
+    regular_file,
 };
+
+/// Size limit of a configuration file, bytes.
+const MAX_CONFIGURATION: u64 = 1 << 20;
 
 /// Options of `cc-agent run`. Each is also a key of the file that `--config` names, with `_` for
 /// `-`. Options of the command line take precedence.
@@ -153,6 +157,11 @@ pub struct PolicyOptions {
     #[serde(deserialize_with = "from_text")]
     pub policy: Option<PolicySpec>,
 
+    /// SHA-256 that the file of --policy must have, in hexadecimal. An agent that runs as root
+    /// serves a file that other users could change only with it.
+    #[arg(long, value_name = "HEX")]
+    pub policy_sha256: Option<String>,
+
     /// Length of an observation window in ms; a policy file sets its own [default: 100].
     #[arg(long, value_name = "MS")]
     pub window_ms: Option<u32>,
@@ -209,13 +218,18 @@ impl RunOptions {
     ///
     /// # Errors
     ///
-    /// Returns an error when the file cannot be read, is not TOML, has a key that is not an option,
+    /// Returns an error when the file cannot be read, when this process is root and another user
+    /// could change the file, and when it is not TOML, has a key that is not an option,
     /// or a value that the option does not take.
     pub fn read(path: &Path) -> Result<Self, SettingsError> {
-        let text = fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        let read = |source| SettingsError::Read {
             path: path.to_owned(),
             source,
-        })?;
+        };
+        if let Some(exposure) = exposure_to_root(path).map_err(read)? {
+            return Err(SettingsError::Exposed { exposure });
+        }
+        let text = regular_file::read_to_string(path, MAX_CONFIGURATION).map_err(read)?;
         Self::parse(&text).map_err(|source| SettingsError::Parse {
             path: path.to_owned(),
             source: Box::new(source),
@@ -258,7 +272,7 @@ impl RunOptions {
 
 impl PolicyOptions {
     fn or(self, other: Self) -> Self {
-        first_of!(self, other: policy, window_ms, actions)
+        first_of!(self, other: policy, policy_sha256, window_ms, actions)
     }
 }
 

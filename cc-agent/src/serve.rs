@@ -322,10 +322,10 @@ impl<D: DatapathIo> EventLoop<D> {
         };
         let outcome = match command {
             Command::Reload { file } => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Replace, by);
+                return self.load(PolicySpec::of_file(file), Purpose::Replace, by);
             }
             Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Canary { percent }, by);
+                return self.load(PolicySpec::of_file(file), Purpose::Canary { percent }, by);
             }
             Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
             Command::Promote => {
@@ -347,7 +347,9 @@ impl<D: DatapathIo> EventLoop<D> {
             reply: None,
         };
         match self.service.incumbent().clone() {
-            spec @ PolicySpec::Onnx(_) => self.load(spec, Purpose::Replace, by),
+            spec @ (PolicySpec::Onnx(_) | PolicySpec::Pinned { .. }) => {
+                self.load(spec, Purpose::Replace, by);
+            }
             spec => {
                 let outcome = Err(format!(
                     "policy {spec} has no file that could be read again"

@@ -2,7 +2,6 @@
 //! loaded.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -21,6 +20,7 @@ use cc_core::{
     canary::GuardRails,
     interface::Interface,
     policy::PolicySpec,
+    regular_file,
     rows::{AddressKey, Addresses},
     status::default_socket,
 };
@@ -109,7 +109,12 @@ impl RunOptions {
             ));
         }
 
-        let spec = self.policy.policy.clone().unwrap_or_default();
+        let mut spec = self.policy.policy.clone().unwrap_or_default();
+        if let Some(sha256) = &self.policy.policy_sha256 {
+            let pinned = spec.pinned(sha256);
+            spec = pinned
+                .map_err(|error| out_of_range("--policy-sha256", sha256, error.to_string()))?;
+        }
         let loader = PolicyLoader {
             interface: self.interface(),
             serving: self.serving,
@@ -293,8 +298,11 @@ impl RecordingOptions {
     }
 }
 
+/// Size limit of a key file, bytes.
+const MAX_KEY: u64 = 1 << 16;
+
 fn read_key(path: &Path) -> Result<AddressKey, SettingsError> {
-    let text = fs::read(path).map_err(|source| SettingsError::Read {
+    let text = regular_file::read(path, MAX_KEY).map_err(|source| SettingsError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -455,8 +463,16 @@ mod tests {
             ("record_addresses = 'some'", "`some`: expected `absent`"),
             ("record_addresses = 'hashed:/no/such'", "/no/such: "),
             (
-                "record_addresses = 'hashed:/dev/null'",
-                "--record-addresses hashed:/dev/null: expected a file of at least 16",
+                "record_addresses = 'hashed:/dev/zero'",
+                "/dev/zero: it is a character device; expected a regular file",
+            ),
+            (
+                "record_addresses = 'hashed:/proc/sys/net/ipv4/tcp_sack'",
+                "tcp_sack: expected a file of at least 16",
+            ),
+            (
+                "policy_sha256 = '00'",
+                "`default` cannot be pinned to `00`: expected the path of an .onnx file",
             ),
             (
                 "record_limit_mb = 100",

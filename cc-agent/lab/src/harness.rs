@@ -36,16 +36,20 @@ impl From<()> for Outcome {
 /// a list of them.
 ///
 /// [`trials!`]: crate::trials
-pub type Named<O> = (&'static str, fn() -> O);
+pub type Named = (&'static str, fn() -> Outcome);
 
 /// Lists trials under the names of their functions.
 ///
-/// `trials![first, second]` is `&[("first", first), ("second", second)]`, for
+/// `trials![first, second]` is `&[("first", first), ("second", second)]`, where each function
+/// returns an [`Outcome`] or, if it only ever passes or panics, nothing. It is for
 /// [`run`](crate::run()) and [`run_on_links`](crate::run_on_links).
 #[macro_export]
 macro_rules! trials {
     ($($trial:ident),+ $(,)?) => {
-        &[$((stringify!($trial), $trial as fn() -> _)),+]
+        &[$((
+            stringify!($trial),
+            (|| $crate::Outcome::from($trial())) as fn() -> $crate::Outcome,
+        )),+]
     };
 }
 
@@ -55,7 +59,7 @@ macro_rules! trials {
 /// Where the host lacks a requirement (`unmet`), each trial is reported as ignored and the reason
 /// is printed, so that the silence is not mistaken for success. A trial that takes longer than ten
 /// minutes ends the whole program.
-pub fn run<O: Into<Outcome> + 'static>(trials: &[Named<O>], unmet: Option<String>) -> ExitCode {
+pub fn run(trials: &[Named], unmet: Option<String>) -> ExitCode {
     let arguments = Arguments {
         test_threads: Some(1),
         ..Arguments::from_args()
@@ -68,7 +72,7 @@ pub fn run<O: Into<Outcome> + 'static>(trials: &[Named<O>], unmet: Option<String
                 return Ok(Completion::ignored_with(reason));
             }
             let _watchdog = Watchdog::start(name, DEADLINE, fail);
-            Ok(match trial().into() {
+            Ok(match trial() {
                 Outcome::Passed => Completion::Completed,
                 Outcome::Undecided(reason) => {
                     eprintln!("SKIPPED: {name}: {reason}");
@@ -214,7 +218,12 @@ mod tests {
     #[test]
     fn trials_have_the_names_of_their_functions() {
         fn holds() {}
-        let trials: &[Named<()>] = trials![holds];
+        fn cannot_be_decided() -> Outcome {
+            Outcome::Undecided("the host is busy".into())
+        }
+        let trials: &[Named] = trials![holds, cannot_be_decided];
         assert_eq!(trials[0].0, "holds");
+        assert!(matches!(trials[0].1(), Outcome::Passed));
+        assert!(matches!(trials[1].1(), Outcome::Undecided(_)));
     }
 }

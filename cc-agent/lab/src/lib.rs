@@ -5,11 +5,12 @@
 //! | running trials, one at a time | [`run()`], [`run_on_links`], [`trials!`], [`harness`] |
 //! | paths | [`Network`], [`Path`], [`Bottleneck`], [`Namespace`], [`Cgroup`] |
 //! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
+//! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
-//! | waiting and reporting | [`eventually`], [`Report`], [`median`] |
+//! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
 //! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
@@ -54,6 +55,7 @@ pub mod harness;
 mod namespace;
 mod network;
 mod path;
+pub mod peer;
 mod program_time;
 mod report;
 mod tap;
@@ -70,7 +72,7 @@ pub use namespace::Namespace;
 pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
-pub use report::{Report, median};
+pub use report::{Report, figure, median};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,
@@ -90,7 +92,7 @@ pub use harness::Outcome;
 /// Runs trials that need a datapath in the kernel, and returns the program's exit code.
 ///
 /// Where this host lacks a requirement ([`unmet_requirement`]), all trials are reported as ignored.
-pub fn run(trials: &[harness::Named<()>]) -> ExitCode {
+pub fn run(trials: &[harness::Named]) -> ExitCode {
     harness::run(trials, unmet_requirement())
 }
 
@@ -98,7 +100,7 @@ pub fn run(trials: &[harness::Named<()>]) -> ExitCode {
 ///
 /// Where this host lacks root, iproute2, network namespaces or the TUN driver, all trials are
 /// reported as ignored.
-pub fn run_on_links(trials: &[harness::Named<Outcome>]) -> ExitCode {
+pub fn run_on_links(trials: &[harness::Named]) -> ExitCode {
     let no_tun = || {
         let missing = !FilePath::new("/dev/net/tun").exists();
         missing.then(|| "no TUN driver (`modprobe tun`)".to_owned())
@@ -115,6 +117,14 @@ pub fn unmet_requirement() -> Option<String> {
         let missing = !FilePath::new("/sys/kernel/btf/vmlinux").exists();
         missing.then(|| "the kernel shows no BTF at /sys/kernel/btf/vmlinux".into())
     })
+}
+
+/// Returns whether this kernel registers a congestion control by a link (Linux 6.4), so that its
+/// name ends with the agent, whatever ends that.
+pub fn links_register() -> bool {
+    let report = cc_agent::kernel::host::check();
+    let mut needs = report.needs.iter();
+    needs.any(|need| need.name == "struct_ops links" && need.ok == Some(true))
 }
 
 /// Waits for the exclusive use of the live kernel, then removes the namespaces and cgroups that

@@ -134,6 +134,14 @@ pub struct TcpInfo {
 impl TcpInfo {
     /// `TCP_FIN_WAIT2`: the FIN and everything before it are acknowledged.
     pub const FIN_WAIT2: u8 = 5;
+    /// `TCP_CA_Open`: nothing is known to be lost or reordered.
+    pub const CA_OPEN: u8 = 0;
+    /// `TCP_CA_Disorder`: there were duplicate ACKs or SACKs, too few for a loss.
+    pub const CA_DISORDER: u8 = 1;
+    /// `TCP_CA_CWR`: the cwnd is being reduced for a congestion mark.
+    pub const CA_CWR: u8 = 2;
+    /// `TCP_CA_Recovery`: a loss was found by fast retransmit and is being repaired.
+    pub const CA_RECOVERY: u8 = 3;
     /// `TCP_CA_Loss`: a retransmission timeout fired and recovery is not complete.
     pub const CA_LOSS: u8 = 4;
 

@@ -35,6 +35,10 @@ const CALLBACKS: [(&str, &str); 8] = [
     ("min_tso_segs", "cc_min_tso_segs"),
     ("cong_control", "cc_cong_control"),
 ];
+/// A member that kernels have since Linux 7.1, and its program. Before, `cwnd_event` takes this
+/// event too.
+const TX_START: (&str, &str) = ("cwnd_event_tx_start", "cc_tx_start");
+
 /// Serves `cong_control` before Linux 6.10.
 const NARROW_CONG_CONTROL: &str = "cc_cong_control_2";
 
@@ -76,7 +80,8 @@ impl Prepared {
         let object = relocate(object, maps)?;
         let mut value = vec![0u8; ops.wrapper_size];
         let mut programs = Vec::new();
-        for (member, program) in CALLBACKS {
+        let tx_start = ops.member(TX_START.0).is_ok().then_some(TX_START);
+        for (member, program) in CALLBACKS.into_iter().chain(tx_start) {
             let program = match member {
                 "cong_control" if !ops.wide_cong_control => NARROW_CONG_CONTROL,
                 _ => program,

@@ -21,13 +21,13 @@ pub fn default_socket(name: &str) -> PathBuf {
 pub enum Command {
     /// Serve this policy file instead of the current policy.
     Reload {
-        /// Path of the file on the agent's host.
+        /// Path of the file on the agent's host; with `@sha256:HEX` the file must have that hash.
         file: PathBuf,
     },
     /// Start a canary with this policy file as its candidate.
     #[serde(rename = "try")]
     StartCanary {
-        /// Path of the file on the agent's host.
+        /// Path of the file on the agent's host; with `@sha256:HEX` the file must have that hash.
         file: PathBuf,
         /// The candidate's share of the new flows, percent.
         percent: f64,
