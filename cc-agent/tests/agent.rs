@@ -655,7 +655,9 @@ fn it_serves_from_another_time_namespace() {
 fn no_flow_falls_back_at_the_start() {
     let bench = Bench::new(ROOMY);
     let agent = Agent::spawn(BINARY, &bench.name, &["--policy", "fixed:40"]);
+    // At once, without the pauses of `eventually`.
     while !registered(&bench.name) {
+        assert!(!agent.log().contains("error: "), "{}", agent.log());
         std::thread::yield_now();
     }
     let flow = bench.connect().sending();
