@@ -2,7 +2,7 @@
 //! instead of delaying the event loop.
 
 use std::{
-    fs::File,
+    fs,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
     sync::mpsc::{SyncSender, TrySendError, sync_channel},
@@ -10,17 +10,47 @@ use std::{
 };
 
 use bytes::Bytes;
+use cc_core::regular_file::{create_anew, expect_regular};
 use cc_ebpf::{AckRecord, Feature, Record};
 use tracing::warn;
 
 /// Batches of records that may wait for the disk; further ones are lost and counted.
 const BACKLOG: usize = 256;
+/// The size at which the file ends, bytes: some hundred million ACKs. Further ones are lost.
+const MAX_BYTES: u64 = 16 << 30;
+/// Permissions of the file: its group may read.
+const MODE: u32 = 0o640;
 
 /// The writer of a CSV file of ACK records. Dropping it writes the records that wait.
 pub struct AckWriter {
     batches: Option<SyncSender<Vec<Bytes>>>,
     thread: Option<thread::JoinHandle<()>>,
     lost: u64,
+}
+
+/// A writer that fails when it has written so many bytes.
+struct Limited<W> {
+    file: W,
+    /// Bytes that may still be written.
+    left: u64,
+}
+
+impl<W: Write> Write for Limited<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.left {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                "the file has reached its size limit",
+            ));
+        }
+        let written = self.file.write(bytes)?;
+        self.left -= written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// The error of a CSV file that cannot be created.
@@ -32,17 +62,27 @@ pub struct AckWriterError {
 }
 
 impl AckWriter {
-    /// Creates the file and starts the thread. A file that exists is replaced.
+    /// Creates the file and starts the thread. A file that exists is replaced; what a link leads to
+    /// is not.
     ///
     /// # Errors
     ///
-    /// Returns an error when the file cannot be created.
+    /// Returns an error when something other than a regular file has the name, or the file cannot
+    /// be created.
     pub fn create(path: &Path) -> Result<Self, AckWriterError> {
+        Self::create_up_to(path, MAX_BYTES)
+    }
+
+    fn create_up_to(path: &Path, limit: u64) -> Result<Self, AckWriterError> {
         let fail = |source| AckWriterError {
             path: path.into(),
             source,
         };
-        let mut out = BufWriter::new(File::create(path).map_err(fail)?);
+        if let Ok(found) = fs::symlink_metadata(path) {
+            expect_regular(found.file_type()).map_err(fail)?;
+        }
+        let file = create_anew(path, MODE).map_err(fail)?;
+        let mut out = BufWriter::new(Limited { file, left: limit });
         write_heading(&mut out).map_err(fail)?;
         let (batches, queue) = sync_channel::<Vec<Bytes>>(BACKLOG);
         let path = path.to_owned();
@@ -151,6 +191,40 @@ mod tests {
         assert!(line.starts_with("99,4,2,0,0,0,") && line.ends_with(",0,1"));
         assert_eq!(heading.split(',').count(), line.split(',').count());
         assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn a_link_is_refused_and_what_it_leads_to_is_left_alone() {
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let (path, victim) = (
+            directory.path().join("acks.csv"),
+            directory.path().join("v"),
+        );
+        fs::write(&victim, "precious").expect("there is space");
+        std::os::unix::fs::symlink(&victim, &path).expect("a link");
+        let error = AckWriter::create(&path).err().expect("refused").to_string();
+        assert!(error.contains("it is a symbolic link"), "{error}");
+        fs::remove_file(&path).expect("it is there");
+        fs::hard_link(&victim, &path).expect("the same file system");
+        drop(AckWriter::create(&path).expect("in its place"));
+        assert_eq!(fs::read(&victim).expect("untouched"), b"precious");
+        assert!(fs::read(&path).expect("new").starts_with(b"time_ns,"));
+    }
+
+    #[test]
+    fn the_file_ends_at_its_limit() {
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let path = directory.path().join("acks.csv");
+        let mut writer = AckWriter::create_up_to(&path, 20_000).expect("a new file");
+        let mut record = AckRecord::zeroed();
+        record.header = Header::of::<AckRecord>(4, 2, 99);
+        let record = Bytes::copy_from_slice(bytemuck::bytes_of(&record));
+        for _ in 0..1_000 {
+            writer.write(vec![record.clone(); 10]);
+        }
+        drop(writer);
+        let size = fs::metadata(&path).expect("it is there").len();
+        assert!((10_000..=20_000).contains(&size), "{size}");
     }
 
     #[test]

@@ -10,10 +10,16 @@ use std::{
 use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 
-use crate::{kernel::host, logging, observe::ObserveOptions, options::RunOptions, serve, view};
+use crate::{
+    kernel::{host, sysctl},
+    logging,
+    observe::ObserveOptions,
+    options::RunOptions,
+    serve, view,
+};
 use cc_client::fetch;
 use cc_core::{
-    policy::PolicyFile,
+    policy::{PolicyFile, PolicySpec},
     status::{self, default_socket},
 };
 
@@ -49,6 +55,9 @@ enum Subcommands {
     Reload {
         /// The policy file, in the format of docs/policy.md.
         file: PathBuf,
+        /// SHA-256 that the file must have, in hexadecimal; otherwise it is refused.
+        #[arg(long, value_name = "HEX")]
+        sha256: Option<String>,
         /// Share of the new flows that the file decides for as a candidate, in percent.
         #[arg(long, value_name = "PERCENT")]
         canary: Option<f64>,
@@ -59,6 +68,9 @@ enum Subcommands {
     Promote(AgentOptions),
     /// Make a running agent end its canary and serve the incumbent policy to all flows.
     Withdraw(AgentOptions),
+    /// Give the host its former default congestion control back after an agent with --default was
+    /// killed, in all network namespaces. Changes nothing while the agent runs.
+    Restore(AgentOptions),
     /// Describe a policy file: its observation, actions, sizes and provenance.
     Inspect {
         /// The policy file, in the format of docs/policy.md.
@@ -126,11 +138,13 @@ impl Cli {
             Subcommands::Top(running) => top(&running),
             Subcommands::Reload {
                 file,
+                sha256,
                 canary,
                 agent,
-            } => reload(&file, canary, &agent),
+            } => reload(&file, sha256.as_deref(), canary, &agent),
             Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
+            Subcommands::Restore(agent) => restore(&agent),
             Subcommands::Inspect { file, format } => inspect(&file, &format),
         }
     }
@@ -143,21 +157,39 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
     }
     let _logs = logging::start(options.plain.unwrap_or(false));
     let settings = options.resolve()?;
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("starting the I/O runtime")?
-        .block_on(serve::serve(settings))?;
-    Ok(ExitCode::SUCCESS)
+    carry_through(serve::serve(settings))
 }
 
 fn observe(options: ObserveOptions) -> anyhow::Result<ExitCode> {
     let _logs = logging::start(true);
-    tokio::runtime::Builder::new_current_thread()
+    carry_through(options.observe())
+}
+
+/// Runs a command of the event loop to its end.
+fn carry_through(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("starting the I/O runtime")?
-        .block_on(options.observe())?;
+        .context("starting the I/O runtime")?;
+    let outcome = runtime.block_on(command);
+    // A thread that hangs in a file system must not keep the process alive.
+    runtime.shutdown_background();
+    outcome.map(|()| ExitCode::SUCCESS)
+}
+
+/// Undoes what a killed agent has left of the host's settings.
+fn restore(agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+    let socket = agent.socket();
+    let restored = sysctl::restore(&agent.name, &socket)?;
+    if restored.is_empty() {
+        write(&format!(
+            "nothing to restore: no killed agent has left {} as a default",
+            agent.name
+        ))?;
+    }
+    for restored in &restored {
+        write(&restored.to_string())?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -183,11 +215,19 @@ fn top(running: &Running) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn reload(file: &Path, canary: Option<f64>, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+fn reload(
+    file: &Path,
+    sha256: Option<&str>,
+    canary: Option<f64>,
+    agent: &AgentOptions,
+) -> anyhow::Result<ExitCode> {
     // The agent's working directory may be another one.
-    let file = file
+    let mut file = file
         .canonicalize()
         .with_context(|| format!("{}", file.display()))?;
+    if let Some(sha256) = sha256 {
+        file = PolicySpec::Onnx(file).pinned(sha256)?.to_string().into();
+    }
     let command = match canary {
         Some(percent) => status::Command::StartCanary { file, percent },
         None => status::Command::Reload { file },

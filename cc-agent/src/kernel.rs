@@ -7,9 +7,12 @@ mod cgroup;
 pub mod clock;
 pub mod datapath;
 pub mod host;
+mod namespaces;
 mod object;
 pub mod observer;
 pub mod priority;
+pub mod privileges;
+mod process;
 mod shared;
 mod struct_ops;
 pub mod sysctl;
@@ -60,6 +63,9 @@ pub enum Error {
         /// The kernel's feature or the privilege that is missing.
         reason: String,
     },
+    /// The datapath's clock cannot be told.
+    #[error(transparent)]
+    Clock(#[from] clock::ClockError),
     /// Another congestion control has the name.
     #[error(
         "a congestion control named {0:?} is already registered: stop the agent that serves it, \
@@ -139,7 +145,7 @@ impl Error {
 fn hint(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
-            " (root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, is needed)"
+            " (root is needed, or CAP_BPF and CAP_PERFMON, and CAP_NET_ADMIN for --cgroup)"
         }
         _ => "",
     }

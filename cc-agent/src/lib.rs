@@ -15,6 +15,9 @@
 //! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is
 //!   [`cc_client`].
 //!   [`view`] is the live view.
+//! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
+//!   thread of its own. `notify` tells the service manager how the agent is. `promoted` and
+//!   `state_file` are what an agent remembers beyond its end.
 //!
 //! # Threads of `run`
 //!
@@ -39,12 +42,15 @@ pub mod deploy;
 mod inference;
 pub mod kernel;
 pub mod logging;
+mod notify;
 pub mod observe;
 pub mod options;
+mod promoted;
 pub mod recording_setup;
 pub mod serve;
 pub mod settings;
 pub mod settings_error;
 mod shutdown;
+mod state_file;
 pub mod status;
 pub mod view;

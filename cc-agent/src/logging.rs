@@ -1,22 +1,45 @@
-//! Log lines: written to standard error, or kept while the live view uses the terminal.
+//! Log lines: written to standard error by a thread of their own, or kept while the live view uses
+//! the terminal.
+//!
+//! The thread that logs never waits. While nobody reads standard error, lines queue up to a limit;
+//! further ones are dropped, and the next line that is written says how many they were.
 
 use std::{
+    backtrace::{Backtrace, BacktraceStatus},
     collections::VecDeque,
+    fs::File,
     io::{self, IsTerminal, Write},
-    sync::{Arc, Mutex, PoisonError},
+    os::fd::AsFd,
+    panic,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{SyncSender, TrySendError, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
 };
 
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
-/// Lines that are kept, at most; the oldest go first.
-const KEPT_LINES: usize = 200;
+use crate::kernel::privileges::{self, Capabilities};
 
-/// Starts logging at the level that `RUST_LOG` sets, `info` by default.
+/// Lines that are kept while the live view is shown, at most; the oldest go first.
+const KEPT_LINES: usize = 200;
+/// Lines that wait to be written, at most; later ones are dropped.
+const WAITING_LINES: usize = 1_024;
+/// Time within which the lines that wait at the end must be written.
+const LAST_LINES: Duration = Duration::from_millis(300);
+
+/// Starts logging at the level that `RUST_LOG` sets, `info` by default. Panics are logged too.
 ///
 /// On a terminal, unless `plain`, lines are kept instead of written, and written when the guard is
 /// dropped.
+///
+/// # Panics
+///
+/// Panics when the operating system refuses to start a thread.
 pub fn start(plain: bool) -> Guard {
-    let kept = (!plain && io::stdout().is_terminal()).then(Kept::default);
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -24,25 +47,171 @@ pub fn start(plain: bool) -> Guard {
         // Otherwise it panics when standard error is closed, as it reports that there.
         .log_internal_errors(false)
         .with_ansi(io::stderr().is_terminal());
-    // Only the first start of a process has an effect; tests start logging more than once.
-    let _ = match &kept {
-        Some(kept) => builder.with_writer(kept.clone()).try_init(),
-        None => builder.with_writer(io::stderr).try_init(),
+    let lines = if !plain && io::stdout().is_terminal() {
+        Lines::Kept(Kept::default())
+    } else {
+        Lines::Written(LineWriter::to_standard_error())
     };
-    Guard(kept)
+    // Only the first start of a process has an effect; tests start logging more than once.
+    let _ = match &lines {
+        Lines::Kept(kept) => builder.with_writer(kept.clone()).try_init(),
+        Lines::Written(writer) => builder.with_writer(writer.clone()).try_init(),
+    };
+    // The default hook would wait for a reader of standard error.
+    panic::set_hook(Box::new(|panic| {
+        let backtrace = Backtrace::capture();
+        match backtrace.status() {
+            BacktraceStatus::Captured => tracing::error!("{panic}\n{backtrace}"),
+            _ => tracing::error!("{panic}"),
+        }
+    }));
+    Guard(lines)
 }
 
-/// Writes the kept lines to standard error when dropped.
-pub struct Guard(Option<Kept>);
+/// Writes a line to standard error before the process ends, and waits only briefly for a reader.
+///
+/// # Panics
+///
+/// Panics when the operating system refuses to start a thread.
+pub fn last_line(text: &str) {
+    let mut writer = LineWriter::to_standard_error();
+    let _ = writer.write_all(format!("{text}\n").as_bytes());
+    writer.flush_within(LAST_LINES);
+}
+
+/// Where log lines go.
+enum Lines {
+    Kept(Kept),
+    Written(LineWriter),
+}
+
+/// Writes the lines that are kept, or still wait, to standard error when dropped. It waits for
+/// their reader only briefly.
+pub struct Guard(Lines);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if let Some(kept) = &self.0 {
-            let lines = std::mem::take(&mut *kept.lines());
-            for line in lines {
-                let _ = io::stderr().write_all(&line);
+        match &self.0 {
+            Lines::Written(writer) => writer.flush_within(LAST_LINES),
+            Lines::Kept(kept) => {
+                let mut writer = LineWriter::to_standard_error();
+                for line in std::mem::take(&mut *kept.lines()) {
+                    let _ = writer.write_all(&line);
+                }
+                writer.flush_within(LAST_LINES);
             }
         }
+    }
+}
+
+/// Hands lines, each in one call of `write`, to the thread that writes them.
+#[derive(Clone)]
+struct LineWriter {
+    queue: SyncSender<Message>,
+    /// Lines dropped since the last one that was queued.
+    lost: Arc<AtomicU64>,
+}
+
+struct Message {
+    /// Lines that were dropped before this one.
+    lost: u64,
+    content: Content,
+}
+
+enum Content {
+    Line(Vec<u8>),
+    /// Asks for a notice once everything before has been written.
+    Flush(SyncSender<()>),
+}
+
+impl LineWriter {
+    fn to_standard_error() -> Self {
+        // A descriptor of its own: whoever writes through `io::stderr` holds its lock meanwhile.
+        match io::stderr().as_fd().try_clone_to_owned() {
+            Ok(stderr) => Self::start(File::from(stderr)),
+            // Standard error is closed.
+            Err(_) => Self::start(io::sink()),
+        }
+    }
+
+    fn start(mut out: impl Write + Send + 'static) -> Self {
+        let (queue, messages) = sync_channel::<Message>(WAITING_LINES);
+        thread::Builder::new()
+            .name("log".into())
+            .spawn(move || {
+                // Writing to an open descriptor needs no privilege.
+                let _ = privileges::keep_only(Capabilities::NONE);
+                for Message { lost, content } in messages {
+                    if lost > 0 {
+                        let notice = format!(
+                            "{lost} log lines were lost here, because standard error was not read\n"
+                        );
+                        let _ = out.write_all(notice.as_bytes());
+                    }
+                    match content {
+                        Content::Line(line) => {
+                            // A reader that has gone is no reason to end.
+                            let _ = out.write_all(&line);
+                        }
+                        Content::Flush(written) => {
+                            let _ = written.try_send(());
+                        }
+                    }
+                }
+            })
+            .expect("the operating system starts a thread");
+        Self {
+            queue,
+            lost: Arc::default(),
+        }
+    }
+
+    /// Queues a message unless the queue is full.
+    fn send(&self, content: Content) -> Result<(), Content> {
+        let lost = self.lost.swap(0, Ordering::Relaxed);
+        let sent = self.queue.try_send(Message { lost, content });
+        sent.map_err(|refused| {
+            let (TrySendError::Full(message) | TrySendError::Disconnected(message)) = refused;
+            self.lost.fetch_add(message.lost, Ordering::Relaxed);
+            message.content
+        })
+    }
+
+    /// Waits until everything queued so far has been written, for `limit` at most.
+    fn flush_within(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let (done, written) = sync_channel(1);
+        let mut flush = Content::Flush(done);
+        while let Err(refused) = self.send(flush) {
+            if left().is_zero() {
+                return;
+            }
+            flush = refused;
+            thread::sleep(Duration::from_millis(5));
+        }
+        let _ = written.recv_timeout(left());
+    }
+}
+
+impl Write for LineWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.send(Content::Line(line.to_owned())).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LineWriter {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
     }
 }
 
@@ -75,5 +244,68 @@ impl<'a> MakeWriter<'a> for Kept {
 
     fn make_writer(&'a self) -> Self {
         self.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, PipeReader, pipe};
+
+    use super::*;
+
+    /// More lines than the queue and a pipe hold.
+    const MANY: u64 = 20_000;
+
+    fn write_many(writer: &mut LineWriter) {
+        for number in 0..MANY {
+            let line = format!("line {number} of a log that nobody reads\n");
+            writer.write_all(line.as_bytes()).expect("never fails");
+        }
+    }
+
+    #[test]
+    fn lines_that_nobody_reads_are_dropped_and_counted() {
+        let (reader, writer) = pipe().expect("a pipe");
+        let mut log = LineWriter::start(writer);
+        write_many(&mut log);
+        let (mut read, mut lost) = (0, 0);
+        let mut lines = BufReader::new(reader).lines();
+        let mut next = |log: &mut LineWriter| {
+            // What follows the gap says how large it was.
+            let _ = log.write(b"after\n");
+            lines.next().expect("the log is open").expect("reads")
+        };
+        while read + lost < MANY {
+            let line = next(&mut log);
+            let gap = " log lines were lost here, because standard error was not read";
+            match line.strip_suffix(gap) {
+                Some(count) => lost += count.parse::<u64>().expect("a number"),
+                None => read += u64::from(line.starts_with("line ")),
+            }
+        }
+        assert!(read > 0 && lost > 0, "{read} read, {lost} lost");
+    }
+
+    #[test]
+    fn the_end_does_not_wait_for_a_reader() {
+        let (_reader, writer): (PipeReader, _) = pipe().expect("a pipe");
+        let mut log = LineWriter::start(writer);
+        write_many(&mut log);
+        // Returns at all: the reader never reads.
+        log.flush_within(Duration::from_millis(20));
+    }
+
+    #[test]
+    fn the_last_lines_are_written_before_the_end() {
+        let (reader, writer) = pipe().expect("a pipe");
+        let mut log = LineWriter::start(writer);
+        log.write_all(b"the last line\n").expect("never fails");
+        log.flush_within(Duration::from_secs(60));
+        drop(log);
+        let lines: Vec<_> = BufReader::new(reader)
+            .lines()
+            .map_while(Result::ok)
+            .collect();
+        assert_eq!(lines, ["the last line"]);
     }
 }

@@ -1,10 +1,8 @@
 //! The agent's binary; see [`cc_agent::cli`].
 
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
+use cc_agent::logging;
 use cc_core::error_chain;
 use clap::Parser;
 
@@ -12,8 +10,7 @@ fn main() -> ExitCode {
     match cc_agent::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            // Standard error may be closed.
-            let _ = writeln!(io::stderr(), "error: {}", error_chain(&*error));
+            logging::last_line(&format!("error: {}", error_chain(&*error)));
             ExitCode::FAILURE
         }
     }

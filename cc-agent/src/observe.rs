@@ -9,13 +9,17 @@ use std::time::Duration;
 
 use cc_ebpf::{AckFilter, Counter, Record, Selection};
 use clap::Args;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::{
+    signal::unix::SignalKind,
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
+};
 use tracing::{info, warn};
 
 use crate::{
     kernel::{
         self, Observer, clock, datapath,
         observer::{self, Source},
+        privileges::{self, Capabilities},
     },
     options::{PolicyOptions, RecordingOptions, RunOptions},
     recording_setup::RecordingSession,
@@ -71,13 +75,15 @@ impl ObserveOptions {
         }
         let settings = self.into_run_options().resolve()?;
         let duration = settings.duration;
-        let mut shutdown = Shutdown::on_signals()?;
+        let ends = [SignalKind::interrupt(), SignalKind::terminate()];
+        let mut shutdown = Shutdown::on_signals(&ends, Capabilities::NONE)?;
         let mut observation = Observation::start(settings, selection)?;
         shutdown.after(duration);
         tokio::select! {
             outcome = observation.run() => outcome?,
             () = shutdown.requested() => {}
         }
+        shutdown.ending();
         observation.end();
         Ok(())
     }
@@ -114,6 +120,11 @@ impl Observation {
             selection,
             source: None,
         };
+        let observer = Observer::attach(&options)?;
+        // Before the recorder's thread starts, which has no more than this one.
+        if let Err(error) = privileges::keep_only(Capabilities::NONE) {
+            warn!("the observer keeps its capabilities: {error}");
+        }
         let mut flows = ForeignFlows::new(interface.clone(), options.slots as usize);
         let mut recorder = None;
         if let Some(recording) = settings.recording {
@@ -122,7 +133,6 @@ impl Observation {
             let header = session.header(interface, "observed", None);
             flows.start_recording(header, session.episodes(), recording.addresses);
         }
-        let observer = Observer::attach(&options)?;
         let how = match observer.source() {
             Source::RateSample => "each ACK with its rate sample",
             Source::Segments => {

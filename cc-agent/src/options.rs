@@ -2,7 +2,6 @@
 //! keys of a TOML file.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -14,8 +13,13 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use crate::settings_error::SettingsError;
 use cc_core::{
     action::ActionSpace,
+    ownership::exposure_to_root,
     policy::{ActionSelection, PolicySpec},
+    regular_file,
 };
+
+/// Size limit of a configuration file, bytes.
+const MAX_CONFIGURATION: u64 = 1 << 20;
 
 /// Options of `cc-agent run`. Each is also a key of the file that `--config` names, with `_` for
 /// `-`. Options of the command line take precedence.
@@ -123,6 +127,16 @@ pub struct RunOptions {
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
+    /// Group, by name or number, whose members may connect to the socket and read the status.
+    /// Commands are for root and the agent's own user in any case [default: the agent's group].
+    #[arg(long, value_name = "GROUP")]
+    pub socket_group: Option<String>,
+
+    /// Keep all capabilities after the start, instead of only those that --default and --cgroup
+    /// need.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub keep_capabilities: Option<bool>,
+
     /// Stop after this many seconds [default: never].
     #[arg(long, value_name = "SECS")]
     pub duration: Option<f64>,
@@ -142,6 +156,11 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "from_text")]
     pub policy: Option<PolicySpec>,
+
+    /// SHA-256 that the file of --policy must have, in hexadecimal. An agent that runs as root
+    /// serves a file that other users could change only with it.
+    #[arg(long, value_name = "HEX")]
+    pub policy_sha256: Option<String>,
 
     /// Length of an observation window in ms; a policy file sets its own [default: 100].
     #[arg(long, value_name = "MS")]
@@ -199,13 +218,18 @@ impl RunOptions {
     ///
     /// # Errors
     ///
-    /// Returns an error when the file cannot be read, is not TOML, has a key that is not an option,
+    /// Returns an error when the file cannot be read, when this process is root and another user
+    /// could change the file, and when it is not TOML, has a key that is not an option,
     /// or a value that the option does not take.
     pub fn read(path: &Path) -> Result<Self, SettingsError> {
-        let text = fs::read_to_string(path).map_err(|source| SettingsError::Read {
+        let read = |source| SettingsError::Read {
             path: path.to_owned(),
             source,
-        })?;
+        };
+        if let Some(exposure) = exposure_to_root(path).map_err(read)? {
+            return Err(SettingsError::Exposed { exposure });
+        }
+        let text = regular_file::read_to_string(path, MAX_CONFIGURATION).map_err(read)?;
         Self::parse(&text).map_err(|source| SettingsError::Parse {
             path: path.to_owned(),
             source: Box::new(source),
@@ -240,14 +264,15 @@ impl RunOptions {
         first_of!(
             self, other: policy, serving, seed, canary, candidate, canary_flows, name, history,
             cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms, slots, per_ack, per_ack_file,
-            recording, added_delay_ms, nice, cgroup, default, socket, duration, plain,
+            recording, added_delay_ms, nice, cgroup, default, socket, socket_group,
+            keep_capabilities, duration, plain,
         )
     }
 }
 
 impl PolicyOptions {
     fn or(self, other: Self) -> Self {
-        first_of!(self, other: policy, window_ms, actions)
+        first_of!(self, other: policy, policy_sha256, window_ms, actions)
     }
 }
 

@@ -1,7 +1,9 @@
 //! `cc-agent run`: the event loop.
 //!
 //! One thread does all I/O: it takes records from the ring buffer, keeps the [`Agent`], publishes
-//! decisions, sets the heartbeat and answers commands. The policies run on a thread of their own
+//! decisions, sets the heartbeat and answers commands. What is due by the clock, such as the
+//! heartbeat, is done at each turn of the loop, and each turn does a limited amount of other work:
+//! however many records come, the heartbeat, the commands and the status stay in time. The policies run on a thread of their own
 //! ([`crate::inference`]), and large policies are loaded on a third, so that the event loop never
 //! waits for either.
 //!
@@ -17,7 +19,6 @@ pub(crate) mod testing;
 mod tests;
 
 use std::{
-    future::pending,
     io::{self, IsTerminal},
     sync::Arc,
     time::Duration,
@@ -27,17 +28,23 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
     task,
-    time::{Interval, MissedTickBehavior, interval, sleep},
+    time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
 
 use self::{
-    datapath::{DatapathIo, RegisteredDatapath},
+    datapath::{DatapathIo, KernelDatapath},
     service::{DRAIN, Service},
 };
 use crate::{
     deploy::{DeployError, LoadedPolicy},
-    kernel::{self, Datapath, priority, sysctl::DefaultCongestionControl},
+    kernel::{
+        self, Datapath, priority,
+        privileges::{self, Capabilities},
+        sysctl::{self, DefaultCongestionControl},
+    },
+    notify::Notifier,
+    promoted::Memory,
     settings::Settings,
     shutdown::{Shutdown, received},
     status::{CommandRequest, Server},
@@ -50,6 +57,8 @@ use cc_core::{
 
 /// Time between two snapshots for `status`, `top` and the live view.
 const SNAPSHOT_PERIOD: Duration = Duration::from_millis(200);
+/// Time between two comparisons of the agent's flows with the datapath's.
+const RECONCILIATION_PERIOD: Duration = Duration::from_secs(1);
 /// Time between two log lines.
 const LOG_PERIOD: Duration = Duration::from_secs(5);
 /// Commands that may wait for the event loop; further ones are refused.
@@ -65,44 +74,84 @@ const LOADER_NICENESS: i32 = 10;
 /// Returns an error when the host refuses the datapath, when the socket, the recording or the file
 /// for ACKs cannot be created, or when the policy's thread has panicked.
 pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
-    let mut shutdown = Shutdown::on_signals()?;
-    let hangup = signal(SignalKind::hangup())?;
+    let name = settings.datapath.name.clone();
+    let socket = settings.socket.clone();
     let duration = settings.duration;
+    let is_default = settings.default;
+    let keep = settings.capabilities_to_keep();
     let on_terminal = io::stdout().is_terminal();
     let show = !settings.plain && on_terminal;
     let log = settings.plain || !on_terminal;
-    let datapath = Datapath::attach(&settings.datapath)?;
+    let hangup = signal(SignalKind::hangup())?;
+    let mut signals = vec![SignalKind::interrupt(), SignalKind::terminate()];
+    // A terminal that is closed takes the agent with it; a service's SIGHUP means to reload.
+    let mut reload = None;
+    if show || io::stdin().is_terminal() || io::stderr().is_terminal() {
+        signals.push(SignalKind::hangup());
+    } else {
+        reload = Some(hangup);
+    }
+    let mut shutdown = Shutdown::on_signals(&signals, keep)?;
+    let server = Server::prepare(&socket, settings.socket_group)?;
+    match sysctl::heal(&name, &socket) {
+        Ok(healed) => healed.iter().for_each(|restored| {
+            warn!("what an agent that was killed has left is undone: {restored}");
+        }),
+        Err(error) => warn!("what a killed agent may have left is not undone: {error}"),
+    }
+    let datapath = Datapath::load(&settings.datapath)?;
     if let Err(error) = priority::set_niceness(settings.niceness) {
         warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
     }
-    let name = settings.datapath.name.clone();
-    let default = match settings.default {
-        true => Some(DefaultCongestionControl::set(&name)?),
-        false => None,
-    };
-    let server = Server::bind(&settings.socket)?;
+    // Before the threads of policy and recorder start, which have no more than this one.
+    if settings.keep_capabilities {
+        info!("all capabilities are kept");
+    } else if let Err(error) = privileges::keep_only(keep) {
+        warn!("the agent keeps its capabilities: {error}");
+    }
     let adopted = datapath.adopted();
-    info!(
+    let registered = format!(
         "registered {name}; policy {}; {} slots; {adopted} flows adopted",
         settings.policy.text,
         datapath.slots(),
     );
-    // A terminal that is closed takes the agent with it; a service's SIGHUP means to reload.
-    let mut reload = None;
-    if show || io::stdin().is_terminal() || io::stderr().is_terminal() {
-        shutdown.also_on(hangup);
-    } else {
-        reload = Some(hangup);
-    }
+    let memory = Memory::of(&name, &socket);
+    let differs = memory.differs(&settings.policy.name);
+    let first_candidate = settings
+        .canary
+        .as_ref()
+        .map(|canary| canary.candidate.name.clone());
     let (commands, requests) = mpsc::channel(COMMANDS);
-    let datapath = RegisteredDatapath::new(datapath, default)?;
-    let service = Service::start(settings, datapath, adopted)?;
+    // Everything is ready to serve before the name can be chosen.
+    let mut service = Service::start(settings, KernelDatapath::new(datapath)?, adopted)?;
+    service.datapath.register()?;
+    if is_default {
+        let default = DefaultCongestionControl::set(&name, &socket)?;
+        let last = default.clone();
+        service.datapath.hold(default);
+        shutdown.before_exit(move || last.restore());
+    }
+    let server = server.publish()?;
+    info!("{registered}; capabilities: {}", held_capabilities());
+    if let Some(differs) = &differs {
+        warn!("{differs}");
+    }
+    service.differs = differs;
     let mut event_loop = EventLoop::new(service, requests, reload, log)?;
+    event_loop.memory = Some(memory);
+    event_loop.candidate = first_candidate;
+    let notifier = Notifier::from_environment();
+    notifier.ready();
+    event_loop.manager = Some(notifier);
     let latest = event_loop.snapshots.subscribe();
     let screen = show.then(|| view::Screen::start(latest.clone(), shutdown.stopper()));
     let answering = tokio::spawn(server.serve(latest, commands));
     shutdown.after(duration);
     let outcome = event_loop.run(&mut shutdown).await;
+    shutdown.ending();
+    if let Some(manager) = &event_loop.manager {
+        manager.stopping();
+    }
     answering.abort();
     if let Some(screen) = screen {
         screen.stop();
@@ -113,6 +162,14 @@ pub async fn serve(settings: Settings) -> Result<(), anyhow::Error> {
     Ok(())
 }
 
+/// The capabilities of this thread, as the log and the status show them.
+fn held_capabilities() -> String {
+    match Capabilities::held() {
+        Some(held) => held.to_string(),
+        None => "not known".into(),
+    }
+}
+
 /// What a running agent waits for, and whom it reports to.
 struct EventLoop<D: DatapathIo> {
     service: Service<D>,
@@ -121,6 +178,12 @@ struct EventLoop<D: DatapathIo> {
     reload: Option<Signal>,
     loads: (mpsc::UnboundedSender<Load>, mpsc::UnboundedReceiver<Load>),
     snapshots: watch::Sender<Arc<Snapshot>>,
+    /// SHA-256 of the candidate's file.
+    candidate: Option<String>,
+    /// Where commands that changed the policy are remembered; `None` in tests.
+    memory: Option<Memory>,
+    /// The service manager, which restarts an agent that hangs; `None` in tests.
+    manager: Option<Notifier>,
     /// Whether there are log lines on the agent's state.
     log: bool,
 }
@@ -129,7 +192,15 @@ struct EventLoop<D: DatapathIo> {
 struct Load {
     outcome: Result<LoadedPolicy, DeployError>,
     purpose: Purpose,
-    /// Where the outcome goes; `None` for a load that no client asked for.
+    /// Who asked for it.
+    by: Requester,
+}
+
+/// Who asked for something, and waits for its outcome.
+struct Requester {
+    /// The command and its sender, or the signal.
+    text: String,
+    /// Where the outcome goes; `None` for what no client asked for.
     reply: Option<oneshot::Sender<Outcome>>,
 }
 
@@ -158,24 +229,60 @@ impl<D: DatapathIo> EventLoop<D> {
             commands,
             reload,
             loads: mpsc::unbounded_channel(),
+            candidate: None,
+            memory: None,
+            manager: None,
             log,
         })
     }
 
     /// Serves until `shutdown` is requested.
     async fn run(&mut self, shutdown: &mut Shutdown) -> Result<(), anyhow::Error> {
-        let mut heartbeat = ticker(self.service.heartbeat_period());
-        let mut snapshot = ticker(SNAPSHOT_PERIOD);
-        let mut log = ticker(LOG_PERIOD);
+        let mut heartbeat = Timer::every(self.service.heartbeat_period());
+        let mut snapshot = Timer::every(SNAPSHOT_PERIOD);
+        let mut reconciliation = Timer::every(RECONCILIATION_PERIOD);
+        let mut log = Timer::every(LOG_PERIOD);
         let mut logged: Option<Arc<Snapshot>> = None;
         loop {
+            let now = Instant::now();
             let service = &mut self.service;
-            // Not left to the timer alone, which would never be waited for while records keep
-            // arriving.
+            if heartbeat.is_due(now) {
+                service.beat();
+                service.take_records();
+                service.take_acks();
+                // All rows of a heartbeat at once: waking the recorder for each row would cost more
+                // than writing it.
+                service.record();
+                service.datapath.flush_messages();
+            }
+            if reconciliation.is_due(now) {
+                service.reconcile();
+                if let Some(manager) = &self.manager {
+                    manager.alive();
+                }
+            }
+            if snapshot.is_due(now) {
+                if let Some(outcome) = service.check_canary() {
+                    self.announce(outcome, None);
+                }
+                self.snapshots.send_replace(self.service.shared_snapshot()?);
+            }
+            let service = &mut self.service;
+            if log.is_due(now) && self.log {
+                let latest = service.shared_snapshot()?;
+                if logged.is_some() {
+                    info!("{}", view::log_line(logged.as_deref(), &latest));
+                }
+                logged = Some(latest);
+            }
             service.close_silent_windows();
             service.ask_policy();
-            let silence = service.silence_due();
+            let due = [&heartbeat, &reconciliation, &snapshot, &log].map(|timer| timer.next);
+            let silence = service.silence_due().map(|left| Instant::now() + left);
+            let wake = due.into_iter().chain(silence).min().unwrap_or(now);
+            let mut is_flooded = false;
             tokio::select! {
+                // Records last: while they keep coming, everything else has its turn.
                 biased;
                 () = shutdown.requested() => return Ok(()),
                 () = received(&mut self.reload) => self.reload_incumbent(),
@@ -185,57 +292,64 @@ impl<D: DatapathIo> EventLoop<D> {
                         "the policy's thread has stopped; see the messages above"
                     ),
                 },
-                records = service.datapath.next_records(DRAIN) => service.on_records(&records?),
-                () = sleep_or_never(silence) => {}
-                _ = heartbeat.tick() => {
-                    service.beat();
-                    service.take_records();
-                    service.take_acks();
-                    // All rows of a heartbeat at once: waking the recorder for each row would cost
-                    // more than writing it.
-                    service.record();
-                    service.datapath.flush_messages();
-                }
                 Some(request) = self.commands.recv() => self.carry_out(request),
                 Some(load) = self.loads.1.recv() => self.on_load(load),
-                _ = snapshot.tick() => {
-                    if let Some(outcome) = service.check_canary() {
-                        self.announce(outcome, None);
-                    }
-                    self.snapshots.send_replace(self.service.shared_snapshot()?);
+                () = sleep_until(wake) => {}
+                records = service.datapath.next_records(DRAIN) => {
+                    let records = records?;
+                    is_flooded = records.len() == DRAIN;
+                    service.on_records(&records);
                 }
-                _ = log.tick(), if self.log => {
-                    let now = service.shared_snapshot()?;
-                    if logged.is_some() {
-                        info!("{}", view::log_line(logged.as_deref(), &now));
-                    }
-                    logged = Some(now);
-                }
+            }
+            if is_flooded {
+                // Otherwise the tasks that answer clients would not run.
+                task::yield_now().await;
             }
         }
     }
 
     /// Carries out a command; one that names a file is answered once the file is loaded.
-    fn carry_out(&mut self, CommandRequest { command, reply }: CommandRequest) {
-        let reply = Some(reply);
+    fn carry_out(&mut self, request: CommandRequest) {
+        let CommandRequest {
+            command,
+            peer,
+            reply,
+        } = request;
+        info!("{peer} asks: {command}");
+        let by = Requester {
+            text: format!("{command} by {peer}"),
+            reply: Some(reply),
+        };
         let outcome = match command {
             Command::Reload { file } => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Replace, reply);
+                return self.load(PolicySpec::of_file(file), Purpose::Replace, by);
             }
             Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
-                return self.load(PolicySpec::Onnx(file), Purpose::Canary { percent }, reply);
+                return self.load(PolicySpec::of_file(file), Purpose::Canary { percent }, by);
             }
             Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
-            Command::Promote => self.service.promote(),
+            Command::Promote => {
+                let outcome = self.service.promote();
+                if let (Ok(_), Some(sha256)) = (&outcome, self.candidate.take()) {
+                    self.remember(&sha256, &by.text);
+                }
+                outcome
+            }
             Command::Withdraw => self.service.withdraw("by command"),
         };
-        self.announce(outcome, reply);
+        self.announce(outcome, by.reply);
     }
 
     /// Reads the incumbent's file again.
     fn reload_incumbent(&mut self) {
+        let by = Requester {
+            text: "SIGHUP".into(),
+            reply: None,
+        };
         match self.service.incumbent().clone() {
-            spec @ PolicySpec::Onnx(_) => self.load(spec, Purpose::Replace, None),
+            spec @ (PolicySpec::Onnx(_) | PolicySpec::Pinned { .. }) => {
+                self.load(spec, Purpose::Replace, by);
+            }
             spec => {
                 let outcome = Err(format!(
                     "policy {spec} has no file that could be read again"
@@ -246,12 +360,7 @@ impl<D: DatapathIo> EventLoop<D> {
     }
 
     /// Loads a policy on another thread: a large one takes longer than a flow can wait.
-    fn load(
-        &mut self,
-        spec: PolicySpec,
-        purpose: Purpose,
-        reply: Option<oneshot::Sender<Outcome>>,
-    ) {
+    fn load(&mut self, spec: PolicySpec, purpose: Purpose, by: Requester) {
         let (loader, running) = self.service.loader();
         let loads = self.loads.0.clone();
         task::spawn_blocking(move || {
@@ -262,22 +371,44 @@ impl<D: DatapathIo> EventLoop<D> {
             let _ = loads.send(Load {
                 outcome,
                 purpose,
-                reply,
+                by,
             });
         });
     }
 
     fn on_load(&mut self, load: Load) {
-        let service = &mut self.service;
-        let outcome = match (load.outcome, load.purpose) {
+        let Load {
+            outcome,
+            purpose,
+            by,
+        } = load;
+        let outcome = match (outcome, purpose) {
             (Err(error), _) => Err(format!(
                 "{error}; the policy stays {}",
-                service.incumbent_text()
+                self.service.incumbent_text()
             )),
-            (Ok(loaded), Purpose::Replace) => service.replace(loaded),
-            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.start_canary(loaded, percent)),
+            (Ok(loaded), Purpose::Replace) => {
+                let sha256 = loaded.name.clone();
+                let outcome = self.service.replace(loaded);
+                if outcome.is_ok() {
+                    self.remember(&sha256, &by.text);
+                }
+                outcome
+            }
+            (Ok(loaded), Purpose::Canary { percent }) => {
+                self.candidate = Some(loaded.name.clone());
+                Ok(self.service.start_canary(loaded, percent))
+            }
         };
-        self.announce(outcome, load.reply);
+        self.announce(outcome, by.reply);
+    }
+
+    /// Remembers that the incumbent was put into service by a command, for the next start.
+    fn remember(&mut self, sha256: &str, by: &str) {
+        self.service.differs = None;
+        if let Some(memory) = &self.memory {
+            memory.remember(&self.service.incumbent().to_string(), sha256, by);
+        }
     }
 
     /// Reports the outcome of a command or a canary: to the log, in the status, and to the client
@@ -295,17 +426,27 @@ impl<D: DatapathIo> EventLoop<D> {
     }
 }
 
-/// Sleeps this long; forever without a duration.
-async fn sleep_or_never(duration: Option<Duration>) {
-    match duration {
-        Some(duration) => sleep(duration).await,
-        None => pending().await,
-    }
+/// Says when something that is done periodically is due.
+struct Timer {
+    period: Duration,
+    next: Instant,
 }
 
-/// Ticks with this period, and not more often after a delay.
-fn ticker(period: Duration) -> Interval {
-    let mut ticker = interval(period);
-    ticker.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    ticker
+impl Timer {
+    /// Due now, and then with this period.
+    fn every(period: Duration) -> Self {
+        Self {
+            period,
+            next: Instant::now(),
+        }
+    }
+
+    /// Whether it is due. If so, it is due again a period later.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + self.period;
+        }
+        is_due
+    }
 }

@@ -2,16 +2,16 @@
 //! loaded.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use cc_ebpf::{AckFilter, Startup};
+use nix::unistd::Group;
 
 use crate::{
     deploy::{CanarySettings, LoadedPolicy, PolicyLoader},
-    kernel,
+    kernel::{self, privileges::Capabilities},
     options::{AddressesOption, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
     settings_error::SettingsError,
@@ -20,6 +20,7 @@ use cc_core::{
     canary::GuardRails,
     interface::Interface,
     policy::PolicySpec,
+    regular_file,
     rows::{AddressKey, Addresses},
     status::default_socket,
 };
@@ -49,10 +50,35 @@ pub struct Settings {
     pub default: bool,
     /// Path of the status socket.
     pub socket: PathBuf,
+    /// Number of the group that may connect to the socket; `None` for the agent's own.
+    pub socket_group: Option<u32>,
+    /// Whether all capabilities are kept after the start.
+    pub keep_capabilities: bool,
     /// Time after which the agent stops; `None` means never.
     pub duration: Option<Duration>,
     /// Whether to print log lines instead of the live view.
     pub plain: bool,
+}
+
+impl Settings {
+    /// The capabilities that the agent keeps after its start, of those that it has: to serve and
+    /// to end, it needs none. With `--default` it must write the sysctl again when it ends, and
+    /// look into other network namespaces.
+    pub fn capabilities_to_keep(&self) -> Capabilities {
+        let mut keep = Capabilities::NONE;
+        if self.keep_capabilities {
+            return Capabilities::ALL;
+        }
+        if self.datapath.cgroup.is_some() || self.default {
+            keep = keep.with(Capabilities::NET_ADMIN);
+        }
+        if self.default {
+            keep = keep
+                .with(Capabilities::SYS_ADMIN)
+                .with(Capabilities::SYS_PTRACE);
+        }
+        keep
+    }
 }
 
 impl RunOptions {
@@ -83,7 +109,12 @@ impl RunOptions {
             ));
         }
 
-        let spec = self.policy.policy.clone().unwrap_or_default();
+        let mut spec = self.policy.policy.clone().unwrap_or_default();
+        if let Some(sha256) = &self.policy.policy_sha256 {
+            let pinned = spec.pinned(sha256);
+            spec = pinned
+                .map_err(|error| out_of_range("--policy-sha256", sha256, error.to_string()))?;
+        }
         let loader = PolicyLoader {
             interface: self.interface(),
             serving: self.serving,
@@ -137,6 +168,8 @@ impl RunOptions {
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
             default: self.default.unwrap_or(false),
             socket: self.socket.unwrap_or_else(|| default_socket(&name)),
+            socket_group: self.socket_group.as_deref().map(group_id).transpose()?,
+            keep_capabilities: self.keep_capabilities.unwrap_or(false),
             duration: self.duration.map(Duration::from_secs_f64),
             plain: self.plain.unwrap_or(false),
         })
@@ -265,8 +298,11 @@ impl RecordingOptions {
     }
 }
 
+/// Size limit of a key file, bytes.
+const MAX_KEY: u64 = 1 << 16;
+
 fn read_key(path: &Path) -> Result<AddressKey, SettingsError> {
-    let text = fs::read(path).map_err(|source| SettingsError::Read {
+    let text = regular_file::read(path, MAX_KEY).map_err(|source| SettingsError::Read {
         path: path.to_owned(),
         source,
     })?;
@@ -275,6 +311,21 @@ fn read_key(path: &Path) -> Result<AddressKey, SettingsError> {
         let found = format!("hashed:{}", path.display());
         out_of_range("--record-addresses", found, expected)
     })
+}
+
+/// The number of a group that is given by its name or number.
+fn group_id(group: &str) -> Result<u32, SettingsError> {
+    if let Ok(id) = group.parse() {
+        return Ok(id);
+    }
+    match Group::from_name(group) {
+        Ok(Some(found)) => Ok(found.gid.as_raw()),
+        _ => Err(out_of_range(
+            "--socket-group",
+            group,
+            "a group of this host (`getent group` lists them), or a number",
+        )),
+    }
 }
 
 fn within(option: &'static str, found: u64, least: u64, most: u64) -> Result<(), SettingsError> {
@@ -328,9 +379,10 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\n\
-             socket = 's'\nduration = 2.5\nplain = true\ncanary = 12.5\ncandidate = 'fixed:9'\n\
-             canary_flows = 4\nrecord = 'r'\nrecord_addresses = 'plain'\n\
-             record_file_mb = 3\nrecord_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
+             socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\n\
+             plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\n\
+             record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
+             record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
         .expect("valid");
         assert_eq!(
@@ -340,12 +392,12 @@ mod tests {
                 slots: 5,
                 settings: cc_ebpf::Settings {
                     window_ns: 50_000_000,
-                    heartbeat_limit_ns: 500_000_000,
                     min_rtt_window_ns: 10_000_000_000,
                     cwnd_min: 4,
                     cwnd_max: 50,
                     ..cc_ebpf::Settings::default()
                 }
+                .with_patience(500_000_000)
                 .with_startup(Startup::Constant)
                 .with_pacing_gain(Some(1.5))
                 .with_ack_filter(AckFilter::Port(80)),
@@ -356,7 +408,9 @@ mod tests {
         assert_eq!(settings.niceness, 3);
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
-        assert!(settings.default && settings.plain);
+        assert!(settings.default && settings.plain && settings.keep_capabilities);
+        assert_eq!(settings.socket_group, Some(7));
+        assert_eq!(settings.capabilities_to_keep(), Capabilities::ALL);
         let canary = settings.canary.expect("a candidate");
         assert_eq!((canary.percent, canary.rails.flows), (12.5, 4));
         assert_eq!(canary.candidate.text, "fixed:9");
@@ -370,6 +424,18 @@ mod tests {
             total_bytes: 6_000_000,
         };
         assert_eq!(record.limits, limits);
+    }
+
+    #[test]
+    fn capabilities_are_kept_only_for_what_needs_them() {
+        let kept = |toml: &str| resolve(toml).expect("valid").capabilities_to_keep();
+        assert_eq!(kept("policy = 'random'"), Capabilities::NONE);
+        assert_eq!(kept("cgroup = '/c'"), Capabilities::NET_ADMIN);
+        let of_default = kept("default = true").to_string();
+        assert_eq!(
+            of_default,
+            "CAP_NET_ADMIN, CAP_SYS_PTRACE and CAP_SYS_ADMIN"
+        );
     }
 
     #[test]
@@ -397,8 +463,16 @@ mod tests {
             ("record_addresses = 'some'", "`some`: expected `absent`"),
             ("record_addresses = 'hashed:/no/such'", "/no/such: "),
             (
-                "record_addresses = 'hashed:/dev/null'",
-                "--record-addresses hashed:/dev/null: expected a file of at least 16",
+                "record_addresses = 'hashed:/dev/zero'",
+                "/dev/zero: it is a character device; expected a regular file",
+            ),
+            (
+                "record_addresses = 'hashed:/proc/sys/net/ipv4/tcp_sack'",
+                "tcp_sack: expected a file of at least 16",
+            ),
+            (
+                "policy_sha256 = '00'",
+                "`default` cannot be pinned to `00`: expected the path of an .onnx file",
             ),
             (
                 "record_limit_mb = 100",
@@ -418,6 +492,10 @@ mod tests {
                 "policy default was made for window_ms 100, but the running agent has 50",
             ),
             ("record_file_mb = 0", "--record-file-mb 0: expected"),
+            (
+                "socket_group = 'no such group'",
+                "--socket-group no such group: expected a group of this host",
+            ),
         ] {
             let error = resolve(toml).err().expect(toml);
             assert!(error.contains(expected), "{toml}: {error}");

@@ -2,13 +2,22 @@
 
 use std::path::PathBuf;
 
-use cc_core::policy::PolicySpec;
+use cc_core::{ownership::Exposure, policy::PolicySpec};
 
 use crate::{deploy::DeployError, kernel};
 
 /// Why options do not make the settings of an agent.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
+    /// Root is to take its options from a file that another user could change.
+    #[error(
+        "{exposure}, so another user decides what the agent does as root: put the configuration \
+         where only root can write"
+    )]
+    Exposed {
+        /// The file, or a directory or link on the way to it, that another user could change.
+        exposure: Exposure,
+    },
     /// The configuration file or the key file cannot be read.
     #[error("{path}: {source}")]
     Read {

@@ -1,12 +1,15 @@
 //! The server of the agent's Unix socket: a client sends a request as one line of JSON, or nothing,
 //! which asks for the status, and gets one line of JSON.
 //!
+//! Whoever may connect may read the status. Commands are for root and the agent's own user: the
+//! kernel tells who has connected (`SO_PEERCRED`, unix(7)).
+//!
 //! The messages are defined in [`cc_core::status`]; [`cc_client`] is the client.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::unix::{
-        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown},
         net::{SocketAddr, UnixListener},
     },
     path::{Path, PathBuf},
@@ -17,9 +20,13 @@ use std::{
 use bytes::Bytes;
 use cc_client::{StatusError, fetch};
 use cc_core::status::{Command, Outcome, Reply, Request, Snapshot};
+use nix::{
+    sys::stat::{Mode, umask},
+    unistd::geteuid,
+};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    sync::{mpsc, oneshot, watch},
+    sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
     time::timeout,
 };
@@ -29,8 +36,35 @@ use tokio::{
 pub struct CommandRequest {
     /// What the agent shall do.
     pub command: Command,
+    /// The client.
+    pub peer: Peer,
     /// Takes the outcome, for which the client waits.
     pub reply: oneshot::Sender<Outcome>,
+}
+
+/// The process that has connected to the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its effective user id when it connected.
+    pub uid: u32,
+    /// Its process id; `None` when it is of another PID namespace.
+    pub pid: Option<i32>,
+}
+
+impl Peer {
+    /// Whether it may send commands to an agent that runs as user `own`.
+    fn may_command(self, own: u32) -> bool {
+        self.uid == 0 || self.uid == own
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) if pid > 0 => write!(f, "uid {}, process {pid}", self.uid),
+            _ => write!(f, "uid {}", self.uid),
+        }
+    }
 }
 
 /// Time within which a client must send its request. One that sends none gets the status.
@@ -41,6 +75,10 @@ const LONGEST_REQUEST: u64 = 1 << 14;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Clients answered at the same time; others wait in the socket's backlog.
 const CLIENTS: usize = 32;
+/// Clients that wait for the outcome of a command, at most: the others are for the status.
+const COMMANDING: usize = 8;
+/// Time within which a command must have an outcome.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(55);
 
 /// Why an agent cannot have its status socket.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +95,20 @@ pub enum ServerError {
         /// The process that listens, as far as it answers.
         owner: String,
     },
+    /// Somebody else can replace files in the socket's directory.
+    #[error(
+        "{} is not safe for the socket of an agent that runs as root: its owner is user {owner} and \
+         its mode {mode:o}; choose a directory that only root may write to with --socket",
+        path.display()
+    )]
+    Unsafe {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its mode.
+        mode: u32,
+    },
     /// The path is taken by something that is not a socket, or a system call failed.
     #[error(transparent)]
     Place(#[from] StatusError),
@@ -66,44 +118,51 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
+    /// The name that it gets.
+    path: PathBuf,
+    /// The name that it has.
     file: SocketFile,
 }
 
 impl Server {
-    /// Creates a socket that its owner and group may connect to, and the directory for it. A socket
-    /// that a killed agent has left behind is replaced.
+    /// Creates a socket that its owner and a group, the agent's own by default, may connect to, and
+    /// the directory for it. It gets its name, and clients, by [`Self::publish`].
     ///
     /// # Errors
     ///
-    /// Returns [`ServerError::InUse`] when another process listens there, and
-    /// [`ServerError::Place`] when the socket cannot be created.
-    pub fn bind(path: &Path) -> Result<Self, ServerError> {
+    /// Returns [`ServerError::InUse`] when another process listens there, and another error when
+    /// the socket cannot be created.
+    pub fn prepare(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
         // No client could connect to a path that is too long.
         SocketAddr::from_pathname(path)
             .map_err(StatusError::failed("creating the socket", path))?;
-        if let Some(directory) = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-        {
+        if let Some(directory) = directory {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o755)
                 .create(directory)
                 .map_err(StatusError::failed("creating the directory", directory))?;
         }
+        check_directory(directory.unwrap_or(Path::new(".")))?;
         make_room(path)?;
-        // The socket has another name until its mode is set, so that no client connects before. The
-        // name is short, as paths of sockets have at most 107 bytes.
+        // The name is short, as paths of sockets have at most 107 bytes.
         let draft = path.with_file_name(format!(".{}", std::process::id()));
         let _ = fs::remove_file(&draft);
-        let listener =
-            UnixListener::bind(&draft).map_err(StatusError::failed("creating the socket", path))?;
+        // It is its owner's alone until its group and mode are set.
+        let others = umask(Mode::from_bits_truncate(0o177));
+        let bound = UnixListener::bind(&draft);
+        umask(others);
+        let listener = bound.map_err(StatusError::failed("creating the socket", path))?;
         let finish = || {
             listener.set_nonblocking(true)?;
+            if group.is_some() {
+                lchown(&draft, None, group)?;
+            }
             fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
-            let inode = fs::symlink_metadata(&draft)?.ino();
-            fs::rename(&draft, path)?;
-            Ok(inode)
+            Ok(fs::symlink_metadata(&draft)?.ino())
         };
         let inode = finish().map_err(|error| {
             let _ = fs::remove_file(&draft);
@@ -111,11 +170,23 @@ impl Server {
         })?;
         Ok(Self {
             listener,
-            file: SocketFile {
-                path: path.to_owned(),
-                inode,
-            },
+            path: path.to_owned(),
+            file: SocketFile { path: draft, inode },
         })
+    }
+
+    /// Gives the socket its name. A socket that a killed agent has left behind is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ServerError::InUse`] when another process listens there by now, and another error
+    /// when the name is taken or cannot be given.
+    pub fn publish(mut self) -> Result<Self, ServerError> {
+        make_room(&self.path)?;
+        fs::rename(&self.file.path, &self.path)
+            .map_err(StatusError::failed("creating the socket", &self.path))?;
+        self.file.path.clone_from(&self.path);
+        Ok(self)
     }
 
     /// Answers each client until dropped: with the latest snapshot, or with the outcome of its
@@ -133,8 +204,10 @@ impl Server {
         let Self {
             listener,
             file: _file,
+            ..
         } = self;
         let listener = tokio::net::UnixListener::from_std(listener)?;
+        let commanding = Arc::new(Semaphore::new(COMMANDING));
         let mut clients = JoinSet::new();
         let mut line: Option<(Arc<Snapshot>, Bytes)> = None;
         loop {
@@ -161,12 +234,22 @@ impl Server {
                     bytes
                 }
             };
-            let commands = commands.clone();
+            let queue = Commands {
+                queue: commands.clone(),
+                places: Arc::clone(&commanding),
+            };
             clients.spawn(async move {
+                let peer = stream.peer_cred();
                 let mut stream = BufReader::new(stream);
                 let answer = match request(&mut stream).await {
                     Ok(Request::Status) => answer,
-                    Ok(Request::Command(command)) => reply(perform(command, &commands).await),
+                    Ok(Request::Command(command)) => reply(match peer {
+                        Ok(peer) => {
+                            let (uid, pid) = (peer.uid(), peer.pid());
+                            queue.perform(command, Peer { uid, pid }).await
+                        }
+                        Err(error) => Err(format!("who sent the command is not known: {error}")),
+                    }),
                     Err(reason) => reply(Err(reason)),
                 };
                 // A client that is too slow gets a part of its answer.
@@ -189,14 +272,41 @@ async fn request(stream: &mut BufReader<tokio::net::UnixStream>) -> Result<Reque
     }
 }
 
-/// Sends a command to the event loop and waits for its outcome.
-async fn perform(command: Command, commands: &mpsc::Sender<CommandRequest>) -> Outcome {
-    let (reply, outcome) = oneshot::channel();
-    let busy = || "the agent is ending, or busy with other commands".to_owned();
-    commands
-        .try_send(CommandRequest { command, reply })
-        .map_err(|_| busy())?;
-    outcome.await.unwrap_or_else(|_| Err(busy()))
+/// The way of commands to the event loop.
+struct Commands {
+    queue: mpsc::Sender<CommandRequest>,
+    /// Places for clients that wait for an outcome.
+    places: Arc<Semaphore>,
+}
+
+impl Commands {
+    /// Sends a command to the event loop and waits for its outcome, for a limited time.
+    async fn perform(self, command: Command, peer: Peer) -> Outcome {
+        if !peer.may_command(geteuid().as_raw()) {
+            tracing::warn!("{peer} is refused: {command}");
+            return Err(format!(
+                "user {} may read the status, but commands are for root and the agent's own user",
+                peer.uid
+            ));
+        }
+        let busy = || "the agent is ending, or busy with other commands".to_owned();
+        let _place = self.places.try_acquire().map_err(|_| busy())?;
+        let (reply, outcome) = oneshot::channel();
+        let request = CommandRequest {
+            command,
+            peer,
+            reply,
+        };
+        self.queue.try_send(request).map_err(|_| busy())?;
+        match timeout(OUTCOME_TIMEOUT, outcome).await {
+            Ok(outcome) => outcome.unwrap_or_else(|_| Err(busy())),
+            Err(_) => Err(format!(
+                "the command had no outcome within {} s, and may have one yet: see `cc-agent \
+                 status`",
+                OUTCOME_TIMEOUT.as_secs()
+            )),
+        }
+    }
 }
 
 fn reply(outcome: Outcome) -> Bytes {
@@ -223,6 +333,24 @@ impl Drop for SocketFile {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Checks that nobody but root can replace the files of an agent that runs as root. A directory
+/// such as /tmp is safe in this respect: everybody may write, but only to files of their own.
+fn check_directory(directory: &Path) -> Result<(), ServerError> {
+    const STICKY: u32 = 0o1000;
+    let found = fs::metadata(directory)
+        .map_err(StatusError::failed("looking at the directory", directory))?;
+    let mode = found.mode() & 0o7777;
+    let is_safe = found.uid() == 0 && (mode & 0o022 == 0 || mode & STICKY != 0);
+    if geteuid().is_root() && !is_safe {
+        return Err(ServerError::Unsafe {
+            path: directory.to_owned(),
+            owner: found.uid(),
+            mode,
+        });
+    }
+    Ok(())
 }
 
 /// Checks that a socket may be created at `path`, or put in the place of a dead one.
@@ -275,7 +403,7 @@ mod tests {
         let place = Place::new();
         let (publish, latest) = watch::channel(Arc::new(idle()));
         let server = tokio::spawn(
-            Server::bind(&place.path)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
@@ -299,7 +427,7 @@ mod tests {
         large.policy = "x".repeat(4 << 20);
         let (_publish, latest) = watch::channel(Arc::new(large));
         let server = tokio::spawn(
-            Server::bind(&place.path)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
@@ -317,9 +445,7 @@ mod tests {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
         let (commands, mut requests) = mpsc::channel(1);
-        let server = Server::bind(&place.path)
-            .expect("binds")
-            .serve(latest, commands);
+        let server = bind(&place.path).expect("binds").serve(latest, commands);
         let server = tokio::spawn(server);
         let send = |order: Command| {
             let path = place.path.clone();
@@ -348,7 +474,7 @@ mod tests {
     async fn no_request_asks_for_the_status_and_nonsense_is_refused() {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(idle()));
-        let server = Server::bind(&place.path).expect("binds");
+        let server = bind(&place.path).expect("binds");
         let server = tokio::spawn(server.serve(latest, no_commands()));
         let say = |words: &'static str| {
             let path = place.path.clone();
@@ -374,7 +500,7 @@ mod tests {
     #[test]
     fn the_socket_is_for_its_owner_and_group() {
         let place = Place::new();
-        let server = Server::bind(&place.path).expect("binds");
+        let server = bind(&place.path).expect("binds");
         let mode = fs::metadata(&place.path)
             .expect("is there")
             .permissions()
@@ -387,13 +513,75 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_that_others_may_write_to_is_refused_to_root() {
+        let place = Place::new();
+        let directory = place.path.parent().expect("a directory");
+        fs::create_dir(directory).expect("creates");
+        let mode = |mode| fs::Permissions::from_mode(mode);
+        fs::set_permissions(directory, mode(0o777)).expect("it is ours");
+        let bound = bind(&place.path);
+        if geteuid().is_root() {
+            let error = bound.expect_err("anybody can replace it").to_string();
+            assert!(
+                error.contains("mode 777") && error.contains("--socket"),
+                "{error}"
+            );
+        }
+        fs::set_permissions(directory, mode(0o1777)).expect("it is ours");
+        bind(&place.path).expect("as in /tmp");
+    }
+
+    #[test]
+    fn commands_are_for_root_and_the_user_of_the_agent() {
+        let peer = |uid| Peer { uid, pid: Some(12) };
+        assert!(peer(0).may_command(998) && peer(998).may_command(998));
+        assert!(!peer(1000).may_command(998) && !peer(1000).may_command(0));
+        assert_eq!(peer(7).to_string(), "uid 7, process 12");
+    }
+
+    #[tokio::test]
+    async fn the_status_is_answered_while_commands_hang() {
+        let place = Place::new();
+        let (_publish, latest) = watch::channel(Arc::new(idle()));
+        // Nobody carries them out.
+        let (commands, mut hanging) = mpsc::channel(CLIENTS);
+        let server = bind(&place.path).expect("binds");
+        let server = tokio::spawn(server.serve(latest, commands));
+        let mut clients: Vec<_> = (0..2 * CLIENTS)
+            .map(|_| {
+                let mut stream = UnixStream::connect(&place.path).expect("connects");
+                let request = Request::Command(Command::Promote);
+                let mut line = serde_json::to_vec(&request).expect("serialises");
+                line.push(b'\n');
+                stream.write_all(&line).expect("writes");
+                stream
+            })
+            .collect();
+        assert_eq!(place.fetch().await.expect("answers"), idle());
+        let mut arrived = Vec::new();
+        while let Ok(request) = hanging.try_recv() {
+            arrived.push(request);
+        }
+        assert_eq!(arrived.len(), COMMANDING);
+        let mut refused = String::new();
+        let mut last = clients.pop().expect("there are some");
+        let refused = tokio::task::spawn_blocking(move || {
+            last.read_to_string(&mut refused).expect("reads");
+            refused
+        });
+        let refused = refused.await.expect("no panic");
+        assert!(refused.contains("busy with other commands"), "{refused}");
+        server.abort();
+    }
+
+    #[test]
     fn the_socket_of_a_killed_agent_is_replaced() {
         let place = Place::new();
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         drop(UnixListener::bind(&place.path).expect("binds"));
         let error = fetch(&place.path).expect_err("no process listens");
         assert!(matches!(error, StatusError::Dead(_)), "{error}");
-        Server::bind(&place.path).expect("replaces it");
+        bind(&place.path).expect("replaces it");
     }
 
     #[tokio::test]
@@ -401,12 +589,12 @@ mod tests {
         let place = Place::new();
         let (_publish, latest) = watch::channel(Arc::new(busy(1)));
         let server = tokio::spawn(
-            Server::bind(&place.path)
+            bind(&place.path)
                 .expect("binds")
                 .serve(latest, no_commands()),
         );
         let path = place.path.clone();
-        let second = tokio::task::spawn_blocking(move || Server::bind(&path).map(drop));
+        let second = tokio::task::spawn_blocking(move || bind(&path).map(drop));
         let error = second
             .await
             .expect("does not panic")
@@ -420,7 +608,7 @@ mod tests {
     #[test]
     fn the_socket_of_a_successor_stays() {
         let place = Place::new();
-        let server = Server::bind(&place.path).expect("binds");
+        let server = bind(&place.path).expect("binds");
         fs::remove_file(&place.path).expect("removes");
         let _successor = UnixListener::bind(&place.path).expect("binds");
         drop(server);
@@ -432,7 +620,7 @@ mod tests {
         let place = Place::new();
         fs::create_dir(place.path.parent().expect("a directory")).expect("creates");
         fs::write(&place.path, "precious").expect("writes");
-        let error = Server::bind(&place.path).expect_err("is taken");
+        let error = bind(&place.path).expect_err("is taken");
         assert!(
             matches!(error, ServerError::Place(StatusError::NotASocket(_))),
             "{error}"
@@ -445,8 +633,13 @@ mod tests {
     #[test]
     fn a_path_that_is_too_long_is_refused() {
         let long = PathBuf::from("/tmp").join("x".repeat(200));
-        let error = Server::bind(&long).expect_err("too long").to_string();
+        let error = bind(&long).expect_err("too long").to_string();
         assert!(error.contains("107"), "{error}");
+    }
+
+    /// The server of a socket at this path.
+    fn bind(path: &Path) -> Result<Server, ServerError> {
+        Server::prepare(path, None)?.publish()
     }
 
     /// The channel of a server whose clients send no commands.

@@ -7,13 +7,15 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::{fs::PermissionsExt, process::CommandExt},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, ExitCode, ExitStatus, Stdio},
 };
 
 use cc_agent::kernel::datapath::registered;
+use cc_client::{command, fetch};
 use cc_core::{
     interface::Interface,
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
@@ -22,12 +24,17 @@ use cc_core::{
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{
     Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, eventually, is_unique_name,
-    median, unique_name,
+    links_register, median, unique_name,
 };
 use nix::{
+    fcntl::{FcntlArg, OFlag, fcntl},
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
-    sys::signal::Signal,
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode as FileMode,
+    },
+    unistd::{Pid, mkfifo},
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -43,6 +50,14 @@ fn main() -> ExitCode {
         a_stopped_agent_resumes_its_flows_when_it_continues,
         an_agent_that_ends_leaves_nothing_behind,
         it_is_the_default_congestion_control_while_it_runs,
+        the_default_of_a_killed_agent_is_undone_by_the_next_start,
+        the_default_of_a_killed_agent_is_undone_in_all_namespaces,
+        it_ends_when_asked_whatever_is_stuck,
+        it_needs_two_capabilities_and_keeps_none,
+        it_serves_from_another_time_namespace,
+        no_flow_falls_back_at_the_start,
+        the_status_is_for_a_group_and_commands_are_not,
+        what_was_reloaded_is_remembered,
         a_cgroup_can_use_it,
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
@@ -274,15 +289,20 @@ fn the_next_agent_adopts_the_flows_of_a_killed_one() {
 
     let (status, _) = first.end(Signal::SIGKILL);
     assert!(!status.success());
-    eventually("the kernel unregistered the name", || {
-        (!registered(&bench.name)).then_some(())
-    });
+    // Without links the name of a killed agent stays until the next one starts.
+    if links_register() {
+        eventually("the kernel unregistered the name", || {
+            (!registered(&bench.name)).then_some(())
+        });
+    }
     flow.advance(500_000);
     wait_for_growth(&flow, 40);
     flow.advance(500_000);
     assert_eq!(flow.congestion_control(), bench.name);
 
-    let mut second = bench.agent(&["--policy", "fixed:30"]);
+    let mut second = bench.agent(&["--policy", "fixed:30", "--slots", "100"]);
+    let said = "16384 slots of the former agent stay, not the 100 asked for";
+    assert!(second.log().contains(said), "{}", second.log());
     wait_for_decision(&second, &flow, 30);
     let status = wait_for_status(&second, "the flow left the fallback", |status| {
         count(status, Counter::FallbacksLeft) == 1
@@ -399,6 +419,309 @@ fn it_is_the_default_congestion_control_while_it_runs() {
     assert_eq!(bench.connect_without_choice().congestion_control(), "reno");
     let now = fs::read_to_string(PathBuf::from("/proc/sys").join(SYSCTL)).expect("it is there");
     assert_eq!(now, host);
+}
+
+/// The default congestion control of a network namespace.
+const DEFAULT: &str = "net/ipv4/tcp_congestion_control";
+
+/// Kills an agent that is the default in `namespace`, which leaves its name there.
+fn kill_default(namespace: &Namespace, name: &str) -> Agent {
+    let arguments = ["--policy", "fixed:20", "--default"];
+    let mut agent = Agent::start_in(namespace, BINARY, name, &arguments);
+    assert_eq!(namespace.sysctl(DEFAULT), name);
+    agent.end(Signal::SIGKILL);
+    eventually("the kernel unregistered the name", || {
+        (!registered(name)).then_some(())
+    });
+    assert_eq!(namespace.sysctl(DEFAULT), name, "nobody restored it");
+    agent
+}
+
+fn the_default_of_a_killed_agent_is_undone_by_the_next_start() {
+    let bench = Bench::new(ROOMY);
+    let sender = &bench.network.path.sender;
+    // What the administrator chose is none of the usual ones: another agent's.
+    let chosen = unique_name();
+    let mut other = Agent::start(BINARY, &chosen, &["--policy", "fixed:20"]);
+    sender.set_sysctl(DEFAULT, &chosen);
+    let fixed = ["--policy", "fixed:20"];
+    let with_default = ["--policy", "fixed:20", "--default"];
+
+    // An agent of the same name, without --default.
+    kill_default(sender, &bench.name);
+    let mut next = Agent::start_in(sender, BINARY, &bench.name, &fixed);
+    assert_eq!(sender.sysctl(DEFAULT), chosen);
+    next.end(Signal::SIGTERM);
+    assert_eq!(sender.sysctl(DEFAULT), chosen);
+    // One with --default.
+    kill_default(sender, &bench.name);
+    let mut next = Agent::start_in(sender, BINARY, &bench.name, &with_default);
+    assert_eq!(sender.sysctl(DEFAULT), bench.name);
+    next.end(Signal::SIGTERM);
+    assert_eq!(sender.sysctl(DEFAULT), chosen);
+    // One of another name.
+    kill_default(sender, &bench.name);
+    let mut next = Agent::start_in(sender, BINARY, &unique_name(), &with_default);
+    next.end(Signal::SIGTERM);
+    assert_eq!(sender.sysctl(DEFAULT), chosen);
+
+    // When the former one has gone meanwhile, one that is there takes its place.
+    let mut last = Agent::start_in(sender, BINARY, &bench.name, &with_default);
+    other.end(Signal::SIGTERM);
+    let (status, log) = last.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(
+        log.contains(&format!("{chosen}, is not available")),
+        "{log}"
+    );
+    let default = sender.sysctl(DEFAULT);
+    assert!(registered(&default), "{default}: {log}");
+    assert_eq!(bench.connect_without_choice().congestion_control(), default);
+}
+
+fn the_default_of_a_killed_agent_is_undone_in_all_namespaces() {
+    let bench = Bench::new(ROOMY);
+    let (sender, receiver) = (&bench.network.path.sender, &bench.network.path.receiver);
+    sender.set_sysctl(DEFAULT, "reno");
+    let restore = |socket: &Path| {
+        let mut command = Command::new(BINARY);
+        command.args(["restore", "--name", &bench.name, "--socket"]);
+        sender.hold(command.arg(socket));
+        let output = command.output().expect("it starts");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // The kernel copies the default of the initial namespace into new ones; this one has it set.
+    let arguments = ["--policy", "fixed:20", "--default"];
+    let mut agent = Agent::start_in(sender, BINARY, &bench.name, &arguments);
+    receiver.set_sysctl(DEFAULT, &bench.name);
+    let text = restore(agent.socket());
+    assert!(text.contains("nothing to restore"), "{text}");
+    assert_eq!(sender.sysctl(DEFAULT), bench.name, "it runs");
+    agent.end(Signal::SIGTERM);
+    assert_eq!(
+        receiver.sysctl(DEFAULT),
+        "reno",
+        "after an end in good order"
+    );
+
+    let mut agent = Agent::start_in(sender, BINARY, &bench.name, &arguments);
+    receiver.set_sysctl(DEFAULT, &bench.name);
+    agent.end(Signal::SIGKILL);
+    let text = restore(agent.socket());
+    assert!(text.contains("is reno again"), "{text}");
+    assert_eq!(sender.sysctl(DEFAULT), "reno");
+    assert_eq!(receiver.sysctl(DEFAULT), "reno");
+    let text = restore(agent.socket());
+    assert!(text.contains("nothing to restore"), "{text}");
+}
+
+fn it_ends_when_asked_whatever_is_stuck() {
+    // Nobody reads the log, whose pipe is full from the start.
+    let (_reader, mut writer) = io::pipe().expect("a pipe");
+    let filling = writer.try_clone().expect("a free descriptor");
+    let flags = fcntl(&filling, FcntlArg::F_GETFL).expect("an open pipe");
+    let flags = OFlag::from_bits_retain(flags);
+    fcntl(&filling, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).expect("a pipe");
+    while writer.write(&[b'#'; 1]).is_ok() {}
+    fcntl(&filling, FcntlArg::F_SETFL(flags)).expect("a pipe");
+    let name = unique_name();
+    let socket = std::env::temp_dir().join(format!("{name}.sock"));
+    let mut command = Command::new(BINARY);
+    command
+        .args(["run", "--plain", "--policy", "fixed:20", "--name", &name])
+        .arg("--socket")
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(writer);
+    let mut unread = command.spawn().expect("it starts");
+    drop(command);
+    eventually("it answers", || fetch(&socket).ok());
+
+    // A file that never ends to be read, where the agent tries to.
+    let files = Files::new();
+    let fifo = files.place("fifo.onnx");
+    mkfifo(fifo.as_str(), FileMode::S_IRUSR).expect("makes a FIFO");
+    let mut reload = Command::new(BINARY);
+    reload.args(["reload", &fifo, "--socket"]).arg(&socket);
+    let mut reload = reload.stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("the command arrived or was refused", || {
+        let news = fetch(&socket).ok()?.news;
+        let ended = reload.try_wait().expect("our child").is_some();
+        (ended || news.is_some() || threads_of(unread.id()).len() > 4).then_some(())
+    });
+
+    let id = Pid::from_raw(unread.id() as i32);
+    kill(id, Signal::SIGTERM).expect("our child");
+    let status = eventually("it ends", || unread.try_wait().expect("our child"));
+    assert_eq!(status.code(), Some(0));
+    assert!(!registered(&name));
+    let _ = reload.kill();
+    let _ = reload.wait();
+}
+
+/// The threads of a process, with the `status` files that /proc has of them.
+fn threads_of(pid: u32) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let status = |thread: io::Result<fs::DirEntry>| {
+        fs::read_to_string(thread.ok()?.path().join("status")).ok()
+    };
+    threads.into_iter().flatten().filter_map(status).collect()
+}
+
+/// The value of a line of such a file.
+fn line_of<'a>(status: &'a str, key: &str) -> &'a str {
+    let mut lines = status.lines();
+    let value = lines.find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    value
+        .unwrap_or_else(|| panic!("no {key} in {status}"))
+        .trim()
+}
+
+fn it_needs_two_capabilities_and_keeps_none() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let copy = files.place("cc-agent");
+    fs::copy(BINARY, &copy).expect("copies");
+    let as_nobody = |capabilities: &str| {
+        let mut command = Command::new("setpriv");
+        let sets = ["--inh-caps", "--ambient-caps", "--bounding-set"];
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        command.args(sets.map(|set| format!("{set}={capabilities}")));
+        command.args(["--no-new-privs", &copy]);
+        command
+    };
+    let command = as_nobody("-all,+bpf,+perfmon");
+    let mut agent = Agent::start_by(command, &bench.name, &["--policy", "fixed:40"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 40);
+    assert_eq!(agent.status().capabilities.as_deref(), Some("none"));
+    let (status, log) = agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(
+        log.contains("CAP_SYS_ADMIN is needed"),
+        "it cannot adopt: {log}"
+    );
+    drop(flow);
+
+    // Of all that root has, it keeps what ending needs.
+    let sender = &bench.network.path.sender;
+    const NET_ADMIN_SYS_PTRACE_SYS_ADMIN: &str = "0000000000281000";
+    for (arguments, kept) in [
+        (&["--policy", "fixed:40"][..], "0000000000000000"),
+        (
+            &["--policy", "fixed:40", "--default"],
+            NET_ADMIN_SYS_PTRACE_SYS_ADMIN,
+        ),
+    ] {
+        let mut agent = Agent::start_in(sender, BINARY, &bench.name, arguments);
+        let threads = threads_of(agent.status().pid);
+        assert!(threads.len() > 2, "{threads:?}");
+        for thread in threads {
+            let held = line_of(&thread, "CapEff");
+            let is_bare = held == "0000000000000000";
+            assert!(held == kept || is_bare, "{thread}");
+            assert_eq!(line_of(&thread, "CapPrm"), held);
+            assert_eq!(line_of(&thread, "NoNewPrivs"), "1", "{thread}");
+        }
+        let flow = bench.connect().sending();
+        wait_for_decision(&agent, &flow, 40);
+        let (status, log) = agent.end(Signal::SIGTERM);
+        assert_eq!(status.code(), Some(0), "{log}");
+        assert_ne!(sender.sysctl(DEFAULT), bench.name);
+    }
+}
+
+fn it_serves_from_another_time_namespace() {
+    let bench = Bench::new(ROOMY);
+    let mut command = Command::new("unshare");
+    // Eleven days ahead.
+    command.args(["--time", "--monotonic", "1000000", "--fork", "--kill-child"]);
+    command.arg(BINARY);
+    let mut agent = Agent::start_by(command, &bench.name, &["--policy", "fixed:40"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 40);
+    let status = wait_for_status(&agent, "there were ten decisions", |status| {
+        status.agent.decisions >= 10
+    });
+    assert!(status.decision_delay.p50_ms < 30_000.0, "{status}");
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    agent.end(Signal::SIGKILL);
+    wait_for_growth(&flow, 40);
+}
+
+/// The first heartbeat is there before the name can be chosen.
+fn no_flow_falls_back_at_the_start() {
+    let bench = Bench::new(ROOMY);
+    let agent = Agent::spawn(BINARY, &bench.name, &["--policy", "fixed:40"]);
+    while !registered(&bench.name) {
+        std::thread::yield_now();
+    }
+    let flow = bench.connect().sending();
+    flow.advance(100_000);
+    eventually("it answers", || fetch(agent.socket()).ok());
+    wait_for_decision(&agent, &flow, 40);
+    assert_eq!(count(&agent.status(), Counter::FallbacksEntered), 0);
+}
+
+fn the_status_is_for_a_group_and_commands_are_not() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let copy = files.place("cc-agent");
+    fs::copy(BINARY, &copy).expect("copies");
+    let policy = files.with("heuristic.onnx", &heuristic_file());
+    let arguments = ["--policy", "fixed:20", "--socket-group", "65534"];
+    let mut agent = bench.agent(&arguments);
+    let ask = |user: u32, group: u32, words: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.args(words).arg("--socket").arg(agent.socket());
+        let output = command.uid(user).gid(group).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), text)
+    };
+    let (is_answered, text) = ask(65_533, 65_533, &["status"]);
+    assert!(!is_answered && text.contains("Permission denied"), "{text}");
+    let (is_answered, text) = ask(65_534, 65_534, &["status"]);
+    assert!(is_answered, "{text}");
+    for command in [&["reload", &policy][..], &["promote"], &["withdraw"]] {
+        let (is_done, text) = ask(65_534, 65_534, command);
+        assert!(!is_done && text.contains("commands are for root"), "{text}");
+    }
+    let (is_done, text) = ask(0, 0, &["reload", &policy]);
+    assert!(is_done, "{text}");
+    let (_, log) = agent.end(Signal::SIGTERM);
+    assert!(log.contains("uid 65534, process "), "{log}");
+    assert!(log.contains(&format!("asks: reload {policy}")), "{log}");
+}
+
+fn what_was_reloaded_is_remembered() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let policy = files.with("heuristic.onnx", &heuristic_file());
+    let state = files.place("state");
+    fs::create_dir(&state).expect("creates");
+    let start = |policy: &str| {
+        let mut command = Command::new(BINARY);
+        command.env("STATE_DIRECTORY", &state);
+        Agent::start_by(command, &bench.name, &["--policy", policy])
+    };
+    let mut agent = start("fixed:20");
+    assert_eq!(agent.status().differs, None, "nothing was reloaded");
+    let reload = cc_core::status::Command::Reload {
+        file: policy.clone().into(),
+    };
+    command(agent.socket(), reload).expect("it is loaded");
+    agent.end(Signal::SIGKILL);
+
+    let mut agent = start("fixed:20");
+    let differs = agent.status().differs.expect("it serves another one");
+    assert!(differs.contains(&policy), "{differs}");
+    assert!(differs.contains("by uid 0, process "), "{differs}");
+    let (_, log) = agent.end(Signal::SIGTERM);
+    assert!(log.contains(&differs), "{log}");
+    let agent = start(&policy);
+    assert_eq!(agent.status().differs, None, "it serves that one");
 }
 
 fn a_cgroup_can_use_it() {

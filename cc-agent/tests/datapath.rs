@@ -8,7 +8,7 @@ use std::{
     collections::BTreeMap, fs, net::SocketAddr, os::unix::fs::MetadataExt, process::ExitCode,
 };
 
-use cc_agent::kernel::{Datapath, Error, Options, datapath::registered};
+use cc_agent::kernel::{Datapath, Error, Options, clock::now_ns, datapath::registered};
 use cc_ebpf::{
     AckFilter, AckRecord, Counter, Decision, Feature, Identity, Mode, Startup, WindowRecord,
 };
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         pacing_is_cwnd_over_srtt,
         a_paced_flow_sends_its_segments_singly,
         a_name_that_is_registered_is_refused,
+        of_two_that_start_at_once_the_loser_changes_nothing,
         nothing_is_left_in_the_kernel,
     ])
 }
@@ -616,6 +617,47 @@ fn a_name_that_is_registered_is_refused() {
         });
     flow.advance(100_000);
     assert_eq!(bench.agent.counter(Counter::FallbacksEntered), 0);
+}
+
+fn of_two_that_start_at_once_the_loser_changes_nothing() {
+    let network = Network::through(ROOMY);
+    let name = unique_name();
+    let options = |cwnd_max| {
+        let mut options = datapath_options(&name);
+        options.settings.cwnd_max = cwnd_max;
+        options
+    };
+    // A flow that outlives its agent, whose maps both will want.
+    let first = Datapath::attach(&options(100)).expect("the name is free");
+    first.beat(now_ns());
+    let flow = network.connect(&name).sending();
+    eventually("the flow has a slot", || {
+        (!first.live_flows().is_empty()).then_some(())
+    });
+    drop(first);
+    eventually("the kernel unregistered the name", || {
+        (!registered(&name)).then_some(())
+    });
+
+    let mut winner = Datapath::load(&options(200)).expect("the name is free");
+    let mut loser = Datapath::load(&options(300)).expect("it is still free");
+    assert_eq!((winner.adopted(), loser.adopted()), (1, 1));
+    let cwnd_max = |datapath: &Datapath| datapath.settings().expect("they are mapped").cwnd_max;
+    assert_eq!(cwnd_max(&winner), 100, "nothing is written before");
+    winner.register().expect("it is the first");
+    match loser.register() {
+        Err(Error::NameTaken(taken)) => assert_eq!(taken, name),
+        other => panic!("{other:?}"),
+    }
+    loser.beat(1);
+    assert_eq!((cwnd_max(&winner), cwnd_max(&loser)), (200, 200));
+    drop(loser);
+    assert!(registered(&name));
+    assert_eq!(cwnd_max(&winner), 200);
+    flow.advance(100_000);
+    let fallbacks = Counter::FallbacksEntered as usize;
+    let counters = winner.counters().expect("they can be read");
+    assert!(counters[fallbacks] <= 1, "no heartbeat of the past was set");
 }
 
 fn nothing_is_left_in_the_kernel() {

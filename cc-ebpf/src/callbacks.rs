@@ -13,9 +13,8 @@ use crate::{
     socket::{RateSample, Socket},
 };
 
-// Events of `enum tcp_ca_event` (include/net/tcp.h).
+/// `CA_EVENT_TX_START` of `enum tcp_ca_event` (include/net/tcp.h).
 const CA_EVENT_TX_START: u32 = 0;
-const CA_EVENT_LOSS: u32 = 3;
 
 entry_point!(
     /// The congestion control was attached to a connection: remembers where its totals stand. The
@@ -70,10 +69,19 @@ entry_point!(
 );
 
 entry_point!(
-    /// The congestion-avoidance state is about to change.
+    /// The congestion-avoidance state is about to change, or is set anew: each retransmission
+    /// timeout sets `Loss` (`tcp_enter_loss`, net/ipv4/tcp_input.c, Linux 6.1). They are counted
+    /// here for kernels without `tcp_sock.total_rto`; `CA_EVENT_LOSS` is not sent for a timeout in
+    /// recovery, nor for one that follows another.
     cc_set_state, "fentry/cc_set_state", |arguments| {
         let new = CaState::from_raw(arguments.get(1) as u32);
-        if let Some(flow) = flow_of(&arguments.socket().state())
+        let socket = arguments.socket();
+        let mut state = socket.state();
+        if new == CaState::Loss {
+            state.rtos += 1;
+            socket.set_state(state);
+        }
+        if let Some(flow) = flow_of(&state)
             && flow.controller.on_state(new)
         {
             count(Counter::Timeouts);
@@ -83,19 +91,20 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`, and restarts the
-    /// cwnd when the connection transmits again after idle time.
+    /// Restarts the cwnd when the connection transmits again after idle time: before Linux 7.1.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
-        let socket = arguments.socket();
-        match arguments.get(1) as u32 {
-            CA_EVENT_TX_START => restart(socket),
-            CA_EVENT_LOSS => {
-                let mut state = socket.state();
-                state.rtos += 1;
-                socket.set_state(state);
-            }
-            _ => {}
+        if arguments.get(1) as u32 == CA_EVENT_TX_START {
+            restart(arguments.socket());
         }
+        0
+    }
+);
+
+entry_point!(
+    /// Does the same since Linux 7.1, where this event has a callback of its own,
+    /// `cwnd_event_tx_start(sk)`.
+    cc_tx_start, "fentry/cc_tx_start", |arguments| {
+        restart(arguments.socket());
         0
     }
 );
@@ -132,9 +141,9 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         return;
     };
     let mut state = socket.state();
-    let totals = socket.totals(state.rtos);
     let now_ns = socket.now_ns();
-    if state.opens(socket.is_synchronised(), totals, now_ns) {
+    let rtos = state.rtos;
+    if state.opens(socket.is_synchronised(), now_ns, || socket.totals(rtos)) {
         if !open(socket, &mut state, now_ns, socket.cwnd())
             && state.wait(now_ns)
             && count(Counter::FlowsWithoutSlot).is_power_of_two()
@@ -146,7 +155,7 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
         }
         socket.set_state(state);
     }
-    let ack = socket.ack_sample(sample, totals);
+    let mut ack = socket.ack_sample(sample, socket.totals(rtos));
     let mut cwnd = socket.cwnd_state();
     let mut gain = 0;
     match flow_of(&state) {
@@ -160,14 +169,27 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
                 state: &state,
                 settings,
             };
-            let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            // `Flow::on_ack` in two steps: between them the socket is read again, since all that is
+            // kept across the loop over the features lies on the stack, of which there is too
+            // little, and is followed by the verifier.
+            let ended = flow.measure(&ack, cwnd.cwnd, settings, &mut rings);
+            ack = socket.ack_sample(sample, socket.totals(rtos));
+            cwnd = socket.cwnd_state();
+            let events = (flow.controller).on_ack(
+                &mut cwnd,
+                &ack,
+                published(),
+                state.generation,
+                ended,
+                settings,
+            );
             gain = settings.pacing_gain(flow.controller.mode());
             tally(arguments, events);
         }
         None => {
             if state.has_flow() {
                 count(Counter::SlotsRevoked);
-                state.wait(now_ns);
+                state.wait(ack.now_ns);
                 socket.set_state(state);
             }
             reno::on_ack(&mut cwnd, &ack, ack.acked);

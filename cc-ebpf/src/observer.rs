@@ -77,11 +77,11 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
+    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`: each one sets the
+    /// state `Loss`, also where it is set already.
     cc_observe_loss, "tp_btf/tcp_cong_state_set", |arguments| {
         if CaState::from_raw(arguments.get(1) as u8 as u32) == CaState::Loss
             && let Some(socket) = arguments.traced_socket()
-            && socket.ca_state() != CaState::Loss
             && let Some(observed) = OBSERVED.get_ptr_mut(socket.address())
         {
             // SAFETY: a live value, which is changed only under the socket's lock.

@@ -124,18 +124,24 @@ impl SocketState {
     /// where `init` was not called. A kernel may leave out single calls of BPF programs (a hardened
     /// 6.18 leaves out those that happen while process 1 is interrupted), and such a flow would go
     /// without decisions for its whole life. The flow that waits for a slot asks again with the
-    /// first ACK after [`Self::RETRY_MS`]. `totals` are the socket's, `now_ns` the time of the ACK.
+    /// first ACK after [`Self::RETRY_MS`]. `totals` reads those of the socket, `now_ns` is the time
+    /// of the ACK.
     #[inline(always)]
-    pub fn opens(&mut self, is_synchronised: bool, totals: Totals, now_ns: u64) -> bool {
+    pub fn opens(
+        &mut self,
+        is_synchronised: bool,
+        now_ns: u64,
+        totals: impl FnOnce() -> Totals,
+    ) -> bool {
         match self.stage {
             Self::READY => {}
-            Self::NEW if is_synchronised => self.base = totals,
+            Self::NEW if is_synchronised => self.base = totals(),
             Self::WAITING => {
                 let now_ms = (now_ns / 1_000_000) as u32;
                 if now_ms.wrapping_sub(self.asked_ms) < Self::RETRY_MS {
                     return false;
                 }
-                self.base = totals;
+                self.base = totals();
             }
             _ => return false,
         }
@@ -161,24 +167,24 @@ mod tests {
     fn a_flow_opens_once_with_the_first_ack_after_init() {
         let mut state = SocketState::ready(totals(1));
         assert!(state.is_ready() && !state.is_passed_over());
-        assert!(state.opens(true, totals(2), 0));
+        assert!(state.opens(true, 0, || totals(2)));
         assert_eq!(state.base, totals(1), "what init saw");
-        assert!(!state.opens(true, totals(3), u64::MAX));
+        assert!(!state.opens(true, u64::MAX, || totals(3)));
     }
 
     #[test]
     fn without_init_it_opens_after_the_handshake() {
         let mut state = SocketState::default();
-        assert!(!state.opens(false, totals(1), 0), "the SYN-ACK");
-        assert!(state.opens(true, totals(2), 0));
+        assert!(!state.opens(false, 0, || totals(1)), "the SYN-ACK");
+        assert!(state.opens(true, 0, || totals(2)));
         assert_eq!(state.base, totals(2));
-        assert!(!state.opens(true, totals(3), u64::MAX));
+        assert!(!state.opens(true, u64::MAX, || totals(3)));
     }
 
     #[test]
     fn a_socket_without_a_slot_is_passed_over() {
         let mut state = SocketState::ready(totals(1));
-        state.opens(true, totals(2), 0);
+        state.opens(true, 0, || totals(2));
         assert!(state.is_passed_over() && !state.has_flow(), "no slot yet");
         state.assign(9, 4);
         assert!(state.has_flow() && !state.is_passed_over());
@@ -190,14 +196,14 @@ mod tests {
     fn a_flow_without_a_slot_asks_again() {
         const MS: u64 = 1_000_000;
         let mut state = SocketState::ready(totals(1));
-        assert!(state.opens(true, totals(2), 5_000 * MS));
+        assert!(state.opens(true, 5_000 * MS, || totals(2)));
         assert!(state.wait(5_000 * MS), "it begins to wait");
-        assert!(!state.opens(true, totals(3), 5_099 * MS));
+        assert!(!state.opens(true, 5_099 * MS, || totals(3)));
         assert!(!state.has_flow() && !state.is_passed_over());
-        assert!(state.opens(true, totals(4), 5_102 * MS));
+        assert!(state.opens(true, 5_102 * MS, || totals(4)));
         assert_eq!(state.base, totals(4), "it counts from here");
         assert!(!state.wait(5_102 * MS), "it has waited before");
-        assert!(state.opens(true, totals(5), 5_300 * MS));
+        assert!(state.opens(true, 5_300 * MS, || totals(5)));
         state.assign(3, 9);
         assert!(state.has_flow());
     }

@@ -1,11 +1,15 @@
 //! Reading a configuration file in TOML.
 
 use std::{
-    fs, io,
+    io,
     path::{Path, PathBuf},
 };
 
+use cc_core::regular_file;
 use serde::de::DeserializeOwned;
+
+/// Size limit of a configuration file, bytes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Why a file in TOML could not be read into a configuration.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +39,11 @@ pub enum TomlFileError {
 ///
 /// Returns an error that names the file when it cannot be read or does not parse.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, TomlFileError> {
-    let text = fs::read_to_string(path).map_err(|source| TomlFileError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
+    let text =
+        regular_file::read_to_string(path, MAX_BYTES).map_err(|source| TomlFileError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
     toml::from_str(&text).map_err(|source| TomlFileError::Parse {
         path: path.to_owned(),
         source: Box::new(source),
@@ -47,7 +52,15 @@ pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, TomlFileError> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    #[test]
+    fn a_device_is_no_configuration() {
+        let error = read::<toml::Table>(Path::new("/dev/zero")).expect_err("endless");
+        assert!(error.to_string().contains("it is a character device"));
+    }
 
     #[test]
     fn an_error_names_the_file_and_what_is_wrong_in_it() {

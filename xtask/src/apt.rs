@@ -18,7 +18,18 @@ pub(crate) fn install(packages: &[&str], why: &str) -> Result<()> {
         return Ok(());
     }
     update();
-    let list = missing.join(" ");
+    install_with(&[], &missing, why)
+}
+
+/// Installs `packages` by apt-get with `options`, such as other sources, and prints `why`. Never
+/// removes a package.
+///
+/// # Errors
+///
+/// Returns an error when this host has no apt-get, when this user neither is root nor has sudo, and
+/// when apt-get fails.
+pub(crate) fn install_with(options: &[String], packages: &[&str], why: &str) -> Result<()> {
+    let list = packages.join(" ");
     say(format_args!("installing {list} ({why})"));
     let flags = [
         "install",
@@ -29,7 +40,7 @@ pub(crate) fn install(packages: &[&str], why: &str) -> Result<()> {
     ];
     // Lines of a log instead of a progress bar that is redrawn.
     let flags = flags.into_iter().chain(["--option", "Dpkg::Use-Pty=0"]);
-    process::run(apt_get()?.args(flags).args(&missing))
+    process::run(apt_get()?.args(options).args(flags).args(packages))
         .with_context(|| format!("cannot install {list}, needed {why}"))
 }
 

@@ -4,6 +4,7 @@ mod apt;
 mod bench;
 mod build;
 mod demo;
+mod kernels;
 mod object;
 mod prebuilt;
 mod process;
@@ -42,6 +43,7 @@ enum Command {
     Demo(demo::Args),
     Test(test::Args),
     Bench(bench::Args),
+    Kernels(kernels::Args),
     #[command(name = test::supervise::NAME, hide = true)]
     Supervise(test::supervise::Args),
 }
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::command(&args),
         Command::Test(args) => test::command(&args),
         Command::Bench(args) => bench::command(&args),
+        Command::Kernels(args) => kernels::command(&args),
         Command::Supervise(args) => test::supervise::command(&args),
     };
     match result {

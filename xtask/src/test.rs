@@ -27,9 +27,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline_s: u64,
 
-    /// Afterwards run the longer proofs: the unit tests marked as ignored, and fuzzing of
-    /// everything that reads bytes from outside (records, policies, scenarios, traces, requests,
-    /// recordings).
+    /// Afterwards run the longer proofs: the unit tests marked as ignored, fuzzing of everything
+    /// that reads bytes from outside (records, policies, scenarios, traces, requests, recordings),
+    /// and the tests of the datapath on the oldest kernel that is supported, in emulation.
     #[arg(long)]
     long: bool,
 

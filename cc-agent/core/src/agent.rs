@@ -336,6 +336,15 @@ impl Agent {
         closed
     }
 
+    /// Closes the flows whose closed records were lost, which would stay in the table until their
+    /// slots are used again. `occupant` returns the generation of the flow that is live in a slot.
+    ///
+    /// A flow is closed when two calls in a row do not find it, so that records that are on their
+    /// way can arrive in between.
+    pub fn reconcile(&mut self, occupant: impl FnMut(u32) -> Option<u32>) {
+        self.close_lost(occupant);
+    }
+
     /// When [`Self::close_silent`] is due next, ns; `None` while no flow has an open window.
     pub fn silence_due_ns(&self) -> Option<u64> {
         self.flows.silence_due_ns()

@@ -7,6 +7,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::regular_file;
+
 /// Extension added to the name of the draft that is written next to the file it will replace.
 const DRAFT: &str = "new";
 
@@ -31,9 +33,9 @@ pub struct ReplaceError {
 /// disk the file has its former content, afterwards the new one. Once this function has returned
 /// `Ok`, the new content survives.
 ///
-/// A draft that a crash left behind is overwritten by the next call. Calls for the same path must
-/// not overlap, since they would share the draft. A symbolic link at `path` is itself replaced,
-/// not the file it points to.
+/// A draft that a crash left behind is removed by the next call. Calls for the same path must not
+/// overlap, since they would share the draft. A symbolic link at `path`, or in the draft's place, is
+/// itself replaced, not the file it points to.
 ///
 /// # Errors
 ///
@@ -50,7 +52,7 @@ pub fn replace_durably(path: &Path, bytes: &[u8]) -> Result<(), ReplaceError> {
         .map_err(failed("writing", &draft))
         .and_then(|()| fs::rename(&draft, path).map_err(failed("replacing", path)))
         .inspect_err(|_| {
-            // The error that is returned says why; a draft that stays is overwritten next time.
+            // The error that is returned says why; a draft that stays is removed next time.
             let _ = fs::remove_file(&draft);
         })?;
     flush_directory_of(path)
@@ -74,7 +76,7 @@ pub fn flush_directory_of(path: &Path) -> Result<(), ReplaceError> {
 }
 
 fn write_and_flush(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create(path)?;
+    let mut file = regular_file::create_anew(path, 0o666)?;
     file.write_all(bytes)?;
     // The length is part of what has to survive, the time stamps are not.
     file.sync_data()
@@ -114,7 +116,26 @@ mod tests {
     }
 
     #[test]
-    fn a_draft_left_by_a_crash_is_overwritten() {
+    fn a_link_in_the_drafts_place_costs_its_target_nothing() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let path = dir.path().join("a.bin");
+        let (link, victim) = (dir.path().join("a.bin.new"), dir.path().join("victim"));
+        fs::write(&victim, "precious").expect("a file");
+        for hard in [false, true] {
+            if hard {
+                fs::hard_link(&victim, &link).expect("the same file system");
+            } else {
+                std::os::unix::fs::symlink(&victim, &link).expect("a link");
+            }
+            replace_durably(&path, b"whole").expect("a directory that can be written to");
+            assert_eq!(fs::read(&path).expect("the file"), b"whole");
+            assert_eq!(fs::read(&victim).expect("untouched"), b"precious");
+            assert_eq!(names(dir.path()), ["a.bin", "victim"]);
+        }
+    }
+
+    #[test]
+    fn a_draft_left_by_a_crash_is_removed() {
         let dir = tempfile::tempdir().expect("a scratch directory");
         let path = dir.path().join("a.bin");
         fs::write(dir.path().join("a.bin.new"), "half of something long").expect("a file");

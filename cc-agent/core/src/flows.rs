@@ -12,8 +12,8 @@
 //!        │            first window                        │  └────┘ or closed by the agent when
 //!        │                                                │         the flow is silent
 //!        └───────────────────────┬────────────────────────┘
-//!                                ▼ closed record, or the opened record of the slot's next flow
-//!                             closed
+//!                                ▼ closed record, or the opened record of the slot's next flow,
+//!                             closed   or not found in its slot any more
 //! ```
 //!
 //! A window may arrive twice: closed by the agent for a silent flow, and again in the record that
@@ -90,6 +90,8 @@ struct Entry<T> {
     generation: u32,
     /// Number of the newest window seen; 0 before the first.
     newest: u32,
+    /// The last call of [`FollowFlows::close_lost`] did not find it.
+    missing: bool,
     flow: T,
 }
 
@@ -172,6 +174,7 @@ impl<T> FlowTable<T> {
             *slot = Some(Box::new(Entry {
                 generation: id.generation,
                 newest: next.saturating_sub(1),
+                missing: false,
                 flow,
             }));
         }
@@ -197,6 +200,22 @@ impl<T> FlowTable<T> {
             flow,
             index,
         });
+    }
+
+    /// The flows that `occupant` does not find for the second time in a row.
+    fn lost(&mut self, mut occupant: impl FnMut(u32) -> Option<u32>) -> Vec<u32> {
+        let mut lost = Vec::new();
+        for (entry, slot) in self.slots.iter_mut().zip(0..) {
+            let Some(entry) = entry.as_deref_mut() else {
+                continue;
+            };
+            let is_missing = occupant(slot) != Some(entry.generation);
+            if is_missing && entry.missing {
+                lost.push(slot);
+            }
+            entry.missing = is_missing;
+        }
+        lost
     }
 
     /// The next flow whose window should have been closed by now and was not.
@@ -282,6 +301,16 @@ pub(crate) trait FollowFlows {
         let window = &flow.window;
         self.open(id, &flow.opened.identity, window.index);
         self.table().expect(id, window.index, window.start_ns);
+    }
+
+    /// Closes the flows that two calls in a row have not found, because their closed records were
+    /// lost. `occupant` returns the generation of the flow that is live in a slot.
+    fn close_lost(&mut self, occupant: impl FnMut(u32) -> Option<u32>) {
+        for slot in self.table().lost(occupant) {
+            if let Some(flow) = self.table().remove(slot) {
+                self.on_closed(flow);
+            }
+        }
     }
 
     /// Closes the windows of flows that have fallen silent, and returns them. `read` reads the

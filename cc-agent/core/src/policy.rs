@@ -14,11 +14,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::interface::{Interface, InterfaceError};
 
+mod bounds;
 pub mod export;
 mod file;
 mod heuristic;
 mod meta;
 mod onnx;
+mod wire;
 
 pub use file::{FileError, META_KEY, PolicyFile};
 pub use heuristic::{Heuristic, HeuristicError};
@@ -263,8 +265,8 @@ impl Policy for Random {
     }
 }
 
-/// The name of a policy, as on a command line: a path to an `.onnx` file, `default`, `fixed:N`,
-/// `heuristic` or `random`.
+/// The name of a policy, as on a command line: a path to an `.onnx` file, with or without the
+/// `@sha256:HEX` of its content, `default`, `fixed:N`, `heuristic` or `random`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PolicySpec {
     /// `default`: the embedded [`DEFAULT_POLICY`].
@@ -276,11 +278,52 @@ pub enum PolicySpec {
     Heuristic,
     /// The path of an ONNX file, which ends in `.onnx`.
     Onnx(PathBuf),
+    /// `FILE.onnx@sha256:HEX`: an ONNX file, served only while it has this content.
+    Pinned {
+        /// The path of the file.
+        path: PathBuf,
+        /// The SHA-256 of the file, 64 hexadecimal digits.
+        sha256: String,
+    },
     /// `random`: the policy [`Random`].
     Random,
 }
 
+/// What separates a path from the hash of the file's content in the text of a [`PolicySpec`].
+const PIN: &str = "@sha256:";
+
 impl PolicySpec {
+    /// The policy of a file, whose path may end in `@sha256:HEX`.
+    pub fn of_file(path: PathBuf) -> Self {
+        let pinned = path.to_str().and_then(|text| text.split_once(PIN));
+        match pinned {
+            Some((file, sha256)) => Self::Pinned {
+                path: file.into(),
+                sha256: sha256.to_owned(),
+            },
+            None => Self::Onnx(path),
+        }
+    }
+
+    /// This policy, served only while its file has the content of this hash.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the policy has no file, or when `sha256` is not 64 hexadecimal digits.
+    pub fn pinned(self, sha256: &str) -> Result<Self, SpecError> {
+        let digits = sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_hexdigit());
+        match self {
+            Self::Onnx(path) | Self::Pinned { path, .. } if digits => Ok(Self::Pinned {
+                path,
+                sha256: sha256.to_ascii_lowercase(),
+            }),
+            other => Err(SpecError::Pin {
+                policy: other.to_string(),
+                found: sha256.to_owned(),
+            }),
+        }
+    }
+
     /// Creates the policy. A file brings its own interface; all others work with `interface`.
     ///
     /// `serving` selects the actions of a network; `None` takes what its file asks for. `seed`
@@ -288,8 +331,8 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// Returns an error when the file is refused, or when the interface or the temperature is not
-    /// valid for the policy.
+    /// Returns an error when the file is refused ([`PolicyFile::read_to_serve`]), or when the
+    /// interface or the temperature is not valid for the policy.
     pub fn load(
         &self,
         interface: &Interface,
@@ -303,11 +346,13 @@ impl PolicySpec {
         }
         interface.validate()?;
         let interface = || interface.clone();
+        let file = |file| OnnxPolicy::new(file, serving, seed).map(Box::new);
         Ok(match self {
             Self::Default => Box::new(OnnxPolicy::from_bytes(DEFAULT_POLICY, serving, seed)?),
             Self::Fixed(cwnd) => Box::new(Fixed::new(*cwnd, interface())),
             Self::Heuristic => Box::new(Heuristic::new(interface())?),
-            Self::Onnx(path) => Box::new(OnnxPolicy::from_file(path, serving, seed)?),
+            Self::Onnx(path) => file(PolicyFile::read_to_serve(path, None)?)?,
+            Self::Pinned { path, sha256 } => file(PolicyFile::read_to_serve(path, Some(sha256))?)?,
             Self::Random => Box::new(Random::new(interface(), seed)),
         })
     }
@@ -320,6 +365,7 @@ impl fmt::Display for PolicySpec {
             Self::Fixed(cwnd) => write!(f, "fixed:{cwnd}"),
             Self::Heuristic => f.write_str("heuristic"),
             Self::Onnx(path) => write!(f, "{}", path.display()),
+            Self::Pinned { path, sha256 } => write!(f, "{}{PIN}{sha256}", path.display()),
             Self::Random => f.write_str("random"),
         }
     }
@@ -336,6 +382,9 @@ impl FromStr for PolicySpec {
                     found: cwnd.to_owned(),
                 }),
             };
+        }
+        if let Some((path, sha256)) = s.split_once(PIN) {
+            return path.parse::<Self>()?.pinned(sha256);
         }
         match s {
             "default" => Ok(Self::Default),
@@ -357,6 +406,17 @@ pub enum SpecError {
     #[error("`fixed:{found}`: expected a cwnd of at least 1 segment, for example `fixed:100`")]
     Fixed {
         /// The text after the colon.
+        found: String,
+    },
+    /// The hash is none, or the policy is no file.
+    #[error(
+        "`{policy}` cannot be pinned to `{found}`: expected the path of an .onnx file, and its \
+         SHA-256 as 64 hexadecimal digits"
+    )]
+    Pin {
+        /// The policy that was to be pinned.
+        policy: String,
+        /// The text that was given as its hash.
         found: String,
     },
     /// The string is neither a known name nor the path of an `.onnx` file.
@@ -414,6 +474,7 @@ mod tests {
             "heuristic",
             "random",
             "dir/policy.onnx",
+            "dir/policy.onnx@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
         ] {
             assert_eq!(
                 spec.parse::<PolicySpec>()

@@ -63,6 +63,13 @@ pub struct Snapshot {
     /// The outcome of the last command or canary; `None` before the first.
     #[serde(default)]
     pub news: Option<String>,
+    /// The capabilities that the agent holds, in words; `None` from an older agent.
+    #[serde(default)]
+    pub capabilities: Option<String>,
+    /// How the policy in service differs from the one that a command put into service before the
+    /// agent was started; `None` when it does not.
+    #[serde(default)]
+    pub differs: Option<String>,
     /// The recording; `None` when the agent records nothing.
     #[serde(default)]
     pub recording: Option<RecordingStatus>,

@@ -49,6 +49,16 @@ impl Agent {
         Self::launch(command, name, arguments).registered()
     }
 
+    /// Starts it as [`Self::start`] does, by a command whose last argument is the binary.
+    ///
+    /// # Panics
+    ///
+    /// Panics with the agent's log if it ends before it is registered, or does not answer within
+    /// 30 s.
+    pub fn start_by(command: Command, name: &str, arguments: &[&str]) -> Self {
+        Self::launch(command, name, arguments).registered()
+    }
+
     /// Starts it as [`Self::start`] does, but returns at once.
     ///
     /// # Panics

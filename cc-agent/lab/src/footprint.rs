@@ -1,6 +1,6 @@
 //! The BPF programs and maps of a datapath or an observer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use aya::{
     maps::{Array, Map, MapData, loaded_maps},
@@ -60,6 +60,23 @@ impl Footprint {
     /// Returns the number of programs found.
     pub fn programs(&self) -> usize {
         self.programs.len()
+    }
+
+    /// Returns the number of instructions that the verifier processed for each program, by the
+    /// first 15 characters of its name, which is what the kernel keeps.
+    ///
+    /// # Panics
+    ///
+    /// Panics if a program is gone or the kernel does not tell (before Linux 5.16).
+    pub fn verified_instructions(&self) -> BTreeMap<String, u32> {
+        let programs = loaded_programs().flatten();
+        let ours = programs.filter(|program| self.programs.contains(&program.id()));
+        let counts = ours.map(|program| {
+            let name = program.name_as_str().unwrap_or_default().to_owned();
+            let count = program.verified_instruction_count();
+            (name, count.expect("Linux 5.16 or newer"))
+        });
+        counts.collect()
     }
 
     /// Returns the number of maps found.

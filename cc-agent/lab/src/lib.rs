@@ -10,7 +10,7 @@
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
-//! | waiting and reporting | [`eventually`], [`Report`], [`median`] |
+//! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
 //! thousandfold delay. Tests therefore send through a [`Bottleneck`], whose queue provides the
@@ -72,7 +72,7 @@ pub use namespace::Namespace;
 pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
-pub use report::{Report, median};
+pub use report::{Report, figure, median};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,
@@ -117,6 +117,14 @@ pub fn unmet_requirement() -> Option<String> {
         let missing = !FilePath::new("/sys/kernel/btf/vmlinux").exists();
         missing.then(|| "the kernel shows no BTF at /sys/kernel/btf/vmlinux".into())
     })
+}
+
+/// Returns whether this kernel registers a congestion control by a link (Linux 6.4), so that its
+/// name ends with the agent, whatever ends that.
+pub fn links_register() -> bool {
+    let report = cc_agent::kernel::host::check();
+    let mut needs = report.needs.iter();
+    needs.any(|need| need.name == "struct_ops links" && need.ok == Some(true))
 }
 
 /// Waits for the exclusive use of the live kernel, then removes the namespaces and cgroups that

@@ -124,7 +124,9 @@ impl Path {
             .ip(&format!("route del blackhole {RECEIVER4}/32"));
     }
 
-    fn router(&self) -> &Namespace {
+    /// Returns the router's namespace, to change the queues of its devices: `r0` towards the sender
+    /// and `r1` towards the receiver. Panics on a direct path.
+    pub fn router(&self) -> &Namespace {
         let router = self.router.as_ref();
         router.expect("a direct path has no bottleneck and nothing to cut")
     }

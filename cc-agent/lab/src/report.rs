@@ -1,6 +1,8 @@
 //! Reports of benchmarks: figures by name, printed and, for `cargo xtask bench --json`, written to
 //! the file that the environment variable `BENCH_JSON` names.
 
+use std::fmt::Display;
+
 use anyhow::Context;
 use serde_json::{Map, Value, json};
 
@@ -44,6 +46,12 @@ impl Report {
         std::fs::write(&path, format!("{json:#}\n"))
             .with_context(|| format!("cannot write {}", path.display()))
     }
+}
+
+/// Prints a figure that a test saw on this kernel, such as an amount or how something was done.
+/// `cargo xtask kernels` puts it into its matrix.
+pub fn figure(name: &str, value: impl Display) {
+    eprintln!("FIGURE {name} = {value}");
 }
 
 /// Returns the median: the upper one of two in the middle, and NaN if there are no samples.

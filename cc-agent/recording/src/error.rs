@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use cc_core::ownership::Exposure;
 use parquet::errors::ParquetError;
 
 /// An error of reading, writing or completing a recording. Its message names the file and, where
@@ -34,6 +35,32 @@ pub enum RecordingError {
         found: String,
         /// The type that recordings have.
         expected: String,
+    },
+    /// Others than root and its owner could write the directory, or put another in its place.
+    #[error(
+        "{path}: recordings are not written there: {exposure}, and whoever can change it decides \
+         where the agent writes; take that permission away (chmod go-w), change the owner, or name \
+         another directory"
+    )]
+    Exposed {
+        /// The path of the directory.
+        path: PathBuf,
+        /// The directory, or one on the way to it, that others can change.
+        exposure: Exposure,
+    },
+    /// Root cannot take the identity of the owner of the directory.
+    #[error(
+        "{path}: it belongs to uid {owner}, with whose identity root would record there, but that \
+         cannot be taken: {source}; grant CAP_SETUID and CAP_SETGID, or change the directory's \
+         owner"
+    )]
+    Identity {
+        /// The path of the directory.
+        path: PathBuf,
+        /// The user id of the directory's owner.
+        owner: u32,
+        /// The error that the operating system returned.
+        source: io::Error,
     },
     /// The file is not complete: its agent is writing it, or was killed.
     #[error(
@@ -70,6 +97,14 @@ pub enum RecordingError {
         path: PathBuf,
         /// The error that the operating system returned.
         source: io::Error,
+    },
+    /// Reading the file would take too much memory.
+    #[error("{path}: {reason}; leave it out, or write it anew with smaller pages and row groups")]
+    TooLarge {
+        /// The path of the file.
+        path: PathBuf,
+        /// The column, what is too large about it, and the limit.
+        reason: String,
     },
     /// The file cannot be written any further.
     #[error("{path}: it cannot be written: {reason}")]

@@ -64,7 +64,7 @@
 //! # The life of a file
 //!
 //! A file is readable only when it is complete; readers ignore open files. The agent's names are
-//! `START-RUN-NUMBER.parquet`, so that they sort by age.
+//! `START-RUN-NUMBER.parquet`, which [`files`] sorts by age.
 //!
 //! ```text
 //!            create
@@ -89,10 +89,12 @@
 //! [`recover`] completes what a killed agent left behind; [`Recorder::start`] calls it.
 
 pub mod columns;
+mod directory;
 mod error;
 mod file;
 mod metadata;
 mod name;
+mod pages;
 mod read;
 mod recorder;
 mod row_group;

@@ -30,6 +30,11 @@ pub(crate) fn to_key_values(header: &FileHeader) -> Result<Vec<KeyValue>, serde_
     Ok(values.into_iter().map(key).collect())
 }
 
+/// Returns whether these are the key-value metadata of a recording, of whatever version.
+pub(crate) fn is_recording(values: &[KeyValue]) -> bool {
+    values.iter().any(|value| value.key == "cc.schema_version")
+}
+
 /// Reads a header from key-value metadata.
 ///
 /// # Errors

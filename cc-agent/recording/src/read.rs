@@ -9,16 +9,22 @@ use std::{
 use arrow_schema::{Field, Fields};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
-use cc_core::rows::{FileHeader, Row};
+use cc_core::{
+    regular_file,
+    rows::{FileHeader, Row},
+};
 
 use crate::{
     RecordingError,
     metadata::{self, HeaderError},
+    pages,
     schema::{from_batch, schema},
 };
 
 /// The largest number of rows in memory at once.
 const BATCH: usize = 2_048;
+/// The most memory that the texts of a batch may take, bytes, were every row the largest.
+const TEXTS: u64 = 256 << 20;
 
 /// Opens a complete file and returns its header and an iterator over its rows, in the order in
 /// which they were written.
@@ -28,10 +34,10 @@ const BATCH: usize = 2_048;
 ///
 /// # Errors
 ///
-/// Returns an error when the file cannot be read, is truncated, is not a recording, or has another
-/// schema version.
+/// Returns an error when the file cannot be read, is truncated, is not a recording, has another
+/// schema version, or has pages that are too large to read.
 pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
-    let builder = open(path)?;
+    let (file, builder) = open(path)?;
     let metadata = builder.metadata().file_metadata();
     let values = metadata.key_value_metadata().map_or(&[][..], Vec::as_slice);
     let header = metadata::from_key_values(values).map_err(|error| RecordingError::Header {
@@ -61,8 +67,10 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
             reason: "it has other columns than a recording, or in another order".into(),
         });
     }
+    let largest = pages::check(path, &file, builder.metadata())?;
+    let batch = usize::try_from(TEXTS / largest.max(1)).unwrap_or(BATCH);
     let batches = builder
-        .with_batch_size(BATCH)
+        .with_batch_size(batch.clamp(1, BATCH))
         .build()
         .map_err(|source| RecordingError::parquet(path, source))?;
     let rows = Rows {
@@ -132,22 +140,18 @@ impl Rows {
     }
 }
 
-/// Returns the number of rows of a complete file, as its footer states it.
-pub(crate) fn count(path: &Path) -> Result<u64, RecordingError> {
-    let rows = open(path)?.metadata().file_metadata().num_rows();
-    Ok(rows as u64)
-}
-
 /// Describes a column's type for an error message.
 fn describe(field: &Field) -> String {
     let null = if field.is_nullable() { " or null" } else { "" };
     format!("{}{null}", field.data_type())
 }
 
-fn open(path: &Path) -> Result<ParquetRecordBatchReaderBuilder<File>, RecordingError> {
-    let file = File::open(path).map_err(|source| RecordingError::io(path, source))?;
-    ParquetRecordBatchReaderBuilder::try_new(file)
-        .map_err(|source| RecordingError::parquet(path, source))
+fn open(path: &Path) -> Result<(File, ParquetRecordBatchReaderBuilder<File>), RecordingError> {
+    let io = |source| RecordingError::io(path, source);
+    let file = regular_file::open(path).map_err(io)?;
+    let builder = ParquetRecordBatchReaderBuilder::try_new(file.try_clone().map_err(io)?);
+    let builder = builder.map_err(|source| RecordingError::parquet(path, source))?;
+    Ok((file, builder))
 }
 
 #[cfg(test)]

@@ -2,26 +2,30 @@
 //! time.
 
 use std::{
-    fs::{self, File},
     io,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use cc_core::{
     rows::{FileHeader, Recorded, Row},
     status::RecordingStatus,
 };
 
-use crate::{FileWriter, RecordingError, file::recover_file, name::COMPLETE, recover};
+use crate::{
+    FileWriter, RecordingError,
+    directory::Directory,
+    file::{recover_file, recover_in},
+    name::{COMPLETE, OwnName},
+};
 
 /// Rows that may wait for the disk: those of a thousand flows in half a minute, some 30 MB. Further
 /// rows are lost.
@@ -29,11 +33,18 @@ const BACKLOG: u64 = 32_768;
 /// The largest number of rows in a row group. It bounds the rows that a crash loses and the time of
 /// one write; larger groups compress little better.
 const GROUP: usize = 8_192;
+/// Size of the footer at which a file is completed, bytes: it is written anew with every row group.
+const FOOTER: u64 = 8 << 20;
+
+/// What is logged and shown when the thread has panicked.
+const ENDED: &str = "the thread that records has panicked, which is a defect of cc-agent: please \
+                     report it; nothing is recorded until the agent is restarted";
 
 /// Where recordings are written, and when files and row groups end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The directory of the recordings. It is created if it is missing.
+    /// The directory of the recordings. It is created if it is missing. Only root and its owner may
+    /// be able to write it.
     pub directory: PathBuf,
     /// Size at which a file is completed, bytes.
     pub file_bytes: u64,
@@ -49,7 +60,7 @@ pub struct Limits {
 /// the files.
 pub struct Recorder {
     rows: Option<Sender<Vec<Recorded>>>,
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
@@ -64,58 +75,49 @@ struct Shared {
 }
 
 impl Recorder {
-    /// Completes the files that a former agent left open in the directory, and starts the thread.
+    /// Starts the thread, which completes the files that a former agent left open in the directory.
+    /// Root's thread has the identity of the directory's owner from then on.
     ///
     /// `addresses` names the form of addresses for the status. `prepare` runs on the new thread
-    /// first, for example to lower its priority.
+    /// before it takes rows, for example to lower its priority.
     ///
     /// # Errors
     ///
     /// Returns an error when the directory cannot be written to, so that nothing could ever be
-    /// recorded.
+    /// recorded, or when others than root and its owner can write it.
     pub fn start(
         limits: Limits,
         addresses: &str,
         prepare: impl FnOnce() + Send + 'static,
     ) -> Result<Self, RecordingError> {
-        let directory = limits.directory.clone();
-        fs::create_dir_all(&directory).map_err(|source| RecordingError::io(&directory, source))?;
-        check_writable(&directory).map_err(|source| RecordingError::io(&directory, source))?;
-        let mut status = RecordingStatus {
-            directory: directory.clone(),
-            addresses: addresses.to_owned(),
-            ..RecordingStatus::default()
-        };
-        match recover(&directory) {
-            Ok(found) => {
-                for recovered in found {
-                    let Some(path) = recovered.path else { continue };
-                    info!("{}: completed, {} rows", path.display(), recovered.rows);
-                    status.files += 1;
-                }
-            }
-            Err(error) => warn!("what a former recording left open stays so: {error}"),
-        }
+        let path = limits.directory.clone();
         let shared = Arc::new(Shared {
-            status: Mutex::new(status),
+            status: Mutex::new(RecordingStatus {
+                directory: path.clone(),
+                addresses: addresses.to_owned(),
+                ..RecordingStatus::default()
+            }),
             ..Shared::default()
         });
         let (rows, queue) = channel();
-        let worker = Worker {
-            prefix: prefix(),
-            number: 0,
-            limits,
-            files: Vec::new(),
-            incomplete: Vec::new(),
-            shared: shared.clone(),
-        };
+        let (ready, started) = channel();
+        let theirs = shared.clone();
         let thread = thread::Builder::new()
             .name("recorder".into())
-            .spawn(move || {
-                prepare();
-                worker.run(&queue);
+            .spawn(move || match Worker::begin(limits, theirs) {
+                Ok(worker) => {
+                    // Whoever started this thread waits for the answer.
+                    let _ = ready.send(Ok(()));
+                    prepare();
+                    worker.run(&queue);
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(error));
+                }
             })
-            .map_err(|source| RecordingError::io(&directory, source))?;
+            .map_err(|source| RecordingError::io(&path, source))?;
+        let ended = || RecordingError::io(&path, io::Error::other(ENDED));
+        started.recv().map_err(|_| ended())??;
         Ok(Self {
             rows: Some(rows),
             thread: Some(thread),
@@ -123,22 +125,27 @@ impl Recorder {
         })
     }
 
-    /// Passes rows to the thread, or counts them as lost when too many are waiting for the disk.
-    /// This never blocks.
+    /// Passes rows to the thread, or counts them as lost when too many are waiting for the disk or
+    /// the thread has ended. This never blocks.
     pub fn write(&mut self, rows: Vec<Recorded>) {
         let count = rows.len() as u64;
         if count == 0 {
             return;
         }
+        if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+            return self.shared.count_after_the_end(count);
+        }
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
-        let sent = waiting + count <= BACKLOG && {
-            self.shared.waiting.fetch_add(count, Ordering::Relaxed);
-            self.rows
-                .as_ref()
-                .is_some_and(|queue| queue.send(rows).is_ok())
-        };
-        if !sent && self.shared.behind.fetch_add(count, Ordering::Relaxed) == 0 {
-            warn!("the disk is behind: rows of the recording are being lost");
+        if waiting + count > BACKLOG {
+            if self.shared.behind.fetch_add(count, Ordering::Relaxed) == 0 {
+                warn!("the disk is behind: rows of the recording are being lost");
+            }
+            return;
+        }
+        self.shared.waiting.fetch_add(count, Ordering::Relaxed);
+        let sent = self.rows.as_ref().is_some_and(|q| q.send(rows).is_ok());
+        if !sent {
+            self.shared.count_after_the_end(count);
         }
     }
 
@@ -156,7 +163,7 @@ impl Drop for Recorder {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            warn!("the thread that records panicked");
+            warn!("{ENDED}");
         }
         let status = self.status();
         let lost = status.rows_lost_behind + status.rows_lost_unwritten;
@@ -172,18 +179,27 @@ impl Shared {
     fn status(&self) -> std::sync::MutexGuard<'_, RecordingStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Counts rows that come after the thread has panicked, and reports that once.
+    fn count_after_the_end(&self, lost: u64) {
+        let mut status = self.status();
+        status.rows_lost_unwritten += lost;
+        if status.trouble.as_deref() != Some(ENDED) {
+            error!("{ENDED}");
+            status.trouble = Some(ENDED.to_owned());
+        }
+    }
 }
 
 /// The state of the writing thread: its open files and its limits.
 struct Worker {
-    /// The start of the names of this run's files.
-    prefix: String,
-    /// The number of the next file.
-    number: u32,
+    directory: Arc<Directory>,
+    /// The name of the next file.
+    next: OwnName,
     limits: Limits,
     files: Vec<Open>,
-    /// Files that could not be completed yet because the disk is full.
-    incomplete: Vec<PathBuf>,
+    /// The names of files that could not be completed yet because the disk is full.
+    incomplete: Vec<String>,
     shared: Arc<Shared>,
 }
 
@@ -203,6 +219,39 @@ struct Open {
 }
 
 impl Worker {
+    /// Opens the directory, with the identity of its owner from then on, and completes what a
+    /// former agent left open there.
+    fn begin(limits: Limits, shared: Arc<Shared>) -> Result<Self, RecordingError> {
+        let directory = Directory::take(&limits.directory)?;
+        match recover_in(&directory) {
+            Ok(found) => {
+                for recovered in found {
+                    let Some(path) = recovered.path else { continue };
+                    info!("{}: completed, {} rows", path.display(), recovered.rows);
+                    shared.status().files += 1;
+                }
+            }
+            Err(error) => warn!("what a former recording left open stays so: {error}"),
+        }
+        let newest = own_names(&directory)
+            .map_err(|source| RecordingError::io(&limits.directory, source))?
+            .into_iter()
+            .map(|(name, _)| name.start)
+            .max();
+        Ok(Self {
+            directory: Arc::new(directory),
+            next: OwnName {
+                start: start_after(newest, SystemTime::now()),
+                run: std::process::id(),
+                number: 0,
+            },
+            limits,
+            files: Vec::new(),
+            incomplete: Vec::new(),
+            shared,
+        })
+    }
+
     fn run(mut self, queue: &Receiver<Vec<Recorded>>) {
         self.keep_within_limit();
         loop {
@@ -267,8 +316,10 @@ impl Worker {
             if old || file.rows.len() >= GROUP || now >= self.due(&file) {
                 self.write_group(&mut file);
             }
-            let bytes = file.writer.as_ref().map_or(0, FileWriter::bytes);
-            if old || bytes >= self.limits.file_bytes {
+            let writer = file.writer.as_ref();
+            let bytes = writer.map_or(0, FileWriter::bytes);
+            let footer = writer.map_or(0, FileWriter::footer_bytes);
+            if old || bytes >= self.limits.file_bytes || footer >= FOOTER {
                 self.complete(file);
             } else {
                 self.files.push(file);
@@ -300,17 +351,17 @@ impl Worker {
                     info!("rows are being recorded again");
                 }
                 drop(status);
-                for path in std::mem::take(&mut self.incomplete) {
-                    self.rescue(&path);
+                for name in std::mem::take(&mut self.incomplete) {
+                    self.rescue(name);
                 }
             }
             Err(error) => {
                 self.report(&error, rows.len() as u64);
                 // The incomplete row group is lost; the file is completed with those before it.
                 if let Some(writer) = file.writer.take() {
-                    let path = writer.path().to_owned();
+                    let name = writer.name().to_owned();
                     drop(writer);
-                    self.rescue(&path);
+                    self.rescue(name);
                 }
             }
         }
@@ -318,34 +369,34 @@ impl Worker {
     }
 
     fn create(&mut self, header: &FileHeader) -> Result<FileWriter, RecordingError> {
-        let name = format!("{}-{:06}.{COMPLETE}", self.prefix, self.number);
-        self.number += 1;
-        FileWriter::create(&self.limits.directory.join(name), header.clone())
+        let name = self.next.complete();
+        self.next.number += 1;
+        FileWriter::create_in(&self.directory, name, header.clone())
     }
 
     fn complete(&mut self, file: Open) {
         let Some(writer) = file.writer else { return };
-        let path = writer.path().to_owned();
+        let name = writer.name().to_owned();
         match writer.finish() {
             Ok(_) => self.shared.status().files += 1,
             Err(error) => {
                 self.report(&error, 0);
-                self.rescue(&path);
+                self.rescue(name);
             }
         }
         self.keep_within_limit();
     }
 
     /// Completes a file whose last row group could not be written, or keeps it for a later attempt.
-    fn rescue(&mut self, path: &Path) {
-        match recover_file(path) {
+    fn rescue(&mut self, name: String) {
+        match recover_file(&self.directory, &name) {
             Ok(Some(recovered)) => {
                 self.shared.status().files += u64::from(recovered.path.is_some());
             }
             Ok(None) => {}
             Err(error) => {
                 self.report(&error, 0);
-                self.incomplete.push(path.to_owned());
+                self.incomplete.push(name);
             }
         }
     }
@@ -363,19 +414,24 @@ impl Worker {
 
     /// Removes the oldest complete files while the recordings exceed their limit.
     fn keep_within_limit(&mut self) {
-        let mut files = match own_files(&self.limits.directory) {
-            Ok(files) => files,
+        let mut files = match own_names(&self.directory) {
+            Ok(names) => names,
             Err(error) => {
                 return self.report(&RecordingError::io(&self.limits.directory, error), 0);
             }
         };
         files.sort();
-        let mut bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
-        for (path, size) in files {
+        let files: Vec<_> = files
+            .into_iter()
+            .map(|(_, file)| (self.directory.size(&file), file))
+            .collect();
+        let mut bytes: u64 = files.iter().map(|(bytes, _)| bytes).sum();
+        for (size, file) in files {
             if bytes <= self.limits.total_bytes {
                 break;
             }
-            if path.extension().is_some_and(|e| e == COMPLETE) && fs::remove_file(&path).is_ok() {
+            let complete = file.ends_with(COMPLETE);
+            if complete && self.directory.remove(&file).is_ok() {
                 bytes -= size;
                 self.shared.status().files_removed += 1;
             }
@@ -384,63 +440,19 @@ impl Worker {
     }
 }
 
-/// Returns the paths and sizes in bytes of all recordings by agents in the directory: complete
-/// files, open files, and their footer files.
-fn own_files(directory: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        if is_own(&entry.file_name().to_string_lossy()) {
-            // Another agent may have removed the file meanwhile.
-            let bytes = entry.metadata().map_or(0, |metadata| metadata.len());
-            files.push((entry.path(), bytes));
-        }
-    }
-    Ok(files)
+/// Returns the names of all recordings by agents in the directory, and the names of their files:
+/// complete files, open files, and their footer files.
+fn own_names(directory: &Directory) -> io::Result<Vec<(OwnName, String)>> {
+    let own = |file: String| Some((OwnName::parse(&file)?.0, file));
+    Ok(directory.names()?.into_iter().filter_map(own).collect())
 }
 
-/// Returns whether a file has a name as [`Worker::create`] gives it.
-fn is_own(name: &str) -> bool {
-    let Some((stem, suffix)) = name.split_once('.') else {
-        return false;
-    };
-    let parts: Vec<_> = stem.split('-').collect();
-    let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-    let hex = |text: &str| text.bytes().all(|b| b.is_ascii_hexdigit());
-    let named = match parts[..] {
-        [time, run, number] => {
-            (time.len(), run.len(), number.len()) == (10, 8, 6)
-                && digits(time)
-                && hex(run)
-                && digits(number)
-        }
-        _ => false,
-    };
-    named && (suffix == COMPLETE || suffix.starts_with(&format!("{COMPLETE}.")))
-}
-
-/// Returns the start of this run's file names: the time in seconds since 1970 UTC, so that names
-/// sort by age, and the process id.
-fn prefix() -> String {
-    let start = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |t| t.as_secs());
-    format!("{start:010}-{:08x}", std::process::id())
-}
-
-/// Checks that files can be created in a directory. A full disk is accepted, since it may have room
-/// later.
-///
-/// # Errors
-///
-/// Returns the file system's error for any other reason.
-fn check_writable(directory: &Path) -> io::Result<()> {
-    let path = directory.join(format!(".{}", std::process::id()));
-    match File::create(&path) {
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => fs::remove_file(path),
-    }
+/// Returns the start of this run's file names: the time, or one more than the newest of the
+/// directory when the clock says less.
+fn start_after(newest: Option<u64>, now: SystemTime) -> u64 {
+    let now = now.duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs());
+    now.max(newest.map_or(0, |newest| newest + 1))
+        .min(OwnName::LATEST)
 }
 
 #[cfg(test)]

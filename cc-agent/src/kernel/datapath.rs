@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fs,
+    fs, io,
     os::fd::{AsRawFd, RawFd},
     path::{Path, PathBuf},
 };
@@ -10,28 +10,30 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Map, MapData, loaded_maps},
-    programs::{CgroupAttachMode, SockOps, loaded_programs},
+    programs::{CgroupAttachMode, ProgramError, ProgramInfo, SockOps, loaded_programs},
 };
+use aya_obj::generated::bpf_prog_type;
+use cc_core::error_chain;
 use cc_ebpf::{Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings};
+use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
 use super::{
-    Error, btf,
+    Error, btf, clock,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, HEARTBEAT, Maps, OBJECT, RECORDS,
         SETTINGS, as_words, no_program,
     },
+    process::Process,
     shared::Shared,
-    struct_ops::{CONG_CONTROL_PROGRAMS, StructOps},
+    struct_ops::{CONG_CONTROL_PROGRAMS, Prepared, StructOps},
+    sysctl::AVAILABLE,
 };
 
 /// The maps that live flows share with their agent; the rest belongs to one load of the programs.
 const SHARED: [&str; 8] = [
     SETTINGS, HEARTBEAT, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, ACKS, COUNTERS,
 ];
-
-/// Where the kernel lists the registered congestion controls.
-const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
 /// How the datapath is to run.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,37 +65,65 @@ impl Options {
     }
 }
 
-/// The registered datapath. Dropping it unregisters the congestion control; its flows fall back
-/// once the heartbeat is too old.
+/// The datapath: loaded, and registered once [`Self::register`] has returned. Dropping it
+/// unregisters the congestion control; its flows fall back once the heartbeat is too old.
 pub struct Datapath {
     // The cgroup's sockets stop choosing the name before it is unregistered, and that happens while
     // everything else is still there.
-    _cgroup: Option<Ebpf>,
-    _registration: StructOps,
+    cgroup: Option<Chooser>,
+    registration: Option<Registration>,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
+    settings: Shared<Settings>,
     heartbeat: Shared<Heartbeat>,
     decisions: Shared<u64>,
     flows: Shared<Flow>,
     records: Ring,
     acks: Ring,
     counters: Counters,
-    adopted: usize,
+    /// Live flows in maps that a former agent has made; `None` where the maps are new.
+    adopted: Option<usize>,
+    /// The settings that hold once it is registered.
+    asked: Settings,
+}
+
+/// The states of the congestion control's registration.
+enum Registration {
+    Prepared(Prepared),
+    Done(#[expect(dead_code, reason = "held for its dropping")] StructOps),
+}
+
+/// The program that makes the sockets of a cgroup choose the congestion control.
+struct Chooser {
+    ebpf: Ebpf,
+    directory: fs::File,
 }
 
 impl Datapath {
-    /// Loads the programs and registers them. Flows that a former agent of the same name left
-    /// behind are adopted: their maps are used again.
+    /// Loads the programs and registers them: [`Self::load`] and [`Self::register`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of both.
+    pub fn attach(options: &Options) -> Result<Self, Error> {
+        let mut datapath = Self::load(options)?;
+        datapath.register()?;
+        Ok(datapath)
+    }
+
+    /// Loads the programs, without registering them. Where a former agent of the same name left
+    /// flows behind, their maps are used again, and stay as they are until [`Self::register`].
     ///
     /// # Errors
     ///
     /// Returns an error when the name cannot be used or is taken, when the host lacks what BPF
     /// needs, or when the kernel refuses the programs.
-    pub fn attach(options: &Options) -> Result<Self, Error> {
+    pub fn load(options: &Options) -> Result<Self, Error> {
         check_name(&options.name)?;
         let cgroup = options.cgroup.as_deref().map(open_cgroup).transpose()?;
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
         }
+        clock::check()?;
         let kernel = btf::Kernel::running()?;
         let layout = kernel.layout()?;
         let ops = kernel.congestion_ops()?;
@@ -121,7 +151,7 @@ impl Datapath {
                 None
             }
         };
-        if options.cgroup.is_some() {
+        if cgroup.is_some() {
             chooser(&mut ebpf)?
                 .load()
                 .map_err(Error::aya("loading the cgroup's program"))?;
@@ -130,16 +160,22 @@ impl Datapath {
 
         let (slots, adopted) = match orphans {
             Some(orphans) => {
+                if orphans.slots != options.slots {
+                    tracing::warn!(
+                        "the {} slots of the former agent stay, not the {} asked for, until none \
+                         of its flows is open when an agent starts",
+                        orphans.slots,
+                        options.slots
+                    );
+                }
                 maps.extend(orphans.maps);
-                (orphans.slots, orphans.live)
+                (orphans.slots, Some(orphans.live))
             }
             None => {
                 maps.free_slots(options.slots)?;
-                (options.slots, 0)
+                (options.slots, None)
             }
         };
-        let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS)?, 1)?;
-        settings.write(0, options.settings(slots));
 
         let mut fds: HashMap<String, RawFd> = HashMap::new();
         for (name, fd) in maps.descriptors() {
@@ -148,15 +184,11 @@ impl Datapath {
         if let Some(logs) = logger.as_ref() {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
         }
-        let registration = StructOps::register(OBJECT, &fds, &ops, &options.name)?;
-        if let Some(directory) = cgroup {
-            chooser(&mut ebpf)?
-                // A link always allows others beside it; old kernels refuse the flag that says so.
-                .attach(directory, CgroupAttachMode::Single)
-                .map_err(Error::aya("attaching to the cgroup"))?;
-        }
+        let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name)?;
         Ok(Self {
-            _cgroup: options.cgroup.is_some().then_some(ebpf),
+            cgroup: cgroup.map(|directory| Chooser { ebpf, directory }),
+            registration: Some(Registration::Prepared(prepared)),
+            settings: Shared::map(maps.fd_of(SETTINGS)?, 1)?,
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
             decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
             flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
@@ -164,14 +196,64 @@ impl Datapath {
             acks: Ring::take(&mut maps, ACKS)?,
             counters: Counters::take(&mut maps)?,
             adopted,
+            asked: options.settings(slots),
             logger,
-            _registration: registration,
         })
+    }
+
+    /// Registers the congestion control, with the settings and a first heartbeat in place before a
+    /// flow can choose it. Does nothing when it is registered.
+    ///
+    /// Maps of a former agent are written to only when that has succeeded: of two agents that start
+    /// at the same time, the one that is refused has changed nothing.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the name is taken, or when the kernel refuses to register it or to
+    /// attach to the cgroup. The datapath cannot be registered after that.
+    pub fn register(&mut self) -> Result<(), Error> {
+        if self.adopted.is_none() {
+            self.settings.write(0, self.asked);
+            self.write_heartbeat(clock::now_ns());
+        }
+        match self.registration.take() {
+            Some(Registration::Prepared(prepared)) => {
+                self.registration = Some(Registration::Done(prepared.register()?));
+            }
+            other => {
+                self.registration = other;
+                return Ok(());
+            }
+        }
+        self.settings.write(0, self.asked);
+        self.write_heartbeat(clock::now_ns());
+        if let Some(Chooser { ebpf, directory }) = &mut self.cgroup {
+            chooser(ebpf)?
+                // A link always allows others beside it; old kernels refuse the flag that says so.
+                .attach(directory, CgroupAttachMode::Single)
+                .map_err(Error::aya("attaching to the cgroup"))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the maps are this agent's to write to.
+    fn may_write(&self) -> bool {
+        self.adopted.is_none() || matches!(self.registration, Some(Registration::Done(_)))
+    }
+
+    fn write_heartbeat(&self, at_ns: u64) {
+        let pid = u64::from(std::process::id());
+        self.heartbeat.write(0, Heartbeat { at_ns, pid });
     }
 
     /// Live flows that a former agent had left behind when this one took over.
     pub fn adopted(&self) -> usize {
-        self.adopted
+        self.adopted.unwrap_or(0)
+    }
+
+    /// The settings that hold for the datapath's flows now.
+    pub fn settings(&self) -> Option<Settings> {
+        self.settings.read(0)
     }
 
     /// Number of slots for flows in the maps.
@@ -181,13 +263,21 @@ impl Datapath {
 
     /// Publishes a decision for the flow in `slot`: one atomic store.
     pub fn publish(&self, slot: u32, decision: Decision) {
-        self.decisions.publish(slot as usize, decision.to_cell());
+        if self.may_write() {
+            self.decisions.publish(slot as usize, decision.to_cell());
+        }
     }
 
     /// Tells the datapath that the agent was serving at `now_ns`.
     pub fn beat(&self, now_ns: u64) {
-        let pid = u64::from(std::process::id());
-        self.heartbeat.write(0, Heartbeat { at_ns: now_ns, pid });
+        if self.may_write() {
+            self.write_heartbeat(now_ns);
+        }
+    }
+
+    /// The generation of the flow that is live in `slot`; `None` when none is.
+    pub fn occupant(&self, slot: u32) -> Option<u32> {
+        self.flows.occupant(slot as usize)
     }
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
@@ -256,13 +346,23 @@ struct Orphans {
     maps: Maps,
     slots: u32,
     live: usize,
-    pid: u64,
+    heartbeat: Heartbeat,
+    heartbeat_limit_ns: u64,
 }
 
 impl Orphans {
-    /// Whether the agent that made them still runs.
+    /// Whether the agent that made them still runs: one that beats, in whatever PID namespace, or a
+    /// process with its id that was there when the last heartbeat came.
     fn owner_lives(&self) -> bool {
-        Path::new("/proc").join(self.pid.to_string()).exists()
+        let now_ns = clock::now_ns();
+        let silent_ns = now_ns.saturating_sub(self.heartbeat.at_ns);
+        if !self.heartbeat.is_stale(now_ns, self.heartbeat_limit_ns) {
+            return true;
+        }
+        // Clock ticks are 10 ms long.
+        const TICKS_NS: u64 = 20_000_000;
+        let process = u32::try_from(self.heartbeat.pid).ok().and_then(Process::of);
+        process.is_some_and(|process| process.age_ns() + TICKS_NS >= silent_ns)
     }
 }
 
@@ -278,10 +378,25 @@ fn orphans(name: &str) -> Option<Orphans> {
         }
     }
     let mut found: Option<Orphans> = None;
-    for program in loaded_programs().flatten() {
-        if !program.name_as_str().is_some_and(|name| {
-            CONG_CONTROL_PROGRAMS.iter().any(|p| p.starts_with(name)) && !name.is_empty()
-        }) {
+    for program in loaded_programs() {
+        let program = match program {
+            Ok(program) => program,
+            // Ended meanwhile.
+            Err(ProgramError::SyscallError(error))
+                if error.io_error.kind() == io::ErrorKind::NotFound =>
+            {
+                continue;
+            }
+            Err(error) => {
+                tracing::warn!(
+                    "flows that a former agent has left cannot be looked for, and stay on the \
+                     fallback until they close ({}); CAP_SYS_ADMIN is needed for that",
+                    error_chain(&error)
+                );
+                break;
+            }
+        };
+        if !is_ours(&program) {
             continue;
         }
         let Ok(Some(ids)) = program.map_ids() else {
@@ -299,10 +414,33 @@ fn orphans(name: &str) -> Option<Orphans> {
     found
 }
 
+/// Whether a program is the `cong_control` of a congestion control that root or this user has
+/// loaded. Whoever may load programs could offer maps of its own otherwise.
+fn is_ours(program: &ProgramInfo) -> bool {
+    let is_named = program.name_as_str().is_some_and(|name| {
+        !name.is_empty() && CONG_CONTROL_PROGRAMS.iter().any(|p| p.starts_with(name))
+    });
+    let own = geteuid().as_raw();
+    is_named
+        && program.program_type() == bpf_prog_type::BPF_PROG_TYPE_STRUCT_OPS
+        && program
+            .created_by_uid()
+            .is_some_and(|uid| uid == 0 || uid == own)
+}
+
 fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Option<Orphans> {
     let mut maps = Maps::default();
     for (map_name, id) in named {
         let map = Map::from_map_data(MapData::from_id(id).ok()?).ok()?;
+        let is_expected = match map_name.as_str() {
+            RECORDS | ACKS => matches!(map, Map::RingBuf(_)),
+            FREE_SLOTS => matches!(map, Map::Queue(_)),
+            COUNTERS => matches!(map, Map::PerCpuArray(_)),
+            _ => matches!(map, Map::Array(_)),
+        };
+        if !is_expected {
+            return None;
+        }
         maps.insert(map_name, map);
     }
     if SHARED.iter().any(|needed| !maps.contains(needed)) {
@@ -328,7 +466,8 @@ fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Optio
         .count();
     let heartbeat: Shared<Heartbeat> = Shared::map(maps.fd_of(HEARTBEAT).ok()?, 1).ok()?;
     Some(Orphans {
-        pid: heartbeat.read(0)?.pid,
+        heartbeat: heartbeat.read(0)?,
+        heartbeat_limit_ns: settings.heartbeat_limit_ns,
         maps,
         slots: settings.slots,
         live,

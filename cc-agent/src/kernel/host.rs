@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use serde::Serialize;
 
-use super::{btf, observer::Source};
+use super::{btf, observer::Source, privileges::Capabilities};
 
 /// The oldest kernel whose TCP the datapath knows.
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
@@ -51,6 +51,8 @@ pub fn judge(facts: &Facts) -> Report {
         members(facts),
         object(facts),
         privileges(facts),
+        default_privilege(facts),
+        adopting_privilege(facts),
         bpf(facts),
         jit(facts),
         name(facts),
@@ -215,11 +217,44 @@ fn privileges(facts: &Facts) -> Need {
         ok: missing.as_ref().map(Vec::is_empty),
         optional: false,
         found: match missing.as_deref() {
-            None => "/proc/self/status shows no capabilities".into(),
-            Some([]) => "CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN".into(),
-            Some(missing) => format!("lacks {}", missing.join(", ")),
+            None => "/proc does not show the capabilities".into(),
+            Some([]) => "CAP_BPF and CAP_PERFMON".into(),
+            Some(missing) => format!("lacks {}", missing.join(" and ")),
         },
-        remedy: "run as root, or give the process CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN".into(),
+        remedy: "run as root, or give the process CAP_BPF and CAP_PERFMON".into(),
+    }
+}
+
+/// CAP_NET_ADMIN loads programs of cgroups and sets sysctls of the network.
+fn default_privilege(facts: &Facts) -> Need {
+    let holds = |held: Capabilities| held.has_any_of(Capabilities::NET_ADMIN);
+    optional_privilege(
+        "CAP_NET_ADMIN, for --default and --cgroup",
+        facts.capabilities.map(holds),
+    )
+}
+
+/// Only CAP_SYS_ADMIN may walk the loaded programs (`bpf_obj_get_next_id`, kernel/bpf/syscall.c).
+fn adopting_privilege(facts: &Facts) -> Need {
+    let holds = |held: Capabilities| held.has_any_of(Capabilities::SYS_ADMIN);
+    optional_privilege(
+        "CAP_SYS_ADMIN, to adopt flows at start",
+        facts.capabilities.map(holds),
+    )
+}
+
+fn optional_privilege(name: &str, held: Option<bool>) -> Need {
+    Need {
+        name: name.into(),
+        ok: held,
+        optional: true,
+        found: match held {
+            Some(true) => "is there",
+            Some(false) => "is not there",
+            None => "/proc does not show the capabilities",
+        }
+        .into(),
+        remedy: "run as root, or give the process this capability too".into(),
     }
 }
 
@@ -355,19 +390,14 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
 
 /// The needed ones that a set of capabilities lacks. CAP_SYS_ADMIN stands for the two that were
 /// taken out of it in Linux 5.8.
-fn missing_capabilities(held: u64) -> Vec<&'static str> {
-    // Numbers from include/uapi/linux/capability.h.
-    const NET_ADMIN: u64 = 1 << 12;
-    const SYS_ADMIN: u64 = 1 << 21;
-    const PERFMON: u64 = 1 << 38;
-    const BPF: u64 = 1 << 39;
+fn missing_capabilities(held: Capabilities) -> Vec<&'static str> {
+    let either = |needed: Capabilities| needed.with(Capabilities::SYS_ADMIN);
     [
-        ("CAP_BPF", BPF | SYS_ADMIN),
-        ("CAP_PERFMON", PERFMON | SYS_ADMIN),
-        ("CAP_NET_ADMIN", NET_ADMIN),
+        ("CAP_BPF", either(Capabilities::BPF)),
+        ("CAP_PERFMON", either(Capabilities::PERFMON)),
     ]
     .into_iter()
-    .filter(|&(_, any)| held & any == 0)
+    .filter(|&(_, any)| !held.has_any_of(any))
     .map(|(name, _)| name)
     .collect()
 }
@@ -376,7 +406,7 @@ fn missing_capabilities(held: u64) -> Vec<&'static str> {
 mod tests {
     use super::*;
 
-    const ROOT: u64 = 0x1ff_ffff_ffff;
+    const ROOT: Capabilities = Capabilities::from_bits(0x1ff_ffff_ffff);
 
     #[test]
     fn a_good_host_is_supported() {
@@ -421,7 +451,7 @@ mod tests {
             ),
             (
                 |facts| {
-                    facts.capabilities = Some(0);
+                    facts.capabilities = Some(Capabilities::NONE);
                     facts.ring_buffer = Err(libc::EPERM);
                 },
                 "privileges",
@@ -442,7 +472,8 @@ mod tests {
             spoil(&mut facts);
             let report = judge(&facts);
             assert!(!report.supported(), "{report}");
-            let refused = report.needs.iter().filter(|need| need.ok == Some(false));
+            let is_refused = |need: &&Need| need.ok == Some(false) && !need.optional;
+            let refused = report.needs.iter().filter(is_refused);
             let refused: Vec<_> = refused.map(|need| need.name.as_str()).collect();
             assert_eq!(refused, [name]);
             let text = report.to_string();
@@ -461,11 +492,12 @@ mod tests {
         facts.cgroups = None;
         facts.name_taken = true;
         types(&mut facts).observable = Ok(Source::Segments);
+        facts.capabilities = Some(Capabilities::BPF.with(Capabilities::PERFMON));
         let report = judge(&facts);
         assert!(report.supported(), "{report}");
         assert_eq!(
             report.to_string().matches("(optional)").count(),
-            5,
+            7,
             "{report}"
         );
     }
@@ -482,7 +514,7 @@ mod tests {
         assert!(report.supported(), "{report}");
         assert_eq!(
             report.needs.iter().filter(|need| need.ok.is_none()).count(),
-            4
+            6
         );
         let mut facts = good();
         facts.types = Err("not readable".into());
@@ -512,11 +544,13 @@ mod tests {
 
     #[test]
     fn old_and_new_capabilities_count() {
+        let [bpf, perfmon] = [Capabilities::BPF, Capabilities::PERFMON];
         assert!(missing_capabilities(ROOT).is_empty());
-        assert!(missing_capabilities(1 << 12 | 1 << 21).is_empty());
-        assert!(missing_capabilities(1 << 12 | 1 << 38 | 1 << 39).is_empty());
-        assert_eq!(missing_capabilities(1 << 21), ["CAP_NET_ADMIN"]);
-        assert_eq!(missing_capabilities(1 << 12), ["CAP_BPF", "CAP_PERFMON"]);
+        assert!(missing_capabilities(Capabilities::SYS_ADMIN).is_empty());
+        assert!(missing_capabilities(bpf.with(perfmon)).is_empty());
+        assert_eq!(missing_capabilities(bpf), ["CAP_PERFMON"]);
+        let none = missing_capabilities(Capabilities::NET_ADMIN);
+        assert_eq!(none, ["CAP_BPF", "CAP_PERFMON"]);
     }
 
     #[test]

@@ -86,6 +86,19 @@ impl Shared<cc_ebpf::Flow> {
         })
     }
 
+    /// The generation of the flow that is live in an entry; `None` when none is.
+    pub(super) fn occupant(&self, index: usize) -> Option<u32> {
+        let entry = self.entry(index)?;
+        // SAFETY: as for `read`.
+        let (live, generation) = unsafe {
+            (
+                (&raw const (*entry).live).read_volatile(),
+                (&raw const (*entry).generation).read_volatile(),
+            )
+        };
+        (live == 1).then_some(generation)
+    }
+
     fn sequence(&self, index: usize) -> Option<u32> {
         let entry = self.entry(index)?;
         // SAFETY: as for `read`.

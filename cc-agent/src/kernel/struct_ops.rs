@@ -35,6 +35,10 @@ const CALLBACKS: [(&str, &str); 8] = [
     ("min_tso_segs", "cc_min_tso_segs"),
     ("cong_control", "cc_cong_control"),
 ];
+/// A member that kernels have since Linux 7.1, and its program. Before, `cwnd_event` takes this
+/// event too.
+const TX_START: (&str, &str) = ("cwnd_event_tx_start", "cc_tx_start");
+
 /// Serves `cong_control` before Linux 6.10.
 const NARROW_CONG_CONTROL: &str = "cc_cong_control_2";
 
@@ -54,9 +58,20 @@ enum Registration {
 /// Names of the programs, for those who look them up by name.
 pub(super) const CONG_CONTROL_PROGRAMS: [&str; 2] = ["cc_cong_control", NARROW_CONG_CONTROL];
 
-impl StructOps {
-    /// Loads the callbacks in `object` against these maps and registers them as `name`.
-    pub(super) fn register(
+/// A `tcp_congestion_ops` whose callbacks are loaded, ready to be registered.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    name: String,
+    map: OwnedFd,
+    /// The content of the map; it holds the programs once it is set.
+    value: Vec<u8>,
+    programs: Vec<OwnedFd>,
+    linked: bool,
+}
+
+impl Prepared {
+    /// Loads the callbacks in `object` against these maps, to be registered as `name`.
+    pub(super) fn load(
         object: &[u8],
         maps: &HashMap<String, RawFd>,
         ops: &CongestionOps,
@@ -65,7 +80,8 @@ impl StructOps {
         let object = relocate(object, maps)?;
         let mut value = vec![0u8; ops.wrapper_size];
         let mut programs = Vec::new();
-        for (member, program) in CALLBACKS {
+        let tx_start = ops.member(TX_START.0).is_ok().then_some(TX_START);
+        for (member, program) in CALLBACKS.into_iter().chain(tx_start) {
             let program = match member {
                 "cong_control" if !ops.wide_cong_control => NARROW_CONG_CONTROL,
                 _ => program,
@@ -86,22 +102,36 @@ impl StructOps {
 
         let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size, ops.links)
             .map_err(Error::system("creating the struct_ops map"))?;
+        Ok(Self {
+            name: name.into(),
+            map,
+            value,
+            programs,
+            linked: ops.links,
+        })
+    }
+
+    /// Registers it. The kernel refuses a name that is taken.
+    pub(super) fn register(self) -> Result<StructOps, Error> {
         let registering = |source: io::Error| {
             if source.raw_os_error() == Some(libc::EEXIST) {
-                Error::NameTaken(name.into())
+                Error::NameTaken(self.name.clone())
             } else {
                 Error::system("registering the congestion control")(source)
             }
         };
+        bpf::set_struct_ops(self.map.as_fd(), &self.value).map_err(registering)?;
         // Whatever registers holds the map, and the map the programs.
-        bpf::set_struct_ops(map.as_fd(), &value).map_err(registering)?;
-        if !ops.links {
-            return Ok(Self(Registration::Map(map)));
+        drop(self.programs);
+        if !self.linked {
+            return Ok(StructOps(Registration::Map(self.map)));
         }
-        let link = bpf::link_struct_ops(map.as_fd()).map_err(registering)?;
-        Ok(Self(Registration::Link(link)))
+        let link = bpf::link_struct_ops(self.map.as_fd()).map_err(registering)?;
+        Ok(StructOps(Registration::Link(link)))
     }
+}
 
+impl StructOps {
     /// Unregisters what a process that was killed had registered without a link.
     pub(super) fn unregister_leftover(name: &str) {
         for info in loaded_maps().flatten() {

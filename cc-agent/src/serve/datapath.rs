@@ -6,11 +6,14 @@ use bytes::Bytes;
 use cc_ebpf::{Decision, Flow};
 use tokio::io::unix::AsyncFd;
 
-use crate::kernel::{self, Datapath, clock, sysctl::DefaultCongestionControl};
+use crate::kernel::{
+    self, Datapath, clock,
+    sysctl::{DefaultCongestionControl, RestoredOnDrop},
+};
 
 /// A datapath as the event loop sees it: records come out, decisions go in.
 ///
-/// [`RegisteredDatapath`] is the kernel's. Tests of the event loop implement it in memory.
+/// [`KernelDatapath`] is the kernel's. Tests of the event loop implement it in memory.
 pub(crate) trait DatapathIo {
     /// Number of slots for flows.
     fn slots(&self) -> usize;
@@ -46,6 +49,9 @@ pub(crate) trait DatapathIo {
     /// Passes the datapath's log messages on to the log.
     fn flush_messages(&mut self);
 
+    /// The generation of the flow that is live in `slot`; `None` when none is.
+    fn occupant(&self, slot: u32) -> Option<u32>;
+
     /// The states of the live flows, which a former agent has left behind.
     fn live_flows(&self) -> Vec<Flow> {
         (0..self.slots() as u32)
@@ -55,39 +61,55 @@ pub(crate) trait DatapathIo {
     }
 }
 
-/// The kernel's datapath, registered as a congestion control and possibly the host's default.
-pub(crate) struct RegisteredDatapath {
+/// The kernel's datapath, to be registered as a congestion control and possibly as the host's
+/// default.
+pub(crate) struct KernelDatapath {
     // Dropped in this order: the host's default is restored before its name is unregistered.
-    _default: Option<DefaultCongestionControl>,
+    default: Option<RestoredOnDrop>,
     readable: AsyncFd<OwnedFd>,
     datapath: Datapath,
 }
 
-impl RegisteredDatapath {
-    /// Takes charge of a registered datapath. Must be called within a tokio runtime.
+impl KernelDatapath {
+    /// Takes charge of a datapath that has been loaded. Must be called within a tokio runtime.
     ///
     /// # Errors
     ///
     /// Returns an error when the runtime cannot watch the ring buffer of records.
-    pub(crate) fn new(
-        mut datapath: Datapath,
-        default: Option<DefaultCongestionControl>,
-    ) -> Result<Self, kernel::Error> {
+    pub(crate) fn new(mut datapath: Datapath) -> Result<Self, kernel::Error> {
         Ok(Self {
-            _default: default,
+            default: None,
             readable: datapath.records().readiness()?,
             datapath,
         })
     }
+
+    /// Registers the congestion control, from when on flows can choose it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the name is taken or the kernel refuses to register it.
+    pub(crate) fn register(&mut self) -> Result<(), kernel::Error> {
+        self.datapath.register()
+    }
+
+    /// Holds the host's default until this is dropped, and restores it then.
+    pub(crate) fn hold(&mut self, default: DefaultCongestionControl) {
+        self.default = Some(RestoredOnDrop(default));
+    }
 }
 
-impl DatapathIo for RegisteredDatapath {
+impl DatapathIo for KernelDatapath {
     fn slots(&self) -> usize {
         self.datapath.slots()
     }
 
     fn flow(&self, slot: u32) -> Option<Flow> {
         self.datapath.flow(slot)
+    }
+
+    fn occupant(&self, slot: u32) -> Option<u32> {
+        self.datapath.occupant(slot)
     }
 
     async fn next_records(&mut self, most: usize) -> Result<Vec<Bytes>, kernel::Error> {

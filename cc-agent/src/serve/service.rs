@@ -15,7 +15,7 @@ use crate::{
     acks::AckWriter,
     deploy::{LoadedPolicy, PolicyLoader},
     inference::{Answer, Inference, Order},
-    kernel::{self, clock},
+    kernel::{self, clock, privileges::Capabilities},
     recording_setup::RecordingSession,
     settings::Settings,
 };
@@ -34,6 +34,9 @@ const BATCH: usize = 256;
 /// Records taken at once, at most: so many that taking them is cheap, and so few that the event
 /// loop soon gets to everything else.
 pub(super) const DRAIN: usize = 4_096;
+/// Times that per-ACK records are taken at once, at most: on many processors they may come faster
+/// than they are taken.
+const ACK_DRAINS: usize = 16;
 /// Flows in a snapshot, at most.
 const FLOWS_SHOWN: usize = 500;
 
@@ -49,9 +52,16 @@ pub(super) struct Service<D: DatapathIo> {
     session: Option<RecordingSession>,
     name: String,
     adopted: usize,
+    /// When the agent took over, on the datapath's clock: older records tell of what a former agent
+    /// has seen, or what the state of the flows said already.
+    since_ns: u64,
     started: Instant,
     /// Without a heartbeat for this long, flows fall back.
     heartbeat_limit: Duration,
+    /// The capabilities that the agent holds.
+    capabilities: String,
+    /// How the policy differs from what was remembered at the start.
+    pub(super) differs: Option<String>,
 }
 
 /// The policies, as commands and reports name them.
@@ -88,6 +98,7 @@ impl<D: DatapathIo> Service<D> {
             session = Some(begun);
         }
         agent.replace(policy.served(session.as_ref()));
+        let since_ns = datapath.now_ns();
         for flow in datapath.live_flows() {
             agent.adopt(&flow);
         }
@@ -113,8 +124,12 @@ impl<D: DatapathIo> Service<D> {
             recorder,
             name: settings.datapath.name,
             adopted,
+            since_ns,
             started: Instant::now(),
             heartbeat_limit,
+            capabilities: Capabilities::held()
+                .map_or_else(|| "not known".into(), |held| held.to_string()),
+            differs: None,
         };
         if let Some(canary) = settings.canary {
             info!("{}", service.start_canary(canary.candidate, canary.percent));
@@ -139,6 +154,7 @@ impl<D: DatapathIo> Service<D> {
         let now_ns = self.datapath.now_ns();
         for bytes in records {
             match Record::decode(bytes) {
+                Ok(record) if record.header().time_ns < self.since_ns => {}
                 Ok(record) => {
                     let datapath = &self.datapath;
                     self.agent
@@ -152,7 +168,7 @@ impl<D: DatapathIo> Service<D> {
     /// Hands single ACKs to the thread that writes them.
     pub(super) fn take_acks(&mut self) {
         if let Some(writer) = &mut self.acks {
-            loop {
+            for _ in 0..ACK_DRAINS {
                 let records = self.datapath.drain_acks(DRAIN);
                 if records.is_empty() {
                     return;
@@ -160,6 +176,12 @@ impl<D: DatapathIo> Service<D> {
                 writer.write(records);
             }
         }
+    }
+
+    /// Closes the flows that the datapath has closed without the agent hearing of it.
+    pub(super) fn reconcile(&mut self) {
+        let datapath = &self.datapath;
+        self.agent.reconcile(|slot| datapath.occupant(slot));
     }
 
     /// Closes the windows of flows that have fallen silent.
@@ -315,6 +337,8 @@ impl<D: DatapathIo> Service<D> {
             cpu_s: clock::cpu_s(),
             canary: self.canary(),
             news: self.policies.last_outcome.clone(),
+            capabilities: Some(self.capabilities.clone()),
+            differs: self.differs.clone(),
             recording: self.recorder.as_ref().map(|recorder| RecordingStatus {
                 rows_lost_unanswered: self.agent.rows_dropped(),
                 ..recorder.status()

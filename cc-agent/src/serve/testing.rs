@@ -142,6 +142,9 @@ struct State {
     records: VecDeque<Bytes>,
     published: Vec<(u32, Decision)>,
     beats: u64,
+    vacated: Vec<u32>,
+    /// Records keep coming, whatever is taken.
+    flooded: bool,
 }
 
 impl FakeDatapath {
@@ -156,6 +159,17 @@ impl FakeDatapath {
     /// Puts records into the ring buffer.
     pub(crate) fn send(&self, records: impl IntoIterator<Item = Bytes>) {
         self.state().records.extend(records);
+        self.arrived.notify_one();
+    }
+
+    /// Closes the flow in this slot without a record.
+    pub(crate) fn vacate(&self, slot: u32) {
+        self.state().vacated.push(slot);
+    }
+
+    /// Has a full batch of records at every look from now on.
+    pub(crate) fn flood(&self) {
+        self.state().flooded = true;
         self.arrived.notify_one();
     }
 
@@ -188,10 +202,15 @@ impl DatapathIo for FakeDatapath {
         None
     }
 
+    fn occupant(&self, slot: u32) -> Option<u32> {
+        // The generation of all flows in tests.
+        (!self.state().vacated.contains(&slot)).then_some(1)
+    }
+
     async fn next_records(&mut self, most: usize) -> Result<Vec<Bytes>, kernel::Error> {
         self.arrived.notified().await;
         let records = self.drain_records(most);
-        if !self.is_drained() {
+        if !self.is_drained() || self.state().flooded {
             self.arrived.notify_one();
         }
         Ok(records)
@@ -199,12 +218,19 @@ impl DatapathIo for FakeDatapath {
 
     fn drain_records(&mut self, most: usize) -> Vec<Bytes> {
         let mut state = self.state();
+        if state.flooded {
+            // Windows of a flow that is long gone.
+            return vec![window(0, 1, self.now_ns()); most];
+        }
         let count = most.min(state.records.len());
         state.records.drain(..count).collect()
     }
 
-    fn drain_acks(&mut self, _most: usize) -> Vec<Bytes> {
-        Vec::new()
+    fn drain_acks(&mut self, most: usize) -> Vec<Bytes> {
+        match self.state().flooded {
+            true => vec![window(0, 1, 0); most],
+            false => Vec::new(),
+        }
     }
 
     fn publish(&self, slot: u32, decision: Decision) {

@@ -13,7 +13,7 @@ use super::{
     testing::{FakeDatapath, Gate, closed, fixed, opened, window},
     *,
 };
-use crate::options::RunOptions;
+use crate::{options::RunOptions, status::Peer};
 
 /// No wait in these tests may outlast this, in real time.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -41,6 +41,8 @@ impl Fixture {
         let service = Service::start(settings, datapath.clone(), 0).expect("starts");
         let mut event_loop =
             EventLoop::new(service, requests, None, false).expect("the counters are read");
+        let directory = TempDir::new().expect("a directory for the test");
+        event_loop.memory = Some(Memory::of("rlcc", &directory.path().join("rlcc.sock")));
         let snapshots = event_loop.snapshots.subscribe();
         let mut shutdown = Shutdown::on_request();
         let stop = shutdown.stopper();
@@ -51,14 +53,22 @@ impl Fixture {
             snapshots,
             stop,
             running,
-            directory: TempDir::new().expect("a directory for the test"),
+            directory,
         }
     }
 
     /// Sends a command and returns its outcome.
     async fn command(&self, command: Command) -> Outcome {
         let (reply, outcome) = oneshot::channel();
-        let request = CommandRequest { command, reply };
+        let peer = Peer {
+            uid: 7,
+            pid: Some(77),
+        };
+        let request = CommandRequest {
+            command,
+            peer,
+            reply,
+        };
         self.commands.try_send(request).expect("there is room");
         outcome.await.expect("every command is answered")
     }
@@ -220,6 +230,77 @@ fn a_policy_that_hangs_stops_the_heartbeat() {
         tokio::time::sleep(LIMIT).await;
         assert!(agent.datapath.beats() > beats, "it answers again");
         assert_eq!(agent.counts().await.windows_skipped, 2);
+        agent.end().await.expect("ends well");
+    });
+}
+
+/// Records come faster than they can be taken, in real time.
+#[test]
+fn a_flood_of_records_starves_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    LocalSet::new().block_on(&runtime, async {
+        let directory = TempDir::new().expect("a directory for the test");
+        let options = format!(
+            "heartbeat_ms = 20\nper_ack = 'all'\nper_ack_file = '{}'",
+            directory.path().join("acks.csv").display()
+        );
+        let mut agent = Fixture::start(&options, fixed(10));
+        agent.datapath.flood();
+        let beats = agent.datapath.beats();
+        for _ in 0..3 {
+            agent.counts().await;
+            let refused = agent.command(Command::Promote).await;
+            assert_eq!(refused, Err("there is no candidate to promote".into()));
+        }
+        assert!(agent.datapath.beats() > beats);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn records_from_before_the_start_are_skipped() {
+    on_paused_time(async {
+        let mut agent = Fixture::start("", fixed(10));
+        agent
+            .datapath
+            .send([opened(0, 1), window(0, 1, 2), closed(0, 3)]);
+        agent.windows(1, 1..=1).await;
+        let counts = agent.counts().await;
+        assert_eq!((counts.flows, counts.windows), (1, 1), "only the new ones");
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_flow_whose_closed_record_was_lost_is_closed() {
+    on_paused_time(async {
+        let mut agent = Fixture::start("", fixed(10));
+        agent.windows(0, 1..=1).await;
+        agent.windows(1, 1..=1).await;
+        agent.counts().await;
+        assert_eq!(agent.status().live_flows, 2);
+        agent.datapath.vacate(1);
+        tokio::time::sleep(4 * RECONCILIATION_PERIOD).await;
+        agent.counts().await;
+        assert_eq!(agent.status().live_flows, 1);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn what_a_command_put_into_service_is_remembered() {
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(10));
+        let memory = || Memory::of("rlcc", &agent.directory.path().join("rlcc.sock"));
+        assert_eq!(memory().differs("another"), None);
+        let reload = Command::Reload { file: agent.file() };
+        agent.command(reload).await.expect("it is loaded");
+        let text = memory().differs("another").expect("it is remembered");
+        assert!(text.contains("heuristic.onnx"), "{text}");
+        assert!(text.contains("by uid 7, process 77"), "{text}");
         agent.end().await.expect("ends well");
     });
 }

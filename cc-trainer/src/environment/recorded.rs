@@ -5,9 +5,9 @@
 //! turn, so that its recurrent state is that of the learning policy, but stores the recorded
 //! action.
 
-use std::{fs, io, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
-use cc_core::interface::Interface;
+use cc_core::{interface::Interface, regular_file};
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
@@ -187,6 +187,9 @@ impl RecordedWorld {
     }
 }
 
+/// Size limit of the analysis that holds the normalisation, bytes.
+const MAX_ANALYSIS: u64 = 64 << 20;
+
 fn normalizer(
     config: &RecordedConfig,
     interface: &Interface,
@@ -194,7 +197,8 @@ fn normalizer(
     let Some(path) = &config.normalisation else {
         return Ok(None);
     };
-    let text = fs::read_to_string(path).map_err(|source| RecordedConfigError::Read {
+    let text = regular_file::read_to_string(path, MAX_ANALYSIS);
+    let text = text.map_err(|source| RecordedConfigError::Read {
         path: path.clone(),
         source,
     })?;
@@ -359,6 +363,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use tempfile::TempDir;
+
+    use std::fs;
 
     use super::*;
     use crate::dataset::tests::{interface, record};

@@ -15,8 +15,8 @@ use cc_ebpf::{Header, WindowRecord};
 use cc_recording::FileWriter;
 use tempfile::TempDir;
 
-const OPEN: &str = "a.parquet.open";
-const FOOTER: &str = "a.parquet.open.footer";
+const OPEN: &str = "1795000000-0000002a-000000.parquet.open";
+const FOOTER: &str = "1795000000-0000002a-000000.parquet.open.footer";
 
 /// Recovers the recording, and reads the file when it could be completed.
 pub(crate) fn recover(bytes: &[u8]) {
@@ -62,7 +62,7 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 
 fn unfinished(groups: u32) -> Vec<u8> {
     let directory = scratch();
-    let path = directory.path().join("a.parquet");
+    let path = directory.path().join("1795000000-0000002a-000000.parquet");
     let mut writer =
         FileWriter::create(&path, header()).expect("the scratch directory is writable");
     for group in 0..groups {

@@ -101,7 +101,9 @@ fn recovery() {
     for (seed, rows) in (target("recovery").seeds)().iter().zip([0, 2, 4]) {
         let (length, rest) = seed.split_first_chunk().expect("two bytes");
         let (footer, file) = rest.split_at(usize::from(u16::from_le_bytes(*length)));
-        let path = directory.path().join(format!("{rows}.parquet"));
+        let path = directory
+            .path()
+            .join(format!("1795000000-0000002a-{rows:06}.parquet"));
         fs::write(path.with_added_extension("open"), file).expect("writable");
         if rows > 0 {
             let place = path.with_added_extension("open.footer");

@@ -5,7 +5,7 @@ use std::{ffi::OsString, fs, path::PathBuf, process::Command, time::Duration};
 use anyhow::{Context, Result, bail};
 
 use crate::{
-    apt,
+    apt, kernels,
     process::{self, say},
     workspace,
 };
@@ -25,7 +25,7 @@ struct Proof {
 }
 
 /// All proofs, in the order in which they run. CONTRIBUTING.md describes each.
-const PROOFS: [Proof; 2] = [
+const PROOFS: [Proof; 3] = [
     Proof {
         name: "ignored tests",
         run: ignored_tests,
@@ -33,6 +33,10 @@ const PROOFS: [Proof; 2] = [
     Proof {
         name: "fuzzing",
         run: fuzzing,
+    },
+    Proof {
+        name: "the oldest kernel",
+        run: oldest_kernel,
     },
 ];
 
@@ -61,6 +65,12 @@ pub(super) fn run(limits: &Limits) -> Result<()> {
 fn ignored_tests(limits: &Limits) -> Result<()> {
     let arguments = ["--lib", "--bins", "--", "--ignored"].map(OsString::from);
     super::test(&arguments, limits.deadline)
+}
+
+/// Runs the tests of the datapath on the oldest kernel that is supported, in emulation. All tests
+/// on all kernels are run by `cargo xtask kernels`.
+fn oldest_kernel(_: &Limits) -> Result<()> {
+    kernels::short("datapath")
 }
 
 /// Fuzzes each target of xtask/fuzz. What an earlier run found to reach new code is kept in

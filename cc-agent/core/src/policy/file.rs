@@ -9,20 +9,28 @@ use tract_onnx::pb::tensor_proto::{DataLocation, DataType};
 use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 
+use super::bounds;
 use super::meta::{MetaError, PolicyMeta, Summary};
+use super::wire;
+use crate::ownership::{Exposure, exposure_to_root};
+use crate::regular_file;
 
 /// The key of the metadata entry that holds the [`PolicyMeta`] as JSON.
 pub const META_KEY: &str = "rlcc";
 
-/// Size limit of policy files: 256 MiB.
-const MAX_BYTES: u64 = 256 << 20;
+/// Size limit of policy files: 32 MiB, room for eight million weights.
+const MAX_BYTES: u64 = 32 << 20;
+
+/// The most fields and packed numbers of the file's messages. Decoded, one takes a kilobyte at most;
+/// a policy of cc-trainer has some hundreds.
+const MAX_FIELDS: usize = 1 << 16;
 
 /// The versions of the standard operators that the engine is tested against.
 const OPSETS: std::ops::RangeInclusive<i64> = 9..=18;
 
 /// The operators that a policy may use: dense, recurrent and element-wise arithmetic, and moving
-/// values about. None of them can loop, nest a graph, or make a large tensor of a small file, so a
-/// file that got through the checks needs bounded time and memory.
+/// values about. None of them can loop, nest a graph, or have a shape that depends on an
+/// observation, so what a graph takes can be found beforehand ([`bounds`]).
 pub(super) const OPERATORS: [&str; 34] = [
     "Abs",
     "Add",
@@ -100,17 +108,40 @@ impl PolicyFile {
     ///
     /// # Errors
     ///
-    /// Returns an error when the file cannot be read, and in the cases of [`Self::parse`].
+    /// Returns an error when the file cannot be read, is no regular file or too large, and in the
+    /// cases of [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
-        let read = |source| FileError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let size = std::fs::metadata(path).map_err(read)?.len();
-        if size > MAX_BYTES {
-            return Err(FileError::TooLarge { bytes: size });
+        Self::parse(&contents(path)?)
+    }
+
+    /// Reads and checks a file for an agent to serve. `sha256` is the hash in hexadecimal that the
+    /// file must have, `None` for any.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the cases of [`Self::read`], when the hash is another one, and when
+    /// there is none but this process is root and another user could change the file.
+    pub fn read_to_serve(path: &Path, sha256: Option<&str>) -> Result<Self, FileError> {
+        if sha256.is_none() {
+            let exposure = exposure_to_root(path).map_err(|source| FileError::Read {
+                path: path.to_owned(),
+                source,
+            })?;
+            if let Some(exposure) = exposure {
+                return Err(FileError::Exposed { exposure });
+            }
         }
-        Self::parse(&std::fs::read(path).map_err(read)?)
+        let bytes = contents(path)?;
+        if let Some(expected) = sha256 {
+            let found = format!("{:x}", Sha256::digest(&bytes));
+            if !found.eq_ignore_ascii_case(expected) {
+                return Err(FileError::Pin {
+                    found,
+                    expected: expected.to_owned(),
+                });
+            }
+        }
+        Self::parse(&bytes)
     }
 
     /// Decodes and checks the bytes of a file.
@@ -119,11 +150,18 @@ impl PolicyFile {
     ///
     /// Returns an error that names what does not fit, with what was found and what is expected: the
     /// encoding, data outside the file, the operators, the metadata, the inputs and outputs, the
-    /// size of a tensor.
+    /// size of a tensor, the shapes of values, and the memory and time that a batch would take.
     pub fn parse(bytes: &[u8]) -> Result<Self, FileError> {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(FileError::TooLarge {
                 bytes: bytes.len() as u64,
+            });
+        }
+        if let Some(found) = wire::fields(bytes).filter(|found| *found > MAX_FIELDS) {
+            return Err(FileError::Bound {
+                what: "the number of the file's fields".to_owned(),
+                found: found as u64,
+                most: MAX_FIELDS as u64,
             });
         }
         let proto = ModelProto::decode(bytes)?;
@@ -147,6 +185,7 @@ impl PolicyFile {
                 .chain(&attribute.tensors)
                 .try_for_each(|t| check_tensor(t).map(drop))?;
         }
+        bounds::check(graph, &meta)?;
         let summary = Summary {
             observation: meta.interface.observation_len(),
             meta,
@@ -180,9 +219,28 @@ impl PolicyFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
+    /// Decoding or running the file would take more memory or time than a policy may.
+    #[error("{what} is {found}; a policy may have at most {most}: export a smaller network")]
+    Bound {
+        /// What is too large.
+        what: String,
+        /// How large it is, if less than 2^64.
+        found: u64,
+        /// How large it may be.
+        most: u64,
+    },
     /// Not a protobuf message of the ONNX kind.
     #[error("not an ONNX file, or a truncated one: {0}; fetch or export it again")]
     Decode(#[from] prost::DecodeError),
+    /// Root is to serve a file that another user could change.
+    #[error(
+        "{exposure}, so another user decides what the agent runs as root: put the file where only \
+         root can write, or name its content with --policy-sha256 (reload: --sha256)"
+    )]
+    Exposed {
+        /// The file, or a directory or link on the way to it, that another user could change.
+        exposure: Exposure,
+    },
     /// A tensor's values are in another file.
     #[error("tensor `{tensor}` keeps its values outside the file; export the policy as one file")]
     External {
@@ -227,6 +285,14 @@ pub enum FileError {
         /// The version, or what the file has instead of one.
         found: String,
     },
+    /// The file's content is not the one that was asked for.
+    #[error("its SHA-256 is {found}, but {expected} was asked for: it is another file")]
+    Pin {
+        /// The hash of the file in hexadecimal.
+        found: String,
+        /// The hash that was asked for.
+        expected: String,
+    },
     /// An input or output is not what the metadata ask for.
     #[error("{port} is {found}; its metadata ask for {expected}")]
     Port {
@@ -245,6 +311,14 @@ pub enum FileError {
         /// The error of the file system.
         source: std::io::Error,
     },
+    /// A node's shapes do not fit each other, or depend on computed values.
+    #[error("node {node}: {problem}; export the policy again")]
+    Shape {
+        /// The node's name and operator.
+        node: String,
+        /// What is wrong with it, to complete the message.
+        problem: String,
+    },
     /// A tensor's shape, type and data disagree.
     #[error("tensor `{tensor}` {problem}; the file is damaged, export it again")]
     Tensor {
@@ -253,12 +327,20 @@ pub enum FileError {
         /// What is wrong with it, to complete the message.
         problem: String,
     },
-    /// The file is larger than 256 MiB.
+    /// The bytes are more than those of the largest file.
     #[error("the file has {bytes} bytes; expected at most {MAX_BYTES}")]
     TooLarge {
-        /// Size of the file in bytes, which is above the limit.
+        /// The number of bytes.
         bytes: u64,
     },
+}
+
+/// The bytes of a file that is not too large.
+fn contents(path: &Path) -> Result<Vec<u8>, FileError> {
+    regular_file::read(path, MAX_BYTES).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Refuses data outside the file, in nested graphs too: an agent that runs as root reads no file
@@ -625,16 +707,76 @@ mod tests {
     }
 
     #[test]
-    fn a_file_too_large_is_not_even_read() {
-        let path = std::env::temp_dir().join(format!("rlcc-large-{}.onnx", std::process::id()));
+    fn what_is_no_file_of_a_policys_size_is_refused_at_once() {
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let path = directory.path().join("large.onnx");
         let file = std::fs::File::create(&path).expect("a temporary file");
         file.set_len(MAX_BYTES + 1).expect("a sparse file");
-        let error = PolicyFile::read(&path).expect_err("refused").to_string();
-        std::fs::remove_file(&path).expect("removed");
-        assert_eq!(
-            error,
-            "the file has 268435457 bytes; expected at most 268435456"
+        let error = |path: &Path| PolicyFile::read(path).expect_err("refused").to_string();
+        let text = error(&path);
+        assert!(
+            text.ends_with("large.onnx: it has more than 33554432 bytes, which is the limit"),
+            "{text}"
         );
+        let zero = error(Path::new("/dev/zero"));
+        assert!(
+            zero.starts_with("/dev/zero: it is a character device"),
+            "{zero}"
+        );
+        let fifo = directory.path().join("fifo.onnx");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0)
+            .expect("a FIFO");
+        assert!(error(&fifo).contains("it is a FIFO; expected a regular file"));
+    }
+
+    #[test]
+    fn a_file_to_serve_has_the_hash_that_was_asked_for() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let directory = tempfile::tempdir().expect("a scratch directory");
+        let path = directory.path().join("policy.onnx");
+        std::fs::write(&path, heuristic_file()).expect("there is space");
+        let file = PolicyFile::read_to_serve(&path, None).expect("root's or the user's own");
+        let hash = file.summary().sha256.clone();
+        let open = std::fs::Permissions::from_mode(0o666);
+        std::fs::set_permissions(&path, open).expect("it is ours");
+        let exposed = PolicyFile::read_to_serve(&path, None);
+        if rustix::process::geteuid().is_root() {
+            let error = exposed.expect_err("refused").to_string();
+            assert!(
+                error.contains("policy.onnx can be written by everybody, so another user decides"),
+                "{error}"
+            );
+        } else {
+            assert!(exposed.is_ok());
+        }
+        // Nobody can change what has a hash.
+        assert!(PolicyFile::read_to_serve(&path, Some(&hash)).is_ok());
+        assert!(PolicyFile::read_to_serve(&path, Some(&hash.to_uppercase())).is_ok());
+        let other = hash.replace(['0', '1'], "2");
+        let error = PolicyFile::read_to_serve(&path, Some(&other)).expect_err("another");
+        assert!(error.to_string().starts_with("its SHA-256 is "), "{error}");
+    }
+
+    #[test]
+    fn small_files_that_decode_to_large_ones_are_refused() {
+        // Two bytes a node, of which each takes some hundred bytes once it is decoded.
+        let error = refusal(|p| graph(p).node.resize(70_000, NodeProto::default()));
+        assert!(
+            error.starts_with("the number of the file's fields is 70")
+                && error.contains("at most 65536"),
+            "{error}"
+        );
+        let error = refusal(|p| {
+            let relu = graph(p).node[1].clone();
+            for i in 0..1_100 {
+                let mut relu = relu.clone();
+                relu.output = vec![format!("more.{i}")];
+                graph(p).node.push(relu);
+            }
+        });
+        assert!(error.starts_with("the number of nodes is 11"), "{error}");
     }
 
     #[test]

@@ -9,8 +9,16 @@ use serde_json::Value;
 use super::ActionSelection;
 use crate::interface::{Interface, InterfaceError};
 
-/// The largest recurrent state and hidden layer that a policy may have.
-const MAX_WIDTH: usize = 65_536;
+/// The largest hidden layer that a policy may have.
+const MAX_HIDDEN: usize = 65_536;
+/// The largest recurrent state. The agent keeps two vectors of it for every flow: 256 MiB for the
+/// 16,384 flows of its default. The weights of a larger LSTM would exceed the limit of a file.
+const MAX_STATE: usize = 2_048;
+/// The longest observation: 16 MiB for a batch of 256.
+const MAX_OBSERVATION: usize = 16_384;
+/// The shortest window, ms. Every flow gives the agent a record a window, and 16,384 flows with
+/// shorter ones more than it can take.
+const MIN_WINDOW_MS: u32 = 5;
 
 /// The metadata of a policy, which its file carries as JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -64,18 +72,29 @@ impl PolicyMeta {
         serde_json::to_string(self).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
     }
 
-    /// Checks the interface and the sizes of the layers.
+    /// Checks the interface, the sizes of the layers and what they take of the agent.
     ///
     /// # Errors
     ///
     /// Returns an error that names the field out of its range.
     pub fn validate(&self) -> Result<(), MetaError> {
         self.interface.validate()?;
-        let widths = self.hidden.iter().map(|&width| ("hidden", width));
-        for (field, found) in widths.chain([("state", self.state)]) {
-            if !(1..=MAX_WIDTH).contains(&found) {
-                return Err(MetaError::Width { field, found });
+        let hidden = self
+            .hidden
+            .iter()
+            .map(|&width| ("hidden", width, MAX_HIDDEN));
+        for (field, found, most) in hidden.chain([("state", self.state, MAX_STATE)]) {
+            if !(1..=most).contains(&found) {
+                return Err(MetaError::Width { field, found, most });
             }
+        }
+        let found = self.interface.observation_len();
+        if found > MAX_OBSERVATION {
+            return Err(MetaError::Observation { found });
+        }
+        let found = self.interface.window_ms;
+        if found < MIN_WINDOW_MS {
+            return Err(MetaError::Window { found });
         }
         Ok(())
     }
@@ -116,13 +135,30 @@ pub enum MetaError {
     /// A setting of the interface is out of its range.
     #[error("environment.{0}")]
     Interface(#[from] InterfaceError),
+    /// The observation would be too long.
+    #[error(
+        "environment.history and environment.actions make observations of {found} values; \
+         expected at most {MAX_OBSERVATION}: take a shorter history or fewer actions"
+    )]
+    Observation {
+        /// The length of an observation.
+        found: usize,
+    },
     /// The width of a layer or of the state is out of its range.
-    #[error("{field} is {found}; expected 1 to {MAX_WIDTH}")]
+    #[error("{field} is {found}; expected 1 to {most}")]
     Width {
         /// The field, `hidden` or `state`.
         field: &'static str,
         /// The width that the field states.
         found: usize,
+        /// The largest width of the field.
+        most: usize,
+    },
+    /// The windows are too short to be served.
+    #[error("environment.window_ms is {found}; expected at least {MIN_WINDOW_MS} in a policy file")]
+    Window {
+        /// The length of a window in ms.
+        found: u32,
     },
 }
 
@@ -291,6 +327,16 @@ mod tests {
             (r#""state":64,"#, "", "missing field `state`"),
             (r#""state":64"#, r#""state":0"#, "state is 0; expected 1 to"),
             (
+                r#""state":64"#,
+                r#""state":2049"#,
+                "state is 2049; expected 1 to 2048",
+            ),
+            (
+                r#""window_ms":100"#,
+                r#""window_ms":1"#,
+                "environment.window_ms is 1; expected at least 5",
+            ),
+            (
                 r#""hidden":[64,64]"#,
                 r#""hidden":[64,99999999]"#,
                 "hidden is 99999999; expected",
@@ -310,6 +356,17 @@ mod tests {
                 .to_string();
             assert!(error.contains(expected), "{error:?} lacks {expected:?}");
         }
+        let mut wide = meta();
+        wide.interface.history = 1_000;
+        let space: String = (1..=16).map(|n| format!(",+{n}")).collect();
+        wide.interface.actions = format!("0{space}").parse().expect("an action space");
+        let error = PolicyMeta::from_json(&wide.to_json()).expect_err("too long");
+        assert!(
+            error
+                .to_string()
+                .contains("observations of 18100 values; expected at most 16384"),
+            "{error}"
+        );
         assert!(PolicyMeta::from_json("null").is_err());
         assert!(PolicyMeta::from_json("{").is_err());
     }

@@ -1,6 +1,9 @@
 //! The messages over the agent's Unix socket: one line of JSON in each direction.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -18,13 +21,13 @@ pub fn default_socket(name: &str) -> PathBuf {
 pub enum Command {
     /// Serve this policy file instead of the current policy.
     Reload {
-        /// Path of the file on the agent's host.
+        /// Path of the file on the agent's host; with `@sha256:HEX` the file must have that hash.
         file: PathBuf,
     },
     /// Start a canary with this policy file as its candidate.
     #[serde(rename = "try")]
     StartCanary {
-        /// Path of the file on the agent's host.
+        /// Path of the file on the agent's host; with `@sha256:HEX` the file must have that hash.
         file: PathBuf,
         /// The candidate's share of the new flows, percent.
         percent: f64,
@@ -33,6 +36,20 @@ pub enum Command {
     Promote,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
+}
+
+/// The command as it is written on the command line.
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reload { file } => write!(f, "reload {}", file.display()),
+            Self::StartCanary { file, percent } => {
+                write!(f, "reload {} --canary {percent}", file.display())
+            }
+            Self::Promote => f.write_str("promote"),
+            Self::Withdraw => f.write_str("withdraw"),
+        }
+    }
 }
 
 /// The result of a command: what was done, or why nothing was.

@@ -27,6 +27,8 @@ pub fn idle() -> Snapshot {
         cpu_s: 0.0,
         canary: None,
         news: None,
+        capabilities: None,
+        differs: None,
         recording: None,
         flows: Vec::new(),
     }

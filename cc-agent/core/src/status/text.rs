@@ -44,8 +44,14 @@ impl fmt::Display for Snapshot {
         if let Some(news) = &self.news {
             write!(f, "\nnews        {news}")?;
         }
+        if let Some(differs) = &self.differs {
+            write!(f, "\nbefore      {differs}")?;
+        }
         if let Some(recording) = &self.recording {
             write!(f, "\nrecording   {recording}")?;
+        }
+        if let Some(capabilities) = &self.capabilities {
+            write!(f, "\nprivileges  {capabilities}")?;
         }
         let mut counters = self.counters();
         counters.retain(|count| count.value > 0);
@@ -216,6 +222,8 @@ mod tests {
             },
         });
         snapshot.news = Some("old.onnx was withdrawn".into());
+        snapshot.capabilities = Some("CAP_NET_ADMIN".into());
+        snapshot.differs = Some("the policy last put into service was new.onnx".into());
         let text = snapshot.to_string();
         for part in [
             "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
@@ -223,6 +231,8 @@ mod tests {
              loss 0.10 %",
             "candidate 9 flows: reward 0.000, 0.00 Mbit/s, delay 12.3 ms",
             "news        old.onnx was withdrawn",
+            "before      the policy last put into service was new.onnx",
+            "privileges  CAP_NET_ADMIN",
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
             "3 live, 16384 slots, 2 taken over",
             "270, 27.0 a second",

@@ -1,6 +1,8 @@
 use std::{fs, sync::Arc};
 
-use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+use arrow_array::{
+    ArrayRef, DictionaryArray, Float32Array, Int64Array, RecordBatch, types::Int32Type,
+};
 use parquet::{
     arrow::ArrowWriter,
     file::{metadata::KeyValue, properties::WriterProperties},
@@ -67,7 +69,7 @@ fn two_rows(path: &Path, header: FileHeader) -> RecordBatch {
     let mut writer = FileWriter::create(path, header).expect("a new file");
     writer.write(&some_rows(2)).expect("there is space");
     writer.finish().expect("there is space");
-    let mut batches = open(path).and_then(|builder| {
+    let mut batches = open(path).and_then(|(_, builder)| {
         let batches = builder.build();
         batches.map_err(|source| RecordingError::parquet(path, source))
     });
@@ -85,6 +87,13 @@ fn write_raw(path: &Path, values: Vec<KeyValue>, batch: &RecordBatch) {
         ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("a plain schema");
     writer.write(batch).expect("there is space");
     writer.close().expect("there is space");
+}
+
+/// A scratch directory, and the path of a recording there that has an agent's name.
+fn scratch_of_an_agent() -> (TempDir, PathBuf) {
+    let directory = TempDir::new().expect("a scratch directory");
+    let path = directory.path().join("1795000000-0000002a-000000.parquet");
+    (directory, path)
 }
 
 fn scratch() -> (TempDir, PathBuf) {
@@ -110,7 +119,7 @@ proptest! {
 
 #[test]
 fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     let rows = some_rows(30);
     let mut writer = FileWriter::create(&path, header()).expect("a new file");
     writer.write(&rows[..10]).expect("there is space");
@@ -123,7 +132,7 @@ fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
     );
     drop(writer);
     // What a kill in the middle of the third group leaves.
-    let open = directory.path().join("a.parquet.open");
+    let open = path.with_added_extension("open");
     let mut bytes = fs::read(&open).expect("it is there");
     bytes.extend([7; 999]);
     fs::write(&open, bytes).expect("there is space");
@@ -144,7 +153,7 @@ fn a_file_that_was_left_open_is_whole_up_to_its_last_group() {
 
 #[test]
 fn an_open_file_without_a_group_is_removed() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     drop(FileWriter::create(&path, header()).expect("a new file"));
     let nothing = Recovered {
         path: None,
@@ -159,14 +168,22 @@ fn an_open_file_without_a_group_is_removed() {
 
 #[test]
 fn nothing_is_overwritten() {
-    let (directory, path) = scratch();
+    let (directory, path) = scratch_of_an_agent();
     write(&path, &[&some_rows(3)]);
     let error = FileWriter::create(&path, header())
         .err()
         .expect("it exists");
-    assert!(error.to_string().contains("a.parquet"), "{error}");
-    fs::copy(&path, directory.path().join("a.parquet.open")).expect("there is space");
-    fs::write(directory.path().join("a.parquet.open.footer"), [0; 8]).expect("there is space");
+    assert!(error.to_string().contains("000000.parquet"), "{error}");
+    // A whole open file and its footer, which a finished recording has already.
+    let (other, made) = scratch_of_an_agent();
+    let mut writer = FileWriter::create(&made, header()).expect("a new file");
+    writer.write(&some_rows(2)).expect("there is space");
+    drop(writer);
+    for entry in fs::read_dir(other.path()).expect("it exists") {
+        let entry = entry.expect("readable");
+        let place = directory.path().join(entry.file_name());
+        fs::copy(entry.path(), place).expect("there is space");
+    }
     assert!(recover(directory.path()).is_err());
     assert_eq!(read_all(&path).expect("untouched").len(), 3);
 }
@@ -268,6 +285,38 @@ fn an_invalid_value_is_reported_with_its_row_and_column() {
         let error = read_all(&path).expect_err(expected);
         assert!(error.contains(expected), "{error}");
     }
+}
+
+#[test]
+fn a_page_that_decompresses_to_too_much_is_refused_before_it_does() {
+    let (_directory, path) = scratch();
+    let batch = two_rows(&path, header());
+    let long = "\0".repeat(70 << 20);
+    let texts = [long.as_str(), "b"].into_iter();
+    let texts: ArrayRef = Arc::new(texts.collect::<DictionaryArray<Int32Type>>());
+    let columns = batch.schema();
+    let columns = columns.fields().iter().zip(batch.columns());
+    let columns = columns.map(|(field, column)| match field.name().as_str() {
+        "policy" => (field.name().clone(), texts.clone(), field.is_nullable()),
+        _ => (field.name().clone(), column.clone(), field.is_nullable()),
+    });
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).expect("equal lengths");
+    let properties = WriterProperties::builder()
+        .set_compression(parquet::basic::Compression::ZSTD(Default::default()))
+        .set_dictionary_enabled(false)
+        .set_key_value_metadata(metadata::to_key_values(&header()).ok())
+        .build();
+    let file = File::create(&path).expect("a scratch file");
+    let writer = ArrowWriter::try_new(file, batch.schema(), Some(properties));
+    let mut writer = writer.expect("a plain schema");
+    writer.write(&batch).expect("there is space");
+    writer.close().expect("there is space");
+    assert!(fs::metadata(&path).expect("it is there").len() < 1 << 20);
+    let error = read_all(&path).expect_err("a bomb");
+    assert!(
+        error.contains("column policy: a page of 734003") && error.contains("at most 67108864"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::{fs, path::Path};
+
 use proptest::strategy::{Strategy, ValueTree};
 use tempfile::TempDir;
 
@@ -171,22 +173,61 @@ fn rows_that_do_not_fit_are_counted_at_once() {
         .sum();
     assert_eq!(found as u64, BACKLOG / 1_000 * 1_000);
 }
+#[test]
+fn names_continue_after_the_newest_when_the_clock_is_behind() {
+    let directory = TempDir::new().expect("a scratch directory");
+    // An agent whose clock was far ahead, and which recorded more than a million files.
+    let ahead = OwnName {
+        start: 9_999_999_999,
+        run: 1,
+        number: 1_000_000,
+    };
+    let oldest = OwnName { number: 7, ..ahead };
+    for name in [oldest, ahead] {
+        fs::write(directory.path().join(name.complete()), [0; 60_000]).expect("there is space");
+    }
+    let small = Limits {
+        total_bytes: 100_000,
+        ..limits(&directory)
+    };
+    let header = header("one");
+    let mut recorder = start(small);
+    recorder.write(rows(&header, 5));
+    drop(recorder);
+    let left: Vec<_> = files(directory.path())
+        .expect("two")
+        .iter()
+        .map(|path| path.file_name().expect("a name").to_owned())
+        .collect();
+    let new = OwnName {
+        start: 10_000_000_000,
+        run: std::process::id(),
+        number: 0,
+    };
+    let left: Vec<_> = left.iter().map(|name| name.to_string_lossy()).collect();
+    assert_eq!(left, [ahead.complete(), new.complete()]);
+    let now = UNIX_EPOCH + Duration::from_secs(50);
+    assert_eq!(start_after(None, now), 50);
+    assert_eq!(start_after(Some(49), now), 50);
+    assert_eq!(start_after(Some(50), now), 51);
+    assert_eq!(start_after(Some(OwnName::LATEST), now), OwnName::LATEST);
+}
 
 #[test]
-fn own_files_are_recognised_by_their_names() {
-    for name in [
-        "1795000000-0000abcd-000001.parquet",
-        "1795000000-0000abcd-000001.parquet.open",
-        "1795000000-0000abcd-000001.parquet.open.footer",
-    ] {
-        assert!(is_own(name), "{name}");
+fn a_panic_of_the_thread_is_reported_as_one() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let mut recorder = Recorder::start(limits(&directory), "absent", || panic!("on purpose"))
+        .expect("a directory");
+    let header = header("one");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while recorder.status().trouble.is_none() && Instant::now() < deadline {
+        recorder.write(rows(&header, 1));
+        thread::sleep(Duration::from_millis(1));
     }
-    assert!(is_own(&format!("{}-000000.parquet", prefix())));
-    for name in [
-        "a.parquet",
-        "1795000000-0000abcd-1.parquet",
-        "1795000000-0000abcd-000001.csv",
-    ] {
-        assert!(!is_own(name), "{name}");
-    }
+    recorder.write(rows(&header, 3));
+    let status = recorder.status();
+    let trouble = status.trouble.as_deref();
+    assert!(trouble.is_some_and(|text| text.contains("panicked")));
+    assert!(status.rows_lost_unwritten >= 4, "{status:?}");
+    assert_eq!(status.rows_lost_behind, 0);
 }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use aya::{maps::MapType, sys::is_map_supported};
 use cc_ebpf::KernelLayout;
 
-use crate::kernel::{btf::Kernel, datapath, observer};
+use crate::kernel::{btf::Kernel, datapath, observer, privileges::Capabilities};
 
 /// The name that agents serve unless told otherwise.
 pub(super) const NAME: &str = "rlcc";
@@ -17,8 +17,8 @@ pub struct Facts {
     pub release: Option<String>,
     /// What its BTF says, or why there is none.
     pub types: Result<KernelTypes, String>,
-    /// The effective capabilities of this process, a bit each.
-    pub capabilities: Option<u64>,
+    /// The effective capabilities of this process.
+    pub capabilities: Option<Capabilities>,
     /// Whether a ring buffer could be created, or the errno of bpf(2).
     pub ring_buffer: Result<bool, i32>,
     /// The sysctl `net.core.bpf_jit_enable`: 0 interprets BPF programs.
@@ -54,9 +54,7 @@ impl Facts {
             types: Kernel::running()
                 .map(|kernel| KernelTypes::of(&kernel))
                 .map_err(|error| error.to_string()),
-            capabilities: read("/proc/self/status")
-                .as_deref()
-                .and_then(parse_capabilities),
+            capabilities: Capabilities::held(),
             ring_buffer: make_ring_buffer(),
             jit: read("/proc/sys/net/core/bpf_jit_enable").and_then(|level| level.parse().ok()),
             cgroups: read("/proc/self/mounts").as_deref().and_then(parse_cgroups),
@@ -100,14 +98,6 @@ fn make_ring_buffer() -> Result<bool, i32> {
         .map_err(|error| error.io_error.raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// The `CapEff` line of /proc/PID/status.
-fn parse_capabilities(status: &str) -> Option<u64> {
-    let mask = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(mask.trim(), 16).ok()
-}
-
 /// The first cgroup v2 mount of /proc/PID/mounts.
 fn parse_cgroups(mounts: &str) -> Option<String> {
     mounts.lines().find_map(|line| {
@@ -121,14 +111,6 @@ fn parse_cgroups(mounts: &str) -> Option<String> {
 mod tests {
     use super::*;
     use crate::kernel::btf::VMLINUX;
-
-    #[test]
-    fn capabilities_are_read_from_the_status_file() {
-        let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t000001fffeffffff\n";
-        assert_eq!(parse_capabilities(status), Some(0x1ff_feff_ffff));
-        assert_eq!(parse_capabilities("Name:\tx\n"), None);
-        assert_eq!(parse_capabilities("CapEff:\tx\n"), None);
-    }
 
     #[test]
     fn cgroup_v2_is_found_wherever_it_is_mounted() {

@@ -1,7 +1,9 @@
 //! Selection of scenarios by a list, as `--scenarios` takes it, from the built-in sets and from
 //! files.
 
-use std::{fs, path::Path};
+use std::path::Path;
+
+use cc_core::regular_file;
 
 use super::{Scenario, ScenarioError, file, sets};
 
@@ -65,11 +67,15 @@ fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
     }
 }
 
+/// Size limit of a scenario file, bytes.
+const MAX_BYTES: u64 = 16 << 20;
+
 fn read(path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
-    let text = fs::read_to_string(path).map_err(|error| ScenarioError::Read {
-        path: path.to_owned(),
-        error,
-    })?;
+    let text =
+        regular_file::read_to_string(path, MAX_BYTES).map_err(|error| ScenarioError::Read {
+            path: path.to_owned(),
+            error,
+        })?;
     file::parse(&text, path)
 }
 
@@ -107,6 +113,8 @@ fn nearest_first<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Stri
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

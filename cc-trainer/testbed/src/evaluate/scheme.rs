@@ -153,6 +153,7 @@ impl Control {
                 PolicyFile::parse(DEFAULT_POLICY)
             })?),
             PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
+            PolicySpec::Pinned { sha256, .. } => Some(sha256.clone()),
             _ => None,
         };
         Ok(Self::Policy(ServedPolicy {

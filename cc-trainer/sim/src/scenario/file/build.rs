@@ -1,12 +1,13 @@
 //! Converts the tables of scenario files to scenarios, and checks the conditions between keys.
 
 use std::{
-    fs,
+    io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
+use cc_core::regular_file;
 use toml::Spanned;
 
 use super::{
@@ -272,18 +273,17 @@ impl CellularTable {
 
 fn read_trace(path: &Spanned<PathBuf>, folder: &Path) -> Result<Trace, Fault> {
     let file = folder.join(path.get_ref());
-    if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > MAX_TRACE_BYTES) {
-        let message = format!(
-            "{} has more than {MAX_TRACE_BYTES} bytes: shorten the trace (it loops)",
-            file.display()
-        );
-        return Err(Fault::at(path, message));
-    }
-    let text = fs::read_to_string(&file).map_err(|error| {
-        let message = format!(
-            "cannot read the trace {}: {error}; its path counts from the scenario file's folder",
-            file.display()
-        );
+    let text = regular_file::read_to_string(&file, MAX_TRACE_BYTES).map_err(|error| {
+        let file = file.display();
+        let message = match error.kind() {
+            io::ErrorKind::FileTooLarge => {
+                format!("the trace {file}: {error}: shorten the trace (it loops)")
+            }
+            _ => format!(
+                "cannot read the trace {file}: {error}; its path counts from the scenario file's \
+                 folder"
+            ),
+        };
         Fault::at(path, message)
     })?;
     Trace::parse(&text, &file)

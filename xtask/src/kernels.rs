@@ -1,0 +1,410 @@
+//! `cargo xtask kernels`: the tests on the live kernel, on other kernels.
+
+mod archive;
+mod cpio;
+mod image;
+mod machine;
+mod modules;
+mod report;
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+    str::FromStr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail};
+
+use self::{
+    archive::{Archive, Kernel},
+    image::{Programs, TestProgram},
+    machine::Logs,
+    report::Report,
+};
+use crate::{object, prebuilt, process::say, workspace};
+
+/// The test programs that are run unless told otherwise, in this order.
+const PROGRAMS: [&str; 6] = [
+    "programs",
+    "datapath",
+    "observe",
+    "recording",
+    "qdiscs",
+    "agent",
+];
+
+/// What a deterministic run runs: flows over queues that drop at random.
+const DETERMINISTIC: &str = "qdiscs:pie";
+
+/// Run the tests on the live kernel on other kernels, and print the matrix.
+///
+/// Each kernel is booted by qemu, which emulates the machine in software: neither root nor
+/// hardware virtualisation is needed. Time in the machine is virtual, so that a busy host changes
+/// no result. The kernels are Debian's cloud kernels, downloaded once by a private apt to
+/// target/kernels. docs/kernels.md has the matrix and the time that it takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// List the series of kernels in Debian's archive, and which are tested by default.
+    #[arg(long)]
+    list: bool,
+
+    /// The series to test, such as 6.1,6.18; the default is the supported long-term series and the
+    /// newest kernel.
+    #[arg(long, value_name = "SERIES", value_delimiter = ',')]
+    only: Vec<Series>,
+
+    /// A kernel of yours instead of Debian's: its bzImage, with --modules.
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "modules",
+        conflicts_with = "only"
+    )]
+    kernel: Option<PathBuf>,
+
+    /// The directory of that kernel's modules, named by its release as below /lib/modules.
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    modules: Option<PathBuf>,
+
+    /// The test programs of cc-agent to run; NAME:TEXT runs those tests whose names contain TEXT.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = PROGRAMS)]
+    tests: Vec<String>,
+
+    /// Run only flows over queues that drop at random, which print all of their TCP_INFO.
+    #[arg(long, conflicts_with = "tests")]
+    deterministic: bool,
+
+    /// Boot every kernel twice, and fail when anything that it reported differs.
+    #[arg(long)]
+    twice: bool,
+
+    /// Also write the matrix, with every test, as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+
+    /// Seconds without a line of a machine's report after which it is stopped.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    deadline_s: u64,
+}
+
+/// A series of kernels, such as 6.12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Series(u32, u32);
+
+impl Series {
+    /// Returns the series of a release such as `6.12.107+deb13-cloud-amd64`; `None` when it does
+    /// not begin with one.
+    fn of_release(release: &str) -> Option<Self> {
+        let mut numbers = release.split(['.', '-', '+']);
+        let mut number = || numbers.next()?.parse().ok();
+        Some(Self(number()?, number()?))
+    }
+}
+
+impl fmt::Display for Series {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+impl FromStr for Series {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('.');
+        let series =
+            numbers.and_then(|(major, minor)| Some(Self(major.parse().ok()?, minor.parse().ok()?)));
+        series.ok_or_else(|| "expected a series such as 6.12".to_owned())
+    }
+}
+
+pub(crate) fn command(args: &Args) -> Result<()> {
+    if args.list {
+        return list();
+    }
+    archive::install_tools()?;
+    let kernels = kernels(args)?;
+    let tests: Vec<String> = if args.deterministic {
+        vec![DETERMINISTIC.to_owned()]
+    } else {
+        args.tests.clone()
+    };
+    let run = Run {
+        programs: build(&tests)?,
+        deadline: Duration::from_secs(args.deadline_s),
+    };
+    let mut reports = Vec::new();
+    let mut different = Vec::new();
+    for kernel in &kernels {
+        let (report, said) = run.on(kernel)?;
+        if args.twice {
+            let (_, again) = run.on(kernel)?;
+            match first_difference(&said, &again) {
+                None => say(format_args!(
+                    "{}: both runs reported the same {} lines",
+                    kernel.series,
+                    said.len()
+                )),
+                Some(difference) => {
+                    say(format_args!(
+                        "{}: the runs differ: {difference}",
+                        kernel.series
+                    ));
+                    different.push(kernel.series.to_string());
+                }
+            }
+        }
+        reports.push(report);
+        // After each kernel, so that a run that is cut short leaves what it has.
+        if let Some(file) = &args.json {
+            let json = report::to_json(&reports);
+            fs::write(file, format!("{json:#}\n"))
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+    }
+    println!("{}", report::matrix(&reports));
+    if !different.is_empty() {
+        bail!("two runs differ on {}", different.join(", "));
+    }
+    failed_on(&reports)
+}
+
+/// Runs one test program on the oldest kernel that is supported.
+///
+/// # Errors
+///
+/// Returns an error when the kernel cannot be provided or booted, and when a test fails.
+pub(crate) fn short(program: &str) -> Result<()> {
+    archive::install_tools()?;
+    let archive = Archive::open()?;
+    let oldest = archive.defaults().first().copied();
+    let kernel = archive.fetch(oldest.context("Debian's archive has no kernel")?)?;
+    let run = Run {
+        programs: build(&[program.to_owned()])?,
+        deadline: Duration::from_secs(900),
+    };
+    let (report, _) = run.on(&kernel)?;
+    let reports = [report];
+    println!("{}", report::matrix(&reports));
+    failed_on(&reports)
+}
+
+fn failed_on(reports: &[Report]) -> Result<()> {
+    let failed = reports
+        .iter()
+        .filter(|report| !report.failures().is_empty());
+    let failed: Vec<&str> = failed.map(|report| report.release.as_str()).collect();
+    if !failed.is_empty() {
+        bail!("failed on {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn list() -> Result<()> {
+    println!("series  release                          default  downloaded");
+    for (series, release, default, here) in Archive::open()?.list() {
+        let mark = |yes: bool| if yes { "yes" } else { "" };
+        let series = series.to_string();
+        println!("{series:7} {release:32} {:8} {}", mark(default), mark(here));
+    }
+    Ok(())
+}
+
+/// Returns the kernels to test, downloaded.
+fn kernels(args: &Args) -> Result<Vec<Kernel>> {
+    if let (Some(image), Some(modules)) = (&args.kernel, &args.modules) {
+        return Ok(vec![Kernel::given(image, modules)?]);
+    }
+    let archive = Archive::open()?;
+    let series = match args.only.as_slice() {
+        [] => archive.defaults(),
+        only => only.to_vec(),
+    };
+    series
+        .into_iter()
+        .map(|series| archive.fetch(series))
+        .collect()
+}
+
+/// Builds the agent and test programs of its crate, as `cargo test` does.
+fn build(tests: &[String]) -> Result<Programs> {
+    let object = object::provide()?;
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--no-run", "--package", "cc-agent"]);
+    cargo.args(["--message-format", "json-render-diagnostics"]);
+    let tests = tests
+        .iter()
+        .map(|test| test.split_once(':').unwrap_or((test, "")));
+    for (name, _) in tests.clone() {
+        cargo.args(["--test", name]);
+    }
+    let output = cargo
+        .env(prebuilt::VARIABLE, &object)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    if !output.status.success() {
+        bail!(
+            "cannot build the test programs: cargo failed: {}",
+            output.status
+        );
+    }
+    let found = executables(&String::from_utf8_lossy(&output.stdout));
+    let take = |name: &str| {
+        let path = found.get(name).cloned();
+        path.with_context(|| format!("cargo built no program {name}"))
+    };
+    Ok(Programs {
+        agent: take("cc-agent")?,
+        tests: tests
+            .map(|(name, filter)| {
+                Ok(TestProgram {
+                    name: name.to_owned(),
+                    path: take(name)?,
+                    filter: filter.to_owned(),
+                })
+            })
+            .collect::<Result<_>>()?,
+    })
+}
+
+/// Returns the programs in cargo's messages, by the names of their targets.
+fn executables(messages: &str) -> BTreeMap<String, PathBuf> {
+    messages
+        .lines()
+        .filter_map(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            let program = message.get("executable")?.as_str()?;
+            let name = message.get("target")?.get("name")?.as_str()?;
+            Some((name.to_owned(), program.into()))
+        })
+        .collect()
+}
+
+/// The programs, and the time without a line of its report after which a machine is stopped.
+struct Run {
+    programs: Programs,
+    deadline: Duration,
+}
+
+impl Run {
+    /// Boots a kernel and runs the tests. Returns what it reported, also line by line.
+    ///
+    /// A machine that does not come to its end is no error here, but part of the report.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when what the kernel boots cannot be written.
+    fn on(&self, kernel: &Kernel) -> Result<(Report, Vec<String>)> {
+        let directory = archive::directory().join("runs").join(&kernel.release);
+        fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
+        let files = directory.join("initramfs.cpio");
+        image::write(&self.programs, kernel, &files)?;
+        let logs = Logs::within(&directory);
+        say(format_args!(
+            "booting Linux {} (logs in {})",
+            kernel.release,
+            directory.display()
+        ));
+        let start = Instant::now();
+        let mut report = Report::of(&kernel.release);
+        let mut said = Vec::new();
+        let ended = machine::boot(&kernel.image, &files, &logs, self.deadline, |line| {
+            report.add(line);
+            if !line.is_empty() {
+                println!(
+                    "{:>6} {:5.0} s  {line}",
+                    kernel.series,
+                    start.elapsed().as_secs_f64()
+                );
+            }
+            said.push(line.to_owned());
+        });
+        report.wall = start.elapsed();
+        report.trouble = ended.err().map(|error| format!("{error:#}"));
+        let errors = read_lossy(&logs.errors);
+        report.add_figures(&errors);
+        said.extend(errors.lines().map(str::to_owned));
+        fs::remove_file(&files).ok();
+        show(&report, &logs);
+        Ok((report, said))
+    }
+}
+
+/// Prints what failed, and the ends of the logs for it.
+fn show(report: &Report, logs: &Logs) {
+    const LINES: usize = 40;
+    let failures = report.failures();
+    if failures.is_empty() {
+        return;
+    }
+    for failure in failures {
+        say(format_args!("{}: {failure}", report.release));
+    }
+    for log in [&logs.errors, &logs.console] {
+        let text = read_lossy(log);
+        let lines: Vec<&str> = text.lines().collect();
+        say(format_args!("the end of {}:", log.display()));
+        for line in &lines[lines.len().saturating_sub(LINES)..] {
+            eprintln!("    {line}");
+        }
+    }
+}
+
+/// Reads a log, of which a missing one is empty.
+fn read_lossy(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
+/// Returns the first line that differs, for people; `None` when there is none.
+fn first_difference(first: &[String], second: &[String]) -> Option<String> {
+    let longest = first.len().max(second.len());
+    (0..longest).find_map(|index| {
+        let line = |lines: &[String]| lines.get(index).cloned().unwrap_or_default();
+        let (first, second) = (line(first), line(second));
+        (first != second).then(|| format!("line {}: {first:?}, then {second:?}", index + 1))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_are_read_and_ordered_by_number() {
+        assert_eq!("6.12".parse(), Ok(Series(6, 12)));
+        assert!("6".parse::<Series>().is_err() && "6.x".parse::<Series>().is_err());
+        assert_eq!(
+            Series::of_release("6.1.0-50-cloud-amd64"),
+            Some(Series(6, 1))
+        );
+        assert_eq!(Series::of_release("7.3-rc1"), Some(Series(7, 3)));
+        assert_eq!(Series::of_release("cloud-amd64"), None);
+        assert!(Series(6, 9) < Series(6, 10));
+        assert_eq!(Series(7, 0).to_string(), "7.0");
+    }
+
+    #[test]
+    fn programs_are_found_in_cargos_messages() {
+        let messages = "{\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"cc_core\"},\
+             \"executable\":null}\n\
+             {\"reason\":\"compiler-artifact\",\"target\":{\"name\":\"datapath\"},\
+             \"executable\":\"/t/deps/datapath-1\"}\n\
+             {\"reason\":\"build-finished\",\"success\":true}\nno JSON\n";
+        let found = executables(messages);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found["datapath"], Path::new("/t/deps/datapath-1"));
+    }
+
+    #[test]
+    fn the_first_difference_is_shown() {
+        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(first_difference(&lines("a\nb"), &lines("a\nb")), None);
+        let difference = first_difference(&lines("a\nb"), &lines("a\nb\nc"));
+        assert_eq!(difference.as_deref(), Some("line 3: \"\", then \"c\""));
+    }
+}

@@ -1,0 +1,154 @@
+//! What a tested kernel boots: an initial file system in memory with the test programs, what they
+//! call, and the modules that they need.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::BufWriter,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, bail};
+
+use super::{archive::Kernel, cpio, modules};
+use crate::process;
+
+/// The first process of the tested kernel.
+const INIT: &str = include_str!("init.sh");
+
+/// Programs of this host that the tests call, beside busybox.
+const TOOLS: [&str; 3] = ["ip", "tc", "ss"];
+
+/// The programs to run, by name, and the agent's own, which they start by its path on this host.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub(super) agent: PathBuf,
+    /// In the order in which they are run.
+    pub(super) tests: Vec<TestProgram>,
+}
+
+/// A test program to run.
+#[derive(Debug)]
+pub(super) struct TestProgram {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    /// Only tests whose names contain this are run; empty for all of them.
+    pub(super) filter: String,
+}
+
+/// Writes the initial file system for a kernel to `file`.
+///
+/// # Errors
+///
+/// Returns an error when a program, a library or a module cannot be read, and when the file cannot
+/// be written.
+pub(super) fn write(programs: &Programs, kernel: &Kernel, file: &Path) -> Result<()> {
+    let cannot = || format!("cannot write {}", file.display());
+    let out = BufWriter::new(File::create(file).with_context(cannot)?);
+    let mut archive = cpio::Archive::new(out);
+    let mut add = |path: &Path, content: &[u8]| archive.add(path, content).with_context(cannot);
+
+    add(Path::new("/init"), INIT.as_bytes())?;
+    add(Path::new("/bin/busybox"), &read(&find("busybox")?)?)?;
+    let mut libraries = BTreeSet::new();
+    for name in TOOLS {
+        let path = find(name)?;
+        libraries.extend(shared_libraries(&path)?);
+        add(&Path::new("/usr/sbin").join(name), &read(&path)?)?;
+    }
+    libraries.extend(shared_libraries(&programs.agent)?);
+    add(&programs.agent, &stripped(&programs.agent)?)?;
+    for TestProgram { name, path, .. } in &programs.tests {
+        libraries.extend(shared_libraries(path)?);
+        add(&Path::new("/tests").join(name), &stripped(path)?)?;
+    }
+    for library in &libraries {
+        add(library, &read(library)?)?;
+    }
+    let tests = programs.tests.iter();
+    let order = lines(tests.map(|test| format!("{} {}", test.name, test.filter)));
+    add(Path::new("/tests/order"), order.as_bytes())?;
+
+    let modules = modules::load_order(&kernel.modules)?;
+    for (name, content) in &modules {
+        add(&Path::new("/modules").join(format!("{name}.ko")), content)?;
+    }
+    let order = lines(modules.into_iter().map(|(name, _)| name));
+    add(Path::new("/modules/order"), order.as_bytes())?;
+    archive.finish().with_context(cannot)?;
+    Ok(())
+}
+
+fn lines(lines: impl Iterator<Item = String>) -> String {
+    lines.map(|line| line + "\n").collect()
+}
+
+fn find(program: &str) -> Result<PathBuf> {
+    process::find_program(program).with_context(|| format!("this host has no {program}"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Returns the bytes of a program without its debugging information, which is most of it and would
+/// take the tested kernel's memory.
+fn stripped(program: &Path) -> Result<Vec<u8>> {
+    let Some(strip) = process::find_program("strip") else {
+        return read(program);
+    };
+    let name = program.file_name().unwrap_or_default();
+    let copy = super::archive::directory()
+        .join(name)
+        .with_extension("stripped");
+    let mut command = Command::new(strip);
+    command
+        .arg("--strip-debug")
+        .arg("-o")
+        .args([&copy, program]);
+    process::run(&mut command)?;
+    let bytes = read(&copy)?;
+    fs::remove_file(&copy).ok();
+    Ok(bytes)
+}
+
+/// Returns the paths of the shared libraries of a program, its loader among them.
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let text = process::capture(Command::new("ldd").arg(program).env("LC_ALL", "C"))
+        .with_context(|| format!("ldd {} failed", program.display()))?;
+    let libraries = parse_libraries(&text);
+    if libraries.is_empty() {
+        bail!("ldd names no library of {}:\n{text}", program.display());
+    }
+    Ok(libraries)
+}
+
+/// The absolute paths in ldd's lines, which are `NAME => PATH (ADDRESS)` or `PATH (ADDRESS)`.
+fn parse_libraries(ldd: &str) -> Vec<PathBuf> {
+    ldd.lines()
+        .filter_map(|line| {
+            let line = line.rsplit("=> ").next()?.trim();
+            let path = line.split(" (").next()?;
+            path.starts_with('/').then(|| PathBuf::from(path))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_found_by_their_paths() {
+        let ldd = "\tlinux-vdso.so.1 (0x00007fb2e558a000)\n\
+                   \tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00007fb2e5479000)\n\
+                   \tlibnone.so => not found\n\
+                   \t/lib64/ld-linux-x86-64.so.2 (0x00007fb2e558c000)\n";
+        let expected = [
+            "/lib/x86_64-linux-gnu/libm.so.6",
+            "/lib64/ld-linux-x86-64.so.2",
+        ];
+        assert_eq!(parse_libraries(ldd), expected.map(PathBuf::from));
+    }
+}
