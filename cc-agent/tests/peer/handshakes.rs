@@ -68,8 +68,8 @@ fn fast_open_rest(talk: &mut Talk<'_>) -> Played {
 }
 
 fn ask_for_a_cookie(stage: &Stage<'_>) {
-    // The host remembers this as well, and leaves room for 40 bytes of options (`tcp_send_syn_data`,
-    // net/ipv4/tcp_output.c, Linux 6.18).
+    // The host remembers the segment size as well, and leaves room for 40 bytes of options
+    // (`tcp_send_syn_data`, net/ipv4/tcp_output.c, Linux 6.18).
     let mut peer = Peer::v4(
         stage.host,
         Options {

@@ -90,10 +90,12 @@ pub(crate) fn keepalive() {
 /// A cwnd of four times the initial one, in segments, which a script fills before it pauses.
 const FILLED: u32 = 40;
 
-/// The segments that a flow under the datapath sends at once after several RTOs of idle time. Reno
-/// starts again from the initial window, as `net.ipv4.tcp_slow_start_after_idle` asks.
-const FLIGHT_AFTER_IDLE: u32 = FILLED;
+/// The segments that a flow sends at once when its cwnd says nothing about the path: the initial
+/// cwnd.
+const INITIAL: u32 = 10;
 
+/// After several RTOs of idle time both senders start again from the initial cwnd, as
+/// `net.ipv4.tcp_slow_start_after_idle` asks.
 pub(crate) fn restart_after_idle() {
     let host = || Host::new().with_timeout(200);
     let both = play("restart after idle", host, |stage| {
@@ -113,16 +115,14 @@ pub(crate) fn restart_after_idle() {
         assert_eq!(talk.info().total_retrans, 0);
         Ok(())
     });
-    assert_eq!(first_flight(&both), (10, FLIGHT_AFTER_IDLE));
+    assert_eq!(first_flight(&both), (INITIAL, INITIAL));
 }
 
-/// The cwnd in segments that a decision can raise a flow to which sends one segment per RTT.
+/// A decision far above what the flow uses, in segments.
 const UNUSED: u32 = 100;
 
-/// The segments that a flow under the datapath sends at once when it has been limited by its
-/// application since it began, under a decision of [`UNUSED`]. Reno has not left the initial window.
-const FLIGHT_AFTER_TRICKLE: u32 = 2 * FILLED;
-
+/// A flow sends one segment per RTT under a decision of [`UNUSED`]: its cwnd stays what it was, and
+/// so does reno's (RFC 7661).
 pub(crate) fn an_unused_window_is_not_raised() {
     let both = play("application-limited", Host::new, |stage| {
         let mut talk = stage.connect(Options::default());
@@ -139,12 +139,12 @@ pub(crate) fn an_unused_window_is_not_raised() {
         assert_eq!(talk.info().total_retrans, 0);
         Ok(())
     });
-    assert_eq!(first_flight(&both), (10, FLIGHT_AFTER_TRICKLE));
+    assert_eq!(first_flight(&both), (INITIAL, INITIAL));
 }
 
 /// Writes more than the cwnd, and notes what is sent at once.
 fn note_first_flight(stage: &Stage<'_>, talk: &mut Talk<'_>) {
-    talk.write(2 * FILLED);
+    talk.write_bytes(2 * FILLED * SEGMENT);
     let sent = talk.peer.sent();
     stage.note("first flight", &sent, &talk.info());
 }
@@ -158,9 +158,9 @@ fn first_flight(both: &Both) -> (u32, u32) {
     (segments(&both.reno), segments(&both.rlcc))
 }
 
-/// The cwnd of a flow under the datapath, decision 10, after each of three round trips in which
-/// every segment was marked. Reno halves its cwnd once per round trip.
-const CWND_WHILE_MARKED: [u32; 3] = [10, 10, 10];
+/// The cwnd of reno after each of three round trips in which every segment was marked: half of it
+/// per round trip, down to 2 (RFC 3168, section 6.1.2). Under the datapath it must fall as far.
+const CWND_WHILE_MARKED: [u32; 3] = [5, 2, 2];
 
 /// The receiver echoes congestion marks (RFC 3168): once per round trip the sender says that it has
 /// reduced its cwnd, and it does not grow it.
@@ -190,10 +190,11 @@ pub(crate) fn congestion_marks() {
         assert_eq!(talk.info().total_retrans, 0);
         Ok(())
     });
-    assert_eq!(both.reno.cwnds(), [5, 2, 2]);
+    assert_eq!(both.reno.cwnds(), CWND_WHILE_MARKED);
     let decided = both.rlcc.cwnds();
     assert!(decided.is_sorted_by(|earlier, later| earlier >= later));
-    assert_eq!(decided, CWND_WHILE_MARKED);
+    let reduced = decided.iter().zip(&CWND_WHILE_MARKED);
+    assert!(reduced.into_iter().all(|(cwnd, most)| cwnd <= most));
 }
 
 /// The host looks for larger segments (RFC 4821): a probe arrives, and segments grow to its size.

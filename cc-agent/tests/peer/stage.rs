@@ -124,8 +124,8 @@ pub(crate) fn play(
     both
 }
 
-/// Plays a script as [`play`] does, where the cwnd decides in which step a segment is retransmitted:
-/// asserts only that the same bytes were, in the same order.
+/// Plays a script as [`play`] does, where the cwnd decides in which step a segment is
+/// retransmitted: asserts only that the same bytes were, in the same order.
 pub(crate) fn play_paced(
     title: &str,
     host: impl Fn() -> Host + Sync,
