@@ -82,7 +82,7 @@ pub struct Message {
     /// Number of the connection that carries it.
     pub connection: u32,
     /// When the application asked for it or wrote its first byte. A message for which a connection
-    /// is opened starts with the handshake.
+    /// is opened starts with the handshake, and so does a client's first request.
     pub start: Nanos,
     /// Size in bytes.
     pub bytes: u64,
@@ -129,6 +129,9 @@ pub struct Session {
     request_bytes: u32,
     /// Whether a connection is closed when it has delivered its message.
     closes: bool,
+    /// When the near end begins: it opens the connection that it writes on, or, if each message
+    /// has its own, waits for the first. `None` after that.
+    start: Option<Nanos>,
 }
 
 /// What determines the session's course.
@@ -162,7 +165,7 @@ impl Session {
     /// Creates the session of an application that starts at `start`; `None` for
     /// [`App::Bulk`], which has no messages.
     pub fn new(app: &App, start: Nanos, seed: u64) -> Option<Self> {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let random = Xoshiro256PlusPlus::seed_from_u64(seed);
         let (echo_bytes, request_bytes) = match app {
             App::Keystrokes(app) => (Some(app.echo_bytes), 0),
             App::RequestResponse(app) => (None, app.request_bytes),
@@ -176,7 +179,7 @@ impl Session {
                 (Driver::Client(client), names)
             }
             _ => {
-                let (writer, names) = Writer::new(app, start, &mut random)?;
+                let (writer, names) = Writer::new(app)?;
                 (Driver::Writer(writer), names)
             }
         };
@@ -191,6 +194,7 @@ impl Session {
             echo_bytes,
             request_bytes,
             closes: app.opens_several_connections(),
+            start: Some(start),
         })
     }
 
@@ -200,7 +204,7 @@ impl Session {
         match (end, &self.driver) {
             (End::Near, _) if !self.near.is_empty() => 0,
             (End::Far, _) if !self.far.is_empty() => 0,
-            (End::Near, Driver::Writer(writer)) => writer.due(),
+            (End::Near, Driver::Writer(writer)) => self.start.unwrap_or(writer.due()),
             (End::Far, Driver::Client(client)) => client.due(),
             _ => NEVER,
         }
@@ -229,6 +233,16 @@ impl Session {
         match end {
             End::Near => self.near.pop_front(),
             End::Far => self.far.pop_front(),
+        }
+    }
+
+    /// A connection is established, as the end knows that opened it. An application that writes on
+    /// one connection begins to.
+    pub fn established(&mut self, now: Nanos) {
+        if let Driver::Writer(writer) = &mut self.driver
+            && !self.closes
+        {
+            writer.start(now, &mut self.random);
         }
     }
 
@@ -328,6 +342,12 @@ impl Session {
 
     /// Has the writer write until there is an action. The beginning of a period is none.
     fn write_what_is_due(&mut self, now: Nanos) {
+        if let Some(start) = self.start.take_if(|start| *start <= now) {
+            match &mut self.driver {
+                Driver::Writer(writer) if self.closes => writer.start(start, &mut self.random),
+                _ => drop(self.open(End::Near)),
+            }
+        }
         while self.near.is_empty()
             && let Driver::Writer(writer) = &mut self.driver
             && writer.due() <= now
@@ -341,19 +361,15 @@ impl Session {
     fn write(&mut self, now: Nanos, write: Write) {
         match write {
             Write::Message { name, bytes, opens } => {
-                let connection = match opens || self.streams.is_empty() {
+                let connection = match opens {
                     true => self.open(End::Near),
-                    false => self.streams.len() as u32 - 1,
+                    false => 0,
                 };
                 self.begin(now, connection, name, Some(bytes));
                 self.near.push_back(Action::Write { connection, bytes });
             }
             Write::Begin => {
-                let connection = match self.streams.is_empty() {
-                    true => self.open(End::Near),
-                    false => 0,
-                };
-                self.begin(now, connection, 0, None);
+                self.begin(now, 0, 0, None);
             }
             Write::More { bytes } => {
                 let stream = &mut self.streams[0];

@@ -61,6 +61,7 @@ fn carry_out(session: &mut Session, until: Nanos, delay: Nanos, rate: f64) -> Ve
                     Action::Open { connection } => {
                         assert_eq!(connection as usize, written.len());
                         written.push(0);
+                        session.established(now);
                     }
                     Action::Write { connection, bytes } => {
                         session.retransmitted(connection, 0);

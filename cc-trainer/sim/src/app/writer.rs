@@ -29,6 +29,7 @@ pub(super) enum Write {
 
 #[derive(Clone, Debug)]
 pub(super) struct Writer {
+    /// When it writes next; never before its connection is established.
     next: Nanos,
     plan: Plan,
 }
@@ -69,17 +70,13 @@ enum Phase {
 
 impl Writer {
     /// Creates the writer with the names of its messages; `None` for an application with a client
-    /// and for bulk.
-    pub(super) fn new(
-        app: &App,
-        start: Nanos,
-        random: &mut Xoshiro256PlusPlus,
-    ) -> Option<(Self, Vec<String>)> {
-        let (plan, names, next) = match app {
+    /// and for bulk. It does nothing before its [`start`](Self::start).
+    pub(super) fn new(app: &App) -> Option<(Self, Vec<String>)> {
+        let (plan, names) = match app {
             App::OnOff(app) => {
                 let phase = Phase::Off;
                 let app = app.clone();
-                (Plan::OnOff { app, phase }, vec!["period".to_owned()], start)
+                (Plan::OnOff { app, phase }, vec!["period".to_owned()])
             }
             App::Script(app) => {
                 let mut names = Vec::new();
@@ -90,30 +87,37 @@ impl Writer {
                         names.push(name.clone());
                     }
                 }
-                let mut plan = Plan::Script {
+                let plan = Plan::Script {
                     app: app.clone(),
                     step: 0,
                     writes: 0,
                 };
-                let next = plan.skip_pauses(start);
-                (plan, names, next)
+                (plan, names)
             }
             App::ShortFlows(app) => {
                 let plan = Plan::ShortFlows {
                     app: app.clone(),
                     left: app.count.unwrap_or(u32::MAX),
                 };
-                let next = start + exponential(random, arrival_gap(app));
-                (plan, vec!["flow".to_owned()], next)
+                (plan, vec!["flow".to_owned()])
             }
             App::Keystrokes(app) => {
-                let next = start + exponential(random, nanos(app.mean));
                 let plan = Plan::Keystrokes(app.clone());
-                (plan, vec!["keystroke".to_owned()], next)
+                (plan, vec!["keystroke".to_owned()])
             }
             App::Bulk | App::RequestResponse(_) | App::Video(_) => return None,
         };
-        Some((Self { next, plan }, names))
+        Some((Self { next: NEVER, plan }, names))
+    }
+
+    /// Begins at `now`.
+    pub(super) fn start(&mut self, now: Nanos, random: &mut Xoshiro256PlusPlus) {
+        self.next = match &mut self.plan {
+            Plan::OnOff { .. } => now,
+            Plan::Script { .. } => self.plan.skip_pauses(now),
+            Plan::ShortFlows { app, .. } => now + exponential(random, arrival_gap(app)),
+            Plan::Keystrokes(app) => now + exponential(random, nanos(app.mean)),
+        };
     }
 
     /// When the next write is due.

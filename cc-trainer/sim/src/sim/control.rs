@@ -52,6 +52,12 @@ pub trait CongestionControl: fmt::Debug + Send {
         false
     }
 
+    /// Returns a control of the same kind for another connection. `None`, the default, is for a
+    /// control that serves no flow which opens several connections.
+    fn another(&self) -> Option<Box<dyn CongestionControl>> {
+        None
+    }
+
     /// The connection is established (`init`). Its handshake took `rtt_us`, which is the smoothed
     /// and the smallest RTT at this time.
     fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
@@ -169,6 +175,35 @@ impl Control {
             "copa-compete" => Self::Copa(Copa::with_competition()),
             _ => return None,
         })
+    }
+
+    /// Returns a control of the same kind for another connection; `None` for a
+    /// [`Custom`](Self::Custom) one that has none ([`CongestionControl::another`]). `seed`
+    /// determines what is random in it.
+    pub(super) fn another(&self, seed: u64) -> Option<Self> {
+        Some(match self {
+            Self::Reno(_) => Self::Reno(Reno::new()),
+            Self::Cubic(cubic) => Self::Cubic(cubic.another()),
+            Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
+            Self::Copa(copa) => Self::Copa(copa.another()),
+            Self::Learned(learned) => Self::Learned(Box::new(learned.another())),
+            Self::Custom(control) => Self::Custom(control.another()?),
+        })
+    }
+
+    /// The connection takes the place of another one, which has ended.
+    pub(super) fn succeed(&mut self, former: &Self, place: usize) {
+        if let (Self::Learned(learned), Self::Learned(former)) = (&mut *self, former) {
+            learned.succeed(former);
+        }
+        self.set_place(place);
+    }
+
+    /// The connection has this place.
+    pub(super) fn set_place(&mut self, place: usize) {
+        if let Self::Learned(learned) = self {
+            learned.set_slot(place as u32);
+        }
     }
 
     /// The connection ends at `now` (`release`).

@@ -92,6 +92,14 @@ impl Cubic {
         Self::with(SlowStartExit::HystartPlusPlus(HystartPlusPlus::default()))
     }
 
+    /// A control of the same kind for another connection.
+    pub(super) fn another(&self) -> Self {
+        match self.exit {
+            SlowStartExit::Hystart(_) => Self::new(),
+            SlowStartExit::HystartPlusPlus(_) => Self::with_hystart_plus_plus(),
+        }
+    }
+
     fn with(exit: SlowStartExit) -> Self {
         Self {
             exit,
