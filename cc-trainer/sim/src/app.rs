@@ -317,6 +317,11 @@ impl Session {
         }
     }
 
+    /// Size of the messages that the far end sends, bytes: requests or echoes.
+    pub fn far_bytes(&self) -> u32 {
+        self.echo_bytes.unwrap_or(self.request_bytes)
+    }
+
     /// Names of the session's kinds of messages.
     pub fn names(&self) -> &[String] {
         &self.names

@@ -34,6 +34,7 @@ use crate::scenario::{self, Scenario};
 use crate::seed;
 
 use application::Application;
+pub use application::application_seed;
 pub use control::Control;
 use control::learned::Learned;
 use receiver::Receiver;

@@ -273,6 +273,40 @@ fn an_agent_serves_every_connection_of_a_flow() {
     assert!(counts.decisions > 100, "{counts:?}");
 }
 
+/// The figures that the documentation promises of the built-in set.
+#[test]
+fn the_built_in_set_has_enough_messages() {
+    for scenario in scenario::load("applications").expect("a built-in set") {
+        let (seconds, least) = match scenario.name.as_str() {
+            "short-flows" => (250, 10_000),
+            name if name.starts_with("response") => (3 * 120, 500),
+            _ => (30, 0),
+        };
+        let cubic = || Control::named("cubic", 1).expect("a known control");
+        let controls = scenario.flows.iter().map(|_| cubic()).collect();
+        let mut simulation = Simulation::new(&scenario, controls, 1);
+        simulation.run(seconds * SECOND);
+        let flow = scenario.flows.len() - 1;
+        let session = simulation
+            .session(flow)
+            .expect("the last flow has an application");
+        let done = session
+            .messages()
+            .iter()
+            .filter(|message| message.completed.is_some());
+        let (done, all) = (done.count(), session.messages().len());
+        println!("{}: {done} of {all} in {seconds} s", scenario.name);
+        assert!(
+            done > 0 && done >= least && done + 12 >= all,
+            "{}: {done}",
+            scenario.name
+        );
+        if let Some(playback) = session.playback(seconds * SECOND) {
+            assert!(playback.chunks > 10 && playback.stalls == 0, "{playback:?}");
+        }
+    }
+}
+
 #[test]
 fn it_does_not_matter_in_how_many_steps_applications_run() {
     let run = |step: Nanos| {

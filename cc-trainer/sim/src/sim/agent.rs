@@ -117,8 +117,8 @@ impl SimulatedAgent {
     }
 
     /// Runs until the time given and has `decide` answer the requests. It gets the number of the flow
-    /// in the scenario's order, updates the query's
-    /// state, and returns `None` for a flow that keeps its cwnd.
+    /// in the scenario's order, updates the query's state, and returns `None` for a flow that keeps
+    /// its cwnd.
     pub fn serve(
         &mut self,
         until: Nanos,

@@ -39,10 +39,15 @@ pub(super) struct Application {
     seed: u64,
 }
 
+/// Seed of the application of flow number `flow` in a run with this seed, on the emulated link too.
+pub fn application_seed(seed: u64, flow: usize) -> u64 {
+    seed::fold(seed::output(seed, 2), flow as u64)
+}
+
 impl Application {
     /// Creates the application of flow `number`, whose first connection has the control given.
     pub(super) fn new(flow: &scenario::Flow, number: usize, control: &Control, seed: u64) -> Self {
-        let seed = seed::fold(seed::output(seed, 2), number as u64);
+        let seed = application_seed(seed, number);
         let several = flow.app.opens_several_connections();
         Self {
             session: Session::new(&flow.app, crate::path::nanos(flow.start), seed),
