@@ -29,7 +29,7 @@ use cc_sim::{
 
 use super::{
     sample::SAMPLE_PERIOD,
-    traffic::{self, Received, Sent, Span, TrafficError, contention, failed, look, tcp_info},
+    traffic::{Received, Sent, Span, TrafficError, contention, failed, look, tcp_info},
 };
 
 /// Bytes passed to the kernel per send, or discarded per receive, at most.
@@ -480,6 +480,7 @@ fn is_end(error: &io::Error) -> bool {
 mod tests {
     use std::{path::Path, thread, time::Instant};
 
+    use super::super::traffic;
     use super::*;
     use cc_sim::{app::Message, scenario};
 
