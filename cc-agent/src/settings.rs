@@ -113,10 +113,10 @@ impl RunOptions {
             .map_or(AckFilter::Off, |option| option.0);
         let startup = self.startup.clone();
         let datapath = cc_ebpf::Settings {
-            heartbeat_limit_ns: u64::from(heartbeat_ms) * 1_000_000,
             cwnd_max,
             ..interface.datapath_settings()
         }
+        .with_patience(u64::from(heartbeat_ms) * 1_000_000)
         .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
         .with_ack_filter(ack_filter);
         Ok(Settings {

@@ -25,13 +25,19 @@ pub struct Totals {
     /// Retransmission timeouts (`tcp_sock.total_rto`, since Linux 6.7). On older kernels the number
     /// of `CA_EVENT_LOSS`, which counts a timer that backs off only once.
     pub rtos: u32,
+    /// Segments delivered, cumulatively or by SACK (`tcp_sock.delivered`).
+    pub delivered: u32,
+    /// Segments delivered by ACKs with the ECN echo, which report congestion-experienced marks
+    /// (`tcp_sock.delivered_ce`).
+    pub delivered_ce: u32,
 }
 
 /// The kernel's congestion-avoidance states (`enum tcp_ca_state`, include/uapi/linux/tcp.h).
 #[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CaState {
     /// Neither loss nor reordering is suspected.
+    #[default]
     Open = 0,
     /// SACKs or duplicate ACKs arrived, but nothing is marked lost yet.
     Disorder = 1,
@@ -67,8 +73,8 @@ impl CaState {
 /// What a sender knows after it has processed an ACK and before it sends again.
 ///
 /// The BPF programs fill it from `tcp_sock` and `rate_sample` in `cong_control`, the simulator from
-/// its own sender.
-#[derive(Clone, Copy, Debug)]
+/// its own sender. The default is that of a connection that has measured and sent nothing.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct AckSample {
     /// Time of the ACK, nanoseconds on a monotonic clock.
     pub now_ns: u64,
@@ -98,8 +104,33 @@ pub struct AckSample {
     pub retransmits: u32,
     /// Whether the cwnd is what limits the sender (`tcp_is_cwnd_limited`, include/net/tcp.h).
     pub cwnd_limited: bool,
+    /// Most segments that were outstanding during the last cwnd of data
+    /// (`tcp_sock.max_packets_out`, as `tcp_cwnd_validate` in net/ipv4/tcp_output.c keeps it).
+    pub max_packets_out: u32,
+    /// Whether the newest segment that this ACK delivered was sent while the application had too
+    /// little to send (`rate_sample.is_app_limited`, net/ipv4/tcp_rate.c).
+    pub app_limited: bool,
+    /// Whether a cwnd that the application leaves unused decays, as
+    /// `net.ipv4.tcp_slow_start_after_idle` asks.
+    pub decays_unused: bool,
     /// The congestion-avoidance state after this ACK.
     pub ca_state: CaState,
     /// The connection's lifetime totals, this ACK included.
     pub totals: Totals,
+}
+
+impl AckSample {
+    /// The retransmission timeout in µs that the RTT estimates give: srtt plus four mean
+    /// deviations, which count as 200 ms at least (`__tcp_set_rto` and `TCP_RTO_MIN`).
+    #[inline(always)]
+    pub fn rto_us(&self) -> u64 {
+        const LEAST_VARIATION_US: u64 = 200_000;
+        let variation = 4 * u64::from(self.rttvar_us);
+        let variation = if variation < LEAST_VARIATION_US {
+            LEAST_VARIATION_US
+        } else {
+            variation
+        };
+        u64::from(self.srtt_us) + variation
+    }
 }

@@ -1,7 +1,10 @@
 //! The callbacks of `tcp_congestion_ops` (include/net/tcp.h, Linux 6.18).
 
 use aya_log_ebpf::warn;
-use cc_ebpf::{CaState, Counter, Events, Published, Settings, SocketState, pacing_rate, reno};
+use cc_ebpf::{
+    CaState, Counter, Events, Published, Settings, SocketState, bound, pacing_rate, reno,
+    restart_after_idle,
+};
 
 use crate::{
     arguments::{Arguments, entry_point},
@@ -10,8 +13,9 @@ use crate::{
     socket::{RateSample, Socket},
 };
 
-/// `CA_EVENT_LOSS` of `enum tcp_ca_event` (include/net/tcp.h).
-const CA_EVENT_LOSS: u64 = 3;
+// Events of `enum tcp_ca_event` (include/net/tcp.h).
+const CA_EVENT_TX_START: u32 = 0;
+const CA_EVENT_LOSS: u32 = 3;
 
 entry_point!(
     /// The congestion control was attached to a connection: remembers where its totals stand. The
@@ -79,13 +83,18 @@ entry_point!(
 );
 
 entry_point!(
-    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`.
+    /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`, and restarts the
+    /// cwnd when the connection transmits again after idle time.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
-        if arguments.get(1) as u32 as u64 == CA_EVENT_LOSS {
-            let socket = arguments.socket();
-            let mut state = socket.state();
-            state.rtos += 1;
-            socket.set_state(state);
+        let socket = arguments.socket();
+        match arguments.get(1) as u32 {
+            CA_EVENT_TX_START => restart(socket),
+            CA_EVENT_LOSS => {
+                let mut state = socket.state();
+                state.rtos += 1;
+                socket.set_state(state);
+            }
+            _ => {}
         }
         0
     }
@@ -124,19 +133,22 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     };
     let mut state = socket.state();
     let totals = socket.totals(state.rtos);
-    if state.opens(socket.is_synchronised(), totals) {
-        if !open(socket, &mut state, socket.now_ns(), socket.cwnd())
+    let now_ns = socket.now_ns();
+    if state.opens(socket.is_synchronised(), totals, now_ns) {
+        if !open(socket, &mut state, now_ns, socket.cwnd())
+            && state.wait(now_ns)
             && count(Counter::FlowsWithoutSlot).is_power_of_two()
         {
             warn!(
                 arguments,
-                "no free slot: a flow runs on the fallback for life"
+                "no free slot: a flow runs on Reno until there is one"
             );
         }
         socket.set_state(state);
     }
     let ack = socket.ack_sample(sample, totals);
     let mut cwnd = socket.cwnd_state();
+    let mut gain = 0;
     match flow_of(&state) {
         Some(flow) => {
             let published = || Published {
@@ -149,47 +161,72 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
                 settings,
             };
             let events = flow.on_ack(&mut cwnd, &ack, published, settings, &mut rings);
+            gain = settings.pacing_gain(flow.controller.mode());
             tally(arguments, events);
         }
         None => {
-            reno::on_ack(&mut cwnd, &ack);
-            if cwnd.cwnd > settings.cwnd_max {
-                cwnd.cwnd = settings.cwnd_max;
+            if state.has_flow() {
+                count(Counter::SlotsRevoked);
+                state.wait(now_ns);
+                socket.set_state(state);
             }
+            reno::on_ack(&mut cwnd, &ack, ack.acked);
+            bound(&mut cwnd, settings);
         }
     }
     socket.set_cwnd_state(cwnd);
-    if let Some(rate) = pacing_rate(&cwnd, &ack, settings.pacing_gain_1024) {
+    if let Some(rate) = pacing_rate(&cwnd, &ack, gain) {
         socket.set_pacing(rate, settings.pacing_gain_1024 != 0);
     }
+}
+
+/// Restarts the cwnd of a connection that transmits after idle time, where the host asks for that
+/// (`net.ipv4.tcp_slow_start_after_idle`).
+#[inline(always)]
+fn restart(socket: Socket) {
+    let (idle, rto) = socket.idle_and_rto();
+    if idle <= rto || !socket.decays_unused() {
+        return;
+    }
+    let mut cwnd = socket.cwnd_state();
+    match flow_of(&socket.state()) {
+        Some(flow) => flow.controller.on_transmission(&mut cwnd, idle, rto),
+        None => {
+            restart_after_idle(&mut cwnd, idle, rto);
+        }
+    }
+    socket.set_cwnd_state(cwnd);
+    count(Counter::IdleRestarts);
 }
 
 /// Counts the transitions that an ACK caused.
 #[inline(always)]
 fn tally(arguments: &Arguments, events: Events) {
-    let Events {
-        taken,
-        clamped,
-        stale,
-        fallback_entered,
-        fallback_left,
-    } = events;
-    if taken {
+    if events.taken() {
         count(Counter::DecisionsTaken);
     }
-    if clamped {
+    if events.clamped() {
         count(Counter::DecisionsClamped);
     }
-    if stale {
+    if events.stale() {
         count(Counter::DecisionsStale);
     }
-    if fallback_entered && count(Counter::FallbacksEntered).is_power_of_two() {
+    if events.marks_answered() {
+        count(Counter::MarksAnswered);
+    }
+    if events.loss_answered() {
+        count(Counter::LossAnswered);
+    }
+    if events.unanswered() {
+        count(Counter::FlowsUnanswered);
+    }
+    if events.fallback_entered() && count(Counter::FallbacksEntered).is_power_of_two() {
         warn!(
             arguments,
-            "the agent's heartbeat is too old: a flow falls back to Reno"
+            "a flow falls back to Reno: no heartbeat of the agent, or no decision for the flow"
         );
     }
-    if fallback_left {
+    if events.fallback_left() {
         count(Counter::FallbacksLeft);
     }
 }

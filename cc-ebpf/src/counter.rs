@@ -31,7 +31,7 @@ counters! {
     FlowsOpened => "flows_opened",
     /// Flows that gave their slot back.
     FlowsClosed => "flows_closed",
-    /// Flows that found no free slot and run on the fallback for life.
+    /// Flows that found no free slot. They run on Reno and ask again every 100 ms.
     FlowsWithoutSlot => "flows_without_slot",
     /// Window, opened or closed records lost because the ring buffer was full.
     RecordsDropped => "records_dropped",
@@ -43,10 +43,22 @@ counters! {
     DecisionsStale => "decisions_stale",
     /// Decisions outside the cwnd bounds, clamped to them.
     DecisionsClamped => "decisions_clamped",
-    /// Times that a flow fell back because the agent's heartbeat was too old.
+    /// Times that a flow fell back, because the agent's heartbeat was too old or because too many of
+    /// the flow's windows had ended without a decision.
     FallbacksEntered => "fallbacks_entered",
     /// Times that a flow left the fallback for a new decision.
     FallbacksLeft => "fallbacks_left",
+    /// Times that a flow fell back because too many of its windows had ended without a decision,
+    /// although the agent's heartbeat was fresh.
+    FlowsUnanswered => "flows_unanswered",
+    /// Times that heavy loss halved a flow's cwnd before the next decision.
+    LossAnswered => "loss_answered",
+    /// Times that congestion-experienced marks (ECN) halved a flow's cwnd.
+    MarksAnswered => "marks_answered",
+    /// Times that a flow began to transmit again after idle time with a smaller cwnd.
+    IdleRestarts => "idle_restarts",
+    /// Flows that found at an ACK that the agent had taken their slot away while they were idle.
+    SlotsRevoked => "slots_revoked",
     /// Retransmission timeouts that sent a decided flow back to slow start.
     Timeouts => "timeouts",
     /// Slots that could not be given back to the free list; should always be 0.

@@ -40,6 +40,23 @@ impl Decision {
     /// The largest cwnd that a cell can hold, in segments.
     pub const MAX_CWND: u32 = (1 << CWND_BITS) - 1;
 
+    /// A cwnd of 0 is no cwnd but takes the slot away from the flow with this generation, which may
+    /// be given to another flow soon after. The agent does that to idle flows when slots are scarce
+    /// and frees the slot once no callback of the flow can be running that has not seen it.
+    pub fn revocation(generation: u32) -> Self {
+        Self {
+            generation,
+            window: 0,
+            cwnd: 0,
+        }
+    }
+
+    /// Whether the decision takes the slot away from the flow with that generation.
+    #[inline(always)]
+    pub fn revokes(self, generation: u32) -> bool {
+        self.cwnd == 0 && self.is_for(generation)
+    }
+
     /// Encodes the decision as a cell.
     #[inline(always)]
     pub fn to_cell(self) -> u64 {

@@ -163,7 +163,9 @@ pub struct Extractor {
     throughput: u32,
     /// 1 if the last ACK with features left the connection in [`CaState::Loss`], otherwise 0.
     was_in_loss: u32,
-    _reserved: u32,
+    /// Segments that the last ACK with features delivered with the ECN echo
+    /// ([`Totals::delivered_ce`]).
+    marked: u32,
 }
 
 impl Extractor {
@@ -176,6 +178,14 @@ impl Extractor {
         self.latest_rtt_us = 0;
         self.throughput = 0;
         self.was_in_loss = 0;
+        self.marked = 0;
+    }
+
+    /// Segments that the last ACK with features, and those before it without features, delivered
+    /// with the ECN echo.
+    #[inline(always)]
+    pub fn marked(&self) -> u32 {
+        self.marked
     }
 
     /// The features of an ACK that found the cwnd at `cwnd` segments, or `None` before the first
@@ -198,12 +208,14 @@ impl Extractor {
         let previous = self.previous;
         let now = ack.totals;
         let in_loss = ack.ca_state == CaState::Loss;
-        let rtos = now.rtos.wrapping_sub(previous.rtos);
+        // The kernel's counter has 16 bits.
+        let rtos = now.rtos.wrapping_sub(previous.rtos) & 0xffff;
         let timed_out = in_loss || self.was_in_loss != 0 || rtos > 0;
         let received = now.bytes_received.wrapping_sub(previous.bytes_received)
             + u64::from(now.segs_in.wrapping_sub(previous.segs_in)) * u64::from(ack.header_len);
         self.previous = now;
         self.was_in_loss = u32::from(in_loss);
+        self.marked = now.delivered_ce.wrapping_sub(previous.delivered_ce);
 
         let cwnd = bytes(cwnd, ack.mss);
         let in_flight = bytes(ack.in_flight, ack.mss);
@@ -310,6 +322,9 @@ pub(crate) mod tests {
             interval_us: 30_000,
             retransmits: 0,
             cwnd_limited: true,
+            max_packets_out: 10,
+            app_limited: false,
+            decays_unused: true,
             ca_state: CaState::Open,
             totals: Totals {
                 bytes_sent: 14_480,
@@ -414,6 +429,35 @@ pub(crate) mod tests {
         let features = extractor.extract(&sample, 10, 1).expect("it has an RTT");
         assert_eq!(get(&features, Feature::RtxCount), 2);
         assert_eq!(get(&features, Feature::Received), 32);
+    }
+
+    #[test]
+    fn the_count_of_timeouts_wraps_at_16_bits() {
+        let mut extractor = Extractor::default();
+        extractor.start(Totals {
+            rtos: 0xffff,
+            ..Totals::default()
+        });
+        let mut sample = ack();
+        sample.totals.rtos = 1;
+        let features = extractor.extract(&sample, 10, 1).expect("it has an RTT");
+        assert_eq!(get(&features, Feature::PtoDelta), 2);
+    }
+
+    #[test]
+    fn marks_roll_over_to_the_next_ack_with_features() {
+        let mut extractor = Extractor::default();
+        let mut sample = ack();
+        (sample.rtt_us, sample.srtt_us) = (0, 0);
+        sample.totals.delivered_ce = 2;
+        assert!(extractor.extract(&sample, 10, 1).is_none());
+        assert_eq!(extractor.marked(), 0);
+        sample.rtt_us = 30_000;
+        sample.totals.delivered_ce = 5;
+        extractor.extract(&sample, 10, 1);
+        assert_eq!(extractor.marked(), 5);
+        extractor.extract(&sample, 10, 1);
+        assert_eq!(extractor.marked(), 0);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, Controller, CwndState, Events, Extractor, Feature, Features, Header, OpenedRecord,
-    Published, Settings, Totals, WindowRecord,
+    Published, Settings, Totals, WindowEnd, WindowRecord, opaque,
 };
 
 /// Where the records of a flow go: ring buffers in the kernel, a queue in the simulator.
@@ -36,7 +36,8 @@ pub trait RecordSink {
 /// # let sample = |now_ns| AckSample {
 /// #     now_ns, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, ca_state: CaState::Open, totals: Totals::default(),
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, decays_unused: true,
+/// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
 /// struct Print;
 ///
@@ -69,8 +70,8 @@ pub struct Flow {
     pub generation: u32,
     /// 1 from when the flow is opened until it is closed, otherwise 0.
     pub live: u32,
-    #[doc(hidden)]
-    pub reserved: u32,
+    /// The number of the [`WindowEnd`] of the last ACK.
+    pub window_end: u32,
     /// The record that announced the flow: its identity and the time when it was opened.
     pub opened: OpenedRecord,
     /// The observation window that ACKs are added to.
@@ -95,7 +96,7 @@ impl Flow {
         self.window.restart(now_ns);
         self.window.index = 1;
         self.extractor.start(base);
-        self.controller.start(cell);
+        self.controller.start(cell, base);
     }
 
     /// Handles an ACK of a flow under this congestion control: measures it, then sets the cwnd.
@@ -111,14 +112,14 @@ impl Flow {
         settings: &Settings,
         sink: &mut impl RecordSink,
     ) -> Events {
-        self.measure(ack, cwnd.cwnd, settings, sink);
+        let ended = self.measure(ack, cwnd.cwnd, settings, sink);
         self.controller
-            .on_ack(cwnd, ack, published(), self.generation, settings)
+            .on_ack(cwnd, ack, published(), self.generation, ended, settings)
     }
 
     /// Adds an ACK, which found the cwnd at `cwnd` segments, to the flow's window. When the
     /// window's time is up, the window is closed and emitted first, and the ACK is the first of the
-    /// next window.
+    /// next window. Returns whether a window was emitted, and what limited the flow in it.
     ///
     /// A window without an ACK is not emitted. An ACK without features, before the first RTT is
     /// known, is not counted.
@@ -129,12 +130,18 @@ impl Flow {
         cwnd: u32,
         settings: &Settings,
         sink: &mut impl RecordSink,
-    ) {
+    ) -> WindowEnd {
         self.begin_change();
+        self.window_end = WindowEnd::None as u32;
         if self.window.is_over(ack.now_ns, settings.window_ns) {
             if self.window.acks > 0 {
                 self.close_window(ack.now_ns, cwnd, ack.mss);
                 sink.window(&self.window);
+                self.window_end = if self.window.is_application_limited() {
+                    WindowEnd::ApplicationLimited as u32
+                } else {
+                    WindowEnd::NetworkLimited as u32
+                };
             }
             self.window.restart(ack.now_ns);
         }
@@ -143,9 +150,12 @@ impl Flow {
             .extract(ack, cwnd, settings.min_rtt_window_ns);
         if let Some(features) = features {
             self.window.add(&features);
+            self.window.app_limited_acks += u32::from(ack.app_limited);
+            self.window.marked = self.window.marked.saturating_add(self.extractor.marked());
             sink.ack(self.window.index, ack, cwnd, &features);
         }
         self.end_change();
+        WindowEnd::from_raw(opaque::read(&self.window_end))
     }
 
     /// Fills in what a window's record says of its end: the time, the decision in force, the cwnd
@@ -363,7 +373,6 @@ mod tests {
                 flow.on_ack(&mut cwnd, &sample, || published, &settings, &mut kept);
 
                 prop_assert!((1..=2_000).contains(&cwnd.cwnd));
-                prop_assert!(flow.sequence.is_multiple_of(2) && flow.sequence != before.sequence);
                 prop_assert_eq!(kept.acks.len(), acks + 1, "the RTT is known from srtt");
                 if kept.windows.len() > windows {
                     let window = kept.windows[windows];

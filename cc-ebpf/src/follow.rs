@@ -16,14 +16,20 @@ use crate::{
 /// Flag of a ring-buffer submission without a wake-up: the agent polls for per-ACK records.
 const BPF_RB_NO_WAKEUP: u64 = 1;
 
-/// The flow of a socket, if it has a slot.
+/// The flow of a socket, if it has a slot. A flow whose slot the agent has revoked has none any
+/// more: from then on it must not touch the slot.
 #[inline(always)]
 pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
     if !state.has_flow() {
         return None;
     }
-    // SAFETY: the slot is this socket's until it is released, and the kernel calls the programs
-    // under the socket's lock, so nothing else changes the flow.
+    if let Some(decision) = Decision::from_cell(decision_cell(state.slot))
+        && decision.revokes(state.generation)
+    {
+        return None;
+    }
+    // SAFETY: the slot is this socket's until it is released or revoked, and the kernel calls the
+    // programs under the socket's lock, so nothing else changes the flow.
     let flow = unsafe { &mut *FLOWS.get_ptr_mut(state.slot)? };
     (flow.generation == state.generation).then_some(flow)
 }

@@ -53,6 +53,10 @@ kernel_layout! {
     remote_addr: "sock_common", "skc_daddr";
     local_addr6: "sock_common", "skc_v6_rcv_saddr";
     remote_addr6: "sock_common", "skc_v6_daddr";
+    cookie: "sock_common", "skc_cookie";
+    net: "sock_common", "skc_net.net";
+    net_inum: "net", "ns.inum";
+    slow_start_after_idle: "net", "ipv4.sysctl_tcp_slow_start_after_idle";
     cgroup: "sock", "sk_cgrp_data.cgroup";
     cgroup_kn: "cgroup", "kn";
     kn_id: "kernfs_node", "id";
@@ -67,6 +71,7 @@ kernel_layout! {
     ca_priv: "inet_connection_sock", "icsk_ca_priv";
     ca_state_bit: "inet_connection_sock", "icsk_ca_state";
     retransmits: "inet_connection_sock", "icsk_retransmits";
+    rto: "inet_connection_sock", "icsk_rto";
     tcp_mstamp: "tcp_sock", "tcp_mstamp";
     header_len: "tcp_sock", "tcp_header_len";
     segs_in: "tcp_sock", "segs_in";
@@ -78,7 +83,9 @@ kernel_layout! {
     bytes_retrans: "tcp_sock", "bytes_retrans";
     total_retrans: "tcp_sock", "total_retrans";
     total_rto: "tcp_sock", "total_rto";
+    lsndtime: "tcp_sock", "lsndtime";
     delivered: "tcp_sock", "delivered";
+    delivered_ce: "tcp_sock", "delivered_ce";
     lost: "tcp_sock", "lost";
     srtt_us: "tcp_sock", "srtt_us";
     mdev_us: "tcp_sock", "mdev_us";
@@ -115,6 +122,7 @@ kernel_layout! {
     rs_rtt_us: "rate_sample", "rtt_us";
     rs_losses: "rate_sample", "losses";
     rs_acked_sacked: "rate_sample", "acked_sacked";
+    rs_is_app_limited: "rate_sample", "is_app_limited";
 }
 
 impl KernelLayout {
@@ -123,6 +131,10 @@ impl KernelLayout {
         "total_rto",
         "skc_v6_rcv_saddr",
         "skc_v6_daddr",
+        "skc_cookie",
+        "skc_net.net",
+        "ns.inum",
+        "ipv4.sysctl_tcp_slow_start_after_idle",
         "sk_cgrp_data.cgroup",
     ];
 

@@ -55,6 +55,9 @@
 //!         interval_us: 30_000,
 //!         retransmits: 0,
 //!         cwnd_limited: true,
+//!         max_packets_out: 40,
+//!         app_limited: false,
+//!         decays_unused: true,
 //!         ca_state: CaState::Open,
 //!         totals: Totals::default(),
 //!     }
@@ -98,19 +101,23 @@ mod decision;
 mod feature;
 mod filter;
 mod flow;
+mod hystart;
 mod kernel;
 mod observed;
+mod opaque;
 mod pacing;
 mod probe;
 mod record;
 pub mod reno;
+mod round;
 mod selection;
 mod settings;
 mod socket_state;
+mod usage;
 mod window;
 
 pub use ack::{AckSample, CaState, Totals};
-pub use control::{Controller, Events, Mode, Published};
+pub use control::{Controller, Events, Mode, Published, WindowEnd, bound};
 pub use counter::Counter;
 pub use cwnd::CwndState;
 pub use decision::Decision;
@@ -127,4 +134,5 @@ pub use record::{
 pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 pub use socket_state::SocketState;
+pub use usage::{INITIAL_CWND, restart_after_idle};
 pub use window::{Statistics, WindowRecord};

@@ -111,6 +111,9 @@ impl Glimpse {
                 0
             },
             cwnd_limited: false,
+            max_packets_out: 0,
+            app_limited: false,
+            decays_unused: false,
             ca_state: CaState::from_raw(self.ca_state),
             totals: Totals {
                 // The ACK finds the losses; everything else grows as segments come and go.

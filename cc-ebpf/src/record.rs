@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use crate::{Features, Totals, WindowRecord};
 
 /// Version of the layout of all records; the agent refuses records of other versions.
-pub const RECORD_VERSION: u16 = 2;
+pub const RECORD_VERSION: u16 = 3;
 
 /// The start of every record.
 #[repr(C)]
@@ -52,6 +52,14 @@ pub struct Identity {
     /// Id of the cgroup v2 that the socket belongs to: the inode number of its directory. 0 when
     /// it is unknown.
     pub cgroup_id: u64,
+    /// Cookie of the socket, as `ss -e` and `SO_COOKIE` show it. 0 when the kernel had not given
+    /// the socket one yet, which it does when the cookie is first asked for.
+    pub cookie: u64,
+    /// Network namespace of the socket: the inode number of `/proc/PID/ns/net`. 0 when it is
+    /// unknown.
+    pub netns: u32,
+    #[doc(hidden)]
+    pub reserved2: u32,
     /// Name of the congestion control, NUL-padded, as it lies in the kernel.
     pub congestion_control: [u32; 4],
 }
@@ -309,9 +317,9 @@ mod tests {
     fn sizes_are_part_of_the_layout() {
         // Changing one of these means a new RECORD_VERSION.
         assert_eq!(size_of::<Header>(), 24);
-        assert_eq!(size_of::<OpenedRecord>(), 96);
-        assert_eq!(size_of::<WindowRecord>(), 632);
-        assert_eq!(size_of::<ClosedRecord>(), 96);
+        assert_eq!(size_of::<OpenedRecord>(), 112);
+        assert_eq!(size_of::<WindowRecord>(), 640);
+        assert_eq!(size_of::<ClosedRecord>(), 104);
         assert_eq!(size_of::<AckRecord>(), 112);
     }
 
@@ -325,7 +333,7 @@ mod tests {
         assert_eq!(
             Record::decode(&bytes[..100]),
             Err(DecodeError::Size {
-                expected: 632,
+                expected: 640,
                 found: 100
             })
         );

@@ -34,11 +34,11 @@ pub fn undo(cwnd: u32, prior: u32) -> u32 {
     at_least(cwnd, prior)
 }
 
-/// Sets the cwnd after an ACK: proportional reduction towards ssthresh in recovery and CWR, slow
+/// Sets the cwnd after an ACK of which `acked` segments count for growth: proportional reduction towards ssthresh in recovery and CWR, slow
 /// start below ssthresh, one segment per cwnd of acknowledged ones above it
 /// (`tcp_reno_cong_avoid`).
 #[inline(always)]
-pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
+pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample, mut acked: u32) {
     if ack.ca_state.is_reducing() {
         // One segment out for two delivered (RFC 6937 with Reno's factor), at least one, so that
         // the fast retransmission never waits for half the flight to drain.
@@ -50,7 +50,6 @@ pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample) {
     if !ack.cwnd_limited {
         return;
     }
-    let mut acked = ack.acked;
     if in_slow_start(cwnd) {
         acked = slow_start(cwnd, acked);
     }
@@ -141,7 +140,7 @@ mod tests {
         // 90 segments were acknowledged at a cwnd of 100; the loss leaves a cwnd of 10.
         let mut w = state(10, 10);
         w.cwnd_cnt = 90;
-        on_ack(&mut w, &AckSample { acked: 1, ..ack() });
+        on_ack(&mut w, &ack(), 1);
         assert_eq!((w.cwnd, w.cwnd_cnt), (11, 1));
     }
 
@@ -164,17 +163,17 @@ mod tests {
             in_flight: 97,
             ..ack()
         };
-        on_ack(&mut w, &sample);
+        on_ack(&mut w, &sample, 2);
         assert_eq!(w.cwnd, 98);
         sample.in_flight = 10;
-        on_ack(&mut w, &sample);
+        on_ack(&mut w, &sample, 2);
         assert_eq!(w.cwnd, 50);
     }
 
     #[test]
     fn crossing_ssthresh_loses_no_acknowledged_segments() {
         let mut w = state(8, 10);
-        on_ack(&mut w, &AckSample { acked: 12, ..ack() });
+        on_ack(&mut w, &ack(), 12);
         assert_eq!(
             (w.cwnd, w.cwnd_cnt),
             (11, 0),

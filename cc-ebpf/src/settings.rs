@@ -2,9 +2,11 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::Mode;
+
 /// Changes with the layout of anything in a map. An agent adopts the flows that another left behind
 /// only when their layouts are the same.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 /// Settings of the datapath; the agent may change them while flows run.
 ///
@@ -48,6 +50,11 @@ pub struct Settings {
     pub ack_filter: u32,
     /// Argument of the [`AckFilter`].
     pub ack_filter_argument: u32,
+    /// Windows of a flow that may end without a newer decision before the flow falls back. Windows
+    /// that the application limited do not count.
+    pub unanswered_limit: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
     /// Name of the congestion control that these maps serve, NUL-padded.
     pub name: [u8; 16],
 }
@@ -66,6 +73,8 @@ impl Default for Settings {
             pacing_gain_1024: 0,
             ack_filter: 0,
             ack_filter_argument: 0,
+            unanswered_limit: u32::MAX,
+            reserved: 0,
             name: [0; 16],
         }
     }
@@ -119,6 +128,19 @@ impl Settings {
         }
     }
 
+    /// The settings under which flows fall back when the agent gives no sign of life for `limit_ns`,
+    /// or leaves as many windows of a flow without a decision as last that long, at least ten: a
+    /// decision takes the time that it takes, however short the windows are.
+    pub fn with_patience(self, limit_ns: u64) -> Self {
+        const LEAST_WINDOWS: u64 = 10;
+        let windows = limit_ns.div_ceil(self.window_ns.max(1)).max(LEAST_WINDOWS);
+        Self {
+            heartbeat_limit_ns: limit_ns,
+            unanswered_limit: u32::try_from(windows).unwrap_or(u32::MAX),
+            ..self
+        }
+    }
+
     /// The settings with pacing at `gain` × cwnd / srtt, truncated to a multiple of 1/1024; `None`
     /// leaves flows unpaced.
     pub fn with_pacing_gain(self, gain: Option<f32>) -> Self {
@@ -151,6 +173,18 @@ impl Settings {
         }
     }
 
+    /// The pacing gain in units of 1/1024 for a flow in this mode, as
+    /// [`pacing_rate`](crate::pacing_rate) takes it: the policy's gain while its decisions govern
+    /// the cwnd, otherwise 0, which stands for the kernel's own gains.
+    #[inline(always)]
+    pub fn pacing_gain(&self, mode: Mode) -> u32 {
+        if mode.is_decided() {
+            self.pacing_gain_1024
+        } else {
+            0
+        }
+    }
+
     /// The fewest segments that a flow sends together (`min_tso_segs`, net/ipv4/tcp_output.c).
     ///
     /// A paced flow sends segments singly: behind a policer, or a queue of one packet, the second
@@ -179,11 +213,12 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Whether the heartbeat is older than `limit_ns`, so that the agent counts as gone.
+    /// Whether the heartbeat is more than `limit_ns` away from `now_ns`, so that the agent counts
+    /// as gone. The clocks of two CPUs may differ by a little, so a heartbeat from the near future
+    /// is fresh; one from the far future was set by another clock.
     #[inline(always)]
     pub fn is_stale(&self, now_ns: u64, limit_ns: u64) -> bool {
-        // The clocks of two CPUs may differ by a little: a heartbeat from the future is fresh.
-        now_ns > self.at_ns && now_ns - self.at_ns > limit_ns
+        now_ns.abs_diff(self.at_ns) > limit_ns
     }
 }
 
@@ -210,9 +245,25 @@ mod tests {
     }
 
     #[test]
+    fn patience_is_counted_in_windows_too() {
+        let patience = |window_ns, limit_ns| {
+            let settings = Settings {
+                window_ns,
+                ..Settings::default()
+            };
+            settings.with_patience(limit_ns).unanswered_limit
+        };
+        assert_eq!(patience(100_000_000, 1_000_000_000), 10);
+        assert_eq!(patience(10_000_000, 1_000_000_001), 101);
+        assert_eq!(patience(100_000_000, 40_000_000), 10, "ten at least");
+        assert_eq!(patience(100_000_000, u64::MAX), u32::MAX);
+    }
+
+    #[test]
     fn a_heartbeat_grows_stale() {
         let heartbeat = Heartbeat { at_ns: 100, pid: 1 };
         assert!(!heartbeat.is_stale(90, 10));
+        assert!(heartbeat.is_stale(89, 10), "set by another clock");
         assert!(!heartbeat.is_stale(110, 10));
         assert!(heartbeat.is_stale(111, 10));
         assert!(Heartbeat::default().is_stale(1_000, 10));

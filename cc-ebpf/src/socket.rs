@@ -3,7 +3,7 @@
 //! Only members that the kernel allows struct_ops programs to write are written. Kernel functions
 //! named here are those of Linux 6.18.
 
-use aya_ebpf::cty::c_void;
+use aya_ebpf::{cty::c_void, helpers::bpf_jiffies64};
 use cc_ebpf::{
     ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
     Totals,
@@ -107,6 +107,8 @@ impl Socket {
             segs_in: self.read(offset!(segs_in)),
             segs_retrans: self.read(offset!(total_retrans)),
             lost: self.read(offset!(lost)),
+            delivered: self.read(offset!(delivered)),
+            delivered_ce: self.read(offset!(delivered_ce)),
             rtos: if total_rto == ABSENT {
                 counted_rtos
             } else {
@@ -132,6 +134,9 @@ impl Socket {
             interval_us: 0,
             retransmits: u32::from(self.read::<u8>(offset!(retransmits))),
             cwnd_limited: self.is_cwnd_limited(),
+            max_packets_out: self.read(offset!(max_packets_out)),
+            app_limited: sample.is_app_limited(),
+            decays_unused: self.decays_unused(),
             ca_state: self.ca_state(),
             totals,
         };
@@ -140,6 +145,46 @@ impl Socket {
             ack.interval_us = interval_us;
         }
         ack
+    }
+
+    /// Time since the last transmission of data, and the retransmission timeout, both in jiffies.
+    #[inline(always)]
+    pub(crate) fn idle_and_rto(self) -> (u32, u32) {
+        // SAFETY: a helper without arguments.
+        let now = unsafe { bpf_jiffies64() } as u32;
+        let last: u32 = self.read(offset!(lsndtime));
+        (now.wrapping_sub(last), self.read(offset!(rto)))
+    }
+
+    /// Whether a cwnd that is not used decays (`net.ipv4.tcp_slow_start_after_idle` of the socket's
+    /// network namespace); true, the kernel's default, where it cannot be read.
+    #[inline(always)]
+    pub(crate) fn decays_unused(self) -> bool {
+        let (net, sysctl) = (offset!(net), offset!(slow_start_after_idle));
+        if net == ABSENT || sysctl == ABSENT {
+            return true;
+        }
+        read_at::<u8>(self.read(net), sysctl) & 1 != 0
+    }
+
+    /// Cookie of the socket; 0 when it has none yet, or the kernel hides it.
+    #[inline(always)]
+    fn cookie(self) -> u64 {
+        let offset = offset!(cookie);
+        if offset == ABSENT {
+            return 0;
+        }
+        self.read(offset)
+    }
+
+    /// Inode number of the socket's network namespace; 0 when it is unknown.
+    #[inline(always)]
+    fn netns(self) -> u32 {
+        let (net, inum) = (offset!(net), offset!(net_inum));
+        if net == ABSENT || inum == ABSENT {
+            return 0;
+        }
+        read_at(self.read(net), inum)
     }
 
     /// The present congestion-avoidance state.
@@ -263,6 +308,8 @@ impl Socket {
         } else {
             cgroup_id(cgroup)
         };
+        identity.cookie = self.cookie();
+        identity.netns = self.netns();
         identity.congestion_control = self.congestion_control();
         if family == AF_INET6 && offset!(local_addr6) != ABSENT {
             identity.local_addr = self.address6(offset!(local_addr6));
@@ -312,13 +359,15 @@ impl Socket {
     /// Whether the cwnd is what limits the sender (`tcp_is_cwnd_limited`, include/net/tcp.h).
     #[inline(always)]
     fn is_cwnd_limited(self) -> bool {
-        if self.bits(offset!(is_cwnd_limited_bit), 1) != 0 {
-            return true;
-        }
-        let cwnd = self.cwnd();
-        let in_slow_start = cwnd < self.read::<u32>(offset!(snd_ssthresh));
+        let cwnd = u64::from(self.cwnd());
+        let ssthresh: u32 = self.read(offset!(snd_ssthresh));
         let most_out: u32 = self.read(offset!(max_packets_out));
-        in_slow_start && u64::from(cwnd) < 2 * u64::from(most_out)
+        // By the signs of differences and not by branches, which would leave the verifier with two
+        // known values of the result to follow.
+        let in_slow_start = cwnd.wrapping_sub(u64::from(ssthresh)) >> 63;
+        let has_doubled = cwnd.wrapping_sub(2 * u64::from(most_out)) >> 63;
+        let flag = u64::from(self.bits(offset!(is_cwnd_limited_bit), 1));
+        (flag | (in_slow_start & has_doubled)) & 1 != 0
     }
 
     /// The socket's cgroup v2, or null.
@@ -426,6 +475,12 @@ impl RateSample {
     #[inline(always)]
     fn lost(self) -> u32 {
         positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))
+    }
+
+    /// Whether the application had too little to send when the newest segment delivered was sent.
+    #[inline(always)]
+    fn is_app_limited(self) -> bool {
+        read_at::<u8>(self.0, offset!(rs_is_app_limited)) & 1 != 0
     }
 
     /// Segments delivered and the time that took, µs; `None` when the kernel rejected the sample

@@ -19,14 +19,14 @@ use crate::Totals;
 ///     |  first ACK: `opens`
 ///     v
 ///  opened        OPENED   of the flow  has a slot: `has_flow`
-///     |  release: `release`
-///     v
-///  passed over   OPENED   0            has no slot and will get none: `is_passed_over`
+///     |  release: `release`         |  the slot was taken away: `wait`
+///     v                             v
+///  passed over   OPENED   0     waiting   WAITING  0   asks again: `opens`
 /// ```
 ///
-/// A socket is also passed over when the first ACK of its flow finds no free slot, and when the
-/// observer does not select it. A flow can skip `ready`: where the kernel left `init` out, the
-/// first ACK after the handshake opens it.
+/// A flow that finds no free slot waits as well. A socket is passed over for good when the observer
+/// does not select it. A flow can skip `ready`: where the kernel left `init` out, the first ACK
+/// after the handshake opens it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 pub struct SocketState {
@@ -34,12 +34,17 @@ pub struct SocketState {
     pub generation: u32,
     /// Slot of the flow; meaningless while the socket has none.
     pub slot: u32,
-    /// How far the flow has come: [`Self::NEW`], [`Self::READY`] or [`Self::OPENED`].
+    /// How far the flow has come: [`Self::NEW`], [`Self::READY`], [`Self::OPENED`] or
+    /// [`Self::WAITING`].
     pub stage: u32,
     /// Retransmission timeouts that the BPF programs have counted, for kernels without `total_rto`.
     pub rtos: u32,
     /// The connection's totals from which the flow's features count.
     pub base: Totals,
+    /// When a waiting flow last asked for a slot, ms of the monotonic clock modulo 2^32.
+    pub asked_ms: u32,
+    #[doc(hidden)]
+    pub reserved: u32,
 }
 
 impl SocketState {
@@ -48,8 +53,13 @@ impl SocketState {
     pub const NEW: u32 = 0;
     /// After `init`: the next ACK opens the flow.
     pub const READY: u32 = 1;
-    /// The flow has asked for a slot, with or without success.
+    /// The flow has a slot, had one until its release, or is passed over.
     pub const OPENED: u32 = 2;
+    /// The flow found no free slot, or lost its own to another flow while it was idle: an ACK asks
+    /// again after [`Self::RETRY_MS`].
+    pub const WAITING: u32 = 3;
+    /// Time between two attempts of a waiting flow, ms.
+    pub const RETRY_MS: u32 = 100;
 
     /// The state of a socket whose next ACK opens a flow, and whose totals stand at `base`.
     #[inline(always)]
@@ -92,6 +102,18 @@ impl SocketState {
         self.generation = generation;
     }
 
+    /// Records at `now_ns` that the flow has no slot and waits for one. Returns whether it begins to
+    /// wait now.
+    #[inline(always)]
+    pub fn wait(&mut self, now_ns: u64) -> bool {
+        let begins = self.asked_ms == 0;
+        self.generation = 0;
+        self.stage = Self::WAITING;
+        // 0 stands for a flow that has not waited.
+        self.asked_ms = (now_ns / 1_000_000) as u32 | 1;
+        begins
+    }
+
     /// Records that the flow has given its slot back.
     #[inline(always)]
     pub fn release(&mut self) {
@@ -101,12 +123,20 @@ impl SocketState {
     /// Whether the ACK at hand opens the flow: the first one after `init`, or after the handshake
     /// where `init` was not called. A kernel may leave out single calls of BPF programs (a hardened
     /// 6.18 leaves out those that happen while process 1 is interrupted), and such a flow would go
-    /// without decisions for its whole life. `totals` are the socket's.
+    /// without decisions for its whole life. The flow that waits for a slot asks again with the
+    /// first ACK after [`Self::RETRY_MS`]. `totals` are the socket's, `now_ns` the time of the ACK.
     #[inline(always)]
-    pub fn opens(&mut self, is_synchronised: bool, totals: Totals) -> bool {
+    pub fn opens(&mut self, is_synchronised: bool, totals: Totals, now_ns: u64) -> bool {
         match self.stage {
             Self::READY => {}
             Self::NEW if is_synchronised => self.base = totals,
+            Self::WAITING => {
+                let now_ms = (now_ns / 1_000_000) as u32;
+                if now_ms.wrapping_sub(self.asked_ms) < Self::RETRY_MS {
+                    return false;
+                }
+                self.base = totals;
+            }
             _ => return false,
         }
         self.pass_over();
@@ -131,28 +161,44 @@ mod tests {
     fn a_flow_opens_once_with_the_first_ack_after_init() {
         let mut state = SocketState::ready(totals(1));
         assert!(state.is_ready() && !state.is_passed_over());
-        assert!(state.opens(true, totals(2)));
+        assert!(state.opens(true, totals(2), 0));
         assert_eq!(state.base, totals(1), "what init saw");
-        assert!(!state.opens(true, totals(3)));
+        assert!(!state.opens(true, totals(3), u64::MAX));
     }
 
     #[test]
     fn without_init_it_opens_after_the_handshake() {
         let mut state = SocketState::default();
-        assert!(!state.opens(false, totals(1)), "the SYN-ACK");
-        assert!(state.opens(true, totals(2)));
+        assert!(!state.opens(false, totals(1), 0), "the SYN-ACK");
+        assert!(state.opens(true, totals(2), 0));
         assert_eq!(state.base, totals(2));
-        assert!(!state.opens(true, totals(3)));
+        assert!(!state.opens(true, totals(3), u64::MAX));
     }
 
     #[test]
     fn a_socket_without_a_slot_is_passed_over() {
         let mut state = SocketState::ready(totals(1));
-        state.opens(true, totals(2));
+        state.opens(true, totals(2), 0);
         assert!(state.is_passed_over() && !state.has_flow(), "no slot yet");
         state.assign(9, 4);
         assert!(state.has_flow() && !state.is_passed_over());
         state.release();
         assert!(state.is_passed_over());
+    }
+
+    #[test]
+    fn a_flow_without_a_slot_asks_again() {
+        const MS: u64 = 1_000_000;
+        let mut state = SocketState::ready(totals(1));
+        assert!(state.opens(true, totals(2), 5_000 * MS));
+        assert!(state.wait(5_000 * MS), "it begins to wait");
+        assert!(!state.opens(true, totals(3), 5_099 * MS));
+        assert!(!state.has_flow() && !state.is_passed_over());
+        assert!(state.opens(true, totals(4), 5_102 * MS));
+        assert_eq!(state.base, totals(4), "it counts from here");
+        assert!(!state.wait(5_102 * MS), "it has waited before");
+        assert!(state.opens(true, totals(5), 5_300 * MS));
+        state.assign(3, 9);
+        assert!(state.has_flow());
     }
 }

@@ -130,6 +130,12 @@ pub struct WindowRecord {
     pub mode: u32,
     /// Sender's maximum segment size in bytes when the window was closed.
     pub mss: u32,
+    /// Number of the window's ACKs of segments that were sent while the application had too little
+    /// to send ([`AckSample::app_limited`](crate::AckSample)).
+    pub app_limited_acks: u32,
+    /// Segments that the window's ACKs delivered with the ECN echo, which reports
+    /// congestion-experienced marks.
+    pub marked: u32,
     #[doc(hidden)]
     pub reserved: u32,
     /// Statistics of the features of the window's ACKs.
@@ -151,7 +157,17 @@ impl WindowRecord {
             self.index = self.index.wrapping_add(1);
         }
         self.acks = 0;
+        self.app_limited_acks = 0;
+        self.marked = 0;
         self.start_ns = now_ns;
+    }
+
+    /// Whether the application limited the flow in this window, rather than the network: in more than
+    /// half of its ACKs. Such a window says little about the
+    /// path, so no decision is made on it.
+    #[inline(always)]
+    pub fn is_application_limited(&self) -> bool {
+        u64::from(self.app_limited_acks) * 2 > u64::from(self.acks)
     }
 
     /// Adds one ACK's features to the statistics.

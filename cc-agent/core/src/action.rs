@@ -149,20 +149,25 @@ impl From<ActionSpace> for String {
     }
 }
 
-/// The cwnd in segments that the action chosen on a window is applied to.
+/// The cwnd in segments that the action chosen on a window is applied to. `published` is the newest
+/// decision that the agent has published for the flow; `None` when it has published none.
 ///
-/// While a decision governs the flow ([`Mode::is_decided`]) this is the decision's cwnd, and not
-/// what slow start after a timeout has reached on its way back to it: `published`, the newest
-/// decision that the agent has published for the flow, or the decision in the window's record
-/// where the agent has published none, having taken the flow over from a former one. In slow start
-/// before the first decision, and in the fallback to Reno, it is the cwnd at the window's end.
-pub fn base_cwnd(window: &WindowRecord, published: Option<u32>) -> u32 {
-    if !Mode::from_raw(window.mode).is_decided() {
-        return window.cwnd;
+/// While a decision governs the flow ([`Mode::is_decided`]) and the flow has not taken up
+/// `published` yet, that is the decision's cwnd. Otherwise it is the cwnd at the window's end,
+/// which is less than the decision where the flow has not used its cwnd that far or has answered
+/// congestion since; after a timeout it is the decision that slow start is on its way back to.
+pub fn base_cwnd(window: &WindowRecord, published: Option<Decision>) -> u32 {
+    let taken = Decision::from_cell(window.decision);
+    match Mode::from_raw(window.mode) {
+        Mode::AfterTimeout => published
+            .or(taken)
+            .map_or(window.cwnd, |decision| decision.cwnd),
+        Mode::Decided => match published {
+            Some(decision) if decision.to_cell() != window.decision => decision.cwnd,
+            _ => window.cwnd,
+        },
+        Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => window.cwnd,
     }
-    published
-        .or_else(|| Decision::from_cell(window.decision).map(|decision| decision.cwnd))
-        .unwrap_or(window.cwnd)
 }
 
 /// What one action does to the cwnd.
@@ -313,15 +318,13 @@ mod tests {
 
     #[test]
     fn actions_work_on_the_newest_decision_while_one_governs_the_flow() {
+        let decision = |window, cwnd| Decision {
+            generation: 1,
+            window,
+            cwnd,
+        };
         let window = |mode: Mode, decided: Option<u32>| {
-            let cell = decided.map_or(0, |cwnd| {
-                let decision = Decision {
-                    generation: 1,
-                    window: 1,
-                    cwnd,
-                };
-                decision.to_cell()
-            });
+            let cell = decided.map_or(0, |cwnd| decision(1, cwnd).to_cell());
             WindowRecord {
                 mode: mode as u32,
                 cwnd: 7,
@@ -330,12 +333,22 @@ mod tests {
             }
         };
         for mode in [Mode::Decided, Mode::AfterTimeout] {
-            assert_eq!(base_cwnd(&window(mode, Some(40)), Some(20)), 20);
-            assert_eq!(base_cwnd(&window(mode, Some(40)), None), 40, "adopted");
-            assert_eq!(base_cwnd(&window(mode, None), None), 7);
+            let newer = decision(2, 20);
+            assert_eq!(base_cwnd(&window(mode, Some(40)), Some(newer)), 20);
         }
-        for mode in [Mode::Startup, Mode::Fallback] {
-            assert_eq!(base_cwnd(&window(mode, Some(40)), Some(20)), 7);
+        let taken = Some(decision(1, 40));
+        let after_timeout = window(Mode::AfterTimeout, Some(40));
+        assert_eq!(
+            base_cwnd(&after_timeout, taken),
+            40,
+            "where slow start ends"
+        );
+        assert_eq!(base_cwnd(&after_timeout, None), 40, "adopted");
+        let reduced = window(Mode::Decided, Some(40));
+        assert_eq!(base_cwnd(&reduced, taken), 7, "less than was decided");
+        assert_eq!(base_cwnd(&reduced, None), 7, "adopted");
+        for mode in [Mode::Startup, Mode::Fallback, Mode::ApplicationLimited] {
+            assert_eq!(base_cwnd(&window(mode, Some(40)), taken), 7);
         }
     }
 

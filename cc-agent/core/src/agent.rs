@@ -100,8 +100,8 @@ pub(crate) struct ServedFlow {
     asked: bool,
     /// The newest window that has ended.
     last: Option<WindowRecord>,
-    /// The cwnd of the last decision published, in segments.
-    published: Option<u32>,
+    /// The last decision published.
+    published: Option<Decision>,
     /// The last action, as [`FlowView::action`] has it.
     action: String,
     delays: FlowDelays,
@@ -455,15 +455,13 @@ impl Agent {
                     continue;
                 }
             };
-            publish(
-                ticket.flow.slot,
-                Decision {
-                    generation: ticket.flow.generation,
-                    window: ticket.window,
-                    cwnd,
-                },
-            );
-            flow.published = Some(cwnd);
+            let decision = Decision {
+                generation: ticket.flow.generation,
+                window: ticket.window,
+                cwnd,
+            };
+            publish(ticket.flow.slot, decision);
+            flow.published = Some(decision);
             flow.history.push(
                 interface,
                 action.unwrap_or(0),
@@ -603,10 +601,6 @@ impl FollowFlows for Agent {
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
         flow.last = Some(*window);
-        let replaced = flow.waiting.replace(WaitingWindow {
-            window: *window,
-            reward,
-        });
         if let Some(totals) = &mut flow.totals {
             let comparable = match flow.arm {
                 Arm::Incumbent => reward,
@@ -614,6 +608,15 @@ impl FollowFlows for Agent {
             };
             totals.add(window, comparable.value);
         }
+        // A window that says nothing about the path is recorded, and the policy is not asked.
+        let is_asked = !window.is_application_limited();
+        let replaced = match is_asked {
+            true => flow.waiting.replace(WaitingWindow {
+                window: *window,
+                reward,
+            }),
+            false => None,
+        };
         if let (Some(rows), Some(episode), Some(header)) =
             (&mut self.rows, &mut flow.rows, &policy.header)
         {
@@ -621,6 +624,13 @@ impl FollowFlows for Agent {
                 episode.settle(rows, Some(header), replaced.window.index, None);
             }
             episode.on_window(rows, header, window, reward);
+            if !is_asked {
+                episode.settle(rows, Some(header), window.index, None);
+            }
+        }
+        if !is_asked {
+            self.counts.windows_application_limited += 1;
+            return;
         }
         if replaced.is_some() {
             self.counts.windows_skipped += 1;

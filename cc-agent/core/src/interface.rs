@@ -176,11 +176,11 @@ impl Interface {
         }
         check(
             self.pacing_gain
-                .is_none_or(|gain| gain.is_finite() && gain > 0.0 && gain <= 100.0),
+                .is_none_or(|gain| (0.75..=4.0).contains(&gain)),
             "pacing_gain",
             self.pacing_gain
                 .map_or_else(String::new, |gain| gain.to_string()),
-            "nothing (unpaced), or a number above 0 and at most 100",
+            "nothing (unpaced), or 0.75 to 4: below, a flow never fills its cwnd",
         )?;
         check(
             (1..=1_000_000).contains(&self.min_rtt_window_s),
@@ -371,7 +371,7 @@ mod tests {
                 e.reward.delay_factor = f32::NAN;
             }),
             ("reward.loss_offset is 0", |e| e.reward.loss_offset = 0.0),
-            ("pacing_gain is 0", |e| e.pacing_gain = Some(0.0)),
+            ("pacing_gain is 0.5", |e| e.pacing_gain = Some(0.5)),
             ("pacing_gain is inf", |e| {
                 e.pacing_gain = Some(f32::INFINITY);
             }),

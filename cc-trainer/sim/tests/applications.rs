@@ -307,6 +307,24 @@ fn the_built_in_set_has_enough_messages() {
     }
 }
 
+/// A policy that asks for thousands of segments gets what the application has used.
+#[test]
+fn a_learned_flow_does_not_burst_after_idle_time() {
+    let settings = Learned::settings(&Interface::default(), Startup::SlowStart);
+    let control = Control::Learned(Box::new(Learned::new(settings)));
+    let simulation = Simulation::new(&scenario(LINK, TRICKLE), vec![control], 1);
+    let (delay, mode) = (AgentDelay::MEASURED, SenderMode::Asynchronous);
+    let mut served = SimulatedAgent::new(simulation, Interface::default(), delay, mode, 1);
+    served.serve(20 * SECOND, |_, _| Some(Choice::Cwnd(2_000)));
+    let trickle = served.simulation().flow(0);
+    assert!(trickle.cwnd <= 20, "{trickle:?}");
+    // The first segments of the burst are on their way.
+    served.serve(25 * SECOND + 60 * MS, |_, _| Some(Choice::Cwnd(2_000)));
+    let burst = served.simulation().flow(0);
+    assert!(burst.in_flight <= 10, "{burst:?}");
+    assert_eq!(burst.retransmissions, 0);
+}
+
 #[test]
 fn it_does_not_matter_in_how_many_steps_applications_run() {
     let run = |step: Nanos| {

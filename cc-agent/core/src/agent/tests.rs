@@ -271,7 +271,7 @@ fn an_adopted_flow_continues_from_its_decision() {
     flow.opened.header.slot = 4;
     agent.adopt(&flow);
     let mut window = window_record(4, 1, 7, 40);
-    window.mode = Mode::Decided as u32;
+    window.mode = Mode::AfterTimeout as u32;
     window.decision = Decision {
         generation: 1,
         window: 6,

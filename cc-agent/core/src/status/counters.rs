@@ -18,6 +18,10 @@ pub struct AgentCounts {
     pub windows_closed_silent: u64,
     /// Windows that a newer one replaced before the policy was asked about them.
     pub windows_skipped: u64,
+    /// Windows in which the application limited the flow, so that the policy was not asked about
+    /// them.
+    #[serde(default)]
+    pub windows_application_limited: u64,
     /// Windows whose records were lost: gaps in the windows' numbers.
     pub windows_missed: u64,
     /// Decisions written to the decision map.
@@ -55,7 +59,7 @@ impl From<(&str, u64, Option<&'static str>)> for Count {
 /// The agent's counts with their names in reports, and the meaning of those that should be zero.
 pub(super) fn agent_counts(
     counts: &AgentCounts,
-) -> [(&'static str, u64, Option<&'static str>); 10] {
+) -> [(&'static str, u64, Option<&'static str>); 11] {
     // Destructured without `..`, so that a new count cannot be forgotten here.
     let AgentCounts {
         flows,
@@ -63,6 +67,7 @@ pub(super) fn agent_counts(
         windows,
         windows_closed_silent,
         windows_skipped,
+        windows_application_limited,
         windows_missed,
         decisions,
         decisions_late,
@@ -78,6 +83,11 @@ pub(super) fn agent_counts(
         ),
         ("windows", windows, None),
         ("windows_closed_silent", windows_closed_silent, None),
+        (
+            "windows_application_limited",
+            windows_application_limited,
+            None,
+        ),
         (
             "windows_skipped",
             windows_skipped,
@@ -136,12 +146,17 @@ pub(super) fn datapath_trouble(counter: Counter) -> Option<&'static str> {
         | Counter::DecisionsTaken
         | Counter::DecisionsStale
         | Counter::FallbacksLeft
+        | Counter::MarksAnswered
+        | Counter::LossAnswered
+        | Counter::IdleRestarts
+        | Counter::SlotsRevoked
         | Counter::Timeouts => None,
         Counter::FlowsWithoutSlot
         | Counter::RecordsDropped
         | Counter::AckRecordsDropped
         | Counter::DecisionsClamped
         | Counter::FallbacksEntered
+        | Counter::FlowsUnanswered
         | Counter::SlotsLeaked => Some(counter.meaning().trim()),
     }
 }

@@ -403,7 +403,9 @@ mod tests {
             "{}",
             taken - at
         );
-        assert_eq!(asked.query.cwnd, 40, "the next action works on it");
+        // Slow start had overflowed the queue, so the flow has come down from the decision since.
+        let cwnd = asked.windows[0].cwnd;
+        assert!(cwnd < 40 && asked.query.cwnd == cwnd, "{cwnd}");
         assert_eq!(served.counts().decisions, 1);
     }
 

@@ -90,8 +90,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
 
     /// Sending begins again after nothing was in flight (`CA_EVENT_TX_START`).
-    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
-        let _ = (now, cwnd, app_limited);
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        let _ = (now, cwnd, start);
     }
 
     /// The pacing rate in bytes/s (`SK_PACING_NEEDED`); `None` for a connection that is not paced.
@@ -103,6 +103,19 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn min_burst(&self) -> u32 {
         2
     }
+}
+
+/// The state of a sender that transmits although nothing is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransmitStart {
+    /// Whether the application limits the sender (`app_limited`).
+    pub app_limited: bool,
+    /// Time since the last transmission, or since the handshake (`lsndtime`), ticks; 0 while segments
+    /// are outstanding, which are all lost: a connection that waits for its retransmission timeout
+    /// is not idle (`tcp_slow_start_after_idle_check`).
+    pub idle: u32,
+    /// Retransmission timeout (`icsk_rto`), ticks.
+    pub rto: u32,
 }
 
 /// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c), and other state
@@ -251,8 +264,8 @@ impl CongestionControl for Control {
         each!(self, control => control.on_state(now, cwnd, state));
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
-        each!(self, control => control.on_transmit_start(now, cwnd, app_limited));
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        each!(self, control => control.on_transmit_start(now, cwnd, start));
     }
 
     #[inline]

@@ -669,9 +669,13 @@ impl Sender {
             interval_us: rate.interval_us,
             retransmits: self.recovery.retransmits,
             cwnd_limited: self.usage.is_limited(&self.cwnd),
+            max_packets_out: self.usage.max_packets_out(),
+            app_limited: rate.app_limited,
+            decays_unused: true,
             ca_state: self.ca_state,
             totals: Totals {
                 lost: self.board.total_lost() as u32,
+                delivered: rate.total_delivered as u32,
                 ..self.totals
             },
         };

@@ -8,9 +8,10 @@ use cc_core::interface::Interface;
 use cc_ebpf::{
     AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
     Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
+    restart_after_idle,
 };
 
-use super::{CongestionControl, RateSample};
+use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 
 /// `AF_INET` of [`cc_ebpf::Identity`].
@@ -159,7 +160,8 @@ impl CongestionControl for Learned {
             },
         };
         (self.flow).on_ack(cwnd, ack, || published, &self.settings, &mut self.records);
-        if let Some(rate) = pacing_rate(cwnd, ack, self.settings.pacing_gain_1024) {
+        let gain = self.settings.pacing_gain(self.flow.controller.mode());
+        if let Some(rate) = pacing_rate(cwnd, ack, gain) {
             self.pacing = Some(rate);
         }
         self.delivered = rate.total_delivered;
@@ -186,9 +188,12 @@ impl CongestionControl for Learned {
         }
     }
 
-    fn on_transmit_start(&mut self, _now: Nanos, _cwnd: &mut CwndState, _app_limited: bool) {
-        // The one place at which the datapath learns of a transmission after idleness
-        // (`CA_EVENT_TX_START`).
+    fn on_transmit_start(&mut self, _now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        if self.flow.live == 0 {
+            restart_after_idle(cwnd, start.idle, start.rto);
+        } else {
+            (self.flow.controller).on_transmission(cwnd, start.idle, start.rto);
+        }
     }
 
     fn pacing_rate(&self) -> Option<u64> {
@@ -232,6 +237,9 @@ mod tests {
             interval_us: 30_000,
             retransmits: 0,
             cwnd_limited: true,
+            max_packets_out: 10,
+            app_limited: false,
+            decays_unused: true,
             ca_state: CaState::Open,
             totals,
         }
@@ -320,17 +328,20 @@ mod tests {
         flow.publish(Decision {
             generation: 1,
             window: 1,
-            cwnd: 50,
+            cwnd: 18,
         });
         assert_eq!(cwnd.cwnd, 12);
         totals.bytes_sent = 5;
         flow.on_ack(&mut cwnd, &ack(2 * MS, 30_000, totals), &rate);
-        assert_eq!(cwnd.cwnd, 50);
-        assert_eq!(flow.ssthresh(&cwnd), 50, "losses leave a decision alone");
-        // 1.25 × 50 segments in 30 ms.
+        assert_eq!(cwnd.cwnd, 18);
+        assert!(
+            flow.ssthresh(&cwnd) > 1 << 30,
+            "losses leave a decision alone"
+        );
+        // 1.25 × 18 segments in 30 ms.
         assert_eq!(
             flow.pacing_rate(),
-            Some(1448 * 50 * 1_000_000 / 30_000 * 5 / 4)
+            Some(1448 * 18 * 1_000_000 / 30_000 * 5 / 4)
         );
         assert_eq!((flow.min_burst(), learned(None).min_burst()), (1, 2));
         assert_eq!(learned(None).pacing_rate(), None);
@@ -338,7 +349,7 @@ mod tests {
         let Some(Record::Closed(closed)) = flow.take_record() else {
             panic!("closed");
         };
-        assert_eq!((closed.header.time_ns, closed.cwnd), (9 * MS, 50));
+        assert_eq!((closed.header.time_ns, closed.cwnd), (9 * MS, 18));
         flow.release(10 * MS);
         assert!(!flow.has_record(), "closed once");
     }

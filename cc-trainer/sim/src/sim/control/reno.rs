@@ -17,7 +17,7 @@ impl Reno {
 
 impl CongestionControl for Reno {
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, _: &RateSample) {
-        reno::on_ack(cwnd, ack);
+        reno::on_ack(cwnd, ack, ack.acked);
     }
 
     fn ssthresh(&mut self, cwnd: &CwndState) -> u32 {

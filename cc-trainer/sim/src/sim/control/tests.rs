@@ -35,6 +35,9 @@ pub(super) fn ack(now_ns: Nanos, acked: u32) -> AckSample {
         interval_us: 0,
         retransmits: 0,
         cwnd_limited: true,
+        max_packets_out: 10,
+        app_limited: false,
+        decays_unused: true,
         ca_state: CaState::Open,
         totals: Totals::default(),
     }

@@ -4,7 +4,7 @@ use cc_ebpf::{CaState, CwndState};
 
 use crate::path::Nanos;
 use crate::sim::NEVER;
-use crate::sim::control::CongestionControl;
+use crate::sim::control::{CongestionControl, TransmitStart};
 use crate::sim::rtt::RTO_MIN_US;
 use crate::sim::timer;
 use crate::sim::wire::{MSS, ToReceiver, milliseconds};
@@ -85,6 +85,12 @@ impl CwndUsage {
     /// Returns the number of segments of the cwnd that were used, and starts counting again.
     pub(super) fn take_used(&mut self) -> u32 {
         std::mem::take(&mut self.snd_cwnd_used)
+    }
+
+    /// Most segments that were outstanding during the last cwnd of data (`max_packets_out`).
+    #[inline]
+    pub(super) fn max_packets_out(&self) -> u32 {
+        self.max_packets_out
     }
 
     #[inline]
@@ -186,8 +192,8 @@ impl Sender {
     /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.packets_in_flight() == 0 {
-            let app_limited = self.delivery.is_app_limited();
-            (self.control).on_transmit_start(now, &mut self.cwnd, app_limited);
+            let start = self.transmit_start(now);
+            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let stamps = self.delivery.skb_sent(at, false);
@@ -289,8 +295,8 @@ impl Sender {
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
         if self.board.packets_in_flight() == 0 {
-            let app_limited = self.delivery.is_app_limited();
-            (self.control).on_transmit_start(now, &mut self.cwnd, app_limited);
+            let start = self.transmit_start(now);
+            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let timestamp = milliseconds(at);
@@ -317,6 +323,22 @@ impl Sender {
         self.count_sent(now, segments, bytes);
         self.pacing
             .update_after_send(now, bytes, self.segments_sent);
+    }
+
+    fn transmit_start(&self, now: Nanos) -> TransmitStart {
+        let ticks = |ticks: u64| u32::try_from(ticks).unwrap_or(u32::MAX);
+        TransmitStart {
+            app_limited: self.delivery.is_app_limited(),
+            idle: match self.board.packets_out() {
+                0 => ticks(
+                    self.ticks
+                        .at(now)
+                        .saturating_sub(self.ticks.at(self.lsndtime)),
+                ),
+                _ => 0,
+            },
+            rto: ticks(self.rtt.rto()),
+        }
     }
 
     #[inline]
