@@ -1,7 +1,7 @@
 //! Linux's TCP in virtual time.
 //!
 //! A [`scenario`] describes a path, with rates, delays, queues and losses that may change over
-//! time, and the flows on it. [`path`] is what such a path does to packets, as pure code that
+//! time, and the flows on it. [`app`] runs the flows' applications. [`path`] is what such a path does to packets, as pure code that
 //! emulated links run too. [`sim`] puts simulated senders and receivers on it: the TCP of Linux
 //! 6.18 with RACK, tail loss probes, F-RTO, proportional rate reduction, pacing, delayed and
 //! compressed ACKs and receive buffer tuning, under Reno, CUBIC, BBR, Copa, a learned congestion
@@ -38,6 +38,7 @@
 //!
 //! `examples/own_control.rs` runs a congestion control of its own beside CUBIC.
 
+pub mod app;
 pub mod path;
 pub mod scenario;
 pub mod seed;

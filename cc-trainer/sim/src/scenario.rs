@@ -13,6 +13,7 @@
 //! # Ok::<(), cc_sim::scenario::ScenarioError>(())
 //! ```
 
+pub mod app;
 mod error;
 mod file;
 mod generate;
@@ -21,6 +22,7 @@ mod select;
 mod sets;
 mod trace;
 
+pub use app::App;
 pub use error::ScenarioError;
 pub use file::{MAX_FLOWS, parse};
 pub use generate::{Cellular, Poisson};
@@ -179,8 +181,8 @@ pub struct DelayChange {
     pub delay: Duration,
 }
 
-/// A bulk flow, which always has data to send.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A flow: an application and the congestion control of its data.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flow {
     /// Time at which the flow starts.
     pub start: Duration,
@@ -190,6 +192,8 @@ pub struct Flow {
     pub scheme: Option<String>,
     /// Propagation delay added to the flow's packets in each direction.
     pub extra_delay: Duration,
+    /// What the flow sends, and when.
+    pub app: App,
 }
 
 impl Scenario {

@@ -6,6 +6,7 @@
 //! time for their work ([`HOST_TIME`]). The scenario, the controls and the seed determine a run.
 
 pub mod agent;
+mod application;
 pub mod control;
 mod delivery;
 mod pacing;
@@ -25,12 +26,15 @@ use std::time::Duration;
 
 use cc_ebpf::CaState;
 
+use crate::app::Session;
 use crate::path::{
     DirectionObservation, Event, Nanos, Observation, OneWayPath, Packet, Volume, nanos,
 };
 use crate::scenario::{self, Scenario};
 use crate::seed;
 
+use application::Application;
+pub use application::application_seed;
 pub use control::Control;
 use control::learned::Learned;
 use receiver::Receiver;
@@ -50,6 +54,11 @@ const HOST_TIME: u64 = 120_000;
 pub const RECEIVER_REST: Duration = Duration::from_micros(1_100);
 /// Time between two packets that a host sends for the same event, ns.
 const PACKET_TIME: usize = 5_000;
+/// Pause of the receiving application of a flow that is not a bulk flow, between two reads: the time
+/// that waking it takes.
+const APPLICATION_REST: Duration = Duration::from_micros(100);
+/// Most connections that may be open at a time. One more waits for another's end.
+const MOST_CONNECTIONS: usize = 4_096;
 /// The path delivers packets this much before their time, as the emulated link does at times: its
 /// threads are woken ahead of time, so that they are not late.
 const EARLY: Duration = Duration::from_nanos(10_000);
@@ -71,37 +80,60 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// ```
 #[derive(Debug)]
 pub struct Simulation {
-    forward: OneWayPath<ToReceiver>,
-    reverse: OneWayPath<ToSender>,
-    flows: Vec<Endpoints>,
+    forward: OneWayPath<Addressed<ToReceiver>>,
+    reverse: OneWayPath<Addressed<ToSender>>,
+    /// The connections. The first ones are those of the flows, in the scenario's order; others
+    /// follow while a flow has several at a time. The place of one that has ended is used again.
+    connections: Vec<Endpoints>,
+    /// What the applications of the flows do, in the scenario's order.
+    applications: Vec<Application>,
     now: Nanos,
     /// The earliest timer of any flow, or a time before it.
     next_timer: Nanos,
     ticks: Ticks,
     host: Noise,
+    /// Whether a learned control has put out a record while applications were at work.
+    recorded: bool,
     observation: Option<Box<Observation>>,
 }
 
-/// The two ends of a flow's connection.
+/// A packet of one connection among several.
+#[derive(Clone, Copy, Debug)]
+struct Addressed<T> {
+    /// Place of the connection, and its number among those that had the place.
+    place: u16,
+    serial: u16,
+    packet: T,
+}
+
+/// The two ends of a connection.
 #[derive(Debug)]
 struct Endpoints {
     sender: Sender,
     receiver: Receiver,
-    /// When the flow starts; [`NEVER`] once it has started.
+    /// Index of the scenario's flow that the connection belongs to.
+    flow: u16,
+    /// Number of the connection among those that had this place.
+    serial: u16,
+    /// When a bulk flow starts; [`NEVER`] once it has started.
     start: Nanos,
     /// When the flow stops; [`NEVER`] once it has stopped, or when it does not stop.
     stop: Nanos,
+    /// Segments that the receiver has in order and that are counted in the bytes beside, for a flow
+    /// with an application.
+    counted: (u32, u64),
     /// The time until which the sender is blocked, and the packets that arrive for it until then.
     blocked_until: Nanos,
     backlog: VecDeque<ToSender>,
-    /// When the flow has to be called without a packet: a timer, its start or its stop.
+    /// When the connection has to be called without a packet: a timer, its start or its stop.
     wake: Nanos,
     /// Number of data packets that arrived, and the sum of their one-way delays in ns.
     delays: u64,
     delay_sum_ns: u64,
 }
 
-/// The totals and the present state of a flow. Bytes are payload.
+/// The totals of a flow over all of its connections, and the present state of the latest. Bytes are
+/// payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTotals {
     /// Whether the handshake is complete and the flow has not stopped.
@@ -151,46 +183,53 @@ pub struct FlowTotals {
 impl Simulation {
     /// Creates the simulation at time 0. `controls` has the congestion control of each flow, in the
     /// scenario's order. Equal seeds give equal losses and jitter to equal packets, also on the
-    /// emulated link.
+    /// emulated link, and equal behaviour of applications.
     ///
     /// # Panics
     ///
-    /// Panics when the numbers of controls and flows differ.
+    /// Panics when the numbers of controls and flows differ, and when the control of a flow that
+    /// opens several connections is a [`Control::Custom`] that cannot serve another one
+    /// ([`control::CongestionControl::another`]).
     pub fn new(scenario: &Scenario, controls: Vec<Control>, seed: u64) -> Self {
         assert_eq!(controls.len(), scenario.flows.len(), "one control per flow");
         let extra_delay: Vec<Duration> = (scenario.flows.iter())
             .map(|flow| flow.extra_delay)
             .collect();
         let ticks = Ticks::new(seed::output(seed, 1));
-        let flow = |(flow, control): (&scenario::Flow, Control)| Endpoints {
-            sender: Sender::new(control, ticks),
-            receiver: Receiver::new(nanos(RECEIVER_REST)),
-            start: nanos(flow.start),
-            stop: flow.stop.map_or(NEVER, nanos),
-            blocked_until: 0,
-            backlog: VecDeque::new(),
-            wake: nanos(flow.start),
-            delays: 0,
-            delay_sum_ns: 0,
-        };
+        let mut connections = Vec::with_capacity(controls.len());
+        let mut applications = Vec::with_capacity(controls.len());
+        for (number, (flow, control)) in scenario.flows.iter().zip(controls).enumerate() {
+            let application = Application::new(flow, number, &control, seed);
+            let mut connection = Endpoints::new(number as u16, control, ticks);
+            match application.is_bulk() {
+                true => connection.start = nanos(flow.start),
+                false => connection = connection.of_application(),
+            }
+            connection.stop = flow.stop.map_or(NEVER, nanos);
+            connection.wake = connection.next();
+            connections.push(connection);
+            applications.push(application);
+        }
         Self {
             forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
             reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
-            flows: scenario.flows.iter().zip(controls).map(flow).collect(),
+            connections,
+            applications,
             now: 0,
             next_timer: 0,
             ticks,
             host: Noise(seed::output(!seed, 1) | 1),
+            recorded: false,
             observation: None,
         }
     }
 
-    /// Sets the pause of the receiving applications between two reads; it is [`RECEIVER_REST`]
+    /// Sets the pause of the bulk flows' receiving applications between two reads; it is [`RECEIVER_REST`]
     /// otherwise. On a fast link it decides how many segments an ACK acknowledges.
     #[must_use]
     pub fn with_receiver_rest(mut self, rest: Duration) -> Self {
-        for flow in &mut self.flows {
-            flow.receiver.rest = nanos(rest);
+        for connection in &mut self.connections {
+            connection.receiver.rest = nanos(rest);
         }
         self
     }
@@ -239,6 +278,9 @@ impl Simulation {
             if self.next_timer <= self.now && self.on_timers() {
                 return true;
             }
+            if std::mem::take(&mut self.recorded) {
+                return true;
+            }
         }
     }
 
@@ -249,31 +291,64 @@ impl Simulation {
 
     /// Number of flows of the scenario, whether or not they have started.
     pub fn flows(&self) -> usize {
-        self.flows.len()
+        self.applications.len()
     }
 
-    /// Returns a flow's control if it is a learned one, to take its records and to publish
-    /// decisions.
+    /// Number of places of connections. The first [`flows`](Self::flows) are those of the flows'
+    /// first connections; there are more when a flow had several at a time.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Largest number of places that there will ever be.
+    pub fn most_connections(&self) -> usize {
+        let several = self.applications.iter().any(Application::has_several);
+        match several {
+            true => self.flows() + MOST_CONNECTIONS,
+            false => self.flows(),
+        }
+    }
+
+    /// Returns the flow of the connection in a place.
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no such place.
+    pub fn flow_of(&self, connection: usize) -> usize {
+        self.connections[connection].flow.into()
+    }
+
+    /// The application of a flow; `None` for a bulk flow.
     ///
     /// # Panics
     ///
     /// Panics when there is no such flow.
-    pub fn learned(&mut self, flow: usize) -> Option<&mut Learned> {
-        match &mut self.flows[flow].sender.control {
+    pub fn session(&self, flow: usize) -> Option<&Session> {
+        self.applications[flow].session()
+    }
+
+    /// Returns the control of the connection in a place if it is a learned one, to take its records
+    /// and to publish decisions.
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no such place.
+    pub fn learned(&mut self, connection: usize) -> Option<&mut Learned> {
+        match &mut self.connections[connection].sender.control {
             Control::Learned(learned) => Some(learned),
             _ => None,
         }
     }
 
-    /// Blocks a flow's sender, which waits for its policy: until the time given it neither
-    /// processes ACKs nor sends.
+    /// Blocks the sender of the connection in a place, which waits for its policy: until the time
+    /// given it neither processes ACKs nor sends.
     ///
     /// # Panics
     ///
-    /// Panics when there is no such flow.
-    pub fn block(&mut self, flow: usize, until: Nanos) {
-        self.flows[flow].blocked_until = until;
-        self.settle(flow);
+    /// Panics when there is no such place.
+    pub fn block(&mut self, connection: usize, until: Nanos) {
+        self.connections[connection].blocked_until = until;
+        self.settle(connection);
     }
 
     /// Returns the totals and the present state of a flow.
@@ -282,13 +357,19 @@ impl Simulation {
     ///
     /// Panics when there is no such flow.
     pub fn flow(&self, flow: usize) -> FlowTotals {
-        let flow = &self.flows[flow];
-        let delivered = u64::from(flow.receiver.in_order()) * u64::from(wire::MSS);
-        FlowTotals {
-            delays: flow.delays,
-            delay_sum_ns: flow.delay_sum_ns,
-            ..flow.sender.totals(delivered)
+        let application = &self.applications[flow];
+        let mut totals = self.connections[application.latest()].totals(application.is_bulk());
+        if let Some(ended) = application.ended() {
+            totals.add(ended);
         }
+        if application.has_several() {
+            for (place, other) in self.connections.iter().enumerate() {
+                if usize::from(other.flow) == flow && place != application.latest() {
+                    totals.add(&other.totals(false));
+                }
+            }
+        }
+        totals
     }
 
     /// Packets and bytes of IP in the queue of the forward direction.
@@ -302,11 +383,9 @@ impl Simulation {
     ///
     /// Panics when there is no such flow.
     pub fn memory(&self, flow: usize) -> usize {
-        let flow = &self.flows[flow];
-        size_of::<Endpoints>()
-            + flow.sender.memory()
-            + flow.receiver.memory()
-            + flow.backlog.capacity() * size_of::<ToSender>()
+        let connections = self.connections.iter();
+        let own = connections.filter(|connection| usize::from(connection.flow) == flow);
+        own.map(Endpoints::memory).sum()
     }
 
     /// Returns what was observed of the path; `None` unless the simulation was created by
@@ -327,115 +406,174 @@ impl Simulation {
     }
 
     #[inline]
-    fn on_forward(&mut self, event: Event<ToReceiver>) {
+    fn on_forward(&mut self, event: Event<Addressed<ToReceiver>>) {
         if let Some(observation) = &mut self.observation {
-            observe(&mut observation.forward, &event, ToReceiver::payload);
+            let payload = |body: &Addressed<ToReceiver>| body.packet.payload();
+            observe(&mut observation.forward, &event, payload);
         }
         let Event::Delivered {
             at,
             arrived,
-            packet,
+            packet: Packet { body, .. },
             ..
         } = event
         else {
             return;
         };
-        let index = usize::from(packet.flow);
-        let flow = &mut self.flows[index];
-        if packet.body.payload() > 0 {
-            flow.delays += 1;
-            flow.delay_sum_ns += at + EARLY.as_nanos() as Nanos - arrived;
+        let place = usize::from(body.place);
+        let connection = &mut self.connections[place];
+        if connection.serial != body.serial {
+            return;
         }
-        flow.receiver.on_packet(self.now, packet.body, self.ticks);
-        self.settle(index);
+        if body.packet.payload() > 0 {
+            connection.delays += 1;
+            connection.delay_sum_ns += at + EARLY.as_nanos() as Nanos - arrived;
+        }
+        (connection.receiver).on_packet(self.now, body.packet, self.ticks);
+        self.settle(place);
+        self.hand_over(place);
     }
 
     /// Delivers a packet to a sender. Returns whether a record was put out.
     #[inline]
-    fn on_reverse(&mut self, event: Event<ToSender>) -> bool {
+    fn on_reverse(&mut self, event: Event<Addressed<ToSender>>) -> bool {
         if let Some(observation) = &mut self.observation {
-            observe(&mut observation.reverse, &event, |_| 0);
+            let payload = |body: &Addressed<ToSender>| body.packet.payload();
+            observe(&mut observation.reverse, &event, payload);
         }
-        let Event::Delivered { packet, .. } = event else {
+        let Event::Delivered {
+            packet: Packet { body, .. },
+            ..
+        } = event
+        else {
             return false;
         };
-        let index = usize::from(packet.flow);
-        let flow = &mut self.flows[index];
-        if flow.blocked_until > self.now || !flow.backlog.is_empty() {
-            flow.backlog.push_back(packet.body);
+        let place = usize::from(body.place);
+        let connection = &mut self.connections[place];
+        if connection.serial != body.serial {
             return false;
         }
-        flow.sender.on_packet(self.now, packet.body);
-        let recorded = flow.sender.control.has_record();
-        self.settle(index);
+        if connection.blocked_until > self.now || !connection.backlog.is_empty() {
+            connection.backlog.push_back(body.packet);
+            return false;
+        }
+        connection.sender.on_packet(self.now, body.packet);
+        let recorded = connection.sender.control.has_record();
+        self.settle(place);
+        self.hand_over(place);
         recorded
     }
 
     /// Handles what is due without a packet. Returns whether a record was put out.
     fn on_timers(&mut self) -> bool {
-        for index in 0..self.flows.len() {
-            if self.flows[index].wake > self.now {
+        for place in 0..self.connections.len() {
+            if self.connections[place].wake > self.now {
                 continue;
             }
-            self.flows[index].on_timer(self.now);
-            let recorded = self.flows[index].sender.control.has_record();
-            self.settle(index);
+            self.connections[place].on_timer(self.now, self.ticks);
+            let recorded = self.connections[place].sender.control.has_record();
+            self.settle(place);
+            self.hand_over(place);
             if recorded {
                 return true;
             }
         }
-        self.next_timer = (self.flows.iter())
-            .map(|flow| flow.wake)
-            .min()
-            .unwrap_or(NEVER);
+        let mut next = NEVER;
+        for flow in 0..self.applications.len() {
+            if self.applications[flow].due() <= self.now {
+                self.work(flow);
+            }
+            next = next.min(self.applications[flow].due());
+        }
+        let wakes = self.connections.iter().map(|connection| connection.wake);
+        self.next_timer = wakes.min().unwrap_or(NEVER).min(next);
         false
     }
 
-    /// Offers the packets that a flow's ends want to send to the path, and notes when the flow's
-    /// next timer is.
+    /// Offers the packets that a connection's ends want to send to the path, and notes when the
+    /// connection's next timer is.
     #[inline]
-    fn settle(&mut self, index: usize) {
-        let flow = &mut self.flows[index];
-        flow.wake = flow.next();
-        self.next_timer = self.next_timer.min(flow.wake);
-        if flow.sender.outbox.is_empty() && flow.receiver.outbox.is_empty() {
+    fn settle(&mut self, place: usize) {
+        let connection = &mut self.connections[place];
+        connection.wake = connection.next();
+        self.next_timer = self.next_timer.min(connection.wake);
+        if connection.sender.outbox.is_empty() && connection.receiver.outbox.is_empty() {
             return;
         }
         let start = self.now + self.host.draw(HOST_TIME);
         let times = (start..).step_by(PACKET_TIME);
-        for (at, body) in times.zip(flow.sender.outbox.drain(..)) {
+        let (flow, serial) = (connection.flow, connection.serial);
+        let place = place as u16;
+        for (at, packet) in times.zip(connection.sender.outbox.drain(..)) {
+            let payload = packet.payload();
             let packet = Packet {
-                bytes: body.bytes(),
-                flow: index as u16,
-                body,
+                bytes: packet.bytes(),
+                flow,
+                body: Addressed {
+                    place,
+                    serial,
+                    packet,
+                },
             };
             offer(
                 &mut self.forward,
                 self.observation.as_mut().map(|both| &mut both.forward),
                 at,
                 packet,
-                body.payload(),
+                payload,
             );
         }
-        for body in flow.receiver.outbox.drain(..) {
+        for packet in connection.receiver.outbox.drain(..) {
+            let payload = packet.payload();
             let packet = Packet {
-                bytes: body.bytes(),
-                flow: index as u16,
-                body,
+                bytes: packet.bytes(),
+                flow,
+                body: Addressed {
+                    place,
+                    serial,
+                    packet,
+                },
             };
             offer(
                 &mut self.reverse,
                 self.observation.as_mut().map(|both| &mut both.reverse),
                 start,
                 packet,
-                0,
+                payload,
             );
         }
     }
 }
 
 impl Endpoints {
-    /// The next time at which the flow has to be called without a packet.
+    /// Creates the ends of a connection of the flow, in a place that no other had before.
+    fn new(flow: u16, control: Control, ticks: Ticks) -> Self {
+        Self {
+            sender: Sender::new(control, ticks),
+            receiver: Receiver::new(nanos(RECEIVER_REST)),
+            flow,
+            serial: 0,
+            start: NEVER,
+            stop: NEVER,
+            counted: (0, 0),
+            blocked_until: 0,
+            backlog: VecDeque::new(),
+            wake: NEVER,
+            delays: 0,
+            delay_sum_ns: 0,
+        }
+    }
+
+    /// Makes the connection one of an application, which writes and reads.
+    fn of_application(self) -> Self {
+        Self {
+            sender: self.sender.of_application(),
+            receiver: Receiver::new(nanos(APPLICATION_REST)),
+            ..self
+        }
+    }
+
+    /// The next time at which the connection has to be called without a packet.
     #[inline]
     fn next(&self) -> Nanos {
         let sender = match self.backlog.is_empty() {
@@ -446,19 +584,17 @@ impl Endpoints {
         ends.min(self.start).min(self.stop)
     }
 
-    fn on_timer(&mut self, now: Nanos) {
+    fn on_timer(&mut self, now: Nanos, ticks: Ticks) {
         if self.start <= now {
             self.start = NEVER;
             self.sender.open(now);
         }
         if self.stop <= now {
             self.stop = NEVER;
-            self.sender.control.release(now);
-            self.sender.close();
-            self.backlog.clear();
+            self.close(now);
         }
         if self.receiver.wake() <= now {
-            self.receiver.on_timer(now);
+            self.receiver.on_timer(now, ticks);
         }
         if self.blocked_until > now {
             return;
@@ -472,6 +608,64 @@ impl Endpoints {
         if self.backlog.is_empty() && self.sender.wake() <= now {
             self.sender.on_timer(now);
         }
+    }
+
+    /// Ends the connection at once.
+    fn close(&mut self, now: Nanos) {
+        self.sender.control.release(now);
+        self.sender.close();
+        self.backlog.clear();
+    }
+
+    /// Takes note of the segments that the receiver has in order, and returns the bytes of payload
+    /// that it has.
+    #[inline]
+    fn count_delivered(&mut self) -> u64 {
+        let (mut segment, mut bytes) = self.counted;
+        // What is not acknowledged cumulatively is on the sender's scoreboard.
+        while segment < self.receiver.in_order() {
+            bytes += self.sender.payload(segment);
+            segment += 1;
+        }
+        self.counted = (segment, bytes);
+        bytes
+    }
+
+    fn totals(&self, is_bulk: bool) -> FlowTotals {
+        let delivered = match is_bulk {
+            true => u64::from(self.receiver.in_order()) * u64::from(wire::MSS),
+            false => self.counted.1,
+        };
+        FlowTotals {
+            delays: self.delays,
+            delay_sum_ns: self.delay_sum_ns,
+            ..self.sender.totals(delivered)
+        }
+    }
+
+    fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.sender.memory()
+            + self.receiver.memory()
+            + self.backlog.capacity() * size_of::<ToSender>()
+    }
+}
+
+impl FlowTotals {
+    /// Adds the totals of another connection. The state remains.
+    fn add(&mut self, other: &Self) {
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_acked += other.bytes_acked;
+        self.bytes_retransmitted += other.bytes_retransmitted;
+        self.retransmissions += other.retransmissions;
+        self.lost += other.lost;
+        self.timeouts += other.timeouts;
+        self.probes += other.probes;
+        self.acks += other.acks;
+        self.payload_delivered += other.payload_delivered;
+        self.delivered += other.delivered;
+        self.delays += other.delays;
+        self.delay_sum_ns += other.delay_sum_ns;
     }
 }
 

@@ -8,7 +8,7 @@ use cc_sim::{
     path::Nanos,
     sim::{
         Control,
-        control::{CongestionControl, RateSample, learned::Learned},
+        control::{CongestionControl, RateSample, TransmitStart, learned::Learned},
     },
 };
 use proptest::prelude::*;
@@ -151,7 +151,12 @@ impl Connection {
                 self.acknowledge(self.in_flight.max(1), self.min_rtt_us, true);
                 self.in_flight = 0;
                 self.now += Nanos::from(ms) * 1_000_000;
-                (self.control).on_transmit_start(self.now, &mut self.cwnd, true);
+                let start = TransmitStart {
+                    app_limited: true,
+                    idle: u32::from(ms) / 4,
+                    rto: 55,
+                };
+                (self.control).on_transmit_start(self.now, &mut self.cwnd, &start);
             }
             Operation::Decide { cwnd } => {
                 if let Control::Learned(learned) = &mut self.control {

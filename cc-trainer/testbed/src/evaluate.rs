@@ -7,6 +7,7 @@
 //! run to disk as soon as it ends.
 
 mod agent;
+mod application;
 mod plan;
 mod processor_time;
 mod run;
@@ -21,7 +22,7 @@ mod work;
 mod tests;
 
 pub use agent::{Agent, AgentError, Agents, Delays};
-pub use run::{FlowSetup, Live, RunError, Setup, run};
+pub use run::{FlowSetup, Live, Measured, RunError, Setup, run};
 pub use schedule::{Job, Jobs, Schedule, cost, interleaved};
 pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as parse_schemes};
 pub use store::{Store, StoreError, digest, key};
@@ -234,6 +235,7 @@ pub fn evaluate(
     });
     let summary = |results: &BTreeMap<Job, RunFile>| Summary {
         runs: in_order(results),
+        applications: summary::apps::pool(results.values()),
         host: host.clone(),
         settings: plan.settings().clone(),
     };

@@ -1,6 +1,7 @@
 //! The report of an evaluation: one self-contained HTML page with plots, their numbers and the
 //! facts needed to judge them.
 
+mod applications;
 mod axis;
 pub mod chart;
 mod overview;
@@ -18,7 +19,7 @@ use std::{
 use cc_core::durable::{ReplaceError, replace_durably};
 
 use crate::summary::{
-    FlowRun, Platform, Run, RunFile, ScenarioFacts, Summary,
+    Application, FlowRun, Platform, Run, RunFile, ScenarioFacts, Summary,
     aggregate::{Group, P95_DELAY, THROUGHPUT, groups},
     statistics,
     table::{self, figure, setting},
@@ -32,12 +33,12 @@ use time_series::TimeSeries;
 
 const STYLE: &str = include_str!("report/style.css");
 /// Explanation of runs on the kernel, part of the page.
-const ON_KERNEL: &str = "Bulk flows of the kernel's own TCP cross a link that is emulated on the \
+const ON_KERNEL: &str = "Flows of the kernel's own TCP cross a link that is emulated on the \
     same host, in real time. Packets leave it by a virtual clock, so a late wake-up moves single \
     packets and never changes the rate. A run in which packets were too late, or lost outside of \
     the link, is repeated; one that stays so is shown as invalid.";
 /// Explanation of simulated runs, part of the page.
-const IN_SIMULATOR: &str = "Bulk flows of a simulated TCP, which does as Linux's, cross a \
+const IN_SIMULATOR: &str = "Flows of a simulated TCP, which does as Linux's, cross a \
     simulated link, in virtual time. Policies decide with a delay that is drawn from what the \
     agent showed on the real kernel.";
 
@@ -98,6 +99,8 @@ struct Section<'a> {
     facts: ScenarioFacts,
     groups: Vec<Group<'a>>,
     files: Vec<&'a RunFile>,
+    /// Messages of applications, by their names and schemes.
+    applications: Vec<&'a Application>,
 }
 
 fn sections<'a>(
@@ -122,6 +125,9 @@ fn sections<'a>(
             files: runs
                 .iter()
                 .filter(|file| file.run.scenario == name)
+                .collect(),
+            applications: (summary.applications.iter())
+                .filter(|cell| cell.scenario == name)
                 .collect(),
         }
     };
@@ -175,6 +181,7 @@ impl Page<'_> {
             runs,
             host,
             settings,
+            ..
         } = self.summary;
         let schemes: Vec<String> = settings
             .schemes
@@ -350,6 +357,12 @@ impl Page<'_> {
              runs differ, and is no more exact than that. Of one run there is none.</li>\n\
              <li>Loss counts packets that the link dropped for whatever reason, a full queue or \
              chance.</li>\n\
+             <li>Messages of applications: the completion time counts from when a message was asked \
+             for or written until its receiver had all of it; where a connection is opened for it, \
+             the handshake is part of it. Messages of all valid runs are pooled. Intervals of the \
+             median and the 99th percentile are by order statistics, at 95 %; they take messages \
+             for independent. Dropped: packets of any flow that the link dropped in those tenths of \
+             a second in which a message was under way.</li>\n\
              <li>Convergence: from the start of the last flow until every flow's throughput, \
              averaged over {} s, stays within {} % of the equal share for {} s. Jain's index is 1 \
              when all flows get the same and 1/n when one of n gets all.</li>\n\
@@ -384,6 +397,7 @@ impl Section<'_> {
             self.means(palette),
             self.every_run(palette)
         );
+        html += &applications::draw(&self.applications, &self.files, palette);
         let typical = self.groups.iter().filter_map(|group| {
             let files = self
                 .files

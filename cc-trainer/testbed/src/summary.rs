@@ -5,6 +5,7 @@
 //! that is not finite fails.
 
 pub mod aggregate;
+pub mod apps;
 pub mod compare;
 mod date;
 mod host;
@@ -12,9 +13,10 @@ pub mod power;
 pub mod statistics;
 pub mod table;
 
+pub use apps::{AppMeasures, Application, MessageRecord, PlaybackMeasures};
 pub use date::utc_now;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize, Serializer, ser::Error};
 
@@ -25,6 +27,10 @@ use cc_sim::scenario::Scenario;
 pub struct Summary {
     /// Runs in the order in which they are shown: by scenario, scheme and number.
     pub runs: Vec<Run>,
+    /// Messages of applications over all valid runs, by scenario, scheme and name; absent where all
+    /// flows are bulk flows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub applications: Vec<Application>,
     /// Host that the runs were made on.
     pub host: Host,
     /// Settings under which the runs were made.
@@ -153,6 +159,9 @@ pub struct Run {
     /// Time from the last flow's start until all flows had settled at equal shares, s
     /// ([`statistics::convergence`]); `None` when they never settled or there is one flow.
     pub convergence_s: Option<f64>,
+    /// Messages of the flows' applications, by their names; absent where all flows are bulk flows.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub apps: BTreeMap<String, AppMeasures>,
     /// Whether the figures can be trusted.
     pub validity: Validity,
     /// Measurements of each flow, in the scenario's order.
@@ -237,6 +246,9 @@ pub struct RunFile {
     pub run: Run,
     /// Time series of the run.
     pub series: Series,
+    /// Messages of the flows' applications, by flow and start; absent where all flows are bulk flows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<MessageRecord>,
 }
 
 /// Time series of a run. Element `i` of every list covers `[i, i + 1) * bin_s` of scenario time.
@@ -341,6 +353,7 @@ mod tests {
                 }],
                 ..Series::default()
             },
+            ..RunFile::default()
         };
         let text = serde_json::to_string(&written).expect("every number is finite");
         let read: RunFile = serde_json::from_str(&text).expect("just written");

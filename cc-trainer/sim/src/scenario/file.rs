@@ -1,6 +1,7 @@
 //! Scenario files: parses TOML to [`Scenario`]s, with errors that state the file, the line and a
 //! remedy.
 
+mod application;
 mod build;
 mod shape;
 #[cfg(test)]
@@ -49,9 +50,19 @@ pub const MAX_FLOWS: usize = 64;
 /// - `aggregation_ms`: packets leave the link together, once per period; none by default.
 /// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of
 ///   the acknowledgements. By default it has the same rate and delay, and none of the rest.
-/// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0 }`, a bulk flow. It
-///   runs the scheme under test unless it names one. The extra delay is added in each direction.
-///   By default there is one flow.
+/// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0, app = "bulk" }`, a
+///   flow. It runs the scheme under test unless it names one. The extra delay is added in each
+///   direction. By default there is one bulk flow.
+///   - `app`: the name of an [`App`](super::App), or a table with the name as `kind` and its keys:
+///     - `bulk`: no keys.
+///     - `on-off`: `on_s`, `off_s`, `rate_mbps` (as much as the connection takes), `random = false`.
+///     - `request-response`: `bytes = N` or `[N, …]`, `request_bytes = 200`, `think_ms = 0`,
+///       `random = false`, `connection = "keep-alive"` or `"new"`, `count`.
+///     - `video`: `bitrates_mbps = […]`, `chunk_s = 4`, `buffer_s = 20`, `request_bytes = 200`.
+///     - `script`: `steps = [{ bytes, every_ms, for_s, name }, { pause_s }, …]`, `repeat = false`.
+///     - `short-flows`: `load` (a share of the link's mean rate) or `per_s`, `count`, `sizes = {
+///       pareto = 1.2, least_bytes, most_bytes }` or `{ median_bytes, sigma, most_bytes }`.
+///     - `keystrokes`: `mean_ms = 200`, `bytes = 48`, `echo_bytes = 48`.
 ///
 /// The mean rate of a `schedule` that does not repeat counts the last rate for as long as all rates
 /// before it.

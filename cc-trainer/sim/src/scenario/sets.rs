@@ -64,6 +64,12 @@ pub const SETS: &[Set] = &[
         count: usize::MAX,
     },
     Set {
+        name: "applications",
+        description: "bursts after silence, requests, keystrokes, video and short flows",
+        text: include_str!("../../scenarios/applications.toml"),
+        count: usize::MAX,
+    },
+    Set {
         name: "demo",
         description: "one link, alone and beside a cubic flow",
         text: include_str!("../../scenarios/demo.toml"),

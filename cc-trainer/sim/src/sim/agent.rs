@@ -53,7 +53,8 @@ pub enum SenderMode {
 /// A request for a decision about one flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionRequest {
-    /// The flow, in the scenario's order.
+    /// Place of the flow's connection: the flow's number in the scenario's order, but for flows with
+    /// several connections ([`Simulation::flow_of`]).
     pub flow: usize,
     /// What the policy is asked, with the flow's observation and state.
     pub query: Query,
@@ -72,10 +73,8 @@ pub struct SimulatedAgent {
     delay: AgentDelay,
     mode: SenderMode,
     random: Xoshiro256PlusPlus,
-    /// For each flow, the windows since its previous request.
+    /// For each place of a connection, the windows since its previous request.
     windows: Vec<Vec<WindowRecord>>,
-    /// The learned flows, which have slots in the agent.
-    learned: Vec<usize>,
     asked: Option<(usize, Batch)>,
     /// Decisions that wait for their delay to pass, the next one last.
     publications: Vec<Publication>,
@@ -98,37 +97,36 @@ impl SimulatedAgent {
         mode: SenderMode,
         seed: u64,
     ) -> Self {
-        let flows = simulation.flows();
-        let mut learned = Vec::new();
-        for flow in 0..flows {
-            if let Some(control) = simulation.learned(flow) {
-                // Slots have the numbers of their flows.
-                control.set_slot(flow as u32);
-                learned.push(flow);
+        for place in 0..simulation.connections() {
+            if let Some(control) = simulation.learned(place) {
+                // Slots have the numbers of the connections' places.
+                control.set_slot(place as u32);
             }
         }
+        let slots = simulation.most_connections();
         Self {
             simulation,
-            agent: Agent::new(interface, flows),
+            agent: Agent::new(interface, slots),
             delay,
             mode,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
-            windows: vec![Vec::new(); flows],
-            learned,
+            windows: vec![Vec::new(); slots],
             asked: None,
             publications: Vec::new(),
         }
     }
 
-    /// Runs until the time given and has `decide` answer the requests. It updates the query's
-    /// state, and returns `None` for a flow that keeps its cwnd.
+    /// Runs until the time given and has `decide` answer the requests. It gets the number of the flow
+    /// in the scenario's order, updates the query's state, and returns `None` for a flow that keeps
+    /// its cwnd.
     pub fn serve(
         &mut self,
         until: Nanos,
         mut decide: impl FnMut(usize, &mut Query) -> Option<Choice>,
     ) {
         while let Some(mut asked) = self.next(until) {
-            let choice = decide(asked.flow, &mut asked.query);
+            let flow = self.simulation.flow_of(asked.flow);
+            let choice = decide(flow, &mut asked.query);
             self.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
         }
     }
@@ -212,7 +210,7 @@ impl SimulatedAgent {
         self.agent.counts()
     }
 
-    /// The agent's view of a flow; `None` before the flow's first record.
+    /// The agent's view of the flow whose connection is in a place; `None` before its first record.
     pub fn view(&self, flow: usize) -> Option<FlowView> {
         let mut views = self.agent.views(usize::MAX).into_iter();
         views.find(|view| view.slot as usize == flow)
@@ -225,7 +223,7 @@ impl SimulatedAgent {
 
     fn take_records(&mut self) {
         let now = self.simulation.now();
-        for &flow in &self.learned {
+        for flow in 0..self.simulation.connections() {
             let Some(control) = self.simulation.learned(flow) else {
                 continue;
             };

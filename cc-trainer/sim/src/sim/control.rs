@@ -52,6 +52,12 @@ pub trait CongestionControl: fmt::Debug + Send {
         false
     }
 
+    /// Returns a control of the same kind for another connection. `None`, the default, is for a
+    /// control that serves no flow which opens several connections.
+    fn another(&self) -> Option<Box<dyn CongestionControl>> {
+        None
+    }
+
     /// The connection is established (`init`). Its handshake took `rtt_us`, which is the smoothed
     /// and the smallest RTT at this time.
     fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
@@ -84,8 +90,8 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
 
     /// Sending begins again after nothing was in flight (`CA_EVENT_TX_START`).
-    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
-        let _ = (now, cwnd, app_limited);
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        let _ = (now, cwnd, start);
     }
 
     /// The pacing rate in bytes/s (`SK_PACING_NEEDED`); `None` for a connection that is not paced.
@@ -97,6 +103,19 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn min_burst(&self) -> u32 {
         2
     }
+}
+
+/// The state of a sender that transmits although nothing is in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransmitStart {
+    /// Whether the application limits the sender (`app_limited`).
+    pub app_limited: bool,
+    /// Time since the last transmission, or since the handshake (`lsndtime`), ticks; 0 while segments
+    /// are outstanding, which are all lost: a connection that waits for its retransmission timeout
+    /// is not idle (`tcp_slow_start_after_idle_check`).
+    pub idle: u32,
+    /// Retransmission timeout (`icsk_rto`), ticks.
+    pub rto: u32,
 }
 
 /// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c), and other state
@@ -171,6 +190,35 @@ impl Control {
         })
     }
 
+    /// Returns a control of the same kind for another connection; `None` for a
+    /// [`Custom`](Self::Custom) one that has none ([`CongestionControl::another`]). `seed`
+    /// determines what is random in it.
+    pub(super) fn another(&self, seed: u64) -> Option<Self> {
+        Some(match self {
+            Self::Reno(_) => Self::Reno(Reno::new()),
+            Self::Cubic(cubic) => Self::Cubic(cubic.another()),
+            Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
+            Self::Copa(copa) => Self::Copa(copa.another()),
+            Self::Learned(learned) => Self::Learned(Box::new(learned.another())),
+            Self::Custom(control) => Self::Custom(control.another()?),
+        })
+    }
+
+    /// The connection takes the place of another one, which has ended.
+    pub(super) fn succeed(&mut self, former: &Self, place: usize) {
+        if let (Self::Learned(learned), Self::Learned(former)) = (&mut *self, former) {
+            learned.succeed(former);
+        }
+        self.set_place(place);
+    }
+
+    /// The connection has this place.
+    pub(super) fn set_place(&mut self, place: usize) {
+        if let Self::Learned(learned) = self {
+            learned.set_slot(place as u32);
+        }
+    }
+
     /// The connection ends at `now` (`release`).
     pub(super) fn release(&mut self, now: Nanos) {
         if let Self::Learned(learned) = self {
@@ -216,8 +264,8 @@ impl CongestionControl for Control {
         each!(self, control => control.on_state(now, cwnd, state));
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
-        each!(self, control => control.on_transmit_start(now, cwnd, app_limited));
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        each!(self, control => control.on_transmit_start(now, cwnd, start));
     }
 
     #[inline]

@@ -15,6 +15,9 @@ pub(super) struct DeliveryRate {
     delivered_mstamp: Nanos,
     /// Time at which the segment acknowledged last was sent, ns (`first_tx_mstamp`).
     first_tx_mstamp: Nanos,
+    /// Samples of segments sent now are limited by the application until this many segments are
+    /// delivered; 0 while the application does not limit the sender (`app_limited`).
+    app_limited: u32,
 }
 
 /// The sample of an ACK while the ACK is processed (`struct rate_sample`).
@@ -27,6 +30,7 @@ pub(super) struct RateSampleDraft {
     snd_interval: Nanos,
     number: u32,
     retransmitted: bool,
+    app_limited: bool,
 }
 
 impl DeliveryRate {
@@ -36,7 +40,19 @@ impl DeliveryRate {
             delivered: 1,
             delivered_mstamp: 0,
             first_tx_mstamp: 0,
+            app_limited: 0,
         }
+    }
+
+    /// Takes note that the application leaves the sender without data while `in_flight` segments
+    /// are on their way (`tcp_rate_check_app_limited`, whose conditions the caller has checked).
+    pub(super) fn limit_by_application(&mut self, in_flight: u32) {
+        self.app_limited = self.delivered + in_flight;
+    }
+
+    /// Whether segments sent now are limited by the application.
+    pub(super) fn is_app_limited(&self) -> bool {
+        self.app_limited != 0
     }
 
     /// Lifetime segments delivered, the SYN included.
@@ -53,12 +69,14 @@ impl DeliveryRate {
             self.first_tx_mstamp = now;
             self.delivered_mstamp = now;
         }
-        Segment::sent(
+        let mut segment = Segment::sent(
             now,
             self.first_tx_mstamp,
             self.delivered_mstamp,
             self.delivered,
-        )
+        );
+        segment.app_limited = self.app_limited != 0;
+        segment
     }
 
     /// Takes note of a segment that is newly acknowledged or SACKed (`tcp_rate_skb_delivered`). A
@@ -77,6 +95,7 @@ impl DeliveryRate {
             sample.prior_delivered = segment.delivered;
             sample.prior_mstamp = segment.delivered_mstamp;
             sample.retransmitted = segment.flags.ever_retrans;
+            sample.app_limited = segment.app_limited;
             sample.number = number;
             self.first_tx_mstamp = segment.sent;
             sample.snd_interval = segment.sent.saturating_sub(segment.first_tx_mstamp);
@@ -93,10 +112,15 @@ impl DeliveryRate {
         any: bool,
         min_rtt_us: u32,
     ) -> RateSample {
+        if self.delivered > self.app_limited {
+            // The gap that the application left is acknowledged.
+            self.app_limited = 0;
+        }
         if any {
             self.delivered_mstamp = now;
         }
         let mut rate = RateSample {
+            app_limited: sample.app_limited,
             prior_delivered: sample.prior_delivered.into(),
             retransmitted: sample.retransmitted,
             total_delivered: self.delivered.into(),

@@ -83,10 +83,10 @@ impl Pacing {
         self.wstamp_ns
     }
 
-    /// Takes note of a burst of `segments` that leaves at `now`, after `sent` segments before it
-    /// (`tcp_update_skb_after_send`).
+    /// Takes note of a burst with `payload` bytes that leaves at `now`, after `sent` segments before
+    /// it (`tcp_update_skb_after_send`).
     #[inline]
-    pub(super) fn update_after_send(&mut self, now: Nanos, segments: u32, sent: u64) {
+    pub(super) fn update_after_send(&mut self, now: Nanos, payload: u64, sent: u64) {
         let prior = self.wstamp_ns;
         self.wstamp_ns = self.wstamp_ns.max(now);
         let Some(rate) = self.rate.filter(|&rate| self.paced && rate > 0) else {
@@ -95,8 +95,7 @@ impl Pacing {
         if sent < UNPACED_SEGMENTS {
             return;
         }
-        let bytes = u128::from(segments) * u128::from(MSS);
-        let gap = (bytes * 1_000_000_000 / u128::from(rate)).min(1 << 40) as Nanos;
+        let gap = (u128::from(payload) * 1_000_000_000 / u128::from(rate)).min(1 << 40) as Nanos;
         // A late departure is made up for, by up to half of the gap.
         let credit = (self.wstamp_ns - prior).min(gap / 2);
         self.wstamp_ns += gap - credit;
@@ -122,12 +121,12 @@ mod tests {
     fn departures_are_spaced_after_the_first_ten_segments() {
         let mut pacing = Pacing::new();
         pacing.pace_at(1_448_000);
-        pacing.update_after_send(0, 9, 0);
+        pacing.update_after_send(0, 9 * 1_448, 0);
         assert_eq!(pacing.check(0), None);
-        pacing.update_after_send(5, 1, 10);
+        pacing.update_after_send(5, 1_448, 10);
         assert_eq!(pacing.check(5), Some(1_000_000), "less the credit of 5 ns");
         assert_eq!(pacing.check(1_000_000), None);
-        pacing.update_after_send(3_000_000, 1, 11);
+        pacing.update_after_send(3_000_000, 1_448, 11);
         assert_eq!(pacing.check(3_000_000), Some(3_500_000), "credit of a half");
     }
 }

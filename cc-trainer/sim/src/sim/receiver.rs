@@ -5,11 +5,13 @@
 
 mod arrived;
 mod buffer;
+mod upstream;
 
 use crate::path::Nanos;
 
 use arrived::Arrived;
 use buffer::ReceiveBuffer;
+use upstream::Upstream;
 
 use super::NEVER;
 use super::rtt::RTO_MIN_US;
@@ -75,6 +77,9 @@ pub(super) struct Receiver {
     compressed_ack: u32,
     compressed_until: Nanos,
 
+    /// What this end sends beside ACKs.
+    upstream: Upstream,
+
     /// Pause of the application after a read, ns.
     pub(super) rest: Nanos,
     /// Time of the last read, and the first segment that it left (`copied_seq`).
@@ -107,6 +112,7 @@ impl Receiver {
             duplicates_at: 0,
             compressed_ack: 0,
             compressed_until: NEVER,
+            upstream: Upstream::default(),
             rest,
             last_read: 0,
             copied_seq: 0,
@@ -123,7 +129,28 @@ impl Receiver {
     #[inline]
     pub(super) fn wake(&self) -> Nanos {
         let delayed = self.delayed.map_or(NEVER, |(_, at)| at);
-        delayed.min(self.compressed_until).min(self.read_due())
+        let acks = delayed.min(self.compressed_until).min(self.read_due());
+        acks.min(self.upstream.wake())
+    }
+
+    /// Opens the connection by sending a SYN.
+    pub(super) fn connect(&mut self, now: Nanos, ticks: Ticks) {
+        self.upstream.connect(now, ticks);
+        self.outbox.push(ToSender::Syn);
+    }
+
+    /// The application sends a message of `payload` bytes, which wait for the end of the handshake.
+    pub(super) fn send(&mut self, now: Nanos, payload: u16, ticks: Ticks) {
+        self.upstream.send(payload);
+        self.transmit(now, ticks);
+    }
+
+    /// Closes the connection at once. Nothing more is sent.
+    pub(super) fn close(&mut self) {
+        self.upstream = Upstream::default();
+        self.delayed = None;
+        self.compressed_until = NEVER;
+        self.ack_scheduled = false;
     }
 
     /// Processes a packet that has arrived from the sender.
@@ -137,12 +164,28 @@ impl Receiver {
                     self.outbox.push(ToSender::SynAck { echo: timestamp });
                 }
             }
-            ToReceiver::Bare => self.establish(now),
+            ToReceiver::Bare => {
+                self.establish(now);
+                self.transmit(now, ticks);
+            }
+            ToReceiver::SynAck { timestamp } => {
+                if let Some(sent) = self.upstream.accepted() {
+                    self.rtt_us = Some((now - sent) / 1_000);
+                    self.ts_recent = timestamp;
+                }
+                self.outbox.push(ToSender::Bare { echo: timestamp });
+                self.transmit(now, ticks);
+            }
+            ToReceiver::Messages { arrived } => {
+                let rto = self.rto();
+                self.upstream.arrived(now, arrived, rto, ticks);
+            }
             ToReceiver::Data {
                 segment,
                 timestamp,
                 echo,
                 push,
+                ..
             } => {
                 self.establish(now);
                 if segment <= self.rcv_wup {
@@ -154,7 +197,16 @@ impl Receiver {
     }
 
     /// Does what is due at a time that [`wake`](Self::wake) named.
-    pub(super) fn on_timer(&mut self, now: Nanos) {
+    pub(super) fn on_timer(&mut self, now: Nanos, ticks: Ticks) {
+        if self.upstream.wake() <= now {
+            if self.upstream.is_connecting() {
+                self.upstream.connect(now, ticks);
+                self.outbox.push(ToSender::Syn);
+            } else {
+                self.upstream.repeat();
+                self.transmit(now, ticks);
+            }
+        }
         if self.read_due() <= now {
             self.read(now);
         }
@@ -342,6 +394,29 @@ impl Receiver {
     }
 
     fn acknowledge(&mut self, now: Nanos) {
+        let ack = self.ack(now);
+        self.outbox.push(ToSender::Ack(ack));
+    }
+
+    /// Sends the messages that wait, each with an ACK.
+    #[inline]
+    fn transmit(&mut self, now: Nanos, ticks: Ticks) {
+        if self.rtt_us.is_none() || !self.upstream.has_unsent() {
+            return;
+        }
+        let rto = self.rto();
+        while let Some((number, payload)) = self.upstream.next(now, rto, ticks) {
+            let ack = self.ack(now);
+            self.outbox.push(ToSender::Message {
+                number,
+                payload,
+                ack,
+            });
+        }
+    }
+
+    /// Makes an ACK, after which none is due.
+    fn ack(&mut self, now: Nanos) -> Ack {
         let next = self.arrived.rcv_nxt();
         let mut ack = Ack {
             ack: next,
@@ -370,7 +445,7 @@ impl Receiver {
         self.delayed = None;
         self.compressed_ack = 0;
         self.compressed_until = NEVER;
-        self.outbox.push(ToSender::Ack(ack));
+        ack
     }
 
     /// Accounts for the read that the application did since the last call. It reads data as it

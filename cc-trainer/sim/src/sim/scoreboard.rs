@@ -3,6 +3,8 @@
 
 use crate::path::Nanos;
 
+use super::wire::MSS;
+
 /// End of the list by time of sending.
 const NONE: u32 = u32::MAX;
 /// Initial capacity in segments; a power of two.
@@ -23,6 +25,10 @@ pub(super) struct Segment {
     /// Neighbours in the list by time of sending, or [`NONE`].
     before: u32,
     after: u32,
+    /// Payload in bytes.
+    pub(super) payload: u16,
+    /// Whether it was sent while the application limited the sender (`tx.is_app_limited`).
+    pub(super) app_limited: bool,
     /// What the sender knows about it (`TCPCB_*`).
     pub(super) flags: Flags,
 }
@@ -85,6 +91,8 @@ impl Segment {
             delivered,
             before: NONE,
             after: NONE,
+            payload: MSS as u16,
+            app_limited: false,
             flags: Flags::default(),
         }
     }
@@ -309,8 +317,28 @@ impl Scoreboard {
         self.retrans_out += u32::from(!flags.retransmitted);
         flags.retransmitted = true;
         flags.ever_retrans = true;
-        *segment = Segment { flags, ..stamps };
+        *segment = Segment {
+            flags,
+            payload: segment.payload,
+            ..stamps
+        };
         self.set_awaiting(number, false);
+        self.link(number);
+    }
+
+    /// Takes note that the segment was sent again as a loss probe, which does not count as a
+    /// retransmission in flight (`__tcp_retransmit_skb`). It must not be SACKed or lost.
+    pub(super) fn probe(&mut self, number: u32, stamps: Segment) {
+        self.unlink(number);
+        let place = self.place(number);
+        let segment = &mut self.ring[place];
+        let mut flags = segment.flags;
+        flags.ever_retrans = true;
+        *segment = Segment {
+            flags,
+            payload: segment.payload,
+            ..stamps
+        };
         self.link(number);
     }
 

@@ -1,5 +1,5 @@
-//! The sending end of a connection: the TCP of a bulk flow as Linux 6.18 implements it
-//! (net/ipv4/tcp_input.c, tcp_output.c and tcp_timer.c).
+//! The sending end of a connection: TCP as Linux 6.18 implements it (net/ipv4/tcp_input.c,
+//! tcp_output.c and tcp_timer.c).
 //!
 //! [`Sender::on_packet`] follows `tcp_ack` in its order: what the ACK delivered, the RTT, what is
 //! lost, the cwnd, and then what may be sent. `recovery` has the states from Disorder to Loss,
@@ -8,6 +8,7 @@
 
 mod recovery;
 mod transmit;
+mod written;
 
 use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 
@@ -27,13 +28,14 @@ use super::{FlowTotals, NEVER};
 
 use recovery::{Recovery, Rexmit};
 use transmit::{CwndUsage, Timer};
+use written::Written;
 
 /// Initial cwnd in segments (`TCP_INIT_CWND`, RFC 6928).
 const INIT_CWND: u32 = 10;
 /// Segments that fit into the receive window of the SYN-ACK: 65,535 bytes, unscaled.
 const INITIAL_SND_WND: u32 = 45;
 /// Time from the end of the handshake to the application's first write, ns.
-const FIRST_WRITE: Nanos = 60_000;
+pub(super) const FIRST_WRITE: Nanos = 60_000;
 /// Timeout of the first SYNs in jiffies, and the number of SYNs before it doubles
 /// (`tcp_syn_linear_timeouts`).
 const SYN_TIMEOUT: u64 = 250;
@@ -81,11 +83,19 @@ pub(super) struct Sender {
     lsndtime: Nanos,
     /// Number of tail loss probes sent.
     probes: u32,
+    /// Bytes that were acknowledged cumulatively (`bytes_acked`).
+    bytes_acked: u64,
+    /// What the application has written; `None` for a bulk flow, which always has data.
+    written: Option<Written>,
+    /// Messages of the far end that have arrived, and those of them that the application has not
+    /// taken.
+    messages: u32,
+    untaken: u32,
     /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
 }
 
-/// The state of the connection (`sk_state`), as far as a bulk flow's sender needs it.
+/// The state of the connection (`sk_state`), as far as its sender needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SkState {
     /// The flow has not started.
@@ -95,6 +105,13 @@ enum SkState {
         /// When it was last sent, ns.
         sent: Nanos,
         /// Number of SYNs before it that were not answered in time.
+        tries: u32,
+    },
+    /// A SYN-ACK waits for its answer (`TCP_SYN_RECV`).
+    SynReceived {
+        /// When it was last sent, ns.
+        sent: Nanos,
+        /// Number of SYN-ACKs before it that were not answered in time.
         tries: u32,
     },
     /// The handshake is complete (`TCP_ESTABLISHED`).
@@ -113,6 +130,8 @@ struct AckFlags {
     data_sacked: bool,
     /// It reported a segment that arrived twice (`FLAG_DSACKING_ACK`, RFC 2883).
     dsacking_ack: bool,
+    /// That segment was a loss probe (`FLAG_DSACK_TLP`).
+    dsack_tlp: bool,
     /// It acknowledged segments that had been retransmitted (`FLAG_RETRANS_DATA_ACKED`).
     retrans_data_acked: bool,
     /// It acknowledged or SACKed an original that was sent before the present recovery began
@@ -167,13 +186,57 @@ impl Sender {
             segments_sent: 0,
             lsndtime: 0,
             probes: 0,
+            bytes_acked: 0,
+            written: None,
+            messages: 0,
+            untaken: 0,
             outbox: Vec::with_capacity(64),
         }
+    }
+
+    /// Makes the sender one whose application writes, instead of a bulk flow's.
+    #[must_use]
+    pub(super) fn of_application(mut self) -> Self {
+        self.written = Some(Written::default());
+        self
     }
 
     /// Opens the connection by sending a SYN.
     pub(super) fn open(&mut self, now: Nanos) {
         self.send_syn(now, 0);
+    }
+
+    /// Number of segments retransmitted (`total_retrans`).
+    pub(super) fn retransmissions(&self) -> u32 {
+        self.totals.segs_retrans
+    }
+
+    /// Whether everything that was sent is acknowledged.
+    pub(super) fn is_done(&self) -> bool {
+        self.board.packets_out() == 0
+    }
+
+    /// Whether the handshake is complete and the connection is not closed.
+    #[inline]
+    pub(super) fn is_established(&self) -> bool {
+        self.sk_state == SkState::Established
+    }
+
+    /// Whether the connection was closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.sk_state == SkState::Closed
+    }
+
+    /// Returns the payload of a segment that is not acknowledged cumulatively, bytes.
+    #[inline]
+    pub(super) fn payload(&self, segment: u32) -> u64 {
+        self.board.get(segment).payload.into()
+    }
+
+    /// Takes the far end's messages that have arrived, and returns their number.
+    #[inline]
+    pub(super) fn take_messages(&mut self) -> u32 {
+        std::mem::take(&mut self.untaken)
     }
 
     /// Closes the connection at once. Nothing is sent, and later packets are ignored.
@@ -200,6 +263,27 @@ impl Sender {
             }
             // The ACK that ended the handshake was lost.
             (ToSender::SynAck { .. }, SkState::Established) => self.outbox.push(ToReceiver::Bare),
+            (ToSender::Syn, SkState::Idle) => self.send_syn_ack(now, 0),
+            (ToSender::Syn, SkState::SynReceived { tries, .. }) => self.send_syn_ack(now, tries),
+            (ToSender::Bare { echo }, SkState::SynReceived { sent, tries }) => {
+                self.establish(now, echo, sent, tries);
+            }
+            (
+                ToSender::Message {
+                    number,
+                    payload,
+                    ack,
+                },
+                state,
+            ) => {
+                if let SkState::SynReceived { sent, tries } = state {
+                    // The ACK that ended the handshake was lost.
+                    self.establish(now, ack.echo, sent, tries);
+                }
+                if self.sk_state == SkState::Established {
+                    self.on_message(now, number, payload, &ack);
+                }
+            }
             _ => {}
         }
     }
@@ -210,11 +294,11 @@ impl Sender {
             self.timer_at = NEVER;
             match std::mem::replace(&mut self.timer, Timer::None) {
                 Timer::None => {}
-                Timer::Syn => {
-                    if let SkState::SynSent { tries, .. } = self.sk_state {
-                        self.send_syn(now, tries + 1);
-                    }
-                }
+                Timer::Syn => match self.sk_state {
+                    SkState::SynSent { tries, .. } => self.send_syn(now, tries + 1),
+                    SkState::SynReceived { tries, .. } => self.send_syn_ack(now, tries + 1),
+                    _ => {}
+                },
                 Timer::Retransmission => self.on_retransmission_timeout(now),
                 Timer::LossProbe => self.send_loss_probe(now),
                 Timer::Reordering => self.on_reo_timeout(now),
@@ -232,9 +316,9 @@ impl Sender {
     /// Returns the connection's figures. `payload_delivered` is the receiver's count, in bytes.
     pub(super) fn totals(&self, payload_delivered: u64) -> FlowTotals {
         FlowTotals {
-            established: matches!(self.sk_state, SkState::Established),
+            established: self.is_established(),
             bytes_sent: self.totals.bytes_sent,
-            bytes_acked: u64::from(self.board.snd_una()) * u64::from(MSS),
+            bytes_acked: self.bytes_acked,
             bytes_retransmitted: self.totals.bytes_retrans,
             retransmissions: self.totals.segs_retrans.into(),
             lost: self.board.total_lost(),
@@ -273,8 +357,30 @@ impl Sender {
         self.set_timer(now, Timer::Syn, SYN_TIMEOUT << doublings);
     }
 
+    fn send_syn_ack(&mut self, now: Nanos, tries: u32) {
+        self.sk_state = SkState::SynReceived { sent: now, tries };
+        self.outbox.push(ToReceiver::SynAck {
+            timestamp: milliseconds(now),
+        });
+        self.set_timer(now, Timer::Syn, SYN_TIMEOUT << tries.min(7));
+    }
+
+    /// Processes a segment with a message of the far end.
+    fn on_message(&mut self, now: Nanos, number: u32, payload: u16, ack: &Ack) {
+        self.on_ack(now, ack);
+        if number == self.messages && payload > 0 {
+            self.messages += 1;
+            self.untaken += 1;
+        }
+        self.outbox.push(ToReceiver::Messages {
+            arrived: self.messages,
+        });
+    }
+
     fn establish(&mut self, now: Nanos, echo: u32, sent: Nanos, tries: u32) {
+        let active = matches!(self.sk_state, SkState::SynSent { .. });
         self.sk_state = SkState::Established;
+        self.lsndtime = now;
         self.timer = Timer::None;
         self.timer_at = NEVER;
         let rtt_us = match tries {
@@ -288,7 +394,10 @@ impl Sender {
         }
         self.control.init(now, &mut self.cwnd, rtt_us);
         self.update_pacing_rate();
-        self.outbox.push(ToReceiver::Bare);
+        if active {
+            self.outbox.push(ToReceiver::Bare);
+        }
+        self.usage.changed(self.ticks.at(now));
         self.pacing_timer_at = now + FIRST_WRITE;
     }
 
@@ -326,7 +435,7 @@ impl Sender {
         self.clean_rtx_queue(now, ack.ack, &mut flag, &mut sample, prior_sacked_end);
         self.rack
             .update_reo_wnd(sample.prior_delivered, self.delivery.delivered());
-        self.recovery.process_tlp_ack(ack.ack);
+        self.process_tlp_ack(now, ack.ack, &flag);
         let dubious = !flag.snd_una_advanced || flag.data_sacked || flag.dsacking_ack;
         let mut rexmit = Rexmit::None;
         if dubious || self.ca_state != CaState::Open {
@@ -420,7 +529,8 @@ impl Sender {
     /// Takes note of a D-SACK block (`tcp_check_dsack`).
     fn check_dsack(&mut self, block: SackBlock, flag: &mut AckFlags) {
         flag.dsacking_ack = true;
-        if self.reord_seen {
+        flag.dsack_tlp |= self.recovery.is_tlp(block.to);
+        if self.reord_seen && !flag.dsack_tlp {
             self.rack.note_dsack();
         }
         let (una, next) = (self.board.snd_una(), self.board.snd_nxt());
@@ -452,6 +562,7 @@ impl Sender {
         while self.board.snd_una() < ack {
             let number = self.board.snd_una();
             let segment = self.board.pop();
+            self.bytes_acked += u64::from(segment.payload);
             let flags = segment.flags;
             if flags.ever_retrans {
                 flag.retrans_data_acked = true;
@@ -575,6 +686,7 @@ impl Sender {
             self.cwnd_reduction(delivered, lost, flag.snd_una_advanced);
         } else if self.may_raise_cwnd(flag) {
             self.control.on_ack(&mut self.cwnd, &ack, rate);
+            self.usage.changed(self.ticks.at(now));
         } else {
             self.control.on_measurement(&mut self.cwnd, &ack, rate);
         }

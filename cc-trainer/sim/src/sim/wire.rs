@@ -1,5 +1,5 @@
-//! The packets that travel between the two ends. Sequence numbers count full-sized segments from 0,
-//! as a bulk flow sends no others.
+//! The packets that travel between the two ends. Sequence numbers count segments from 0. Those of a
+//! bulk flow are full-sized; the last segment of what another application writes may be smaller.
 
 use crate::path::Nanos;
 
@@ -28,12 +28,24 @@ pub(super) enum ToReceiver {
         /// TSval: the time at which it is sent, ms.
         timestamp: u32,
     },
+    /// SYN-ACK, which accepts a connection of the far end.
+    SynAck {
+        /// TSval: the time at which it is sent, ms.
+        timestamp: u32,
+    },
     /// ACK without payload, which completes the handshake.
     Bare,
-    /// A full-sized segment of data.
+    /// ACK of the far end's messages.
+    Messages {
+        /// Number of messages that have arrived.
+        arrived: u32,
+    },
+    /// A segment of data.
     Data {
         /// Number of the segment, from 0.
         segment: u32,
+        /// Payload in bytes, at most [`MSS`].
+        payload: u16,
         /// TSval: the time at which it is sent, ms.
         timestamp: u32,
         /// TSecr: the TSval that it answers, ms.
@@ -53,6 +65,22 @@ pub(super) enum ToSender {
     },
     /// ACK of data, with SACK blocks.
     Ack(Ack),
+    /// SYN, which opens a connection of the far end.
+    Syn,
+    /// ACK without payload, which completes the handshake of such a connection.
+    Bare {
+        /// TSecr: the TSval that it answers, ms.
+        echo: u32,
+    },
+    /// A message of the far end's application in one segment, with an ACK.
+    Message {
+        /// Number of the message, from 0.
+        number: u32,
+        /// Payload in bytes, at most [`MSS`].
+        payload: u16,
+        /// The ACK that it carries.
+        ack: Ack,
+    },
 }
 
 /// The content of an acknowledgement.
@@ -87,16 +115,16 @@ impl ToReceiver {
     /// Length of the packet in bytes of IP.
     pub(super) fn bytes(&self) -> u32 {
         match self {
-            Self::Syn { .. } => SYN,
-            Self::Bare => BARE,
-            Self::Data { .. } => BARE + MSS,
+            Self::Syn { .. } | Self::SynAck { .. } => SYN,
+            Self::Bare | Self::Messages { .. } => BARE,
+            Self::Data { payload, .. } => BARE + u32::from(*payload),
         }
     }
 
-    /// Payload in bytes: an MSS for data, else 0.
+    /// Payload in bytes; 0 without data.
     pub(super) fn payload(&self) -> u32 {
         match self {
-            Self::Data { .. } => MSS,
+            Self::Data { payload, .. } => (*payload).into(),
             _ => 0,
         }
     }
@@ -106,14 +134,31 @@ impl ToSender {
     /// Length of the packet in bytes of IP.
     pub(super) fn bytes(&self) -> u32 {
         match self {
-            Self::SynAck { .. } => SYN,
-            Self::Ack(ack) if ack.count == 0 => BARE,
-            Self::Ack(ack) => BARE + 4 + 8 * u32::from(ack.count),
+            Self::SynAck { .. } | Self::Syn => SYN,
+            Self::Bare { .. } => BARE,
+            Self::Ack(ack) => ack.bytes(),
+            Self::Message { payload, ack, .. } => ack.bytes() + u32::from(*payload),
+        }
+    }
+
+    /// Payload in bytes; 0 without data.
+    pub(super) fn payload(&self) -> u32 {
+        match self {
+            Self::Message { payload, .. } => (*payload).into(),
+            _ => 0,
         }
     }
 }
 
 impl Ack {
+    /// Length of an ACK without payload, bytes of IP.
+    fn bytes(&self) -> u32 {
+        match self.count {
+            0 => BARE,
+            count => BARE + 4 + 8 * u32::from(count),
+        }
+    }
+
     /// Adds a block, unless all are in use.
     pub(super) fn add(&mut self, block: SackBlock) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.count)) {

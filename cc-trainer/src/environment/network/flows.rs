@@ -80,12 +80,14 @@ impl Flows {
         };
         let mut flows = vec![Flow {
             extra_delay: extra(random),
+            app: cc_sim::scenario::App::Bulk,
             ..Flow::default()
         }];
         for _ in 1..random.random_range(self.learned[0]..=self.learned[1]) {
             flows.push(Flow {
                 start: start(random),
                 extra_delay: extra(random),
+                app: cc_sim::scenario::App::Bulk,
                 ..Flow::default()
             });
         }
@@ -102,6 +104,7 @@ impl Flows {
                     stop,
                     scheme: self.schemes.choose(random).cloned(),
                     extra_delay: extra(random),
+                    app: cc_sim::scenario::App::Bulk,
                 });
             }
         }

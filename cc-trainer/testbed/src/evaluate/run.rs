@@ -13,9 +13,9 @@ use cc_core::policy::PolicyError;
 use super::{agent::Agents, scheme::Scheme, traffic::TrafficError};
 use crate::{
     link::LinkError,
-    summary::{Platform, Run, Series},
+    summary::{MessageRecord, Platform, Run, Series},
 };
-use cc_sim::scenario::Scenario;
+use cc_sim::{scenario::Scenario, sim::application_seed};
 
 /// Scenario time between two progress reports of a run.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
@@ -34,6 +34,14 @@ pub struct Setup<'a> {
     /// Number of the address pair that the run uses. Runs at the same time need different ones,
     /// because agents identify flows by their addresses.
     pub slot: u16,
+}
+
+impl Setup<'_> {
+    /// Seed of a flow's application, which is the same in the simulator and on the kernel, and for
+    /// every scheme.
+    fn application_seed(&self, flow: usize) -> u64 {
+        application_seed(self.seed, flow)
+    }
 }
 
 /// One flow of a run.
@@ -95,6 +103,9 @@ pub enum RunError {
     Unsimulated(String),
 }
 
+/// A run, its time series and the messages of its applications.
+pub type Measured = (Run, Series, Vec<MessageRecord>);
+
 /// Carries out a run and measures it; returns `None` when it was cancelled.
 ///
 /// `live` is called about once per second of scenario time. On the kernel, `agents` serve the
@@ -110,7 +121,7 @@ pub fn run(
     agents: &Agents,
     cancel: &AtomicBool,
     live: impl FnMut(Live),
-) -> Result<Option<(Run, Series)>, RunError> {
+) -> Result<Option<Measured>, RunError> {
     match on {
         Platform::Kernel => kernel::run(setup, agents, cancel, live),
         Platform::Sim => simulated::run(setup, cancel, live),

@@ -1,4 +1,5 @@
-//! Sender and receiver of one bulk flow over the kernel's TCP.
+//! Sender and receiver of one bulk flow over the kernel's TCP, and what they share with the ends of
+//! [applications](super::application).
 
 use std::{
     io, mem,
@@ -50,7 +51,7 @@ pub(super) struct Sent {
 #[derive(Debug, Default)]
 pub(super) struct Received {
     /// Kept open, because closing the connection would reset it while its sender is still at work.
-    connection: Option<Socket>,
+    pub(super) connection: Option<Socket>,
     /// Bytes of payload that arrived in order and once each, until the flow's stop.
     pub(super) payload: u64,
     /// Processor use of the receiver's thread; `None` where the kernel does not account for it.
@@ -65,17 +66,24 @@ pub struct TrafficError {
     source: io::Error,
 }
 
-/// Creates a listening socket in the calling thread's network namespace.
+/// Creates a listening socket in the calling thread's network namespace. Its connections use the
+/// congestion control `control`, if one is given.
 ///
 /// # Errors
 ///
-/// Returns an error when the kernel refuses the address.
-pub(super) fn listener(address: SocketAddrV4) -> Result<Socket, TrafficError> {
+/// Returns an error when the kernel refuses the address, or does not have this congestion control.
+pub(super) fn listener(
+    address: SocketAddrV4,
+    control: Option<&str>,
+) -> Result<Socket, TrafficError> {
     let make = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+        if let Some(control) = control {
+            socket.set_tcp_congestion(control.as_bytes())?;
+        }
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::V4(address).into())?;
-        socket.listen(8)?;
+        socket.listen(1024)?;
         socket.set_nonblocking(true)?;
         Ok(socket)
     };
@@ -222,13 +230,13 @@ pub(super) fn receive(
 
 impl Span {
     /// The scenario time, before and while the flow runs; `None` after its stop or when cancelled.
-    fn left(&self, cancel: &AtomicBool) -> Option<Duration> {
+    pub(super) fn left(&self, cancel: &AtomicBool) -> Option<Duration> {
         let now = self.zero.elapsed();
         (now < self.stop && !cancel.load(Ordering::Relaxed)).then_some(now)
     }
 
     /// Waits for the flow's start, and returns whether it is reached at all.
-    fn wait_for_start(&self, cancel: &AtomicBool) -> bool {
+    pub(super) fn wait_for_start(&self, cancel: &AtomicBool) -> bool {
         while let Some(now) = self.left(cancel) {
             if now >= self.start {
                 return true;
@@ -254,7 +262,7 @@ fn wait(socket: &Socket, events: PollFlags, patience: Duration) -> bool {
 }
 
 /// Samples a connection; `None` until it is established and has measured a round trip.
-fn look(socket: &Socket, at: Duration) -> io::Result<Option<Sample>> {
+pub(super) fn look(socket: &Socket, at: Duration) -> io::Result<Option<Sample>> {
     let info = tcp_info(socket)?;
     Ok((info.tcpi_rtt > 0).then(|| Sample {
         at,
@@ -265,7 +273,7 @@ fn look(socket: &Socket, at: Duration) -> io::Result<Option<Sample>> {
 
 /// Reads `TCP_INFO` (include/uapi/linux/tcp.h). `libc::tcp_info` ends with `tcpi_total_retrans`,
 /// which all supported kernels fill in.
-fn tcp_info(socket: &Socket) -> io::Result<libc::tcp_info> {
+pub(super) fn tcp_info(socket: &Socket) -> io::Result<libc::tcp_info> {
     // SAFETY: tcp_info consists of integers, for which zeros are valid.
     let mut info: libc::tcp_info = unsafe { mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
@@ -286,11 +294,11 @@ fn tcp_info(socket: &Socket) -> io::Result<libc::tcp_info> {
 }
 
 /// Processor use of the calling thread; `None` where the kernel does not account for it.
-fn contention() -> Option<Contention> {
+pub(super) fn contention() -> Option<Contention> {
     Contention::this_thread().ok()
 }
 
-fn failed<W: FnOnce() -> String>(what: W) -> impl FnOnce(io::Error) -> TrafficError {
+pub(super) fn failed<W: FnOnce() -> String>(what: W) -> impl FnOnce(io::Error) -> TrafficError {
     move |source| TrafficError {
         what: what(),
         source,
@@ -312,7 +320,7 @@ mod tests {
     }
 
     fn free_port() -> (Socket, SocketAddrV4) {
-        let socket = listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).expect("any port");
+        let socket = listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), None).expect("any port");
         let address = socket.local_addr().expect("it is bound");
         (socket, address.as_socket_ipv4().expect("it is IPv4"))
     }

@@ -15,10 +15,10 @@ use super::{
     EvaluateError,
     agent::Agents,
     plan::Plan,
-    run::{Live, RunError, run},
+    run::{Live, Measured, RunError, run},
     schedule::{Job, Jobs, Schedule, cost},
 };
-use crate::summary::{Platform, Run, RunFile, Series};
+use crate::summary::{Platform, Run, RunFile};
 
 /// Number of times that a disturbed run is tried at most.
 const ATTEMPTS: u32 = 3;
@@ -108,13 +108,12 @@ pub(super) fn work(
                     let result = thread
                         .join()
                         .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                    let Some((run, series)) = result.map_err(|source| failed(plan, job, source))?
-                    else {
+                    let Some(measured) = result.map_err(|source| failed(plan, job, source))? else {
                         continue;
                     };
                     let attempt = attempts.entry(job).or_default();
                     *attempt += 1;
-                    let file = record(plan, job, run, series, *attempt);
+                    let file = record(plan, job, measured, *attempt);
                     let again = !file.run.is_valid() && *attempt < ATTEMPTS;
                     schedule.end(job, again);
                     ended += 1;
@@ -146,7 +145,7 @@ struct Running<'scope> {
     job: Job,
     slot: u16,
     begun: Instant,
-    thread: ScopedJoinHandle<'scope, Result<Option<(Run, Series)>, RunError>>,
+    thread: ScopedJoinHandle<'scope, Result<Option<Measured>, RunError>>,
 }
 
 impl Running<'_> {
@@ -160,7 +159,8 @@ fn free_slot(running: &[Running<'_>]) -> u16 {
     (0..).find(is_free).unwrap_or(u16::MAX)
 }
 
-fn record(plan: &Plan<'_>, job: Job, run: Run, series: Series, attempt: u32) -> RunFile {
+fn record(plan: &Plan<'_>, job: Job, measured: Measured, attempt: u32) -> RunFile {
+    let (run, series, messages) = measured;
     let blank = plan.blank(job);
     let mut run = Run {
         scenario: blank.scenario,
@@ -173,6 +173,7 @@ fn record(plan: &Plan<'_>, job: Job, run: Run, series: Series, attempt: u32) -> 
         key: plan.key(job),
         run,
         series,
+        messages,
     }
 }
 

@@ -2,13 +2,14 @@
 
 use super::Way;
 
-/// Assigns packets to flows by their port at the far end.
+/// Assigns packets to flows by the port of the end that was called.
 ///
-/// With a first port, flow `i` uses TCP or UDP port `first_port + i` at the far end, and all other
-/// packets are assigned to the extra flow `flows`. Without one, every packet is assigned to flow 0.
+/// With a first port, flow `i` uses TCP or UDP port `first_port + i` at the far end, or at the near
+/// end where the far end opens the connections. All other packets are assigned to the extra flow
+/// `flows`. Without a first port, every packet is assigned to flow 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classifier {
-    /// Port of flow 0 at the far end; `None` assigns all packets to flow 0.
+    /// Port of flow 0 at the end that was called; `None` assigns all packets to flow 0.
     pub first_port: Option<u16>,
     /// Number of flows, without the extra one.
     pub flows: u16,
@@ -37,13 +38,12 @@ impl Classifier {
             (None, _) => 0,
             (Some(_), None) => self.flows,
             (Some(first), Some(segment)) => {
-                let port = match way {
-                    Way::Forward => segment.destination,
-                    Way::Reverse => segment.source,
+                let (near, far) = match way {
+                    Way::Forward => (segment.source, segment.destination),
+                    Way::Reverse => (segment.destination, segment.source),
                 };
-                port.checked_sub(first)
-                    .filter(|flow| *flow < self.flows)
-                    .unwrap_or(self.flows)
+                let flow_at = |port: u16| port.checked_sub(first).filter(|flow| *flow < self.flows);
+                (flow_at(far).or_else(|| flow_at(near))).unwrap_or(self.flows)
             }
         };
         Class {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_far_ends_port_names_the_flow() {
+    fn the_port_that_was_called_names_the_flow() {
         let class = |packet: &[u8], way| TWO_FLOWS.classify(packet, way);
         let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
         assert_eq!(
@@ -172,15 +172,27 @@ mod tests {
                 payload: 0
             }
         );
-        // The near end's port does not matter, even when it equals the port of a flow.
-        let stranger = ipv4(UDP, &udp(5000, 5002, 10));
+        let response = ipv4(TCP, &tcp(5000, 40_000, 10));
         assert_eq!(
-            class(&stranger, Way::Forward),
+            class(&response, Way::Forward),
             Class {
-                flow: 2,
+                flow: 0,
                 payload: 10
             }
         );
+        let request = ipv4(TCP, &tcp(40_000, 5001, 20));
+        assert_eq!(
+            class(&request, Way::Reverse),
+            Class {
+                flow: 1,
+                payload: 20
+            }
+        );
+        // The far end's port decides when both are ports of flows.
+        let both = ipv4(UDP, &udp(5000, 5001, 10));
+        assert_eq!(class(&both, Way::Forward).flow, 1);
+        let stranger = ipv4(UDP, &udp(40_000, 5002, 10));
+        assert_eq!(class(&stranger, Way::Forward).flow, 2);
         let low = ipv4(UDP, &udp(1, 4999, 10));
         assert_eq!(class(&low, Way::Forward).flow, 2);
         let datagram = ipv6(UDP, &udp(1, 5000, 7));

@@ -80,6 +80,7 @@ fn evaluation(scenarios: usize, runs: u32, seconds: f64, flows: usize) -> (Summa
     (
         Summary {
             runs,
+            applications: Vec::new(),
             host,
             settings,
         },
@@ -144,7 +145,9 @@ fn file(
     };
     RunFile {
         key: "key".into(),
+        messages: Vec::new(),
         run: Run {
+            apps: Default::default(),
             scenario: scenario.into(),
             scheme: scheme.into(),
             run,

@@ -183,6 +183,7 @@ mod tests {
                 run("cubic", 2, 900.0, Some("late")),
                 run("bbr", 1, 900.0, Some("late")),
             ],
+            applications: Vec::new(),
             host: crate::summary::Host::default(),
             settings: Settings {
                 schemes: vec!["cubic".into(), "bbr".into()],

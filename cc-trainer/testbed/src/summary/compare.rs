@@ -274,6 +274,7 @@ mod tests {
     fn summary(on: Platform, runs: Vec<Run>) -> Summary {
         Summary {
             runs,
+            applications: Vec::new(),
             host: Host::default(),
             settings: Settings {
                 on,

@@ -96,6 +96,7 @@ mod tests {
                 run("lossy", "b", 0.0, None),
                 run("alone", "a", 50.0, Some(1.0)),
             ],
+            applications: Vec::new(),
             host: Host::default(),
             settings: Settings::default(),
         };
@@ -116,6 +117,7 @@ mod tests {
                 run("one", "a", 1.0, Some(1.0)),
                 run("two", "b", 1.0, Some(1.0)),
             ],
+            applications: Vec::new(),
             host: Host::default(),
             settings: Settings::default(),
         };

@@ -79,6 +79,33 @@ pub fn bootstrap_interval(samples: &[f64], confidence: f64, seed: u64) -> Option
     ))
 }
 
+/// The confidence interval of a quantile by order statistics, whatever the distribution (David and
+/// Nagaraja: Order Statistics, 2003, section 7.1).
+///
+/// `sorted` ascends; `quantile` and `confidence` are in (0, 1). The number of samples below the
+/// quantile is binomial, so the ends are those samples whose ranks it leaves with probability (1 -
+/// `confidence`) / 2 each, at most. `None` when there are too few samples for that.
+pub fn quantile_interval(sorted: &[f64], quantile: f64, confidence: f64) -> Option<(f64, f64)> {
+    let n = sorted.len();
+    let tail = (1.0 - confidence) / 2.0;
+    let (odds, mut below) = ((quantile / (1.0 - quantile)).ln(), 0.0);
+    // Logarithm of the probability that `k` samples are below the quantile.
+    let mut log = n as f64 * (1.0 - quantile).ln();
+    let (mut low, mut high) = (None, None);
+    for k in 0..=n {
+        if below <= tail && k > 0 {
+            low = Some(k - 1);
+        }
+        below += log.exp();
+        if below >= 1.0 - tail {
+            high = Some(k);
+            break;
+        }
+        log += ((n - k) as f64 / (k + 1) as f64).ln() + odds;
+    }
+    Some((*sorted.get(low?)?, *sorted.get(high?)?))
+}
+
 /// The throughput of one flow over time, for [`convergence`].
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
@@ -190,6 +217,35 @@ mod tests {
         });
         let covered = covered.count();
         assert!((86..=99).contains(&covered), "{covered} of 100");
+    }
+
+    #[test]
+    fn intervals_of_quantiles_are_those_of_the_tables() {
+        let samples = |n: u32| (1..=n).map(f64::from).collect::<Vec<f64>>();
+        // Ranks 40 and 61 of 100 for the median (Conover: Practical Nonparametric Statistics).
+        let interval = |n, quantile| quantile_interval(&samples(n), quantile, 0.95);
+        assert_eq!(interval(100, 0.5), Some((40.0, 61.0)));
+        assert_eq!(interval(10, 0.5), Some((2.0, 9.0)));
+        assert_eq!(interval(5, 0.5), None, "2⁻⁵ is more than 2.5 %");
+        assert_eq!(interval(367, 0.99), None);
+        assert!(interval(368, 0.99).is_some_and(|(_, high)| high == 368.0));
+        assert_eq!(interval(0, 0.5), None);
+        let (low, high) = interval(20_000, 0.99).expect("enough");
+        assert!((19_760.0..19_780.0).contains(&low) && (19_820.0..19_840.0).contains(&high));
+    }
+
+    /// A 95 % interval of a quantile covers the true one in at least about 95 % of the cases.
+    #[test]
+    fn intervals_cover_the_quantile() {
+        let mut random = StdRng::seed_from_u64(9);
+        let covered = (0..200).filter(|_| {
+            let mut samples: Vec<f64> = (0..500).map(|_| random.random()).collect();
+            samples.sort_by(f64::total_cmp);
+            let interval = quantile_interval(&samples, 0.99, 0.95);
+            interval.is_some_and(|(low, high)| low <= 0.99 && 0.99 <= high)
+        });
+        let covered = covered.count();
+        assert!(covered >= 185, "{covered} of 200");
     }
 
     /// Two flows in bins of 100 ms; the second one starts at 2 s and reaches its full share at

@@ -1,7 +1,7 @@
 //! Tables of mean values as text.
 
 use super::{
-    Summary,
+    Application, Summary,
     aggregate::{Estimate, Group, MEASURES, MEASURES_OF_SHARING, Measure, groups},
     power,
 };
@@ -10,16 +10,15 @@ use super::{
 /// over the valid runs with their 95 % bootstrap intervals in brackets; several scenarios are
 /// followed by their geometric means.
 pub fn text(summary: &Summary) -> String {
-    by_scenario(summary, |scenario, rows| {
-        format!("{scenario}\n{}", aligned(rows))
-    })
+    let block = |title: &str, rows: &[Vec<String>]| format!("{title}\n{}", aligned(rows));
+    by_scenario(summary, block) + &applications(summary, block)
 }
 
 /// Formats the same table in Markdown.
 pub fn markdown(summary: &Summary) -> String {
-    by_scenario(summary, |scenario, rows| {
-        format!("### {}\n\n{}", escape(scenario), piped(rows))
-    })
+    let block =
+        |title: &str, rows: &[Vec<String>]| format!("### {}\n\n{}", escape(title), piped(rows));
+    by_scenario(summary, block) + &applications(summary, block)
 }
 
 /// Formats rows for a terminal, with aligned columns.
@@ -133,6 +132,81 @@ fn by_scenario(summary: &Summary, block: impl Fn(&str, &[Vec<String>]) -> String
     blocks.join("\n")
 }
 
+/// A block for each kind of messages on each scenario; empty where all flows are bulk flows.
+fn applications(summary: &Summary, block: impl Fn(&str, &[Vec<String>]) -> String) -> String {
+    let kind =
+        |a: &Application, b: &Application| (&a.scenario, &a.message) == (&b.scenario, &b.message);
+    let cells = summary.applications.chunk_by(kind);
+    let blocks = cells.map(|cells| {
+        let title = format!("{}: {}", cells[0].scenario, cells[0].message);
+        format!("\n{}", block(&title, &application_rows(cells)))
+    });
+    blocks.collect()
+}
+
+/// The rows of one kind of messages on one scenario, with the head.
+pub fn application_rows(cells: &[Application]) -> Vec<Vec<String>> {
+    let echoes = cells
+        .iter()
+        .any(|cell| cell.measures.echo_median_ms.is_some());
+    let plays = cells.iter().any(|cell| cell.measures.playback.is_some());
+    let mut head = vec![
+        "scheme",
+        "complete",
+        "mean, ms",
+        "median, ms",
+        "p99, ms",
+        "first byte, ms",
+        "p99, ms",
+    ];
+    if echoes {
+        head.extend(["echo, ms", "p99, ms"]);
+    }
+    if plays {
+        head.extend(["start, ms", "pauses", "paused, s", "bitrate, Mbit/s"]);
+    }
+    head.extend(["retrans.", "most", "dropped"]);
+    let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
+    let with_interval = |value: Option<f64>, interval: Option<(f64, f64)>| {
+        let interval = interval.map(|(low, high)| format!(" [{}, {}]", figure(low), figure(high)));
+        show(value) + &interval.unwrap_or_default()
+    };
+    let row = |cell: &Application| {
+        let measures = &cell.measures;
+        let completion = &measures.completion;
+        let mut row = vec![
+            cell.scheme.clone(),
+            format!("{}/{}", measures.completed, measures.count),
+            with_interval(completion.mean_ms, completion.mean_interval_ms),
+            with_interval(completion.median_ms, completion.median_interval_ms),
+            with_interval(completion.p99_ms, completion.p99_interval_ms),
+            show(measures.first_byte_median_ms),
+            show(measures.first_byte_p99_ms),
+        ];
+        if echoes {
+            row.extend([show(measures.echo_median_ms), show(measures.echo_p99_ms)]);
+        }
+        if plays {
+            let playback = measures.playback.unwrap_or_default();
+            row.extend([
+                show(playback.startup_ms),
+                playback.stalls.to_string(),
+                figure(playback.stalled_s),
+                show(playback.bitrate_mbps),
+            ]);
+        }
+        let counts = [
+            measures.retransmissions,
+            measures.most_retransmissions,
+            measures.dropped,
+        ];
+        row.extend(counts.map(|count| count.to_string()));
+        row
+    };
+    let head = head.into_iter().map(str::to_owned).collect();
+    [head].into_iter().chain(cells.iter().map(row)).collect()
+}
+
 fn overall(powers: &[power::Power<'_>]) -> Vec<Vec<String>> {
     let head = ["scheme", "power, Mbit/s per s", "of the best other's"];
     let row = |power: &power::Power<'_>| {
@@ -172,7 +246,7 @@ fn escape(cell: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::{FlowRun, Host, Run, Settings, Validity};
+    use crate::summary::{AppMeasures, FlowRun, Host, Run, Settings, Validity, apps::Completion};
 
     fn summary() -> Summary {
         let run = |scheme: &str, run, throughput_mbps: f64, reasons: &[&str]| Run {
@@ -197,6 +271,7 @@ mod tests {
                 run("cubic", 2, 99.0, &["late"]),
                 run("bbr", 0, 7.0, &["late"]),
             ],
+            applications: Vec::new(),
             host: Host::default(),
             settings: Settings::default(),
         }
@@ -245,6 +320,38 @@ mod tests {
         // 2 · 11 Mbit/s over 88 ms.
         assert!(text.contains("geometric mean of 2 scenarios"), "{text}");
         assert!(text.ends_with("cubic   250                  –\n"), "{text}");
+    }
+
+    #[test]
+    fn messages_of_applications_have_a_block_of_their_own() {
+        let mut summary = summary();
+        let cell = |scheme: &str, median_ms| Application {
+            scenario: "a|b".into(),
+            scheme: scheme.into(),
+            message: "keystroke".into(),
+            measures: AppMeasures {
+                count: 12,
+                completed: 11,
+                completion: Completion {
+                    median_ms: Some(median_ms),
+                    median_interval_ms: Some((20.0, 30.0)),
+                    ..Completion::default()
+                },
+                echo_median_ms: Some(61.0),
+                ..AppMeasures::default()
+            },
+            ..Application::default()
+        };
+        summary.applications = vec![cell("cubic", 25.0), cell("bbr", 21.0)];
+        let text = text(&summary);
+        assert!(text.contains("\na|b: keystroke\n"), "{text}");
+        assert!(text.contains("25.0 [20.0, 30.0]"), "{text}");
+        assert!(text.contains("11/12") && text.contains("61.0"), "{text}");
+        assert!(!text.contains("bitrate"), "no video: {text}");
+        let rows = markdown(&summary);
+        let rows = rows.lines().rev().take_while(|line| line.starts_with('|'));
+        let cells: Vec<usize> = rows.map(|row| row.matches('|').count()).collect();
+        assert_eq!(cells, [13; 4], "head, rule and two rows");
     }
 
     #[test]

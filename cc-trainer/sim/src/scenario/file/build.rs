@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::{
     super::{
-        Delay, DelayChange, Direction, Discipline, Flow, Loss, MTU, Policer, Queue, Rate,
+        App, Delay, DelayChange, Direction, Discipline, Flow, Loss, MTU, Policer, Queue, Rate,
         RatePoint, Scenario, Service, Trace, generate, trace::MAX_OPPORTUNITIES,
     },
     Fault, MAX_FLOWS,
@@ -67,13 +67,14 @@ impl ScenarioTable {
             jitter: reverse.jitter(),
         };
         let base_rtt = delay.base + back.base;
+        let rate = service.mean_bits_per_second();
         let back_service = reverse.service(folder)?.unwrap_or_else(|| service.clone());
         Ok(Scenario {
             name: self.name.into_inner().0,
             description: self.description,
             forward: forward.direction(service, delay, base_rtt)?,
             reverse: reverse.direction(back_service, back, base_rtt)?,
-            flows: flows(self.flow.0)?,
+            flows: flows(self.flow.0, rate)?,
         })
     }
 }
@@ -397,7 +398,8 @@ fn make_queue(
     }
 }
 
-fn flows(tables: Vec<Spanned<FlowTable>>) -> Result<Vec<Flow>, Fault> {
+/// The flows of a scenario whose link has this mean rate, bit/s; `None` when it is unlimited.
+fn flows(tables: Vec<Spanned<FlowTable>>, rate: Option<f64>) -> Result<Vec<Flow>, Fault> {
     if tables.is_empty() {
         return Ok(vec![Flow::default()]);
     }
@@ -409,12 +411,12 @@ fn flows(tables: Vec<Spanned<FlowTable>>) -> Result<Vec<Flow>, Fault> {
     }
     tables
         .into_iter()
-        .map(|table| table.into_inner().flow())
+        .map(|table| table.into_inner().flow(rate))
         .collect()
 }
 
 impl FlowTable {
-    fn flow(self) -> Result<Flow, Fault> {
+    fn flow(self, rate: Option<f64>) -> Result<Flow, Fault> {
         let start = self.start_s.map_or(Duration::ZERO, Seconds::duration);
         if let Some(stop) = &self.stop_s
             && stop.get_ref().duration() <= start
@@ -429,6 +431,13 @@ impl FlowTable {
             stop: self.stop_s.map(|stop| stop.get_ref().duration()),
             scheme: self.scheme.map(|scheme| scheme.0),
             extra_delay: self.extra_delay_ms.map_or(Duration::ZERO, Millis::duration),
+            app: match self.app {
+                Some(app) => {
+                    let span = app.span();
+                    app.into_inner().app(span, rate)?
+                }
+                None => App::Bulk,
+            },
         })
     }
 }

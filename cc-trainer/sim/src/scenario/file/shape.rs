@@ -11,7 +11,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::value::*;
+use super::{application::AppValue, value::*};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -168,6 +168,7 @@ pub(super) struct FlowTable {
     pub(super) stop_s: Option<Spanned<Seconds>>,
     pub(super) scheme: Option<SchemeName>,
     pub(super) extra_delay_ms: Option<Millis>,
+    pub(super) app: Option<Spanned<AppValue>>,
 }
 
 impl<T> Default for List<T> {

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate, RatePoint,
-        Service, Trace, load,
+        App, Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate,
+        RatePoint, Service, Trace, load,
     },
     *,
 };
@@ -141,6 +141,7 @@ fn every_key_sets_its_part_of_the_scenario() {
         stop: Some(ms(20_000)),
         scheme: Some("cubic".to_owned()),
         extra_delay: ms(15),
+        app: App::Bulk,
     };
     assert_eq!(scenario.description, "everything");
     assert_eq!(scenario.forward, forward);
@@ -444,6 +445,94 @@ fn every_fault_names_file_line_and_remedy() {
             with(&flows),
             5 + MAX_FLOWS,
             "a scenario has at most 64 flows",
+        ),
+        (
+            with("[[scenario.flow]]\napp = \"bulky\""),
+            6,
+            "unknown variant `bulky`, expected one of `bulk`, `on-off`",
+        ),
+        (
+            with("[[scenario.flow]]\napp = \"video\""),
+            6,
+            "a `video` application needs `bitrates_mbps`: add it",
+        ),
+        (
+            with("[[scenario.flow]]\napp = 3"),
+            6,
+            "invalid type: integer `3`, expected the name of an application, or a table",
+        ),
+        (
+            with("[[scenario.flow]]\napp = { kind = \"bulk\", bytes = 3 }"),
+            6,
+            "a `bulk` application has no keys: remove `bytes`",
+        ),
+        (
+            with("[scenario.flow.app]\nkind = \"video\"\nthink_ms = 3").replace(
+                "[scenario.flow.app]",
+                "[[scenario.flow]]\n[scenario.flow.app]",
+            ),
+            8,
+            "`think_ms` is no key of a `video` application, which has bitrates_mbps, chunk_s",
+        ),
+        (
+            with("[[scenario.flow]]\napp = { kind = \"request-response\", bytes = 0 }"),
+            6,
+            "a number of bytes from 1 to 4294967296 is wanted here, not 0",
+        ),
+        (
+            with("[[scenario.flow]]\napp = { kind = \"request-response\", bytes = [] }"),
+            6,
+            "the list of sizes is empty: add one",
+        ),
+        (
+            with(
+                "[[scenario.flow]]\napp = { kind = \"script\", repeat = true, steps = [{ bytes = 1 \
+                 }] }",
+            ),
+            6,
+            "the repeated steps take no time: add",
+        ),
+        (
+            with("[[scenario.flow]]\napp = { kind = \"script\", steps = [{ pause_s = 1 }] }"),
+            6,
+            "the script writes nothing: add a step",
+        ),
+        (
+            with(
+                "[[scenario.flow]]\napp = { kind = \"script\", steps = [\n{ bytes = 1, pause_s = 1 \
+                 }] }",
+            ),
+            7,
+            "a step is { pause_s }, { bytes }, or",
+        ),
+        (
+            with(
+                "[[scenario.flow]]\napp = { kind = \"short-flows\", load = 0.5, sizes = { pareto = \
+                 1 } }",
+            ),
+            6,
+            "`sizes` is { pareto, least_bytes, most_bytes } or",
+        ),
+        (
+            without_rate(
+                "rate_mbps = inf\n[[scenario.flow]]\napp = { kind = \"short-flows\", load = 0.5, \
+                 sizes = { pareto = 1, least_bytes = 3, most_bytes = 9 } }",
+            ),
+            6,
+            "an unlimited link has no load: give `per_s`",
+        ),
+        (
+            with("[[scenario.flow]]\napp = { kind = \"short-flows\", load = 0.5 }"),
+            6,
+            "a `short-flows` application needs `sizes`: add it",
+        ),
+        (
+            with(
+                "[[scenario.flow]]\napp = { kind = \"video\", bitrates_mbps = [1], chunk_s = 4, \
+                 buffer_s = 3 }",
+            ),
+            6,
+            "the buffer holds less than a chunk: make `buffer_s`",
         ),
     ] {
         let message = parse(&text).expect_err(&text).to_string();

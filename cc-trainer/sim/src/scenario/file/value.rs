@@ -30,10 +30,14 @@ macro_rules! quantities {
 }
 
 quantities! {
+    AppBytes: u64 "u64" in 1..=1 << 32, "a number of bytes";
+    AppCount: u32 "u32" in 1..=1_000_000, "a number";
+    ArrivalRate: f64 "f64" in 0.001..=100_000.0, "a number of arrivals per second";
     Batch: f64 "f64" in 1.0..=1000.0, "a mean number of packets";
     ConstantMbps: f64 "f64" in 0.001..=100_000.0, "a rate in Mbit/s";
     FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40,
         "a number of bytes (a full packet at least)";
+    Load: f64 "f64" in 0.001..=2.0, "a share of the link's rate";
     Millis: f64 "f64" in 0.0..=60_000.0, "a number of milliseconds";
     Multiple: f64 "f64" in 0.0..=1000.0, "a multiple of the bandwidth-delay product";
     OutageSeconds: f64 "f64" in 0.001..=60.0, "a number of seconds";
@@ -45,6 +49,9 @@ quantities! {
     Probability: f64 "f64" in 0.0..=1.0, "a probability";
     QueuePackets: u32 "u32" in 1..=100_000_000, "a number of packets";
     Seconds: f64 "f64" in 0.0..=86_400.0, "a number of seconds";
+    SegmentBytes: u32 "u32" in 1..=1_448, "a number of bytes (one segment at most)";
+    Shape: f64 "f64" in 0.1..=10.0, "a tail index";
+    Sigma: f64 "f64" in 0.01..=5.0, "a standard deviation of the logarithm";
     TraceMbps: f64 "f64" in 0.001..=1000.0, "a rate in Mbit/s";
     TraceSeconds: f64 "f64" in 1.0..=100.0, "a length in seconds (the trace loops)";
     Variation: f64 "f64" in 0.0..=3.0, "a standard deviation over the mean";
@@ -135,6 +142,19 @@ impl TryFrom<String> for SchemeName {
             ));
         }
         Ok(Self(scheme))
+    }
+}
+
+/// Name of the messages of a script's step in results.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct MessageName(pub(super) String);
+
+impl TryFrom<String> for MessageName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        ScenarioName::try_from(name).map(|ScenarioName(name)| Self(name))
     }
 }
 

@@ -9,7 +9,7 @@ mod policer;
 use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
-use super::{CongestionControl, RateSample};
+use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 use aggregation::Aggregation;
 use gain::Gain;
@@ -521,9 +521,9 @@ impl CongestionControl for Bbr {
         }
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, app_limited: bool) {
+    fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
         // While BBR probes the RTT, the kernel counts the flow as limited by the application.
-        if !app_limited && self.mode != Mode::ProbeRtt {
+        if !start.app_limited && self.mode != Mode::ProbeRtt {
             return;
         }
         self.restarted = true;

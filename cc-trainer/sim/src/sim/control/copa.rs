@@ -99,6 +99,14 @@ impl Copa {
         }
     }
 
+    /// A control of the same kind for another connection.
+    pub(super) fn another(&self) -> Self {
+        match self.competition {
+            None => Self::new(),
+            Some(_) => Self::with_competition(),
+        }
+    }
+
     fn delta(&self) -> f64 {
         self.competition
             .map_or(DELTA, |competition| 1.0 / competition.inverse_delta)

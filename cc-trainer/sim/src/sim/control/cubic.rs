@@ -9,7 +9,7 @@ use cc_ebpf::{
     reno::{additive_increase, in_slow_start, slow_start},
 };
 
-use super::{CongestionControl, RateSample};
+use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 use hystart::Hystart;
 use hystart_pp::HystartPlusPlus;
@@ -90,6 +90,14 @@ impl Cubic {
     /// it if it lasts.
     pub fn with_hystart_plus_plus() -> Self {
         Self::with(SlowStartExit::HystartPlusPlus(HystartPlusPlus::default()))
+    }
+
+    /// A control of the same kind for another connection.
+    pub(super) fn another(&self) -> Self {
+        match self.exit {
+            SlowStartExit::Hystart(_) => Self::new(),
+            SlowStartExit::HystartPlusPlus(_) => Self::with_hystart_plus_plus(),
+        }
     }
 
     fn with(exit: SlowStartExit) -> Self {
@@ -225,7 +233,7 @@ impl CongestionControl for Cubic {
         }
     }
 
-    fn on_transmit_start(&mut self, now: Nanos, _cwnd: &mut CwndState, _app_limited: bool) {
+    fn on_transmit_start(&mut self, now: Nanos, _cwnd: &mut CwndState, _start: &TransmitStart) {
         // Idle time does not count for the cubic function (`cubictcp_cwnd_event`).
         if let Some(epoch) = &mut self.epoch {
             let idle = jiffies(now) - jiffies(self.last_sent);
@@ -391,7 +399,7 @@ mod tests {
         avoid(&mut cubic, &mut w, &mut now, 200 * MS, 2);
         let start = cubic.epoch.expect("it runs").start;
         cubic.last_sent = now;
-        cubic.on_transmit_start(now + 400 * MS, &mut w, true);
+        cubic.on_transmit_start(now + 400 * MS, &mut w, &TransmitStart::default());
         assert_eq!(cubic.epoch.expect("it runs").start, start + 100);
     }
 

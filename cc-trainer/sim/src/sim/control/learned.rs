@@ -8,9 +8,10 @@ use cc_core::interface::Interface;
 use cc_ebpf::{
     AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
     Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
+    restart_after_idle,
 };
 
-use super::{CongestionControl, RateSample};
+use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 
 /// `AF_INET` of [`cc_ebpf::Identity`].
@@ -28,6 +29,8 @@ pub struct Learned {
     /// The newest ACK and the cwnd after it, for the summary at the flow's end.
     last: Option<(AckSample, u32)>,
     delivered: u64,
+    /// Whether the flow has begun.
+    opened: bool,
     records: Records,
 }
 
@@ -51,8 +54,21 @@ impl Learned {
             pacing: None,
             last: None,
             delivered: 0,
+            opened: false,
             records: Records::default(),
         }
+    }
+
+    /// A flow of the same datapath for another connection.
+    pub(super) fn another(&self) -> Self {
+        Self::new(self.settings)
+    }
+
+    /// Takes the slot of a flow that has ended: generations go on, so that a late decision for that
+    /// flow is none for this one.
+    pub(super) fn succeed(&mut self, former: &Self) {
+        self.flow.generation = former.flow.generation;
+        self.cell = former.cell;
     }
 
     /// The datapath's settings for policies with this interface. The simulated agent's heartbeat is
@@ -132,7 +148,8 @@ impl CongestionControl for Learned {
     }
 
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
-        if self.flow.generation == 0 {
+        if !self.opened {
+            self.opened = true;
             self.open(cwnd, ack);
         }
         let published = Published {
@@ -168,6 +185,14 @@ impl CongestionControl for Learned {
     fn on_state(&mut self, _: Nanos, _: &mut CwndState, state: CaState) {
         if self.flow.live != 0 {
             self.flow.controller.on_state(state);
+        }
+    }
+
+    fn on_transmit_start(&mut self, _now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
+        if self.flow.live == 0 {
+            restart_after_idle(cwnd, start.idle, start.rto);
+        } else {
+            (self.flow.controller).on_transmission(cwnd, start.idle, start.rto);
         }
     }
 

@@ -53,8 +53,10 @@ pub(super) struct Recovery {
     prr_out: u32,
     /// Whether F-RTO looks for signs that the timeout was spurious (RFC 5682).
     frto: bool,
-    /// `snd_nxt` when the loss probe was sent whose ACK is awaited (`tlp_high_seq`).
+    /// `snd_nxt` when the loss probe was sent whose ACK is awaited (`tlp_high_seq`), and whether the
+    /// probe was a retransmission (`tlp_retrans`).
     tlp_high_seq: Option<u32>,
+    tlp_retrans: bool,
 }
 
 /// What to send after an ACK beside the new data that the cwnd allows (`REXMIT_*`).
@@ -81,15 +83,7 @@ impl Recovery {
             prr_out: 0,
             frto: false,
             tlp_high_seq: None,
-        }
-    }
-
-    /// Ends a loss probe that this ACK answers (`tcp_process_tlp_ack`). As a bulk flow probes with
-    /// new data, the answer says nothing about the loss of the tail.
-    #[inline]
-    pub(super) fn process_tlp_ack(&mut self, ack: u32) {
-        if self.tlp_high_seq.is_some_and(|high| ack >= high) {
-            self.tlp_high_seq = None;
+            tlp_retrans: false,
         }
     }
 
@@ -98,8 +92,14 @@ impl Recovery {
         self.tlp_high_seq.is_some()
     }
 
-    pub(super) fn begin_tlp(&mut self, next: u32) {
+    pub(super) fn begin_tlp(&mut self, next: u32, retransmission: bool) {
         self.tlp_high_seq = Some(next);
+        self.tlp_retrans = retransmission;
+    }
+
+    /// Whether a D-SACK block that ends before this segment reports the loss probe.
+    pub(super) fn is_tlp(&self, to: u32) -> bool {
+        self.tlp_high_seq == Some(to)
     }
 
     /// Takes note that a retransmission of this segment was spurious.
@@ -140,6 +140,26 @@ impl Recovery {
 }
 
 impl Sender {
+    /// Ends a loss probe that this ACK answers (`tcp_process_tlp_ack`). Where the probe was a
+    /// retransmission that arrived alone, it repaired a loss, which the cwnd has to answer.
+    #[inline]
+    pub(super) fn process_tlp_ack(&mut self, now: Nanos, ack: u32, flag: &AckFlags) {
+        let Some(high) = self.recovery.tlp_high_seq.filter(|&high| ack >= high) else {
+            return;
+        };
+        if !self.recovery.tlp_retrans || flag.dsack_tlp {
+            self.recovery.tlp_high_seq = None;
+        } else if ack > high {
+            self.init_cwnd_reduction();
+            self.set_state(now, CaState::Cwr);
+            self.end_cwnd_reduction(now);
+            self.try_keep_open(now);
+        } else if !flag.snd_una_advanced && !flag.data_sacked {
+            // Original and probe have arrived.
+            self.recovery.tlp_high_seq = None;
+        }
+    }
+
     /// Moves between the congestion-avoidance states after an ACK that hints at loss, or in any
     /// state but Open (`tcp_fastretrans_alert`).
     pub(super) fn fastretrans_alert(
@@ -153,12 +173,12 @@ impl Sender {
         } else if self.board.snd_una() >= self.recovery.high_seq {
             match self.ca_state {
                 CaState::Cwr if self.board.snd_una() != self.recovery.high_seq => {
-                    self.end_cwnd_reduction();
+                    self.end_cwnd_reduction(now);
                     self.set_state(now, CaState::Open);
                 }
                 CaState::Recovery => {
                     self.try_undo_recovery(now, flag.rcv_tsecr);
-                    self.end_cwnd_reduction();
+                    self.end_cwnd_reduction(now);
                 }
                 _ => {}
             }
@@ -353,6 +373,7 @@ impl Sender {
         }
         self.cwnd.cwnd = self.board.packets_in_flight() + 1;
         self.cwnd.cwnd_cnt = 0;
+        self.usage.changed(self.ticks.at(now));
         if self.ca_state <= CaState::Disorder && self.board.sacked_out() >= REORDERING {
             self.reordering = self.reordering.min(REORDERING);
         }
@@ -502,15 +523,16 @@ impl Sender {
     }
 
     /// Sets the cwnd to ssthresh at the end of a reduction (`tcp_end_cwnd_reduction`).
-    fn end_cwnd_reduction(&mut self) {
+    fn end_cwnd_reduction(&mut self, now: Nanos) {
         let undone = self.recovery.undo_marker.is_none() && self.ca_state != CaState::Cwr;
         if !self.has_cong_control && self.cwnd.ssthresh < INFINITE_SSTHRESH && !undone {
             self.cwnd.cwnd = self.cwnd.ssthresh;
+            self.usage.changed(self.ticks.at(now));
         }
     }
 
     /// The threshold to restore: at least three quarters of the cwnd (`tcp_current_ssthresh`).
-    fn current_ssthresh(&self) -> u32 {
+    pub(super) fn current_ssthresh(&self) -> u32 {
         let cwnd = self.cwnd.cwnd;
         if self.ca_state.is_reducing() {
             self.cwnd.ssthresh

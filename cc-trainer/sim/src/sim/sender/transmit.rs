@@ -4,7 +4,7 @@ use cc_ebpf::{CaState, CwndState};
 
 use crate::path::Nanos;
 use crate::sim::NEVER;
-use crate::sim::control::CongestionControl;
+use crate::sim::control::{CongestionControl, TransmitStart};
 use crate::sim::rtt::RTO_MIN_US;
 use crate::sim::timer;
 use crate::sim::wire::{MSS, ToReceiver, milliseconds};
@@ -43,6 +43,11 @@ pub(super) struct CwndUsage {
     max_packets_out: u32,
     /// The round trip ends when this segment is acknowledged.
     cwnd_usage_seq: u32,
+    /// Largest number of outstanding segments since the cwnd limited the sender last
+    /// (`snd_cwnd_used`).
+    snd_cwnd_used: u32,
+    /// Tick at which the cwnd was last changed or used up (`snd_cwnd_stamp`).
+    snd_cwnd_stamp: u64,
 }
 
 impl CwndUsage {
@@ -50,6 +55,36 @@ impl CwndUsage {
     #[inline]
     pub(super) fn is_limited(&self, cwnd: &CwndState) -> bool {
         self.is_cwnd_limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.max_packets_out)
+    }
+
+    /// Takes note that the cwnd was changed in this tick.
+    #[inline]
+    pub(super) fn changed(&mut self, tick: u64) {
+        self.snd_cwnd_stamp = tick;
+    }
+
+    /// Takes note of how much of the cwnd is used. Returns whether the sender has not used it up,
+    /// nor was it changed, for a retransmission timeout of `rto` ticks.
+    #[inline]
+    pub(super) fn starves(
+        &mut self,
+        cwnd: &CwndState,
+        tick: u64,
+        packets_out: u32,
+        rto: u64,
+    ) -> bool {
+        if self.is_limited(cwnd) {
+            self.snd_cwnd_used = 0;
+            self.snd_cwnd_stamp = tick;
+            return false;
+        }
+        self.snd_cwnd_used = self.snd_cwnd_used.max(packets_out);
+        tick - self.snd_cwnd_stamp >= rto
+    }
+
+    /// Returns the number of segments of the cwnd that were used, and starts counting again.
+    pub(super) fn take_used(&mut self) -> u32 {
+        std::mem::take(&mut self.snd_cwnd_used)
     }
 
     /// Most segments that were outstanding during the last cwnd of data (`max_packets_out`).
@@ -94,14 +129,15 @@ impl Sender {
                 break;
             }
             let snd_wnd = self.snd_wnd_end.saturating_sub(self.board.snd_nxt());
+            let unsent = self.unsent_segments();
             // At most half the cwnd at once (`tcp_cwnd_test`).
             let quota = room.min((cwnd / 2).max(1)).max(probe.into());
-            let segments = quota.min(burst).min(snd_wnd);
+            let segments = quota.min(burst).min(snd_wnd).min(unsent);
             if segments == 0 {
                 break;
             }
-            if !probe && room < burst && self.tso_should_defer(now, room) {
-                limited = true;
+            if !probe && unsent > 1 && room < burst && self.tso_should_defer(now, room) {
+                limited |= room <= unsent;
                 break;
             }
             self.send(now, segments);
@@ -116,6 +152,7 @@ impl Sender {
         }
         self.usage
             .cwnd_validate(limited, self.board.snd_una(), self.board.snd_nxt());
+        self.validate_usage(now);
         if sent == 0 {
             return;
         }
@@ -155,37 +192,57 @@ impl Sender {
     /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.packets_in_flight() == 0 {
-            (self.control).on_transmit_start(now, &mut self.cwnd, false);
+            let start = self.transmit_start(now);
+            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let stamps = self.delivery.skb_sent(at, false);
         self.board.retransmit(number, stamps);
         self.recovery.note_retransmission(at, 1);
         self.totals.segs_retrans = self.totals.segs_retrans.wrapping_add(1);
-        self.totals.bytes_retrans += u64::from(MSS);
-        self.count_sent(now, 1);
-        self.pacing.update_after_send(now, 1, self.segments_sent);
-        self.outbox.push(ToReceiver::Data {
-            segment: number,
-            timestamp: milliseconds(at),
-            echo: self.ts_recent,
-            push: self.board.get(number).flags.push,
-        });
+        self.send_again(now, at, number);
     }
 
-    /// Sends a tail loss probe, which is new data, as a bulk flow never runs out of it
+    /// Sends a tail loss probe: new data, or the last segment where there are none
     /// (`tcp_send_loss_probe`).
     pub(super) fn send_loss_probe(&mut self, now: Nanos) {
         if !self.recovery.has_tlp() {
             let next = self.board.snd_nxt();
-            self.write_xmit(now, true);
-            if self.board.snd_nxt() > next {
+            if self.unsent_segments() > 0 {
+                self.write_xmit(now, true);
+                if self.board.snd_nxt() > next {
+                    self.probes += 1;
+                    self.recovery.begin_tlp(self.board.snd_nxt(), false);
+                    self.timer = Timer::None;
+                }
+            } else if self.board.packets_out() > 0 && !self.board.get(next - 1).flags.sacked {
+                let at = now.max(self.pacing.wstamp_ns());
+                let stamps = self.delivery.skb_sent(at, false);
+                self.board.probe(next - 1, stamps);
+                self.totals.segs_retrans = self.totals.segs_retrans.wrapping_add(1);
+                self.send_again(now, at, next - 1);
                 self.probes += 1;
-                self.recovery.begin_tlp(self.board.snd_nxt());
+                self.recovery.begin_tlp(next, true);
                 self.timer = Timer::None;
             }
         }
         self.rearm_rto(now);
+    }
+
+    /// Puts out a segment that was sent before and counts it.
+    fn send_again(&mut self, now: Nanos, at: Nanos, number: u32) {
+        let segment = self.board.get(number);
+        let (payload, push) = (segment.payload, segment.flags.push);
+        self.totals.bytes_retrans += u64::from(payload);
+        self.count_sent(now, 1, payload.into());
+        (self.pacing).update_after_send(now, payload.into(), self.segments_sent);
+        self.outbox.push(ToReceiver::Data {
+            segment: number,
+            payload,
+            timestamp: milliseconds(at),
+            echo: self.ts_recent,
+            push,
+        });
     }
 
     /// Sets the loss probe's or the retransmission timer after an ACK (`tcp_set_xmit_timer`).
@@ -238,32 +295,57 @@ impl Sender {
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
         if self.board.packets_in_flight() == 0 {
-            (self.control).on_transmit_start(now, &mut self.cwnd, false);
+            let start = self.transmit_start(now);
+            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let timestamp = milliseconds(at);
-        let stamps = self.delivery.skb_sent(at, self.board.packets_out() == 0);
+        let mut stamps = self.delivery.skb_sent(at, self.board.packets_out() == 0);
         let first = self.board.snd_nxt();
+        let mut bytes = 0;
         for segment in first..first + segments {
-            let push = segments > 1 && segment + 1 == first + segments;
+            let (payload, last) = match &mut self.written {
+                None => (MSS as u16, false),
+                Some(written) => written.take_segment(),
+            };
+            let push = last || (segments > 1 && segment + 1 == first + segments);
+            bytes += u64::from(payload);
+            stamps.payload = payload;
             self.board.push(stamps, push);
             self.outbox.push(ToReceiver::Data {
                 segment,
+                payload,
                 timestamp,
                 echo: self.ts_recent,
                 push,
             });
         }
-        self.count_sent(now, segments);
+        self.count_sent(now, segments, bytes);
         self.pacing
-            .update_after_send(now, segments, self.segments_sent);
+            .update_after_send(now, bytes, self.segments_sent);
+    }
+
+    fn transmit_start(&self, now: Nanos) -> TransmitStart {
+        let ticks = |ticks: u64| u32::try_from(ticks).unwrap_or(u32::MAX);
+        TransmitStart {
+            app_limited: self.delivery.is_app_limited(),
+            idle: match self.board.packets_out() {
+                0 => ticks(
+                    self.ticks
+                        .at(now)
+                        .saturating_sub(self.ticks.at(self.lsndtime)),
+                ),
+                _ => 0,
+            },
+            rto: ticks(self.rtt.rto()),
+        }
     }
 
     #[inline]
-    fn count_sent(&mut self, now: Nanos, segments: u32) {
+    fn count_sent(&mut self, now: Nanos, segments: u32, bytes: u64) {
         self.lsndtime = now;
         self.segments_sent += u64::from(segments);
-        self.totals.bytes_sent += u64::from(segments) * u64::from(MSS);
+        self.totals.bytes_sent += bytes;
     }
 
     /// Sets the loss probe's timer (`tcp_schedule_loss_probe`). Returns false in states that do not

@@ -1,28 +1,35 @@
 //! Runs over an emulated link, under the running kernel's TCP and in real time.
 
 use std::{
+    collections::HashMap,
     net::SocketAddrV4,
     num::NonZero,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use super::{
-    LIVE_PERIOD, Live, RunError, Setup,
+    FlowSetup, LIVE_PERIOD, Live, Measured, RunError, Setup,
     measure::{self, FlowEnd, between},
 };
 use crate::{
     evaluate::{
         agent::{Agents, Delays},
+        application::Application,
         processor_time::ProcessorTime,
         traffic::{self, Received, Sent, Span, TrafficError},
     },
     link::{Addresses, Classifier, Lateness, Limits, Link, LinkObservation, Namespace},
-    summary::{DecisionDelay, Run, Series, Validity},
+    summary::{DecisionDelay, Run, Validity},
 };
+use cc_sim::{app::Session, path::nanos, scenario::App};
+use socket2::Socket;
 
-/// Port of the first flow at the far end.
+/// Port of the first flow at the end that is called: the far end, unless that has a client.
 const FIRST_PORT: u16 = 5001;
 /// Limit of the time that senders and receivers wait for a processor, as a fraction of a flow's
 /// duration. It is less strict than the limit of the link's own threads, because what senders and
@@ -42,7 +49,7 @@ pub(super) fn run(
     agents: &Agents,
     cancel: &AtomicBool,
     mut live: impl FnMut(Live),
-) -> Result<Option<(Run, Series)>, RunError> {
+) -> Result<Option<Measured>, RunError> {
     let (near, far) = (Namespace::new()?, Namespace::new()?);
     let addresses = Addresses::nth(setup.slot);
     let classifier = Classifier {
@@ -57,23 +64,34 @@ pub(super) fn run(
         classifier,
         setup.seed,
     )?;
-    let ends = (FIRST_PORT..).map(|port| SocketAddrV4::new(addresses.far, port));
-    let ends: Vec<_> = ends.take(setup.flows.len()).collect();
+    let flows = setup.scenario.flows.iter().zip(&setup.flows);
+    let ends = flows.zip(FIRST_PORT..).map(|((flow, setup), port)| End {
+        app: &flow.app,
+        control: control_of(agents, setup),
+        called: match flow.app.has_client() {
+            true => SocketAddrV4::new(addresses.near, port),
+            false => SocketAddrV4::new(addresses.far, port),
+        },
+    });
+    let ends: Vec<End<'_>> = ends.collect();
     // A socket belongs to the namespace of the thread that creates it, whichever thread uses it.
-    let make_listeners = || ends.iter().map(|&end| traffic::listener(end)).collect();
-    let listeners: Result<Vec<_>, _> = far.within(make_listeners)?;
-    let make_senders = || {
-        setup
-            .flows
-            .iter()
-            .map(|flow| {
-                let agent = agents.get(&flow.scheme.name);
-                traffic::sender(agent.map_or(&flow.scheme.name, |agent| agent.control()))
+    let listen = |client: bool| {
+        let called = ends.iter().filter(|end| end.app.has_client() == client);
+        called
+            .map(|end| {
+                let socket = traffic::listener(end.called, client.then_some(end.control))?;
+                Ok((end.called.port(), socket))
             })
-            .collect()
+            .collect::<Result<Vec<_>, TrafficError>>()
     };
-    let senders: Result<Vec<_>, _> = near.within(make_senders)?;
-    let (listeners, senders) = (listeners?, senders?);
+    let (at_near, at_far) = (near.within(|| listen(true))?, far.within(|| listen(false))?);
+    let mut listeners: HashMap<u16, Socket> = at_near?.into_iter().chain(at_far?).collect();
+    let connect = || {
+        let bulk = ends.iter().filter(|end| *end.app == App::Bulk);
+        bulk.map(|end| Ok((end.called.port(), traffic::sender(end.control)?)))
+            .collect::<Result<HashMap<_, _>, TrafficError>>()
+    };
+    let mut senders = near.within(connect)??;
 
     let zero = link.start();
     // Where the kernel does not report processor times, the other checks must do.
@@ -82,24 +100,53 @@ pub(super) fn run(
         let threads: Vec<_> = setup
             .flows
             .iter()
-            .zip(ends.iter().zip(senders.into_iter().zip(listeners)))
-            .map(|(flow, (&end, (sender, listener)))| {
+            .zip(&ends)
+            .enumerate()
+            .map(|(number, (flow, end))| {
                 let span = Span {
                     zero,
                     start: flow.start,
                     stop: flow.stop,
                 };
-                let receiver = scope.spawn(move || traffic::receive(listener, span, cancel));
+                let port = end.called.port();
+                let (sender, listener) = (senders.remove(&port), listeners.remove(&port));
+                let session =
+                    Session::new(end.app, nanos(flow.start), setup.application_seed(number));
+                let application = session.map(|session| Application::new(session, span, cancel));
+                let application = application.map(Arc::new);
+                let (at_near, at_far) = match end.app.has_client() {
+                    true => (listener, None),
+                    false => (None, listener),
+                };
+                let (shared, far) = (application.clone(), &far);
+                let receiver = scope.spawn(move || match (shared, at_far) {
+                    (Some(application), listener) => {
+                        far.enter()?;
+                        Ok(application.far(end.called, listener)?)
+                    }
+                    (None, Some(listener)) => Ok(traffic::receive(listener, span, cancel)?),
+                    (None, None) => Ok::<_, RunError>(Received::default()),
+                });
                 let agent = agents.get(&flow.scheme.name);
+                let (shared, near) = (application.clone(), &near);
                 let sender = scope.spawn(move || {
                     let mut delays = None;
                     let look = |local, remote| {
                         delays = agent.and_then(|agent| agent.delays(local, remote));
                     };
-                    let sent = traffic::send(sender, end, span, cancel, look)?;
-                    Ok::<_, TrafficError>((sent, delays))
+                    let sent = match (shared, sender) {
+                        (Some(application), _) => {
+                            near.enter()?;
+                            application.near(end.control, end.called, at_near, look)?
+                        }
+                        (None, Some(socket)) => {
+                            traffic::send(socket, end.called, span, cancel, look)?
+                        }
+                        (None, None) => Sent::default(),
+                    };
+                    Ok::<_, RunError>((sent, delays))
                 });
-                (sender, receiver)
+                (sender, receiver, application)
             })
             .collect();
         watch(&link, zero, setup.seconds, cancel, &mut live);
@@ -107,11 +154,11 @@ pub(super) fn run(
         // of the connection open.
         let ended: Vec<_> = threads
             .into_iter()
-            .map(|(sender, receiver)| (sender.join(), receiver.join()))
+            .map(|(sender, receiver, application)| (sender.join(), receiver.join(), application))
             .collect();
         ended
             .into_iter()
-            .map(|(sender, receiver)| {
+            .map(|(sender, receiver, application)| {
                 let unpanicked = |panic| std::panic::resume_unwind(panic);
                 let (sent, delays) = sender.unwrap_or_else(unpanicked)?;
                 let received = receiver.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -119,9 +166,12 @@ pub(super) fn run(
                     sent,
                     received,
                     delays,
+                    session: application
+                        .and_then(Arc::into_inner)
+                        .map(Application::into_session),
                 })
             })
-            .collect::<Result<Vec<_>, TrafficError>>()
+            .collect::<Result<Vec<_>, RunError>>()
     })?;
     let others = others_before.zip(ProcessorTime::now().ok());
     let others = others.map(|(before, after)| after.others_since(before, zero.elapsed()));
@@ -132,8 +182,8 @@ pub(super) fn run(
     let mut validity = validity(setup, &observation, &flows);
     validity.reasons.extend(others.and_then(too_busy));
     let ends: Vec<_> = flows.into_iter().map(FlowEnd::from).collect();
-    let (run, series) = measure::measure(setup, &observation.path, &ends);
-    Ok(Some((Run { validity, ..run }, series)))
+    let (run, series, messages) = measure::measure(setup, &observation.path, &ends);
+    Ok(Some((Run { validity, ..run }, series, messages)))
 }
 
 /// The reason for invalidity when other programs use this many processors; `None` within the limit.
@@ -145,11 +195,26 @@ fn too_busy(others: f64) -> Option<String> {
     })
 }
 
+/// The application of a flow, the congestion control of its data, and the address at which its
+/// connections are accepted.
+struct End<'a> {
+    app: &'a App,
+    control: &'a str,
+    called: SocketAddrV4,
+}
+
+/// Name of the congestion control of a flow: the agent's for a policy.
+fn control_of<'a>(agents: &'a Agents, flow: &FlowSetup<'a>) -> &'a str {
+    let agent = agents.get(&flow.scheme.name);
+    agent.map_or(&flow.scheme.name, |agent| agent.control())
+}
+
 /// Both ends of a flow after its stop.
 struct Ended {
     sent: Sent,
     received: Received,
     delays: Option<Delays>,
+    session: Option<Session>,
 }
 
 impl From<Ended> for FlowEnd {
@@ -164,6 +229,7 @@ impl From<Ended> for FlowEnd {
                 p99_us: delays.p99_ms * 1e3,
                 max_us: delays.max_ms * 1e3,
             }),
+            session: ended.session,
         }
     }
 }

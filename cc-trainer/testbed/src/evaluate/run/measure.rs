@@ -1,12 +1,15 @@
 //! Computes the figures of a run from the observation of its path and from its flows' ends.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use cc_sim::path::{BIN, DirectionObservation, FlowObservation, Observation};
+use cc_sim::{
+    app::{Message, Playback, Session},
+    path::{BIN, DirectionObservation, FlowObservation, Nanos, Observation, nanos},
+};
 
 use super::{super::sample::Sample, FlowSetup, Live, Setup};
 use crate::summary::{
-    DecisionDelay, FlowRun, FlowSeries, Run, Series,
+    DecisionDelay, FlowRun, FlowSeries, MessageRecord, Run, Series, apps,
     statistics::{self, Share},
 };
 
@@ -21,6 +24,8 @@ pub(super) struct FlowEnd {
     pub(super) retransmissions: u64,
     /// Decision delays, if an agent served the flow.
     pub(super) decision_delay: Option<DecisionDelay>,
+    /// The flow's application, if it is not a bulk flow.
+    pub(super) session: Option<Session>,
 }
 
 /// Progress between two snapshots of the forward direction, each with its scenario time.
@@ -50,12 +55,13 @@ pub(super) fn between(
     }
 }
 
-/// Computes the figures and the time series of a run. The caller fills in the validity.
+/// Computes the figures and the time series of a run, and lists the messages of its applications.
+/// The caller fills in the validity.
 pub(super) fn measure(
     setup: &Setup<'_>,
     observation: &Observation,
     ends: &[FlowEnd],
-) -> (Run, Series) {
+) -> (Run, Series, Vec<MessageRecord>) {
     let flows: Vec<FlowRun> = setup
         .flows
         .iter()
@@ -101,7 +107,45 @@ pub(super) fn measure(
         flows,
         ..Run::default()
     };
-    (run, series)
+    let (messages, playbacks) = applications(setup, ends);
+    let run = Run {
+        apps: apps::measure(&messages, &playbacks, &series),
+        ..run
+    };
+    (run, series, messages)
+}
+
+/// What the applications of the flows recorded.
+fn applications(
+    setup: &Setup<'_>,
+    ends: &[FlowEnd],
+) -> (Vec<MessageRecord>, BTreeMap<String, Vec<Playback>>) {
+    let mut messages = Vec::new();
+    let mut playbacks: BTreeMap<String, Vec<Playback>> = BTreeMap::new();
+    for (flow, end) in ends.iter().enumerate() {
+        let Some(session) = &end.session else {
+            continue;
+        };
+        let names = session.names();
+        let since = |message: &Message, at: Option<Nanos>| {
+            at.map(|at| ms(Duration::from_nanos(at.saturating_sub(message.start))))
+        };
+        messages.extend(session.messages().iter().map(|message| MessageRecord {
+            name: names[message.name].clone(),
+            flow: flow as u32,
+            start_s: Duration::from_nanos(message.start).as_secs_f64(),
+            bytes: message.bytes,
+            first_byte_ms: since(message, message.first_byte),
+            completion_ms: since(message, message.completed),
+            echo_ms: since(message, message.echoed),
+            retransmissions: message.retransmissions,
+        }));
+        let stop = nanos(setup.flows[flow].stop);
+        if let (Some(playback), Some(name)) = (session.playback(stop), names.first()) {
+            playbacks.entry(name.clone()).or_default().push(playback);
+        }
+    }
+    (messages, playbacks)
 }
 
 fn measure_flow(flow: &FlowSetup<'_>, link: &FlowObservation, end: &FlowEnd) -> FlowRun {

@@ -11,12 +11,12 @@ use cc_ebpf::Startup;
 
 use super::{
     super::sample::{SAMPLE_PERIOD, Sample},
-    LIVE_PERIOD, Live, RunError, Setup,
+    LIVE_PERIOD, Live, Measured, RunError, Setup,
     measure::{self, FlowEnd, between},
 };
 use crate::{
     evaluate::scheme::ServedPolicy,
-    summary::{DecisionDelay, Run, Series, Validity},
+    summary::{DecisionDelay, Run, Validity},
 };
 use cc_sim::{
     path::{Observation, nanos},
@@ -32,7 +32,7 @@ pub(super) fn run(
     setup: &Setup<'_>,
     cancel: &AtomicBool,
     mut live: impl FnMut(Live),
-) -> Result<Option<(Run, Series)>, RunError> {
+) -> Result<Option<Measured>, RunError> {
     let Policies {
         mut policies,
         of_flow,
@@ -79,13 +79,14 @@ pub(super) fn run(
     }
     for (number, end) in ends.iter_mut().enumerate() {
         end.decision_delay = decision_delay(&served, number);
+        end.session = served.simulation().session(number).cloned();
     }
-    let (run, series) = measure::measure(setup, &observation(&served), &ends);
+    let (run, series, messages) = measure::measure(setup, &observation(&served), &ends);
     let validity = Validity {
         attempts: 1,
         ..Validity::default()
     };
-    Ok(Some((Run { validity, ..run }, series)))
+    Ok(Some((Run { validity, ..run }, series, messages)))
 }
 
 /// The policies of a run, loaded once per scheme.
