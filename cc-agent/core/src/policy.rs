@@ -281,7 +281,34 @@ pub enum PolicySpec {
 }
 
 impl PolicySpec {
-    /// Creates the policy. A file brings its own interface; all others work with `interface`.
+    /// Reads the policy's file, if it has one, and creates the policy as [`Self::create`] does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be read, and in the cases of [`Self::create`].
+    pub fn load(
+        &self,
+        interface: &Interface,
+        serving: Option<ActionSelection>,
+        seed: u64,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
+        self.create(&self.read()?, interface, serving, seed)
+    }
+
+    /// Reads the policy's file. A policy without a file of its own has no bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be read or is too large.
+    pub fn read(&self) -> Result<Vec<u8>, FileError> {
+        match self {
+            Self::Onnx(path) => PolicyFile::read_bytes(path),
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Creates the policy from the bytes that [`Self::read`] returned. A file brings its own
+    /// interface; all others work with `interface`.
     ///
     /// `serving` selects the actions of a network; `None` takes what its file asks for. `seed`
     /// determines every random choice.
@@ -290,8 +317,9 @@ impl PolicySpec {
     ///
     /// Returns an error when the file is refused, or when the interface or the temperature is not
     /// valid for the policy.
-    pub fn load(
+    pub fn create(
         &self,
+        file: &[u8],
         interface: &Interface,
         serving: Option<ActionSelection>,
         seed: u64,
@@ -307,7 +335,7 @@ impl PolicySpec {
             Self::Default => Box::new(OnnxPolicy::from_bytes(DEFAULT_POLICY, serving, seed)?),
             Self::Fixed(cwnd) => Box::new(Fixed::new(*cwnd, interface())),
             Self::Heuristic => Box::new(Heuristic::new(interface())?),
-            Self::Onnx(path) => Box::new(OnnxPolicy::from_file(path, serving, seed)?),
+            Self::Onnx(_) => Box::new(OnnxPolicy::from_bytes(file, serving, seed)?),
             Self::Random => Box::new(Random::new(interface(), seed)),
         })
     }

@@ -102,6 +102,15 @@ impl PolicyFile {
     ///
     /// Returns an error when the file cannot be read, and in the cases of [`Self::parse`].
     pub fn read(path: &Path) -> Result<Self, FileError> {
+        Self::parse(&Self::read_bytes(path)?)
+    }
+
+    /// Reads the bytes of a file, for [`Self::parse`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be read or is too large.
+    pub fn read_bytes(path: &Path) -> Result<Vec<u8>, FileError> {
         let read = |source| FileError::Read {
             path: path.to_owned(),
             source,
@@ -110,7 +119,7 @@ impl PolicyFile {
         if size > MAX_BYTES {
             return Err(FileError::TooLarge { bytes: size });
         }
-        Self::parse(&std::fs::read(path).map_err(read)?)
+        std::fs::read(path).map_err(read)
     }
 
     /// Decodes and checks the bytes of a file.
