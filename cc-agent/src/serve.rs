@@ -1,15 +1,17 @@
 //! `cc-agent run`: the event loop.
 //!
 //! One thread does all I/O: it takes records from the ring buffer, keeps the [`Agent`], publishes
-//! decisions, sets the heartbeat and answers commands. The policies run on a thread of their own
-//! ([`crate::inference`]), and large policies are loaded on a third, so that the event loop never
-//! waits for either.
+//! decisions, sets the heartbeat and answers commands. Each policy runs in a process of its own
+//! ([`crate::inference`]), and policies are loaded on further threads ([`loads`]), so that the event
+//! loop never waits for either.
 //!
 //! The loop reaches the kernel only through [`DatapathIo`], which its tests implement in memory.
 //!
 //! [`Agent`]: cc_core::agent::Agent
 
 mod datapath;
+mod health;
+mod loads;
 mod service;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -26,18 +28,18 @@ use std::{
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
-    task,
     time::{Interval, MissedTickBehavior, interval, sleep},
 };
 use tracing::{info, warn};
 
 use self::{
     datapath::{DatapathIo, RegisteredDatapath},
-    service::{DRAIN, Service},
+    loads::{Load, LoadQueue, Purpose},
+    service::{DRAIN, Remedy, Service},
 };
 use crate::{
-    deploy::{DeployError, LoadedPolicy},
-    kernel::{self, Datapath, priority, sysctl::DefaultCongestionControl},
+    deploy::load_again,
+    kernel::{Datapath, priority, sysctl::DefaultCongestionControl},
     settings::Settings,
     shutdown::{Shutdown, received},
     status::{CommandRequest, Server},
@@ -54,8 +56,6 @@ const SNAPSHOT_PERIOD: Duration = Duration::from_millis(200);
 const LOG_PERIOD: Duration = Duration::from_secs(5);
 /// Commands that may wait for the event loop; further ones are refused.
 const COMMANDS: usize = 16;
-/// Niceness of the thread that loads policies: only the client that sent the command waits for it.
-const LOADER_NICENESS: i32 = 10;
 
 /// Registers the congestion control and serves its flows until a signal, the end of the duration,
 /// or `q` in the live view.
@@ -119,30 +119,13 @@ struct EventLoop<D: DatapathIo> {
     commands: mpsc::Receiver<CommandRequest>,
     /// SIGHUP, where it means to read the policy's file again.
     reload: Option<Signal>,
-    loads: (mpsc::UnboundedSender<Load>, mpsc::UnboundedReceiver<Load>),
+    /// Loads policies by command.
+    loads: LoadQueue,
+    /// Loads policies in place of failed ones, which shall not wait behind a command.
+    repairs: LoadQueue,
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// Whether there are log lines on the agent's state.
     log: bool,
-}
-
-/// A policy that was loaded on another thread.
-struct Load {
-    outcome: Result<LoadedPolicy, DeployError>,
-    purpose: Purpose,
-    /// Where the outcome goes; `None` for a load that no client asked for.
-    reply: Option<oneshot::Sender<Outcome>>,
-}
-
-/// What a policy is loaded for.
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// To be the incumbent of all flows.
-    Replace,
-    /// To be the candidate of a canary.
-    Canary {
-        /// Share of the new flows, percent.
-        percent: f64,
-    },
 }
 
 impl<D: DatapathIo> EventLoop<D> {
@@ -151,13 +134,14 @@ impl<D: DatapathIo> EventLoop<D> {
         commands: mpsc::Receiver<CommandRequest>,
         reload: Option<Signal>,
         log: bool,
-    ) -> Result<Self, kernel::Error> {
+    ) -> Result<Self, anyhow::Error> {
         Ok(Self {
             snapshots: watch::Sender::new(service.shared_snapshot()?),
             service,
             commands,
             reload,
-            loads: mpsc::unbounded_channel(),
+            loads: LoadQueue::start("policy loader")?,
+            repairs: LoadQueue::start("policy repair")?,
             log,
         })
     }
@@ -173,18 +157,22 @@ impl<D: DatapathIo> EventLoop<D> {
             // Not left to the timer alone, which would never be waited for while records keep
             // arriving.
             service.close_silent_windows();
-            service.ask_policy();
+            service.ask_policies();
             let silence = service.silence_due();
             tokio::select! {
                 biased;
                 () = shutdown.requested() => return Ok(()),
                 () = received(&mut self.reload) => self.reload_incumbent(),
-                answer = service.inference.answers.recv() => match answer {
-                    Some(answer) => service.publish(answer),
-                    None => anyhow::bail!(
-                        "the policy's thread has stopped; see the messages above"
-                    ),
-                },
+                (arm, outcome) = service.inference.next() => {
+                    let failure = match outcome {
+                        Ok(answer) => service.publish(arm, answer),
+                        Err(failure) => Some(failure),
+                    };
+                    if let Some(failure) = failure {
+                        let remedy = service.on_failure(arm, &failure);
+                        self.apply(remedy);
+                    }
+                }
                 records = service.datapath.next_records(DRAIN) => service.on_records(&records?),
                 () = sleep_or_never(silence) => {}
                 _ = heartbeat.tick() => {
@@ -195,9 +183,14 @@ impl<D: DatapathIo> EventLoop<D> {
                     // more than writing it.
                     service.record();
                     service.datapath.flush_messages();
+                    if let Some(arm) = service.hanging() {
+                        let remedy = service.on_failure(arm, &service.hang());
+                        self.apply(remedy);
+                    }
                 }
                 Some(request) = self.commands.recv() => self.carry_out(request),
-                Some(load) = self.loads.1.recv() => self.on_load(load),
+                Some(load) = self.loads.next() => self.on_load(load),
+                Some(load) = self.repairs.next() => self.on_load(load),
                 _ = snapshot.tick() => {
                     if let Some(outcome) = service.check_canary() {
                         self.announce(outcome, None);
@@ -253,34 +246,50 @@ impl<D: DatapathIo> EventLoop<D> {
         reply: Option<oneshot::Sender<Outcome>>,
     ) {
         let (loader, running) = self.service.loader();
-        let loads = self.loads.0.clone();
-        task::spawn_blocking(move || {
-            // Without the privilege the thread keeps the agent's priority.
-            let _ = priority::set_niceness(LOADER_NICENESS);
-            let outcome = loader.load_beside(&spec, &running);
-            // The event loop may have ended.
-            let _ = loads.send(Load {
-                outcome,
-                purpose,
-                reply,
-            });
-        });
+        let work = move || loader.load_beside(&spec, &running);
+        if let Err((reply, reason)) = self.loads.push(purpose, reply, work) {
+            self.announce(Err(reason), reply);
+        }
+    }
+
+    /// Announces that a policy has failed, and has another one loaded in its place.
+    fn apply(&mut self, (news, repair): Remedy) {
+        self.announce(news, None);
+        if let Some(repair) = repair {
+            let work = move || load_again(&repair.job, repair.caged);
+            if let Err((_, reason)) = self.repairs.push(repair.purpose, None, work) {
+                self.announce(Err(reason), None);
+            }
+        }
     }
 
     fn on_load(&mut self, load: Load) {
         let service = &mut self.service;
         let outcome = match (load.outcome, load.purpose) {
+            // Another policy has been loaded meanwhile.
+            (_, Purpose::Restart | Purpose::Reinstate) if service.decides() => return,
+            (Err(error), Purpose::Restart) => {
+                let remedy = service.give_up(&format!("it could not be started again: {error}"));
+                return self.apply(remedy);
+            }
+            (Err(error), Purpose::Reinstate) => Err(format!(
+                "{error}; no policy decides, and flows run on the fallback until one is loaded \
+                 with `cc-agent reload`"
+            )),
             (Err(error), _) => Err(format!(
                 "{error}; the policy stays {}",
                 service.incumbent_text()
             )),
             (Ok(loaded), Purpose::Replace) => service.replace(loaded),
-            (Ok(loaded), Purpose::Canary { percent }) => Ok(service.start_canary(loaded, percent)),
+            (Ok(loaded), Purpose::Canary { percent }) => service
+                .start_canary(loaded, percent)
+                .map_err(|error| error.to_string()),
+            (Ok(loaded), purpose) => service.repair(loaded, purpose),
         };
         self.announce(outcome, load.reply);
     }
 
-    /// Reports the outcome of a command or a canary: to the log, in the status, and to the client
+    /// Reports the outcome of a command, a canary or a failure: to the log, in the status, and to the client
     /// that waits for it.
     fn announce(&mut self, outcome: Outcome, reply: Option<oneshot::Sender<Outcome>>) {
         self.service.note(&outcome);

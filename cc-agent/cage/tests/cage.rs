@@ -456,8 +456,8 @@ fn child(behaviour: &str, arguments: &[OsString]) -> ExitCode {
         let mut policy = Misbehaving {
             interface: job.interface.clone(),
             behaviour,
-            // One batch of zeros, one of plausible windows, and three times 33 that are timed.
-            patience: if later.is_some() { 101 } else { 0 },
+            // One batch of zeros, and three times 34 of plausible windows.
+            patience: if later.is_some() { 103 } else { 0 },
         };
         // What a bad file does while it is loaded.
         if policy.patience == 0 && policy.behaviour != "never" {
