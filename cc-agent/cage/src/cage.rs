@@ -296,7 +296,7 @@ impl Process {
             .arg(std::process::id().to_string())
             .arg(limits.memory.to_string())
             .env_clear()
-            .stdin(OwnedFd::from(socket))
+            .stdin(socket)
             .stdout(Stdio::from(memory))
             .stderr(Stdio::from(log.try_clone()?))
             // Out of reach of a terminal's Ctrl-C. A session of its own would be a scheduling group

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io,
-    os::fd::{AsRawFd, OwnedFd},
+    os::fd::AsRawFd,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
@@ -17,7 +17,7 @@ use nix::{
 /// of it can fault.
 pub(crate) fn sealed_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-    let file = File::from(OwnedFd::from(memfd_create(name, flags)?));
+    let file = File::from(memfd_create(name, flags)?);
     file.set_len(bytes)?;
     let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;

@@ -511,9 +511,9 @@ fn deeds() -> u32 {
         fs::write("/tmp/cc-cage-was-here", "x").is_ok(),
         fs::read_dir("/").is_ok(),
         Command::new("/bin/true").status().is_ok(),
-        TcpStream::connect("127.0.0.1:9").is_ok_or_refused(),
+        TcpStream::connect("127.0.0.1:9").was_permitted(),
         UdpSocket::bind("127.0.0.1:0").is_ok(),
-        UnixStream::connect("/run/no").is_ok_or_refused(),
+        UnixStream::connect("/run/no").was_permitted(),
         thread::Builder::new().spawn(|| {}).is_ok(),
         kill(parent, None).is_ok(),
     ]
@@ -525,11 +525,11 @@ fn deeds() -> u32 {
 
 /// A connection that is refused by the other side is one that was tried.
 trait Tried {
-    fn is_ok_or_refused(self) -> bool;
+    fn was_permitted(self) -> bool;
 }
 
 impl<T> Tried for std::io::Result<T> {
-    fn is_ok_or_refused(self) -> bool {
+    fn was_permitted(self) -> bool {
         match self {
             Ok(_) => true,
             Err(error) => error.kind() != std::io::ErrorKind::PermissionDenied,
