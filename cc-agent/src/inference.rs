@@ -1,52 +1,77 @@
-//! The policies' thread: one batch at a time in, its choices out.
+//! The policies at work: each answers batches of its own, one at a time, apart from the other.
 //!
-//! The event loop sends orders over a channel and never waits for the thread, so that a slow policy
-//! delays only its own answers. Orders are carried out in the order in which they were sent: a
-//! batch that was asked for before a policy was replaced is answered by the former policy.
+//! A policy runs in a child process ([`cc_cage`]), or, without a cage, on a thread of this process.
+//! The event loop asks and goes on; answers and failures come out of [`Inference::next`]. A policy
+//! that is slow or stuck delays only its own answers: the incumbent and the candidate have nothing
+//! in common.
 
 use std::{
+    fmt,
+    future::pending,
+    io,
+    os::{fd::AsFd, unix::net},
     sync::mpsc as blocking,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
+use cc_cage::Cage;
 use hdrhistogram::Histogram;
-use tokio::sync::mpsc;
+use tokio::{io::Interest, net::UnixDatagram, sync::mpsc, time::Instant};
 
 use cc_core::{
     agent::Batch,
     canary::Arm,
-    policy::{Choice, Policy},
+    policy::{Choice, Policy, Query},
 };
 
 /// The longest inference time that the histogram tells apart, µs: one minute.
 const LONGEST_TIME_US: u64 = 60_000_000;
 
-/// The event loop's handle of the policies' thread. The thread ends when this is dropped.
-pub(crate) struct Inference {
-    orders: blocking::Sender<Order>,
-    /// The answers, in the order of the batches. The channel closes when the thread has panicked.
-    pub(crate) answers: mpsc::UnboundedReceiver<Answer>,
-    /// Since when a batch has been out; `None` while the thread is idle.
-    asked: Option<tokio::time::Instant>,
-    /// A batch that has been out for longer than this counts as hanging.
-    limit: Duration,
-    /// Time that the policy takes per batch, µs.
-    times: Histogram<u64>,
-    /// Queries answered since the start, over all batches.
-    answered: u64,
+/// Queries in one batch, at most: enough for the policy's full speed, and few enough that no flow
+/// waits for much longer than its own inference.
+const BATCH: usize = 256;
+
+/// A policy that is ready to decide, where it is to run.
+pub(crate) enum ReadyPolicy {
+    /// In a child process.
+    Caged(Box<Cage>),
+    /// On a thread of this process, each of its batches delayed by this much.
+    Here(Box<dyn Policy>, Duration),
 }
 
-/// What the policies' thread does next.
-pub(crate) enum Order {
-    /// Answer these queries with the policy of the batch's arm.
-    Decide(Batch),
-    /// Use this policy for an arm from now on.
-    Install(Arm, Box<dyn Policy>),
-    /// The candidate becomes the incumbent.
-    Promote,
-    /// Drop the candidate's policy, as its canary has ended.
-    Withdraw,
+/// Why a policy gives no answers any more.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Failure {
+    /// Its process or its thread has ended; says how.
+    Ended(String),
+    /// A batch has been out for longer than this.
+    Hung(Duration),
+    /// Too many of its recent answers were unusable.
+    Unusable {
+        /// Number of recent answers that were unusable.
+        unusable: u64,
+        /// Number of recent answers.
+        answers: u64,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(how) => f.write_str(how),
+            Self::Hung(limit) => {
+                let ms = limit.as_millis();
+                write!(f, "it has not answered a batch for more than {ms} ms")
+            }
+            Self::Unusable { unusable, answers } => {
+                write!(
+                    f,
+                    "{unusable} of its last {answers} answers were not finite"
+                )
+            }
+        }
+    }
 }
 
 /// A batch with the policy's choices for it.
@@ -55,79 +80,105 @@ pub(crate) struct Answer {
     pub(crate) batch: Batch,
     /// One choice per query, in the batch's order.
     pub(crate) choices: Vec<Choice>,
-    /// How long the policy took, with the delay that `--added-delay-ms` adds.
+    /// The time from the question to the answer, with the delay that `--added-delay-ms` adds.
     pub(crate) took: Duration,
 }
 
+/// The policies of both arms.
+pub(crate) struct Inference {
+    /// By [`Arm`].
+    runners: [Option<Runner>; 2],
+    /// A batch that has been out for longer than this counts as hanging.
+    limit: Duration,
+    /// Time that the policies take per batch, µs.
+    times: Histogram<u64>,
+    /// Queries answered since the start, over all batches.
+    answered: u64,
+}
+
 impl Inference {
-    /// Starts the thread with `incumbent` for all flows.
-    ///
-    /// Each batch is delayed by `added`, for the study of late decisions; `limit` is the time
-    /// without that delay after which a batch counts as hanging.
-    ///
-    /// # Panics
-    ///
-    /// Panics when the operating system refuses to start a thread.
-    pub(crate) fn start(incumbent: Box<dyn Policy>, added: Duration, limit: Duration) -> Self {
-        let (orders, queue) = blocking::channel::<Order>();
-        let (answer, answers) = mpsc::unbounded_channel();
-        let mut policies = Policies {
-            incumbent,
-            candidate: None,
-            added,
-        };
-        thread::Builder::new()
-            .name("policy".into())
-            .spawn(move || {
-                for order in queue {
-                    if let Some(answered) = policies.carry_out(order)
-                        && answer.send(answered).is_err()
-                    {
-                        return;
-                    }
-                }
-            })
-            .expect("the operating system starts a thread");
+    /// No policies yet. `limit` is the time after which a batch counts as hanging.
+    pub(crate) fn new(limit: Duration) -> Self {
         Self {
-            orders,
-            answers,
-            asked: None,
-            limit: limit + added,
+            runners: [None, None],
+            limit,
             times: Histogram::new_with_bounds(1, LONGEST_TIME_US, 3)
                 .expect("constant, valid bounds"),
             answered: 0,
         }
     }
 
-    /// Whether no batch is out.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.asked.is_none()
+    /// Sets a policy to work for an arm, and ends the one before it. Returns the batch that this
+    /// one had.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the runtime cannot watch the policy's process.
+    pub(crate) fn install(&mut self, arm: Arm, policy: ReadyPolicy) -> io::Result<Option<Batch>> {
+        let runner = Runner::start(policy)?;
+        let former = self.runners[arm as usize].replace(runner);
+        Ok(former.and_then(Runner::into_batch))
     }
 
-    /// Whether the batch that is out has been out for longer than the limit.
-    pub(crate) fn hangs(&self) -> bool {
-        self.asked.is_some_and(|since| since.elapsed() > self.limit)
+    /// Sets the candidate to work for the incumbent, which ends. Returns the batch that the
+    /// incumbent had.
+    pub(crate) fn promote(&mut self) -> Option<Batch> {
+        let [incumbent, candidate] = &mut self.runners;
+        std::mem::replace(incumbent, candidate.take()).and_then(Runner::into_batch)
     }
 
-    /// Sends a batch to the thread, unless it is empty.
-    pub(crate) fn ask(&mut self, batch: Batch) {
-        if !batch.is_empty() {
-            self.asked = Some(tokio::time::Instant::now());
-            self.order(Order::Decide(batch));
+    /// Ends the policy of an arm. Returns the batch that it had.
+    pub(crate) fn remove(&mut self, arm: Arm) -> Option<Batch> {
+        self.runners[arm as usize]
+            .take()
+            .and_then(Runner::into_batch)
+    }
+
+    /// Whether a policy is at work for an arm.
+    pub(crate) fn has(&self, arm: Arm) -> bool {
+        self.runners[arm as usize].is_some()
+    }
+
+    /// The largest batch that may be asked of an arm now; 0 while its policy has one.
+    pub(crate) fn room(&self, arm: Arm) -> usize {
+        match &self.runners[arm as usize] {
+            Some(runner) if runner.out.is_none() => runner.most(),
+            _ => 0,
         }
     }
 
-    /// Sends an order. It is carried out after everything that was sent before it.
-    pub(crate) fn order(&self, order: Order) {
-        // A thread that has stopped shows when its answers end.
-        let _ = self.orders.send(order);
+    /// Asks the policy of an arm, which must have room for the batch.
+    pub(crate) fn ask(&mut self, arm: Arm, batch: Batch) {
+        if let (Some(runner), false) = (&mut self.runners[arm as usize], batch.is_empty()) {
+            runner.ask(batch);
+        }
     }
 
-    /// Notes that the batch that was out has been answered.
-    pub(crate) fn on_answer(&mut self, answer: &Answer) {
-        self.asked = None;
-        self.times.saturating_record(answer.took.as_micros() as u64);
-        self.answered += answer.batch.len() as u64;
+    /// The time after which a batch counts as hanging.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Whether the batch of an arm has been out for longer than the limit.
+    pub(crate) fn hangs(&self, arm: Arm) -> bool {
+        let runner = self.runners[arm as usize].as_ref();
+        let out = runner.and_then(|runner| runner.out.as_ref());
+        out.is_some_and(|out| out.since.elapsed() > self.limit)
+    }
+
+    /// Waits for the next answer, or for the end of a policy. Nothing is lost when the future is
+    /// dropped.
+    pub(crate) async fn next(&mut self) -> (Arm, Result<Answer, Failure>) {
+        let [incumbent, candidate] = &mut self.runners;
+        let (arm, outcome) = tokio::select! {
+            outcome = next_of(incumbent) => (Arm::Incumbent, outcome),
+            outcome = next_of(candidate) => (Arm::Candidate, outcome),
+        };
+        if let Ok(answer) = &outcome {
+            self.times.saturating_record(answer.took.as_micros() as u64);
+            self.answered += answer.batch.len() as u64;
+        }
+        (arm, outcome)
     }
 
     /// The time that each batch took, µs.
@@ -141,46 +192,145 @@ impl Inference {
     }
 }
 
-/// The policies, on their thread.
-struct Policies {
-    incumbent: Box<dyn Policy>,
-    candidate: Option<Box<dyn Policy>>,
-    added: Duration,
+async fn next_of(runner: &mut Option<Runner>) -> Result<Answer, Failure> {
+    match runner {
+        Some(runner) => runner.next().await,
+        None => pending().await,
+    }
 }
 
-impl Policies {
-    /// Carries out one order. Only [`Order::Decide`] has an answer.
-    fn carry_out(&mut self, order: Order) -> Option<Answer> {
-        match order {
-            Order::Decide(batch) => return Some(self.decide(batch)),
-            Order::Install(Arm::Incumbent, policy) => self.incumbent = policy,
-            Order::Install(Arm::Candidate, policy) => self.candidate = Some(policy),
-            Order::Promote => {
-                if let Some(candidate) = self.candidate.take() {
-                    self.incumbent = candidate;
-                }
+/// A policy at work.
+struct Runner {
+    place: Place,
+    /// The batch that is with the policy; `None` while it is idle.
+    out: Option<Out>,
+}
+
+struct Out {
+    batch: Batch,
+    since: Instant,
+}
+
+/// Where a policy works.
+enum Place {
+    Process {
+        cage: Box<Cage>,
+        /// The cage's socket once more, which tells when there is something to learn.
+        socket: UnixDatagram,
+    },
+    Thread {
+        queries: blocking::Sender<Vec<Query>>,
+        /// Queries moved on, with the choices for them. It closes when the thread has panicked.
+        choices: mpsc::UnboundedReceiver<(Vec<Query>, Vec<Choice>)>,
+    },
+}
+
+impl Runner {
+    fn start(policy: ReadyPolicy) -> io::Result<Self> {
+        let place = match policy {
+            ReadyPolicy::Caged(cage) => {
+                let socket = net::UnixDatagram::from(cage.as_fd().try_clone_to_owned()?);
+                socket.set_nonblocking(true)?;
+                let socket = UnixDatagram::from_std(socket)?;
+                Place::Process { cage, socket }
             }
-            Order::Withdraw => self.candidate = None,
-        }
-        None
+            ReadyPolicy::Here(policy, added) => on_thread(policy, added)?,
+        };
+        Ok(Self { place, out: None })
     }
 
-    fn decide(&mut self, mut batch: Batch) -> Answer {
-        let start = Instant::now();
-        let policy = match (batch.arm(), &mut self.candidate) {
-            (Arm::Candidate, Some(candidate)) => candidate,
-            _ => &mut self.incumbent,
-        };
-        let choices = policy.decide(&mut batch.queries);
-        if !self.added.is_zero() {
-            thread::sleep(self.added);
-        }
-        Answer {
-            batch,
-            choices,
-            took: start.elapsed(),
+    fn most(&self) -> usize {
+        match &self.place {
+            Place::Process { cage, .. } => cage.rows().min(BATCH),
+            Place::Thread { .. } => BATCH,
         }
     }
+
+    fn ask(&mut self, mut batch: Batch) {
+        let since = Instant::now();
+        // Whoever is gone shows it in `next`.
+        match &mut self.place {
+            Place::Process { cage, .. } => drop(cage.ask(&batch.queries)),
+            Place::Thread { queries, .. } => {
+                drop(queries.send(std::mem::take(&mut batch.queries)));
+            }
+        }
+        self.out = Some(Out { batch, since });
+    }
+
+    async fn next(&mut self) -> Result<Answer, Failure> {
+        loop {
+            match &mut self.place {
+                Place::Process { cage, socket } => {
+                    let queries = match &mut self.out {
+                        Some(out) => &mut out.batch.queries[..],
+                        None => &mut [],
+                    };
+                    let failed = |error| Failure::Ended(format!("its socket failed: {error}"));
+                    socket.readable().await.map_err(failed)?;
+                    let polled = socket.try_io(Interest::READABLE, || {
+                        let polled = cage.poll_answer(queries).transpose();
+                        polled.ok_or_else(|| io::ErrorKind::WouldBlock.into())
+                    });
+                    match polled {
+                        Ok(choices) => {
+                            let choices =
+                                choices.map_err(|fault| Failure::Ended(fault.to_string()));
+                            if let (choices, Some(out)) = (choices?, self.out.take()) {
+                                return Ok(out.answered(choices));
+                            }
+                        }
+                        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                        Err(error) => return Err(failed(error)),
+                    }
+                }
+                Place::Thread { choices, .. } => {
+                    let Some((queries, choices)) = choices.recv().await else {
+                        return Err(Failure::Ended("its thread has panicked".into()));
+                    };
+                    if let Some(mut out) = self.out.take() {
+                        out.batch.queries = queries;
+                        return Ok(out.answered(choices));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the policy. Returns the batch that it had.
+    fn into_batch(self) -> Option<Batch> {
+        self.out.map(|out| out.batch)
+    }
+}
+
+impl Out {
+    fn answered(self, choices: Vec<Choice>) -> Answer {
+        Answer {
+            batch: self.batch,
+            choices,
+            took: self.since.elapsed(),
+        }
+    }
+}
+
+/// Starts a thread that answers by a policy. It ends when the place is dropped, once the policy has
+/// answered what it was asked.
+fn on_thread(mut policy: Box<dyn Policy>, added: Duration) -> io::Result<Place> {
+    let (queries, asked) = blocking::channel::<Vec<Query>>();
+    let (answer, choices) = mpsc::unbounded_channel();
+    let work = move || {
+        for mut queries in asked {
+            let choices = policy.decide(&mut queries);
+            if !added.is_zero() {
+                thread::sleep(added);
+            }
+            if answer.send((queries, choices)).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("policy".into()).spawn(work)?;
+    Ok(Place::Thread { queries, choices })
 }
 
 #[cfg(test)]
@@ -194,86 +344,108 @@ mod tests {
     /// No wait in these tests may outlast this.
     const DEADLINE: Duration = Duration::from_secs(60);
 
-    /// Asks for one decision per arm and returns the cwnds.
-    fn decided(policies: &mut Policies) -> [u32; 2] {
-        [Arm::Incumbent, Arm::Candidate].map(|arm| {
-            let answer = policies.carry_out(Order::Decide(batch(arm)));
-            match answer.expect("a batch has an answer").choices[..] {
-                [Choice::Cwnd(cwnd)] => cwnd,
-                ref choices => panic!("{choices:?}"),
-            }
-        })
+    fn here(policy: Box<dyn Policy>) -> ReadyPolicy {
+        ReadyPolicy::Here(policy, Duration::ZERO)
     }
 
-    fn policies() -> Policies {
-        Policies {
-            incumbent: fixed(10),
-            candidate: None,
-            added: Duration::ZERO,
+    fn install(inference: &mut Inference, arm: Arm, policy: Box<dyn Policy>) -> Option<Batch> {
+        inference.install(arm, here(policy)).expect("a thread")
+    }
+
+    /// The arm and the cwnd of the next answer.
+    async fn answered(inference: &mut Inference) -> (Arm, u32) {
+        let (arm, answer) = timeout(DEADLINE, inference.next()).await.expect("in time");
+        match answer.expect("an answer").choices[..] {
+            [Choice::Cwnd(cwnd)] => (arm, cwnd),
+            ref choices => panic!("{choices:?}"),
         }
-    }
-
-    #[test]
-    fn each_arm_has_its_policy() {
-        let mut policies = policies();
-        assert_eq!(decided(&mut policies), [10, 10], "there is no candidate");
-        let install = Order::Install(Arm::Candidate, fixed(20));
-        assert!(policies.carry_out(install).is_none());
-        assert_eq!(decided(&mut policies), [10, 20]);
-        assert!(policies.carry_out(Order::Promote).is_none());
-        assert_eq!(decided(&mut policies), [20, 20]);
-    }
-
-    #[test]
-    fn a_withdrawn_candidate_leaves_its_flows_to_the_incumbent() {
-        let mut policies = policies();
-        policies.carry_out(Order::Install(Arm::Candidate, fixed(20)));
-        policies.carry_out(Order::Withdraw);
-        assert_eq!(decided(&mut policies), [10, 10]);
-        policies.carry_out(Order::Promote);
-        assert_eq!(decided(&mut policies), [10, 10], "nothing to promote");
     }
 
     #[tokio::test]
-    async fn a_batch_is_answered_by_the_policy_of_its_time() {
-        let mut inference = Inference::start(fixed(10), Duration::ZERO, LIMIT);
-        inference.ask(batch(Arm::Incumbent));
-        inference.order(Order::Install(Arm::Incumbent, fixed(20)));
-        inference.ask(batch(Arm::Incumbent));
-        for cwnd in [10, 20] {
-            let answer = timeout(DEADLINE, inference.answers.recv()).await;
-            let answer = answer.expect("in time").expect("the thread runs");
-            assert_eq!(answer.choices, [Choice::Cwnd(cwnd)]);
-            inference.on_answer(&answer);
+    async fn each_arm_has_its_policy() {
+        let mut inference = Inference::new(LIMIT);
+        install(&mut inference, Arm::Incumbent, fixed(10));
+        assert_eq!(inference.room(Arm::Candidate), 0, "there is no candidate");
+        install(&mut inference, Arm::Candidate, fixed(20));
+        for (arm, cwnd) in [(Arm::Incumbent, 10), (Arm::Candidate, 20)] {
+            inference.ask(arm, batch(arm));
+            assert_eq!(inference.room(arm), 0, "one batch at a time");
+            assert_eq!(answered(&mut inference).await, (arm, cwnd));
         }
-        assert_eq!((inference.times().len(), inference.mean_batch()), (2, 1.0));
+        assert!(inference.promote().is_none());
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        assert_eq!(answered(&mut inference).await, (Arm::Incumbent, 20));
+        assert!(!inference.has(Arm::Candidate));
+        assert_eq!((inference.times().len(), inference.mean_batch()), (3, 1.0));
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_does_not_answer_does_not_delay_the_other() {
+        let mut inference = Inference::new(LIMIT);
+        let (_gate, stuck) = Gate::before(20);
+        install(&mut inference, Arm::Incumbent, fixed(10));
+        install(&mut inference, Arm::Candidate, stuck);
+        inference.ask(Arm::Candidate, batch(Arm::Candidate));
+        for _ in 0..3 {
+            inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+            assert_eq!(answered(&mut inference).await, (Arm::Incumbent, 10));
+        }
+        let unanswered = inference.remove(Arm::Candidate).expect("it was asked");
+        assert_eq!(unanswered.arm(), Arm::Candidate);
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_is_replaced_gives_its_batch_back() {
+        let mut inference = Inference::new(LIMIT);
+        let (_gate, stuck) = Gate::before(20);
+        assert!(install(&mut inference, Arm::Incumbent, stuck).is_none());
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        assert!(install(&mut inference, Arm::Incumbent, fixed(10)).is_some());
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        assert_eq!(answered(&mut inference).await, (Arm::Incumbent, 10));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_batch_that_is_out_for_too_long_hangs() {
-        let (gate, policy) = Gate::before(10);
-        let mut inference = Inference::start(policy, Duration::ZERO, LIMIT);
-        assert!(inference.is_idle());
-        inference.ask(Batch::default());
-        assert!(inference.is_idle(), "nothing was asked");
-        inference.ask(batch(Arm::Incumbent));
+        let mut inference = Inference::new(LIMIT);
+        let (gate, stuck) = Gate::before(10);
+        install(&mut inference, Arm::Incumbent, stuck);
+        inference.ask(Arm::Incumbent, Batch::default());
+        assert!(inference.room(Arm::Incumbent) > 0, "nothing was asked");
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
         advance(LIMIT).await;
-        assert!(!inference.is_idle() && !inference.hangs(), "just in time");
+        assert!(!inference.hangs(Arm::Incumbent), "just in time");
         advance(Duration::from_millis(1)).await;
-        assert!(inference.hangs());
+        assert!(inference.hangs(Arm::Incumbent) && !inference.hangs(Arm::Candidate));
         // The thread answers in real time.
         tokio::time::resume();
         gate.open();
-        let answer = timeout(DEADLINE, inference.answers.recv()).await;
-        inference.on_answer(&answer.expect("in time").expect("the thread runs"));
-        assert!(inference.is_idle() && !inference.hangs());
+        assert_eq!(answered(&mut inference).await, (Arm::Incumbent, 10));
+        assert!(!inference.hangs(Arm::Incumbent));
     }
 
     #[tokio::test]
-    async fn the_answers_end_with_the_thread() {
-        let mut inference = Inference::start(fixed(10), Duration::ZERO, LIMIT);
-        inference.orders = blocking::channel().0;
-        let answer = timeout(DEADLINE, inference.answers.recv()).await;
-        assert!(answer.expect("in time").is_none());
+    async fn the_end_of_a_policy_is_a_failure() {
+        struct Panics(Box<dyn Policy>);
+
+        impl Policy for Panics {
+            fn decide(&mut self, _: &mut [Query]) -> Vec<Choice> {
+                panic!("as this test wants it");
+            }
+
+            fn interface(&self) -> &cc_core::interface::Interface {
+                self.0.interface()
+            }
+        }
+
+        let mut inference = Inference::new(LIMIT);
+        install(&mut inference, Arm::Incumbent, Box::new(Panics(fixed(10))));
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        let (arm, outcome) = timeout(DEADLINE, inference.next()).await.expect("in time");
+        assert!(arm == Arm::Incumbent && matches!(outcome, Err(Failure::Ended(_))));
+        assert!(
+            inference.remove(Arm::Incumbent).is_some(),
+            "its batch is not lost"
+        );
     }
 }

@@ -19,22 +19,21 @@
 //!   thread of its own. `notify` tells the service manager how the agent is. `promoted` and
 //!   `state_file` are what an agent remembers beyond its end.
 //!
-//! # Threads of `run`
+//! # Threads and processes of `run`
 //!
 //! ```text
-//!               batches, orders                       rows
-//!          ┌───────────────────────── event loop ─────────────────> recorder
-//!          v       answers            (I/O thread)    ACKs
-//!  policy thread ──────────────────────> ↑ │ ↑  └──────────────────> ACK writer
-//!                                        │ │ │
-//!  policy loader ────────────────────────┘ │ └── records, out of BPF ring buffers
-//!    loaded policies                       │
-//!                                          ├──> decisions, heartbeat: mapped BPF arrays
-//!                                          └──> snapshots: status socket, live view thread
+//!   incumbent's process <── batches ──┐                       rows
+//!   candidate's process ─── answers ──┴─── event loop ─────────────────> recorder
+//!                                         (I/O thread)  ACKs
+//!  policy loader, repair ────────────────────> ↑ │ ↑  └────────────────> ACK writer
+//!    loaded policies                           │ │ │
+//!                                              │ │ └── records, out of BPF ring buffers
+//!                                              │ ├──> decisions, heartbeat: mapped BPF arrays
+//!                        commands ─────────────┘ └──> snapshots: status socket, live view thread
 //! ```
 //!
-//! The event loop owns the datapath and all flows and never waits for another thread. A slow policy
-//! delays only its own decisions, and a slow disk loses rows, which are counted.
+//! The event loop owns the datapath and all flows and never waits for another thread or process. A
+//! slow policy delays only its own decisions, and a slow disk loses rows, which are counted.
 
 pub mod acks;
 pub mod cli;

@@ -111,7 +111,7 @@ struct Observation {
 
 impl Observation {
     fn start(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
-        let interface = settings.policy.policy.interface().clone();
+        let interface = settings.policy.interface().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
             window_ns: settings.datapath.settings.window_ns,

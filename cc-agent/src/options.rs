@@ -110,6 +110,16 @@ pub struct RunOptions {
     #[arg(long, value_name = "MS")]
     pub added_delay_ms: Option<u64>,
 
+    /// Refuse policies whose batches take longer than this in the try-out, in ms [default: a
+    /// quarter of the window].
+    #[arg(long, value_name = "MS")]
+    pub batch_budget_ms: Option<f64>,
+
+    /// Run policies within the agent rather than in confined processes: for measurements and
+    /// debugging. A policy that hangs, crashes or takes all memory then does so to the agent.
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub no_cage: Option<bool>,
+
     /// Niceness of the agent, -20 to 19. It needs little processor time but needs it soon
     /// [default: -15].
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
@@ -264,8 +274,8 @@ impl RunOptions {
         first_of!(
             self, other: policy, serving, seed, canary, candidate, canary_flows, name, history,
             cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms, slots, per_ack, per_ack_file,
-            recording, added_delay_ms, nice, cgroup, default, socket, socket_group,
-            keep_capabilities, duration, plain,
+            recording, added_delay_ms, batch_budget_ms, no_cage, nice, cgroup, default, socket,
+            socket_group, keep_capabilities, duration, plain,
         )
     }
 }

@@ -3,15 +3,17 @@
 //! One thread does all I/O: it takes records from the ring buffer, keeps the [`Agent`], publishes
 //! decisions, sets the heartbeat and answers commands. What is due by the clock, such as the
 //! heartbeat, is done at each turn of the loop, and each turn does a limited amount of other work:
-//! however many records come, the heartbeat, the commands and the status stay in time. The policies run on a thread of their own
-//! ([`crate::inference`]), and large policies are loaded on a third, so that the event loop never
-//! waits for either.
+//! however many records come, the heartbeat, the commands and the status stay in time. Each policy
+//! runs in a process of its own ([`crate::inference`]), and policies are loaded on further threads
+//! ([`loads`]), so that the event loop never waits for either.
 //!
 //! The loop reaches the kernel only through [`DatapathIo`], which its tests implement in memory.
 //!
 //! [`Agent`]: cc_core::agent::Agent
 
 mod datapath;
+mod health;
+mod loads;
 mod service;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -34,12 +36,13 @@ use tracing::{info, warn};
 
 use self::{
     datapath::{DatapathIo, KernelDatapath},
-    service::{DRAIN, Service},
+    loads::{Load, LoadQueue, Purpose, Requester},
+    service::{DRAIN, Remedy, Service},
 };
 use crate::{
-    deploy::{DeployError, LoadedPolicy},
+    deploy::load_again,
     kernel::{
-        self, Datapath, priority,
+        Datapath, priority,
         privileges::{self, Capabilities},
         sysctl::{self, DefaultCongestionControl},
     },
@@ -64,8 +67,6 @@ const RECONCILIATION_PERIOD: Duration = Duration::from_secs(1);
 const LOG_PERIOD: Duration = Duration::from_secs(5);
 /// Commands that may wait for the event loop; further ones are refused.
 const COMMANDS: usize = 16;
-/// Niceness of the thread that loads policies: only the client that sent the command waits for it.
-const LOADER_NICENESS: i32 = 10;
 
 /// Registers the congestion control and serves its flows until a signal, the end of the duration,
 /// or `q` in the live view.
@@ -180,7 +181,10 @@ struct EventLoop<D: DatapathIo> {
     commands: mpsc::Receiver<CommandRequest>,
     /// SIGHUP, where it means to read the policy's file again.
     reload: Option<Signal>,
-    loads: (mpsc::UnboundedSender<Load>, mpsc::UnboundedReceiver<Load>),
+    /// Loads policies by command.
+    loads: LoadQueue,
+    /// Loads policies in place of failed ones, which shall not wait behind a command.
+    repairs: LoadQueue,
     snapshots: watch::Sender<Arc<Snapshot>>,
     /// SHA-256 of the candidate's file.
     candidate: Option<String>,
@@ -192,47 +196,20 @@ struct EventLoop<D: DatapathIo> {
     log: bool,
 }
 
-/// A policy that was loaded on another thread.
-struct Load {
-    outcome: Result<LoadedPolicy, DeployError>,
-    purpose: Purpose,
-    /// Who asked for it.
-    by: Requester,
-}
-
-/// Who asked for something, and waits for its outcome.
-struct Requester {
-    /// The command and its sender, or the signal.
-    text: String,
-    /// Where the outcome goes; `None` for what no client asked for.
-    reply: Option<oneshot::Sender<Outcome>>,
-}
-
-/// What a policy is loaded for.
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// To be the incumbent of all flows.
-    Replace,
-    /// To be the candidate of a canary.
-    Canary {
-        /// Share of the new flows, percent.
-        percent: f64,
-    },
-}
-
 impl<D: DatapathIo> EventLoop<D> {
     fn new(
         service: Service<D>,
         commands: mpsc::Receiver<CommandRequest>,
         reload: Option<Signal>,
         log: bool,
-    ) -> Result<Self, kernel::Error> {
+    ) -> Result<Self, anyhow::Error> {
         Ok(Self {
             snapshots: watch::Sender::new(service.shared_snapshot()?),
             service,
             commands,
             reload,
-            loads: mpsc::unbounded_channel(),
+            loads: LoadQueue::start("policy loader")?,
+            repairs: LoadQueue::start("policy repair")?,
             candidate: None,
             memory: None,
             manager: None,
@@ -258,7 +235,12 @@ impl<D: DatapathIo> EventLoop<D> {
                 // than writing it.
                 service.record();
                 service.datapath.flush_messages();
+                if let Some(arm) = service.hanging() {
+                    let remedy = service.on_failure(arm, &service.hang());
+                    self.apply(remedy);
+                }
             }
+            let service = &mut self.service;
             if reconciliation.is_due(now) {
                 service.reconcile();
                 if let Some(manager) = &self.manager {
@@ -280,7 +262,7 @@ impl<D: DatapathIo> EventLoop<D> {
                 logged = Some(latest);
             }
             service.close_silent_windows();
-            service.ask_policy();
+            service.ask_policies();
             let due = [&heartbeat, &reconciliation, &snapshot, &log].map(|timer| timer.next);
             let silence = service.silence_due().map(|left| Instant::now() + left);
             let wake = due.into_iter().chain(silence).min().unwrap_or(now);
@@ -290,14 +272,19 @@ impl<D: DatapathIo> EventLoop<D> {
                 biased;
                 () = shutdown.requested() => return Ok(()),
                 () = received(&mut self.reload) => self.reload_incumbent(),
-                answer = service.inference.answers.recv() => match answer {
-                    Some(answer) => service.publish(answer),
-                    None => anyhow::bail!(
-                        "the policy's thread has stopped; see the messages above"
-                    ),
-                },
+                (arm, outcome) = service.inference.next() => {
+                    let failure = match outcome {
+                        Ok(answer) => service.publish(arm, answer),
+                        Err(failure) => Some(failure),
+                    };
+                    if let Some(failure) = failure {
+                        let remedy = service.on_failure(arm, &failure);
+                        self.apply(remedy);
+                    }
+                }
                 Some(request) = self.commands.recv() => self.carry_out(request),
-                Some(load) = self.loads.1.recv() => self.on_load(load),
+                Some(load) = self.loads.next() => self.on_load(load),
+                Some(load) = self.repairs.next() => self.on_load(load),
                 () = sleep_until(wake) => {}
                 records = service.datapath.next_records(DRAIN) => {
                     let records = records?;
@@ -366,18 +353,25 @@ impl<D: DatapathIo> EventLoop<D> {
     /// Loads a policy on another thread: a large one takes longer than a flow can wait.
     fn load(&mut self, spec: PolicySpec, purpose: Purpose, by: Requester) {
         let (loader, running) = self.service.loader();
-        let loads = self.loads.0.clone();
-        task::spawn_blocking(move || {
-            // Without the privilege the thread keeps the agent's priority.
-            let _ = priority::set_niceness(LOADER_NICENESS);
-            let outcome = loader.load_beside(&spec, &running);
-            // The event loop may have ended.
-            let _ = loads.send(Load {
-                outcome,
-                purpose,
-                by,
-            });
-        });
+        let work = move || loader.load_beside(&spec, &running);
+        if let Err((by, reason)) = self.loads.push(purpose, by, work) {
+            self.announce(Err(reason), by.reply);
+        }
+    }
+
+    /// Announces that a policy has failed, and has another one loaded in its place.
+    fn apply(&mut self, (news, repair): Remedy) {
+        self.announce(news, None);
+        if let Some(repair) = repair {
+            let by = Requester {
+                text: "repair".into(),
+                reply: None,
+            };
+            let work = move || load_again(&repair.job, repair.caged);
+            if let Err((_, reason)) = self.repairs.push(repair.purpose, by, work) {
+                self.announce(Err(reason), None);
+            }
+        }
     }
 
     fn on_load(&mut self, load: Load) {
@@ -387,6 +381,17 @@ impl<D: DatapathIo> EventLoop<D> {
             by,
         } = load;
         let outcome = match (outcome, purpose) {
+            // Another policy has been loaded meanwhile.
+            (_, Purpose::Restart | Purpose::Reinstate) if self.service.decides() => return,
+            (Err(error), Purpose::Restart) => {
+                let reason = format!("it could not be started again: {error}");
+                let remedy = self.service.give_up(&reason);
+                return self.apply(remedy);
+            }
+            (Err(error), Purpose::Reinstate) => Err(format!(
+                "{error}; no policy decides, and flows run on the fallback until one is loaded \
+                 with `cc-agent reload`"
+            )),
             (Err(error), _) => Err(format!(
                 "{error}; the policy stays {}",
                 self.service.incumbent_text()
@@ -400,9 +405,14 @@ impl<D: DatapathIo> EventLoop<D> {
                 outcome
             }
             (Ok(loaded), Purpose::Canary { percent }) => {
-                self.candidate = Some(loaded.name.clone());
-                Ok(self.service.start_canary(loaded, percent))
+                let sha256 = loaded.name.clone();
+                let outcome = self.service.start_canary(loaded, percent);
+                if outcome.is_ok() {
+                    self.candidate = Some(sha256);
+                }
+                outcome.map_err(|error| error.to_string())
             }
+            (Ok(loaded), purpose) => self.service.repair(loaded, purpose),
         };
         self.announce(outcome, by.reply);
     }
@@ -415,8 +425,8 @@ impl<D: DatapathIo> EventLoop<D> {
         }
     }
 
-    /// Reports the outcome of a command or a canary: to the log, in the status, and to the client
-    /// that waits for it.
+    /// Reports the outcome of a command, a canary or a failure: to the log, in the status, and to
+    /// the client that waits for it.
     fn announce(&mut self, outcome: Outcome, reply: Option<oneshot::Sender<Outcome>>) {
         self.service.note(&outcome);
         // Before the reply, so that the client finds the outcome in the status.

@@ -40,8 +40,6 @@ pub struct Settings {
     pub canary: Option<CanarySettings>,
     /// What to record; `None` without `--record`.
     pub recording: Option<RecordingSettings>,
-    /// Delay added to every inference.
-    pub added_delay: Duration,
     /// Niceness of the agent's threads, -20 to 19.
     pub niceness: i32,
     /// CSV file for per-ACK records; `None` without `--per-ack`.
@@ -119,9 +117,12 @@ impl RunOptions {
             interface: self.interface(),
             serving: self.serving,
             seed: self.seed.unwrap_or(0),
+            added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
+            batch_budget: self.batch_budget()?,
+            caged: !self.no_cage.unwrap_or(false),
         };
         let policy = loader.load(&spec)?;
-        let interface = policy.policy.interface().clone();
+        let interface = policy.interface().clone();
         self.check_against(&spec, &interface)?;
         let cwnd_max = self
             .cwnd_max
@@ -136,7 +137,7 @@ impl RunOptions {
             );
             return Err(out_of_range("--policy", &spec, expected));
         }
-        let rails = self.rails()?;
+        let rails = self.rails(&interface)?;
         let canary = self.canary(&loader, rails, &interface)?;
         let ack_filter = self
             .per_ack
@@ -162,7 +163,6 @@ impl RunOptions {
             loader,
             rails,
             canary,
-            added_delay: Duration::from_millis(self.added_delay_ms.unwrap_or(0)),
             niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
@@ -176,13 +176,29 @@ impl RunOptions {
     }
 
     /// The guard rails of every canary.
-    fn rails(&self) -> Result<GuardRails, SettingsError> {
-        let mut rails = GuardRails::default();
+    fn rails(&self, running: &Interface) -> Result<GuardRails, SettingsError> {
+        let window = Duration::from_millis(running.window_ms.into());
+        let added = Duration::from_millis(self.added_delay_ms.unwrap_or(0));
+        let mut rails = GuardRails {
+            batch_time: self.batch_budget()?.unwrap_or(window / 4) + added,
+            ..GuardRails::default()
+        };
         if let Some(flows) = self.canary_flows {
             within("--canary-flows", flows, 2, 1_000_000)?;
             rails.flows = flows;
         }
         Ok(rails)
+    }
+
+    /// The longest time for a batch; `None` is a quarter of the policy's window.
+    fn batch_budget(&self) -> Result<Option<Duration>, SettingsError> {
+        let Some(ms) = self.batch_budget_ms else {
+            return Ok(None);
+        };
+        if !(0.001..=60_000.0).contains(&ms) {
+            return Err(out_of_range("--batch-budget-ms", ms, "0.001 to 60000"));
+        }
+        Ok(Some(Duration::from_secs_f64(ms / 1e3)))
     }
 
     /// The candidate to start with; `--canary` and `--candidate` need each other.
@@ -353,7 +369,9 @@ mod tests {
     use super::*;
 
     fn resolve(toml: &str) -> Result<Settings, String> {
-        let options = RunOptions::parse(toml).map_err(|error| error.to_string())?;
+        let mut options = RunOptions::parse(toml).map_err(|error| error.to_string())?;
+        // This program cannot start itself as a policy's process.
+        options.no_cage = Some(true);
         options.resolve().map_err(|error| error.to_string())
     }
 
@@ -378,7 +396,8 @@ mod tests {
             "policy = 'random'\nserving = 'softmax:0.5'\nseed = 3\nname = 'x'\nwindow_ms = 50\n\
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
-             per_ack_file = 'f'\nadded_delay_ms = 25\nnice = 3\ncgroup = '/c'\ndefault = true\n\
+             per_ack_file = 'f'\nadded_delay_ms = 25\nbatch_budget_ms = 60000.0\n\
+             no_cage = true\nnice = 3\ncgroup = '/c'\ndefault = true\n\
              socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\n\
              plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\n\
              record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
@@ -404,7 +423,10 @@ mod tests {
                 cgroup: Some("/c".into()),
             }
         );
-        assert_eq!(settings.added_delay, Duration::from_millis(25));
+        assert_eq!(settings.loader.added_delay, Duration::from_millis(25));
+        assert_eq!(settings.loader.batch_budget, Some(Duration::from_secs(60)));
+        assert_eq!(settings.rails.batch_time, Duration::from_millis(60_025));
+        assert!(!settings.loader.caged);
         assert_eq!(settings.niceness, 3);
         assert_eq!(settings.duration, Some(Duration::from_millis(2500)));
         assert_eq!(settings.per_ack_file, Some("f".into()));
@@ -458,6 +480,10 @@ mod tests {
             ("serving = 'softmax:0'", "`softmax:0`: expected"),
             ("per_ack = 'one-in:0'", "`one-in:0`: expected"),
             ("nice = 20", "--nice 20: expected -20 to 19"),
+            (
+                "batch_budget_ms = 0.0",
+                "--batch-budget-ms 0: expected 0.001 to",
+            ),
             ("startup = 'fast'", "`fast`: expected"),
             ("duration = -1.0", "--duration -1"),
             ("record_addresses = 'some'", "`some`: expected `absent`"),

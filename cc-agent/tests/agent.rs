@@ -61,10 +61,8 @@ fn main() -> ExitCode {
         a_cgroup_can_use_it,
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
-        an_answer_that_is_not_finite_changes_nothing,
         a_policy_is_reloaded_while_its_flows_go_on,
         a_candidate_gets_its_share_of_flows_until_it_is_promoted,
-        a_candidate_with_invalid_answers_is_withdrawn,
         a_candidate_with_more_queueing_delay_is_withdrawn,
         two_hundred_flows_are_answered,
         flows_beyond_the_slots_transfer_too,
@@ -991,32 +989,6 @@ fn misshapen_policy() -> Vec<u8> {
     network.export(&meta, "misshapen")
 }
 
-fn an_answer_that_is_not_finite_changes_nothing() {
-    let bench = Bench::new(ROOMY);
-    let (mut network, meta) = untrained();
-    network.policy.bias.fill(f32::NAN);
-    let files = Files::new();
-    let file = files.with("nan.onnx", &network.export(&meta, "no number"));
-    // A heartbeat may be a minute old, so that the flow does not fall back between the agents.
-    let patient = ["--heartbeat-ms", "60000", "--policy"];
-    let mut first = bench.agent(&[&patient[..], &["fixed:30"]].concat());
-    let flow = bench.connect().sending();
-    wait_for_decision(&first, &flow, 30);
-    first.end(Signal::SIGTERM);
-
-    let agent = bench.agent(&[&patient[..], &[&file]].concat());
-    eventually("the log warned of it", || {
-        agent.log().contains("not finite").then_some(())
-    });
-    let status = wait_for_status(&agent, "answers were counted as invalid", |status| {
-        status.agent.answers_invalid >= 10
-    });
-    assert_eq!((status.adopted_flows, status.agent.decisions), (1, 0));
-    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
-    flow.advance(300_000);
-    assert_eq!(flow.info().snd_cwnd, 30);
-}
-
 /// Returns a policy file that sets every cwnd to `cwnd` segments, after `change` to its interface.
 fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Interface)) -> Vec<u8> {
     let (_, mut meta) = untrained();
@@ -1147,34 +1119,6 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     });
     assert!(status.canary.is_none() && status.policy.contains("always-9"));
     assert_eq!(status.live_flows, flows.len() + 1);
-}
-
-fn a_candidate_with_invalid_answers_is_withdrawn() {
-    let bench = Bench::new(ROOMY);
-    let files = Files::new();
-    let (mut network, meta) = untrained();
-    network.policy.bias.fill(f32::NAN);
-    let file = files.with("nan.onnx", &network.export(&meta, "no number"));
-    let arguments = [
-        "--policy",
-        "fixed:7",
-        "--canary",
-        "50",
-        "--candidate",
-        &file,
-    ];
-    let agent = bench.agent(&arguments);
-    let flows: Vec<_> = (0..16).map(|_| bench.connect().sending()).collect();
-    let status = wait_for_status(&agent, "it was withdrawn", |status| status.canary.is_none());
-    let news = status.news.expect("it says why");
-    assert!(
-        news.contains("withdrawn") && news.contains("not finite"),
-        "{news}"
-    );
-    assert!(agent.log().contains(&news), "{}", agent.log());
-    for flow in &flows {
-        wait_for_decision(&agent, flow, 7);
-    }
 }
 
 fn a_candidate_with_more_queueing_delay_is_withdrawn() {

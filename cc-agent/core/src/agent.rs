@@ -19,7 +19,7 @@
 //! A flow has at most one query with the policy, so a slow policy answers each flow's newest
 //! window.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use cc_ebpf::{Decision, Flow, Identity, Record, WindowRecord};
 use hdrhistogram::Histogram;
@@ -188,6 +188,7 @@ pub struct Agent {
     flows: FlowTable<ServedFlow>,
     /// The flows that wait for a decision, by [`Arm`], the longest waiting first.
     waiting: [VecDeque<FlowId>; 2],
+    /// The arm of the last batch that [`Self::take_batch`] returned.
     asked_last: Arm,
     /// All counts but those of [`FlowTable::counts`], which are 0 here.
     counts: AgentCounts,
@@ -209,7 +210,7 @@ impl Agent {
             epoch: 0,
             flows: FlowTable::new(slots, window_ns),
             waiting: Default::default(),
-            asked_last: Arm::Incumbent,
+            asked_last: Arm::Candidate,
             counts: AgentCounts::default(),
             delays: empty_delays(),
             rows: None,
@@ -355,15 +356,26 @@ impl Agent {
         self.waiting.iter().any(|waiting| !waiting.is_empty())
     }
 
-    /// Takes the queries of up to `most` flows that wait for the same policy, the longest waiting
-    /// first. The two arms of a canary take turns.
+    /// Takes the queries of up to `most` flows that wait for the same policy, as
+    /// [`Self::take_batch_of`] does. The two arms of a canary take turns.
     pub fn take_batch(&mut self, most: usize) -> Batch {
-        let arm = match self.waiting.each_ref().map(VecDeque::is_empty) {
-            [false, false] => self.asked_last.other(),
-            [true, false] => Arm::Candidate,
-            _ => Arm::Incumbent,
-        };
-        self.asked_last = arm;
+        let first = self.asked_last.other();
+        for arm in [first, first.other()] {
+            let batch = self.take_batch_of(arm, most);
+            if !batch.is_empty() {
+                self.asked_last = arm;
+                return batch;
+            }
+        }
+        Batch::default()
+    }
+
+    /// Takes the queries of up to `most` flows that wait for the policy of `arm`, the longest
+    /// waiting first. The batch is empty when none waits.
+    ///
+    /// A batch is answered by [`Self::on_choices`], or given back by [`Self::on_no_answer`]; until
+    /// then its flows are not asked about again.
+    pub fn take_batch_of(&mut self, arm: Arm, most: usize) -> Batch {
         let mut batch = Batch {
             arm,
             epoch: self.epoch,
@@ -395,11 +407,39 @@ impl Agent {
                 mss: window.mss,
             });
         }
-        // All flows that waited for this policy have closed meanwhile.
-        if batch.is_empty() && most > 0 && self.has_waiting() {
-            return self.take_batch(most);
-        }
         batch
+    }
+
+    /// Takes back a batch that no policy will answer, because its policy failed or was replaced.
+    ///
+    /// Its flows may be asked about again from their next windows on. They have the recurrent
+    /// states of the batch's queries, or that of a new flow where the queries are gone.
+    pub fn on_no_answer(&mut self, batch: Batch) {
+        let policy = policy_of(&self.incumbent, &self.canary, batch.arm);
+        let mut states = batch.queries.into_iter().map(|query| query.state);
+        for ticket in batch.tickets {
+            let state = states.next().unwrap_or_default();
+            let Some(flow) = self.flows.get_mut(ticket.flow) else {
+                continue;
+            };
+            flow.asked = false;
+            flow.state = state;
+            if flow.waiting.is_some() {
+                self.waiting[flow.arm as usize].push_back(ticket.flow);
+            }
+            self.counts.answers_missing += 1;
+            if let (Some(rows), Some(episode)) = (&mut self.rows, &mut flow.rows) {
+                episode.settle(rows, policy.header.as_ref(), ticket.window, None);
+            }
+        }
+    }
+
+    /// Notes how long the policy of `arm` took for a batch, from asking to its answer, for the
+    /// guard rails of a canary.
+    pub fn on_batch_time(&mut self, arm: Arm, took: Duration) {
+        if let Some(canary) = &mut self.canary {
+            canary.timed(arm, took);
+        }
     }
 
     /// Takes the policy's choices for a batch, in the order of its queries, and calls `publish`

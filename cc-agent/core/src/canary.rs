@@ -17,6 +17,7 @@
 use std::{
     fmt,
     hash::{DefaultHasher, Hash, Hasher},
+    time::Duration,
 };
 
 use cc_ebpf::{Feature, Identity, WindowRecord};
@@ -85,6 +86,11 @@ impl Canary {
     /// Counts the answers of a policy to a batch.
     pub(crate) fn answered(&mut self, arm: Arm, usable: u64, unusable: u64) {
         self.closed[arm as usize].answered(usable, unusable);
+    }
+
+    /// Counts a batch by the time that its policy took.
+    pub(crate) fn timed(&mut self, arm: Arm, took: Duration) {
+        self.closed[arm as usize].timed(took > self.rails.batch_time);
     }
 
     /// The results by [`Arm`] over the flows that have closed and those that are live.
@@ -171,6 +177,8 @@ pub struct GuardRails {
     pub delay: Tolerance,
     /// Tolerance for the retransmission timeouts per minute.
     pub stalls: Tolerance,
+    /// The time for a batch from which on it counts as slow.
+    pub batch_time: Duration,
 }
 
 /// The excess over the incumbent's mean that is tolerated: `part` × mean + `amount`.
@@ -199,6 +207,7 @@ impl Default for GuardRails {
                 part: 0.25,
                 amount: 0.5,
             },
+            batch_time: Duration::from_millis(25),
         }
     }
 }
@@ -211,6 +220,13 @@ const STANDARD_ERRORS: f64 = 4.0;
 /// A candidate breaches the rails once at least this many of its answers, and more than this
 /// fraction of them, are NaN or infinite.
 const INVALID: (u64, f64) = (10, 0.01);
+
+/// A candidate breaches the rails once at least this many of its recent batches, more than this
+/// fraction of them, and more than twice the incumbent's fraction are slow.
+const SLOW: (u64, f64) = (10, 0.1);
+
+/// The batches that are recent: the counts are halved each time there are this many.
+const RECENT_BATCHES: u64 = 200;
 
 /// Sums over the windows of one flow of a canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -299,6 +315,29 @@ pub struct ArmResults {
     stalls: Spread,
     decisions: u64,
     invalid: u64,
+    batches: Batches,
+}
+
+/// The recent batches of a policy, and those that were slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Batches {
+    all: u64,
+    slow: u64,
+}
+
+impl Batches {
+    fn add(&mut self, slow: bool) {
+        if self.all == RECENT_BATCHES {
+            self.all /= 2;
+            self.slow /= 2;
+        }
+        self.all += 1;
+        self.slow += u64::from(slow);
+    }
+
+    fn slow_part(&self) -> f64 {
+        self.slow as f64 / self.all.max(1) as f64
+    }
 }
 
 impl ArmResults {
@@ -319,6 +358,11 @@ impl ArmResults {
     pub fn answered(&mut self, usable: u64, unusable: u64) {
         self.decisions += usable;
         self.invalid += unusable;
+    }
+
+    /// Adds a batch of the policy, and whether it was slow.
+    pub fn timed(&mut self, slow: bool) {
+        self.batches.add(slow);
     }
 
     /// The means over the flows added so far, for the agent's status.
@@ -371,6 +415,16 @@ pub fn breach(
         return Some(Breach::Answers {
             invalid: candidate.invalid,
             answers,
+        });
+    }
+    let Batches { all, slow } = candidate.batches;
+    let tolerated = SLOW.1.max(2.0 * incumbent.batches.slow_part());
+    if slow >= SLOW.0 && candidate.batches.slow_part() > tolerated {
+        return Some(Breach::Slow {
+            slow,
+            batches: all,
+            limit: rails.batch_time,
+            tolerated,
         });
     }
     if incumbent.loss.count.min(candidate.loss.count) < rails.flows {
@@ -427,6 +481,17 @@ pub enum Breach {
         /// Number of the candidate's answers, usable or not.
         answers: u64,
     },
+    /// Too many of the candidate's batches took too long.
+    Slow {
+        /// Number of recent batches that took longer than `limit`.
+        slow: u64,
+        /// Number of recent batches.
+        batches: u64,
+        /// The time from which on a batch is slow.
+        limit: Duration,
+        /// The largest fraction of slow batches that would have been tolerated.
+        tolerated: f64,
+    },
     /// A metric of the candidate's flows is worse than tolerated.
     Worse {
         /// The metric; the next three values are in its unit.
@@ -448,6 +513,18 @@ impl fmt::Display for Breach {
             Self::Answers { invalid, answers } => {
                 write!(f, "{invalid} of its {answers} answers were not finite")
             }
+            Self::Slow {
+                slow,
+                batches,
+                limit,
+                tolerated,
+            } => write!(
+                f,
+                "{slow} of its last {batches} batches took longer than {} ms; at most {:.0} % is \
+                 tolerated",
+                limit.as_secs_f64() * 1e3,
+                100.0 * tolerated,
+            ),
             Self::Worse {
                 metric,
                 incumbent,
@@ -508,7 +585,7 @@ mod tests {
     fn judge(incumbent: &ArmResults, candidate: &ArmResults) -> Option<Metric> {
         match breach(incumbent, candidate, &GuardRails::default())? {
             Breach::Worse { metric, .. } => Some(metric),
-            Breach::Answers { .. } => None,
+            Breach::Answers { .. } | Breach::Slow { .. } => None,
         }
     }
 
@@ -582,6 +659,28 @@ mod tests {
         let found = breach(&ArmResults::default(), &candidate, &GuardRails::default());
         let text = found.expect("a breach").to_string();
         assert_eq!(text, "25 of its 100 answers were not finite");
+    }
+
+    #[test]
+    fn a_candidate_that_is_slower_than_the_incumbent_is_a_breach() {
+        let arm = |fast: u32, slow: u32| {
+            let mut arm = ArmResults::default();
+            (0..fast).for_each(|_| arm.timed(false));
+            (0..slow).for_each(|_| arm.timed(true));
+            arm
+        };
+        let judge = |incumbent, candidate| {
+            breach(&incumbent, &candidate, &GuardRails::default()).map(|breach| breach.to_string())
+        };
+        assert_eq!(judge(arm(100, 0), arm(0, 9)), None, "too few");
+        assert_eq!(judge(arm(100, 0), arm(90, 10)), None, "tolerated");
+        let found = judge(arm(100, 0), arm(80, 20)).expect("a breach");
+        let expected = "20 of its last 100 batches took longer than 25 ms; at most 10 % is \
+                        tolerated";
+        assert_eq!(found, expected);
+        assert_eq!(judge(arm(70, 30), arm(50, 50)), None, "the host is slow");
+        // What was long ago counts for less and less.
+        assert!(judge(arm(100, 0), arm(10_000, 40)).is_some());
     }
 
     #[test]

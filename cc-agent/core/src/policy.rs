@@ -324,17 +324,46 @@ impl PolicySpec {
         }
     }
 
-    /// Creates the policy. A file brings its own interface; all others work with `interface`.
+    /// Reads the policy's file, if it has one, and creates the policy as [`Self::create`] does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error in the cases of [`Self::read`] and [`Self::create`].
+    pub fn load(
+        &self,
+        interface: &Interface,
+        serving: Option<ActionSelection>,
+        seed: u64,
+    ) -> Result<Box<dyn Policy>, PolicyError> {
+        self.create(&self.read()?, interface, serving, seed)
+    }
+
+    /// Reads the policy's file. A policy without a file of its own has no bytes.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file is refused ([`PolicyFile::read_to_serve`]).
+    pub fn read(&self) -> Result<Vec<u8>, FileError> {
+        match self {
+            Self::Onnx(path) => PolicyFile::read_to_serve(path, None),
+            Self::Pinned { path, sha256 } => PolicyFile::read_to_serve(path, Some(sha256)),
+            Self::Default | Self::Fixed(_) | Self::Heuristic | Self::Random => Ok(Vec::new()),
+        }
+    }
+
+    /// Creates the policy from the bytes that [`Self::read`] returned. A file brings its own
+    /// interface; all others work with `interface`.
     ///
     /// `serving` selects the actions of a network; `None` takes what its file asks for. `seed`
     /// determines every random choice.
     ///
     /// # Errors
     ///
-    /// Returns an error when the file is refused ([`PolicyFile::read_to_serve`]), or when the
-    /// interface or the temperature is not valid for the policy.
-    pub fn load(
+    /// Returns an error when the file is refused, or when the interface or the temperature is not
+    /// valid for the policy.
+    pub fn create(
         &self,
+        file: &[u8],
         interface: &Interface,
         serving: Option<ActionSelection>,
         seed: u64,
@@ -346,13 +375,13 @@ impl PolicySpec {
         }
         interface.validate()?;
         let interface = || interface.clone();
-        let file = |file| OnnxPolicy::new(file, serving, seed).map(Box::new);
         Ok(match self {
             Self::Default => Box::new(OnnxPolicy::from_bytes(DEFAULT_POLICY, serving, seed)?),
             Self::Fixed(cwnd) => Box::new(Fixed::new(*cwnd, interface())),
             Self::Heuristic => Box::new(Heuristic::new(interface())?),
-            Self::Onnx(path) => file(PolicyFile::read_to_serve(path, None)?)?,
-            Self::Pinned { path, sha256 } => file(PolicyFile::read_to_serve(path, Some(sha256))?)?,
+            Self::Onnx(_) | Self::Pinned { .. } => {
+                Box::new(OnnxPolicy::from_bytes(file, serving, seed)?)
+            }
             Self::Random => Box::new(Random::new(interface(), seed)),
         })
     }

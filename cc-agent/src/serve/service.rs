@@ -10,27 +10,25 @@ use cc_ebpf::{Counter, Record};
 use hdrhistogram::Histogram;
 use tracing::{info, warn};
 
-use super::datapath::DatapathIo;
+use super::{datapath::DatapathIo, health::Health, loads::Purpose};
 use crate::{
     acks::AckWriter,
     deploy::{LoadedPolicy, PolicyLoader},
-    inference::{Answer, Inference, Order},
+    inference::{Answer, Failure, Inference, ReadyPolicy},
     kernel::{self, clock, privileges::Capabilities},
     recording_setup::{Recording, RecordingSession},
     settings::Settings,
 };
+use cc_cage::Job;
 use cc_core::{
     agent::Agent,
     canary::{Arm, CanaryShare, GuardRails},
     interface::Interface,
     policy::PolicySpec,
-    status::{CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
+    status::{AgentCounts, CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
 };
 use cc_recording::Recorder;
 
-/// Queries in one batch, at most: enough for the policy's full speed, and few enough that no flow
-/// waits for much longer than its own inference.
-const BATCH: usize = 256;
 /// Records taken at once, at most: so many that taking them is cheap, and so few that the event
 /// loop soon gets to everything else.
 pub(super) const DRAIN: usize = 4_096;
@@ -39,6 +37,8 @@ pub(super) const DRAIN: usize = 4_096;
 const ACK_DRAINS: usize = 16;
 /// Flows in a snapshot, at most.
 const FLOWS_SHOWN: usize = 500;
+/// A policy whose process fails is started again, but only once within this time.
+const RESTART_PERIOD: Duration = Duration::from_secs(60);
 
 /// A running agent: its datapath, its flows and the policies that decide for them.
 pub(super) struct Service<D: DatapathIo> {
@@ -68,12 +68,44 @@ pub(super) struct Service<D: DatapathIo> {
 struct Policies {
     loader: PolicyLoader,
     rails: GuardRails,
-    spec: PolicySpec,
-    text: String,
-    candidate: Option<(PolicySpec, String)>,
-    /// The outcome of the last command, or the reason why the last canary ended.
+    incumbent: Origin,
+    /// Why the incumbent does not decide; `None` while it does.
+    failure: Option<String>,
+    health: Health,
+    /// When the incumbent was last started again after a failure.
+    restarted: Option<tokio::time::Instant>,
+    /// The incumbent before this one, which takes over when this one fails. A policy that has
+    /// failed never becomes it.
+    former: Option<Origin>,
+    candidate: Option<Origin>,
+    /// The outcome of the last command, or the reason why the last canary or policy ended.
     last_outcome: Option<String>,
+    /// The counts of [`AgentCounts`] that are about policies.
+    restarts: u64,
+    replacements: u64,
+    withdrawals: u64,
 }
+
+/// Where a policy came from.
+struct Origin {
+    /// What it can be made of again.
+    job: Job,
+    /// One-line description.
+    text: String,
+}
+
+/// A policy that shall be loaded because another one has failed.
+pub(super) struct Repair {
+    /// What it is made of.
+    pub(super) job: Job,
+    /// Whether it runs in a process of its own.
+    pub(super) caged: bool,
+    /// [`Purpose::Restart`] or [`Purpose::Reinstate`].
+    pub(super) purpose: Purpose,
+}
+
+/// What is known and done after a policy has failed: the news, and the policy to load.
+pub(super) type Remedy = (Outcome, Option<Repair>);
 
 impl<D: DatapathIo> Service<D> {
     /// Starts the policy's thread and the recorder, and takes over the flows that a former agent
@@ -89,7 +121,7 @@ impl<D: DatapathIo> Service<D> {
         adopted: usize,
     ) -> Result<Self, anyhow::Error> {
         let policy = settings.policy;
-        let interface = policy.policy.interface().clone();
+        let interface = policy.interface().clone();
         let mut agent = Agent::new(interface, datapath.slots());
         let (mut recorder, mut session) = (None, None);
         if let Some(begun) = recording {
@@ -108,14 +140,23 @@ impl<D: DatapathIo> Service<D> {
             None => None,
         };
         let mut service = Self {
-            inference: Inference::start(policy.policy, settings.added_delay, heartbeat_limit),
+            inference: Inference::new(heartbeat_limit + settings.loader.added_delay),
             policies: Policies {
                 loader: settings.loader,
                 rails: settings.rails,
-                spec: policy.spec,
-                text: policy.text,
+                incumbent: Origin {
+                    job: policy.job.clone(),
+                    text: policy.text.clone(),
+                },
+                failure: None,
+                health: Health::default(),
+                restarted: None,
+                former: None,
                 candidate: None,
                 last_outcome: None,
+                restarts: 0,
+                replacements: 0,
+                withdrawals: 0,
             },
             session,
             datapath,
@@ -131,8 +172,12 @@ impl<D: DatapathIo> Service<D> {
                 .map_or_else(|| "not known".into(), |held| held.to_string()),
             differs: None,
         };
+        service
+            .install(Arm::Incumbent, policy)
+            .map_err(anyhow::Error::msg)?;
         if let Some(canary) = settings.canary {
-            info!("{}", service.start_canary(canary.candidate, canary.percent));
+            let news = service.start_canary(canary.candidate, canary.percent)?;
+            info!("{news}");
         }
         service.beat();
         Ok(service)
@@ -198,27 +243,158 @@ impl<D: DatapathIo> Service<D> {
         Some(Duration::from_nanos(left_ns))
     }
 
-    /// Sends the flows that wait to their policy, unless a batch is out.
-    pub(super) fn ask_policy(&mut self) {
-        if self.agent.has_waiting() && self.inference.is_idle() {
-            self.inference.ask(self.agent.take_batch(BATCH));
+    /// Sends the flows that wait to their policies, each unless it has a batch.
+    pub(super) fn ask_policies(&mut self) {
+        for arm in [Arm::Incumbent, Arm::Candidate] {
+            let room = self.inference.room(arm);
+            if room > 0 {
+                let batch = self.agent.take_batch_of(arm, room);
+                self.inference.ask(arm, batch);
+            }
         }
     }
 
-    /// Publishes the decisions of an answer.
-    pub(super) fn publish(&mut self, answer: Answer) {
-        self.inference.on_answer(&answer);
+    /// Publishes the decisions of an answer. Returns the failure once too many answers of the
+    /// incumbent were unusable.
+    pub(super) fn publish(&mut self, arm: Arm, answer: Answer) -> Option<Failure> {
+        let Answer {
+            batch,
+            choices,
+            took,
+        } = answer;
+        self.agent.on_batch_time(arm, took);
+        let failure = match arm {
+            Arm::Incumbent => self.policies.health.after(&choices),
+            // The guard rails of the canary are stricter.
+            Arm::Candidate => None,
+        };
         let datapath = &self.datapath;
         let publish = |slot, decision| datapath.publish(slot, decision);
         self.agent
-            .on_choices(datapath.now_ns(), answer.batch, &answer.choices, publish);
+            .on_choices(datapath.now_ns(), batch, &choices, publish);
+        failure
     }
 
-    /// Sets the heartbeat, unless the policy hangs: flows shall fall back then, as they do when the
-    /// agent is gone.
+    /// Sets the heartbeat, unless no policy decides: flows shall fall back then, as they do when
+    /// the agent is gone.
     pub(super) fn beat(&mut self) {
-        if !self.inference.hangs() {
+        if self.decides() && !self.inference.hangs(Arm::Incumbent) {
             self.datapath.beat(self.datapath.now_ns());
+        }
+    }
+
+    /// The arm whose policy hangs; `None` when neither does.
+    pub(super) fn hanging(&self) -> Option<Arm> {
+        [Arm::Incumbent, Arm::Candidate]
+            .into_iter()
+            .find(|&arm| self.inference.hangs(arm))
+    }
+
+    /// The failure of a policy that hangs.
+    pub(super) fn hang(&self) -> Failure {
+        Failure::Hung(self.inference.limit())
+    }
+
+    /// Ends a policy that has failed. A candidate is withdrawn. An incumbent whose process failed
+    /// is to be started again, unless it was so within the last minute; then, and when its answers
+    /// are unusable, the former policy is to take over. Without one, flows run on the fallback.
+    pub(super) fn on_failure(&mut self, arm: Arm, failure: &Failure) -> Remedy {
+        if arm == Arm::Candidate {
+            return (self.withdraw_breaching(&failure.to_string()), None);
+        }
+        let batch = self.inference.remove(arm);
+        self.give_back(batch);
+        let policies = &mut self.policies;
+        let text = &policies.incumbent.text;
+        let now = tokio::time::Instant::now();
+        let of_the_process = !matches!(failure, Failure::Unusable { .. });
+        let long_ago = |at: tokio::time::Instant| now - at >= RESTART_PERIOD;
+        if of_the_process && policies.restarted.is_none_or(long_ago) {
+            policies.restarted = Some(now);
+            policies.failure = Some(failure.to_string());
+            let news = format!("policy {text} has failed and is started again: {failure}");
+            let repair = Repair {
+                job: policies.incumbent.job.clone(),
+                caged: policies.loader.caged,
+                purpose: Purpose::Restart,
+            };
+            return (Err(news), Some(repair));
+        }
+        self.give_up(&failure.to_string())
+    }
+
+    /// Replaces the incumbent, which has failed and is not started again.
+    pub(super) fn give_up(&mut self, reason: &str) -> Remedy {
+        let policies = &mut self.policies;
+        policies.replacements += 1;
+        policies.failure = Some(reason.to_owned());
+        let failed = format!("policy {} has failed: {reason}", policies.incumbent.text);
+        let Some(former) = policies.former.take() else {
+            let news = format!(
+                "{failed}; there is no former policy, and flows run on the fallback until one is \
+                 loaded with `cc-agent reload`"
+            );
+            return (Err(news), None);
+        };
+        let news = format!("{failed}; the former policy {} takes over", former.text);
+        let repair = Repair {
+            job: former.job,
+            caged: policies.loader.caged,
+            purpose: Purpose::Reinstate,
+        };
+        (Err(news), Some(repair))
+    }
+
+    /// Whether an incumbent is at work.
+    pub(super) fn decides(&self) -> bool {
+        self.inference.has(Arm::Incumbent)
+    }
+
+    /// Sets the incumbent to work again, or the former policy in its place.
+    pub(super) fn repair(&mut self, loaded: LoadedPolicy, purpose: Purpose) -> Outcome {
+        let text = loaded.text.clone();
+        let news = if purpose == Purpose::Restart {
+            self.policies.restarts += 1;
+            format!("policy {text} was started again")
+        } else {
+            let candidate = self.inference.remove(Arm::Candidate);
+            self.policies.candidate = None;
+            self.agent.replace(loaded.served(self.session.as_ref()));
+            self.give_back(candidate);
+            self.policies.incumbent = Origin {
+                job: loaded.job.clone(),
+                text: text.clone(),
+            };
+            self.policies.restarted = None;
+            format!("the former policy {text} decides again")
+        };
+        self.install(Arm::Incumbent, loaded).map(|()| news)
+    }
+
+    /// Sets a policy to work for an arm.
+    fn install(&mut self, arm: Arm, loaded: LoadedPolicy) -> Result<(), String> {
+        loaded.log();
+        if let ReadyPolicy::Caged(cage) = &loaded.policy
+            && let Err(error) = cage.take_niceness()
+        {
+            warn!("the policy's process keeps its priority, {error}");
+        }
+        let former = self
+            .inference
+            .install(arm, loaded.policy)
+            .map_err(|error| format!("policy {} cannot be set to work: {error}", loaded.text))?;
+        self.give_back(former);
+        if arm == Arm::Incumbent {
+            self.policies.failure = None;
+            self.policies.health = Health::default();
+        }
+        Ok(())
+    }
+
+    /// Frees the flows of a batch that nobody answers.
+    fn give_back(&mut self, batch: Option<cc_core::agent::Batch>) {
+        if let Some(batch) = batch {
+            self.agent.on_no_answer(batch);
         }
     }
 
@@ -236,12 +412,12 @@ impl<D: DatapathIo> Service<D> {
 
     /// The incumbent's spec, which is a file's if it can be loaded again.
     pub(super) fn incumbent(&self) -> &PolicySpec {
-        &self.policies.spec
+        &self.policies.incumbent.job.policy
     }
 
     /// The incumbent in a line.
     pub(super) fn incumbent_text(&self) -> &str {
-        &self.policies.text
+        &self.policies.incumbent.text
     }
 
     /// Makes a policy the incumbent of all flows. Refused while a canary is running.
@@ -249,54 +425,94 @@ impl<D: DatapathIo> Service<D> {
         if self.policies.candidate.is_some() {
             return Err("a canary is running: promote or withdraw its candidate first".into());
         }
-        self.agent.replace(loaded.served(self.session.as_ref()));
-        self.inference
-            .order(Order::Install(Arm::Incumbent, loaded.policy));
-        self.policies.spec = loaded.spec;
-        self.policies.text = loaded.text;
-        Ok(format!("policy {} decides from now on", self.policies.text))
+        let served = loaded.served(self.session.as_ref());
+        let origin = Origin {
+            job: loaded.job.clone(),
+            text: loaded.text.clone(),
+        };
+        // What decided until now is no policy that has failed.
+        let worked = self.decides();
+        self.agent.replace(served);
+        self.install(Arm::Incumbent, loaded)?;
+        self.succeed(origin, worked);
+        let text = &self.policies.incumbent.text;
+        Ok(format!("policy {text} decides from now on"))
+    }
+
+    /// Notes the new incumbent, and the former one if it `worked` until now.
+    fn succeed(&mut self, origin: Origin, worked: bool) {
+        let former = std::mem::replace(&mut self.policies.incumbent, origin);
+        if worked {
+            self.policies.former = Some(former);
+        }
+        self.policies.restarted = None;
     }
 
     /// Gives a candidate `percent` of the new flows. A canary that is running ends, its candidate
     /// withdrawn.
-    pub(super) fn start_canary(&mut self, loaded: LoadedPolicy, percent: f64) -> String {
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason why the candidate cannot be set to work.
+    pub(super) fn start_canary(
+        &mut self,
+        loaded: LoadedPolicy,
+        percent: f64,
+    ) -> Result<String, anyhow::Error> {
         let candidate = loaded.served(self.session.as_ref());
         let share = CanaryShare::new(percent, self.datapath.now_ns());
+        let origin = Origin {
+            job: loaded.job.clone(),
+            text: loaded.text.clone(),
+        };
         self.agent
             .start_canary(candidate, share, self.policies.rails);
-        self.inference
-            .order(Order::Install(Arm::Candidate, loaded.policy));
-        let text = format!("candidate {} has {percent} % of the new flows", loaded.text);
-        self.policies.candidate = Some((loaded.spec, loaded.text));
-        text
+        if let Err(reason) = self.install(Arm::Candidate, loaded) {
+            self.agent.withdraw();
+            anyhow::bail!(reason);
+        }
+        let text = format!("candidate {} has {percent} % of the new flows", origin.text);
+        self.policies.candidate = Some(origin);
+        Ok(text)
     }
 
     /// Makes the candidate the incumbent.
     pub(super) fn promote(&mut self) -> Outcome {
-        let Some((spec, text)) = self.policies.candidate.take() else {
+        let Some(candidate) = self.policies.candidate.take() else {
             return Err("there is no candidate to promote".into());
         };
+        let worked = self.decides();
         self.agent.promote();
-        self.inference.order(Order::Promote);
-        self.policies.spec = spec;
-        self.policies.text = text;
-        Ok(format!("candidate {} was promoted", self.policies.text))
+        let former = self.inference.promote();
+        self.give_back(former);
+        self.succeed(candidate, worked);
+        self.policies.failure = None;
+        self.policies.health = Health::default();
+        let text = &self.policies.incumbent.text;
+        Ok(format!("candidate {text} was promoted"))
     }
 
     /// Ends the canary; the incumbent takes over the candidate's flows.
     pub(super) fn withdraw(&mut self, reason: &str) -> Outcome {
-        let Some((_, text)) = self.policies.candidate.take() else {
+        let Some(Origin { text, .. }) = self.policies.candidate.take() else {
             return Err("there is no candidate to withdraw".into());
         };
         self.agent.withdraw();
-        self.inference.order(Order::Withdraw);
+        let batch = self.inference.remove(Arm::Candidate);
+        self.give_back(batch);
         Ok(format!("candidate {text} was withdrawn: {reason}"))
+    }
+
+    /// Withdraws a candidate that has failed or breaches a guard rail.
+    fn withdraw_breaching(&mut self, reason: &str) -> Outcome {
+        self.policies.withdrawals += 1;
+        self.withdraw(reason)
     }
 
     /// Withdraws the candidate when it breaches a guard rail; `None` when it does not.
     pub(super) fn check_canary(&mut self) -> Option<Outcome> {
         let breach = self.agent.breach()?;
-        Some(self.withdraw(&breach.to_string()))
+        Some(self.withdraw_breaching(&breach.to_string()))
     }
 
     /// Logs the outcome of a command or canary and keeps it for the snapshots to come.
@@ -320,12 +536,20 @@ impl<D: DatapathIo> Service<D> {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
-            policy: self.policies.text.clone(),
+            policy: match &self.policies.failure {
+                None => self.policies.incumbent.text.clone(),
+                Some(failure) => format!("{} (failed: {failure})", self.policies.incumbent.text),
+            },
             uptime_s: self.started.elapsed().as_secs_f64(),
             slots: self.datapath.slots(),
             live_flows: self.agent.live(),
             adopted_flows: self.adopted,
-            agent: self.agent.counts(),
+            agent: AgentCounts {
+                policies_restarted: self.policies.restarts,
+                policies_replaced: self.policies.replacements,
+                candidates_withdrawn: self.policies.withdrawals,
+                ..self.agent.counts()
+            },
             datapath: Counter::ALL
                 .iter()
                 .zip(counters)
@@ -354,9 +578,9 @@ impl<D: DatapathIo> Service<D> {
 
     fn canary(&self) -> Option<CanaryStatus> {
         let report = self.agent.canary()?;
-        let (_, candidate) = self.policies.candidate.clone()?;
+        let candidate = self.policies.candidate.as_ref()?;
         Some(CanaryStatus {
-            candidate,
+            candidate: candidate.text.clone(),
             percent: report.percent,
             flows_needed: self.policies.rails.flows,
             incumbent_flows: report.incumbent,

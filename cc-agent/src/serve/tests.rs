@@ -1,24 +1,47 @@
 //! The event loop on a datapath in memory.
 //!
-//! Time is tokio's and paused: it moves on only when everything waits, and not while a thread loads
-//! a policy or [`Fixture::eventually`] waits in real time for the policies' thread.
+//! Time is tokio's and paused: it moves on only when everything waits, and not while
+//! [`Fixture::eventually`] or [`answered`] waits in real time for a policy's thread or its load.
 
 use std::{fs, path::PathBuf, thread};
 
-use cc_core::{policy::heuristic_file, status::AgentCounts};
+use cc_core::{
+    canary::Arm,
+    interface::Interface,
+    policy::{Choice, PolicyKind, PolicyMeta, Query, export::ActorCritic, heuristic_file},
+    status::AgentCounts,
+};
 use tempfile::TempDir;
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::{self, JoinHandle, LocalSet};
 
+use super::{loads::Purpose, service::Remedy};
 use super::{
     testing::{FakeDatapath, Gate, closed, fixed, opened, window},
     *,
 };
-use crate::{options::RunOptions, status::Peer};
+use crate::{
+    deploy::load_again,
+    inference::{Failure, ReadyPolicy},
+    options::RunOptions,
+    status::Peer,
+};
 
 /// No wait in these tests may outlast this, in real time.
 const DEADLINE: Duration = Duration::from_secs(60);
 /// The heartbeat limit of these agents.
 const LIMIT: Duration = Duration::from_secs(1);
+
+/// Settings of these TOML options, with this policy in place of theirs. Policies run within the
+/// test, which cannot start itself as a policy's process.
+fn settings(options: &str, policy: Box<dyn cc_core::policy::Policy>) -> Settings {
+    let mut options = RunOptions::parse(options).expect("valid options");
+    options.no_cage = Some(true);
+    options.policy.policy.get_or_insert(PolicySpec::Fixed(10));
+    options.batch_budget_ms = Some(60_000.0);
+    let mut settings = options.resolve().expect("valid settings");
+    settings.policy.policy = ReadyPolicy::Here(policy, Duration::ZERO);
+    settings
+}
 
 /// An agent whose event loop runs on a datapath in memory.
 struct Fixture {
@@ -33,9 +56,11 @@ struct Fixture {
 impl Fixture {
     /// Starts an agent with these TOML options and this policy in place of theirs.
     fn start(options: &str, policy: Box<dyn cc_core::policy::Policy>) -> Self {
-        let options = RunOptions::parse(options).expect("valid options");
-        let mut settings = options.resolve().expect("valid settings");
-        settings.policy.policy = policy;
+        Self::with(settings(options, policy))
+    }
+
+    /// Starts an agent with these settings.
+    fn with(mut settings: Settings) -> Self {
         let datapath = FakeDatapath::new();
         let (commands, requests) = mpsc::channel(COMMANDS);
         let recording = settings.recording.take().map(RecordingSettings::begin);
@@ -61,6 +86,12 @@ impl Fixture {
 
     /// Sends a command and returns its outcome.
     async fn command(&self, command: Command) -> Outcome {
+        let outcome = self.send(command);
+        answered(outcome).await
+    }
+
+    /// Sends a command, and returns where its outcome will be.
+    fn send(&self, command: Command) -> oneshot::Receiver<Outcome> {
         let (reply, outcome) = oneshot::channel();
         let peer = Peer {
             uid: 7,
@@ -72,7 +103,7 @@ impl Fixture {
             reply,
         };
         self.commands.try_send(request).expect("there is room");
-        outcome.await.expect("every command is answered")
+        outcome
     }
 
     /// A policy file that can be loaded.
@@ -121,6 +152,22 @@ impl Fixture {
     async fn end(self) -> Result<(), anyhow::Error> {
         self.stop.notify_one();
         self.running.await.expect("does not panic")
+    }
+}
+
+/// Waits in real time for the outcome of a command, while the event loop runs and its clock stands
+/// still: policies are loaded in real time.
+async fn answered(mut outcome: oneshot::Receiver<Outcome>) -> Outcome {
+    let start = std::time::Instant::now();
+    loop {
+        match outcome.try_recv() {
+            Ok(outcome) => return outcome,
+            Err(oneshot::error::TryRecvError::Closed) => panic!("every command is answered"),
+            Err(oneshot::error::TryRecvError::Empty) => {}
+        }
+        assert!(start.elapsed() < DEADLINE, "no outcome");
+        let pause = || thread::sleep(Duration::from_millis(1));
+        task::spawn_blocking(pause).await.expect("does not panic");
     }
 }
 
@@ -205,33 +252,254 @@ fn a_file_that_cannot_be_loaded_changes_nothing() {
 }
 
 #[test]
-fn a_policy_that_hangs_stops_the_heartbeat() {
+fn a_policy_that_hangs_is_started_again() {
     on_paused_time(async {
-        let (gate, policy) = Gate::before(30);
-        let mut agent = Fixture::start("heartbeat_ms = 1000", policy);
+        let (gate, policy) = Gate::before(10);
+        let options = "heartbeat_ms = 1000\npolicy = 'fixed:30'";
+        let mut agent = Fixture::start(options, policy);
         agent.windows(0, 1..=1).await;
-        tokio::time::sleep(2 * LIMIT).await;
-        let beats = agent.datapath.beats();
-        assert!(beats > 5, "it beats while the batch is in time: {beats}");
-        tokio::time::sleep(10 * LIMIT).await;
-        assert_eq!(agent.datapath.beats(), beats, "it hangs");
-
+        tokio::time::sleep(LIMIT / 2).await;
+        assert!(
+            agent.datapath.beats() > 3,
+            "it beats while the batch is in time"
+        );
         // Windows that end meanwhile replace each other.
         agent.windows(0, 2..=4).await;
-        gate.open();
+        tokio::time::sleep(LIMIT).await;
         agent
-            .eventually("both answers", |datapath| datapath.published().len() == 2)
+            .eventually("a decision", |datapath| !datapath.published().is_empty())
             .await;
-        let windows: Vec<u32> = agent
-            .datapath
-            .published()
-            .iter()
-            .map(|(_, decision)| decision.window)
-            .collect();
-        assert_eq!(windows, [1, 4]);
+        let (_, decision) = agent.datapath.published()[0];
+        assert_eq!((decision.window, decision.cwnd), (4, 30));
+        let beats = agent.datapath.beats();
         tokio::time::sleep(LIMIT).await;
         assert!(agent.datapath.beats() > beats, "it answers again");
-        assert_eq!(agent.counts().await.windows_skipped, 2);
+        let counts = agent.counts().await;
+        assert_eq!((counts.windows_skipped, counts.answers_missing), (2, 1));
+        assert_eq!(
+            (counts.policies_restarted, counts.policies_replaced),
+            (1, 0)
+        );
+        let news = agent.status().news.clone().expect("news");
+        assert_eq!(news, "policy fixed:30 was started again");
+        drop(gate);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_policy_that_panics_is_started_again() {
+    struct Panics(Box<dyn cc_core::policy::Policy>);
+
+    impl cc_core::policy::Policy for Panics {
+        fn decide(&mut self, _: &mut [cc_core::policy::Query]) -> Vec<cc_core::policy::Choice> {
+            panic!("as this test wants it");
+        }
+
+        fn interface(&self) -> &cc_core::interface::Interface {
+            self.0.interface()
+        }
+    }
+
+    on_paused_time(async {
+        let mut agent = Fixture::start("policy = 'fixed:30'", Box::new(Panics(fixed(10))));
+        agent.windows(0, 1..=1).await;
+        agent.windows(0, 2..=2).await;
+        agent
+            .eventually("a decision", |datapath| !datapath.published().is_empty())
+            .await;
+        let (_, decision) = agent.datapath.published()[0];
+        assert_eq!((decision.window, decision.cwnd), (2, 30));
+        assert_eq!(agent.counts().await.policies_restarted, 1);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn a_candidate_that_hangs_is_withdrawn_and_delays_nobody() {
+    on_paused_time(async {
+        // The canary of the options has all new flows; its policy never answers.
+        let options = "policy = 'fixed:30'\ncandidate = 'fixed:40'\ncanary = 100.0";
+        let mut settings = settings(options, fixed(30));
+        let (gate, stuck) = Gate::before(40);
+        let canary = settings.canary.as_mut().expect("a candidate");
+        canary.candidate.policy = ReadyPolicy::Here(stuck, Duration::ZERO);
+        let mut agent = Fixture::with(settings);
+        agent.windows(0, 1..=1).await;
+        let beats = agent.datapath.beats();
+        tokio::time::sleep(LIMIT / 2).await;
+        assert!(
+            agent.datapath.beats() > beats,
+            "the incumbent does not hang"
+        );
+        let status = agent.status();
+        assert!(status.canary.is_some(), "it is in time: {:?}", status.news);
+        tokio::time::sleep(LIMIT).await;
+        assert_eq!(agent.counts().await.candidates_withdrawn, 1);
+        let news = agent.status().news.clone().expect("news");
+        assert!(
+            news.starts_with("candidate fixed:40 was withdrawn: it has not answered"),
+            "{news}"
+        );
+        // Its flow is the incumbent's now.
+        agent.windows(0, 2..=2).await;
+        agent
+            .eventually("a decision", |datapath| !datapath.published().is_empty())
+            .await;
+        let (_, decision) = agent.datapath.published()[0];
+        assert_eq!((decision.window, decision.cwnd), (2, 30));
+        drop(gate);
+        agent.end().await.expect("ends well");
+    });
+}
+
+/// A service whose incumbent, which came after another policy, gives unusable answers only.
+fn with_unusable_answers() -> (Service<FakeDatapath>, FakeDatapath) {
+    let datapath = FakeDatapath::new();
+    let start = settings("policy = 'fixed:30'", fixed(30));
+    let mut service = Service::start(start, None, datapath.clone(), 0).expect("starts");
+    let next = settings(
+        "policy = 'fixed:50'",
+        Box::new(Unusable(Interface::default())),
+    )
+    .policy;
+    service.replace(next).expect("no canary runs");
+    (service, datapath)
+}
+
+struct Unusable(Interface);
+
+impl cc_core::policy::Policy for Unusable {
+    fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
+        vec![Choice::Invalid; queries.len()]
+    }
+
+    fn interface(&self) -> &Interface {
+        &self.0
+    }
+}
+
+/// Ends windows until the policy has failed.
+async fn until_failed(service: &mut Service<FakeDatapath>) -> Remedy {
+    service.on_records(&[opened(0, 0)]);
+    for index in 1.. {
+        assert!(index < 100, "it goes on without usable answers");
+        service.on_records(&[window(0, index, 0)]);
+        service.ask_policies();
+        let (arm, outcome) = service.inference.next().await;
+        let answer = outcome.expect("it answers");
+        if let Some(failure) = service.publish(arm, answer) {
+            return service.on_failure(arm, &failure);
+        }
+    }
+    unreachable!("the loop returns");
+}
+
+#[tokio::test]
+async fn a_policy_with_unusable_answers_is_replaced_by_the_former_one() {
+    let (mut service, datapath) = with_unusable_answers();
+    let (news, repair) = until_failed(&mut service).await;
+    let news = news.expect_err("it has failed");
+    let expected = "policy fixed:50 has failed: 20 of its last 20 answers were not finite; the \
+                    former policy fixed:30 takes over";
+    assert_eq!(news, expected);
+    assert!(datapath.published().is_empty());
+    let beats = datapath.beats();
+    service.beat();
+    assert_eq!(datapath.beats(), beats, "no policy, no heartbeat");
+    let status = service.snapshot().expect("counters");
+    assert!(
+        status.policy.starts_with("fixed:50 (failed: 20 of"),
+        "{}",
+        status.policy
+    );
+
+    let repair = repair.expect("the former policy is loaded");
+    assert_eq!(repair.purpose, Purpose::Reinstate);
+    let loaded = load_again(&repair.job, repair.caged).expect("it worked before");
+    let done = service.repair(loaded, repair.purpose).expect("it decides");
+    assert_eq!(done, "the former policy fixed:30 decides again");
+    service.beat();
+    assert!(datapath.beats() > beats);
+    let status = service.snapshot().expect("counters");
+    assert_eq!(
+        (&*status.policy, status.agent.policies_replaced),
+        ("fixed:30", 1)
+    );
+
+    // The policy that failed is not the next one's former.
+    let failure = Failure::Ended("its process was killed".into());
+    let (_, repair) = service.on_failure(Arm::Incumbent, &failure);
+    assert_eq!(
+        repair.expect("it is started again").purpose,
+        Purpose::Restart
+    );
+    let (news, repair) = service.give_up("it could not be started again");
+    assert!(repair.is_none());
+    assert!(news.is_err_and(|news| news.contains("there is no former policy")));
+}
+
+#[tokio::test]
+async fn a_policy_is_not_started_again_and_again() {
+    tokio::time::pause();
+    let (mut service, _) = with_unusable_answers();
+    let killed = || Failure::Ended("its process was killed".into());
+    for (after, expected) in [
+        (0, Some(Purpose::Restart)),
+        (30, Some(Purpose::Reinstate)),
+        // The former policy has a first time of its own.
+        (61, Some(Purpose::Restart)),
+        (61, Some(Purpose::Restart)),
+        (59, None),
+    ] {
+        tokio::time::advance(Duration::from_secs(after)).await;
+        let (_, repair) = service.on_failure(Arm::Incumbent, &killed());
+        assert_eq!(repair.as_ref().map(|repair| repair.purpose), expected);
+        if let Some(repair) = repair {
+            let loaded = load_again(&repair.job, repair.caged).expect("it loads");
+            service.repair(loaded, repair.purpose).expect("it decides");
+        }
+    }
+    let counts = service.snapshot().expect("counters").agent;
+    assert_eq!(
+        (counts.policies_restarted, counts.policies_replaced),
+        (3, 2)
+    );
+}
+
+/// A policy file with a large network.
+fn large_file() -> Vec<u8> {
+    let meta = PolicyMeta {
+        name: "large".into(),
+        kind: PolicyKind::Trained,
+        interface: Interface::default(),
+        hidden: vec![256, 256],
+        state: 64,
+        serving: Default::default(),
+        provenance: Default::default(),
+    };
+    ActorCritic::random(&meta, 1).export(&meta, "")
+}
+
+#[test]
+fn of_two_reloads_the_one_asked_for_last_wins() {
+    on_paused_time(async {
+        let agent = Fixture::start("", fixed(10));
+        let quick = agent.file();
+        // The larger one takes longer to load.
+        let slow = agent.directory.path().join("slow.onnx");
+        fs::write(&slow, large_file()).expect("writes");
+        let reload = |file: &PathBuf| agent.send(Command::Reload { file: file.clone() });
+        let outcomes = [&slow, &quick].map(reload);
+        for outcome in outcomes {
+            answered(outcome).await.expect("loaded");
+        }
+        let status = agent.status();
+        assert!(
+            status.policy.contains("heuristic.onnx"),
+            "{}",
+            status.policy
+        );
         agent.end().await.expect("ends well");
     });
 }
@@ -326,7 +594,7 @@ fn answers_of_a_replaced_policy_are_dropped() {
         assert_eq!(decision.window, 2, "that of the first window was dropped");
         assert_ne!(decision.cwnd, 30, "the former policy decides no more");
         let counts = agent.counts().await;
-        assert_eq!((counts.answers_orphaned, counts.decisions), (1, 1));
+        assert_eq!((counts.answers_missing, counts.decisions), (1, 1));
         agent.end().await.expect("ends well");
     });
 }
@@ -347,29 +615,6 @@ fn answers_for_a_closed_flow_are_not_published() {
         let slots: Vec<u32> = agent.datapath.published().iter().map(|(s, _)| *s).collect();
         assert_eq!(slots, [1]);
         agent.end().await.expect("ends well");
-    });
-}
-
-#[test]
-fn a_policy_that_panics_ends_the_agent() {
-    struct Panics(Box<dyn cc_core::policy::Policy>);
-
-    impl cc_core::policy::Policy for Panics {
-        fn decide(&mut self, _: &mut [cc_core::policy::Query]) -> Vec<cc_core::policy::Choice> {
-            panic!("as this test wants it");
-        }
-
-        fn interface(&self) -> &cc_core::interface::Interface {
-            self.0.interface()
-        }
-    }
-
-    on_paused_time(async {
-        let agent = Fixture::start("", Box::new(Panics(fixed(10))));
-        agent.windows(0, 1..=1).await;
-        let stopped = agent.running.await.expect("the loop does not panic");
-        let error = stopped.expect_err("there are no decisions any more");
-        assert!(error.to_string().contains("thread has stopped"), "{error}");
     });
 }
 

@@ -113,6 +113,31 @@ fn a_flow_keeps_its_own_delays() {
 }
 
 #[test]
+fn a_batch_that_nobody_answers_frees_its_flows() {
+    let mut agent = agent();
+    for slot in [0, 1] {
+        feed(&mut agent, &opened(slot, 1, 0));
+        feed_window(&mut agent, slot, 1, 10);
+    }
+    let mut batch = agent.take_batch(2);
+    batch.queries[0].state.h = vec![1.0];
+    feed_window(&mut agent, 0, 2, 10);
+    assert!(agent.take_batch(2).is_empty(), "they are with the policy");
+    agent.on_no_answer(batch);
+    assert_eq!(agent.counts().answers_missing, 2);
+    let mut batch = agent.take_batch(2);
+    assert_eq!(batch.len(), 1, "flow 1 has no newer window");
+    assert_eq!(batch.queries[0].state.h, [1.0], "the state is kept");
+    // The queries may be lost with the policy that had them.
+    feed_window(&mut agent, 0, 3, 10);
+    batch.queries.clear();
+    agent.on_no_answer(batch);
+    let batch = agent.take_batch(2);
+    assert_eq!(batch.queries[0].state, State::default());
+    assert_eq!(answer(&mut agent, batch, DOUBLE, 0).len(), 1);
+}
+
+#[test]
 fn a_late_policy_answers_the_newest_window() {
     let mut agent = agent();
     feed(&mut agent, &opened(0, 1, 0));

@@ -114,14 +114,15 @@ impl PolicyFile {
         Self::parse(&contents(path)?)
     }
 
-    /// Reads and checks a file for an agent to serve. `sha256` is the hash in hexadecimal that the
-    /// file must have, `None` for any.
+    /// Reads the bytes of a file for an agent to serve; [`Self::parse`] checks them. `sha256` is the
+    /// hash in hexadecimal that the file must have, `None` for any.
     ///
     /// # Errors
     ///
-    /// Returns an error in the cases of [`Self::read`], when the hash is another one, and when
-    /// there is none but this process is root and another user could change the file.
-    pub fn read_to_serve(path: &Path, sha256: Option<&str>) -> Result<Self, FileError> {
+    /// Returns an error when the file cannot be read, is no regular file or too large, when the hash
+    /// is another one, and when there is none but this process is root and another user could change
+    /// the file.
+    pub fn read_to_serve(path: &Path, sha256: Option<&str>) -> Result<Vec<u8>, FileError> {
         if sha256.is_none() {
             let exposure = exposure_to_root(path).map_err(|source| FileError::Read {
                 path: path.to_owned(),
@@ -141,7 +142,7 @@ impl PolicyFile {
                 });
             }
         }
-        Self::parse(&bytes)
+        Ok(bytes)
     }
 
     /// Decodes and checks the bytes of a file.
@@ -738,7 +739,7 @@ mod tests {
         let path = directory.path().join("policy.onnx");
         std::fs::write(&path, heuristic_file()).expect("there is space");
         let file = PolicyFile::read_to_serve(&path, None).expect("root's or the user's own");
-        let hash = file.summary().sha256.clone();
+        let hash = format!("{:x}", Sha256::digest(&file));
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(&path, open).expect("it is ours");
         let exposed = PolicyFile::read_to_serve(&path, None);

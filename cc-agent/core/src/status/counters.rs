@@ -33,6 +33,18 @@ pub struct AgentCounts {
     /// Answers discarded because another flow had taken over the slot, or the policy was replaced,
     /// while the batch was with the policy.
     pub answers_orphaned: u64,
+    /// Questions that were never answered, because the policy failed or was replaced meanwhile.
+    #[serde(default)]
+    pub answers_missing: u64,
+    /// Policies that hung or whose process ended, and that were started again.
+    #[serde(default)]
+    pub policies_restarted: u64,
+    /// Policies that failed and were replaced by the former policy, or by none.
+    #[serde(default)]
+    pub policies_replaced: u64,
+    /// Candidates that failed or breached a guard rail, and were withdrawn.
+    #[serde(default)]
+    pub candidates_withdrawn: u64,
 }
 
 /// A counter of the agent or of its datapath.
@@ -59,7 +71,7 @@ impl From<(&str, u64, Option<&'static str>)> for Count {
 /// The agent's counts with their names in reports, and the meaning of those that should be zero.
 pub(super) fn agent_counts(
     counts: &AgentCounts,
-) -> [(&'static str, u64, Option<&'static str>); 11] {
+) -> [(&'static str, u64, Option<&'static str>); 15] {
     // Destructured without `..`, so that a new count cannot be forgotten here.
     let AgentCounts {
         flows,
@@ -73,6 +85,10 @@ pub(super) fn agent_counts(
         decisions_late,
         answers_invalid,
         answers_orphaned,
+        answers_missing,
+        policies_restarted,
+        policies_replaced,
+        candidates_withdrawn,
     } = *counts;
     [
         ("flows", flows, None),
@@ -110,6 +126,26 @@ pub(super) fn agent_counts(
             Some("Answers of the policy that were not finite: the flow kept its cwnd."),
         ),
         ("answers_orphaned", answers_orphaned, None),
+        (
+            "answers_missing",
+            answers_missing,
+            Some("Questions that no policy answered, because it failed or was replaced."),
+        ),
+        (
+            "policies_restarted",
+            policies_restarted,
+            Some("Policies that hung or whose process ended, and that were started again."),
+        ),
+        (
+            "policies_replaced",
+            policies_replaced,
+            Some("Policies that failed and were replaced by the former one, or by none."),
+        ),
+        (
+            "candidates_withdrawn",
+            candidates_withdrawn,
+            Some("Candidates that failed or breached a guard rail."),
+        ),
     ]
 }
 

@@ -1,0 +1,399 @@
+//! Policies that fail, in an agent that serves flows on the running kernel: killed, stopped,
+//! exhausting, without usable answers.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, ExitCode, Stdio},
+};
+
+use cc_core::{
+    policy::{DEFAULT_POLICY, heuristic_file},
+    status::Snapshot,
+};
+use cc_ebpf::Counter;
+use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::{Pid, mkfifo},
+};
+use prost::Message;
+use tempfile::TempDir;
+use tract_onnx::pb::{
+    AttributeProto, ModelProto, NodeProto, TensorProto, attribute_proto::AttributeType,
+    tensor_proto::DataType,
+};
+
+fn main() -> ExitCode {
+    cc_lab::run(cc_lab::trials![
+        a_killed_policy_is_started_again,
+        a_stopped_policy_is_started_again,
+        a_model_that_asks_for_gigabytes_is_refused,
+        a_stopped_candidate_is_withdrawn,
+        a_policy_without_finite_answers_is_refused,
+        a_policy_that_loses_its_mind_is_replaced_by_the_former,
+        an_agent_ends_while_a_load_hangs,
+        policies_end_with_a_killed_agent,
+        without_a_cage_there_is_no_process,
+    ])
+}
+
+const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
+
+/// Flows that run while a policy fails.
+const FLOWS: usize = 1_000;
+
+/// Room for the initial cwnds and the slow start of all flows.
+const WIDE: Bottleneck = Bottleneck {
+    rate_mbit: 400,
+    queue_bytes: 20_000_000,
+};
+
+/// A network with an agent, and a directory for its files.
+struct Bench {
+    network: Network,
+    agent: Agent,
+    name: String,
+    files: TempDir,
+}
+
+impl Bench {
+    fn new(arguments: &[&str]) -> Self {
+        let name = unique_name();
+        // Debug builds on busy hosts are slow; that is no matter of these tests.
+        let patient = ["--batch-budget-ms", "10000"];
+        let agent = Agent::start(BINARY, &name, &[&patient[..], arguments].concat());
+        Self {
+            network: Network::through(WIDE),
+            agent,
+            name,
+            files: TempDir::new().expect("a directory for the test"),
+        }
+    }
+
+    /// Connects many flows, and waits until they have decisions.
+    fn crowd(&self, flows: usize) -> Crowd {
+        let crowd = self.network.crowd(&self.name, flows);
+        self.status("each flow had decisions", |status| {
+            status.live_flows == flows && status.agent.decisions > 3 * flows as u64
+        });
+        crowd
+    }
+
+    fn file(&self, name: &str, content: &[u8]) -> String {
+        let path = self.path(name);
+        fs::write(&path, content).expect("writes");
+        path.display().to_string()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.files.path().join(name)
+    }
+
+    fn status(&self, what: &str, accept: impl Fn(&Snapshot) -> bool) -> Snapshot {
+        eventually(what, || {
+            let status = self.agent.status();
+            accept(&status).then_some(status)
+        })
+    }
+
+    /// Waits until every flow could have had some more decisions.
+    fn goes_on(&self, flows: usize) {
+        let before = self.agent.status().agent.decisions;
+        self.status("decisions go on", |status| {
+            status.agent.decisions > before + 5 * flows as u64
+        });
+    }
+
+    fn run(&self, arguments: &[&str]) -> (bool, String) {
+        let mut command = Command::new(BINARY);
+        command
+            .args(arguments)
+            .arg("--socket")
+            .arg(self.agent.socket());
+        let output = command.output().expect("it starts");
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
+    /// The processes of policies so far, in the order in which they were set to work.
+    fn policies(&self) -> Vec<Pid> {
+        let log = self.agent.log();
+        let pid = |line: &str| {
+            let (_, rest) = line.split_once("runs in process ")?;
+            rest.split(';').next()?.parse().ok()
+        };
+        log.lines().filter_map(pid).map(Pid::from_raw).collect()
+    }
+
+    /// Does this to the newest process of a policy.
+    fn signal(&self, signal: Signal) -> Pid {
+        let policies = self.policies();
+        let newest = *policies
+            .last()
+            .unwrap_or_else(|| panic!("{}", self.agent.log()));
+        kill(newest, signal).expect("it lives");
+        newest
+    }
+}
+
+fn gone(pid: Pid) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/statm")).map_or(true, |pages| pages.starts_with("0 "))
+}
+
+/// A policy file made of another one by a change to its graph.
+fn changed(file: &[u8], change: impl FnOnce(&mut ModelProto)) -> Vec<u8> {
+    let mut model = ModelProto::decode(file).expect("a model");
+    change(&mut model);
+    model.encode_to_vec()
+}
+
+/// Gives an output of the graph another name, under which further nodes can take it up.
+fn rename(model: &mut ModelProto, output: &str, name: &str) {
+    let graph = model.graph.as_mut().expect("a graph");
+    for found in graph.node.iter_mut().flat_map(|node| &mut node.output) {
+        if found == output {
+            *found = name.into();
+        }
+    }
+}
+
+fn node(model: &mut ModelProto, operator: &str, inputs: &[&str], output: &str) {
+    let graph = model.graph.as_mut().expect("a graph");
+    graph.node.push(NodeProto {
+        op_type: operator.into(),
+        name: output.into(),
+        input: inputs.iter().map(|input| (*input).into()).collect(),
+        output: vec![output.into()],
+        ..NodeProto::default()
+    });
+}
+
+fn constant(model: &mut ModelProto, name: &str, value: f32) {
+    let graph = model.graph.as_mut().expect("a graph");
+    graph.initializer.push(TensorProto {
+        name: name.into(),
+        dims: vec![1],
+        data_type: DataType::Float.into(),
+        float_data: vec![value],
+        ..TensorProto::default()
+    });
+}
+
+/// A policy whose recurrent state grows by this factor with each decision, until it is infinite.
+fn growing(factor: f32) -> Vec<u8> {
+    changed(&heuristic_file(), |model| {
+        rename(model, "h_out", "h_before");
+        constant(model, "factor", factor);
+        constant(model, "one", 1.0);
+        node(model, "Mul", &["h_before", "factor"], "h_larger");
+        node(model, "Add", &["h_larger", "one"], "h_out");
+    })
+}
+
+fn a_killed_policy_is_started_again() {
+    let bench = Bench::new(&[]);
+    let crowd = bench.crowd(FLOWS);
+    let killed = bench.signal(Signal::SIGKILL);
+    let status = bench.status("it is started again", |status| {
+        status.agent.policies_restarted == 1
+    });
+    let news = status.news.expect("it says so");
+    assert!(news.ends_with("was started again"), "{news}");
+    let log = bench.agent.log();
+    assert!(
+        log.contains("has failed and is started again: its process was killed"),
+        "{log}"
+    );
+    assert_ne!(bench.policies().last(), Some(&killed));
+    bench.goes_on(FLOWS);
+    assert_eq!(
+        (bench.agent.status().live_flows, crowd.failed()),
+        (FLOWS, 0)
+    );
+}
+
+fn a_stopped_policy_is_started_again() {
+    let bench = Bench::new(&[]);
+    let crowd = bench.crowd(FLOWS);
+    let stopped = bench.signal(Signal::SIGSTOP);
+    let status = bench.status("it is started again", |status| {
+        status.agent.policies_restarted == 1
+    });
+    assert!(status.agent.answers_missing > 0, "{status}");
+    let log = bench.agent.log();
+    assert!(
+        log.contains("it has not answered a batch for more than 1000 ms"),
+        "{log}"
+    );
+    eventually("its process is gone", || gone(stopped).then_some(()));
+    bench.goes_on(FLOWS);
+    assert_eq!(
+        (bench.agent.status().live_flows, crowd.failed()),
+        (FLOWS, 0)
+    );
+}
+
+fn a_model_that_asks_for_gigabytes_is_refused() {
+    let bench = Bench::new(&[]);
+    let crowd = bench.crowd(FLOWS);
+    let before = bench.agent.status().policy;
+    let bomb = changed(DEFAULT_POLICY, |model| {
+        rename(model, "logits", "doubled");
+        let mut last = "doubled".to_owned();
+        for level in 0..40 {
+            let next = format!("doubled{level}");
+            node(model, "Concat", &[&last, &last], &next);
+            let graph = model.graph.as_mut().expect("a graph");
+            let concat = graph.node.last_mut().expect("it was added");
+            concat.attribute.push(AttributeProto {
+                name: "axis".into(),
+                i: 1,
+                r#type: AttributeType::Int.into(),
+                ..AttributeProto::default()
+            });
+            last = next;
+        }
+        for (name, value) in [("start", 0), ("end", 9), ("axis", 1)] {
+            let graph = model.graph.as_mut().expect("a graph");
+            graph.initializer.push(TensorProto {
+                name: name.into(),
+                dims: vec![1],
+                data_type: DataType::Int64.into(),
+                int64_data: vec![value],
+                ..TensorProto::default()
+            });
+        }
+        node(model, "Softmax", &[&last], "soft");
+        node(model, "Slice", &["soft", "start", "end", "axis"], "logits");
+    });
+    let (done, said) = bench.run(&["reload", &bench.file("bomb.onnx", &bomb)]);
+    assert!(!done && said.contains("the policy stays"), "{said}");
+    bench.goes_on(FLOWS);
+    let status = bench.agent.status();
+    assert_eq!((status.policy, crowd.failed()), (before, 0));
+    assert_eq!(status.agent.policies_restarted, 0);
+}
+
+fn a_stopped_candidate_is_withdrawn() {
+    let canary = [
+        "--policy",
+        "fixed:7",
+        "--candidate",
+        "fixed:9",
+        "--canary",
+        "50",
+    ];
+    let bench = Bench::new(&canary);
+    let crowd = bench.crowd(FLOWS);
+    bench.signal(Signal::SIGSTOP);
+    // The incumbent's half goes on while the candidate is stuck.
+    bench.goes_on(FLOWS / 4);
+    let status = bench.status("it is withdrawn", |status| {
+        status.agent.candidates_withdrawn == 1
+    });
+    let news = status.news.expect("it says so");
+    assert!(
+        news.contains("fixed:9 was withdrawn: it has not answered"),
+        "{news}"
+    );
+    assert_eq!(status.agent.policies_restarted, 0, "the incumbent worked");
+    bench.status("all flows are the incumbent's", |status| {
+        status.flows.iter().all(|flow| flow.cwnd == 7)
+    });
+    assert_eq!(crowd.failed(), 0);
+}
+
+fn a_policy_without_finite_answers_is_refused() {
+    let bench = Bench::new(&["--policy", "fixed:20"]);
+    // Its state is infinite at the third decision of a flow.
+    let file = bench.file("nan.onnx", &growing(1e30));
+    for arguments in [&["reload", &file][..], &["reload", &file, "--canary", "50"]] {
+        let (done, said) = bench.run(arguments);
+        assert!(!done && said.contains("are not finite"), "{said}");
+    }
+    let output = Command::new(BINARY)
+        .args([
+            "run",
+            "--plain",
+            "--name",
+            &unique_name(),
+            "--policy",
+            &file,
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("are not finite"),
+        "{said}"
+    );
+}
+
+/// The try-out takes each flow 35 decisions far. This policy needs 42 to reach infinity.
+fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
+    let bench = Bench::new(&["--policy", "fixed:20"]);
+    let _crowd = bench.crowd(50);
+    let (done, said) = bench.run(&["reload", &bench.file("grows.onnx", &growing(8.0))]);
+    assert!(done, "{said}");
+    let status = bench.status("the former policy decides again", |status| {
+        status.agent.policies_replaced == 1 && status.policy == "fixed:20"
+    });
+    assert!(status.agent.answers_invalid >= 20, "{status}");
+    let log = bench.agent.log();
+    let expected = "answers were not finite; the former policy fixed:20 takes over";
+    assert!(log.contains(expected), "{log}");
+    bench.goes_on(50);
+}
+
+fn an_agent_ends_while_a_load_hangs() {
+    let mut bench = Bench::new(&["--policy", "fixed:20"]);
+    let fifo = bench.path("fifo.onnx");
+    mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a file system with pipes");
+    let mut client = Command::new(BINARY)
+        .args(["reload", &fifo.display().to_string(), "--socket"])
+        .arg(bench.agent.socket())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    // The command has reached the agent once a second one is answered.
+    let (done, _) = bench.run(&["promote"]);
+    assert!(!done);
+    bench.agent.end(Signal::SIGTERM);
+    client.wait().expect("our child");
+}
+
+fn policies_end_with_a_killed_agent() {
+    let mut bench = Bench::new(&[
+        "--policy",
+        "fixed:7",
+        "--candidate",
+        "fixed:9",
+        "--canary",
+        "50",
+    ]);
+    let policies = bench.policies();
+    assert_eq!(policies.len(), 2, "{}", bench.agent.log());
+    assert!(policies.iter().all(|&pid| !gone(pid)));
+    bench.agent.end(Signal::SIGKILL);
+    eventually("they are gone", || {
+        policies.iter().all(|&pid| gone(pid)).then_some(())
+    });
+}
+
+fn without_a_cage_there_is_no_process() {
+    let bench = Bench::new(&["--policy", "fixed:20", "--no-cage"]);
+    let _crowd = bench.crowd(10);
+    assert_eq!(bench.policies(), []);
+    assert!(bench.agent.log().contains("without protection"));
+    let status = bench.agent.status();
+    assert_eq!(status.datapath[Counter::FallbacksEntered.name()], 0);
+}
