@@ -198,6 +198,23 @@ fn a_queue_of_bdp_counts_mean_rate_and_both_delays() {
 }
 
 #[test]
+fn a_trace_is_a_regular_file_of_bounded_size() {
+    let text = "[[scenario]]\nname = \"a\"\ntrace = \"/dev/zero\"\ndelay_ms = 30\n";
+    let folder = tempfile::tempdir().expect("a scratch directory");
+    let file = folder.path().join("links.toml");
+    fs::write(&file, text).expect("the scratch directory takes files");
+    let spec = file.to_str().expect("a path in UTF-8");
+    let error = load(spec).expect_err("endless").to_string();
+    assert!(error.contains("it is a character device"), "{error}");
+    let large = folder.path().join("large.trace");
+    let sparse = fs::File::create(&large).expect("the scratch directory takes files");
+    sparse.set_len(1 << 40).expect("a sparse file");
+    fs::write(&file, text.replace("/dev/zero", "large.trace")).expect("it is ours");
+    let error = load(spec).expect_err("too large").to_string();
+    assert!(error.contains("shorten the trace (it loops)"), "{error}");
+}
+
+#[test]
 fn the_path_of_a_trace_is_relative_to_the_file() {
     let folder = tempfile::tempdir().expect("a scratch directory");
     let file = folder.path().join("links.toml");
