@@ -327,6 +327,22 @@ impl Simulation {
         self.applications[flow].session()
     }
 
+    /// Returns a copy of a flow's application, in which the retransmissions of its open connections
+    /// are counted up to now; `None` for a bulk flow.
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no such flow.
+    pub fn finished_session(&self, flow: usize) -> Option<Session> {
+        let application = &self.applications[flow];
+        let mut session = application.session()?.clone();
+        for &(connection, place) in application.open() {
+            let total = self.connections[place].sender.retransmissions();
+            session.retransmitted(connection, total.into());
+        }
+        Some(session)
+    }
+
     /// Returns the control of the connection in a place if it is a learned one, to take its records
     /// and to publish decisions.
     ///

@@ -64,6 +64,12 @@ fn trickle_and_burst(control: &str) -> [FlowTotals; 3] {
         "{control}: {time}"
     );
     assert_eq!(states[2].payload_delivered, 400 * 6_000 + 3_000_000);
+    let session = simulation.finished_session(0).expect("not bulk");
+    let burst = session.messages().last().expect("a burst");
+    assert_eq!(
+        burst.retransmissions, states[2].retransmissions,
+        "{control}"
+    );
     states
 }
 

@@ -153,7 +153,7 @@ impl Connection {
                 self.now += Nanos::from(ms) * 1_000_000;
                 let start = TransmitStart {
                     app_limited: true,
-                    idle: u32::from(ms) / 4,
+                    idle: ms / 4,
                     rto: 55,
                 };
                 (self.control).on_transmit_start(self.now, &mut self.cwnd, &start);

@@ -79,6 +79,11 @@ impl Application {
         self.session.as_ref()
     }
 
+    /// The connections that are open, each with its place.
+    pub(super) fn open(&self) -> &[(u32, usize)] {
+        &self.open
+    }
+
     /// Place of the latest connection.
     pub(super) fn latest(&self) -> usize {
         self.latest

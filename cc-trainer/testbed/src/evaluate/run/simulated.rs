@@ -79,7 +79,7 @@ pub(super) fn run(
     }
     for (number, end) in ends.iter_mut().enumerate() {
         end.decision_delay = decision_delay(&served, number);
-        end.session = served.simulation().session(number).cloned();
+        end.session = served.simulation().finished_session(number);
     }
     let (run, series, messages) = measure::measure(setup, &observation(&served), &ends);
     let validity = Validity {
