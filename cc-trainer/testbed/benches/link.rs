@@ -116,7 +116,7 @@ impl Round {
         let before = processor_time()?;
         let (agents, never) = (Agents::default(), AtomicBool::new(false));
         let result = evaluate::run(Platform::Kernel, &setup, &agents, &never, |_| {})?;
-        let (Run { validity, .. }, series) = result.context("it was not cancelled")?;
+        let (Run { validity, .. }, series, _) = result.context("it was not cancelled")?;
         let settled = (SETTLED as f64 / series.bin_s) as usize;
         let bins = &series.flows[0].throughput_mbps[settled..];
         Ok(Self {
