@@ -14,6 +14,7 @@
 mod datapath;
 mod health;
 mod loads;
+mod reclaim;
 mod service;
 #[cfg(test)]
 pub(crate) mod testing;
@@ -248,6 +249,7 @@ impl<D: DatapathIo> EventLoop<D> {
                 }
             }
             if snapshot.is_due(now) {
+                service.reclaim();
                 if let Some(outcome) = service.check_canary() {
                     self.announce(outcome, None);
                 }

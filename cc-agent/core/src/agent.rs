@@ -346,6 +346,18 @@ impl Agent {
         self.close_lost(occupant);
     }
 
+    /// The flows whose last record came more than `idle_ns` before `now_ns`, the longest idle first.
+    pub fn idle_flows(&self, now_ns: u64, idle_ns: u64) -> Vec<FlowId> {
+        let idle = |seen_ns| now_ns.saturating_sub(seen_ns) > idle_ns;
+        let mut flows: Vec<_> = (self.flows.iter())
+            // A flow of which only the opening is known has its first window to come.
+            .filter(|(_, _, flow)| flow.seen_ns != 0 && idle(flow.seen_ns))
+            .map(|(id, _, flow)| (flow.seen_ns, id))
+            .collect();
+        flows.sort_unstable_by_key(|&(seen_ns, id)| (seen_ns, id.slot));
+        flows.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// When [`Self::close_silent`] is due next, ns; `None` while no flow has an open window.
     pub fn silence_due_ns(&self) -> Option<u64> {
         self.flows.silence_due_ns()

@@ -21,7 +21,7 @@ pub use super::object::{Ring, has_object};
 use super::{
     Error, btf, clock,
     object::{
-        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, HEARTBEAT, Maps, OBJECT, RECORDS,
+        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT, RECORDS,
         SETTINGS, as_words, no_program,
     },
     process::Process,
@@ -77,6 +77,7 @@ pub struct Datapath {
     heartbeat: Shared<Heartbeat>,
     decisions: Shared<u64>,
     flows: Shared<Flow>,
+    free_slots: FreeSlots,
     records: Ring,
     acks: Ring,
     counters: Counters,
@@ -192,6 +193,7 @@ impl Datapath {
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
             decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
             flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            free_slots: FreeSlots::take(&mut maps)?,
             records: Ring::take(&mut maps, RECORDS)?,
             acks: Ring::take(&mut maps, ACKS)?,
             counters: Counters::take(&mut maps)?,
@@ -266,6 +268,23 @@ impl Datapath {
         if self.may_write() {
             self.decisions.publish(slot as usize, decision.to_cell());
         }
+    }
+
+    /// Frees the slot of a flow, which must have been revoked by [`Decision::revocation`] so long
+    /// ago that no callback of it can be running that has not seen that. Returns false when the flow
+    /// of this generation is not live in the slot.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the kernel refuses the slot on the free list; then it stays unused.
+    pub fn free(&mut self, slot: u32, generation: u32) -> Result<bool, Error> {
+        if !self.may_write() || self.occupant(slot) != Some(generation) {
+            return Ok(false);
+        }
+        // First: were the agent to end in between, the slot would be lost but never given twice.
+        self.flows.vacate(slot as usize);
+        self.free_slots.push(slot)?;
+        Ok(true)
     }
 
     /// Tells the datapath that the agent was serving at `now_ns`.

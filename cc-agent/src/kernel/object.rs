@@ -97,6 +97,23 @@ impl Maps {
     }
 }
 
+/// The list of free slots.
+pub(super) struct FreeSlots(Queue<MapData, u32>);
+
+impl FreeSlots {
+    /// The free list, taken out.
+    pub(super) fn take(maps: &mut Maps) -> Result<Self, Error> {
+        maps.take(FREE_SLOTS).map(Self)
+    }
+
+    /// Adds a slot.
+    pub(super) fn push(&mut self, slot: u32) -> Result<(), Error> {
+        self.0
+            .push(slot, 0)
+            .map_err(Error::aya("adding to the free list"))
+    }
+}
+
 /// A ring buffer of records.
 pub struct Ring(RingBuf<MapData>);
 

@@ -86,6 +86,14 @@ impl Shared<cc_ebpf::Flow> {
         })
     }
 
+    /// Marks an entry as not live. The datapath must have left it alone.
+    pub(super) fn vacate(&self, index: usize) {
+        if let Some(entry) = self.entry(index) {
+            // SAFETY: as for `read`; the agent alone writes to an entry whose flow was revoked.
+            unsafe { (&raw mut (*entry).live).write_volatile(0) }
+        }
+    }
+
     /// The generation of the flow that is live in an entry; `None` when none is.
     pub(super) fn occupant(&self, index: usize) -> Option<u32> {
         let entry = self.entry(index)?;

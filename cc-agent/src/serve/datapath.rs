@@ -37,6 +37,10 @@ pub(crate) trait DatapathIo {
     /// Publishes a decision for the flow in `slot`.
     fn publish(&self, slot: u32, decision: Decision);
 
+    /// Frees the slot of a flow that was revoked long enough ago. Returns false when another flow
+    /// has the slot, or none.
+    fn free(&mut self, slot: u32, generation: u32) -> Result<bool, kernel::Error>;
+
     /// Sets the heartbeat: the agent was serving at `now_ns`.
     fn beat(&self, now_ns: u64);
 
@@ -135,6 +139,10 @@ impl DatapathIo for KernelDatapath {
 
     fn publish(&self, slot: u32, decision: Decision) {
         self.datapath.publish(slot, decision);
+    }
+
+    fn free(&mut self, slot: u32, generation: u32) -> Result<bool, kernel::Error> {
+        self.datapath.free(slot, generation)
     }
 
     fn beat(&self, now_ns: u64) {

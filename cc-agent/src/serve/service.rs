@@ -10,7 +10,7 @@ use cc_ebpf::{Counter, Record};
 use hdrhistogram::Histogram;
 use tracing::{info, warn};
 
-use super::{datapath::DatapathIo, health::Health, loads::Purpose};
+use super::{datapath::DatapathIo, health::Health, loads::Purpose, reclaim::Reclaimer};
 use crate::{
     acks::AckWriter,
     deploy::{LoadedPolicy, PolicyLoader},
@@ -55,6 +55,7 @@ pub(super) struct Service<D: DatapathIo> {
     /// When the agent took over, on the datapath's clock: older records tell of what a former agent
     /// has seen, or what the state of the flows said already.
     since_ns: u64,
+    reclaimer: Reclaimer,
     started: Instant,
     /// Without a heartbeat for this long, flows fall back.
     heartbeat_limit: Duration,
@@ -166,6 +167,7 @@ impl<D: DatapathIo> Service<D> {
             name: settings.datapath.name,
             adopted,
             since_ns,
+            reclaimer: Reclaimer::default(),
             started: Instant::now(),
             heartbeat_limit,
             capabilities: Capabilities::held()
@@ -227,6 +229,11 @@ impl<D: DatapathIo> Service<D> {
     pub(super) fn reconcile(&mut self) {
         let datapath = &self.datapath;
         self.agent.reconcile(|slot| datapath.occupant(slot));
+    }
+
+    /// Takes slots of idle flows away while slots are scarce.
+    pub(super) fn reclaim(&mut self) {
+        self.reclaimer.turn(&self.agent, &mut self.datapath);
     }
 
     /// Closes the windows of flows that have fallen silent.

@@ -143,8 +143,12 @@ struct State {
     published: Vec<(u32, Decision)>,
     beats: u64,
     vacated: Vec<u32>,
+    /// The slots freed.
+    freed: Vec<u32>,
     /// Records keep coming, whatever is taken.
     flooded: bool,
+    /// The slots freed.
+    freed: Vec<u32>,
 }
 
 impl FakeDatapath {
@@ -176,6 +180,11 @@ impl FakeDatapath {
     /// The decisions published so far, with their slots.
     pub(crate) fn published(&self) -> Vec<(u32, Decision)> {
         self.state().published.clone()
+    }
+
+    /// The slots freed so far.
+    pub(crate) fn freed(&self) -> Vec<u32> {
+        self.state().freed.clone()
     }
 
     /// The number of heartbeats so far.
@@ -235,6 +244,11 @@ impl DatapathIo for FakeDatapath {
 
     fn publish(&self, slot: u32, decision: Decision) {
         self.state().published.push((slot, decision));
+    }
+
+    fn free(&mut self, slot: u32, _generation: u32) -> Result<bool, kernel::Error> {
+        self.state().freed.push(slot);
+        Ok(true)
     }
 
     fn beat(&self, _now_ns: u64) {

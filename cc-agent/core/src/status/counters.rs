@@ -22,6 +22,9 @@ pub struct AgentCounts {
     /// them.
     #[serde(default)]
     pub windows_application_limited: u64,
+    /// Slots taken away from idle flows because few were free.
+    #[serde(default)]
+    pub slots_reclaimed: u64,
     /// Windows whose records were lost: gaps in the windows' numbers.
     pub windows_missed: u64,
     /// Decisions written to the decision map.
@@ -71,7 +74,7 @@ impl From<(&str, u64, Option<&'static str>)> for Count {
 /// The agent's counts with their names in reports, and the meaning of those that should be zero.
 pub(super) fn agent_counts(
     counts: &AgentCounts,
-) -> [(&'static str, u64, Option<&'static str>); 15] {
+) -> [(&'static str, u64, Option<&'static str>); 16] {
     // Destructured without `..`, so that a new count cannot be forgotten here.
     let AgentCounts {
         flows,
@@ -80,6 +83,7 @@ pub(super) fn agent_counts(
         windows_closed_silent,
         windows_skipped,
         windows_application_limited,
+        slots_reclaimed,
         windows_missed,
         decisions,
         decisions_late,
@@ -104,6 +108,7 @@ pub(super) fn agent_counts(
             windows_application_limited,
             None,
         ),
+        ("slots_reclaimed", slots_reclaimed, None),
         (
             "windows_skipped",
             windows_skipped,
