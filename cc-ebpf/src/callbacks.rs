@@ -207,7 +207,9 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
 #[inline(always)]
 fn restart(socket: Socket) {
     let (idle, rto) = socket.idle_and_rto();
-    if idle <= rto || !socket.decays_unused() {
+    // After a retransmission timeout nothing counts as in flight either: that is no idle time
+    // (`tcp_slow_start_after_idle_check`, include/net/tcp.h).
+    if idle <= rto || socket.packets_out() > 0 || !socket.decays_unused() {
         return;
     }
     let mut cwnd = socket.cwnd_state();

@@ -677,8 +677,13 @@ mod tests {
         assert_eq!(step(&sample, cell), (50, false), "the same round trip");
         // A decision cannot raise it meanwhile.
         let decision = super::tests::cell(2, 200);
-        assert_eq!(step(&sample, decision), (50, false));
         sample.totals.delivered += 50;
+        assert_eq!(
+            step(&sample, decision),
+            (50, false),
+            "the last of the flight"
+        );
+        sample.totals.delivered += 1;
         sample.totals.delivered_ce += 50;
         assert_eq!(
             step(&sample, decision),
@@ -686,7 +691,7 @@ mod tests {
             "the next round trip is marked as well"
         );
         // Without marks the flow goes on from there.
-        sample.totals.delivered += 50;
+        sample.totals.delivered += 51;
         sample.ca_state = CaState::Open;
         (sample.in_flight, sample.max_packets_out) = (25, 25);
         let decision = super::tests::cell(3, 30);

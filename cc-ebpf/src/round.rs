@@ -64,7 +64,9 @@ impl Round {
     /// and marks of what is in flight now belong to the same congestion.
     #[inline(always)]
     pub(crate) fn answer(&mut self, ack: &AckSample) {
-        self.start(ack.totals.delivered.wrapping_add(ack.in_flight));
+        // The ACK of the last segment in flight still belongs to it, with its mark.
+        let flight = ack.in_flight.wrapping_add(1);
+        self.start(ack.totals.delivered.wrapping_add(flight));
         self.answered = 1;
     }
 }
@@ -110,9 +112,9 @@ mod tests {
         assert!(!round.is_answered());
         round.answer(&delivered(6, 25));
         assert!(round.is_answered() && !round.has_heavy_loss(10));
-        assert!(!round.on_ack(&delivered(30, 20)));
+        assert!(!round.on_ack(&delivered(31, 20)), "the last of the flight");
         assert!(round.is_answered());
-        assert!(round.on_ack(&delivered(31, 30)));
+        assert!(round.on_ack(&delivered(32, 30)));
         assert!(!round.is_answered());
     }
 }

@@ -156,6 +156,12 @@ impl Socket {
         (now.wrapping_sub(last), self.read(offset!(rto)))
     }
 
+    /// Segments that have been sent and not acknowledged, lost or not (`tcp_sock.packets_out`).
+    #[inline(always)]
+    pub(crate) fn packets_out(self) -> u32 {
+        self.read(offset!(packets_out))
+    }
+
     /// Whether a cwnd that is not used decays (`net.ipv4.tcp_slow_start_after_idle` of the socket's
     /// network namespace); true, the kernel's default, where it cannot be read.
     #[inline(always)]

@@ -159,7 +159,7 @@ fn first_flight(both: &Both) -> (u32, u32) {
 }
 
 /// The cwnd of reno after each of three round trips in which every segment was marked: half of it
-/// per round trip, down to 2 (RFC 3168, section 6.1.2). Under the datapath it must fall as far.
+/// per round trip, down to 2 (RFC 3168, section 6.1.2). The datapath does the same.
 const CWND_WHILE_MARKED: [u32; 3] = [5, 2, 2];
 
 /// The receiver echoes congestion marks (RFC 3168): once per round trip the sender says that it has
@@ -191,10 +191,7 @@ pub(crate) fn congestion_marks() {
         Ok(())
     });
     assert_eq!(both.reno.cwnds(), CWND_WHILE_MARKED);
-    let decided = both.rlcc.cwnds();
-    assert!(decided.is_sorted_by(|earlier, later| earlier >= later));
-    let reduced = decided.iter().zip(&CWND_WHILE_MARKED);
-    assert!(reduced.into_iter().all(|(cwnd, most)| cwnd <= most));
+    assert_eq!(both.rlcc.cwnds(), CWND_WHILE_MARKED);
 }
 
 /// The host looks for larger segments (RFC 4821): a probe arrives, and segments grow to its size.
