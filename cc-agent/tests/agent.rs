@@ -829,7 +829,7 @@ fn bad_input_is_refused_while_another_agent_serves_on() {
         ),
         (
             &["--policy", &misshapen],
-            &[&misshapen, "engine cannot run it", "220", "219"],
+            &[&misshapen, "Gemm", "220 values", "219 weights"],
         ),
         (&["--name", taken], &[taken, "already registered", "--name"]),
         (

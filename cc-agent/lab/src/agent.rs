@@ -21,6 +21,7 @@ use super::{Namespace, eventually};
 /// It is killed when it is dropped.
 pub struct Agent {
     child: Child,
+    name: String,
     socket: PathBuf,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
@@ -91,6 +92,7 @@ impl Agent {
         });
         Self {
             child,
+            name: name.to_owned(),
             socket,
             log,
             reader: Some(reader),
@@ -164,5 +166,11 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.wait();
         let _ = std::fs::remove_file(&self.socket);
+        // What it remembers of reloaded policies; tests of that choose another directory.
+        let _ = std::fs::remove_file(
+            self.socket
+                .with_file_name(&self.name)
+                .with_extension("policy"),
+        );
     }
 }
