@@ -138,8 +138,8 @@ fn a_connection_per_request_costs_a_round_trip_more() -> Outcome {
 
 fn a_trickle_does_not_raise_the_cwnd_of_cubic() -> Outcome {
     let flows = "[[scenario.flow]]\napp = { kind = \"script\", steps = [{ name = \"trickle\", \
-                 bytes = 6000, every_ms = 50, for_s = 4 }, { pause_s = 1 }, { name = \"burst\", bytes = \
-                 300000 }] }";
+                 bytes = 6000, every_ms = 50, for_s = 4 }, { pause_s = 1 }, { name = \"burst\", \
+                 bytes = 300000 }] }";
     let measured = run(Platform::Kernel, flows, 8);
     let (run, series, messages) = &measured;
     assert_eq!(
