@@ -39,36 +39,36 @@ pub enum End {
 pub enum Action {
     /// Opens a connection to the other end.
     Open {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
     },
     /// The near end writes that many more bytes, which are sent as the connection permits.
     Write {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
-        /// Number of bytes.
+        /// Number of bytes that are added.
         bytes: u64,
     },
     /// The near end writes as much as the connection takes, until [`Stop`](Self::Stop).
     Stream {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
     },
     /// The near end writes no more, and reports what it has written by [`Session::stopped`].
     Stop {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
     },
     /// The far end sends a message of that many bytes, in one segment: a request or an echo.
     Send {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
         /// Number of bytes, at most a segment.
         bytes: u32,
     },
     /// The far end closes the connection, over which everything has arrived.
     Close {
-        /// Number of the connection.
+        /// Number of the connection, from 0.
         connection: u32,
     },
 }
@@ -84,7 +84,7 @@ pub struct Message {
     /// When the application asked for it or wrote its first byte. A message for which a connection
     /// is opened starts with the handshake, and so does a client's first request.
     pub start: Nanos,
-    /// Size in bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// When the far end got its first byte.
     pub first_byte: Option<Nanos>,
@@ -119,7 +119,7 @@ pub struct Playback {
 pub struct Session {
     driver: Driver,
     random: Xoshiro256PlusPlus,
-    /// Actions that are due.
+    /// Actions that are due, by the end that carries them out.
     near: VecDeque<Action>,
     far: VecDeque<Action>,
     names: Vec<String>,
@@ -139,7 +139,7 @@ pub struct Session {
 enum Driver {
     /// The near end writes by a clock.
     Writer(Writer),
-    /// The far end asks.
+    /// The far end asks for data and waits for them.
     Client(Client),
 }
 

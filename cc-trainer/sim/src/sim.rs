@@ -54,8 +54,8 @@ const HOST_TIME: u64 = 120_000;
 pub const RECEIVER_REST: Duration = Duration::from_micros(1_100);
 /// Time between two packets that a host sends for the same event, ns.
 const PACKET_TIME: usize = 5_000;
-/// Pause of the receiving application of a flow that is not a bulk flow, between two reads: the time
-/// that waking it takes.
+/// Pause of the receiving application of a flow that is not a bulk flow, between two reads: the
+/// time that waking it takes.
 const APPLICATION_REST: Duration = Duration::from_micros(100);
 /// Most connections that may be open at a time. One more waits for another's end.
 const MOST_CONNECTIONS: usize = 4_096;
@@ -224,8 +224,9 @@ impl Simulation {
         }
     }
 
-    /// Sets the pause of the bulk flows' receiving applications between two reads; it is [`RECEIVER_REST`]
-    /// otherwise. On a fast link it decides how many segments an ACK acknowledges.
+    /// Sets the pause of the bulk flows' receiving applications between two reads; it is
+    /// [`RECEIVER_REST`] otherwise. On a fast link it decides how many segments an ACK
+    /// acknowledges.
     #[must_use]
     pub fn with_receiver_rest(mut self, rest: Duration) -> Self {
         for connection in &mut self.connections {

@@ -357,12 +357,12 @@ impl Page<'_> {
              runs differ, and is no more exact than that. Of one run there is none.</li>\n\
              <li>Loss counts packets that the link dropped for whatever reason, a full queue or \
              chance.</li>\n\
-             <li>Messages of applications: the completion time counts from when a message was asked \
-             for or written until its receiver had all of it; where a connection is opened for it, \
-             the handshake is part of it. Messages of all valid runs are pooled. Intervals of the \
-             median and the 99th percentile are by order statistics, at 95 %; they take messages \
-             for independent. Dropped: packets of any flow that the link dropped in those tenths of \
-             a second in which a message was under way.</li>\n\
+             <li>Messages of applications: the completion time counts from when a message was \
+             asked for or written until its receiver had all of it; where a connection is opened \
+             for it, the handshake is part of it. Messages of all valid runs are pooled. Intervals \
+             of the median and the 99th percentile are by order statistics, at 95 %; they take \
+             messages for independent. Dropped: packets of any flow that the link dropped in \
+             those tenths of a second in which a message was under way.</li>\n\
              <li>Convergence: from the start of the last flow until every flow's throughput, \
              averaged over {} s, stays within {} % of the equal share for {} s. Jain's index is 1 \
              when all flows get the same and 1/n when one of n gets all.</li>\n\

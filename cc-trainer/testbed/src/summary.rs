@@ -246,7 +246,8 @@ pub struct RunFile {
     pub run: Run,
     /// Time series of the run.
     pub series: Series,
-    /// Messages of the flows' applications, by flow and start; absent where all flows are bulk flows.
+    /// Messages of the flows' applications, by flow and start; absent where all flows are bulk
+    /// flows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<MessageRecord>,
 }

@@ -1,7 +1,7 @@
 //! Applications over emulated links under the running kernel, compared with the simulator.
 //!
-//! What is compared are medians over many messages of a link with a long round trip, with room for a
-//! busy host; a run that the host disturbed decides nothing.
+//! What is compared are medians over many messages of a link with a long round trip, with room for
+//! a busy host; a run that the host disturbed decides nothing.
 
 use std::{path::Path, process::ExitCode, sync::atomic::AtomicBool, time::Duration};
 
@@ -137,9 +137,9 @@ fn a_connection_per_request_costs_a_round_trip_more() -> Outcome {
 }
 
 fn a_trickle_does_not_raise_the_cwnd_of_cubic() -> Outcome {
-    let flows = "[[scenario.flow]]\napp = { kind = \"script\", steps = [{ name = \"trickle\", bytes \
-                 = 6000, every_ms = 50, for_s = 4 }, { pause_s = 1 }, { name = \"burst\", bytes = \
-                 300000 }] }";
+    let flows = "[[scenario.flow]]\napp = { kind = \"script\", steps = [{ name = \"trickle\", \
+                 bytes = 6000, every_ms = 50, for_s = 4 }, { pause_s = 1 }, { name = \"burst\", \
+                 bytes = 300000 }] }";
     let measured = run(Platform::Kernel, flows, 8);
     let (run, series, messages) = &measured;
     assert_eq!(
@@ -175,8 +175,8 @@ fn keystrokes_wait_behind_a_bulk_flow() -> Outcome {
 }
 
 fn short_flows_complete() -> Outcome {
-    let flows = "[[scenario.flow]]\napp = { kind = \"short-flows\", load = 0.4, count = 80, sizes = \
-                 { pareto = 1.2, least_bytes = 5000, most_bytes = 500000 } }";
+    let flows = "[[scenario.flow]]\napp = { kind = \"short-flows\", load = 0.4, count = 80, \
+                 sizes = { pareto = 1.2, least_bytes = 5000, most_bytes = 500000 } }";
     let kernel = run(Platform::Kernel, flows, 8);
     let simulated = run(Platform::Sim, flows, 8);
     let sizes = |measured: &Measured| -> Vec<u64> {

@@ -31,7 +31,7 @@ enum Kind {
     Player(Player),
 }
 
-/// A video player.
+/// A video player and the state of its buffer.
 #[derive(Clone, Debug)]
 struct Player {
     app: Video,
@@ -104,7 +104,7 @@ impl Client {
         }
     }
 
-    /// The response has arrived.
+    /// The response to the last request has arrived.
     pub(super) fn completed(
         &mut self,
         now: Nanos,

@@ -63,7 +63,7 @@ enum Phase {
         /// Begin and end of the period.
         since: Nanos,
         until: Nanos,
-        /// Bytes written in it.
+        /// Bytes written in it so far.
         written: u64,
     },
 }
@@ -110,7 +110,7 @@ impl Writer {
         Some((Self { next: NEVER, plan }, names))
     }
 
-    /// Begins at `now`.
+    /// Begins at `now`, when the connection can be written to.
     pub(super) fn start(&mut self, now: Nanos, random: &mut Xoshiro256PlusPlus) {
         self.next = match &mut self.plan {
             Plan::OnOff { .. } => now,

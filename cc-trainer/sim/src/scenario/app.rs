@@ -19,7 +19,7 @@ pub enum App {
     RequestResponse(RequestResponse),
     /// A player that fetches a video chunk by chunk.
     Video(Video),
-    /// A list of steps.
+    /// A list of writes and pauses.
     Script(Script),
     /// Connections that arrive at random, each of which carries one transfer.
     ShortFlows(ShortFlows),
@@ -32,7 +32,7 @@ pub enum App {
 pub struct OnOff {
     /// Length of a period of sending.
     pub on: Duration,
-    /// Length of a pause.
+    /// Length of a pause between two periods.
     pub off: Duration,
     /// Rate of the data while sending, bit/s of payload, written every [`OnOff::STEP`]; `None`
     /// sends as much as the connection takes.
@@ -78,7 +78,7 @@ pub struct Video {
 /// A list of steps on one connection, carried out once or again and again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Script {
-    /// The steps, in order.
+    /// The steps, in the order in which they are carried out.
     pub steps: Vec<Step>,
     /// Whether the first step follows the last one.
     pub repeat: bool,
@@ -120,18 +120,18 @@ pub enum Sizes {
     Pareto {
         /// Tail index; the smaller, the heavier the tail.
         shape: f64,
-        /// Smallest size.
+        /// Smallest size, bytes, at least 1.
         least: u64,
-        /// Largest size.
+        /// Largest size, bytes, at which the distribution ends.
         most: u64,
     },
     /// A log-normal distribution. Larger sizes count as the largest one.
     LogNormal {
-        /// Median of the sizes.
+        /// Median of the sizes, bytes, at least 1.
         median: u64,
         /// Standard deviation of the natural logarithm.
         sigma: f64,
-        /// Largest size.
+        /// Largest size, bytes, at which the distribution ends.
         most: u64,
     },
 }
@@ -188,7 +188,7 @@ impl Video {
 }
 
 impl Sizes {
-    /// Mean size in bytes.
+    /// Mean size in bytes, with the limits taken into account.
     pub fn mean(&self) -> f64 {
         match *self {
             Self::Pareto { least, most, .. } if least == most => least as f64,

@@ -3,6 +3,7 @@
 
 mod application;
 mod build;
+mod list;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -55,7 +56,7 @@ pub const MAX_FLOWS: usize = 64;
 ///   direction. By default there is one bulk flow.
 ///   - `app`: the name of an [`App`](super::App), or a table with the name as `kind` and its keys:
 ///     - `bulk`: no keys.
-///     - `on-off`: `on_s`, `off_s`, `rate_mbps` (as much as the connection takes), `random = false`.
+///     - `on-off`: `on_s`, `off_s`, `rate_mbps` (what the connection takes), `random = false`.
 ///     - `request-response`: `bytes = N` or `[N, …]`, `request_bytes = 200`, `think_ms = 0`,
 ///       `random = false`, `connection = "keep-alive"` or `"new"`, `count`.
 ///     - `video`: `bitrates_mbps = […]`, `chunk_s = 4`, `buffer_s = 20`, `request_bytes = 200`.

@@ -53,8 +53,8 @@ pub enum SenderMode {
 /// A request for a decision about one flow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecisionRequest {
-    /// Place of the flow's connection: the flow's number in the scenario's order, but for flows with
-    /// several connections ([`Simulation::flow_of`]).
+    /// Place of the flow's connection: the flow's number in the scenario's order, but for flows
+    /// with several connections ([`Simulation::flow_of`]).
     pub flow: usize,
     /// What the policy is asked, with the flow's observation and state.
     pub query: Query,
@@ -116,9 +116,9 @@ impl SimulatedAgent {
         }
     }
 
-    /// Runs until the time given and has `decide` answer the requests. It gets the number of the flow
-    /// in the scenario's order, updates the query's state, and returns `None` for a flow that keeps
-    /// its cwnd.
+    /// Runs until the time given and has `decide` answer the requests. It gets the number of the
+    /// flow in the scenario's order, updates the query's state, and returns `None` for a flow that
+    /// keeps its cwnd.
     pub fn serve(
         &mut self,
         until: Nanos,

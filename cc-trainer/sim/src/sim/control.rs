@@ -110,11 +110,11 @@ pub trait CongestionControl: fmt::Debug + Send {
 pub struct TransmitStart {
     /// Whether the application limits the sender (`app_limited`).
     pub app_limited: bool,
-    /// Time since the last transmission, or since the handshake (`lsndtime`), ticks; 0 while segments
-    /// are outstanding, which are all lost: a connection that waits for its retransmission timeout
-    /// is not idle (`tcp_slow_start_after_idle_check`).
+    /// Time since the last transmission, or since the handshake (`lsndtime`), ticks; 0 while
+    /// segments are outstanding, which are all lost: a connection that waits for its retransmission
+    /// timeout is not idle (`tcp_slow_start_after_idle_check`).
     pub idle: u32,
-    /// Retransmission timeout (`icsk_rto`), ticks.
+    /// Retransmission timeout of the connection (`icsk_rto`), ticks.
     pub rto: u32,
 }
 

@@ -83,8 +83,8 @@ impl Pacing {
         self.wstamp_ns
     }
 
-    /// Takes note of a burst with `payload` bytes that leaves at `now`, after `sent` segments before
-    /// it (`tcp_update_skb_after_send`).
+    /// Takes note of a burst with `payload` bytes that leaves at `now`, after `sent` segments
+    /// before it (`tcp_update_skb_after_send`).
     #[inline]
     pub(super) fn update_after_send(&mut self, now: Nanos, payload: u64, sent: u64) {
         let prior = self.wstamp_ns;

@@ -25,7 +25,7 @@ pub(super) struct Segment {
     /// Neighbours in the list by time of sending, or [`NONE`].
     before: u32,
     after: u32,
-    /// Payload in bytes.
+    /// Payload of the segment in bytes.
     pub(super) payload: u16,
     /// Whether it was sent while the application limited the sender (`tx.is_app_limited`).
     pub(super) app_limited: bool,

@@ -40,7 +40,7 @@ pub(super) enum ToReceiver {
         /// Number of messages that have arrived.
         arrived: u32,
     },
-    /// A segment of data.
+    /// A segment of data, at most full-sized.
     Data {
         /// Number of the segment, from 0.
         segment: u32,

@@ -1,5 +1,5 @@
-//! Both ends of an application over the kernel's TCP: they carry out what a [`Session`] asks for, on
-//! connections that they open and close.
+//! Both ends of an application over the kernel's TCP: they carry out what a [`Session`] asks for,
+//! on connections that they open and close.
 //!
 //! Each end is a thread in its network namespace, and the session between them is locked for each
 //! step. It is asked what to do and told what has arrived; nothing else passes between the ends but
@@ -61,7 +61,7 @@ struct Connection {
     sent: u64,
     /// Whether it takes as much as the kernel does.
     streams: bool,
-    /// Bytes received.
+    /// Bytes received over the connection so far.
     received: u64,
     /// Whether the other end has closed it.
     over: bool,
@@ -79,8 +79,8 @@ impl<'a> Application<'a> {
     }
 
     /// Carries out the near end, in a thread within its namespace. It connects to `peer`, with the
-    /// congestion control given, or accepts connections from `listener`. Calls `before_end` with the
-    /// addresses of the latest connection while it still exists.
+    /// congestion control given, or accepts connections from `listener`. Calls `before_end` with
+    /// the addresses of the latest connection while it still exists.
     ///
     /// # Errors
     ///

@@ -18,14 +18,14 @@ const Z: f64 = 1.959_964;
 /// A message of an application: a response, a chunk, a burst, a transfer or a keystroke.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MessageRecord {
-    /// Name of its kind.
+    /// Name of its kind, such as `response`.
     pub name: String,
     /// Number of its flow in the scenario's order, from 0.
     pub flow: u32,
     /// When it was asked for or written, s since the scenario's start.
     #[serde(serialize_with = "finite")]
     pub start_s: f64,
-    /// Size in bytes.
+    /// Size of the message in bytes.
     pub bytes: u64,
     /// Time from then until the receiver had its first byte, ms; `None` when that never happened.
     pub first_byte_ms: Option<f64>,
@@ -76,18 +76,18 @@ pub struct Completion {
     pub mean_ms: Option<f64>,
     /// Interval of the mean, ms.
     pub mean_interval_ms: Option<(f64, f64)>,
-    /// Median, ms.
+    /// Median of the completion times, ms.
     pub median_ms: Option<f64>,
     /// Interval of the median by order statistics, ms.
     pub median_interval_ms: Option<(f64, f64)>,
-    /// 99th percentile, ms.
+    /// 99th percentile of the completion times, ms.
     pub p99_ms: Option<f64>,
     /// Interval of the 99th percentile by order statistics, ms; `None` for fewer than 368 messages,
     /// whose largest may be below it.
     pub p99_interval_ms: Option<(f64, f64)>,
 }
 
-/// What video players did.
+/// What the video players of a run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlaybackMeasures {
     /// Time from the first request to the first frame, ms; `None` when nothing was played.
@@ -104,13 +104,13 @@ pub struct PlaybackMeasures {
 /// Measures of the messages of one name, over all valid runs of a scheme on a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Application {
-    /// Name of the scenario.
+    /// Name of the scenario that the runs were made on.
     pub scenario: String,
     /// Name of the scheme under test.
     pub scheme: String,
-    /// Name of the messages.
+    /// Name of the kind of messages.
     pub message: String,
-    /// Number of valid runs.
+    /// Number of valid runs whose messages are pooled.
     pub runs: u32,
     /// Measures of the messages of these runs.
     #[serde(flatten)]

@@ -13,7 +13,7 @@ use super::{
         App, Keystrokes, OnOff, RequestResponse, Script, ShortFlows, Sizes, Step as AppStep, Video,
     },
     Fault,
-    shape::List,
+    list::List,
     value::*,
 };
 use crate::scenario::MTU;
@@ -94,7 +94,7 @@ enum Connection {
     New,
 }
 
-/// One size or several.
+/// One size in bytes, or a list of them.
 #[derive(Debug)]
 struct BytesValue(Vec<u64>);
 

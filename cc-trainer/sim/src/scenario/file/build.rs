@@ -16,6 +16,7 @@ use super::{
         RatePoint, Scenario, Service, Trace, generate, trace::MAX_OPPORTUNITIES,
     },
     Fault, MAX_FLOWS,
+    list::List,
     shape::*,
     value::*,
 };

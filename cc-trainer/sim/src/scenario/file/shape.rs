@@ -1,17 +1,14 @@
 //! The tables of scenario files, as serde reads them.
 
-use std::{fmt, marker::PhantomData, path::PathBuf};
+use std::{fmt, path::PathBuf};
 
 use serde::{
     Deserialize, Deserializer,
-    de::{
-        self,
-        value::{MapAccessDeserializer, SeqAccessDeserializer},
-    },
+    de::{self, value::MapAccessDeserializer},
 };
 use toml::Spanned;
 
-use super::{application::AppValue, value::*};
+use super::{application::AppValue, list::List, value::*};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -19,10 +16,6 @@ pub(super) struct Document {
     #[serde(default)]
     pub(super) scenario: List<ScenarioTable>,
 }
-
-/// A list of tables, each with its position in the file.
-#[derive(Debug)]
-pub(super) struct List<T>(pub(super) Vec<Spanned<T>>);
 
 /// Defines the table of a scenario, which has all keys of a direction beside its own, and the table
 /// of a direction. Their common keys are listed once here, as serde's `flatten` would lose the
@@ -169,37 +162,6 @@ pub(super) struct FlowTable {
     pub(super) scheme: Option<SchemeName>,
     pub(super) extra_delay_ms: Option<Millis>,
     pub(super) app: Option<Spanned<AppValue>>,
-}
-
-impl<T> Default for List<T> {
-    fn default() -> Self {
-        Self(Vec::new())
-    }
-}
-
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for List<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        /// States in errors how a list is written, because single brackets around a table's name
-        /// are a frequent mistake.
-        struct Visitor<T>(PhantomData<T>);
-
-        impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {
-            type Value = List<T>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(
-                    "a list: [[double brackets]] around the name of each table, or [{ … }, …] as \
-                     a value",
-                )
-            }
-
-            fn visit_seq<A: de::SeqAccess<'de>>(self, items: A) -> Result<List<T>, A::Error> {
-                Deserialize::deserialize(SeqAccessDeserializer::new(items)).map(List)
-            }
-        }
-
-        deserializer.deserialize_seq(Visitor(PhantomData))
-    }
 }
 
 fn first_seed() -> u64 {

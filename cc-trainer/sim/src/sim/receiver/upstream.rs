@@ -1,8 +1,8 @@
 //! What the receiving end sends beside ACKs: the handshake of a connection that it opens, and the
 //! messages of its application, each in one segment.
 //!
-//! Messages leave at once, whatever the cwnd of this end: an application waits for what it has asked
-//! for before it asks again. A timer repeats them.
+//! Messages leave at once, whatever the cwnd of this end: an application waits for what it has
+//! asked for before it asks again. A timer repeats them.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,7 @@ impl Default for Upstream {
 }
 
 impl Upstream {
-    /// When the timer fires.
+    /// When the timer fires, or [`NEVER`] without one.
     #[inline]
     pub(super) fn wake(&self) -> Nanos {
         self.timer_at
@@ -70,7 +70,7 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Adds a message.
+    /// Adds a message, which is to be sent next.
     pub(super) fn send(&mut self, payload: u16) {
         self.messages.push_back(payload);
     }

@@ -53,8 +53,8 @@ pub(super) struct Recovery {
     prr_out: u32,
     /// Whether F-RTO looks for signs that the timeout was spurious (RFC 5682).
     frto: bool,
-    /// `snd_nxt` when the loss probe was sent whose ACK is awaited (`tlp_high_seq`), and whether the
-    /// probe was a retransmission (`tlp_retrans`).
+    /// `snd_nxt` when the loss probe was sent whose ACK is awaited (`tlp_high_seq`), and whether
+    /// the probe was a retransmission (`tlp_retrans`).
     tlp_high_seq: Option<u32>,
     tlp_retrans: bool,
 }

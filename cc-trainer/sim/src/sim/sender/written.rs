@@ -14,7 +14,7 @@ use super::{INIT_CWND, Sender, SkState};
 pub(super) struct Written {
     /// Bytes that wait to be sent for the first time.
     unsent: u64,
-    /// Bytes that were sent.
+    /// Bytes that were sent, each counted once.
     sent: u64,
     /// Whether the application writes as much as the connection takes.
     streams: bool,
