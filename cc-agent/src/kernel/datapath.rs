@@ -21,8 +21,8 @@ pub use super::object::{Ring, has_object};
 use super::{
     Error, btf, clock,
     object::{
-        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT, RECORDS,
-        SETTINGS, as_words, no_program,
+        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT,
+        RECORDS, SETTINGS, as_words, no_program,
     },
     process::Process,
     shared::Shared,

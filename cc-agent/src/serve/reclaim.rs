@@ -118,7 +118,10 @@ mod tests {
         assert_eq!(datapath.published(), [(5, Decision::revocation(1))]);
         reclaimer.turn(&agent, &mut datapath);
         assert_eq!(datapath.published().len(), 1, "enough are on their way");
-        assert!(datapath.freed().is_empty(), "a callback may still be running");
+        assert!(
+            datapath.freed().is_empty(),
+            "a callback may still be running"
+        );
         advance(Duration::from_secs(1)).await;
         reclaimer.turn(&agent, &mut datapath);
         assert_eq!((datapath.freed(), reclaimer.freed()), (vec![5], 1));

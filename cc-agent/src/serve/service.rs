@@ -555,6 +555,7 @@ impl<D: DatapathIo> Service<D> {
                 policies_restarted: self.policies.restarts,
                 policies_replaced: self.policies.replacements,
                 candidates_withdrawn: self.policies.withdrawals,
+                slots_reclaimed: self.reclaimer.freed(),
                 ..self.agent.counts()
             },
             datapath: Counter::ALL

@@ -143,8 +143,6 @@ struct State {
     published: Vec<(u32, Decision)>,
     beats: u64,
     vacated: Vec<u32>,
-    /// The slots freed.
-    freed: Vec<u32>,
     /// Records keep coming, whatever is taken.
     flooded: bool,
     /// The slots freed.
