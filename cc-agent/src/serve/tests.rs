@@ -381,10 +381,11 @@ impl cc_core::policy::Policy for Unusable {
 
 /// Ends windows until the policy has failed.
 async fn until_failed(service: &mut Service<FakeDatapath>) -> Remedy {
-    service.on_records(&[opened(0, 0)]);
+    let now_ns = service.datapath.now_ns();
+    service.on_records(&[opened(0, now_ns)]);
     for index in 1.. {
         assert!(index < 100, "it goes on without usable answers");
-        service.on_records(&[window(0, index, 0)]);
+        service.on_records(&[window(0, index, now_ns)]);
         service.ask_policies();
         let (arm, outcome) = service.inference.next().await;
         let answer = outcome.expect("it answers");

@@ -256,11 +256,11 @@ fn any_app() -> impl Strategy<Value = String> {
              = {random}, connection = \"{}\" }}",
             if bytes % 2 == 0 { "new" } else { "keep-alive" }
         )),
-        (1u32..3_000, random).prop_map(|(on, random)| format!(
+        (100u32..3_000, random).prop_map(|(on, random)| format!(
             "{{ kind = \"on-off\", on_s = 0.{on:04}1, off_s = 0.5, rate_mbps = 2, random = \
              {random} }}"
         )),
-        (1u32..3_000).prop_map(|on| format!(
+        (100u32..3_000).prop_map(|on| format!(
             "{{ kind = \"on-off\", on_s = 0.{on:04}1, off_s = 0.5, random = true }}"
         )),
         (1u32..40).prop_map(|load| format!(
