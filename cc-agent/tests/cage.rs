@@ -132,12 +132,14 @@ impl Bench {
         log.lines().filter_map(pid).map(Pid::from_raw).collect()
     }
 
-    /// Does this to the newest process of a policy.
+    /// Waits until the log, which is written behind the events, says this.
+    fn logs(&self, words: &str) {
+        eventually(words, || self.agent.log().contains(words).then_some(()));
+    }
+
+    /// Sends a signal to the newest process of a policy.
     fn signal(&self, signal: Signal) -> Pid {
-        let policies = self.policies();
-        let newest = *policies
-            .last()
-            .unwrap_or_else(|| panic!("{}", self.agent.log()));
+        let newest = eventually("a policy is at work", || self.policies().last().copied());
         kill(newest, signal).expect("it lives");
         newest
     }
@@ -206,12 +208,10 @@ fn a_killed_policy_is_started_again() {
     });
     let news = status.news.expect("it says so");
     assert!(news.ends_with("was started again"), "{news}");
-    let log = bench.agent.log();
-    assert!(
-        log.contains("has failed and is started again: its process was killed"),
-        "{log}"
-    );
-    assert_ne!(bench.policies().last(), Some(&killed));
+    bench.logs("has failed and is started again: its process was killed");
+    eventually("it is another process", || {
+        (bench.policies().last() != Some(&killed)).then_some(())
+    });
     bench.goes_on(FLOWS);
     assert_eq!(
         (bench.agent.status().live_flows, crowd.failed()),
@@ -227,11 +227,7 @@ fn a_stopped_policy_is_started_again() {
         status.agent.policies_restarted == 1
     });
     assert!(status.agent.answers_missing > 0, "{status}");
-    let log = bench.agent.log();
-    assert!(
-        log.contains("it has not answered a batch for more than 1000 ms"),
-        "{log}"
-    );
+    bench.logs("it has not answered a batch for more than 1000 ms");
     eventually("its process is gone", || gone(stopped).then_some(()));
     bench.goes_on(FLOWS);
     assert_eq!(
@@ -347,9 +343,7 @@ fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
         status.agent.policies_replaced == 1 && status.policy == "fixed:20"
     });
     assert!(status.agent.answers_invalid >= 20, "{status}");
-    let log = bench.agent.log();
-    let expected = "answers were not finite; the former policy fixed:20 takes over";
-    assert!(log.contains(expected), "{log}");
+    bench.logs("answers were not finite; the former policy fixed:20 takes over");
     bench.goes_on(50);
 }
 
@@ -380,8 +374,10 @@ fn policies_end_with_a_killed_agent() {
         "--canary",
         "50",
     ]);
-    let policies = bench.policies();
-    assert_eq!(policies.len(), 2, "{}", bench.agent.log());
+    let policies = eventually("both policies are at work", || {
+        let policies = bench.policies();
+        (policies.len() == 2).then_some(policies)
+    });
     assert!(policies.iter().all(|&pid| !gone(pid)));
     bench.agent.end(Signal::SIGKILL);
     eventually("they are gone", || {
@@ -391,9 +387,9 @@ fn policies_end_with_a_killed_agent() {
 
 fn without_a_cage_there_is_no_process() {
     let bench = Bench::new(&["--policy", "fixed:20", "--no-cage"]);
-    let _crowd = bench.crowd(10);
+    let _crowd = bench.crowd(50);
     assert_eq!(bench.policies(), []);
-    assert!(bench.agent.log().contains("without protection"));
+    bench.logs("without protection");
     let status = bench.agent.status();
     assert_eq!(status.datapath[Counter::FallbacksEntered.name()], 0);
 }
