@@ -32,7 +32,7 @@ use crate::columns::{number, text, timestamp};
 /// | `length_ns` | time from the window's start to its end |
 /// | `acks` | number of ACKs with features in the window |
 /// | `mss` | sender's maximum segment size, bytes |
-/// | `mode` | `startup`, `decided`, `after-timeout` or `fallback`; null for observed flows |
+/// | `mode` | name of the flow's `cc_ebpf::Mode`; null for observed flows |
 /// | `initial_cwnd_bytes` | cwnd with which the history of decisions begins |
 /// | `features` | per feature: `sum`, `squares`, `min`, `max` and `reference` (see below) |
 /// | `applied_window` | window (modulo 2^20) that the newest decision in force answers |
