@@ -34,7 +34,7 @@ const BATCH: usize = 256;
 
 /// A policy that is ready to decide, where it is to run.
 pub(crate) enum ReadyPolicy {
-    /// In a child process.
+    /// In a child process of its own.
     Caged(Box<Cage>),
     /// On a thread of this process, each of its batches delayed by this much.
     Here(Box<dyn Policy>, Duration),
@@ -51,7 +51,7 @@ pub(crate) enum Failure {
     Unusable {
         /// Number of recent answers that were unusable.
         unusable: u64,
-        /// Number of recent answers.
+        /// Number of recent answers, usable or not.
         answers: u64,
     },
 }
@@ -86,7 +86,7 @@ pub(crate) struct Answer {
 
 /// The policies of both arms.
 pub(crate) struct Inference {
-    /// By [`Arm`].
+    /// The policies at work, by [`Arm`].
     runners: [Option<Runner>; 2],
     /// A batch that has been out for longer than this counts as hanging.
     limit: Duration,
@@ -199,7 +199,7 @@ async fn next_of(runner: &mut Option<Runner>) -> Result<Answer, Failure> {
     }
 }
 
-/// A policy at work.
+/// A policy at work, and the batch that it has.
 struct Runner {
     place: Place,
     /// The batch that is with the policy; `None` while it is idle.
@@ -211,7 +211,7 @@ struct Out {
     since: Instant,
 }
 
-/// Where a policy works.
+/// Where a policy works, and how it is asked.
 enum Place {
     Process {
         cage: Box<Cage>,

@@ -79,7 +79,7 @@ pub fn last_line(text: &str) {
     writer.flush_within(LAST_LINES);
 }
 
-/// Where log lines go.
+/// Where log lines go: the queue of the thread that writes them.
 enum Lines {
     Kept(Kept),
     Written(LineWriter),

@@ -22,7 +22,7 @@ use crate::state_file;
 struct Promoted {
     /// The name that it was loaded by, such as the path of its file.
     policy: String,
-    /// SHA-256 of its file.
+    /// SHA-256 of its file in hexadecimal digits.
     sha256: String,
     /// When, in s since 1970.
     at_s: u64,

@@ -182,7 +182,7 @@ struct EventLoop<D: DatapathIo> {
     commands: mpsc::Receiver<CommandRequest>,
     /// SIGHUP, where it means to read the policy's file again.
     reload: Option<Signal>,
-    /// Loads policies by command.
+    /// Loads policies by command, in the order asked.
     loads: LoadQueue,
     /// Loads policies in place of failed ones, which shall not wait behind a command.
     repairs: LoadQueue,

@@ -75,6 +75,9 @@ impl Settings {
                 .with(Capabilities::SYS_ADMIN)
                 .with(Capabilities::SYS_PTRACE);
         }
+        if self.loader.caged {
+            keep = keep.with(Capabilities::CAGE);
+        }
         keep
     }
 }

@@ -97,16 +97,16 @@ pub enum ServerError {
     },
     /// Somebody else can replace files in the socket's directory.
     #[error(
-        "{} is not safe for the socket of an agent that runs as root: its owner is user {owner} and \
-         its mode {mode:o}; choose a directory that only root may write to with --socket",
+        "{} is not safe for the socket of an agent that runs as root: its owner is user {owner} \
+         and its mode {mode:o}; choose a directory that only root may write to with --socket",
         path.display()
     )]
     Unsafe {
-        /// The directory.
+        /// The directory that is not safe.
         path: PathBuf,
-        /// Its owner.
+        /// The user id of its owner.
         owner: u32,
-        /// Its mode.
+        /// Its permission bits, in octal digits.
         mode: u32,
     },
     /// The path is taken by something that is not a socket, or a system call failed.

@@ -188,7 +188,8 @@ events! {
 /// # let ack = AckSample {
 /// #     now_ns: 1_000_000, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, decays_unused: true,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false,
+/// #     decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
 /// let settings = Settings::default();
@@ -203,8 +204,8 @@ events! {
 ///
 /// let cell = Decision { generation: 1, window: 1, cwnd: 40 }.to_cell();
 /// let decided = Published { cell, heartbeat: &heartbeat };
-/// let events = controller.on_ack(&mut cwnd, &ack, decided, 1, WindowEnd::NetworkLimited, &settings);
-/// assert!(events.taken());
+/// let ended = WindowEnd::NetworkLimited;
+/// assert!(controller.on_ack(&mut cwnd, &ack, decided, 1, ended, &settings).taken());
 /// assert_eq!((controller.mode(), cwnd.cwnd), (Mode::Decided, 40));
 /// ```
 #[repr(C)]
@@ -234,7 +235,7 @@ pub struct Controller {
     round: Round,
     /// How long the cwnd has been left unused.
     usage: Usage,
-    /// When slow start ends.
+    /// Decides when slow start ends.
     hystart: HyStart,
 }
 

@@ -43,8 +43,8 @@ counters! {
     DecisionsStale => "decisions_stale",
     /// Decisions outside the cwnd bounds, clamped to them.
     DecisionsClamped => "decisions_clamped",
-    /// Times that a flow fell back, because the agent's heartbeat was too old or because too many of
-    /// the flow's windows had ended without a decision.
+    /// Times that a flow fell back, because the agent's heartbeat was too old or because too many
+    /// of the flow's windows had ended without a decision.
     FallbacksEntered => "fallbacks_entered",
     /// Times that a flow left the fallback for a new decision.
     FallbacksLeft => "fallbacks_left",

@@ -36,7 +36,8 @@ pub trait RecordSink {
 /// # let sample = |now_ns| AckSample {
 /// #     now_ns, rtt_us: 30_000, srtt_us: 30_000, rttvar_us: 0, mss: 1448,
 /// #     header_len: 32, in_flight: 8, acked: 2, lost: 0, delivered: 0, interval_us: 0,
-/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false, decays_unused: true,
+/// #     retransmits: 0, cwnd_limited: true, max_packets_out: 20, app_limited: false,
+/// #     decays_unused: true,
 /// #     ca_state: CaState::Open, totals: Totals::default(),
 /// # };
 /// struct Print;

@@ -42,7 +42,7 @@ pub(crate) struct HyStart {
 }
 
 impl HyStart {
-    /// Begins slow start anew.
+    /// Begins slow start anew, with nothing measured.
     #[inline(always)]
     pub(crate) fn restart(&mut self) {
         *self = Self::default();

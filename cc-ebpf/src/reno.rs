@@ -34,9 +34,9 @@ pub fn undo(cwnd: u32, prior: u32) -> u32 {
     at_least(cwnd, prior)
 }
 
-/// Sets the cwnd after an ACK of which `acked` segments count for growth: proportional reduction towards ssthresh in recovery and CWR, slow
-/// start below ssthresh, one segment per cwnd of acknowledged ones above it
-/// (`tcp_reno_cong_avoid`).
+/// Sets the cwnd after an ACK of which `acked` segments count for growth: proportional reduction
+/// towards ssthresh in recovery and CWR, slow start below ssthresh, one segment per cwnd of
+/// acknowledged ones above it (`tcp_reno_cong_avoid`).
 #[inline(always)]
 pub fn on_ack(cwnd: &mut CwndState, ack: &AckSample, mut acked: u32) {
     if ack.ca_state.is_reducing() {

@@ -128,9 +128,9 @@ impl Settings {
         }
     }
 
-    /// The settings under which flows fall back when the agent gives no sign of life for `limit_ns`,
-    /// or leaves as many windows of a flow without a decision as last that long, at least ten: a
-    /// decision takes the time that it takes, however short the windows are.
+    /// The settings under which flows fall back when the agent gives no sign of life for
+    /// `limit_ns`, or leaves as many windows of a flow without a decision as last that long, at
+    /// least ten: a decision takes the time that it takes, however short the windows are.
     pub fn with_patience(self, limit_ns: u64) -> Self {
         const LEAST_WINDOWS: u64 = 10;
         let windows = limit_ns.div_ceil(self.window_ns.max(1)).max(LEAST_WINDOWS);

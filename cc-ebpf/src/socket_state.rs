@@ -102,8 +102,8 @@ impl SocketState {
         self.generation = generation;
     }
 
-    /// Records at `now_ns` that the flow has no slot and waits for one. Returns whether it begins to
-    /// wait now.
+    /// Records at `now_ns` that the flow has no slot and waits for one. Returns whether it begins
+    /// to wait now.
     #[inline(always)]
     pub fn wait(&mut self, now_ns: u64) -> bool {
         let begins = self.asked_ms == 0;

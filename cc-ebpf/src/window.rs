@@ -162,9 +162,9 @@ impl WindowRecord {
         self.start_ns = now_ns;
     }
 
-    /// Whether the application limited the flow in this window, rather than the network: in more than
-    /// half of its ACKs. Such a window says little about the
-    /// path, so no decision is made on it.
+    /// Whether the application limited the flow in this window, rather than the network: in more
+    /// than half of its ACKs. Such a window says little about the path, so no decision is made on
+    /// it.
     #[inline(always)]
     pub fn is_application_limited(&self) -> bool {
         u64::from(self.app_limited_acks) * 2 > u64::from(self.acks)

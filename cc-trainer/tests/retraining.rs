@@ -353,7 +353,7 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     rewritten(&good, &damaged("newer"), |values, _| {
         for value in values {
             if value.key == "cc.schema_version" {
-                value.value = Some("2".to_owned());
+                value.value = Some("9".to_owned());
             }
         }
     });
@@ -400,8 +400,8 @@ fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
             "newer",
             &[
                 "newer/1.parquet",
-                "version 2",
-                "version 1",
+                "version 9",
+                "versions 1 to 2",
                 "use the release",
             ],
         ),

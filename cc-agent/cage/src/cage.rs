@@ -44,7 +44,7 @@ const ENDING: Duration = Duration::from_millis(50);
 /// The executable that becomes a child.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// Path of the executable.
+    /// The path of the executable file.
     pub path: PathBuf,
     /// Its first arguments; those of [`crate::run`] follow.
     pub arguments: Vec<OsString>,
@@ -92,8 +92,11 @@ pub enum CageError {
     /// The policy is refused; says why.
     #[error("{0}")]
     Refused(String),
-    /// Loading takes too long.
-    #[error("loading it took longer than {} s, and was ended; use a smaller policy", .0.as_secs_f64())]
+    /// Loading the policy takes longer than this.
+    #[error(
+        "loading it took longer than {} s, and was ended; use a smaller policy",
+        .0.as_secs_f64()
+    )]
     Late(Duration),
     /// The process ended or misbehaved while it loaded the policy.
     #[error(

@@ -14,8 +14,9 @@ use nix::sys::uio::pread;
 
 use crate::{
     confinement::confine,
-    job::{Job, JobHeader, LoadError, Report},
+    job::{Job, JobHeader, Report},
     layout::Layout,
+    load_error::LoadError,
     message::{LENGTH, Message},
     region::Region,
 };

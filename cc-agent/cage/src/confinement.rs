@@ -133,7 +133,8 @@ fn drop_capabilities() -> io::Result<()> {
     let none = [0u32; 6];
     const NONE: libc::c_ulong = 0;
     let clear = libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong;
-    // SAFETY: both arrays have the layouts of include/uapi/linux/capability.h, and outlive the call.
+    // SAFETY: both arrays have the layouts of include/uapi/linux/capability.h, and outlive the
+    // call.
     let emptied = unsafe {
         libc::prctl(libc::PR_CAP_AMBIENT, clear, NONE, NONE, NONE);
         libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr())

@@ -31,11 +31,11 @@ pub enum Fault {
 /// What came over the socket.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Received {
-    /// Nothing yet.
+    /// No message has come yet.
     Nothing,
     /// The other end is closed.
     End,
-    /// A message.
+    /// A message of the other side.
     Message(Message),
 }
 

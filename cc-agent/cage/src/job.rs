@@ -4,11 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use cc_core::{
     interface::Interface,
-    policy::{ActionSelection, Policy, PolicyError, PolicyMeta, PolicySpec, Summary},
+    policy::{ActionSelection, Policy, PolicyMeta, PolicySpec, Summary},
 };
 use serde::{Deserialize, Serialize};
 
-use crate::rehearsal::{self, Times};
+use crate::{
+    load_error::LoadError,
+    rehearsal::{self, Times},
+};
 
 /// Everything that determines a policy and its answers.
 #[derive(Clone, Debug)]
@@ -43,43 +46,6 @@ pub struct Loaded {
     pub lacking: Vec<String>,
 }
 
-/// Why a policy is not used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// The policy cannot be made.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// Answers of the policy are not finite.
-    #[error(
-        "{invalid} of its {answers} answers to {observations} are not finite, and would leave \
-         flows without decisions; train or export it again"
-    )]
-    NotFinite {
-        /// The observations that it was asked about.
-        observations: &'static str,
-        /// Number of answers that are NaN or infinite.
-        invalid: usize,
-        /// Number of answers.
-        answers: usize,
-    },
-    /// Batches of the policy take too long.
-    #[error(
-        "a batch of {rows} flows takes {:.1} ms of processor time, but at most {:.1} ms are \
-         allowed: use a smaller policy or a longer window, or raise --batch-budget-ms",
-        took.as_secs_f64() * 1e3,
-        budget.as_secs_f64() * 1e3
-    )]
-    Slow {
-        /// Number of queries in the batch.
-        rows: usize,
-        /// The time that the batch took.
-        took: Duration,
-        /// The longest time that it may take.
-        budget: Duration,
-    },
-}
-
 impl Job {
     /// Makes the policy in this process and tries it out.
     ///
@@ -94,7 +60,7 @@ impl Job {
         self.try_out(policy)
     }
 
-    /// Tries a policy out.
+    /// Tries out a policy that was made of this job.
     pub(crate) fn try_out(
         &self,
         mut policy: Box<dyn Policy>,
@@ -127,7 +93,7 @@ impl JobHeader {
     pub(crate) fn of(job: &Job) -> Self {
         Self {
             policy: match &job.policy {
-                PolicySpec::Onnx(_) => ".onnx".into(),
+                PolicySpec::Onnx(_) | PolicySpec::Pinned { .. } => ".onnx".into(),
                 spec => spec.to_string(),
             },
             interface: job.interface.clone(),
@@ -172,7 +138,7 @@ struct FileReport {
 }
 
 impl Report {
-    /// Reports what was loaded.
+    /// The report of a policy that was loaded.
     pub(crate) fn of(loaded: &Loaded) -> Self {
         Self {
             interface: loaded.interface.clone(),
@@ -202,7 +168,10 @@ impl Report {
             lacking,
         } = self;
         interface.validate().map_err(|error| error.to_string())?;
-        let has_file = matches!(job.policy, PolicySpec::Onnx(_) | PolicySpec::Default);
+        let has_file = matches!(
+            job.policy,
+            PolicySpec::Onnx(_) | PolicySpec::Pinned { .. } | PolicySpec::Default
+        );
         let file = match file {
             Some(file) if has_file => {
                 file.meta.validate().map_err(|error| error.to_string())?;

@@ -18,7 +18,7 @@ const HAS_OBSERVATION: u32 = 1;
 /// Flag: the query has a recurrent state. Without one it has that of a new flow.
 const HAS_STATE: u32 = 2;
 
-/// Kinds of an answer.
+/// The first word of an answer says what the policy chose.
 const INVALID: u32 = 0;
 const ACTION: u32 = 1;
 const CWND: u32 = 2;
@@ -101,7 +101,7 @@ impl Layout {
         }
     }
 
-    /// Reads `count` queries.
+    /// Reads the first `count` queries.
     pub(crate) fn read_queries(&self, words: &[AtomicU32], count: usize) -> Vec<Query> {
         let one = |row: &[AtomicU32]| {
             let (head, values) = row.split_at(QUERY_HEAD);

@@ -39,7 +39,7 @@ impl Region {
         Ok(Self { map })
     }
 
-    /// The memory as words.
+    /// The memory as words of 32 bits.
     pub(crate) fn words(&self) -> &[AtomicU32] {
         let length = self.map.len() / size_of::<AtomicU32>();
         // SAFETY: the mapping begins at a page, has at least `length` words, and lives as long as

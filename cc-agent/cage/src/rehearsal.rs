@@ -14,7 +14,7 @@ use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-use crate::job::LoadError;
+use crate::load_error::LoadError;
 
 /// Sizes of the batches that are timed: one flow, a few, and as many as are asked about at once.
 const ROWS: [usize; 3] = [1, 64, 256];

@@ -100,7 +100,7 @@ pub(crate) struct ServedFlow {
     asked: bool,
     /// The newest window that has ended.
     last: Option<WindowRecord>,
-    /// The last decision published.
+    /// The newest decision that was published for the flow; `None` before the first.
     published: Option<Decision>,
     /// The last action, as [`FlowView::action`] has it.
     action: String,
@@ -346,7 +346,8 @@ impl Agent {
         self.close_lost(occupant);
     }
 
-    /// The flows whose last record came more than `idle_ns` before `now_ns`, the longest idle first.
+    /// The flows whose last record came more than `idle_ns` before `now_ns`, the longest idle
+    /// first.
     pub fn idle_flows(&self, now_ns: u64, idle_ns: u64) -> Vec<FlowId> {
         let idle = |seen_ns| now_ns.saturating_sub(seen_ns) > idle_ns;
         let mut flows: Vec<_> = (self.flows.iter())

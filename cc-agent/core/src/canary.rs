@@ -485,7 +485,7 @@ pub enum Breach {
     Slow {
         /// Number of recent batches that took longer than `limit`.
         slow: u64,
-        /// Number of recent batches.
+        /// Number of recent batches whose times are kept.
         batches: u64,
         /// The time from which on a batch is slow.
         limit: Duration,

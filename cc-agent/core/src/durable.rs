@@ -34,8 +34,8 @@ pub struct ReplaceError {
 /// `Ok`, the new content survives.
 ///
 /// A draft that a crash left behind is removed by the next call. Calls for the same path must not
-/// overlap, since they would share the draft. A symbolic link at `path`, or in the draft's place, is
-/// itself replaced, not the file it points to.
+/// overlap, since they would share the draft. A symbolic link at `path`, or in the draft's place,
+/// is itself replaced, not the file it points to.
 ///
 /// # Errors
 ///

@@ -20,7 +20,7 @@ const MOST_LINKS: usize = 40;
 pub struct Exposure {
     /// The file, directory or link.
     pub path: PathBuf,
-    /// Who can change it.
+    /// Who can change it, beside root and this user.
     pub by: Writer,
 }
 
@@ -31,7 +31,7 @@ pub enum Writer {
     Owner(u32),
     /// The members of its group, by group id.
     Group(u32),
-    /// Everybody.
+    /// Everybody: it is writable for others.
     Everybody,
 }
 

@@ -17,12 +17,15 @@ use crate::interface::{Interface, InterfaceError};
 mod bounds;
 pub mod export;
 mod file;
+mod file_error;
 mod heuristic;
 mod meta;
 mod onnx;
+mod ports;
 mod wire;
 
-pub use file::{FileError, META_KEY, PolicyFile};
+pub use file::PolicyFile;
+pub use file_error::{FileError, META_KEY};
 pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
 pub use onnx::{Answer, OnnxPolicy};
@@ -328,7 +331,7 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// Returns an error in the cases of [`Self::read`] and [`Self::create`].
+    /// Returns an error when the file cannot be read, and in the cases of [`Self::create`].
     pub fn load(
         &self,
         interface: &Interface,
@@ -342,12 +345,13 @@ impl PolicySpec {
     ///
     /// # Errors
     ///
-    /// Returns an error when the file is refused ([`PolicyFile::read_to_serve`]).
+    /// Returns an error when the file cannot be read or is not to be served
+    /// ([`PolicyFile::bytes_to_serve`]).
     pub fn read(&self) -> Result<Vec<u8>, FileError> {
         match self {
-            Self::Onnx(path) => PolicyFile::read_to_serve(path, None),
-            Self::Pinned { path, sha256 } => PolicyFile::read_to_serve(path, Some(sha256)),
-            Self::Default | Self::Fixed(_) | Self::Heuristic | Self::Random => Ok(Vec::new()),
+            Self::Onnx(path) => PolicyFile::bytes_to_serve(path, None),
+            Self::Pinned { path, sha256 } => PolicyFile::bytes_to_serve(path, Some(sha256)),
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -503,7 +507,7 @@ mod tests {
             "heuristic",
             "random",
             "dir/policy.onnx",
-            "dir/policy.onnx@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
+            "policy.onnx@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
         ] {
             assert_eq!(
                 spec.parse::<PolicySpec>()

@@ -146,7 +146,7 @@ pub struct Options {
     pub mss: u32,
     /// Whether it sends selective acknowledgements.
     pub sack: bool,
-    /// Whether it offers timestamps.
+    /// Whether the peer offers TCP timestamps in its SYN.
     pub timestamps: bool,
     /// Whether it asks for Explicit Congestion Notification, or agrees to it.
     pub ecn: bool,
@@ -190,7 +190,7 @@ impl Ack {
         Self::upto_byte(segment * SEGMENT)
     }
 
-    /// Acknowledges that many bytes.
+    /// Acknowledges this many bytes from the start of the connection.
     pub fn upto_byte(bytes: u32) -> Self {
         Self {
             bytes,
@@ -347,7 +347,7 @@ pub struct Peer<'a> {
     base: u32,
     /// The first sequence number that the host has not sent yet.
     high: u32,
-    /// The host's newest timestamp.
+    /// The newest timestamp that the host has sent.
     newest_timestamp: u32,
 }
 
@@ -519,7 +519,7 @@ impl<'a> Peer<'a> {
         self.send(&segment)
     }
 
-    /// Resets the connection.
+    /// Resets the connection by a segment with RST.
     ///
     /// # Panics
     ///

@@ -42,7 +42,7 @@ const DRAFT: &str = "new";
 /// Linux's overflow group, which owns nothing.
 const NOBODYS_GROUP: u32 = 65_534;
 
-/// An open directory.
+/// An open directory, in which files are named relative to its descriptor.
 #[derive(Debug)]
 pub(crate) struct Directory {
     handle: OwnedFd,
@@ -337,8 +337,8 @@ fn set_file_user(uid: u32) -> u32 {
     unsafe { libc::setfsuid(uid) }.cast_unsigned()
 }
 
-/// Sets the file-system group of this thread and returns the former one. Whether it was set shows in
-/// the next call.
+/// Sets the file-system group of this thread and returns the former one. Whether it was set shows
+/// in the next call.
 fn set_file_group(gid: u32) -> u32 {
     // SAFETY: the call takes and returns a number; glibc does not spread it to other threads.
     unsafe { libc::setfsgid(gid) }.cast_unsigned()

@@ -352,10 +352,10 @@ impl<'a> Columns<'a> {
             local: column("local").as_string(),
             remote: column("remote").as_string(),
             cgroup: column("cgroup").as_primitive(),
-            cookie: cookie.map(|column| column.as_primitive()),
-            netns: netns.map(|column| column.as_primitive()),
-            app_limited_acks: app_limited_acks.map(|column| column.as_primitive()),
-            marked: marked.map(|column| column.as_primitive()),
+            cookie: cookie.map(AsArray::as_primitive),
+            netns: netns.map(AsArray::as_primitive),
+            app_limited_acks: app_limited_acks.map(AsArray::as_primitive),
+            marked: marked.map(AsArray::as_primitive),
         }
     }
 

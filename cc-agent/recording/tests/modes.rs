@@ -1,4 +1,5 @@
-//! The permissions of recordings. The umask belongs to the process, so this test has one of its own.
+//! The permissions of recordings. The umask belongs to the process, so this test has one of its
+//! own.
 
 use std::{fs, os::unix::fs::MetadataExt, path::Path, sync::Arc, time::Duration};
 

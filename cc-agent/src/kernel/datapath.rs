@@ -271,8 +271,8 @@ impl Datapath {
     }
 
     /// Frees the slot of a flow, which must have been revoked by [`Decision::revocation`] so long
-    /// ago that no callback of it can be running that has not seen that. Returns false when the flow
-    /// of this generation is not live in the slot.
+    /// ago that no callback of it can be running that has not seen that. Returns false when the
+    /// flow of this generation is not live in the slot.
     ///
     /// # Errors
     ///

@@ -106,7 +106,7 @@ impl FreeSlots {
         maps.take(FREE_SLOTS).map(Self)
     }
 
-    /// Adds a slot.
+    /// Adds a slot to the end of the list.
     pub(super) fn push(&mut self, slot: u32) -> Result<(), Error> {
         self.0
             .push(slot, 0)

@@ -6,9 +6,13 @@
 use std::{fmt, fs, io};
 
 // Numbers from include/uapi/linux/capability.h.
+const KILL: u32 = 5;
+const SETGID: u32 = 6;
+const SETUID: u32 = 7;
 const NET_ADMIN: u32 = 12;
 const SYS_PTRACE: u32 = 19;
 const SYS_ADMIN: u32 = 21;
+const SYS_NICE: u32 = 23;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
@@ -57,12 +61,12 @@ const NAMES: [&str; 41] = [
     "CHECKPOINT_RESTORE",
 ];
 
-/// A set of capabilities.
+/// A set of capabilities, as a mask of their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities(u64);
 
 impl Capabilities {
-    /// No capability.
+    /// The set without any capability.
     pub const NONE: Self = Self(0);
     /// Every capability that this version knows.
     pub const ALL: Self = Self((1 << NAMES.len()) - 1);
@@ -76,6 +80,10 @@ impl Capabilities {
     pub const SYS_ADMIN: Self = Self(1 << SYS_ADMIN);
     /// CAP_SYS_PTRACE: to see the network namespaces of processes with other privileges.
     pub const SYS_PTRACE: Self = Self(1 << SYS_PTRACE);
+
+    /// CAP_KILL, CAP_SETGID and CAP_SETUID: for policies' processes to become another user, and to
+    /// end them then. CAP_SYS_NICE: for them to have the agent's priority.
+    pub const CAGE: Self = Self(1 << KILL | 1 << SETGID | 1 << SETUID | 1 << SYS_NICE);
 
     /// The set whose bits these are, as `CapEff` in /proc/PID/status has them.
     pub const fn from_bits(bits: u64) -> Self {
@@ -131,7 +139,7 @@ pub(super) fn parse_effective(status: &str) -> Option<Capabilities> {
 ///
 /// # Errors
 ///
-/// Returns the kernel's error.
+/// Returns an error when the kernel refuses the change.
 pub fn keep_only(keep: Capabilities) -> io::Result<()> {
     // SAFETY: these operations of prctl take numbers only.
     let prctl = |operation, argument: u32| unsafe {

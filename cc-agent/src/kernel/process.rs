@@ -4,7 +4,7 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use serde::{Deserialize, Serialize};
 
-/// A process.
+/// A process, told apart from later ones with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
     pid: u32,

@@ -51,7 +51,7 @@ struct Former {
     default: Option<String>,
     /// The network namespace whose default it was ([`namespaces::own`]).
     namespace: u64,
-    /// The agent.
+    /// The agent that changed the default.
     agent: Option<Process>,
 }
 
@@ -212,7 +212,7 @@ pub struct Restored {
     name: String,
     /// The default that was to come back; `None` where it was not known.
     former: Option<String>,
-    /// The default now.
+    /// The congestion control that is the default now.
     default: String,
     /// Whether it was `name` before.
     changed: bool,
@@ -262,8 +262,8 @@ impl fmt::Display for Restored {
             )?,
             None => write!(
                 f,
-                "the default congestion control is {default} in the place of {name}; the former one \
-                 is not known"
+                "the default congestion control is {default} in the place of {name}; the former \
+                 one is not known"
             )?,
         }
         if self.namespaces != Repaired::default() {

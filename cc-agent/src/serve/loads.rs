@@ -21,7 +21,7 @@ const NICENESS: i32 = 10;
 pub(super) struct Load {
     pub(super) outcome: Result<LoadedPolicy, DeployError>,
     pub(super) purpose: Purpose,
-    /// Who asked for it.
+    /// Who asked for it, and waits for the outcome.
     pub(super) by: Requester,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum Purpose {
     Reinstate,
 }
 
-/// Makes a policy.
+/// Makes a policy, which may take seconds.
 type Work = Box<dyn FnOnce() -> Result<LoadedPolicy, DeployError> + Send>;
 
 /// Loads policies in the order in which they were asked for, so that the last one asked for is the
@@ -64,7 +64,7 @@ pub(super) struct LoadQueue {
 }
 
 impl LoadQueue {
-    /// Starts the thread.
+    /// Starts the thread, under this name.
     pub(super) fn start(name: &str) -> io::Result<Self> {
         let (orders, queue) = blocking::sync_channel::<(Work, _, _)>(WAITING);
         let (done, loads) = mpsc::unbounded_channel();

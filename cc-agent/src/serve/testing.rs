@@ -145,7 +145,7 @@ struct State {
     vacated: Vec<u32>,
     /// Records keep coming, whatever is taken.
     flooded: bool,
-    /// The slots freed.
+    /// The slots freed so far, in their order.
     freed: Vec<u32>,
 }
 

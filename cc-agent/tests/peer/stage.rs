@@ -36,7 +36,7 @@ const ATTEMPTS: usize = 20;
 #[derive(Debug)]
 pub(crate) struct Disturbed;
 
-/// What a script returns.
+/// What a script returns: its measurements, or why it could not run.
 pub(crate) type Played = Result<(), Disturbed>;
 
 /// The first byte of a segment's data and the one after the last.

@@ -48,7 +48,7 @@ pub(super) struct Kernel {
     pub(super) series: Series,
     /// As `uname -r` has it, such as `6.1.0-50-cloud-amd64`.
     pub(super) release: String,
-    /// The bzImage.
+    /// The kernel's image (`bzImage`), which qemu boots.
     pub(super) image: PathBuf,
     /// The directory that `/lib/modules/RELEASE` would be.
     pub(super) modules: PathBuf,

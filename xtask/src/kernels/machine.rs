@@ -26,9 +26,9 @@ const MEMORY_MB: u32 = 2048;
 
 /// What the machine wrote, beside the report.
 pub(super) struct Logs {
-    /// The kernel's messages.
+    /// The kernel's messages, from the first serial console.
     pub(super) console: PathBuf,
-    /// The programs' standard error.
+    /// The standard error of the programs that ran.
     pub(super) errors: PathBuf,
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Program {
     begun_s: f64,
 }
 
-/// How a test ended.
+/// How a test ended in one kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Ending {
     Passed,
@@ -175,7 +175,7 @@ impl Report {
         self.programs.iter().find(|program| program.name == name)
     }
 
-    /// Returns everything as JSON.
+    /// Returns all results as one JSON document.
     fn to_json(&self) -> Value {
         let programs: Vec<Value> = self
             .programs

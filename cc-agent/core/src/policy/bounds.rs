@@ -11,8 +11,9 @@ use std::collections::HashMap;
 use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
-use super::file::{FileError, ports};
+use super::file_error::FileError;
 use super::meta::PolicyMeta;
+use super::ports::ports;
 
 /// The batch for which the bounds hold: the agent's is never larger.
 const BATCH: u64 = 256;

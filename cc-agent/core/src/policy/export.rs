@@ -11,8 +11,10 @@ use tract_onnx::pb::{
     TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, attribute_proto, type_proto,
 };
 
-use super::file::{META_KEY, PolicyFile, ports};
+use super::file::PolicyFile;
+use super::file_error::META_KEY;
 use super::meta::PolicyMeta;
+use super::ports::ports;
 
 /// A fully connected layer: `y = x · weights + bias`.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,7 +1,7 @@
 //! Decodes a policy file, and checks all that can be checked before any of its graph is run.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -10,19 +10,15 @@ use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 
 use super::bounds;
-use super::meta::{MetaError, PolicyMeta, Summary};
+use super::file_error::{FileError, MAX_BYTES, META_KEY};
+use super::meta::{PolicyMeta, Summary};
+use super::ports::{Port, ports};
 use super::wire;
-use crate::ownership::{Exposure, exposure_to_root};
+use crate::ownership::exposure_to_root;
 use crate::regular_file;
 
-/// The key of the metadata entry that holds the [`PolicyMeta`] as JSON.
-pub const META_KEY: &str = "rlcc";
-
-/// Size limit of policy files: 32 MiB, room for eight million weights.
-const MAX_BYTES: u64 = 32 << 20;
-
-/// The most fields and packed numbers of the file's messages. Decoded, one takes a kilobyte at most;
-/// a policy of cc-trainer has some hundreds.
+/// The most fields and packed numbers of the file's messages. Decoded, one takes a kilobyte at
+/// most; a policy of cc-trainer has some hundreds.
 const MAX_FIELDS: usize = 1 << 16;
 
 /// The versions of the standard operators that the engine is tested against.
@@ -68,32 +64,6 @@ pub(super) const OPERATORS: [&str; 34] = [
     "Unsqueeze",
 ];
 
-/// A name and the width of the value's second dimension, where it has one; the first is the batch.
-pub(super) type Port = (&'static str, Option<usize>);
-
-/// The inputs and outputs that a policy of this description has, in their order.
-///
-/// A value's name is defined only once in ONNX, so the new state is called `h_out` and `c_out`. A
-/// policy without memory may hand `h` and `c` through under their own names.
-pub(super) fn ports(meta: &PolicyMeta) -> ([Port; 4], [Port; 4]) {
-    let interface = &meta.interface;
-    let state = Some(meta.state);
-    (
-        [
-            ("observation", Some(interface.observation_len())),
-            ("reward", None),
-            ("h", state),
-            ("c", state),
-        ],
-        [
-            ("logits", Some(interface.actions.len())),
-            ("baseline", None),
-            ("h_out", state),
-            ("c_out", state),
-        ],
-    )
-}
-
 /// A decoded and checked policy file.
 #[derive(Debug)]
 pub struct PolicyFile {
@@ -114,15 +84,15 @@ impl PolicyFile {
         Self::parse(&contents(path)?)
     }
 
-    /// Reads the bytes of a file for an agent to serve; [`Self::parse`] checks them. `sha256` is the
-    /// hash in hexadecimal that the file must have, `None` for any.
+    /// Reads the bytes of a file for an agent to serve, for [`Self::parse`]. `sha256` is the hash
+    /// in hexadecimal that the file must have, `None` for any.
     ///
     /// # Errors
     ///
-    /// Returns an error when the file cannot be read, is no regular file or too large, when the hash
-    /// is another one, and when there is none but this process is root and another user could change
-    /// the file.
-    pub fn read_to_serve(path: &Path, sha256: Option<&str>) -> Result<Vec<u8>, FileError> {
+    /// Returns an error when the file cannot be read, is no regular file or too large, when the
+    /// hash is another one, and when there is none but this process is root and another user could
+    /// change the file.
+    pub fn bytes_to_serve(path: &Path, sha256: Option<&str>) -> Result<Vec<u8>, FileError> {
         if sha256.is_none() {
             let exposure = exposure_to_root(path).map_err(|source| FileError::Read {
                 path: path.to_owned(),
@@ -214,126 +184,6 @@ impl PolicyFile {
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
-}
-
-/// Why a file is not a policy.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FileError {
-    /// Decoding or running the file would take more memory or time than a policy may.
-    #[error("{what} is {found}; a policy may have at most {most}: export a smaller network")]
-    Bound {
-        /// What is too large.
-        what: String,
-        /// How large it is, if less than 2^64.
-        found: u64,
-        /// How large it may be.
-        most: u64,
-    },
-    /// Not a protobuf message of the ONNX kind.
-    #[error("not an ONNX file, or a truncated one: {0}; fetch or export it again")]
-    Decode(#[from] prost::DecodeError),
-    /// Root is to serve a file that another user could change.
-    #[error(
-        "{exposure}, so another user decides what the agent runs as root: put the file where only \
-         root can write, or name its content with --policy-sha256 (reload: --sha256)"
-    )]
-    Exposed {
-        /// The file, or a directory or link on the way to it, that another user could change.
-        exposure: Exposure,
-    },
-    /// A tensor's values are in another file.
-    #[error("tensor `{tensor}` keeps its values outside the file; export the policy as one file")]
-    External {
-        /// Name of the tensor in the ONNX graph.
-        tensor: String,
-    },
-    /// The engine cannot run the graph.
-    #[error("the engine cannot run it: {reason}; export the policy again")]
-    Engine {
-        /// The error of the engine.
-        reason: String,
-    },
-    /// The graph's values do not fit together.
-    #[error("value `{value}` is {problem}; export the policy again")]
-    Graph {
-        /// Name of the value in the graph.
-        value: String,
-        /// What is wrong with it, to complete the message.
-        problem: &'static str,
-    },
-    /// The metadata entry is wrong.
-    #[error("metadata entry `{META_KEY}`: {0}")]
-    Meta(#[from] MetaError),
-    /// There is no metadata entry.
-    #[error(
-        "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained \
-         for; export it with cc-trainer"
-    )]
-    NoMeta,
-    /// The file has no graph.
-    #[error("the file holds no ONNX graph; it is empty or of another kind")]
-    NoGraph,
-    /// An operator or another means that policies may not use.
-    #[error("{what} is not supported in a policy; export it with other operators")]
-    Operator {
-        /// The operator, and where it is used.
-        what: String,
-    },
-    /// The operators are of a version that the engine does not know.
-    #[error("the standard operators are of version {found}; expected 9 to 18 (13 is usual)")]
-    Opset {
-        /// The version, or what the file has instead of one.
-        found: String,
-    },
-    /// The file's content is not the one that was asked for.
-    #[error("its SHA-256 is {found}, but {expected} was asked for: it is another file")]
-    Pin {
-        /// The hash of the file in hexadecimal.
-        found: String,
-        /// The hash that was asked for.
-        expected: String,
-    },
-    /// An input or output is not what the metadata ask for.
-    #[error("{port} is {found}; its metadata ask for {expected}")]
-    Port {
-        /// The input or output, by its name.
-        port: String,
-        /// Its name, type or shape in the graph.
-        found: String,
-        /// The name, type or shape that the metadata ask for.
-        expected: String,
-    },
-    /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
-    Read {
-        /// Path of the policy file, as it was given.
-        path: PathBuf,
-        /// The error of the file system.
-        source: std::io::Error,
-    },
-    /// A node's shapes do not fit each other, or depend on computed values.
-    #[error("node {node}: {problem}; export the policy again")]
-    Shape {
-        /// The node's name and operator.
-        node: String,
-        /// What is wrong with it, to complete the message.
-        problem: String,
-    },
-    /// A tensor's shape, type and data disagree.
-    #[error("tensor `{tensor}` {problem}; the file is damaged, export it again")]
-    Tensor {
-        /// Name of the tensor in the ONNX graph.
-        tensor: String,
-        /// What is wrong with it, to complete the message.
-        problem: String,
-    },
-    /// The bytes are more than those of the largest file.
-    #[error("the file has {bytes} bytes; expected at most {MAX_BYTES}")]
-    TooLarge {
-        /// The number of bytes.
-        bytes: u64,
-    },
 }
 
 /// The bytes of a file that is not too large.
@@ -738,11 +588,12 @@ mod tests {
         let directory = tempfile::tempdir().expect("a scratch directory");
         let path = directory.path().join("policy.onnx");
         std::fs::write(&path, heuristic_file()).expect("there is space");
-        let file = PolicyFile::read_to_serve(&path, None).expect("root's or the user's own");
-        let hash = format!("{:x}", Sha256::digest(&file));
+        let bytes = PolicyFile::bytes_to_serve(&path, None).expect("root's or the user's own");
+        let file = PolicyFile::parse(&bytes).expect("a policy");
+        let hash = file.summary().sha256.clone();
         let open = std::fs::Permissions::from_mode(0o666);
         std::fs::set_permissions(&path, open).expect("it is ours");
-        let exposed = PolicyFile::read_to_serve(&path, None);
+        let exposed = PolicyFile::bytes_to_serve(&path, None);
         if rustix::process::geteuid().is_root() {
             let error = exposed.expect_err("refused").to_string();
             assert!(
@@ -753,10 +604,10 @@ mod tests {
             assert!(exposed.is_ok());
         }
         // Nobody can change what has a hash.
-        assert!(PolicyFile::read_to_serve(&path, Some(&hash)).is_ok());
-        assert!(PolicyFile::read_to_serve(&path, Some(&hash.to_uppercase())).is_ok());
+        assert!(PolicyFile::bytes_to_serve(&path, Some(&hash)).is_ok());
+        assert!(PolicyFile::bytes_to_serve(&path, Some(&hash.to_uppercase())).is_ok());
         let other = hash.replace(['0', '1'], "2");
-        let error = PolicyFile::read_to_serve(&path, Some(&other)).expect_err("another");
+        let error = PolicyFile::bytes_to_serve(&path, Some(&other)).expect_err("another");
         assert!(error.to_string().starts_with("its SHA-256 is "), "{error}");
     }
 

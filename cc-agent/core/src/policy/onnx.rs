@@ -12,7 +12,9 @@ use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::bail;
 use tract_onnx::tract_core::model::typed::TypedSimpleState;
 
-use super::file::{FileError, PolicyFile, ports};
+use super::file::PolicyFile;
+use super::file_error::FileError;
+use super::ports::ports;
 use super::{ActionSelection, Choice, Policy, Query, State, Summary};
 use crate::interface::Interface;
 

@@ -1,7 +1,7 @@
 //! Counts what a file would make the protobuf decoder allocate, before anything is decoded.
 //!
-//! An empty message takes two bytes of a file and some hundred bytes to a kilobyte of memory once it
-//! is decoded. This counts the fields of all messages in one pass that allocates nothing.
+//! An empty message takes two bytes of a file and some hundred bytes to a kilobyte of memory once
+//! it is decoded. This counts the fields of all messages in one pass that allocates nothing.
 
 /// The messages of `onnx.proto` that have other messages or packed numbers inside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ pub struct Segment {
     pub header: TcpHeader,
     /// The options of the TCP header that are understood here.
     pub options: TcpOptions,
-    /// The bytes of data.
+    /// The payload, which may be empty.
     pub payload: Vec<u8>,
 }
 
