@@ -36,7 +36,7 @@ pub enum SettingsError {
     },
     /// A policy cannot be loaded or does not fit.
     #[error(transparent)]
-    Policy(#[from] DeployError),
+    Policy(Box<DeployError>),
     /// An option contradicts the policy file.
     #[error(
         "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the \
@@ -65,4 +65,10 @@ pub enum SettingsError {
     /// The name cannot be that of a congestion control.
     #[error(transparent)]
     Name(kernel::Error),
+}
+
+impl From<DeployError> for SettingsError {
+    fn from(error: DeployError) -> Self {
+        Self::Policy(Box::new(error))
+    }
 }
