@@ -11,7 +11,7 @@ use cc_core::{
     policy::{DEFAULT_POLICY, heuristic_file},
     status::{FlowView, Snapshot},
 };
-use cc_ebpf::{Counter, Mode};
+use cc_ebpf::Counter;
 use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
 use nix::{
     sys::{
@@ -303,7 +303,7 @@ fn a_stopped_candidate_is_withdrawn() {
     // Flows that their application limits at the moment are not decided on.
     bench.status("all flows are the incumbent's", |status| {
         let decided = || {
-            let decided = |flow: &&FlowView| flow.mode == Mode::Decided;
+            let decided = |flow: &&FlowView| flow.mode == cc_ebpf::Mode::Decided;
             status.flows.iter().filter(decided)
         };
         decided().count() > 0 && decided().all(|flow| flow.cwnd != 9)
