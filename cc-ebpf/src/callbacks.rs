@@ -160,10 +160,6 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     let mut gain = 0;
     match flow_of(&state) {
         Some(flow) => {
-            let published = || Published {
-                cell: decision_cell(state.slot),
-                heartbeat,
-            };
             let mut rings = Rings {
                 socket,
                 state: &state,
@@ -175,10 +171,14 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
             let ended = flow.measure(&ack, cwnd.cwnd, settings, &mut rings);
             ack = socket.ack_sample(sample, socket.totals(rtos));
             cwnd = socket.cwnd_state();
+            let published = Published {
+                cell: decision_cell(state.slot),
+                heartbeat,
+            };
             let events = (flow.controller).on_ack(
                 &mut cwnd,
                 &ack,
-                published(),
+                published,
                 state.generation,
                 ended,
                 settings,

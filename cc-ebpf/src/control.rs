@@ -487,6 +487,7 @@ pub fn bound(cwnd: &mut CwndState, settings: &Settings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cwnd::tests::state;
     use crate::feature::tests::ack;
     use crate::settings::Startup;
     use proptest::prelude::*;
@@ -513,15 +514,6 @@ mod tests {
         Published {
             cell,
             heartbeat: &FRESH,
-        }
-    }
-
-    fn state(cwnd: u32, ssthresh: u32) -> CwndState {
-        CwndState {
-            cwnd,
-            ssthresh,
-            cwnd_cnt: 0,
-            clamp: u32::MAX,
         }
     }
 

@@ -15,3 +15,18 @@ pub struct CwndState {
     /// Upper bound in segments that the host sets for this connection (`tcp_sock.snd_cwnd_clamp`).
     pub clamp: u32,
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::CwndState;
+
+    /// A congestion window that the host does not bound.
+    pub(crate) fn state(cwnd: u32, ssthresh: u32) -> CwndState {
+        CwndState {
+            cwnd,
+            ssthresh,
+            cwnd_cnt: 0,
+            clamp: u32::MAX,
+        }
+    }
+}

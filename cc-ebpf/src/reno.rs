@@ -94,16 +94,7 @@ pub fn additive_increase(cwnd: &mut CwndState, interval: u32, acked: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{CaState, feature::tests::ack};
-
-    fn state(cwnd: u32, ssthresh: u32) -> CwndState {
-        CwndState {
-            cwnd,
-            ssthresh,
-            cwnd_cnt: 0,
-            clamp: u32::MAX,
-        }
-    }
+    use crate::{CaState, cwnd::tests::state, feature::tests::ack};
 
     #[test]
     fn slow_start_stops_at_the_threshold_and_leaves_the_rest() {

@@ -116,16 +116,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::feature::tests::ack;
-
-    fn state(cwnd: u32, ssthresh: u32) -> CwndState {
-        CwndState {
-            cwnd,
-            ssthresh,
-            cwnd_cnt: 0,
-            clamp: u32::MAX,
-        }
-    }
+    use crate::{cwnd::tests::state, feature::tests::ack};
 
     #[test]
     fn a_cwnd_that_limits_the_sender_supports_twice_what_was_outstanding() {
