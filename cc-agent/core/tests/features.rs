@@ -32,6 +32,15 @@ fn windows(count: usize) -> Vec<WindowRecord> {
         .collect()
 }
 
+/// The same windows with marks, and with ACKs of segments that the application limited.
+fn marked(mut windows: Vec<WindowRecord>) -> Vec<WindowRecord> {
+    for (i, window) in windows.iter_mut().enumerate() {
+        window.marked = (i * i % 97) as u32;
+        window.app_limited_acks = i as u32 % (window.acks + 1);
+    }
+    windows
+}
+
 /// The observations of one flow whose windows these are, and that decides after each.
 fn observations(interface: &Interface, windows: &[WindowRecord]) -> Vec<Vec<f32>> {
     let mut history = History::new(interface, 14_480);
@@ -81,9 +90,40 @@ fn the_embedded_policy_observes_and_decides_as_before_version_2() {
     let (interface, actions, observations) = decisions(&windows(64));
     assert_eq!(interface.features_version, 1);
     assert_eq!(digest(&observations), 4_784_598_479_868_881_634);
-    let actions: String = actions.iter().map(|i| format!("{i:x}")).collect();
+    let text: String = actions.iter().map(|i| format!("{i:x}")).collect();
     assert_eq!(
-        actions,
+        text,
         "0070607676676666000076776776668600000006776776660000766666776666"
     );
+
+    // What version 2 observes besides is nothing to it.
+    let marked = marked(windows(64));
+    assert_eq!(decisions(&marked), (interface, actions, observations));
+}
+
+#[test]
+fn version_2_adds_the_fractions_and_changes_nothing_else() {
+    let first = Interface::default();
+    let second = Interface {
+        features_version: 2,
+        ..first.clone()
+    };
+    let windows = marked(windows(64));
+    let former = observations(&first, &windows);
+    let found = observations(&second, &windows);
+    let at = second.history_offset() - 2;
+    for ((former, found), window) in former.iter().zip(&found).zip(&windows) {
+        assert_eq!(found[..at], former[..at]);
+        assert_eq!(found[at], window.marked_fraction() as f32);
+        assert_eq!(found[at + 1], window.application_limited_fraction() as f32);
+        assert_eq!(found[at + 2..], former[at..]);
+        assert!(found[at..at + 2].iter().all(|f| (0.0..=1.0).contains(f)));
+    }
+    let distinct = |i: usize| {
+        let mut values: Vec<u32> = found.iter().map(|values| values[i].to_bits()).collect();
+        values.sort_unstable();
+        values.dedup();
+        values.len()
+    };
+    assert!(distinct(at) > 20 && distinct(at + 1) > 10);
 }
