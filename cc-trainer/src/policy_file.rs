@@ -682,7 +682,7 @@ mod tests {
             ..from.clone()
         };
         let mut random = StdRng::seed_from_u64(8);
-        for hidden in [&[7, 6][..], &[]] {
+        for hidden in [&[7, 6][..], &[9]] {
             let shape = shape(&from, hidden, Some(5));
             let former = ImportedNetwork {
                 parameters: initialise(&shape, 4),

@@ -63,8 +63,8 @@ mod tests {
         };
         let inputs = input_shapes(&interface);
         assert_eq!(inputs.len(), interface.observation_len());
-        for fraction in 100..102 {
-            assert!((inputs[fraction].apply(0.01) - 2_f32.ln()).abs() < 1e-6);
+        for fraction in &inputs[100..102] {
+            assert!((fraction.apply(0.01) - 2_f32.ln()).abs() < 1e-6);
         }
         assert_eq!(inputs[interface.past_action(1)], Input::LINEAR);
     }
