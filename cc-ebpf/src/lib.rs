@@ -12,7 +12,7 @@
 //! |---|---|
 //! | What does an ACK do to a flow? | [`Flow::on_ack`] |
 //! | What is a feature, in which unit, from which kernel field? | [`Feature`] |
-//! | What does a window's record hold? | [`WindowRecord`], [`Statistics`] |
+//! | What does a window's record hold? | [`WindowRecord`], [`Statistics`], [`Fraction`] |
 //! | What sets the cwnd, and when does that change? | [`Controller`], [`Mode`], [`reno`] |
 //! | How does a decision reach its flow, and no other? | [`Decision`], [`SocketState`] |
 //! | What comes out of the ring buffers? | [`Record`] |
@@ -135,4 +135,4 @@ pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 pub use socket_state::SocketState;
 pub use usage::{INITIAL_CWND, restart_after_idle};
-pub use window::{Statistics, WindowRecord};
+pub use window::{Fraction, Statistics, WindowRecord};

@@ -170,8 +170,8 @@ impl WindowRecord {
         u64::from(self.app_limited_acks) * 2 > u64::from(self.acks)
     }
 
-    /// Fraction of the segments delivered in this window that were delivered with the ECN echo, 0 to
-    /// 1; 0 when none was delivered.
+    /// Fraction of the segments delivered in this window that were delivered with the ECN echo, 0
+    /// to 1; 0 when none was delivered.
     ///
     /// A receiver with accurate ECN echoes every mark once, so that this is the fraction of marked
     /// segments. A receiver of RFC 3168 repeats the echo until the sender has answered it, which
@@ -205,6 +205,40 @@ impl WindowRecord {
             self.features.add(features);
         }
         self.acks += 1;
+    }
+}
+
+/// A fraction of a window, 0 to 1, which observations have from version 2 of the features on.
+///
+/// These are counters of the window rather than features of an ACK, so they have no statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fraction {
+    /// Segments delivered with the ECN echo, of all that were delivered: congestion that shows
+    /// before a queue overflows.
+    Marked,
+    /// ACKs of segments that the application limited, of all ACKs: whether a fall of throughput is
+    /// the application's doing. No decision is asked for when it is above one half.
+    AppLimited,
+}
+
+impl Fraction {
+    /// Every fraction, in the order of the observation.
+    pub const ALL: [Self; 2] = [Self::Marked, Self::AppLimited];
+
+    /// The name in lists of inputs, such as `features.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Marked => "marked",
+            Self::AppLimited => "app_limited",
+        }
+    }
+
+    /// The fraction in a window.
+    pub fn of(self, window: &WindowRecord) -> f64 {
+        match self {
+            Self::Marked => window.marked_fraction(),
+            Self::AppLimited => window.application_limited_fraction(),
+        }
     }
 }
 

@@ -46,7 +46,7 @@ pub struct Recordings {
 }
 
 /// The first schema version of recordings with the counters behind
-/// [`Fraction`](cc_core::observation::Fraction)s.
+/// [`Fraction`](cc_ebpf::Fraction)s.
 const SCHEMA_WITH_FRACTIONS: u32 = 2;
 
 impl Recordings {

@@ -143,7 +143,7 @@ pub struct ImportedNetwork {
 
 impl ImportedNetwork {
     /// Returns the network with the inputs that the interface `to` has besides those of `from`, the
-    /// one that it was made for: the [`Fraction`](cc_core::observation::Fraction)s of a later
+    /// one that it was made for: the [`Fraction`](cc_ebpf::Fraction)s of a later
     /// version of the features. Their weights are 0, so that it decides as before until it is
     /// trained further.
     ///

@@ -337,8 +337,8 @@ fn a_run_starts_from_a_policy_and_mixes_in_simulated_links() {
     assert!(names.len() > 1, "{names:?}");
 }
 
-/// Recordings of a policy that observed version 1 of the features lead to one that observes version
-/// 2, which can be estimated on the same recordings.
+/// Recordings of a policy that observed version 1 of the features lead to one that observes
+/// version 2, which can be estimated on such recordings.
 #[test]
 fn a_policy_of_the_next_features_version_is_made_from_recordings_of_the_former() {
     let place = Place::new();
@@ -368,7 +368,8 @@ fn a_policy_of_the_next_features_version_is_made_from_recordings_of_the_former()
     // A policy of version 1 begins with the recorded policy's decisions.
     place.run(
         0,
-        "train --from day1 --features-version 2 --init even.onnx --actors 0 --steps 128 --out further",
+        "train --from day1 --features-version 2 --init even.onnx --actors 0 --steps 128 \
+         --out further",
     );
     for run in ["fresh", "normalised", "further"] {
         let path = place.at(&format!("{run}/policy.onnx"));
@@ -840,7 +841,7 @@ impl Recorded {
             features[Feature::Acked as usize] = 2 * 1448;
             window.add(&features);
         }
-        // Up to three of its eight segments are marked, and one of its four ACKs application-limited.
+        // At most three of eight segments are marked, and one of four ACKs application-limited.
         window.marked = random.random_range(0..4);
         window.app_limited_acks = random.random_range(0..2);
         let terms = Terms::of(&window, &interface.reward);

@@ -3,12 +3,11 @@
 //! Agent and trainer read everything that shapes observation, action and reward from here, so that
 //! a policy is served exactly as it was trained.
 
-use cc_ebpf::{FEATURES, FEATURES_VERSION, Settings};
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Fraction, Settings};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::action::{ActionSpace, CwndBounds};
-use crate::observation::Fraction;
 
 /// The statistics of each feature over a window: sum, mean, standard deviation, minimum, maximum.
 pub const STATISTICS: usize = 5;
@@ -53,9 +52,9 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The length of an observation: 5 statistics of 20 features and the [fractions](Self::fractions)
-    /// of the window, then for each of the k past decisions its action (one-hot) and the cwnd that
-    /// it led to.
+    /// The length of an observation: 5 statistics of 20 features and the
+    /// [fractions](Self::fractions) of the window, then for each of the k past decisions its action
+    /// (one-hot) and the cwnd that it led to.
     pub fn observation_len(&self) -> usize {
         self.history_offset() + self.history * self.history_stride()
     }

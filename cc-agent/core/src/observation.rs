@@ -4,48 +4,15 @@
 //! mvfst-rl paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past
 //! decision is its action, one-hot, and the cwnd in bytes that it led to.
 //!
-//! That is version 1 of the features. In version 2 the [`Fraction`]s of the window come between the
-//! statistics and the past decisions: `[… | max×20 | marked | app_limited | past decisions …]`.
+//! That is version 1 of the features. In version 2 the [fractions](cc_ebpf::Fraction) of the window
+//! come between the statistics and the past decisions: `[… | max×20 | marked | app_limited | past
+//! decisions …]`.
 
 use std::collections::VecDeque;
 
 use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
 use crate::interface::{Interface, Scales};
-
-/// A fraction of a window, 0 to 1, which observations have from version 2 of the features on.
-///
-/// These are counters of the window rather than features of an ACK, so they have no statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fraction {
-    /// Segments delivered with the ECN echo, of all that were delivered: congestion that shows
-    /// before a queue overflows.
-    Marked,
-    /// ACKs of segments that the application limited, of all ACKs: whether a fall of throughput is
-    /// the application's doing. No decision is asked for when it is above one half.
-    AppLimited,
-}
-
-impl Fraction {
-    /// Every fraction, in the order of the observation.
-    pub const ALL: [Self; 2] = [Self::Marked, Self::AppLimited];
-
-    /// The name in lists of inputs, such as `features.json`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Marked => "marked",
-            Self::AppLimited => "app_limited",
-        }
-    }
-
-    /// The fraction in a window.
-    pub fn of(self, window: &WindowRecord) -> f64 {
-        match self {
-            Self::Marked => window.marked_fraction(),
-            Self::AppLimited => window.application_limited_fraction(),
-        }
-    }
-}
 
 /// The last k decisions on a flow, k being [`Interface::history`].
 #[derive(Clone, Debug, PartialEq)]

@@ -121,8 +121,8 @@ impl Iterator for Rows {
 }
 
 impl Rows {
-    /// Version of the file's schema, from 1 to [`SCHEMA_VERSION`](crate::SCHEMA_VERSION). Quantities
-    /// whose columns came with a later version are 0 in every row.
+    /// Version of the file's schema, from 1 to [`SCHEMA_VERSION`](crate::SCHEMA_VERSION).
+    /// Quantities whose columns came with a later version are 0 in every row.
     pub fn schema_version(&self) -> u32 {
         self.schema_version
     }

@@ -107,8 +107,8 @@ pub struct RatePoint {
     pub ramp: bool,
 }
 
-/// Limits of a link's queue, and what it does about congestion. A packet is accepted if both limits hold with it. As in mahimahi, the
-/// packet that the link is sending does not count.
+/// Limits of a link's queue, and what it does about congestion. A packet is accepted if both limits
+/// hold with it. As in mahimahi, the packet that the link is sending does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// Most packets in the queue; `None` is no limit.

@@ -15,8 +15,8 @@ const FRACTION: f32 = 0.01;
 /// Returns the shape of each input of an observation, in order.
 ///
 /// Features go through a logarithm in which the smallest amount that matters (a
-/// millisecond, a segment, 80 kbit/s, a count of one, a hundredth of a window) is a unit. The one-hot
-/// past actions are 0 or 1 and stay as they are.
+/// millisecond, a segment, 80 kbit/s, a count of one, a hundredth of a window) is a unit. The
+/// one-hot past actions are 0 or 1 and stay as they are.
 pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let scales = &interface.scales;
     let curvature = |feature: Feature| match feature.unit() {

@@ -333,8 +333,9 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     assert_ne!(fs::read(&path).expect("written anew"), bytes);
 }
 
-/// From the simulator to the agent: a policy that observes marks is trained for a few steps on links
-/// that make them, exported, loaded by the agent's engine, and served to a flow on such a link.
+/// From the simulator to the agent: a policy that observes marks is trained for a few steps on
+/// links that make them, exported, loaded by the agent's engine, and served to a flow on such a
+/// link.
 #[test]
 fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
     let dir = tempfile::tempdir().expect("a scratch directory");

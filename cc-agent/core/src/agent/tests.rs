@@ -738,6 +738,38 @@ mod policy_changes {
     }
 
     #[test]
+    fn each_arm_observes_its_own_version_of_the_features() {
+        let mut agent = recording(PAPERS);
+        let second = Interface {
+            features_version: 2,
+            ..Interface::default()
+        };
+        agent.start_canary(
+            recorded_policy("candidate", second),
+            CanaryShare::new(50.0, 1),
+            GuardRails::default(),
+        );
+        open(&mut agent, 0..16);
+        for slot in 0..16 {
+            let mut window = window_record(slot, 1, 1, 10);
+            // The ACK's features are 1000 each: 1000 bytes of 1448 a segment.
+            window.marked = 1;
+            feed(&mut agent, &Record::Window(window));
+        }
+        let incumbents = agent.take_batch_of(Arm::Incumbent, 16);
+        let candidates = agent.take_batch_of(Arm::Candidate, 16);
+        assert!(!incumbents.is_empty() && !candidates.is_empty());
+        assert_eq!(incumbents.len() + candidates.len(), 16);
+        for query in &incumbents.queries {
+            assert_eq!(query.observation.len(), 220);
+        }
+        for query in &candidates.queries {
+            assert_eq!(query.observation.len(), 222);
+            assert_eq!(query.observation[100..102], [1.0, 0.0]);
+        }
+    }
+
+    #[test]
     fn an_answer_of_a_policy_that_was_replaced_is_none() {
         let mut agent = recording(PAPERS);
         open(&mut agent, 0..1);

@@ -359,8 +359,9 @@ impl Receiver {
         self.grow_rcv_wnd(self.held() + 1);
     }
 
-    /// Takes note of a mark, which the following ACKs echo until the sender has answered. The sender
-    /// is told without delay, also of what is probably a retransmission (`tcp_data_ecn_check`).
+    /// Takes note of a mark, which the following ACKs echo until the sender has answered. The
+    /// sender is told without delay, also of what is probably a retransmission
+    /// (`tcp_data_ecn_check`).
     #[inline]
     fn data_ecn_check(&mut self, EcnSegment { ect, ce, .. }: EcnSegment) {
         let tell = match ect {
