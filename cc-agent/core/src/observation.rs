@@ -5,8 +5,9 @@
 //! decision is its action, one-hot, and the cwnd in bytes that it led to.
 //!
 //! That is version 1 of the features. In version 2 the [fractions](cc_ebpf::Fraction) of the window
-//! come between the statistics and the past decisions: `[… | max×20 | marked | app_limited | past
-//! decisions …]`.
+//! come between the statistics and the past decisions:
+//!
+//! `[… | max×20 | marked | app_limited | past decisions, oldest first]`
 
 use std::collections::VecDeque;
 
