@@ -212,7 +212,7 @@ fn transmit(socket: Socket) {
     }
     restart(socket);
     let paced = (SETTINGS.get(0)).is_some_and(|settings| settings.pacing_gain_1024 != 0);
-    if paced && let Some(rate) = first_flight_rate(socket.srtt_us(), socket.mss()) {
+    if paced && let Some(rate) = first_flight_rate(socket.cwnd(), socket.srtt_us(), socket.mss()) {
         socket.raise_pacing(rate);
     }
 }

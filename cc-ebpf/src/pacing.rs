@@ -50,8 +50,12 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<
 }
 
 /// The least pacing rate in bytes/s of a paced flow that transmits while nothing is in flight,
-/// until its next ACK: an initial cwnd within a sixteenth of the smoothed RTT; `None` before the
-/// first smoothed RTT.
+/// until its next ACK: an initial cwnd within a sixteenth of the smoothed RTT.
+///
+/// `None` before the first smoothed RTT, and for a cwnd larger than twice the initial one. A flow
+/// whose application never writes more than an initial cwnd at once has none larger: slow start
+/// takes the cwnd to twice what is in flight (`tcp_is_cwnd_limited`, include/net/tcp.h). All of a
+/// larger one could leave at that rate, and find no room in the bottleneck's queue.
 ///
 /// Pacing at [`pacing_rate`] spreads over much of a round trip what an application writes at once,
 /// where the cwnd is little larger than that: a response of 10 kB would come half an RTT later than
@@ -59,8 +63,8 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<
 /// (RFC 6928), and what the kernel never paces there (`tcp_update_skb_after_send`,
 /// net/ipv4/tcp_output.c).
 #[inline(always)]
-pub fn first_flight_rate(srtt_us: u32, mss: u32) -> Option<u64> {
-    if srtt_us == 0 {
+pub fn first_flight_rate(cwnd: u32, srtt_us: u32, mss: u32) -> Option<u64> {
+    if cwnd > 2 * INITIAL_CWND || srtt_us == 0 {
         return None;
     }
     let bytes = u64::from(INITIAL_CWND) * u64::from(mss);
@@ -77,9 +81,10 @@ mod tests {
 
     #[test]
     fn an_initial_cwnd_may_leave_within_a_sixteenth_of_the_rtt() {
-        assert_eq!(first_flight_rate(100_000, 1_000), Some(1_600_000));
-        assert_eq!(first_flight_rate(0, 1_000), None);
-        assert_eq!(first_flight_rate(1, u32::MAX), Some(MAX_RATE));
+        assert_eq!(first_flight_rate(20, 100_000, 1_000), Some(1_600_000));
+        assert_eq!(first_flight_rate(21, 100_000, 1_000), None);
+        assert_eq!(first_flight_rate(10, 0, 1_000), None);
+        assert_eq!(first_flight_rate(10, 1, u32::MAX), Some(MAX_RATE));
     }
 
     #[test]

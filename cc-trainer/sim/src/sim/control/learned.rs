@@ -197,7 +197,8 @@ impl CongestionControl for Learned {
         if start.outstanding {
             return;
         }
-        let first_flight = (self.last).and_then(|(ack, _)| first_flight_rate(ack.srtt_us, ack.mss));
+        let first_flight =
+            (self.last).and_then(|(ack, _)| first_flight_rate(cwnd.cwnd, ack.srtt_us, ack.mss));
         self.pacing = self.pacing.max(first_flight);
     }
 
