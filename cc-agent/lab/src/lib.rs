@@ -10,6 +10,7 @@
 //! | the agent's own binary as a child process | [`Agent`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
+//! | the kernel's own bbr, measured as a BPF program | [`register_kernel_bbr`] |
 //! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
@@ -52,6 +53,7 @@ mod eventually;
 mod exact;
 mod footprint;
 pub mod harness;
+mod kernel_bbr;
 mod namespace;
 mod network;
 mod path;
@@ -68,6 +70,7 @@ pub use crowd::Crowd;
 pub use eventually::eventually;
 pub use exact::assert_window_is;
 pub use footprint::Footprint;
+pub use kernel_bbr::{BBR_PROGRAM, register_kernel_bbr};
 pub use namespace::Namespace;
 pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
