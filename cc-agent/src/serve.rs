@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::Context;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -94,7 +95,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     } else {
         reload = Some(hangup);
     }
-    let mut shutdown = Shutdown::on_signals(&signals, keep)?;
+    let mut shutdown = Shutdown::on_signals(&signals, keep).context("waiting for signals")?;
     let server = Server::prepare(&socket, settings.socket_group)?;
     match sysctl::heal(&name, &socket) {
         Ok(healed) => healed.iter().for_each(|restored| {

@@ -69,8 +69,14 @@ impl Agent {
         Self::launch(Command::new(binary), name, arguments)
     }
 
-    fn launch(mut command: Command, name: &str, arguments: &[&str]) -> Self {
-        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+    /// Starts it by a command whose last argument is the binary, with this status socket, and
+    /// returns at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the binary cannot be started.
+    pub fn spawn_by(mut command: Command, name: &str, socket: &Path, arguments: &[&str]) -> Self {
+        let socket = socket.to_owned();
         let mut child = command
             .args(["run", "--plain", "--name", name, "--socket"])
             .arg(&socket)
@@ -97,6 +103,31 @@ impl Agent {
             log,
             reader: Some(reader),
         }
+    }
+
+    fn launch(command: Command, name: &str, arguments: &[&str]) -> Self {
+        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+        Self::spawn_by(command, name, &socket, arguments)
+    }
+
+    /// Waits until its status socket answers, which is when the congestion control is registered.
+    /// Returns its exit status if it ends instead.
+    ///
+    /// # Panics
+    ///
+    /// Panics if neither happens within 30 s.
+    pub fn answers_or_ends(&mut self) -> Result<(), ExitStatus> {
+        eventually("the agent answered or ended", || {
+            if let Some(status) = self.child.try_wait().expect("our child") {
+                return Some(Err(status));
+            }
+            fetch(&self.socket).is_ok().then_some(Ok(()))
+        })
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
     }
 
     fn registered(mut self) -> Self {
@@ -133,7 +164,7 @@ impl Agent {
     ///
     /// Panics if the agent has ended and been waited for.
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+        kill(self.pid(), signal).expect("our child");
     }
 
     /// Sends it a signal and waits for its end, without a limit. Returns its exit status and its

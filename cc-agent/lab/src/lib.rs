@@ -8,6 +8,7 @@
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
+//! | killing a process at any of its system calls, or making one fail | [`supervise`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
 //! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
@@ -58,6 +59,7 @@ mod path;
 pub mod peer;
 mod program_time;
 mod report;
+mod steps;
 mod tap;
 mod tcp;
 mod tcp_info;
@@ -73,6 +75,7 @@ pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
 pub use report::{Report, figure, median};
+pub use steps::{Step, Verdict, supervise};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,

@@ -328,13 +328,17 @@ impl DefaultCongestionControl {
     fn set_in(place: Place, name: &str) -> Result<Self, SysctlError> {
         let present = place.default()?;
         // It may already be the default: a dead agent's of the same name.
-        let former = match present == name {
+        let is_left = present == name;
+        let former = match is_left {
             true => place.former(name).and_then(|former| former.default),
             false => Some(present),
         };
-        place.remember(name, former.clone())?;
-        if let Err(error) = place.set_default(name) {
-            let _ = fs::remove_file(place.record(name));
+        let remembered = place.remember(name, former.clone());
+        if let Err(error) = remembered.and_then(|()| place.set_default(name)) {
+            // Nothing has changed. What a dead agent has left is still to be undone.
+            if !is_left {
+                let _ = fs::remove_file(place.record(name));
+            }
             return Err(error);
         }
         Ok(Self(Arc::new(Mutex::new(Some(Undo {
