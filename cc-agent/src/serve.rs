@@ -210,8 +210,9 @@ impl<D: DatapathIo> EventLoop<D> {
             service,
             commands,
             reload,
-            loads: LoadQueue::start("policy loader")?,
-            repairs: LoadQueue::start("policy repair")?,
+            loads: LoadQueue::start("policy loader").context("starting the loader of policies")?,
+            repairs: LoadQueue::start("policy repair")
+                .context("starting the loader of policies")?,
             candidate: None,
             memory: None,
             manager: None,

@@ -118,11 +118,20 @@ impl Agent {
     /// Panics if neither happens within 30 s.
     pub fn answers_or_ends(&mut self) -> Result<(), ExitStatus> {
         eventually("the agent answered or ended", || {
-            if let Some(status) = self.child.try_wait().expect("our child") {
+            if let Some(status) = self.has_ended() {
                 return Some(Err(status));
             }
             fetch(&self.socket).is_ok().then_some(Ok(()))
         })
+    }
+
+    /// Returns its exit status if it has ended.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the operating system does not tell.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("our child")
     }
 
     /// Returns its process id.
@@ -132,7 +141,7 @@ impl Agent {
 
     fn registered(mut self) -> Self {
         eventually("the agent registered its name", || {
-            let ended = self.child.try_wait().expect("our child");
+            let ended = self.has_ended();
             assert!(ended.is_none(), "the agent ended: {}", self.log());
             fetch(&self.socket).is_ok().then_some(())
         });
@@ -156,6 +165,29 @@ impl Agent {
     /// Returns what it has written to standard error so far.
     pub fn log(&self) -> String {
         self.log.lock().expect("no panic while it is held").clone()
+    }
+
+    /// Sets how many descriptors the agent may have from now on (the soft `RLIMIT_NOFILE`); those
+    /// that are open stay so.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the limit cannot be set.
+    pub fn limit_descriptors(&self, soft: u64) {
+        let pid = self.pid().as_raw();
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let (nothing, present) = (std::ptr::null(), &raw mut limit);
+        // SAFETY: the place for the present limit outlives the call.
+        let read = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, nothing, present) };
+        limit.rlim_cur = soft.min(limit.rlim_max);
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: the new limit outlives the call.
+        let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, nowhere) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((read, set), (0, 0), "prlimit: {error}");
     }
 
     /// Sends a signal to the agent's process.

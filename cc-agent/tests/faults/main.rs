@@ -2,11 +2,17 @@
 //!
 //! docs/faults.md has the results as a table.
 
+mod overload;
+mod places;
+mod shortage;
 mod stage;
 mod steps;
 
 use std::process::ExitCode;
 
+use overload::*;
+use places::*;
+use shortage::*;
 use steps::*;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
@@ -17,5 +23,12 @@ fn main() -> ExitCode {
         an_agent_is_killed_at_each_step_of_its_end,
         each_step_of_a_start_may_be_refused,
         each_step_of_an_end_may_be_refused,
+        a_full_disk_costs_no_flow_and_no_setting,
+        without_descriptors_flows_are_served_on,
+        the_ring_is_full_for_a_minute,
+        a_directory_in_which_others_set_traps,
+        a_recording_directory_that_its_owner_plays_with,
+        of_agents_that_start_at_once_one_serves_a_name,
+        two_agents_take_turns_as_the_default,
     ])
 }

@@ -12,7 +12,7 @@ use cc_agent::kernel::datapath::registered;
 use cc_core::status::Snapshot;
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{Agent, Bottleneck, Flow, Network, eventually, links_register, unique_name};
-use nix::sys::signal::Signal;
+use nix::{sys::signal::Signal, unistd::Pid};
 use tempfile::TempDir;
 
 use crate::BINARY;
@@ -59,11 +59,20 @@ impl Stage {
     /// Starts an agent in the sender's namespace by a command that `prepare` has changed, and
     /// returns at once.
     pub(crate) fn spawn(&self, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Agent {
+        self.spawn_at(&self.place("agent.sock"), arguments, prepare)
+    }
+
+    /// Does what [`Self::spawn`] does, with another socket.
+    pub(crate) fn spawn_at(
+        &self,
+        socket: &Path,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> Agent {
         let mut command = Command::new(BINARY);
         self.network.path.sender.hold(&mut command);
         prepare(&mut command);
-        let socket = self.place("agent.sock");
-        Agent::spawn_by(command, &self.name, &socket, arguments)
+        Agent::spawn_by(command, &self.name, socket, arguments)
     }
 
     /// Starts an agent in the sender's namespace and waits until it serves.
@@ -152,4 +161,14 @@ pub(crate) fn end(agent: &mut Agent) -> String {
     let (status, log) = agent.end(Signal::SIGTERM);
     assert_eq!(status.code(), Some(0), "{log}");
     log
+}
+
+/// The processes of policies that an agent has started, the newest last.
+pub(crate) fn policies(agent: &Agent) -> Vec<Pid> {
+    let pid = |line: &str| {
+        let (_, rest) = line.split_once("runs in process ")?;
+        rest.split(';').next()?.parse().ok()
+    };
+    let log = agent.log();
+    log.lines().filter_map(pid).map(Pid::from_raw).collect()
 }
