@@ -2,6 +2,7 @@
 //!
 //! docs/faults.md has the results as a table.
 
+mod clocks;
 mod overload;
 mod places;
 mod shortage;
@@ -10,6 +11,7 @@ mod steps;
 
 use std::process::ExitCode;
 
+use clocks::*;
 use overload::*;
 use places::*;
 use shortage::*;
@@ -26,6 +28,8 @@ fn main() -> ExitCode {
         a_full_disk_costs_no_flow_and_no_setting,
         without_descriptors_flows_are_served_on,
         the_ring_is_full_for_a_minute,
+        flows_are_adopted_from_another_time,
+        a_clock_that_is_set_changes_nothing,
         a_directory_in_which_others_set_traps,
         a_recording_directory_that_its_owner_plays_with,
         of_agents_that_start_at_once_one_serves_a_name,
