@@ -19,11 +19,8 @@ use cc_lab::{
     Agent, Bottleneck, Crowd, MemoryCgroup, Network, Outcome, SmallDisk, eventually, unique_name,
 };
 use nix::{
-    sys::{
-        signal::{Signal, kill},
-        stat::Mode,
-    },
-    unistd::{Pid, mkfifo},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -446,18 +443,21 @@ fn for_want_of_memory_a_policy_goes_and_never_the_agent() -> Outcome {
     cgroup.hold(&mut command);
     let bench = Bench::by(command, &["--policy", "heuristic"]);
     let crowd = bench.crowd(FLOWS);
-    // There is no room for a further process.
-    cgroup.limit(Some(cgroup.usage() + (1 << 20)));
-    let file = bench.file("heuristic.onnx", &heuristic_file());
-    let (done, said) = bench.run(&["reload", &file]);
+    // There is room for what the agent itself needs to load the policy, and not for the policy.
+    let burns = bench.file("burns.onnx", &burning());
+    cgroup.limit(Some(cgroup.usage() + (64 << 20)));
+    let (done, said) = bench.run(&["reload", &burns]);
     println!("{said}{}", bench.agent.status());
-    bench.logs("was killed");
+    assert!(
+        !done && said.contains("was killed, perhaps for its use of memory"),
+        "{said}"
+    );
     let received = bench.network.sink.received();
     eventually("the flows transfer", || {
         (bench.network.sink.received() > received + 10_000_000).then_some(())
     });
-    assert!(!done || bench.agent.status().agent.policies_restarted > 0);
     cgroup.limit(None);
+    let file = bench.file("heuristic.onnx", &heuristic_file());
     let (done, said) = bench.run(&["reload", &file]);
     assert!(done, "{said}");
     bench.goes_on(FLOWS);
@@ -509,22 +509,42 @@ fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
     bench.goes_on(50);
 }
 
+/// The processes that the agent has started and not waited for.
+fn children(of: Pid) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{of}/task"))
+        .into_iter()
+        .flatten();
+    let lists = threads
+        .flatten()
+        .map(|thread| thread.path().join("children"));
+    let lists: String = lists
+        .filter_map(|list| fs::read_to_string(list).ok())
+        .collect();
+    let pids = lists.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.map(Pid::from_raw).collect()
+}
+
 fn an_agent_ends_while_a_load_hangs() {
     let mut bench = Bench::new(&["--policy", "fixed:20"]);
-    let fifo = bench.path("fifo.onnx");
-    mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a file system with pipes");
+    let incumbents = children(bench.agent.pid());
     let mut client = Command::new(BINARY)
-        .args(["reload", &fifo.display().to_string(), "--socket"])
+        .args(["reload", &bench.file("burns.onnx", &burning()), "--socket"])
         .arg(bench.agent.socket())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    // The command has reached the agent once a second one is answered.
-    let (done, _) = bench.run(&["promote"]);
-    assert!(!done);
-    bench.agent.end(Signal::SIGTERM);
-    client.wait().expect("our child");
+    let loading = eventually("the policy is being loaded", || {
+        let mut children = children(bench.agent.pid()).into_iter();
+        children.find(|child| !incumbents.contains(child))
+    });
+    kill(loading, Signal::SIGSTOP).expect("it lives");
+    let (status, log) = bench.agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    eventually("the process of the load is gone", || {
+        gone(loading).then_some(())
+    });
+    assert!(!client.wait().expect("our child").success());
 }
 
 fn policies_end_with_a_killed_agent() {

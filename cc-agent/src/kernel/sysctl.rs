@@ -348,27 +348,33 @@ impl DefaultCongestionControl {
         })))))
     }
 
-    /// Puts the former default back, if that has not been done.
-    pub fn restore(&self) {
+    /// Puts the former default back, if that has not been done. Returns whether that is done now;
+    /// if not, it can be tried again.
+    pub fn restore(&self) -> bool {
         // Held until it is done, so that a second caller does not go on before.
         let mut undo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Undo {
             place,
             name,
             former,
-        }) = undo.take()
+        }) = &*undo
         else {
-            return;
+            return true;
         };
-        match place.put_back(&name, former) {
+        match place.put_back(name, former.clone()) {
             Ok(restored) if restored.is_complete() => tracing::info!("{restored}"),
             Ok(restored) => tracing::warn!("{restored}"),
-            Err(error) => tracing::error!(
-                "{name} is still the default congestion control: {error}; set another one with \
-                 `sysctl net.ipv4.tcp_congestion_control={}`",
-                USUAL[0]
-            ),
+            Err(error) => {
+                tracing::error!(
+                    "{name} is still the default congestion control: {error}; set another one with \
+                     `sysctl net.ipv4.tcp_congestion_control={}`",
+                    USUAL[0]
+                );
+                return false;
+            }
         }
+        *undo = None;
+        true
     }
 }
 
@@ -410,6 +416,19 @@ mod tests {
         fs::write(&host.place().sysctl, "cubic").expect("writes");
         default.restore();
         assert_eq!(host.default(), "cubic", "it was restored before");
+    }
+
+    #[test]
+    fn a_restoration_that_failed_can_be_tried_again() {
+        let host = Host::with("bbr");
+        let default = DefaultCongestionControl::set_in(host.place(), "rlcc").expect("sets");
+        let (sysctl, aside) = (host.place().sysctl, host.0.path().join("aside"));
+        fs::rename(&sysctl, &aside).expect("renames");
+        assert!(!default.restore());
+        assert!(host.remembers("rlcc"));
+        fs::rename(&aside, &sysctl).expect("renames");
+        assert!(default.restore());
+        assert_eq!(host.default(), "bbr");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt, chown, symlink},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     thread,
 };
@@ -21,7 +21,7 @@ use nix::{
 };
 use tempfile::TempDir;
 
-use crate::stage::{Stage, count, end, wait_for_decision, wait_for_status};
+use crate::stage::{Stage, count, end, run_against, wait_for_decision, wait_for_status};
 
 const NOBODY: u32 = 65_534;
 const PRECIOUS: &[u8] = b"precious";
@@ -203,6 +203,36 @@ impl Drop for Stop<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
+}
+
+pub(crate) fn a_policy_that_is_no_file_is_refused() {
+    let stage = Stage::new();
+    let mut agent = stage.start(&["--policy", "fixed:20"]);
+    let flow = stage.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+    let place = TempDir::new().expect("a directory for the test");
+    let fifo = place.path().join("fifo.onnx");
+    mkfifo(&fifo, Mode::S_IRWXU).expect("a new name");
+    // Everybody may write to the device, which alone would be a reason.
+    let any = "ab".repeat(32);
+    for file in [Path::new("/dev/zero"), place.path(), &fifo] {
+        for more in [&[][..], &["--canary", "50"], &["--sha256", &any]] {
+            let path = file.display().to_string();
+            let (done, said) = run_against(&agent, &[&["reload", &path], more].concat());
+            let reasons = ["regular file", "can be written by everybody"];
+            let is_refused = reasons.iter().any(|reason| said.contains(reason));
+            assert!(
+                !done && is_refused && said.contains("the policy stays"),
+                "{said}"
+            );
+        }
+    }
+    let before = agent.status();
+    let after = wait_for_status(&agent, "decisions go on", |status| {
+        status.agent.decisions > before.agent.decisions + 5
+    });
+    assert_eq!(after.policy, "fixed:20");
+    end(&mut agent);
 }
 
 pub(crate) fn of_agents_that_start_at_once_one_serves_a_name() {

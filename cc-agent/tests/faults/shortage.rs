@@ -1,31 +1,25 @@
-//! Too little disk, too few descriptors.
+//! Too little disk, too few descriptors, and a log that nobody reads.
 
 use std::{
-    fs,
-    process::{Command, Stdio},
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
 };
 
 use cc_client::fetch;
 use cc_core::policy::heuristic_file;
 use cc_ebpf::Counter;
 use cc_lab::{Agent, SmallDisk, eventually};
-use nix::sys::signal::{Signal, kill};
+use nix::{
+    sys::{
+        signal::{Signal, kill},
+        stat::Mode,
+    },
+    unistd::mkfifo,
+};
 use tempfile::TempDir;
 
-use crate::{
-    BINARY,
-    stage::{Stage, count, end, policies, wait_for_decision, wait_for_status},
-};
-
-/// Runs a subcommand against a running agent, and returns whether it succeeded and its output.
-fn run_against(agent: &Agent, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).arg("--socket").arg(agent.socket());
-    let output = command.stdin(Stdio::null()).output().expect("it starts");
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8_lossy(&text).into_owned();
-    (output.status.success(), text)
-}
+use crate::stage::{Stage, count, end, policies, run_against, wait_for_decision, wait_for_status};
 
 fn wait_for_log(agent: &Agent, words: &str) {
     eventually(words, || agent.log().contains(words).then_some(()));
@@ -74,14 +68,7 @@ pub(crate) fn a_full_disk_costs_no_flow_and_no_setting() {
 
     // Its log goes to the full disk.
     let unwritten = stage.place("log");
-    let to_disk = |command: &mut Command| {
-        let mut shell = Command::new("sh");
-        let script = format!("exec \"$@\" 2>> {}", unwritten.display());
-        shell.args(["-c", &script, "sh", BINARY]);
-        stage.network.path.sender.hold(&mut shell);
-        *command = shell;
-    };
-    let mut agent = stage.spawn(&with_default, to_disk);
+    let mut agent = stage.spawn_to(&unwritten, &with_default);
     assert_eq!(agent.answers_or_ends(), Ok(()));
     disk.fill();
     wait_for_decision(&agent, &flow, 20);
@@ -137,4 +124,35 @@ pub(crate) fn without_descriptors_flows_are_served_on() {
     });
     let log = end(&mut agent);
     assert_eq!(stage.default(), "reno", "{log}");
+}
+
+pub(crate) fn a_log_that_nobody_reads_stops_nothing() {
+    let stage = Stage::new();
+    let pipe = stage.place("log");
+    mkfifo(&pipe, Mode::S_IRWXU).expect("a new name");
+    let open = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&pipe);
+    let mut unread = open.expect("it was just made");
+    while unread.write(&[b'#'; 1]).is_ok() {}
+    let mut agent = stage.spawn_to(&pipe, &["--policy", "fixed:20", "--default"]);
+    assert_eq!(agent.answers_or_ends(), Ok(()));
+    let flow = stage.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+    // Each is a line of the log.
+    for _ in 0..30 {
+        let (done, said) = run_against(&agent, &["promote"]);
+        assert!(!done && said.contains("no candidate"), "{said}");
+    }
+    let status = wait_for_status(&agent, "decisions go on", |status| {
+        status.agent.decisions > 30
+    });
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    let (status, _) = agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    fs::remove_file(&pipe).expect("it is there");
+    stage.assert_restored("");
+    flow.advance(100_000);
 }

@@ -5,7 +5,7 @@ use std::{
     fs::{self, Permissions},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use cc_agent::kernel::datapath::registered;
@@ -73,6 +73,17 @@ impl Stage {
         self.network.path.sender.hold(&mut command);
         prepare(&mut command);
         Agent::spawn_by(command, &self.name, socket, arguments)
+    }
+
+    /// Does what [`Self::spawn`] does, with the log in this file.
+    pub(crate) fn spawn_to(&self, log: &Path, arguments: &[&str]) -> Agent {
+        self.spawn(arguments, |command| {
+            let mut shell = Command::new("sh");
+            let script = format!("exec \"$@\" 2>> {}", log.display());
+            shell.args(["-c", &script, "sh", BINARY]);
+            self.network.path.sender.hold(&mut shell);
+            *command = shell;
+        })
     }
 
     /// Starts an agent in the sender's namespace and waits until it serves.
@@ -171,4 +182,14 @@ pub(crate) fn policies(agent: &Agent) -> Vec<Pid> {
     };
     let log = agent.log();
     log.lines().filter_map(pid).map(Pid::from_raw).collect()
+}
+
+/// Runs a subcommand against a running agent, and returns whether it succeeded and its output.
+pub(crate) fn run_against(agent: &Agent, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(BINARY);
+    command.args(arguments).arg("--socket").arg(agent.socket());
+    let output = command.stdin(Stdio::null()).output().expect("it starts");
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    (output.status.success(), text)
 }

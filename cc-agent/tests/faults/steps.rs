@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use cc_agent::kernel::datapath::registered;
 use cc_lab::{Agent, Flow, Step, Verdict, supervise};
 use nix::sys::signal::Signal;
 
@@ -225,9 +226,9 @@ pub(crate) fn each_step_of_an_end_may_be_refused() {
         let (status, log) = agent.end(Signal::SIGTERM);
         let step = plan.interrupted();
         println!("{number}: {step:?}: {status}\n{log}");
-        assert!(status.code().is_some(), "{step:?}: {log}");
-        stage.wait_for_the_name();
-        stage.restore();
+        assert_eq!(status.code(), Some(0), "{step:?}: {log}");
+        assert_ne!(stage.default(), stage.name, "{step:?}: {log}");
+        assert!(!registered(&stage.name), "{step:?}: {log}");
         flow.advance(50_000);
         if step.is_none() {
             stage.assert_restored(&log);
