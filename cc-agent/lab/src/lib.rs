@@ -8,6 +8,8 @@
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
+//! | killing a process at any of its system calls, or making one fail | [`supervise`] |
+//! | little disk, little memory | [`SmallDisk`], [`MemoryCgroup`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
 //! | the kernel's own bbr, measured as a BPF program | [`register_kernel_bbr`] |
@@ -60,12 +62,14 @@ mod path;
 pub mod peer;
 mod program_time;
 mod report;
+mod small_disk;
+mod steps;
 mod tap;
 mod tcp;
 mod tcp_info;
 
 pub use agent::Agent;
-pub use cgroup::Cgroup;
+pub use cgroup::{Cgroup, MemoryCgroup};
 pub use crowd::Crowd;
 pub use eventually::eventually;
 pub use exact::assert_window_is;
@@ -76,6 +80,8 @@ pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
 pub use report::{Report, figure, median};
+pub use small_disk::SmallDisk;
+pub use steps::{Step, Verdict, supervise};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,
