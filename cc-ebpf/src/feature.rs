@@ -13,9 +13,14 @@ use crate::{AckSample, CaState, Totals, WindowedMin};
 /// Number of features of an ACK, the length of [`Features`].
 pub const FEATURES: usize = 20;
 
-/// Changes when the meaning of any feature changes: a policy trained for one version must not be
-/// served with another.
-pub const FEATURES_VERSION: u32 = 1;
+/// The newest version of what a policy observes of a window. It changes when an observed quantity is
+/// added, or when the meaning of one changes: a policy trained for one version must not be served
+/// with another.
+///
+/// All versions from 1 on are computed. Version 1 has the statistics of the features; version 2
+/// adds [`marked_fraction`](crate::WindowRecord::marked_fraction) and
+/// [`application_limited_fraction`](crate::WindowRecord::application_limited_fraction).
+pub const FEATURES_VERSION: u32 = 2;
 
 /// One ACK's features, indexed by [`Feature`], each saturated to 32 bits.
 pub type Features = [u32; FEATURES];

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::{FEATURES, Features, Header};
+use crate::{FEATURES, Feature, Features, Header};
 
 /// Sum, squares, minimum and maximum of every feature over a window, in integers.
 ///
@@ -170,6 +170,32 @@ impl WindowRecord {
         u64::from(self.app_limited_acks) * 2 > u64::from(self.acks)
     }
 
+    /// Fraction of the segments delivered in this window that were delivered with the ECN echo, 0 to
+    /// 1; 0 when none was delivered.
+    ///
+    /// A receiver with accurate ECN echoes every mark once, so that this is the fraction of marked
+    /// segments. A receiver of RFC 3168 repeats the echo until the sender has answered it, which
+    /// takes a round trip, so that one mark counts for all segments of a round trip.
+    pub fn marked_fraction(&self) -> f64 {
+        let bytes = self.features.sum[Feature::Acked as usize];
+        if self.acks == 0 || bytes == 0 {
+            return 0.0;
+        }
+        // Every ACK's share of the sum is a multiple of the MSS. When the MSS has changed within
+        // the window, or marks were counted before the first RTT was known, the quotient is off.
+        let marked = f64::from(self.marked) * f64::from(self.mss);
+        (marked / bytes as f64).min(1.0)
+    }
+
+    /// Fraction of this window's ACKs that acknowledged segments sent while the application had too
+    /// little to send, 0 to 1; 0 without an ACK.
+    pub fn application_limited_fraction(&self) -> f64 {
+        if self.acks == 0 {
+            return 0.0;
+        }
+        (f64::from(self.app_limited_acks) / f64::from(self.acks)).min(1.0)
+    }
+
     /// Adds one ACK's features to the statistics.
     #[inline(always)]
     pub fn add(&mut self, features: &Features) {
@@ -216,6 +242,36 @@ mod tests {
         window.add(&[9; FEATURES]);
         assert_eq!(window.features.min[0], 9, "the last window left no minimum");
         assert_eq!(window.features.sum[0], 9);
+    }
+
+    #[test]
+    fn fractions_are_of_delivered_segments_and_of_acks() {
+        let mut window = WindowRecord::zeroed();
+        assert_eq!(window.marked_fraction(), 0.0);
+        assert_eq!(window.application_limited_fraction(), 0.0);
+        // Five ACKs of eight segments each.
+        for _ in 0..5 {
+            let mut features = [7; FEATURES];
+            features[Feature::Acked as usize] = 8 * 1_448;
+            window.add(&features);
+        }
+        window.mss = 1_448;
+        window.marked = 10;
+        window.app_limited_acks = 2;
+        assert_eq!(window.marked_fraction(), 0.25);
+        assert_eq!(window.application_limited_fraction(), 0.4);
+        window.marked = 41;
+        assert_eq!(window.marked_fraction(), 1.0, "never more than all");
+
+        // ACKs that deliver nothing, such as duplicates.
+        window.restart(1);
+        window.add(&[0; FEATURES]);
+        window.marked = 3;
+        assert_eq!(window.marked_fraction(), 0.0);
+        // The sum of the former window stays until an ACK replaces it.
+        window.restart(2);
+        window.features.sum[Feature::Acked as usize] = 1_448;
+        assert_eq!(window.marked_fraction(), 0.0);
     }
 
     #[test]

@@ -22,7 +22,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use cc_core::{interface::Interface, rows::FileHeader};
+use cc_core::{
+    interface::{Interface, InterfaceError},
+    rows::FileHeader,
+};
 use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
@@ -38,17 +41,62 @@ pub struct Recordings {
     interface: Interface,
     policies: Vec<String>,
     rows: u64,
+    /// The first file without the counters that version 2 of the features needs, if there is one.
+    without_fractions: Option<PathBuf>,
 }
+
+/// The first schema version of recordings with the counters behind
+/// [`Fraction`](cc_core::observation::Fraction)s.
+const SCHEMA_WITH_FRACTIONS: u32 = 2;
 
 impl Recordings {
     /// Opens files, and all complete files of directories. Files that a killed agent left
-    /// incomplete in a directory are completed first.
+    /// incomplete in a directory are completed first. Observations have the version of the features
+    /// that the recorded policies observed.
     ///
     /// # Errors
     ///
     /// Returns an error when nothing is found, a file is not a recording of this version, or a
     /// recording has another interface than the first.
     pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
+        Self::gather(paths, None)
+    }
+
+    /// Opens recordings as [`open`](Self::open) does, but for observations with this version of the
+    /// features, whatever each of the recorded policies observed: a row holds the window's counters
+    /// and not the observation.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error as [`open`](Self::open) does, and where
+    /// [`with_features_version`](Self::with_features_version) does.
+    pub fn open_as(paths: &[PathBuf], features_version: u32) -> Result<Self, DatasetError> {
+        Self::gather(paths, Some(features_version))?.with_features_version(features_version)
+    }
+
+    /// Makes observations have this version of the features.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when this build does not compute the version, or a recording lacks what it
+    /// needs.
+    pub fn with_features_version(mut self, features_version: u32) -> Result<Self, DatasetError> {
+        self.interface.features_version = features_version;
+        self.interface.validate()?;
+        match self.without_fractions {
+            Some(path) if !self.interface.fractions().is_empty() => {
+                Err(DatasetError::NoFractions {
+                    path,
+                    features_version,
+                })
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Opens recordings whose interfaces are equal, apart from the version of the features when it
+    /// will be `features_version` for all of them.
+    fn gather(paths: &[PathBuf], features_version: Option<u32>) -> Result<Self, DatasetError> {
         let mut files = Vec::new();
         for path in paths {
             if path.is_dir() {
@@ -59,8 +107,15 @@ impl Recordings {
         let mut first: Option<(PathBuf, FileHeader)> = None;
         let mut policies = BTreeSet::new();
         let mut rows = 0;
+        let mut without_fractions = None;
         for path in &files {
-            let (header, _) = cc_recording::read(path)?;
+            let (mut header, reader) = cc_recording::read(path)?;
+            if let Some(version) = features_version {
+                header.interface.features_version = version;
+            }
+            if reader.schema_version() < SCHEMA_WITH_FRACTIONS {
+                without_fractions.get_or_insert_with(|| path.clone());
+            }
             rows += count(path)?;
             policies.insert(header.policy.clone());
             match &first {
@@ -85,6 +140,7 @@ impl Recordings {
             interface: header.interface,
             policies: policies.into_iter().collect(),
             rows,
+            without_fractions,
         })
     }
 
@@ -131,6 +187,22 @@ pub enum DatasetError {
         first: PathBuf,
         /// The settings that differ, each as `setting: this, not that`.
         differences: Vec<String>,
+    },
+    /// This build does not compute the version of the features that was asked for.
+    #[error("{0}")]
+    Interface(#[from] InterfaceError),
+    /// A recording lacks the counters that the version of the features needs.
+    #[error(
+        "{}: recorded by a release that did not count marked segments and application-limited \
+         ACKs yet (schema version 1), which features version {features_version} needs: leave the \
+         file out and record again, or use features version 1",
+        path.display()
+    )]
+    NoFractions {
+        /// Path of the recording.
+        path: PathBuf,
+        /// The version of the features that was asked for.
+        features_version: u32,
     },
     /// The list of paths is empty.
     #[error("no recording was named")]

@@ -11,7 +11,7 @@ use cc_core::policy::export::{
 use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta};
 
 use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
-use crate::normalise::{Bend, Input, Normalizer};
+use crate::normalise::{Bend, Input, Normalizer, input_shapes};
 
 /// Why a network cannot be encoded as a policy file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,6 +139,42 @@ pub struct ImportedNetwork {
     pub has_critic: bool,
     /// The transform of the network's inputs.
     pub normalizer: Normalizer,
+}
+
+impl ImportedNetwork {
+    /// Returns the network with the inputs that the interface `to` has besides those of `from`, the
+    /// one that it was made for: the [`Fraction`](cc_core::observation::Fraction)s of a later
+    /// version of the features. Their weights are 0, so that it decides as before until it is
+    /// trained further.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the network's observations are not those of `from`.
+    #[must_use]
+    pub fn widened(mut self, from: &Interface, to: &Interface) -> Self {
+        assert_eq!(self.shape.observation, from.observation_len());
+        let at = from.history_offset();
+        let added = at..to.history_offset();
+        let before = ParameterLayout::of(&self.shape);
+        self.shape.observation += added.len();
+        let after = ParameterLayout::of(&self.shape);
+        let mut parameters = Vec::with_capacity(after.len());
+        for (old, new) in before.arrays().zip(after.arrays()) {
+            let values = old.of(&self.parameters);
+            // A row is an input. Only the first layer takes the observation, before anything else.
+            let (head, tail) = match new.rows == old.rows {
+                true => (values, &[][..]),
+                false => values.split_at(at * old.cols),
+            };
+            parameters.extend_from_slice(head);
+            parameters.resize(new.offset + new.rows * new.cols - tail.len(), 0.0);
+            parameters.extend_from_slice(tail);
+        }
+        self.parameters = parameters;
+        let shapes = input_shapes(to).drain(added).collect::<Vec<_>>();
+        self.normalizer.observation.splice(at..at, shapes);
+        self
+    }
 }
 
 /// Decodes a file that [`encode`] made into a network whose critic has a privileged observation of
@@ -562,10 +598,11 @@ mod tests {
             hidden in prop::collection::vec(1_usize..24, 1..4),
             lstm in prop::option::of(1_usize..20),
             privileged in 0_usize..5,
+            features_version in 1_u32..=2,
             tanh: bool,
             seed: u64,
         ) {
-            let environment = environment(history);
+            let environment = Interface { features_version, ..environment(history) };
             let shape = Shape {
                 activation: if tanh { Activation::Tanh } else { Activation::Relu },
                 privileged,
@@ -635,6 +672,57 @@ mod tests {
         let rule = PolicyFile::parse(&rule).expect("accepted");
         let error = decode(&rule, 0, 0).expect_err("no network").to_string();
         assert!(error.contains("not one that cc-trainer writes"), "{error}");
+    }
+
+    #[test]
+    fn a_network_of_version_1_decides_alike_with_the_inputs_of_version_2() {
+        let from = environment(2);
+        let to = Interface {
+            features_version: 2,
+            ..from.clone()
+        };
+        let mut random = StdRng::seed_from_u64(8);
+        for hidden in [&[7, 6][..], &[9]] {
+            let shape = shape(&from, hidden, Some(5));
+            let former = ImportedNetwork {
+                parameters: initialise(&shape, 4),
+                normalizer: normalizer(shape.observation, &mut random),
+                has_critic: true,
+                shape: shape.clone(),
+            };
+            let wide = former.clone().widened(&from, &to);
+            assert_eq!(wide.shape.observation, to.observation_len());
+            let outputs = |network: &ImportedNetwork, observation: &[f32]| {
+                let mut cpu = Cpu::<f32>::new(&network.shape, 1).expect("threads");
+                cpu.set_parameters(&network.parameters);
+                let mut observation = observation.to_vec();
+                network.normalizer.apply(&mut observation);
+                let mut outputs = Outputs::default();
+                let input = Sequences {
+                    steps: 1,
+                    batch_size: 1,
+                    observation: &observation,
+                    reward: &[0.5],
+                    not_done: &[1.0],
+                    privileged: &[],
+                    h: &[0.1; 5],
+                    c: &[0.2; 5],
+                };
+                cpu.forward(&input, &mut outputs);
+                (outputs.logits, outputs.baseline)
+            };
+            let mut observation: Vec<f32> = (0..shape.observation)
+                .map(|_| random.random_range(0.0..9.0))
+                .collect();
+            let expected = outputs(&former, &observation);
+            let at = from.history_offset();
+            observation.splice(at..at, [0.75, 0.25]);
+            let (logits, baseline) = outputs(&wide, &observation);
+            let found = logits.iter().chain(&baseline);
+            for (found, expected) in found.zip(expected.0.iter().chain(&expected.1)) {
+                assert!((found - expected).abs() < 1e-5, "{found} and {expected}");
+            }
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use cc_lab::{Outcome, eventually};
+use cc_lab::{Outcome, TcpInfo, eventually};
 use cc_sim::path::{FlowObservation, Volume};
 use cc_sim::scenario::{self, Scenario, Service};
 use cc_testbed::link::{
@@ -46,6 +46,7 @@ fn main() -> ExitCode {
             "one_packet_of_queue_carries_one_per_millisecond",
             one_packet_of_queue_carries_one_per_millisecond,
         ),
+        ("marks_reach_tcp", marks_reach_tcp),
         ("loss_has_the_given_rate", loss_has_the_given_rate),
         (
             "the_rate_agrees_with_the_kernels_token_bucket",
@@ -142,6 +143,43 @@ fn tcp_gets_the_rate() -> Outcome {
             judge(error.abs() < 0.005, wrong, &observation)
         })
     }))
+}
+
+/// A queue with a threshold marks the packets of connections that request ECN, which answer without
+/// a loss, and leaves those of others alone.
+fn marks_reach_tcp() -> Outcome {
+    const SECONDS: u64 = 3;
+    let run = |ecn: bool| {
+        let lab = Lab::new(
+            "rate_mbps = 12\ndelay_ms = 10\nqueue = { packets = 400, ce_threshold_ms = 20 }",
+        );
+        if ecn {
+            lab.near.request_ecn().expect("root may");
+        }
+        lab.link.start();
+        let (sender, _) = bulk(
+            &lab.near,
+            &lab.far,
+            Addresses::nth(0),
+            Duration::from_secs(SECONDS),
+        );
+        let forward = lab.link.finish().expect("the devices stay").path.forward;
+        let longest = forward.bins.iter().map(|bin| bin.max_queue_bytes).max();
+        let longest = longest.expect("it carried something");
+        (sender, longest, forward.total().dropped.total().packets)
+    };
+    let (sender, longest, dropped) = run(true);
+    println!(
+        "{} of {} segments with an echo, at most {longest} bytes in the queue",
+        sender.delivered_ce, sender.delivered
+    );
+    assert!(sender.delivered_ce > 0, "{sender:?}");
+    assert!(longest < 300 * 1500, "{longest} bytes");
+    assert_eq!(dropped, 0);
+
+    let (sender, ..) = run(false);
+    assert_eq!(sender.delivered_ce, 0, "{sender:?}");
+    Outcome::Passed
 }
 
 /// The mean is exact to 0.3 ms, after subtracting the transmission times of the packets.
@@ -317,7 +355,8 @@ fn the_rate_agrees_with_the_kernels_token_bucket() -> Outcome {
         let period = Duration::from_secs(4);
         let (ours, theirs) = thread::scope(|scope| {
             let ours = scope.spawn(|| lab.tcp(period));
-            let theirs = scope.spawn(|| bulk(&router.near, &router.far, Router::ADDRESSES, period));
+            let theirs =
+                scope.spawn(|| bulk(&router.near, &router.far, Router::ADDRESSES, period).1);
             (
                 ours.join().expect("no panic"),
                 theirs.join().expect("no panic"),
@@ -616,7 +655,7 @@ impl Lab {
 
     /// Sends over TCP for `period`; returns bit/s of payload received in the second half.
     fn tcp(&self, period: Duration) -> f64 {
-        bulk(&self.near, &self.far, Addresses::nth(0), period)
+        bulk(&self.near, &self.far, Addresses::nth(0), period).1
     }
 }
 
@@ -776,7 +815,14 @@ fn valid(observation: &LinkObservation) -> Result<(), String> {
     }
 }
 
-fn bulk(near: &Namespace, far: &Namespace, addresses: Addresses, period: Duration) -> f64 {
+/// Sends over TCP for `period`. Returns what the sender's kernel says at the end, and the bit/s of
+/// payload received in the second half.
+fn bulk(
+    near: &Namespace,
+    far: &Namespace,
+    addresses: Addresses,
+    period: Duration,
+) -> (TcpInfo, f64) {
     let server: SocketAddr = (addresses.far, 7100).into();
     let listener = far
         .within(|| TcpListener::bind(server))
@@ -789,6 +835,7 @@ fn bulk(near: &Namespace, far: &Namespace, addresses: Addresses, period: Duratio
     let (receiver, _) = listener.accept().expect("it has connected");
     let patience = Some(DEADLINE);
     receiver.set_read_timeout(patience).expect("a good timeout");
+    let sending = sender.try_clone().expect("a descriptor");
     thread::scope(|scope| {
         // Closed at the end of this closure, before the scope joins the sender.
         let mut receiver = receiver;
@@ -807,7 +854,8 @@ fn bulk(near: &Namespace, far: &Namespace, addresses: Addresses, period: Duratio
             match since {
                 None if now - start > period / 2 => since = Some((now, bytes)),
                 Some((begin, before)) if now - start > period => {
-                    break (bytes - before) as f64 * 8.0 / (now - begin).as_secs_f64();
+                    let rate = (bytes - before) as f64 * 8.0 / (now - begin).as_secs_f64();
+                    break (TcpInfo::of(&sending).expect("a TCP socket"), rate);
                 }
                 _ => {}
             }

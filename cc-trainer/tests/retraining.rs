@@ -337,6 +337,92 @@ fn a_run_starts_from_a_policy_and_mixes_in_simulated_links() {
     assert!(names.len() > 1, "{names:?}");
 }
 
+/// Recordings of a policy that observed version 1 of the features lead to one that observes version
+/// 2, which can be estimated on the same recordings.
+#[test]
+fn a_policy_of_the_next_features_version_is_made_from_recordings_of_the_former() {
+    let place = Place::new();
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("day1", &interface(), Some("even.onnx"), 0..FLOWS);
+    place.record("day2", &interface(), Some("even.onnx"), FLOWS..2 * FLOWS);
+    place.write("small.toml", SMALL);
+
+    place.run(0, "dataset day1 --features-version 2 --out timeline");
+    let analysis: Analysis = place.json("timeline/features.json");
+    let names: Vec<_> = (analysis.features.iter())
+        .map(|found| found.name.as_str())
+        .collect();
+    assert_eq!(names[100..102], ["fraction.marked", "fraction.app_limited"]);
+    let marked = &analysis.features[100];
+    assert!(
+        marked.least == 0.0 && marked.most > 0.3 && marked.most <= 1.0,
+        "the rows' counters: {marked:?}"
+    );
+
+    let train = "train --config small.toml --from day1 --features-version 2 --steps 16000";
+    place.run(0, &format!("{train} --out fresh"));
+    place.run(
+        0,
+        &format!("{train} --normalisation timeline/features.json --out normalised"),
+    );
+    // A policy of version 1 begins with the recorded policy's decisions.
+    place.run(
+        0,
+        "train --from day1 --features-version 2 --init even.onnx --actors 0 --steps 128 --out further",
+    );
+    for run in ["fresh", "normalised", "further"] {
+        let path = place.at(&format!("{run}/policy.onnx"));
+        let file = PolicyFile::read(&path).expect("a policy");
+        assert_eq!(file.meta().interface.features_version, 2, "{run}");
+        let policy = OnnxPolicy::from_file(&path, None, 0).expect("it is served");
+        assert_eq!(policy.summary().observation, 5 * 20 + 2 + 2 * 6);
+    }
+    let network = |path: &str| {
+        let file = PolicyFile::read(&place.at(path)).expect("a policy");
+        policy_file::decode(&file, 0, 0).expect("one of ours")
+    };
+    let second = Interface {
+        features_version: 2,
+        ..interface()
+    };
+    let begun = network("even.onnx").widened(&interface(), &second);
+    let further = network("further/policy.onnx");
+    assert_eq!(further.normalizer, begun.normalizer);
+    let moved = begun.parameters.iter().zip(&further.parameters);
+    let moved = moved.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(moved > 0.0 && moved < 0.1, "{moved}");
+
+    let output = place.run(0, "ope --from day2 --policy fresh/policy.onnx");
+    assert!(output.contains("candidate: better"), "{output}");
+
+    place.refuses(
+        "train --from day1 --init fresh/policy.onnx --out new",
+        &["fresh/policy.onnx", "features_version: 2, not 1"],
+    );
+    place.refuses(
+        "train --from day1 --features-version 3 --out new",
+        &["features_version is 3", "computes versions 1 to 2"],
+    );
+    // The file has decisions, but its release did not count marks.
+    let former = "../cc-agent/recording/tests/data/version-1.parquet";
+    let former = Path::new(env!("CARGO_MANIFEST_DIR")).join(former);
+    let former = former.display();
+    for command in ["train --from", "dataset"] {
+        place.refuses(
+            &format!("{command} {former} --features-version 2 --out new"),
+            &[
+                "version-1.parquet",
+                "schema version 1",
+                "features version 1",
+            ],
+        );
+    }
+    place.run(
+        0,
+        &format!("dataset {former} --features-version 1 --out former"),
+    );
+}
+
 #[test]
 fn a_bad_recording_is_refused_with_its_path_and_leaves_no_output() {
     let place = Place::new();
@@ -751,8 +837,12 @@ impl Recorded {
             features[Feature::RttStanding as usize] = random.random_range(20_000..30_000);
             features[Feature::Throughput as usize] = carried;
             features[Feature::Delay as usize] = 10_000;
+            features[Feature::Acked as usize] = 2 * 1448;
             window.add(&features);
         }
+        // Up to three of its eight segments are marked, and one of its four ACKs application-limited.
+        window.marked = random.random_range(0..4);
+        window.app_limited_acks = random.random_range(0..2);
         let terms = Terms::of(&window, &interface.reward);
         Row {
             flow: self.flow,

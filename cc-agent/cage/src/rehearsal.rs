@@ -119,6 +119,8 @@ fn plausible(interface: &Interface, count: usize) -> Vec<Query> {
                 });
                 window.add(&features);
             }
+            window.marked = random.between(0, 100);
+            window.app_limited_acks = random.between(0, window.acks);
             let history = History::new(interface, u64::from(window.cwnd) * u64::from(MSS));
             Query {
                 observation: observe(interface, &window, &history),

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::action::{ActionSpace, CwndBounds};
+use crate::observation::Fraction;
 
 /// The statistics of each feature over a window: sum, mean, standard deviation, minimum, maximum.
 pub const STATISTICS: usize = 5;
@@ -29,7 +30,8 @@ pub const STATISTICS: usize = 5;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Interface {
-    /// The version of the feature definitions; this build has [`FEATURES_VERSION`].
+    /// The version of what is observed of a window, from 1 to [`FEATURES_VERSION`]. Version 2 adds
+    /// two [`Fraction`]s of the window to the statistics of the features.
     pub features_version: u32,
     /// Length of an observation window in milliseconds: the time between decisions.
     pub window_ms: u32,
@@ -51,15 +53,25 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The length of an observation: 5 statistics of 20 features, then for each of the k past
-    /// decisions its action (one-hot) and the cwnd that it led to.
+    /// The length of an observation: 5 statistics of 20 features and the [fractions](Self::fractions)
+    /// of the window, then for each of the k past decisions its action (one-hot) and the cwnd that
+    /// it led to.
     pub fn observation_len(&self) -> usize {
         self.history_offset() + self.history * self.history_stride()
     }
 
     /// The index in the observation at which the oldest past decision begins.
     pub fn history_offset(&self) -> usize {
-        STATISTICS * FEATURES
+        STATISTICS * FEATURES + self.fractions().len()
+    }
+
+    /// The fractions of the window that an observation has after the statistics: none in version 1
+    /// of the features, and all of them in version 2.
+    pub fn fractions(&self) -> &'static [Fraction] {
+        match self.features_version {
+            ..=1 => &[],
+            _ => &Fraction::ALL,
+        }
     }
 
     /// The length of one past decision in the observation: |A| + 1.
@@ -109,7 +121,7 @@ impl Interface {
             }
         };
         let (scales, reward) = (&self.scales, &self.reward);
-        if self.features_version != FEATURES_VERSION {
+        if !(1..=FEATURES_VERSION).contains(&self.features_version) {
             return Err(InterfaceError::FeaturesVersion {
                 found: self.features_version,
             });
@@ -194,7 +206,7 @@ impl Interface {
 impl Default for Interface {
     fn default() -> Self {
         Self {
-            features_version: FEATURES_VERSION,
+            features_version: 1,
             window_ms: 100,
             history: 20,
             actions: ActionSpace::default(),
@@ -278,10 +290,10 @@ pub enum RewardKind {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum InterfaceError {
-    /// The features are of another version than this build computes.
+    /// The features are of a version that this build does not compute.
     #[error(
-        "features_version is {found}, but this build computes version {FEATURES_VERSION}; \
-         use a policy made for that version, or the release that made this one"
+        "features_version is {found}, but this build computes versions 1 to {FEATURES_VERSION}; \
+         use a policy made for one of these, or the release that made this one"
     )]
     FeaturesVersion {
         /// The version that the interface states.
@@ -316,6 +328,21 @@ mod tests {
             .observation_len(),
             100
         );
+    }
+
+    #[test]
+    fn version_2_observes_two_fractions_before_the_past_decisions() {
+        let first = Interface::default();
+        let second = Interface {
+            features_version: 2,
+            ..first.clone()
+        };
+        assert_eq!((first.features_version, second.validate()), (1, Ok(())));
+        assert_eq!((first.history_offset(), first.fractions().len()), (100, 0));
+        assert_eq!(second.history_offset(), 102);
+        assert_eq!(second.observation_len(), first.observation_len() + 2);
+        assert_eq!(second.past_action(20), 102);
+        assert_eq!(second.past_action(1), first.past_action(1) + 2);
     }
 
     #[test]
@@ -389,14 +416,19 @@ mod tests {
                 "{error}"
             );
         }
-        let other = Interface {
-            features_version: 99,
-            ..Interface::default()
-        };
-        let error = other.validate().expect_err("refused").to_string();
-        assert!(
-            error.starts_with("features_version is 99, but this build computes"),
-            "{error}"
-        );
+        for unknown in [0, 3, 99] {
+            let other = Interface {
+                features_version: unknown,
+                ..Interface::default()
+            };
+            let error = other.validate().expect_err("refused").to_string();
+            assert_eq!(
+                error,
+                format!(
+                    "features_version is {unknown}, but this build computes versions 1 to 2; use \
+                     a policy made for one of these, or the release that made this one"
+                )
+            );
+        }
     }
 }

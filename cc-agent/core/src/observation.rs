@@ -3,12 +3,49 @@
 //! `[sum×20 | mean×20 | std×20 | min×20 | max×20 | past decisions, oldest first]`, as in the
 //! mvfst-rl paper (arXiv 1910.04054, section 3). The sums of the nine state features are 0. A past
 //! decision is its action, one-hot, and the cwnd in bytes that it led to.
+//!
+//! That is version 1 of the features. In version 2 the [`Fraction`]s of the window come between the
+//! statistics and the past decisions: `[… | max×20 | marked | app_limited | past decisions …]`.
 
 use std::collections::VecDeque;
 
 use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
 use crate::interface::{Interface, Scales};
+
+/// A fraction of a window, 0 to 1, which observations have from version 2 of the features on.
+///
+/// These are counters of the window rather than features of an ACK, so they have no statistics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fraction {
+    /// Segments delivered with the ECN echo, of all that were delivered: congestion that shows
+    /// before a queue overflows.
+    Marked,
+    /// ACKs of segments that the application limited, of all ACKs: whether a fall of throughput is
+    /// the application's doing. No decision is asked for when it is above one half.
+    AppLimited,
+}
+
+impl Fraction {
+    /// Every fraction, in the order of the observation.
+    pub const ALL: [Self; 2] = [Self::Marked, Self::AppLimited];
+
+    /// The name in lists of inputs, such as `features.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Marked => "marked",
+            Self::AppLimited => "app_limited",
+        }
+    }
+
+    /// The fraction in a window.
+    pub fn of(self, window: &WindowRecord) -> f64 {
+        match self {
+            Self::Marked => window.marked_fraction(),
+            Self::AppLimited => window.application_limited_fraction(),
+        }
+    }
+}
 
 /// The last k decisions on a flow, k being [`Interface::history`].
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +101,8 @@ pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) 
     })));
     observation.extend(scaled(per_feature(&|i| f64::from(statistics.min[i]))));
     observation.extend(scaled(per_feature(&|i| f64::from(statistics.max[i]))));
+    let fractions = interface.fractions().iter();
+    observation.extend(fractions.map(|fraction| fraction.of(window) as f32));
 
     for &(action, cwnd) in &history.decisions {
         let actions = interface.actions.len();
@@ -120,6 +159,32 @@ mod tests {
         assert_eq!(observation[20 + throughput], 500.0, "kB/s");
         assert_eq!(observation[100..106], [1.0, 0.0, 0.0, 0.0, 0.0, 12.52]);
         assert_eq!(observation[214..220], [0.0, 0.0, 0.0, 0.0, 1.0, 25.04]);
+    }
+
+    #[test]
+    fn version_2_has_the_fractions_after_the_statistics_and_is_otherwise_version_1() {
+        let first = Interface::default();
+        let second = Interface {
+            features_version: 2,
+            ..first.clone()
+        };
+        let mut window = window();
+        window.mss = 1_448;
+        // One of three segments, and one of two ACKs.
+        window.marked = 1;
+        window.app_limited_acks = 1;
+        let history = |interface| {
+            let mut history = History::new(interface, 12_520);
+            history.push(interface, 4, 25_040);
+            history
+        };
+        let former = observe(&first, &window, &history(&first));
+        let found = observe(&second, &window, &history(&second));
+        assert_eq!(found.len(), 222);
+        assert_eq!(found[..100], former[..100]);
+        assert_eq!(found[100..102], [1.0 / 3.0, 0.5]);
+        assert_eq!(found[102..], former[100..]);
+        assert_eq!(found[second.past_action(1) + 4], 1.0, "the newest action");
     }
 
     #[test]

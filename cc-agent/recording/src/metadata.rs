@@ -38,24 +38,24 @@ pub(crate) fn is_recording(values: &[KeyValue]) -> bool {
     values.iter().any(|value| value.key == "cc.schema_version")
 }
 
-/// Reads a header from key-value metadata.
+/// Reads the version of the schema and a header from key-value metadata.
 ///
 /// # Errors
 ///
 /// Returns an error with the key at fault when one is missing or invalid, or when the file is of
 /// another version or not a recording.
-pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderError> {
+pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<(u32, FileHeader), HeaderError> {
     let find = |name: &'static str| {
         let key = format!("cc.{name}");
         let value = values.iter().find(|value| value.key == key);
         value.and_then(|value| value.value.as_deref())
     };
     let version = find("schema_version").ok_or(HeaderError::Foreign)?;
-    if !matches!(version.parse(), Ok(1..=SCHEMA_VERSION)) {
+    let Ok(schema_version @ 1..=SCHEMA_VERSION) = version.parse() else {
         return Err(HeaderError::Version {
             found: version.into(),
         });
-    }
+    };
     let text = |name| find(name).ok_or(HeaderError::Missing { name });
     let wrong = |name, reason: String| HeaderError::Wrong { name, reason };
     let number = |name| {
@@ -71,7 +71,7 @@ pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderE
         .map(PolicyMeta::from_json)
         .transpose()
         .map_err(|error| wrong("policy_metadata", error.to_string()))?;
-    Ok(FileHeader {
+    let header = FileHeader {
         interface,
         policy: text("policy")?.into(),
         policy_metadata,
@@ -84,7 +84,8 @@ pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<FileHeader, HeaderE
         addresses: text("addresses")?
             .parse()
             .map_err(|reason| wrong("addresses", reason))?,
-    })
+    };
+    Ok((schema_version, header))
 }
 
 /// An error in a file's key-value metadata.

@@ -40,11 +40,12 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     let (file, builder) = open(path)?;
     let metadata = builder.metadata().file_metadata();
     let values = metadata.key_value_metadata().map_or(&[][..], Vec::as_slice);
-    let header = metadata::from_key_values(values).map_err(|error| RecordingError::Header {
-        path: path.into(),
-        reason: error.to_string(),
-        foreign: error == HeaderError::Foreign,
-    })?;
+    let (schema_version, header) =
+        metadata::from_key_values(values).map_err(|error| RecordingError::Header {
+            path: path.into(),
+            reason: error.to_string(),
+            foreign: error == HeaderError::Foreign,
+        })?;
     let expected = schema_like(builder.schema());
     for field in expected.fields() {
         let found = builder.schema().field_with_name(field.name()).ok();
@@ -76,6 +77,7 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     let rows = Rows {
         path: path.into(),
         header: header.clone(),
+        schema_version,
         batches,
         batch: Vec::new().into_iter(),
         before: 0,
@@ -88,6 +90,7 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
 pub struct Rows {
     path: PathBuf,
     header: FileHeader,
+    schema_version: u32,
     batches: ParquetRecordBatchReader,
     batch: vec::IntoIter<Row>,
     /// The number of rows in all batches read so far.
@@ -118,6 +121,12 @@ impl Iterator for Rows {
 }
 
 impl Rows {
+    /// Version of the file's schema, from 1 to [`SCHEMA_VERSION`](crate::SCHEMA_VERSION). Quantities
+    /// whose columns came with a later version are 0 in every row.
+    pub fn schema_version(&self) -> u32 {
+        self.schema_version
+    }
+
     fn next_batch(&mut self) -> Option<Result<Vec<Row>, RecordingError>> {
         let batch = match self.batches.next()? {
             Ok(batch) => batch,

@@ -80,6 +80,9 @@ pub enum Event<B> {
         arrived: Nanos,
         /// Time that it waited until the link started to send it, ns.
         queued: Nanos,
+        /// Whether it waited longer than the queue's threshold: it has a congestion-experienced
+        /// mark if it is ECN-capable.
+        marked: bool,
         /// The packet that was offered.
         packet: Packet<B>,
     },
@@ -109,6 +112,8 @@ impl<B> Event<B> {
 pub struct OneWayPath<B> {
     policer: Option<TokenBucket>,
     queue: PacketQueue<B>,
+    /// Longest time in the queue without a mark, ns; `None` for a queue that never marks.
+    ce_threshold: Option<Nanos>,
     server: Server,
     /// Time at which the link starts to send the head of the queue.
     starts: Nanos,
@@ -131,6 +136,7 @@ impl<B> OneWayPath<B> {
         Self {
             policer: model.policer.as_ref().map(TokenBucket::new),
             queue: PacketQueue::new(&model.queue),
+            ce_threshold: model.queue.ce_threshold.map(nanos),
             server: Server::new(&model.service),
             starts: NEVER,
             losses: Losses::new(model.loss, StdRng::from_rng(&mut seeds)),
@@ -232,6 +238,7 @@ impl<B> OneWayPath<B> {
                 at,
                 arrived,
                 queued,
+                marked: self.ce_threshold.is_some_and(|most| queued > most),
                 packet,
             },
         );

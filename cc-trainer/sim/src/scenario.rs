@@ -107,7 +107,7 @@ pub struct RatePoint {
     pub ramp: bool,
 }
 
-/// Limits of a link's queue. A packet is accepted if both limits hold with it. As in mahimahi, the
+/// Limits of a link's queue, and what it does about congestion. A packet is accepted if both limits hold with it. As in mahimahi, the
 /// packet that the link is sending does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
@@ -117,6 +117,10 @@ pub struct Queue {
     pub bytes: Option<u64>,
     /// Which packets are dropped when the queue is full.
     pub discipline: Discipline,
+    /// ECN-capable packets that waited longer than this get a congestion-experienced mark when the
+    /// link starts to send them (RFC 3168), as by the option `ce_threshold` of Linux's codel and
+    /// fq_codel. `None` is a queue that never marks.
+    pub ce_threshold: Option<Duration>,
 }
 
 /// Which packets are dropped when a queue is full.
@@ -200,6 +204,12 @@ impl Scenario {
     /// Round-trip propagation delay at the start, for a flow without extra delay.
     pub fn base_rtt(&self) -> Duration {
         self.forward.delay.base + self.reverse.delay.base
+    }
+
+    /// Whether a queue of the path marks packets. Connections negotiate ECN then, and only then.
+    pub fn marks(&self) -> bool {
+        let marks = |direction: &Direction| direction.queue.ce_threshold.is_some();
+        marks(&self.forward) || marks(&self.reverse)
     }
 }
 

@@ -91,6 +91,8 @@ pub struct Simulation {
     /// The earliest timer of any flow, or a time before it.
     next_timer: Nanos,
     ticks: Ticks,
+    /// Whether connections negotiate ECN.
+    ecn: bool,
     host: Noise,
     /// Whether a learned control has put out a record while applications were at work.
     recorded: bool,
@@ -174,6 +176,8 @@ pub struct FlowTotals {
     pub payload_delivered: u64,
     /// Segments acknowledged or SACKed, the SYN included.
     pub delivered: u64,
+    /// Those of them whose ACK echoed a congestion-experienced mark (`delivered_ce`).
+    pub delivered_ce: u64,
     /// Number of data packets that came through the path.
     pub delays: u64,
     /// Sum of the one-way delays of these packets, ns.
@@ -196,11 +200,12 @@ impl Simulation {
             .map(|flow| flow.extra_delay)
             .collect();
         let ticks = Ticks::new(seed::output(seed, 1));
+        let ecn = scenario.marks();
         let mut connections = Vec::with_capacity(controls.len());
         let mut applications = Vec::with_capacity(controls.len());
         for (number, (flow, control)) in scenario.flows.iter().zip(controls).enumerate() {
             let application = Application::new(flow, number, &control, seed);
-            let mut connection = Endpoints::new(number as u16, control, ticks);
+            let mut connection = Endpoints::new(number as u16, control, ticks, ecn);
             match application.is_bulk() {
                 true => connection.start = nanos(flow.start),
                 false => connection = connection.of_application(),
@@ -218,6 +223,7 @@ impl Simulation {
             now: 0,
             next_timer: 0,
             ticks,
+            ecn,
             host: Noise(seed::output(!seed, 1) | 1),
             recorded: false,
             observation: None,
@@ -431,6 +437,7 @@ impl Simulation {
         let Event::Delivered {
             at,
             arrived,
+            marked,
             packet: Packet { body, .. },
             ..
         } = event
@@ -446,7 +453,7 @@ impl Simulation {
             connection.delays += 1;
             connection.delay_sum_ns += at + EARLY.as_nanos() as Nanos - arrived;
         }
-        (connection.receiver).on_packet(self.now, body.packet, self.ticks);
+        (connection.receiver).on_packet(self.now, body.packet, marked, self.ticks);
         self.settle(place);
         self.hand_over(place);
     }
@@ -564,9 +571,13 @@ impl Simulation {
 
 impl Endpoints {
     /// Creates the ends of a connection of the flow, in a place that no other had before.
-    fn new(flow: u16, control: Control, ticks: Ticks) -> Self {
+    fn new(flow: u16, control: Control, ticks: Ticks, ecn: bool) -> Self {
+        let sender = Sender::new(control, ticks);
         Self {
-            sender: Sender::new(control, ticks),
+            sender: match ecn {
+                true => sender.with_ecn(),
+                false => sender,
+            },
             receiver: Receiver::new(nanos(RECEIVER_REST)),
             flow,
             serial: 0,
@@ -681,6 +692,7 @@ impl FlowTotals {
         self.acks += other.acks;
         self.payload_delivered += other.payload_delivered;
         self.delivered += other.delivered;
+        self.delivered_ce += other.delivered_ce;
         self.delays += other.delays;
         self.delay_sum_ns += other.delay_sum_ns;
     }

@@ -46,6 +46,10 @@ pub(crate) struct DatasetArgs {
     /// Leave out the observations, which take most of the space.
     #[arg(long)]
     no_states: bool,
+    /// Version of the features in the observations: 1, or 2 with the fractions of marked segments
+    /// and of application-limited ACKs [default: the one that the recorded policies observed].
+    #[arg(long, value_name = "N")]
+    features_version: Option<u32>,
     /// Number of decisions to analyse the inputs on, approximately.
     #[arg(
         long,
@@ -71,7 +75,10 @@ Examples:
       throughput and delay of each recorded policy";
 
 pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
-    let recordings = Recordings::open(&args.paths)?;
+    let recordings = match args.features_version {
+        None => Recordings::open(&args.paths)?,
+        Some(version) => Recordings::open_as(&args.paths, version)?,
+    };
     let names = features::names(recordings.interface());
     features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
     let output = TimelineDirectory::create(&args.out)?;

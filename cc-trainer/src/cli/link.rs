@@ -82,6 +82,9 @@ pub(crate) fn command(args: &Args) -> anyhow::Result<ExitCode> {
     // them.
     let signals = Signals::take().context("cannot handle signals")?;
     let near = Namespace::new()?;
+    if scenario.marks() {
+        near.request_ecn()?;
+    }
     let far = Namespace::current()?;
     let (addresses, _reservation) = free_addresses()?;
     let link = Link::new(

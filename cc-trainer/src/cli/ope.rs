@@ -113,6 +113,8 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
         .policy
         .load(recordings.interface(), args.serving, args.seed)
         .with_context(|| format!("the policy {}", args.policy))?;
+    // The recorded rows tell what the candidate would have observed, whatever the recorded policy did.
+    let recordings = recordings.with_features_version(candidate.interface().features_version)?;
     recorded::check(&*candidate, recordings.interface())?;
     let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
     let reading = bar(recordings.rows(), "rows read");

@@ -29,7 +29,8 @@ use super::interrupt;
 ///
 /// With --from, it learns from recordings of cc-agent: by V-trace where actions were recorded with
 /// probabilities; otherwise by cloning, with larger weights for actions that turned out well.
-/// Observations, actions and reward are those of the recordings.
+/// Observations, actions and reward are those of the recordings; --features-version changes what of
+/// the recorded windows is observed.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct TrainArgs {
@@ -63,6 +64,11 @@ pub(crate) struct TrainArgs {
     /// links are those of --config.
     #[arg(long, value_name = "SHARE", requires_all = ["from", "config"])]
     simulated: Option<f64>,
+    /// Version of the features that the new policy observes: 1, or 2 with the fractions of marked
+    /// segments and of application-limited ACKs. A policy of --init with fewer inputs begins with
+    /// weights of 0 for the others [default: the one that the recorded policies observed].
+    #[arg(long, value_name = "N", requires = "from")]
+    features_version: Option<u32>,
     /// The features.json of `cc-trainer dataset`, with the transforms of the inputs.
     #[arg(
         long,
@@ -110,10 +116,10 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
     if !args.from.is_empty() {
         let mut recorded = Config::recorded(args.from.clone());
         if let Some(given) = config {
-            let network = match given.environment {
-                Environments::Network(network) => Some(network),
-                Environments::Recorded(given) => given.network,
-                _ => None,
+            let (network, features_version) = match given.environment {
+                Environments::Network(network) => (Some(network), None),
+                Environments::Recorded(given) => (given.network, given.features_version),
+                _ => (None, None),
             };
             // The file decides everything but the source of experience.
             recorded = Config {
@@ -122,10 +128,12 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
             };
             if let Environments::Recorded(recorded) = &mut recorded.environment {
                 recorded.network = network.filter(|_| args.simulated.is_some());
+                recorded.features_version = features_version;
             }
         }
         if let Environments::Recorded(recorded) = &mut recorded.environment {
             recorded.simulated = args.simulated.unwrap_or(0.0);
+            recorded.features_version = args.features_version.or(recorded.features_version);
             recorded.normalisation.clone_from(&args.normalisation);
             recorded.scratch.clone_from(&args.scratch);
         }

@@ -247,14 +247,17 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
 
 /// Returns the names of an observation's values in order, followed by `reward`.
 ///
-/// Examples are `sum.acked`, `max.delay`, `past1.*2` (whether the newest decision was `*2`) and
-/// `past1.cwnd` (the cwnd that it set).
+/// Examples are `sum.acked`, `max.delay`, `fraction.marked`, `past1.*2` (whether the newest decision
+/// was `*2`) and `past1.cwnd` (the cwnd that it set).
 pub fn names(interface: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {
         for feature in Feature::ALL {
             names.push(format!("{statistic}.{}", feature_name(feature)));
         }
+    }
+    for fraction in interface.fractions() {
+        names.push(format!("fraction.{}", fraction.name()));
     }
     for past in (1..=interface.history).rev() {
         for action in interface.actions.actions() {

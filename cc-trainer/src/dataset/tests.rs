@@ -424,4 +424,18 @@ fn inputs_are_named_after_statistic_feature_and_past_action() {
     assert_eq!(names[25], "mean.delay");
     assert_eq!(names[100..103], ["past2.0", "past2./2", "past2.-10"]);
     assert_eq!(names[names.len() - 2], "past1.cwnd");
+
+    let names = self::names(&Interface {
+        features_version: 2,
+        ..interface()
+    });
+    assert_eq!(
+        names[99..103],
+        [
+            "max.persistent_congestion",
+            "fraction.marked",
+            "fraction.app_limited",
+            "past2.0"
+        ]
+    );
 }

@@ -40,6 +40,10 @@ pub struct RecordedConfig {
     /// actions are those of the recordings.
     #[serde(default)]
     pub network: Option<Box<network::NetworkConfig>>,
+    /// Version of the features that the new policy observes. `None` is the one that the recorded
+    /// policies observed.
+    #[serde(default)]
+    pub features_version: Option<u32>,
     /// The `features.json` that `cc-trainer dataset` wrote, with the transforms of the inputs.
     #[serde(default)]
     pub normalisation: Option<PathBuf>,
@@ -114,7 +118,10 @@ impl RecordedWorld {
         if !(0.0..1.0).contains(&share) {
             return Err(RecordedConfigError::Share { share });
         }
-        let recordings = Recordings::open(&config.from)?;
+        let recordings = match config.features_version {
+            None => Recordings::open(&config.from)?,
+            Some(version) => Recordings::open_as(&config.from, version)?,
+        };
         let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {
             (_, false) => None,

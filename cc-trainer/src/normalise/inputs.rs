@@ -9,12 +9,14 @@ use super::Input;
 const SEGMENT: f32 = 1448.0;
 /// Smallest difference between delivery rates that matters, bytes/s.
 const RATE: f32 = 10_000.0;
+/// Smallest fraction of a window that matters.
+const FRACTION: f32 = 0.01;
 
 /// Returns the shape of each input of an observation, in order.
 ///
 /// Features go through a logarithm in which the smallest amount that matters (a
-/// millisecond, a segment, 80 kbit/s, a count of one) is a unit. The one-hot past actions
-/// are 0 or 1 and stay as they are.
+/// millisecond, a segment, 80 kbit/s, a count of one, a hundredth of a window) is a unit. The one-hot
+/// past actions are 0 or 1 and stay as they are.
 pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let scales = &interface.scales;
     let curvature = |feature: Feature| match feature.unit() {
@@ -25,6 +27,8 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     };
     let features = Feature::ALL.map(|feature| Input::logarithmic(curvature(feature)));
     let mut inputs = vec![features; STATISTICS].concat();
+    let fraction = Input::logarithmic(1.0 / FRACTION);
+    inputs.extend(std::iter::repeat_n(fraction, interface.fractions().len()));
     for _ in 0..interface.history {
         inputs.extend(std::iter::repeat_n(Input::LINEAR, interface.actions.len()));
         inputs.push(Input::logarithmic(scales.bytes / SEGMENT));
@@ -49,5 +53,19 @@ mod tests {
         let newest = interface.past_action(1);
         assert_eq!(inputs[newest].apply(1.0), 1.0);
         assert!((inputs[newest + 5].apply(1.448) - 2_f32.ln()).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_hundredth_is_the_unit_of_a_fraction() {
+        let interface = Interface {
+            features_version: 2,
+            ..Interface::default()
+        };
+        let inputs = input_shapes(&interface);
+        assert_eq!(inputs.len(), interface.observation_len());
+        for fraction in &inputs[100..102] {
+            assert!((fraction.apply(0.01) - 2_f32.ln()).abs() < 1e-6);
+        }
+        assert_eq!(inputs[interface.past_action(1)], Input::LINEAR);
     }
 }

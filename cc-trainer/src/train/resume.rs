@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
-use cc_core::policy::PolicyFile;
+use cc_core::{interface::Interface, policy::PolicyFile};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
@@ -160,7 +160,8 @@ fn begin(
     (header, parameters)
 }
 
-/// Reads the policy file to begin with. Its interface and its network must be those of the run.
+/// Reads the policy file to begin with. Its interface and its network must be those of the run, but
+/// its version of the features may be an earlier one.
 fn initial_policy(
     path: &Path,
     source: &Source,
@@ -177,7 +178,12 @@ fn initial_policy(
             "this environment's policies have no files".to_owned(),
         ));
     };
-    let differences = dataset::differences(interface, &file.meta().interface);
+    let own = &file.meta().interface;
+    let widened = Interface {
+        features_version: own.features_version.max(interface.features_version),
+        ..own.clone()
+    };
+    let differences = dataset::differences(interface, &widened);
     if !differences.is_empty() {
         return Err(wrong(format!(
             "it was made for other settings than those that are learnt from ({})",
@@ -185,7 +191,8 @@ fn initial_policy(
         )));
     }
     let network = policy_file::decode(&file, shape.privileged, seed)
-        .map_err(|error| wrong(error.to_string()))?;
+        .map_err(|error| wrong(error.to_string()))?
+        .widened(own, &widened);
     match network.shape == *shape {
         true => Ok(network),
         false => Err(wrong(format!(

@@ -2,12 +2,13 @@
 
 use std::{fs, path::Path};
 
-use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind};
+use cc_core::policy::{ActionSelection, OnnxPolicy, Policy, PolicyFile, PolicyKind, Query, State};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
     dataset::{self, Recordings},
-    model::DeviceKind,
+    environment::Turn,
+    model::{Cpu, DeviceKind, Outputs, Sequences},
     ope::recorded::flows as recorded_flows,
 };
 
@@ -330,6 +331,101 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     run(&training(120));
     assert_eq!(saved(dir.path()).header.normalizer, Some(normalizer));
     assert_ne!(fs::read(&path).expect("written anew"), bytes);
+}
+
+/// From the simulator to the agent: a policy that observes marks is trained for a few steps on links
+/// that make them, exported, loaded by the agent's engine, and served to a flow on such a link.
+#[test]
+fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let config = "
+        actors = 0
+        threads = 1
+        [environment]
+        kind = \"network\"
+        episode_s = 3
+        policy = { features_version = 2, history = 2 }
+        [[environment.links]]
+        [environment.links.random]
+        rate_mbps = [12, 12]
+        delay_ms = [20, 20]
+        queue_bdp = [3, 3]
+        ce_threshold_ms = { share = 1, range = [5, 10] }
+        [model]
+        hidden = [8]
+        lstm = 4
+        [learner]
+        batch = 2
+        unroll = 10
+        learning_rate = 5e-3
+        [actor]
+        environments = 2
+        fit_steps = 300
+    ";
+    let config: Config = toml::from_str(config).expect("settings");
+    let record = run(&Training {
+        config: Some(config.clone()),
+        ..small(dir.path(), 200)
+    });
+    assert_eq!(record.shape.observation, 5 * 20 + 2 + 2 * 6);
+    let saved = saved(dir.path());
+    let normalizer = saved.header.normalizer.expect("one is needed");
+    assert!(normalizer.observation[100].gain > 0.0, "marks were seen");
+    assert_eq!(
+        normalizer.observation[101].gain, 0.0,
+        "all flows are bulk flows"
+    );
+
+    let policy = dir.path().join("policy.onnx");
+    let mut served = OnnxPolicy::from_file(&policy, None, 0).expect("the agent accepts it");
+    assert_eq!(served.interface().features_version, 2);
+    let mut trained = Cpu::<f32>::new(&record.shape, 1).expect("threads");
+    trained.set_parameters(&saved.parameters);
+
+    let source = config.environment.open().expect("links");
+    let mut environment = source.environment(0, 5, None);
+    let (mut turn, mut state) = (Turn::default(), State::default());
+    let mut outputs = Outputs {
+        h: vec![0.0; 4],
+        c: vec![0.0; 4],
+        ..Outputs::default()
+    };
+    let mut marked = 0;
+    for _ in 0..25 {
+        environment.next(&mut turn);
+        let mut query = [Query {
+            observation: turn.observation.clone(),
+            reward: turn.observed_reward,
+            cwnd: 10,
+            state,
+            probabilities: Vec::new(),
+        }];
+        let answer = served.evaluate(&mut query).remove(0).expect("finite");
+        let [answered] = query;
+        state = answered.state;
+
+        marked += usize::from(turn.observation[100] > 0.0);
+        let mut observation = turn.observation.clone();
+        normalizer.apply(&mut observation);
+        let (h, c) = (outputs.h.clone(), outputs.c.clone());
+        let input = Sequences {
+            steps: 1,
+            batch_size: 1,
+            observation: &observation,
+            reward: &[normalizer.reward.apply(turn.observed_reward)],
+            not_done: &[1.0],
+            privileged: &[],
+            h: &h,
+            c: &c,
+        };
+        trained.forward(&input, &mut outputs);
+        for (served, trained) in answer.logits.iter().zip(&outputs.logits) {
+            assert!((served - trained).abs() < 1e-4, "{served} and {trained}");
+        }
+        // Doubles the cwnd, so that the queue fills and is marked.
+        environment.act(4);
+    }
+    assert!(marked > 3, "{marked} of 25 windows with marks");
 }
 
 /// A short run from recordings.

@@ -6,6 +6,7 @@
 
 mod carried;
 mod classify;
+mod ecn;
 mod lateness;
 mod namespace;
 mod tun;

@@ -732,9 +732,11 @@ mod tests {
                 p.metadata_props[0].value = p.metadata_props[0].value.replace(from, to);
             })
         };
-        let error = mend(r#""features_version":1"#, r#""features_version":2"#);
+        let error = mend(r#""features_version":1"#, r#""features_version":3"#);
         assert!(
-            error.contains("`rlcc`: environment.features_version is 2, but this build"),
+            error.contains(
+                "`rlcc`: environment.features_version is 3, but this build computes versions 1 to 2"
+            ),
             "{error}"
         );
         let error = mend(r#""window_ms""#, r#""window""#);

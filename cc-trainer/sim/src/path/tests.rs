@@ -162,6 +162,41 @@ fn run(model: &Model, arrivals: &[Arrival]) -> Vec<End> {
         .collect()
 }
 
+#[test]
+fn packets_that_waited_longer_than_the_threshold_are_marked_and_nothing_else_changes() {
+    // 1500 bytes take a millisecond; eight packets arrive at once.
+    let arrivals = [Arrival {
+        at: 0,
+        bytes: 1500,
+        flow: 0,
+    }; 8];
+    let with = |ce_threshold| {
+        let queue = Limits {
+            packets: Some(6),
+            ce_threshold,
+            ..Limits::default()
+        };
+        let model = Model {
+            queue,
+            ..rate(12e6)
+        };
+        (run(&model, &arrivals), model)
+    };
+    let (unmarked, _) = with(None);
+    let (ends, model) = with(Some(Duration::from_millis(3)));
+    assert_eq!(ends, unmarked);
+    let marks = watch(&model, &[], &arrivals, Watch::AtTheEnd);
+    let mut marks: Vec<_> = (marks.into_iter())
+        .filter_map(|event| match event {
+            Event::Delivered { queued, marked, .. } => Some((queued / MS, marked)),
+            Event::Dropped { .. } => None,
+        })
+        .collect();
+    marks.sort_unstable();
+    let expected = [0, 1, 2, 3, 4, 5, 6].map(|waited| (waited, waited > 3));
+    assert_eq!(marks, expected);
+}
+
 proptest! {
     #[test]
     fn opportunities_are_mahimahis(
@@ -895,6 +930,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             packets,
             bytes,
             discipline,
+            ce_threshold: None,
         })
 }
 

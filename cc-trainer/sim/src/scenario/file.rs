@@ -47,6 +47,8 @@ pub const MAX_FLOWS: usize = 64;
 ///   that may change its state before every packet; 0 by default.
 /// - `queue`: `{ packets = N }`, `{ bytes = N }`, both, or `{ bdp = X }` (mean rate × base RTT ×
 ///   X); `drop = "head"` drops the oldest packets of a full queue. Unlimited by default.
+///   `ce_threshold_ms = 5` beside a limit marks ECN-capable packets that waited longer than that
+///   (congestion experienced); connections negotiate ECN if a queue of the scenario marks.
 /// - `policer`: `{ rate_mbps, burst_bytes }`, a token bucket ahead of the queue; none by default.
 /// - `aggregation_ms`: packets leave the link together, once per period; none by default.
 /// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of

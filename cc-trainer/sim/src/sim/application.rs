@@ -259,7 +259,7 @@ impl Simulation {
         application.seed = seed::output(application.seed, 1);
         let control = application.control.as_ref()?.another(application.seed)?;
         let place = place.unwrap_or(self.connections.len());
-        let mut new = Endpoints::new(flow as u16, control, self.ticks).of_application();
+        let mut new = Endpoints::new(flow as u16, control, self.ticks, self.ecn).of_application();
         match self.connections.get_mut(place) {
             Some(old) => {
                 new.serial = old.serial.wrapping_add(1);

@@ -77,6 +77,9 @@ pub(super) struct Receiver {
     compressed_ack: u32,
     compressed_until: Nanos,
 
+    /// What the ACKs say of congestion.
+    ecn: EcnEcho,
+
     /// What this end sends beside ACKs.
     upstream: Upstream,
 
@@ -88,6 +91,27 @@ pub(super) struct Receiver {
 
     /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToSender>,
+}
+
+/// The receiver's part of explicit congestion notification (RFC 3168, `tcp_sock.ecn_flags`).
+#[derive(Clone, Copy, Debug, Default)]
+struct EcnEcho {
+    /// Whether an ECN-capable packet has arrived (`TCP_ECN_SEEN`).
+    seen: bool,
+    /// Whether a mark has arrived since the sender last answered: ACKs echo it
+    /// (`TCP_ECN_DEMAND_CWR`).
+    demand_cwr: bool,
+}
+
+/// What the network and the sender say of congestion with a segment.
+#[derive(Clone, Copy, Debug)]
+struct EcnSegment {
+    /// Whether the packet is ECN-capable.
+    ect: bool,
+    /// Whether it was marked on its way.
+    ce: bool,
+    /// Whether the sender has answered the echo.
+    cwr: bool,
 }
 
 impl Receiver {
@@ -112,6 +136,7 @@ impl Receiver {
             duplicates_at: 0,
             compressed_ack: 0,
             compressed_until: NEVER,
+            ecn: EcnEcho::default(),
             upstream: Upstream::default(),
             rest,
             last_read: 0,
@@ -153,9 +178,10 @@ impl Receiver {
         self.ack_scheduled = false;
     }
 
-    /// Processes a packet that has arrived from the sender.
+    /// Processes a packet that has arrived from the sender. `marked` is whether the path has marked
+    /// it, provided that it is ECN-capable.
     #[inline]
-    pub(super) fn on_packet(&mut self, now: Nanos, packet: ToReceiver, ticks: Ticks) {
+    pub(super) fn on_packet(&mut self, now: Nanos, packet: ToReceiver, marked: bool, ticks: Ticks) {
         match packet {
             ToReceiver::Syn { timestamp } => {
                 if self.arrived.rcv_nxt() == 0 {
@@ -185,13 +211,20 @@ impl Receiver {
                 timestamp,
                 echo,
                 push,
-                ..
+                ect,
+                cwr,
+                payload: _,
             } => {
                 self.establish(now);
+                let ecn = EcnSegment {
+                    ect,
+                    ce: ect && marked,
+                    cwr,
+                };
                 if segment <= self.rcv_wup {
                     self.ts_recent = self.ts_recent.max(timestamp);
                 }
-                self.on_data(now, segment, echo, push, ticks);
+                self.on_data(now, segment, echo, push, ecn, ticks);
             }
         }
     }
@@ -245,8 +278,21 @@ impl Receiver {
     }
 
     #[inline]
-    fn on_data(&mut self, now: Nanos, segment: u32, echo: u32, push: bool, ticks: Ticks) {
+    fn on_data(
+        &mut self,
+        now: Nanos,
+        segment: u32,
+        echo: u32,
+        push: bool,
+        ecn: EcnSegment,
+        ticks: Ticks,
+    ) {
         let next = self.arrived.rcv_nxt();
+        if ecn.cwr {
+            // The cwnd may be a single segment now (`tcp_ecn_accept_cwr`).
+            self.ecn.demand_cwr = false;
+            self.ack_now = true;
+        }
         if segment < next {
             // A spurious retransmission (`tcp_rcv_spurious_retrans`).
             self.dsack = Some(SackBlock {
@@ -260,12 +306,13 @@ impl Receiver {
             self.catch_up(now);
             let drained = self.copied_seq == next;
             self.buffer.measure(milliseconds(now), echo, drained);
-            self.event_data_recv(now, push, ticks);
+            self.event_data_recv(now, push, ecn, ticks);
             let had_gap = self.arrived.has_gap();
             self.arrived.advance();
             // A gap was filled (RFC 5681, section 4.2).
             self.ack_now |= had_gap && !self.arrived.has_gap();
         } else {
+            self.data_ecn_check(ecn);
             let block = SackBlock {
                 from: segment,
                 to: segment + 1,
@@ -289,7 +336,7 @@ impl Receiver {
 
     /// Adapts the delay of ACKs to a segment in order (`tcp_event_data_recv`).
     #[inline]
-    fn event_data_recv(&mut self, now: Nanos, push: bool, ticks: Ticks) {
+    fn event_data_recv(&mut self, now: Nanos, push: bool, ecn: EcnSegment, ticks: Ticks) {
         self.schedule();
         self.ack_pushed |= push;
         let tick = ticks.at(now);
@@ -307,8 +354,25 @@ impl Receiver {
             }
         }
         self.lrcvtime = tick;
+        self.data_ecn_check(ecn);
         // The segment itself waits to be read.
         self.grow_rcv_wnd(self.held() + 1);
+    }
+
+    /// Takes note of a mark, which the following ACKs echo until the sender has answered. The sender
+    /// is told without delay, also of what is probably a retransmission (`tcp_data_ecn_check`).
+    #[inline]
+    fn data_ecn_check(&mut self, EcnSegment { ect, ce, .. }: EcnSegment) {
+        let tell = match ect {
+            true => ce && !self.ecn.demand_cwr,
+            false => self.ecn.seen,
+        };
+        if tell {
+            self.quick_acks = self.quick_acks.max(2);
+            self.ato = ATO_MIN;
+        }
+        self.ecn.seen |= ect;
+        self.ecn.demand_cwr |= ce;
     }
 
     /// Grows the receive window while `held` segments wait to be read or for others; a window that
@@ -423,6 +487,7 @@ impl Receiver {
             timestamp: milliseconds(now),
             echo: self.ts_recent,
             rwnd: self.buffer.announce(self.held(), next - self.rcv_wup),
+            ece: self.ecn.demand_cwr,
             ..Ack::default()
         };
         if let Some(block) = self.dsack.take() {

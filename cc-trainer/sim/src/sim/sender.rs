@@ -77,6 +77,7 @@ pub(super) struct Sender {
     /// The SACK blocks of the previous ACK (`recv_sack_cache`): a block that covers the same
     /// segments again brings nothing new.
     recv_sack_cache: [SackBlock; MAX_BLOCKS],
+    ecn: Ecn,
     totals: Totals,
     segments_sent: u64,
     /// Time at which the last segment left (`lsndtime`).
@@ -93,6 +94,16 @@ pub(super) struct Sender {
     untaken: u32,
     /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
+}
+
+/// Explicit congestion notification (RFC 3168, `tcp_sock.ecn_flags`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Ecn {
+    /// Whether the handshake has negotiated it (`TCP_ECN_OK`).
+    enabled: bool,
+    /// Whether the next new segment tells the receiver that its echo is answered
+    /// (`TCP_ECN_QUEUE_CWR`).
+    queue_cwr: bool,
 }
 
 /// The state of the connection (`sk_state`), as far as its sender needs it.
@@ -141,6 +152,8 @@ struct AckFlags {
     set_xmit_timer: bool,
     /// Loss detection found retransmissions lost (`FLAG_LOST_RETRANS`).
     lost_retrans: bool,
+    /// It echoes a congestion-experienced mark (`FLAG_ECE`).
+    ece: bool,
     /// TSecr of the ACK, ms.
     rcv_tsecr: u32,
     /// Times at which the first and the last of the newly SACKed originals were sent
@@ -182,6 +195,7 @@ impl Sender {
             ts_recent: 0,
             snd_wnd_end: INITIAL_SND_WND,
             recv_sack_cache: [SackBlock::default(); MAX_BLOCKS],
+            ecn: Ecn::default(),
             totals: Totals::default(),
             segments_sent: 0,
             lsndtime: 0,
@@ -198,6 +212,13 @@ impl Sender {
     #[must_use]
     pub(super) fn of_application(mut self) -> Self {
         self.written = Some(Written::default());
+        self
+    }
+
+    /// Makes the connection one that negotiates ECN.
+    #[must_use]
+    pub(super) fn with_ecn(mut self) -> Self {
+        self.ecn.enabled = true;
         self
     }
 
@@ -338,6 +359,7 @@ impl Sender {
             },
             payload_delivered,
             delivered: self.delivery.delivered().into(),
+            delivered_ce: self.totals.delivered_ce.into(),
             delays: 0,
             delay_sum_ns: 0,
         }
@@ -418,6 +440,7 @@ impl Sender {
         let mut sample = RateSampleDraft::default();
         let mut flag = AckFlags {
             snd_una_advanced: ack.ack > prior_una,
+            ece: ack.ece && self.ecn.enabled,
             rcv_tsecr: ack.echo,
             ..AckFlags::default()
         };
@@ -436,7 +459,8 @@ impl Sender {
         self.rack
             .update_reo_wnd(sample.prior_delivered, self.delivery.delivered());
         self.process_tlp_ack(now, ack.ack, &flag);
-        let dubious = !flag.snd_una_advanced || flag.data_sacked || flag.dsacking_ack;
+        let alert = flag.data_sacked || flag.ece || flag.dsacking_ack;
+        let dubious = !flag.snd_una_advanced || alert;
         let mut rexmit = Rexmit::None;
         if dubious || self.ca_state != CaState::Open {
             rexmit = self.fastretrans_alert(now, prior_una, &mut flag);
@@ -445,6 +469,10 @@ impl Sender {
             self.set_xmit_timer(now);
         }
         let delivered = self.delivery.delivered() - prior_delivered;
+        if flag.ece {
+            let marked = &mut self.totals.delivered_ce;
+            *marked = marked.wrapping_add(delivered);
+        }
         let lost = (self.board.total_lost() - prior_losses) as u32;
         let mut rate = self
             .delivery

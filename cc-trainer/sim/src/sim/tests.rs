@@ -71,6 +71,91 @@ fn a_delay_that_jumps_up_costs_little() {
     );
 }
 
+/// A link of 12 Mbit/s with an RTT of 40 ms, a deep queue, and marks from 20 ms on.
+const MARKING: &str =
+    "rate_mbps = 12\ndelay_ms = 20\nqueue = { packets = 400, ce_threshold_ms = 20 }";
+
+#[test]
+fn marks_keep_the_queue_short_without_a_loss() {
+    for name in ["reno", "cubic"] {
+        let run = |link: &str| {
+            let control = Control::named(name, 1).expect("a known control");
+            let mut simulation = Simulation::observed(&scenario(link), vec![control], 1);
+            simulation.run(20_000 * MS);
+            let link = simulation.observation().expect("it was asked for");
+            let delay = link.forward.flows[0].mean_delay().expect("data");
+            (simulation.flow(0), delay)
+        };
+        let (marked, delay) = run(MARKING);
+        assert_eq!((marked.retransmissions, marked.timeouts), (0, 0), "{name}");
+        assert!(marked.ssthresh < 100, "{name}: {marked:?}");
+        let mbps = marked.payload_delivered as f64 * 8.0 / 20e6;
+        // The segment that answers the echo finds the queue above the threshold too and is marked,
+        // so that the cwnd is often halved twice, as on the kernel.
+        assert!(mbps > 9.0, "{name} uses the link: {mbps}");
+        assert!(delay < Duration::from_millis(45), "{name}: {delay:?}");
+        // A mark is echoed for a round trip, so many segments count, but far from all.
+        let share = marked.delivered_ce as f64 / marked.delivered as f64;
+        assert!((0.005..0.5).contains(&share), "{name}: {share}");
+
+        let (unmarked, delay) = run(&MARKING.replace(", ce_threshold_ms = 20", ""));
+        assert_eq!(unmarked.delivered_ce, 0, "{name}");
+        assert!(delay > Duration::from_millis(100), "{name}: {delay:?}");
+    }
+}
+
+/// RFC 3168, section 6.1.2: the cwnd is reduced at most once per window of data.
+#[test]
+fn a_mark_halves_the_cwnd_once_per_round_trip() {
+    let mut simulation = Simulation::new(&scenario(MARKING), vec![reno()], 1);
+    let mut reductions = Vec::new();
+    let mut former = simulation.flow(0);
+    while simulation.now() < 20_000 * MS {
+        simulation.run(simulation.now() + MS);
+        let flow = simulation.flow(0);
+        if flow.ssthresh != former.ssthresh {
+            reductions.push((simulation.now(), former.cwnd, flow.ssthresh));
+        }
+        former = flow;
+    }
+    assert!(reductions.len() > 5, "{reductions:?}");
+    for &(_, cwnd, ssthresh) in &reductions {
+        assert!(ssthresh.abs_diff(cwnd / 2) <= 1, "{cwnd} to {ssthresh}");
+    }
+    for pair in reductions.windows(2) {
+        assert!(pair[1].0 - pair[0].0 > 40 * MS, "{pair:?}");
+    }
+}
+
+#[test]
+fn records_of_a_learned_flow_have_its_marks() {
+    let interface = cc_core::interface::Interface::default();
+    let settings = Learned::settings(&interface, cc_ebpf::Startup::SlowStart);
+    let control = Control::Learned(Box::new(Learned::new(settings)));
+    let mut simulation = Simulation::new(&scenario(MARKING), vec![control], 1);
+    let (mut marked, mut fractions) = (0, Vec::new());
+    while simulation.run(5_000 * MS) {
+        let learned = simulation.learned(0).expect("it is");
+        while let Some(record) = learned.take_record() {
+            if let cc_ebpf::Record::Window(window) = record {
+                marked += u64::from(window.marked);
+                fractions.push(window.marked_fraction());
+            }
+        }
+    }
+    let flow = simulation.flow(0);
+    assert!(flow.delivered_ce > 100, "{flow:?}");
+    // The last window is still open.
+    assert!(marked <= flow.delivered_ce && marked + 200 > flow.delivered_ce);
+    assert_eq!(fractions[0], 0.0, "slow start has not filled the queue yet");
+    assert!(fractions.iter().any(|fraction| *fraction > 0.2));
+    assert!(
+        fractions
+            .iter()
+            .all(|fraction| (0.0..=1.0).contains(fraction))
+    );
+}
+
 #[test]
 fn the_same_seed_gives_the_same_run_and_another_another() {
     let link = scenario("rate_mbps = 20\ndelay_ms = 15\nloss = 0.01\nqueue = { packets = 40 }");

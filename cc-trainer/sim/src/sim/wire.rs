@@ -52,6 +52,10 @@ pub(super) enum ToReceiver {
         echo: u32,
         /// PSH flag, set on the last segment of a burst.
         push: bool,
+        /// Whether the packet is ECN-capable (ECT(0), RFC 3168).
+        ect: bool,
+        /// CWR flag: the sender has answered the receiver's ECN echo.
+        cwr: bool,
     },
 }
 
@@ -98,6 +102,8 @@ pub(super) struct Ack {
     pub(super) count: u8,
     /// Whether the first block is a D-SACK, of a segment that arrived twice (RFC 2883).
     pub(super) dsack: bool,
+    /// ECE flag: a mark has arrived that the sender has not answered (RFC 3168).
+    pub(super) ece: bool,
     /// The SACK blocks, of which the first `count` are valid.
     pub(super) blocks: [SackBlock; MAX_BLOCKS],
 }

@@ -32,6 +32,9 @@ pub struct RandomLinks {
     pub queue_bdp: Range,
     /// Queue size in packets, as the alternative to `queue_bdp`.
     pub queue_packets: Option<Range>,
+    /// Time in the queue from which packets are marked (congestion experienced), ms. The flows of
+    /// such links negotiate ECN.
+    pub ce_threshold_ms: Option<Sometimes>,
     /// Probability that a packet is lost at random.
     pub loss: Option<Sometimes>,
     /// Standard deviation of the propagation delay from packet to packet, ms.
@@ -76,6 +79,7 @@ impl Default for RandomLinks {
             delay_ms: [2.0, 100.0],
             queue_bdp: [0.2, 4.0],
             queue_packets: None,
+            ce_threshold_ms: None,
             loss: None,
             jitter_ms: None,
             delay_factor: None,
@@ -98,6 +102,7 @@ impl RandomLinks {
             logarithmic("queue_packets", range, 1.0, 1e6)?;
         }
         for (name, sometimes, least, most) in [
+            ("ce_threshold_ms", self.ce_threshold_ms, 0.01, 10_000.0),
             ("loss", self.loss, 1e-9, 0.9),
             ("jitter_ms", self.jitter_ms, 1e-3, 1e3),
             ("delay_factor", self.delay_factor, 0.01, 100.0),
@@ -117,7 +122,7 @@ impl RandomLinks {
         let mbps = logarithmic(self.rate_mbps, random);
         let base = milliseconds(logarithmic(self.delay_ms, random));
         let service = self.service.draw(mbps, seconds, random);
-        let queue = match self.queue_packets {
+        let limits = match self.queue_packets {
             Some(range) => Queue {
                 packets: Some(logarithmic(range, random).round() as u32),
                 ..Queue::default()
@@ -130,6 +135,10 @@ impl RandomLinks {
                     ..Queue::default()
                 }
             }
+        };
+        let queue = Queue {
+            ce_threshold: draw(self.ce_threshold_ms, random).map(milliseconds),
+            ..limits
         };
         let jitter = draw(self.jitter_ms, random).map_or(Duration::ZERO, milliseconds);
         let change = draw(self.delay_factor, random).map(|factor| DelayChange {

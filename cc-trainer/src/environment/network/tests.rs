@@ -104,6 +104,28 @@ fn the_power_reward_is_best_where_the_cwnd_fills_the_link_but_not_the_queue() {
     assert!((-1.2..-0.9).contains(&much), "{much}");
 }
 
+/// The marks of a random family's links arrive in the observations of version 2 of the features.
+#[test]
+fn a_policy_of_features_version_2_observes_the_links_marks() {
+    let fractions = |marking: &str| {
+        let text = format!("{ONE}{marking}\n[policy]\nfeatures_version = 2\n");
+        let mut network = network(&text, 1);
+        assert_eq!(network.spec().observation, 222);
+        // The action *2 until the queue is full.
+        let turns = play(&mut network, 60, |_| 4);
+        let marked: Vec<f32> = turns.iter().map(|turn| turn.observation[100]).collect();
+        assert!(marked.iter().all(|marked| (0.0..=1.0).contains(marked)));
+        assert!(turns.iter().all(|turn| turn.observation[101] <= 0.5));
+        marked
+    };
+    let marked = fractions("ce_threshold_ms = { share = 1, range = [10, 10] }");
+    assert!(
+        marked[0] < 0.5 && marked.iter().any(|marked| *marked > 0.5),
+        "{marked:?}"
+    );
+    assert!(fractions("").iter().all(|marked| *marked == 0.0));
+}
+
 #[test]
 fn the_agents_own_reward_can_be_the_objective() {
     let text = format!("{ONE}\n[objective]\nkind = \"environment\"\nscale = 0.5\n");

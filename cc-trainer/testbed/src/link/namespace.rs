@@ -52,6 +52,16 @@ impl Namespace {
         })
     }
 
+    /// Makes new TCP connections of this namespace request ECN (RFC 3168). Without this they only
+    /// accept it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the namespace cannot be entered or the kernel refuses the setting.
+    pub fn request_ecn(&self) -> Result<(), LinkError> {
+        self.within(|| set("net/ipv4/tcp_ecn", "1"))?
+    }
+
     /// The network namespace of the calling thread.
     ///
     /// # Errors

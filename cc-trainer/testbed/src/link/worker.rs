@@ -19,7 +19,7 @@ use nix::{
 };
 
 use super::{
-    Classifier, LinkError, Way, carried::Carried, classify::Class, lateness::ContentionMeter,
+    Classifier, LinkError, Way, carried::Carried, classify::Class, ecn, lateness::ContentionMeter,
     tun::Tun,
 };
 use cc_sim::{
@@ -317,9 +317,15 @@ impl Emulator {
                 Event::Delivered {
                     at,
                     arrived,
-                    packet,
+                    marked,
+                    mut packet,
                     ..
-                } => self.ready.push_back((at + self.lead, arrived, packet)),
+                } => {
+                    if marked {
+                        ecn::mark(&mut packet.body.content[..packet.bytes as usize]);
+                    }
+                    self.ready.push_back((at + self.lead, arrived, packet));
+                }
                 Event::Dropped { at, cause, packet } => {
                     let (flow, payload) = (usize::from(packet.flow), packet.body.payload);
                     self.carried

@@ -360,11 +360,13 @@ fn make_queue(
         bytes,
         bdp,
         drop,
+        ce_threshold_ms,
     } = table.get_ref();
     let discipline = match drop {
         DropKind::Head => Discipline::DropHead,
         DropKind::Tail => Discipline::DropTail,
     };
+    let ce_threshold = ce_threshold_ms.map(Millis::duration);
     let packets = packets.map(|limit| limit.0);
     match (packets, bytes, bdp) {
         (None, None, None) => Err(Fault::at(
@@ -376,6 +378,7 @@ fn make_queue(
             packets,
             bytes: bytes.map(|limit| limit.0),
             discipline,
+            ce_threshold,
         }),
         (None, None, Some(Multiple(multiple))) => match service.mean_bits_per_second() {
             Some(rate) => {
@@ -384,6 +387,7 @@ fn make_queue(
                     packets: None,
                     bytes: Some(bytes.max(MTU.into())),
                     discipline,
+                    ce_threshold,
                 })
             }
             None => Err(Fault::at(

@@ -137,6 +137,7 @@ pub(super) struct QueueTable {
     pub(super) bdp: Option<Multiple>,
     #[serde(default)]
     pub(super) drop: DropKind,
+    pub(super) ce_threshold_ms: Option<Millis>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

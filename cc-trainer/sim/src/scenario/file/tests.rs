@@ -60,7 +60,7 @@ fn every_key_sets_its_part_of_the_scenario() {
         delay_changes = [{ at_s = 3, delay_ms = 40 }]
         jitter_ms = 0.5
         loss = { to_bad = 0.01, to_good = 0.25, bad = 0.5 }
-        queue = { packets = 10, bytes = 9000, drop = "head" }
+        queue = { packets = 10, bytes = 9000, drop = "head", ce_threshold_ms = 2.5 }
         policer = { rate_mbps = 8, burst_bytes = 30000 }
         aggregation_ms = 5
 
@@ -99,6 +99,7 @@ fn every_key_sets_its_part_of_the_scenario() {
             packets: Some(10),
             bytes: Some(9000),
             discipline: Discipline::DropHead,
+            ce_threshold: Some(Duration::from_micros(2_500)),
         },
         service: Service::Rate(Rate {
             points,
@@ -363,6 +364,11 @@ fn every_fault_names_file_line_and_remedy() {
             "invalid type: floating point",
         ),
         (with("queue = {}"), 5, "`queue` has no limit: add"),
+        (
+            with("queue = { bdp = 1, ce_threshold_ms = -1 }"),
+            5,
+            "a number of milliseconds from 0 to 60000",
+        ),
         (
             with("queue = { bdp = 1, packets = 3 }"),
             5,

@@ -7,7 +7,10 @@
 //! from             to         when
 //! Open             Disorder   segments are SACKed, and none is lost yet
 //! Disorder         Open       the gaps are filled
-//! Open, Disorder   Recovery   a segment is marked lost
+//! Open, Disorder   CWR        an ACK echoes a congestion-experienced mark (ECN)
+//! CWR              Open       a segment beyond high_seq is acknowledged
+//! Open, Disorder,
+//! CWR              Recovery   a segment is marked lost
 //! Recovery, Loss   Open       high_seq is acknowledged, or the reduction is undone
 //! Recovery         Disorder   the reduction is undone while segments are still SACKed
 //! any              Loss       the retransmission timer fires
@@ -168,6 +171,10 @@ impl Sender {
         prior_una: u32,
         flag: &mut AckFlags,
     ) -> Rexmit {
+        if flag.ece {
+            // The reduction is required, whatever a retransmission turns out to be.
+            self.recovery.prior_ssthresh = 0;
+        }
         if self.ca_state == CaState::Open {
             self.recovery.retrans_stamp = None;
         } else if self.board.snd_una() >= self.recovery.high_seq {
@@ -189,14 +196,14 @@ impl Sender {
                     return Rexmit::None;
                 }
                 if self.try_undo_dsack() {
-                    self.try_to_open(now);
+                    self.try_to_open(now, flag.ece);
                 }
                 self.identify_loss(now, flag);
                 if self.ca_state != CaState::Recovery {
                     if self.board.lost_out() == 0 {
                         return Rexmit::None;
                     }
-                    self.enter_recovery(now);
+                    self.enter_recovery(now, flag.ece);
                 }
             }
             CaState::Loss => {
@@ -260,7 +267,7 @@ impl Sender {
         }
         if self.board.packets_in_flight() != prior_in_flight {
             if self.ca_state != CaState::Recovery {
-                self.enter_recovery(now);
+                self.enter_recovery(now, false);
                 if !self.has_cong_control {
                     let lost = (self.board.total_lost() - prior_losses) as u32;
                     self.cwnd_reduction(1, lost, false);
@@ -306,10 +313,10 @@ impl Sender {
         }
         self.identify_loss(now, flag);
         if self.board.lost_out() == 0 {
-            self.try_to_open(now);
+            self.try_to_open(now, flag.ece);
             return false;
         }
-        self.enter_recovery(now);
+        self.enter_recovery(now, flag.ece);
         true
     }
 
@@ -345,17 +352,31 @@ impl Sender {
         self.rack.reo_wnd(self.rtt.min_rtt_us(), self.rtt.srtt_us())
     }
 
-    fn enter_recovery(&mut self, now: Nanos) {
+    /// Enters fast recovery (`tcp_enter_recovery`). After an ACK with an ECN echo the reduction is
+    /// not undone.
+    fn enter_recovery(&mut self, now: Nanos, ece: bool) {
         if !self.board.any_retrans_done() {
             self.recovery.retrans_stamp = None;
         }
         self.recovery.prior_ssthresh = 0;
         (self.recovery).init_undo(self.board.snd_una(), self.board.retrans_out());
         if !self.ca_state.is_reducing() {
-            self.recovery.prior_ssthresh = self.current_ssthresh();
+            if !ece {
+                self.recovery.prior_ssthresh = self.current_ssthresh();
+            }
             self.init_cwnd_reduction();
         }
         self.set_state(now, CaState::Recovery);
+    }
+
+    /// Reduces the cwnd after an ECN echo, once per cwnd of data (`tcp_enter_cwr`).
+    fn enter_cwr(&mut self, now: Nanos) {
+        self.recovery.prior_ssthresh = 0;
+        if self.ca_state < CaState::Cwr {
+            self.recovery.undo_marker = None;
+            self.init_cwnd_reduction();
+            self.set_state(now, CaState::Cwr);
+        }
     }
 
     /// Enters Loss after a retransmission timeout (`tcp_enter_loss`).
@@ -380,6 +401,7 @@ impl Sender {
         self.set_state(now, CaState::Loss);
         self.recovery.high_seq = self.board.snd_nxt();
         self.recovery.tlp_high_seq = None;
+        self.ecn.queue_cwr = self.ecn.enabled;
         self.recovery.frto = first || self.recovery.retransmits > 0;
     }
 
@@ -480,16 +502,23 @@ impl Sender {
         }
         if self.recovery.prior_ssthresh != 0 {
             self.cwnd.cwnd = self.control.undo(&self.cwnd, self.recovery.prior_cwnd);
-            self.cwnd.ssthresh = self.cwnd.ssthresh.max(self.recovery.prior_ssthresh);
+            if self.recovery.prior_ssthresh > self.cwnd.ssthresh {
+                self.cwnd.ssthresh = self.recovery.prior_ssthresh;
+                self.ecn.queue_cwr = false;
+            }
         }
         self.recovery.undo_marker = None;
         self.rack.look_again();
     }
 
-    /// Returns to Open or Disorder when nothing is lost (`tcp_try_to_open`).
-    fn try_to_open(&mut self, now: Nanos) {
+    /// Returns to Open or Disorder when nothing is lost, or enters CWR after an ECN echo
+    /// (`tcp_try_to_open`).
+    fn try_to_open(&mut self, now: Nanos, ece: bool) {
         if !self.board.any_retrans_done() {
             self.recovery.retrans_stamp = None;
+        }
+        if ece {
+            self.enter_cwr(now);
         }
         if self.ca_state != CaState::Cwr {
             self.try_keep_open(now);
@@ -520,6 +549,7 @@ impl Sender {
         self.recovery.prr_delivered = 0;
         self.recovery.prr_out = 0;
         self.cwnd.ssthresh = self.control.ssthresh(&self.cwnd);
+        self.ecn.queue_cwr = self.ecn.enabled;
     }
 
     /// Sets the cwnd to ssthresh at the end of a reduction (`tcp_end_cwnd_reduction`).

@@ -241,6 +241,9 @@ impl Sender {
             timestamp: milliseconds(at),
             echo: self.ts_recent,
             push,
+            // Neither may be on a retransmission (RFC 3168, section 6.1.5; `tcp_ecn_send`).
+            ect: false,
+            cwr: false,
         });
     }
 
@@ -316,6 +319,8 @@ impl Sender {
                 timestamp,
                 echo: self.ts_recent,
                 push,
+                ect: self.ecn.enabled,
+                cwr: std::mem::take(&mut self.ecn.queue_cwr),
             });
         }
         self.count_sent(now, segments, bytes);

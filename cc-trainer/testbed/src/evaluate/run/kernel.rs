@@ -51,6 +51,10 @@ pub(super) fn run(
     mut live: impl FnMut(Live),
 ) -> Result<Option<Measured>, RunError> {
     let (near, far) = (Namespace::new()?, Namespace::new()?);
+    if setup.scenario.marks() {
+        near.request_ecn()?;
+        far.request_ecn()?;
+    }
     let addresses = Addresses::nth(setup.slot);
     let classifier = Classifier {
         first_port: Some(FIRST_PORT),
