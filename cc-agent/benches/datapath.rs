@@ -1,13 +1,17 @@
 //! The cost of the datapath: throughput compared with cubic on a path without a rate limit, and the
 //! time per ACK in BPF.
 //!
-//! Both run on the live kernel and need root. `rlcc` has a fixed cwnd larger than it needs, so that
-//! it differs from cubic by its cost only. The two take turns, and the figures are medians.
+//! All run on the live kernel and need root. `rlcc` has a fixed cwnd larger than it needs, so that
+//! it differs from cubic by its cost only. They take turns, and the figures are medians.
+//! `ns_per_ack_kernel_bbr` is the time of the kernel's own `bbr_main`, called by a BPF program that
+//! does nothing else ([`register_kernel_bbr`]).
 
 use std::{thread, time::Duration};
 
-use cc_lab::{AfterEnd, Agent, Flow, Offloads, Path, ProgramTime, Sink};
-use cc_lab::{Report, median};
+use cc_lab::{
+    AfterEnd, Agent, BBR_PROGRAM, Flow, Offloads, Path, ProgramTime, Report, Sink, median,
+    register_kernel_bbr,
+};
 
 const ROUNDS: usize = 9;
 const SETTLE: Duration = Duration::from_millis(300);
@@ -49,13 +53,31 @@ fn main() -> anyhow::Result<()> {
     );
 
     // The time per ACK includes the kernel's measurement itself, some 40 ns.
-    let window = ns_per_ack(&path, &name);
-    report.show("ns_per_ack_window", window);
+    let bbr_name = format!("{name}b");
+    let bbr = register_kernel_bbr(&bbr_name);
+    if let Err(error) = &bbr {
+        println!("SKIPPED: the time per ACK of the kernel's bbr: {error:#}");
+    }
+    let (mut windows, mut bbrs) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        windows.push(ns_per_ack(&path, &name, ProgramTime::DATAPATH));
+        if bbr.is_ok() {
+            bbrs.push(ns_per_ack(&path, &bbr_name, BBR_PROGRAM));
+        }
+    }
+    report.show("ns_per_ack_window", median(&windows));
+    if bbr.is_ok() {
+        report.show("ns_per_ack_kernel_bbr", median(&bbrs));
+    }
+    drop(bbr);
     drop(serving);
     let acks = std::env::temp_dir().join(format!("{name}.csv"));
     let acks_file = acks.to_string_lossy().into_owned();
     let serving = agent(&["--per-ack", "all", "--per-ack-file", &acks_file]);
-    report.show("ns_per_ack_raw", ns_per_ack(&path, &name));
+    let raw: Vec<f64> = (0..ROUNDS)
+        .map(|_| ns_per_ack(&path, &name, ProgramTime::DATAPATH))
+        .collect();
+    report.show("ns_per_ack_raw", median(&raw));
     drop(serving);
     let _ = std::fs::remove_file(acks);
     report.write()
@@ -72,14 +94,9 @@ fn gbits(path: &Path, congestion_control: &str) -> f64 {
     (sink.received() - before) as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9
 }
 
-/// Measures the median time of the program `cong_control` per ACK, ns.
-fn ns_per_ack(path: &Path, name: &str) -> f64 {
-    let times: Vec<f64> = (0..ROUNDS)
-        .map(|_| {
-            let time = ProgramTime::start();
-            gbits(path, name);
-            time.ns_per_run()
-        })
-        .collect();
-    median(&times)
+/// Measures the mean time of this program per ACK of one flow, ns.
+fn ns_per_ack(path: &Path, congestion_control: &str, program: &'static str) -> f64 {
+    let time = ProgramTime::start(program);
+    gbits(path, congestion_control);
+    time.ns_per_run()
 }

@@ -51,7 +51,7 @@ fn added_delay(report: &mut Report) {
             let sink = Sink::listen(&path.receiver, AfterEnd::Close);
             let flow = Flow::connect(&path.sender, sink.at(path.receiver4()), &name).sending();
             thread::sleep(SETTLE);
-            let time = ProgramTime::start();
+            let time = ProgramTime::start(ProgramTime::DATAPATH);
             let before = sink.received();
             thread::sleep(MEASURE);
             let delivered = (sink.received() - before) as f64;

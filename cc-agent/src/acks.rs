@@ -85,18 +85,20 @@ impl AckWriter {
         let mut out = BufWriter::new(Limited { file, left: limit });
         write_heading(&mut out).map_err(fail)?;
         let (batches, queue) = sync_channel::<Vec<Bytes>>(BACKLOG);
-        let path = path.to_owned();
-        let thread = thread::spawn(move || {
+        let place = path.to_owned();
+        let write = move || {
             for batch in queue {
                 if let Err(error) = write_batch(&mut out, &batch) {
-                    warn!("{}: {error}; no more ACKs are recorded", path.display());
+                    warn!("{}: {error}; no more ACKs are recorded", place.display());
                     return;
                 }
             }
             if let Err(error) = out.flush() {
-                warn!("{}: {error}; the last ACKs are lost", path.display());
+                warn!("{}: {error}; the last ACKs are lost", place.display());
             }
-        });
+        };
+        let thread = thread::Builder::new().name("acks".into()).spawn(write);
+        let thread = thread.map_err(fail)?;
         Ok(Self {
             batches: Some(batches),
             thread: Some(thread),

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Write},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -155,18 +156,20 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &arguments.config {
         options = options.or(RunOptions::read(path)?);
     }
-    let _logs = logging::start(options.plain.unwrap_or(false));
+    let _logs = logging::start(options.plain.unwrap_or(false)).context("starting the log")?;
     let settings = options.resolve()?;
     carry_through(serve::serve(settings))
 }
 
 fn observe(options: ObserveOptions) -> anyhow::Result<ExitCode> {
-    let _logs = logging::start(true);
+    let _logs = logging::start(true).context("starting the log")?;
     carry_through(options.observe())
 }
 
 /// Runs a command of the event loop to its end.
 fn carry_through(command: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<ExitCode> {
+    // Where there is no room for a pair of sockets, the runtime panics (tokio 1.54).
+    UnixStream::pair().context("starting the I/O runtime")?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -14,7 +14,7 @@ pub mod priority;
 pub mod privileges;
 mod process;
 mod shared;
-mod struct_ops;
+pub mod struct_ops;
 pub mod sysctl;
 
 pub use cgroup::cgroup_id;

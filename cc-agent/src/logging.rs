@@ -36,10 +36,11 @@ const LAST_LINES: Duration = Duration::from_millis(300);
 /// On a terminal, unless `plain`, lines are kept instead of written, and written when the guard is
 /// dropped.
 ///
-/// # Panics
+/// # Errors
 ///
-/// Panics when the operating system refuses to start a thread.
-pub fn start(plain: bool) -> Guard {
+/// Returns an error when the operating system refuses the thread that writes the lines, or a
+/// descriptor for it.
+pub fn start(plain: bool) -> io::Result<Guard> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -50,7 +51,7 @@ pub fn start(plain: bool) -> Guard {
     let lines = if !plain && io::stdout().is_terminal() {
         Lines::Kept(Kept::default())
     } else {
-        Lines::Written(LineWriter::to_standard_error())
+        Lines::Written(LineWriter::to_standard_error()?)
     };
     // Only the first start of a process has an effect; tests start logging more than once.
     let _ = match &lines {
@@ -65,18 +66,29 @@ pub fn start(plain: bool) -> Guard {
             _ => tracing::error!("{panic}"),
         }
     }));
-    Guard(lines)
+    Ok(Guard(lines))
 }
 
 /// Writes a line to standard error before the process ends, and waits only briefly for a reader.
-///
-/// # Panics
-///
-/// Panics when the operating system refuses to start a thread.
 pub fn last_line(text: &str) {
-    let mut writer = LineWriter::to_standard_error();
-    let _ = writer.write_all(format!("{text}\n").as_bytes());
-    writer.flush_within(LAST_LINES);
+    write_last(&[format!("{text}\n").into_bytes()]);
+}
+
+fn write_last(lines: &[Vec<u8>]) {
+    match LineWriter::to_standard_error() {
+        Ok(mut writer) => {
+            for line in lines {
+                let _ = writer.write_all(line);
+            }
+            writer.flush_within(LAST_LINES);
+        }
+        // Without a thread the reader has to be waited for.
+        Err(_) => {
+            for line in lines {
+                let _ = io::stderr().write_all(line);
+            }
+        }
+    }
 }
 
 /// Where log lines go: the queue of the thread that writes them.
@@ -94,11 +106,7 @@ impl Drop for Guard {
         match &self.0 {
             Lines::Written(writer) => writer.flush_within(LAST_LINES),
             Lines::Kept(kept) => {
-                let mut writer = LineWriter::to_standard_error();
-                for line in std::mem::take(&mut *kept.lines()) {
-                    let _ = writer.write_all(&line);
-                }
-                writer.flush_within(LAST_LINES);
+                write_last(std::mem::take(&mut *kept.lines()).make_contiguous());
             }
         }
     }
@@ -125,45 +133,43 @@ enum Content {
 }
 
 impl LineWriter {
-    fn to_standard_error() -> Self {
+    fn to_standard_error() -> io::Result<Self> {
         // A descriptor of its own: whoever writes through `io::stderr` holds its lock meanwhile.
         match io::stderr().as_fd().try_clone_to_owned() {
             Ok(stderr) => Self::start(File::from(stderr)),
             // Standard error is closed.
-            Err(_) => Self::start(io::sink()),
+            Err(error) if error.raw_os_error() == Some(libc::EBADF) => Self::start(io::sink()),
+            Err(error) => Err(error),
         }
     }
 
-    fn start(mut out: impl Write + Send + 'static) -> Self {
+    fn start(mut out: impl Write + Send + 'static) -> io::Result<Self> {
         let (queue, messages) = sync_channel::<Message>(WAITING_LINES);
-        thread::Builder::new()
-            .name("log".into())
-            .spawn(move || {
-                // Writing to an open descriptor needs no privilege.
-                let _ = privileges::keep_only(Capabilities::NONE);
-                for Message { lost, content } in messages {
-                    if lost > 0 {
-                        let notice = format!(
-                            "{lost} log lines were lost here, because standard error was not read\n"
-                        );
-                        let _ = out.write_all(notice.as_bytes());
+        thread::Builder::new().name("log".into()).spawn(move || {
+            // Writing to an open descriptor needs no privilege.
+            let _ = privileges::keep_only(Capabilities::NONE);
+            for Message { lost, content } in messages {
+                if lost > 0 {
+                    let notice = format!(
+                        "{lost} log lines were lost here, because standard error was not read\n"
+                    );
+                    let _ = out.write_all(notice.as_bytes());
+                }
+                match content {
+                    Content::Line(line) => {
+                        // A reader that has gone is no reason to end.
+                        let _ = out.write_all(&line);
                     }
-                    match content {
-                        Content::Line(line) => {
-                            // A reader that has gone is no reason to end.
-                            let _ = out.write_all(&line);
-                        }
-                        Content::Flush(written) => {
-                            let _ = written.try_send(());
-                        }
+                    Content::Flush(written) => {
+                        let _ = written.try_send(());
                     }
                 }
-            })
-            .expect("the operating system starts a thread");
-        Self {
+            }
+        })?;
+        Ok(Self {
             queue,
             lost: Arc::default(),
-        }
+        })
     }
 
     /// Queues a message unless the queue is full.
@@ -266,7 +272,7 @@ mod tests {
     #[test]
     fn lines_that_nobody_reads_are_dropped_and_counted() {
         let (reader, writer) = pipe().expect("a pipe");
-        let mut log = LineWriter::start(writer);
+        let mut log = LineWriter::start(writer).expect("a thread");
         write_many(&mut log);
         let (mut read, mut lost) = (0, 0);
         let mut lines = BufReader::new(reader).lines();
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn the_end_does_not_wait_for_a_reader() {
         let (_reader, writer): (PipeReader, _) = pipe().expect("a pipe");
-        let mut log = LineWriter::start(writer);
+        let mut log = LineWriter::start(writer).expect("a thread");
         write_many(&mut log);
         // Returns at all: the reader never reads.
         log.flush_within(Duration::from_millis(20));
@@ -298,7 +304,7 @@ mod tests {
     #[test]
     fn the_last_lines_are_written_before_the_end() {
         let (reader, writer) = pipe().expect("a pipe");
-        let mut log = LineWriter::start(writer);
+        let mut log = LineWriter::start(writer).expect("a thread");
         log.write_all(b"the last line\n").expect("never fails");
         log.flush_within(Duration::from_secs(60));
         drop(log);

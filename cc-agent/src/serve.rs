@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, bail};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -75,7 +76,8 @@ const COMMANDS: usize = 16;
 /// # Errors
 ///
 /// Returns an error when the host refuses the datapath, when the socket, the recording or the file
-/// for ACKs cannot be created, or when the policy's thread has panicked.
+/// for ACKs cannot be created, when a thread cannot be started, or when the host's default cannot be
+/// restored at the end.
 pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     let name = settings.datapath.name.clone();
     let socket = settings.socket.clone();
@@ -94,7 +96,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     } else {
         reload = Some(hangup);
     }
-    let mut shutdown = Shutdown::on_signals(&signals, keep)?;
+    let mut shutdown = Shutdown::on_signals(&signals, keep).context("waiting for signals")?;
     let server = Server::prepare(&socket, settings.socket_group)?;
     match sysctl::heal(&name, &socket) {
         Ok(healed) => healed.iter().for_each(|restored| {
@@ -131,11 +133,15 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     // Everything is ready to serve before the name can be chosen.
     let mut service = Service::start(settings, recording, KernelDatapath::new(datapath)?, adopted)?;
     service.datapath.register()?;
+    let mut default = None;
     if is_default {
-        let default = DefaultCongestionControl::set(&name, &socket)?;
-        let last = default.clone();
-        service.datapath.hold(default);
-        shutdown.before_exit(move || last.restore());
+        let changed = DefaultCongestionControl::set(&name, &socket)?;
+        let last = changed.clone();
+        service.datapath.hold(changed.clone());
+        shutdown.before_exit(move || {
+            last.restore();
+        });
+        default = Some(changed);
     }
     let server = server.publish()?;
     info!("{registered}; capabilities: {}", held_capabilities());
@@ -165,6 +171,12 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     drop(event_loop);
     outcome?;
     info!("unregistered {name}");
+    // It may have been refused when it was tried first.
+    if default.is_some_and(|default| !default.restore()) {
+        bail!(
+            "{name} stays the default congestion control; `cc-agent restore` restores the former"
+        );
+    }
     Ok(())
 }
 
@@ -209,8 +221,9 @@ impl<D: DatapathIo> EventLoop<D> {
             service,
             commands,
             reload,
-            loads: LoadQueue::start("policy loader")?,
-            repairs: LoadQueue::start("policy repair")?,
+            loads: LoadQueue::start("policy loader").context("starting the loader of policies")?,
+            repairs: LoadQueue::start("policy repair")
+                .context("starting the loader of policies")?,
             candidate: None,
             memory: None,
             manager: None,

@@ -18,7 +18,7 @@ use std::{
 };
 
 use tokio::{
-    runtime,
+    runtime::{self, Runtime},
     signal::unix::{Signal, SignalKind, signal},
     sync::Notify,
     time::{Instant, sleep_until},
@@ -60,19 +60,18 @@ impl Shutdown {
     /// Returns an error when a signal handler cannot be installed, or the thread not be started.
     pub(crate) fn on_signals(kinds: &[SignalKind], keep: Capabilities) -> io::Result<Self> {
         let shutdown = Self::on_request();
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let signals = {
-            let _inside = runtime.enter();
-            let handlers = kinds.iter().map(|&kind| Ok((kind, signal(kind)?)));
-            handlers.collect::<io::Result<Vec<_>>>()?
-        };
         let [stop, ending] = [&shutdown.stop, &shutdown.ending].map(Arc::clone);
         let steps = Arc::clone(&shutdown.steps);
+        let kinds = kinds.to_vec();
+        let (begin, begun) = mpsc::channel();
         thread::Builder::new()
             .name("signals".into())
             .spawn(move || {
+                let (runtime, signals) = match handlers(&kinds) {
+                    Ok(installed) => installed,
+                    Err(error) => return drop(begin.send(Err(error))),
+                };
+                let _ = begin.send(Ok(()));
                 // Where it cannot, the agent itself cannot either, and says so.
                 let _ = privileges::keep_only(keep);
                 let mut used_s = 0.0;
@@ -83,6 +82,7 @@ impl Shutdown {
                 let force = runtime.block_on(overdue(signals, &stop, &ending, computes));
                 end_by_force(&steps, &force);
             })?;
+        begun.recv().map_err(io::Error::other)??;
         Ok(shutdown)
     }
 
@@ -132,6 +132,19 @@ impl Shutdown {
             () = time_is_up => {}
         }
     }
+}
+
+/// Installs handlers of these signals, and returns them with the runtime that they belong to.
+fn handlers(kinds: &[SignalKind]) -> io::Result<(Runtime, Vec<(SignalKind, Signal)>)> {
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let signals = {
+        let _inside = runtime.enter();
+        let handlers = kinds.iter().map(|&kind| Ok((kind, signal(kind)?)));
+        handlers.collect::<io::Result<Vec<_>>>()?
+    };
+    Ok((runtime, signals))
 }
 
 /// Why a process is ended by force.

@@ -10,7 +10,7 @@ use std::{
     fmt, fs, io,
     os::unix::{
         fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown},
-        net::{SocketAddr, UnixListener},
+        net::{SocketAddr, UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -148,6 +148,7 @@ impl Server {
         }
         check_directory(directory.unwrap_or(Path::new(".")))?;
         make_room(path)?;
+        remove_dead_drafts(directory.unwrap_or(Path::new(".")));
         // The name is short, as paths of sockets have at most 107 bytes.
         let draft = path.with_file_name(format!(".{}", std::process::id()));
         let _ = fs::remove_file(&draft);
@@ -155,7 +156,11 @@ impl Server {
         let others = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(&draft);
         umask(others);
-        let listener = bound.map_err(StatusError::failed("creating the socket", path))?;
+        let failed = |error| {
+            let _ = fs::remove_file(&draft);
+            StatusError::failed("creating the socket", path)(error)
+        };
+        let listener = bound.map_err(failed)?;
         let finish = || {
             listener.set_nonblocking(true)?;
             if group.is_some() {
@@ -164,10 +169,7 @@ impl Server {
             fs::set_permissions(&draft, fs::Permissions::from_mode(0o660))?;
             Ok(fs::symlink_metadata(&draft)?.ino())
         };
-        let inode = finish().map_err(|error| {
-            let _ = fs::remove_file(&draft);
-            StatusError::failed("creating the socket", path)(error)
-        })?;
+        let inode = finish().map_err(failed)?;
         Ok(Self {
             listener,
             path: path.to_owned(),
@@ -378,6 +380,25 @@ fn make_room(path: &Path) -> Result<(), ServerError> {
     })
 }
 
+/// Removes the drafts of sockets that agents have left when they were killed at their start.
+fn remove_dead_drafts(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix('.'));
+        let Some(pid) = pid.filter(|pid| pid.parse::<u32>().is_ok()) else {
+            continue;
+        };
+        // Nobody listens yet while another agent is just creating its own.
+        let is_dead = entry.file_type().is_ok_and(|file| file.is_socket())
+            && !Path::new("/proc").join(pid).exists()
+            && UnixStream::connect(entry.path())
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if is_dead {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
     let mut line = serde_json::to_vec(snapshot)?;
     line.push(b'\n');
@@ -386,10 +407,7 @@ fn json_line(snapshot: &Snapshot) -> io::Result<Bytes> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::{Read, Write},
-        os::unix::net::UnixStream,
-    };
+    use std::io::{Read, Write};
 
     use tempfile::TempDir;
 
@@ -582,6 +600,20 @@ mod tests {
         let error = fetch(&place.path).expect_err("no process listens");
         assert!(matches!(error, StatusError::Dead(_)), "{error}");
         bind(&place.path).expect("replaces it");
+    }
+
+    #[test]
+    fn drafts_of_killed_agents_are_removed() {
+        let place = Place::new();
+        let directory = place.path.parent().expect("a directory");
+        // No process has such an id (PID_MAX_LIMIT).
+        let (dead, listening) = (directory.join(".4194305"), directory.join(".4194306"));
+        drop(UnixListener::bind(&dead).expect("binds"));
+        let _other = UnixListener::bind(&listening).expect("binds");
+        fs::write(directory.join(".4194307"), "no socket").expect("writes");
+        drop(Server::prepare(&place.path, None).expect("prepares"));
+        assert!(!dead.exists());
+        assert!(listening.exists() && directory.join(".4194307").exists());
     }
 
     #[tokio::test]

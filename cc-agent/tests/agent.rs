@@ -47,6 +47,7 @@ fn main() -> ExitCode {
         the_default_policy_fills_the_link,
         the_next_agent_adopts_the_flows_of_a_killed_one,
         without_an_agent_flows_do_as_well_as_reno,
+        the_fallback_does_not_pace_as_the_policy_does,
         a_stopped_agent_resumes_its_flows_when_it_continues,
         an_agent_that_ends_leaves_nothing_behind,
         it_is_the_default_congestion_control_while_it_runs,
@@ -339,6 +340,16 @@ fn without_an_agent_flows_do_as_well_as_reno() {
     race.reach("as much as reno", 10_000_000, |ratio| ratio > 0.8);
     assert!(reno.info().total_retrans > 0, "the queue never overflowed");
     assert!(flow.info().total_retrans > losses, "it never overflowed");
+}
+
+/// Paced at less than cwnd over srtt, a flow never fills its cwnd, and so would never grow it.
+fn the_fallback_does_not_pace_as_the_policy_does() {
+    let bench = Bench::new(ROOMY);
+    let mut agent = bench.agent(&["--policy", "fixed:20", "--pacing-gain", "0.75"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+    agent.end(Signal::SIGKILL);
+    wait_for_growth(&flow, 40);
 }
 
 fn a_stopped_agent_resumes_its_flows_when_it_continues() {

@@ -2,23 +2,25 @@
 //! exhausting, without usable answers.
 
 use std::{
+    collections::HashMap,
     fs,
+    net::SocketAddr,
     path::PathBuf,
     process::{Command, ExitCode, Stdio},
 };
 
 use cc_core::{
+    interface::Interface,
     policy::{DEFAULT_POLICY, heuristic_file},
     status::{FlowView, Snapshot},
 };
 use cc_ebpf::Counter;
-use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
+use cc_lab::{
+    Agent, Bottleneck, Crowd, MemoryCgroup, Network, Outcome, SmallDisk, eventually, unique_name,
+};
 use nix::{
-    sys::{
-        signal::{Signal, kill},
-        stat::Mode,
-    },
-    unistd::{Pid, mkfifo},
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use prost::Message;
 use tempfile::TempDir;
@@ -33,6 +35,9 @@ fn main() -> ExitCode {
         a_stopped_policy_is_started_again,
         a_model_that_asks_for_gigabytes_is_refused,
         a_stopped_candidate_is_withdrawn,
+        a_candidate_that_burns_the_processor_delays_nobody,
+        an_incumbent_that_burns_the_processor_stops_nothing,
+        for_want_of_memory_a_policy_goes_and_never_the_agent,
         a_policy_without_finite_answers_is_refused,
         a_policy_that_loses_its_mind_is_replaced_by_the_former,
         an_agent_ends_while_a_load_hangs,
@@ -62,10 +67,14 @@ struct Bench {
 
 impl Bench {
     fn new(arguments: &[&str]) -> Self {
+        Self::by(Command::new(BINARY), arguments)
+    }
+
+    fn by(command: Command, arguments: &[&str]) -> Self {
         let name = unique_name();
         // Debug builds on busy hosts are slow; that is no matter of these tests.
         let patient = ["--batch-budget-ms", "10000"];
-        let agent = Agent::start(BINARY, &name, &[&patient[..], arguments].concat());
+        let agent = Agent::start_by(command, &name, &[&patient[..], arguments].concat());
         Self {
             network: Network::through(WIDE),
             agent,
@@ -178,14 +187,55 @@ fn node(model: &mut ModelProto, operator: &str, inputs: &[&str], output: &str) {
 }
 
 fn constant(model: &mut ModelProto, name: &str, value: f32) {
+    tensor(model, name, &[1], value);
+}
+
+/// A constant of which all elements are equal.
+fn tensor(model: &mut ModelProto, name: &str, dims: &[i64], value: f32) {
     let graph = model.graph.as_mut().expect("a graph");
+    let elements = dims.iter().product::<i64>() as usize;
     graph.initializer.push(TensorProto {
         name: name.into(),
-        dims: vec![1],
+        dims: dims.to_vec(),
         data_type: DataType::Float.into(),
-        float_data: vec![value],
+        raw_data: value.to_le_bytes().repeat(elements).into(),
         ..TensorProto::default()
     });
+}
+
+/// A policy that decides as the heuristic does, and multiplies large matrices for it.
+fn burning() -> Vec<u8> {
+    /// Width of the layers: four of them are the most work that a policy may ask for.
+    const WIDTH: i64 = 1_792;
+    changed(&heuristic_file(), |model| {
+        let meta = Interface::default();
+        let (inputs, actions) = (meta.observation_len() as i64, meta.actions.len() as i64);
+        tensor(model, "burn_in", &[inputs, WIDTH], 0.0);
+        tensor(model, "burn", &[WIDTH, WIDTH], 0.0);
+        tensor(model, "burn_out", &[WIDTH, actions], 0.0);
+        rename(model, "logits", "logits_before");
+        node(model, "MatMul", &["observation", "burn_in"], "burnt");
+        let mut last = "burnt".to_owned();
+        for layer in 0..4 {
+            let next = format!("burnt{layer}");
+            node(model, "MatMul", &[&last, "burn"], &next);
+            last = format!("rectified{layer}");
+            node(model, "Relu", &[&next], &last);
+        }
+        node(model, "MatMul", &[&last, "burn_out"], "ashes");
+        node(model, "Add", &["logits_before", "ashes"], "logits");
+    })
+}
+
+/// Processor time that a process has used, in clock ticks.
+fn ticks_of(pid: Pid) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name in parentheses");
+    // Fields 14 and 15 of proc_pid_stat(5); the state is field 3.
+    let times = fields.split(' ').skip(11).take(2);
+    times
+        .map(|ticks| ticks.parse::<u64>().expect("a number"))
+        .sum()
 }
 
 /// A policy whose recurrent state grows by this factor with each decision, until it is infinite.
@@ -311,6 +361,113 @@ fn a_stopped_candidate_is_withdrawn() {
     assert_eq!(crowd.failed(), 0);
 }
 
+/// The flows that a constant policy has decided on, with their numbers of decisions.
+fn decided_by(status: &Snapshot, cwnd: u32) -> HashMap<SocketAddr, u64> {
+    let flows = status.flows.iter().filter(|flow| flow.cwnd == cwnd);
+    flows.map(|flow| (flow.local, flow.decisions)).collect()
+}
+
+fn a_candidate_that_burns_the_processor_delays_nobody() {
+    let bench = Bench::new(&["--policy", "fixed:7"]);
+    let file = bench.file("burns.onnx", &burning());
+    let (done, said) = bench.run(&["reload", &file, "--canary", "50"]);
+    assert!(done, "{said}");
+    let crowd = bench.crowd(FLOWS);
+    let candidate = *bench.policies().last().expect("it is at work");
+    let before = decided_by(&bench.agent.status(), 7);
+    assert!(before.len() > 50, "{} of the incumbent", before.len());
+    let used = ticks_of(candidate);
+    eventually("it has burnt a second", || {
+        (ticks_of(candidate) > used + 100).then_some(())
+    });
+    bench.status(
+        "the incumbent's flows were decided on meanwhile",
+        |status| {
+            let now = decided_by(status, 7);
+            let more =
+                |(flow, count): (_, &u64)| now.get(flow).is_some_and(|now| *now >= count + 5);
+            before.iter().filter(|&entry| more(entry)).count() > before.len() * 9 / 10
+        },
+    );
+    let (done, said) = bench.run(&["withdraw"]);
+    assert!(done, "{said}");
+    eventually("its process is gone", || gone(candidate).then_some(()));
+    bench.goes_on(FLOWS);
+    assert_eq!(crowd.failed(), 0);
+    assert_eq!(bench.agent.status().agent.policies_restarted, 0);
+}
+
+fn an_incumbent_that_burns_the_processor_stops_nothing() {
+    let bench = Bench::new(&["--policy", "fixed:7"]);
+    let crowd = bench.crowd(FLOWS);
+    let burns = bench.file("burns.onnx", &burning());
+    let heuristic = bench.file("heuristic.onnx", &heuristic_file());
+    let (done, said) = bench.run(&["reload", &burns]);
+    assert!(done, "{said}");
+    let burning = *bench.policies().last().expect("it is at work");
+    let used = ticks_of(burning);
+    let received = bench.network.sink.received();
+    eventually("it has burnt a second", || {
+        (gone(burning) || ticks_of(burning) > used + 100).then_some(())
+    });
+    // Flows that it answers too late are on the fallback, and all transfer.
+    eventually("the flows transfer", || {
+        (bench.network.sink.received() > received + 10_000_000).then_some(())
+    });
+    let (done, said) = bench.run(&["reload", &heuristic]);
+    assert!(done, "{said}");
+    bench.goes_on(FLOWS);
+    assert_eq!(
+        (bench.agent.status().live_flows, crowd.failed()),
+        (FLOWS, 0)
+    );
+}
+
+fn for_want_of_memory_a_policy_goes_and_never_the_agent() -> Outcome {
+    let cgroup = match MemoryCgroup::new() {
+        Ok(cgroup) => cgroup,
+        Err(reason) => return Outcome::Undecided(format!("a limit of memory: {reason}")),
+    };
+    // The kernel takes a share of the limit into account: one of a hundred megabytes, of which the
+    // agent has most, would be another case.
+    let place = TempDir::new().expect("a directory for the test");
+    let _disk = SmallDisk::mount(place.path(), "300m");
+    let mut ballast = Command::new("dd");
+    let target = format!("of={}", place.path().join("ballast").display());
+    ballast.args(["if=/dev/zero", &target, "bs=1M", "count=256"]);
+    cgroup.hold(&mut ballast);
+    let filled = ballast.stderr(Stdio::null()).status().expect("it starts");
+    assert!(filled.success() && cgroup.usage() > 256 << 20);
+
+    let mut command = Command::new(BINARY);
+    cgroup.hold(&mut command);
+    let bench = Bench::by(command, &["--policy", "heuristic"]);
+    let crowd = bench.crowd(FLOWS);
+    // There is room for what the agent itself needs to load the policy, and not for the policy.
+    let burns = bench.file("burns.onnx", &burning());
+    cgroup.limit(Some(cgroup.usage() + (64 << 20)));
+    let (done, said) = bench.run(&["reload", &burns]);
+    println!("{said}{}", bench.agent.status());
+    assert!(
+        !done && said.contains("was killed, perhaps for its use of memory"),
+        "{said}"
+    );
+    let received = bench.network.sink.received();
+    eventually("the flows transfer", || {
+        (bench.network.sink.received() > received + 10_000_000).then_some(())
+    });
+    cgroup.limit(None);
+    let file = bench.file("heuristic.onnx", &heuristic_file());
+    let (done, said) = bench.run(&["reload", &file]);
+    assert!(done, "{said}");
+    bench.goes_on(FLOWS);
+    assert_eq!(
+        (bench.agent.status().live_flows, crowd.failed()),
+        (FLOWS, 0)
+    );
+    Outcome::Passed
+}
+
 fn a_policy_without_finite_answers_is_refused() {
     let bench = Bench::new(&["--policy", "fixed:20"]);
     // Its state is infinite at the third decision of a flow.
@@ -352,22 +509,42 @@ fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
     bench.goes_on(50);
 }
 
+/// The processes that the agent has started and not waited for.
+fn children(of: Pid) -> Vec<Pid> {
+    let threads = fs::read_dir(format!("/proc/{of}/task"))
+        .into_iter()
+        .flatten();
+    let lists = threads
+        .flatten()
+        .map(|thread| thread.path().join("children"));
+    let lists: String = lists
+        .filter_map(|list| fs::read_to_string(list).ok())
+        .collect();
+    let pids = lists.split_whitespace().filter_map(|pid| pid.parse().ok());
+    pids.map(Pid::from_raw).collect()
+}
+
 fn an_agent_ends_while_a_load_hangs() {
     let mut bench = Bench::new(&["--policy", "fixed:20"]);
-    let fifo = bench.path("fifo.onnx");
-    mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).expect("a file system with pipes");
+    let incumbents = children(bench.agent.pid());
     let mut client = Command::new(BINARY)
-        .args(["reload", &fifo.display().to_string(), "--socket"])
+        .args(["reload", &bench.file("burns.onnx", &burning()), "--socket"])
         .arg(bench.agent.socket())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
-    // The command has reached the agent once a second one is answered.
-    let (done, _) = bench.run(&["promote"]);
-    assert!(!done);
-    bench.agent.end(Signal::SIGTERM);
-    client.wait().expect("our child");
+    let loading = eventually("the policy is being loaded", || {
+        let mut children = children(bench.agent.pid()).into_iter();
+        children.find(|child| !incumbents.contains(child))
+    });
+    kill(loading, Signal::SIGSTOP).expect("it lives");
+    let (status, log) = bench.agent.end(Signal::SIGTERM);
+    assert_eq!(status.code(), Some(0), "{log}");
+    eventually("the process of the load is gone", || {
+        gone(loading).then_some(())
+    });
+    assert!(!client.wait().expect("our child").success());
 }
 
 fn policies_end_with_a_killed_agent() {

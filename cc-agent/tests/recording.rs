@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::ExitCode,
 };
 
@@ -11,12 +11,9 @@ use cc_core::{
     rows::{FileHeader, Replay, Row},
     status::{RecordingStatus, Snapshot},
 };
-use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
+use cc_lab::{Agent, Bottleneck, Crowd, Network, SmallDisk, eventually, unique_name};
 use cc_recording::{files, read, recover};
-use nix::{
-    mount::{MntFlags, MsFlags, mount, umount2},
-    sys::signal::Signal,
-};
+use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
 fn main() -> ExitCode {
@@ -204,9 +201,10 @@ fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
 
 fn a_full_disk_costs_rows_and_nothing_else() {
     let bench = Bench::new();
-    let disk = Tmpfs::mount("900k");
+    let place = TempDir::new().expect("a scratch directory");
+    let disk = SmallDisk::mount(place.path(), "900k");
     let arguments = ["--record-delay-s", "1", "--record-addresses", "plain"];
-    let mut agent = bench.agent(&disk.path, &arguments);
+    let mut agent = bench.agent(place.path(), &arguments);
     let crowd = bench.crowd(FLOWS);
     let full = wait_for(&agent, "rows were lost on the full disk", |status| {
         recording(status).rows_lost_unwritten > 0
@@ -234,7 +232,7 @@ fn a_full_disk_costs_rows_and_nothing_else() {
     );
 
     let mut seen = BTreeSet::new();
-    let (_, flows) = flows(&disk.path);
+    let (_, flows) = flows(place.path());
     for row in flows.values().flatten() {
         assert!(seen.insert((row.flow, row.sequence)), "twice");
         assert!(
@@ -243,41 +241,6 @@ fn a_full_disk_costs_rows_and_nothing_else() {
                 .is_some_and(|address| address.contains(':'))
         );
     }
-    let open = fs::read_dir(&disk.path).expect("it exists").count();
-    assert_eq!(open, files(&disk.path).expect("recordings").len());
-}
-
-/// A small file system in memory (tmpfs), unmounted when it is dropped.
-struct Tmpfs {
-    path: PathBuf,
-    _place: TempDir,
-}
-
-impl Tmpfs {
-    fn mount(size: &str) -> Self {
-        let place = TempDir::new().expect("a scratch directory");
-        let path = place.path().to_path_buf();
-        let disk = Self {
-            path,
-            _place: place,
-        };
-        disk.set(size, MsFlags::empty());
-        disk
-    }
-
-    fn resize(&self, size: &str) {
-        self.set(size, MsFlags::MS_REMOUNT);
-    }
-
-    fn set(&self, size: &str, flags: MsFlags) {
-        let options = format!("size={size}");
-        let tmpfs = Some("tmpfs");
-        mount(tmpfs, &self.path, tmpfs, flags, Some(options.as_str())).expect("root may mount");
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = umount2(&self.path, MntFlags::MNT_DETACH);
-    }
+    let open = fs::read_dir(place.path()).expect("it exists").count();
+    assert_eq!(open, files(place.path()).expect("recordings").len());
 }

@@ -69,8 +69,14 @@ impl Agent {
         Self::launch(Command::new(binary), name, arguments)
     }
 
-    fn launch(mut command: Command, name: &str, arguments: &[&str]) -> Self {
-        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+    /// Starts it by a command whose last argument is the binary, with this status socket, and
+    /// returns at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the binary cannot be started.
+    pub fn spawn_by(mut command: Command, name: &str, socket: &Path, arguments: &[&str]) -> Self {
+        let socket = socket.to_owned();
         let mut child = command
             .args(["run", "--plain", "--name", name, "--socket"])
             .arg(&socket)
@@ -99,9 +105,43 @@ impl Agent {
         }
     }
 
+    fn launch(command: Command, name: &str, arguments: &[&str]) -> Self {
+        let socket = std::env::temp_dir().join(format!("{name}-{}.sock", super::next_number()));
+        Self::spawn_by(command, name, &socket, arguments)
+    }
+
+    /// Waits until its status socket answers, which is when the congestion control is registered.
+    /// Returns its exit status if it ends instead.
+    ///
+    /// # Panics
+    ///
+    /// Panics if neither happens within 30 s.
+    pub fn answers_or_ends(&mut self) -> Result<(), ExitStatus> {
+        eventually("the agent answered or ended", || {
+            if let Some(status) = self.has_ended() {
+                return Some(Err(status));
+            }
+            fetch(&self.socket).is_ok().then_some(Ok(()))
+        })
+    }
+
+    /// Returns its exit status if it has ended.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the operating system does not tell.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("our child")
+    }
+
+    /// Returns its process id.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
     fn registered(mut self) -> Self {
         eventually("the agent registered its name", || {
-            let ended = self.child.try_wait().expect("our child");
+            let ended = self.has_ended();
             assert!(ended.is_none(), "the agent ended: {}", self.log());
             fetch(&self.socket).is_ok().then_some(())
         });
@@ -127,13 +167,36 @@ impl Agent {
         self.log.lock().expect("no panic while it is held").clone()
     }
 
+    /// Sets how many descriptors the agent may have from now on (the soft `RLIMIT_NOFILE`); those
+    /// that are open stay so.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the limit cannot be set.
+    pub fn limit_descriptors(&self, soft: u64) {
+        let pid = self.pid().as_raw();
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let (nothing, present) = (std::ptr::null(), &raw mut limit);
+        // SAFETY: the place for the present limit outlives the call.
+        let read = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, nothing, present) };
+        limit.rlim_cur = soft.min(limit.rlim_max);
+        let nowhere = std::ptr::null_mut();
+        // SAFETY: the new limit outlives the call.
+        let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, &raw const limit, nowhere) };
+        let error = std::io::Error::last_os_error();
+        assert_eq!((read, set), (0, 0), "prlimit: {error}");
+    }
+
     /// Sends a signal to the agent's process.
     ///
     /// # Panics
     ///
     /// Panics if the agent has ended and been waited for.
     pub fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(self.child.id() as i32), signal).expect("our child");
+        kill(self.pid(), signal).expect("our child");
     }
 
     /// Sends it a signal and waits for its end, without a limit. Returns its exit status and its

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use aya::{
-    maps::{Array, Map, MapData, loaded_maps},
+    maps::{Array, Map, MapData, PerCpuArray, loaded_maps},
     programs::loaded_programs,
 };
-use cc_ebpf::Settings;
+use cc_ebpf::{Counter, Settings};
 
 use super::eventually;
 
@@ -82,6 +82,24 @@ impl Footprint {
     /// Returns the number of maps found.
     pub fn maps(&self) -> usize {
         self.maps.len()
+    }
+
+    /// Reads a counter of the datapath, which no agent has to answer for.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the maps are gone.
+    pub fn counter(&self, counter: Counter) -> u64 {
+        let counters = loaded_maps().flatten().filter(|info| {
+            self.maps.contains(&info.id()) && info.name_as_str() == Some("CC_COUNTERS")
+        });
+        let of_map = |id| {
+            let map = Map::PerCpuArray(MapData::from_id(id).expect("it was just listed"));
+            let map: PerCpuArray<MapData, u64> = map.try_into().expect("a map of counters");
+            let per_cpu = map.get(&(counter as u32), 0).expect("an index of the map");
+            per_cpu.iter().sum::<u64>()
+        };
+        counters.map(|info| of_map(info.id())).sum()
     }
 
     /// Waits until the kernel has freed all of it, which happens shortly after the last use.

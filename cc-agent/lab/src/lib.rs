@@ -8,8 +8,11 @@
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`] |
+//! | killing a process at any of its system calls, or making one fail | [`supervise`] |
+//! | little disk, little memory | [`SmallDisk`], [`MemoryCgroup`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
 //! | BPF programs and maps | [`Footprint`], [`ProgramTime`] |
+//! | the kernel's own bbr, measured as a BPF program | [`register_kernel_bbr`] |
 //! | waiting and reporting | [`eventually`], [`Report`], [`figure`], [`median`] |
 //!
 //! A path without a rate limit has an RTT of some 30 µs and no queue: any loss then looks like a
@@ -52,27 +55,33 @@ mod eventually;
 mod exact;
 mod footprint;
 pub mod harness;
+mod kernel_bbr;
 mod namespace;
 mod network;
 mod path;
 pub mod peer;
 mod program_time;
 mod report;
+mod small_disk;
+mod steps;
 mod tap;
 mod tcp;
 mod tcp_info;
 
 pub use agent::Agent;
-pub use cgroup::Cgroup;
+pub use cgroup::{Cgroup, MemoryCgroup};
 pub use crowd::Crowd;
 pub use eventually::eventually;
 pub use exact::assert_window_is;
 pub use footprint::Footprint;
+pub use kernel_bbr::{BBR_PROGRAM, register_kernel_bbr};
 pub use namespace::Namespace;
 pub use network::Network;
 pub use path::{Bottleneck, Offloads, Path};
 pub use program_time::ProgramTime;
 pub use report::{Report, figure, median};
+pub use small_disk::SmallDisk;
+pub use steps::{Step, Verdict, supervise};
 pub use tap::{
     Publication, RecordSource, Seen, Tap, TestAgent, datapath_options, is_same_flow,
     observer_options,

@@ -1,30 +1,35 @@
-//! The run time of a datapath's `cong_control`.
+//! The run time of BPF programs.
 
 use std::os::fd::OwnedFd;
 
 use aya::programs::{ProgramInfo, loaded_programs};
 
-/// A measurement of how long `cc_cong_control` runs per ACK.
+/// A measurement of how long the program for ACKs of a congestion control runs.
 ///
 /// The kernel measures all BPF programs while this value exists (`kernel.bpf_stats_enabled`), which
 /// itself takes some 40 ns per run.
 pub struct ProgramTime {
+    name: &'static str,
     _enabled: OwnedFd,
     /// Per program at the start: its id, its runs so far, and their time in ns.
     programs: Vec<(u32, u64, u64)>,
 }
 
 impl ProgramTime {
+    /// The name of a datapath's program for ACKs.
+    pub const DATAPATH: &str = "cc_cong_control";
+
     /// Starts to measure all programs of that name that are loaded now. Benchmarks load one
     /// datapath at a time.
     ///
     /// # Panics
     ///
     /// Panics if the kernel refuses to measure.
-    pub fn start() -> Self {
+    pub fn start(name: &'static str) -> Self {
         let enabled = aya::sys::enable_stats(aya::sys::Stats::RunTime).expect("root may measure");
-        let programs = cong_controls().map(|info| (info.id(), runs(&info), nanos(&info)));
+        let programs = named(name).map(|info| (info.id(), runs(&info), nanos(&info)));
         Self {
+            name,
             programs: programs.collect(),
             _enabled: enabled,
         }
@@ -33,7 +38,7 @@ impl ProgramTime {
     /// Returns the mean time per ACK since the start in ns, or NaN if there were no ACKs.
     pub fn ns_per_run(&self) -> f64 {
         let (mut all_runs, mut all_nanos) = (0, 0);
-        for info in cong_controls() {
+        for info in named(self.name) {
             if let Some((_, runs_before, nanos_before)) =
                 self.programs.iter().find(|(id, ..)| *id == info.id())
             {
@@ -45,10 +50,10 @@ impl ProgramTime {
     }
 }
 
-fn cong_controls() -> impl Iterator<Item = ProgramInfo> {
+fn named(name: &'static str) -> impl Iterator<Item = ProgramInfo> {
     loaded_programs()
         .flatten()
-        .filter(|info| info.name_as_str() == Some("cc_cong_control"))
+        .filter(move |info| info.name_as_str() == Some(name))
 }
 
 fn runs(info: &ProgramInfo) -> u64 {

@@ -89,10 +89,16 @@ impl Kernel {
         })
     }
 
+    /// The BTF id of a function of that name; `None` where the kernel has none of its own.
+    pub fn function_id(&self, name: &str) -> Option<u32> {
+        let ids = self.btf.resolve_ids_by_name(name).ok()?;
+        ids.into_iter()
+            .find(|&id| matches!(self.btf.resolve_type_by_id(id), Ok(Type::Func(_))))
+    }
+
     /// Whether it has a function of that name as one of its own, which can be traced.
     pub(super) fn has_function(&self, name: &str) -> bool {
-        let types = self.btf.resolve_types_by_name(name).unwrap_or_default();
-        types.iter().any(|found| matches!(found, Type::Func(_)))
+        self.function_id(name).is_some()
     }
 
     /// Whether it has a typedef of that name.

@@ -60,21 +60,35 @@ fn offset_ns() -> Result<i64, ClockError> {
     }
     match fs::read_to_string(OFFSETS) {
         Ok(offsets) => {
-            monotonic_offset_ns(&offsets).ok_or_else(|| wrong(format!("it holds {offsets:?}")))
+            offset_of(MONOTONIC, &offsets).ok_or_else(|| wrong(format!("it holds {offsets:?}")))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
         Err(error) => Err(wrong(error.to_string())),
     }
 }
 
-/// The offset of the monotonic clock, in lines of a clock's name, seconds and nanoseconds.
-fn monotonic_offset_ns(offsets: &str) -> Option<i64> {
+/// How far the clock of the time since boot of this time namespace is ahead of the host's, ns. /proc
+/// shows when processes were started on that clock.
+pub(super) fn boottime_offset_ns() -> i64 {
+    let offsets = fs::read_to_string(OFFSETS).ok();
+    offsets
+        .and_then(|offsets| offset_of(BOOTTIME, &offsets))
+        .unwrap_or(0)
+}
+
+/// A clock's name in [`OFFSETS`], and its number, which older kernels show.
+type Clock = [&'static str; 2];
+const MONOTONIC: Clock = ["monotonic", "1"];
+const BOOTTIME: Clock = ["boottime", "7"];
+
+/// The offset of a clock in ns, in lines of a clock's name, seconds and nanoseconds.
+fn offset_of(clock: Clock, offsets: &str) -> Option<i64> {
     offsets.lines().find_map(|line| {
         let mut words = line.split_whitespace();
-        let (clock, s, ns) = (words.next()?, words.next()?, words.next()?);
+        let (name, s, ns) = (words.next()?, words.next()?, words.next()?);
         let (s, ns): (i64, i64) = (s.parse().ok()?, ns.parse().ok()?);
-        // Older kernels show the clock's number.
-        matches!(clock, "monotonic" | "1").then(|| s.checked_mul(1_000_000_000)?.checked_add(ns))?
+        let offset = s.checked_mul(1_000_000_000)?.checked_add(ns);
+        clock.contains(&name).then_some(offset)?
     })
 }
 
@@ -96,9 +110,13 @@ mod tests {
     #[test]
     fn offsets_are_read_as_the_kernel_writes_them() {
         let offsets = "monotonic     1000000         7\nboottime            3         0\n";
-        assert_eq!(monotonic_offset_ns(offsets), Some(1_000_000_000_000_007));
-        assert_eq!(monotonic_offset_ns("1 -5 0\n7 0 0\n"), Some(-5_000_000_000));
-        assert_eq!(monotonic_offset_ns("boottime 3 0\n"), None);
+        assert_eq!(offset_of(MONOTONIC, offsets), Some(1_000_000_000_000_007));
+        assert_eq!(offset_of(BOOTTIME, offsets), Some(3_000_000_000));
+        assert_eq!(
+            offset_of(MONOTONIC, "1 -5 0\n7 0 0\n"),
+            Some(-5_000_000_000)
+        );
+        assert_eq!(offset_of(MONOTONIC, "boottime 3 0\n"), None);
     }
 
     #[test]

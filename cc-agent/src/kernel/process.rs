@@ -4,11 +4,13 @@ use std::{fs, os::unix::fs::MetadataExt};
 
 use serde::{Deserialize, Serialize};
 
+use super::clock;
+
 /// A process, told apart from later ones with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Process {
     pid: u32,
-    /// When it was started, in clock ticks since boot.
+    /// When it was started, in clock ticks since boot, in whatever time namespace.
     started: u64,
     /// The inode number of the PID namespace that has given it the id.
     namespace: u64,
@@ -23,9 +25,10 @@ impl Process {
     /// The process that has this id in this PID namespace now, and has not ended.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let offset = clock::boottime_offset_ns() / tick_ns();
         Some(Self {
             pid,
-            started: started(&stat)?,
+            started: started(&stat)?.wrapping_add_signed(-offset),
             namespace: namespace()?,
         })
     }
@@ -33,14 +36,16 @@ impl Process {
     /// Whether it still runs; `None` for a process of another PID namespace.
     pub(super) fn lives(&self) -> Option<bool> {
         let is_here = namespace() == Some(self.namespace);
-        is_here.then(|| Self::of(self.pid).as_ref() == Some(self))
+        // Offsets of time namespaces need not be whole ticks.
+        let is_it = |found: Self| found.started.abs_diff(self.started) <= 1;
+        is_here.then(|| Self::of(self.pid).is_some_and(is_it))
     }
 
     /// An earlier process that had this id.
     #[cfg(test)]
     pub(super) fn before(self) -> Self {
         Self {
-            started: self.started.saturating_sub(1),
+            started: self.started.saturating_sub(2),
             ..self
         }
     }
@@ -54,11 +59,16 @@ impl Process {
         // SAFETY: `now` is a valid place for the result. The call cannot fail for this clock, which
         // is the one that start times are shown on (proc_pid_stat(5)).
         unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
-        // SAFETY: has no pointers.
-        let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
-        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        now_ns.saturating_sub(self.started * (1_000_000_000 / ticks))
+        let now_ns = now.tv_sec * 1_000_000_000 + now.tv_nsec - clock::boottime_offset_ns();
+        let age_ns = now_ns - self.started as i64 * tick_ns();
+        u64::try_from(age_ns).unwrap_or(0)
     }
+}
+
+/// The length of a clock tick, ns.
+fn tick_ns() -> i64 {
+    // SAFETY: has no pointers.
+    1_000_000_000 / unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1)
 }
 
 /// The inode number of this process's PID namespace.

@@ -11,12 +11,12 @@ use std::{
 };
 
 use aya::maps::{MapType, loaded_maps};
-use aya_obj::Object;
+use aya_obj::{Object, generated::bpf_insn};
 
 use super::{
     Error,
     bpf::{self, Refused},
-    btf::CongestionOps,
+    btf::{self, CongestionOps},
     object::no_program,
 };
 
@@ -45,7 +45,7 @@ const NARROW_CONG_CONTROL: &str = "cc_cong_control_2";
 /// A registered congestion control. Dropping it unregisters the name; sockets that already use it
 /// keep its programs until they close.
 #[derive(Debug)]
-pub(super) struct StructOps(Registration);
+pub struct StructOps(Registration);
 
 #[derive(Debug)]
 enum Registration {
@@ -57,6 +57,28 @@ enum Registration {
 
 /// Names of the programs, for those who look them up by name.
 pub(super) const CONG_CONTROL_PROGRAMS: [&str; 2] = ["cc_cong_control", NARROW_CONG_CONTROL];
+
+/// A callback of a congestion control.
+#[derive(Clone, Copy, Debug)]
+pub struct Callback<'a> {
+    /// The member of `tcp_congestion_ops`.
+    pub member: &'a str,
+    /// The name that the kernel shows for the program.
+    pub program: &'a str,
+    /// The program, with maps and kernel functions in place.
+    pub instructions: &'a [bpf_insn],
+}
+
+/// Registers a congestion control made of these callbacks.
+///
+/// # Errors
+///
+/// Returns an error when the kernel has no struct_ops for congestion controls, or refuses a
+/// program or the name.
+pub fn register(name: &str, callbacks: &[Callback<'_>]) -> Result<StructOps, Error> {
+    let ops = btf::Kernel::running()?.congestion_ops()?;
+    Prepared::of(callbacks, &ops, name)?.register()
+}
 
 /// A `tcp_congestion_ops` whose callbacks are loaded, ready to be registered.
 #[derive(Debug)]
@@ -78,16 +100,31 @@ impl Prepared {
         name: &str,
     ) -> Result<Self, Error> {
         let object = relocate(object, maps)?;
-        let mut value = vec![0u8; ops.wrapper_size];
-        let mut programs = Vec::new();
         let tx_start = ops.member(TX_START.0).is_ok().then_some(TX_START);
-        for (member, program) in CALLBACKS.into_iter().chain(tx_start) {
+        let callbacks = CALLBACKS.into_iter().chain(tx_start);
+        let callbacks = callbacks.map(|(member, program)| {
             let program = match member {
                 "cong_control" if !ops.wide_cong_control => NARROW_CONG_CONTROL,
                 _ => program,
             };
-            let (index, offset) = ops.member(member)?;
-            let fd = load(&object, program, ops.type_id, index)?;
+            let instructions = instructions(&object, program)?;
+            Ok(Callback {
+                member,
+                program,
+                instructions,
+            })
+        });
+        let callbacks = callbacks.collect::<Result<Vec<_>, Error>>()?;
+        Self::of(&callbacks, ops, name)
+    }
+
+    /// Loads these callbacks, to be registered as `name`.
+    fn of(callbacks: &[Callback<'_>], ops: &CongestionOps, name: &str) -> Result<Self, Error> {
+        let mut value = vec![0u8; ops.wrapper_size];
+        let mut programs = Vec::new();
+        for callback in callbacks {
+            let (index, offset) = ops.member(callback.member)?;
+            let fd = callback.load(ops.type_id, index)?;
             let at = ops.data_offset + offset;
             let raw = std::os::fd::AsRawFd::as_raw_fd(&fd) as u64;
             value[at..at + 8].copy_from_slice(&raw.to_ne_bytes());
@@ -182,20 +219,28 @@ fn relocate(bytes: &[u8], maps: &HashMap<String, RawFd>) -> Result<Object, Error
     Ok(object)
 }
 
-fn load(object: &Object, name: &str, type_id: u32, member: u32) -> Result<OwnedFd, Error> {
+fn instructions<'a>(object: &'a Object, program: &str) -> Result<&'a [bpf_insn], Error> {
     let function = object
         .programs
-        .get(name)
+        .get(program)
         .and_then(|program| object.functions.get(&program.function_key()))
-        .ok_or_else(|| no_program(name))?;
-    bpf::load_struct_ops_program(name, &function.instructions, type_id, member).map_err(
-        |Refused { source, log }| match source.raw_os_error() {
-            Some(libc::EPERM) => Error::system(format!("loading the BPF program {name}"))(source),
-            _ => Error::Verifier {
-                program: name.into(),
-                source,
-                log,
+        .ok_or_else(|| no_program(program))?;
+    Ok(&function.instructions)
+}
+
+impl Callback<'_> {
+    fn load(&self, type_id: u32, member: u32) -> Result<OwnedFd, Error> {
+        bpf::load_struct_ops_program(self.program, self.instructions, type_id, member).map_err(
+            |Refused { source, log }| match source.raw_os_error() {
+                Some(libc::EPERM) => {
+                    Error::system(format!("loading the BPF program {}", self.program))(source)
+                }
+                _ => Error::Verifier {
+                    program: self.program.into(),
+                    source,
+                    log,
+                },
             },
-        },
-    )
+        )
+    }
 }

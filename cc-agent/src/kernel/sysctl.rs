@@ -328,13 +328,17 @@ impl DefaultCongestionControl {
     fn set_in(place: Place, name: &str) -> Result<Self, SysctlError> {
         let present = place.default()?;
         // It may already be the default: a dead agent's of the same name.
-        let former = match present == name {
+        let is_left = present == name;
+        let former = match is_left {
             true => place.former(name).and_then(|former| former.default),
             false => Some(present),
         };
-        place.remember(name, former.clone())?;
-        if let Err(error) = place.set_default(name) {
-            let _ = fs::remove_file(place.record(name));
+        let remembered = place.remember(name, former.clone());
+        if let Err(error) = remembered.and_then(|()| place.set_default(name)) {
+            // Nothing has changed. What a dead agent has left is still to be undone.
+            if !is_left {
+                let _ = fs::remove_file(place.record(name));
+            }
             return Err(error);
         }
         Ok(Self(Arc::new(Mutex::new(Some(Undo {
@@ -344,27 +348,33 @@ impl DefaultCongestionControl {
         })))))
     }
 
-    /// Puts the former default back, if that has not been done.
-    pub fn restore(&self) {
+    /// Puts the former default back, if that has not been done. Returns whether that is done now;
+    /// if not, it can be tried again.
+    pub fn restore(&self) -> bool {
         // Held until it is done, so that a second caller does not go on before.
         let mut undo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(Undo {
             place,
             name,
             former,
-        }) = undo.take()
+        }) = &*undo
         else {
-            return;
+            return true;
         };
-        match place.put_back(&name, former) {
+        match place.put_back(name, former.clone()) {
             Ok(restored) if restored.is_complete() => tracing::info!("{restored}"),
             Ok(restored) => tracing::warn!("{restored}"),
-            Err(error) => tracing::error!(
-                "{name} is still the default congestion control: {error}; set another one with \
-                 `sysctl net.ipv4.tcp_congestion_control={}`",
-                USUAL[0]
-            ),
+            Err(error) => {
+                tracing::error!(
+                    "{name} is still the default congestion control: {error}; set another one with \
+                     `sysctl net.ipv4.tcp_congestion_control={}`",
+                    USUAL[0]
+                );
+                return false;
+            }
         }
+        *undo = None;
+        true
     }
 }
 
@@ -406,6 +416,19 @@ mod tests {
         fs::write(&host.place().sysctl, "cubic").expect("writes");
         default.restore();
         assert_eq!(host.default(), "cubic", "it was restored before");
+    }
+
+    #[test]
+    fn a_restoration_that_failed_can_be_tried_again() {
+        let host = Host::with("bbr");
+        let default = DefaultCongestionControl::set_in(host.place(), "rlcc").expect("sets");
+        let (sysctl, aside) = (host.place().sysctl, host.0.path().join("aside"));
+        fs::rename(&sysctl, &aside).expect("renames");
+        assert!(!default.restore());
+        assert!(host.remembers("rlcc"));
+        fs::rename(&aside, &sysctl).expect("renames");
+        assert!(default.restore());
+        assert_eq!(host.default(), "bbr");
     }
 
     #[test]
