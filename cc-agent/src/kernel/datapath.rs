@@ -14,7 +14,10 @@ use aya::{
 };
 use aya_obj::generated::bpf_prog_type;
 use cc_core::error_chain;
-use cc_ebpf::{Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings};
+use cc_ebpf::{
+    Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings,
+    slot::{self, AgentMaps},
+};
 use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
@@ -25,7 +28,7 @@ use super::{
         RECORDS, SETTINGS, as_words, no_program,
     },
     process::Process,
-    shared::Shared,
+    shared::{Shared, Slots},
     struct_ops::{CONG_CONTROL_PROGRAMS, Prepared, StructOps},
     sysctl::AVAILABLE,
 };
@@ -75,8 +78,7 @@ pub struct Datapath {
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     settings: Shared<Settings>,
     heartbeat: Shared<Heartbeat>,
-    decisions: Shared<u64>,
-    flows: Shared<Flow>,
+    maps: Slots,
     free_slots: FreeSlots,
     records: Ring,
     acks: Ring,
@@ -191,8 +193,10 @@ impl Datapath {
             registration: Some(Registration::Prepared(prepared)),
             settings: Shared::map(maps.fd_of(SETTINGS)?, 1)?,
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
-            decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
-            flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            maps: Slots {
+                decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
+                flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            },
             free_slots: FreeSlots::take(&mut maps)?,
             records: Ring::take(&mut maps, RECORDS)?,
             acks: Ring::take(&mut maps, ACKS)?,
@@ -260,31 +264,29 @@ impl Datapath {
 
     /// Number of slots for flows in the maps.
     pub fn slots(&self) -> usize {
-        self.flows.entries()
+        self.maps.flows.entries()
     }
 
-    /// Publishes a decision for the flow in `slot`: one atomic store.
+    /// Publishes a decision for the flow in `slot` ([`slot::publish`]).
     pub fn publish(&self, slot: u32, decision: Decision) {
         if self.may_write() {
-            self.decisions.publish(slot as usize, decision.to_cell());
+            slot::publish(&self.maps, slot, decision);
         }
     }
 
-    /// Frees the slot of a flow, which must have been revoked by [`Decision::revocation`] so long
-    /// ago that no callback of it can be running that has not seen that. Returns false when the
-    /// flow of this generation is not live in the slot.
+    /// Frees the slot of a flow that was revoked long enough ago ([`slot::free`]). Returns false
+    /// when the flow of this generation is not live in the slot.
     ///
     /// # Errors
     ///
     /// Returns an error when the kernel refuses the slot on the free list; then it stays unused.
     pub fn free(&mut self, slot: u32, generation: u32) -> Result<bool, Error> {
-        if !self.may_write() || self.occupant(slot) != Some(generation) {
+        if !self.may_write() {
             return Ok(false);
         }
-        // First: were the agent to end in between, the slot would be lost but never given twice.
-        self.flows.vacate(slot as usize);
-        self.free_slots.push(slot)?;
-        Ok(true)
+        slot::free(&self.maps, slot, generation, |slot| {
+            self.free_slots.push(slot)
+        })
     }
 
     /// Tells the datapath that the agent was serving at `now_ns`.
@@ -296,12 +298,12 @@ impl Datapath {
 
     /// The generation of the flow that is live in `slot`; `None` when none is.
     pub fn occupant(&self, slot: u32) -> Option<u32> {
-        self.flows.occupant(slot as usize)
+        self.maps.occupant(slot)
     }
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
     pub fn flow(&self, slot: u32) -> Option<Flow> {
-        self.flows.snapshot(slot as usize)
+        self.maps.flows.snapshot(slot)
     }
 
     /// The states of the flows that are open.

@@ -196,7 +196,7 @@ impl Observer {
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
     pub fn flow(&self, slot: u32) -> Option<Flow> {
-        self.flows.snapshot(slot as usize)
+        self.flows.snapshot(slot)
     }
 
     /// Number of slots for flows in the maps.
