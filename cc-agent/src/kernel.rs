@@ -5,6 +5,7 @@ mod bpf;
 pub mod btf;
 mod cgroup;
 pub mod clock;
+mod cookies;
 pub mod datapath;
 mod hook;
 pub mod host;

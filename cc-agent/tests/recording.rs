@@ -3,6 +3,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    net::{IpAddr, TcpListener, TcpStream},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,7 +13,7 @@ use cc_core::{
     rows::{FileHeader, Replay, Row},
     status::{RecordingStatus, Snapshot},
 };
-use cc_lab::{Agent, Bottleneck, Crowd, Network, eventually, unique_name};
+use cc_lab::{Agent, Bottleneck, Crowd, Flow, Namespace, Network, eventually, unique_name};
 use cc_recording::{files, read, recover};
 use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         two_hundred_flows_are_recorded_whole,
         a_killed_agents_recording_is_whole_up_to_its_last_group,
         a_full_disk_costs_rows_and_nothing_else,
+        rows_pair_with_sockets_by_their_cookies,
     ])
 }
 
@@ -245,6 +248,84 @@ fn a_full_disk_costs_rows_and_nothing_else() {
     }
     let open = fs::read_dir(&disk.path).expect("it exists").count();
     assert_eq!(open, files(&disk.path).expect("recordings").len());
+}
+
+/// Nobody asks for a socket's cookie before its rows are recorded, so that it is the agent that has
+/// the kernel assign it.
+fn rows_pair_with_sockets_by_their_cookies() {
+    const OLDER: &str = "older than the agent";
+    let bench = Bench::new();
+    let sender = &bench.network.path.sender;
+    let directory = TempDir::new().expect("a scratch directory");
+    let older = bench.network.connect("reno");
+    let mut agent = Agent::start_in(
+        sender,
+        BINARY,
+        &bench.name,
+        &[
+            "--default",
+            "--record",
+            directory.path().to_str().expect("its name is ASCII"),
+            "--record-addresses",
+            "plain",
+        ],
+    );
+    let switch = |flow: &Flow| {
+        let set = flow.socket().set_tcp_congestion(bench.name.as_bytes());
+        set.expect("it is registered");
+    };
+    switch(&older);
+    let chosen = bench.network.connect(&bench.name);
+    let switched = bench.network.connect("reno");
+    switched.send(10_000);
+    switch(&switched);
+    let accepted = accepted_from(&bench.network.path.receiver, sender, chosen.local().ip());
+    let flows = [
+        ("chosen before it connected", chosen),
+        ("switched while open", switched),
+        ("accepted, by default", accepted),
+        (OLDER, older),
+    ]
+    .map(|(how, flow)| (how, flow.sending()));
+    wait_for(&agent, "rows of all flows were made", |status| {
+        status.live_flows == flows.len() && status.agent.windows >= 40
+    });
+    let (ended, log) = agent.end(Signal::SIGTERM);
+    assert!(ended.success(), "{log}");
+
+    let namespace = sender.within(|| fs::metadata("/proc/thread-self/ns/net"));
+    let namespace = namespace.expect("/proc is mounted").ino();
+    let (_, recorded) = self::flows(directory.path());
+    for (how, flow) in &flows {
+        assert_eq!(flow.congestion_control(), bench.name, "{how}");
+        let local = flow.local().to_string();
+        let mut rows = recorded.values().flatten();
+        let row = rows.find(|row| row.local.as_deref() == Some(&local));
+        let row = row.unwrap_or_else(|| panic!("{how}: no row of {local}"));
+        assert_eq!(u64::from(row.netns), namespace, "{how}");
+        if *how == OLDER && log.contains("will have no cookies in their rows") {
+            eprintln!("SKIPPED: {how}: no function can be traced here");
+            assert_eq!(row.cookie, 0, "{how}");
+            continue;
+        }
+        let cookie = flow.socket().cookie().expect("Linux has cookies");
+        assert_eq!(row.cookie, cookie, "{how}");
+    }
+}
+
+/// Connects from `from` to a socket that listens in `to`, and returns the accepted end. The other
+/// end discards what it receives.
+fn accepted_from(from: &Namespace, to: &Namespace, address: IpAddr) -> Flow {
+    let listener = to.within(|| TcpListener::bind((address, 0)));
+    let listener = listener.expect("the namespace has this address");
+    let address = listener.local_addr().expect("it is bound");
+    from.spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("somebody listens");
+        // The accepted end is reset when it is dropped.
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let (accepted, _) = listener.accept().expect("somebody connects");
+    accepted.into()
 }
 
 /// A small file system in memory (tmpfs), unmounted when it is dropped.

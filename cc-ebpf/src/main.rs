@@ -9,13 +9,14 @@
 //!
 //! Modules, each using only those before it: `layout` (offsets of kernel structure members),
 //! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records); `callbacks`,
-//! `observer` and `choose` (the programs).
+//! `observer`, `choose` and `cookies` (the programs).
 #![no_std]
 #![no_main]
 
 mod arguments;
 mod callbacks;
 mod choose;
+mod cookies;
 mod follow;
 mod layout;
 mod maps;
