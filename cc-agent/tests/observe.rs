@@ -774,7 +774,7 @@ fn the_command_records_windows_and_changes_of_cwnd() {
 fn a_killed_observer_leaves_nothing() {
     let network = Network::through(ROOMY);
     let port = network.sink.port().to_string();
-    let command = Observing::start(&["--port", &port]);
+    let command = Observing::start(&["--port", &port, "--by", "tracepoint"]);
     let flow = network.connect("reno").sending();
     flow.advance(200_000);
     let footprint = Footprint::of(&format!("observe{}", command.pid()));
@@ -804,6 +804,7 @@ fn bad_input_is_refused() {
         ),
         (&["--policy", "/no/such.onnx"], "/no/such.onnx"),
         (&["--duration=-1"], "--duration -1"),
+        (&["--by", "ftrace"], "fentry, tracepoint, kprobe"),
     ] {
         let output = observe(arguments).output().expect("our own binary");
         let text = String::from_utf8_lossy(&output.stderr);

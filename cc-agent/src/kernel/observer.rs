@@ -39,7 +39,7 @@ const fn hook(program: &'static str, kind: Kind, target: &'static str) -> Hook {
     }
 }
 
-/// Functions can be traced at the exits, too, where ACKs are seen; all else is rare.
+/// ACKs are seen by tracing functions; connections begin and end at the tracepoints.
 const BY_FENTRY: Hooks = Hooks {
     acks: &[
         hook("cc_observe_ack", Kind::Exit, "tcp_rate_gen"),
@@ -86,9 +86,8 @@ pub enum Way {
     /// By tracing functions: each ACK with the rate sample that the congestion control is given, so
     /// that features are exact.
     Fentry,
-    /// By tracepoints alone: each ACK by the socket before each segment ([`cc_ebpf::Glimpse`]), one
-    /// ACK late, in state ESTABLISHED only, and not exact around losses and where the application
-    /// has little to send.
+    /// By tracepoints alone: each ACK by the socket before each segment, one ACK late, in state
+    /// ESTABLISHED only, and not exact around losses and where the application has little to send.
     Tracepoint,
     /// By probes at the functions with these tracepoints: the same, for hosts that forbid
     /// tracepoints to BPF programs.
