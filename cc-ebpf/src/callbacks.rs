@@ -2,8 +2,8 @@
 
 use aya_log_ebpf::warn;
 use cc_ebpf::{
-    CaState, Counter, Events, Published, Settings, SocketState, bound, pacing_rate, reno,
-    restart_after_idle,
+    CaState, Counter, Events, Published, Settings, SocketState, bound, first_flight_rate,
+    pacing_rate, reno, restart_after_idle,
 };
 
 use crate::{
@@ -91,10 +91,10 @@ entry_point!(
 );
 
 entry_point!(
-    /// Restarts the cwnd when the connection transmits again after idle time: before Linux 7.1.
+    /// The connection transmits while nothing is in flight: before Linux 7.1.
     cc_cwnd_event, "fentry/cc_cwnd_event", |arguments| {
         if arguments.get(1) as u32 == CA_EVENT_TX_START {
-            restart(arguments.socket());
+            transmit(arguments.socket());
         }
         0
     }
@@ -104,7 +104,7 @@ entry_point!(
     /// Does the same since Linux 7.1, where this event has a callback of its own,
     /// `cwnd_event_tx_start(sk)`.
     cc_tx_start, "fentry/cc_tx_start", |arguments| {
-        restart(arguments.socket());
+        transmit(arguments.socket());
         0
     }
 );
@@ -202,14 +202,27 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     }
 }
 
+/// Handles a transmission while nothing is in flight.
+#[inline(always)]
+fn transmit(socket: Socket) {
+    // After a retransmission timeout nothing counts as in flight either: that is no idle time
+    // (`tcp_slow_start_after_idle_check`, include/net/tcp.h).
+    if socket.packets_out() > 0 {
+        return;
+    }
+    restart(socket);
+    let paced = (SETTINGS.get(0)).is_some_and(|settings| settings.pacing_gain_1024 != 0);
+    if paced && let Some(rate) = first_flight_rate(socket.cwnd(), socket.srtt_us(), socket.mss()) {
+        socket.raise_pacing(rate);
+    }
+}
+
 /// Restarts the cwnd of a connection that transmits after idle time, where the host asks for that
 /// (`net.ipv4.tcp_slow_start_after_idle`).
 #[inline(always)]
 fn restart(socket: Socket) {
     let (idle, rto) = socket.idle_and_rto();
-    // After a retransmission timeout nothing counts as in flight either: that is no idle time
-    // (`tcp_slow_start_after_idle_check`, include/net/tcp.h).
-    if idle <= rto || socket.packets_out() > 0 || !socket.decays_unused() {
+    if idle <= rto || !socket.decays_unused() {
         return;
     }
     let mut cwnd = socket.cwnd_state();

@@ -252,7 +252,7 @@ impl Controller {
         self.taken_ns = 0;
         self.unanswered = 0;
         self.marked = totals.delivered_ce;
-        self.round.start(totals.delivered);
+        self.round.start(totals.delivered, 0);
         self.usage.restart();
         self.hystart.restart();
     }
@@ -296,7 +296,7 @@ impl Controller {
             self.fall_back(cwnd, 0);
         } else if cell != self.seen {
             self.seen = cell;
-            self.take(cell, generation, ack.now_ns, settings);
+            self.take(cell, generation, ack, settings);
         } else if self.unanswered > settings.unanswered_limit && self.mode().is_decided() {
             self.fall_back(cwnd, Events::UNANSWERED);
         }
@@ -310,8 +310,7 @@ impl Controller {
                     cwnd.cwnd = self.target;
                     self.mode = Mode::Decided as u32;
                     // Slow start has answered what the timeout found lost.
-                    self.round
-                        .start(ack.totals.delivered.wrapping_add(ack.in_flight));
+                    self.round.start(ack.totals.delivered, ack.in_flight);
                 }
             }
             Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
@@ -446,7 +445,7 @@ impl Controller {
 
     /// Takes up the decision in `cell`, if it holds one for this generation.
     #[inline(always)]
-    fn take(&mut self, cell: u64, generation: u32, now_ns: u64, settings: &Settings) {
+    fn take(&mut self, cell: u64, generation: u32, ack: &AckSample, settings: &Settings) {
         let Some(decision) = Decision::from_cell(cell) else {
             return;
         };
@@ -468,10 +467,15 @@ impl Controller {
         }
         self.target = target;
         self.taken = cell;
-        self.taken_ns = now_ns;
+        self.taken_ns = ack.now_ns;
         self.unanswered = 0;
-        if self.mode() != Mode::AfterTimeout {
-            self.mode = Mode::Decided as u32;
+        match self.mode() {
+            Mode::Decided | Mode::AfterTimeout => {}
+            Mode::Startup | Mode::Fallback | Mode::ApplicationLimited => {
+                self.mode = Mode::Decided as u32;
+                // Reno has answered what was lost so far.
+                self.round.start(ack.totals.delivered, ack.in_flight);
+            }
         }
     }
 }

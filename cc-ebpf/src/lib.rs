@@ -126,7 +126,7 @@ pub use filter::WindowedMin;
 pub use flow::{Flow, RecordSink};
 pub use kernel::{ABSENT, KernelLayout};
 pub use observed::Observed;
-pub use pacing::pacing_rate;
+pub use pacing::{first_flight_rate, pacing_rate};
 pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,

@@ -3,6 +3,7 @@
 use crate::{
     AckSample, CwndState,
     bounds::{at_most, at_most_64},
+    usage::INITIAL_CWND,
 };
 
 /// One, as a gain in units of 1/1024.
@@ -48,10 +49,43 @@ pub fn pacing_rate(cwnd: &CwndState, ack: &AckSample, gain_1024: u32) -> Option<
     Some((per_second * u64::from(gain)) >> GAIN_SHIFT)
 }
 
+/// The least pacing rate in bytes/s of a paced flow that transmits while nothing is in flight,
+/// until its next ACK: an initial cwnd within a sixteenth of the smoothed RTT.
+///
+/// `None` before the first smoothed RTT, and for a cwnd larger than twice the initial one. A flow
+/// whose application never writes more than an initial cwnd at once has none larger: slow start
+/// takes the cwnd to twice what is in flight (`tcp_is_cwnd_limited`, include/net/tcp.h). All of a
+/// larger one could leave at that rate, and find no room in the bottleneck's queue.
+///
+/// Pacing at [`pacing_rate`] spreads over much of a round trip what an application writes at once,
+/// where the cwnd is little larger than that: a response of 10 kB would come half an RTT later than
+/// from a flow that is not paced. An initial cwnd at once is what every new connection may send
+/// (RFC 6928), and what the kernel never paces there (`tcp_update_skb_after_send`,
+/// net/ipv4/tcp_output.c).
+#[inline(always)]
+pub fn first_flight_rate(cwnd: u32, srtt_us: u32, mss: u32) -> Option<u64> {
+    if cwnd > 2 * INITIAL_CWND || srtt_us == 0 {
+        return None;
+    }
+    let bytes = u64::from(INITIAL_CWND) * u64::from(mss);
+    Some(at_most_64(
+        bytes * (16 * 1_000_000) / u64::from(srtt_us),
+        MAX_RATE,
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::feature::tests::ack;
+
+    #[test]
+    fn an_initial_cwnd_may_leave_within_a_sixteenth_of_the_rtt() {
+        assert_eq!(first_flight_rate(20, 100_000, 1_000), Some(1_600_000));
+        assert_eq!(first_flight_rate(21, 100_000, 1_000), None);
+        assert_eq!(first_flight_rate(10, 0, 1_000), None);
+        assert_eq!(first_flight_rate(10, 1, u32::MAX), Some(MAX_RATE));
+    }
 
     #[test]
     fn pacing_follows_the_cwnd() {

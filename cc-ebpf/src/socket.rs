@@ -55,6 +55,14 @@ impl Socket {
         }
     }
 
+    /// Raises the pacing rate to this one (bytes/s, bounded by the socket's own maximum).
+    #[inline(always)]
+    pub(crate) fn raise_pacing(self, rate: u64) {
+        if self.read::<u64>(offset!(pacing_rate)) < rate {
+            self.set_pacing(rate, false);
+        }
+    }
+
     /// Writes the member at this offset.
     #[inline(always)]
     fn write<T: Copy>(self, offset: u32, value: T) {
@@ -135,9 +143,9 @@ impl<M: Memory> Socket<M> {
         let mut ack = AckSample {
             now_ns: self.now_ns(),
             rtt_us: sample.rtt_us(),
-            srtt_us: self.read::<u32>(offset!(srtt_us)) >> 3,
+            srtt_us: self.srtt_us(),
             rttvar_us: self.read::<u32>(offset!(mdev_us)) >> 2,
-            mss: self.read(offset!(mss_cache)),
+            mss: self.mss(),
             header_len: u32::from(self.read::<u16>(offset!(header_len))),
             in_flight: self.in_flight(),
             acked: sample.acked(),
@@ -166,6 +174,18 @@ impl<M: Memory> Socket<M> {
         let now = unsafe { bpf_jiffies64() } as u32;
         let last: u32 = self.read(offset!(lsndtime));
         (now.wrapping_sub(last), self.read(offset!(rto)))
+    }
+
+    /// Smoothed RTT in µs; 0 before the first sample.
+    #[inline(always)]
+    pub(crate) fn srtt_us(self) -> u32 {
+        self.read::<u32>(offset!(srtt_us)) >> 3
+    }
+
+    /// Maximum segment size in bytes.
+    #[inline(always)]
+    pub(crate) fn mss(self) -> u32 {
+        self.read(offset!(mss_cache))
     }
 
     /// Segments that have been sent and not acknowledged, lost or not (`tcp_sock.packets_out`).
@@ -283,7 +303,7 @@ impl<M: Memory> Socket<M> {
         glimpse.rack_rtt_us = self.read(offset!(rack_rtt_us));
         glimpse.srtt_us = self.read(offset!(srtt_us));
         glimpse.mdev_us = self.read(offset!(mdev_us));
-        glimpse.mss = self.read(offset!(mss_cache));
+        glimpse.mss = self.mss();
         glimpse.header_len = u32::from(self.read::<u16>(offset!(header_len)));
         glimpse.ca_state = self.bits(offset!(ca_state_bit), 0x1f);
         glimpse.echoed_ms = if self.bits(offset!(saw_tstamp_bit), 1) != 0 {
@@ -324,7 +344,7 @@ impl<M: Memory> Socket<M> {
         identity.local_port = local_port;
         identity.remote_port = remote_port;
         identity.reserved = 0;
-        identity.mss = self.read(offset!(mss_cache));
+        identity.mss = self.mss();
         identity.initial_cwnd = self.cwnd();
         identity.cgroup_id = match self.cgroup() {
             Some(cgroup) if !cgroup.is_null() => cgroup_id(cgroup),

@@ -155,6 +155,7 @@ impl Connection {
                     app_limited: true,
                     idle: ms / 4,
                     rto: 55,
+                    outstanding: false,
                 };
                 (self.control).on_transmit_start(self.now, &mut self.cwnd, &start);
             }

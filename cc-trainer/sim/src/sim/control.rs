@@ -116,6 +116,8 @@ pub struct TransmitStart {
     pub idle: u32,
     /// Retransmission timeout of the connection (`icsk_rto`), ticks.
     pub rto: u32,
+    /// Whether segments are outstanding, all of which are lost.
+    pub outstanding: bool,
 }
 
 /// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c), and other state

@@ -7,8 +7,8 @@ use bytemuck::Zeroable;
 use cc_core::interface::Interface;
 use cc_ebpf::{
     AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
-    Record, RecordSink, Settings, Startup, Totals, WindowRecord, pacing_rate, reno,
-    restart_after_idle,
+    Record, RecordSink, Settings, Startup, Totals, WindowRecord, first_flight_rate, pacing_rate,
+    reno, restart_after_idle,
 };
 
 use super::{CongestionControl, RateSample, TransmitStart};
@@ -194,6 +194,12 @@ impl CongestionControl for Learned {
         } else {
             (self.flow.controller).on_transmission(cwnd, start.idle, start.rto);
         }
+        if start.outstanding {
+            return;
+        }
+        let first_flight =
+            (self.last).and_then(|(ack, _)| first_flight_rate(cwnd.cwnd, ack.srtt_us, ack.mss));
+        self.pacing = self.pacing.max(first_flight);
     }
 
     fn pacing_rate(&self) -> Option<u64> {

@@ -192,8 +192,7 @@ impl Sender {
     /// Retransmits a segment, whatever the cwnd (`tcp_retransmit_skb`).
     pub(super) fn retransmit(&mut self, now: Nanos, number: u32) {
         if self.board.packets_in_flight() == 0 {
-            let start = self.transmit_start(now);
-            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
+            self.start_transmitting(now);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let stamps = self.delivery.skb_sent(at, false);
@@ -295,8 +294,7 @@ impl Sender {
     #[inline]
     fn send(&mut self, now: Nanos, segments: u32) {
         if self.board.packets_in_flight() == 0 {
-            let start = self.transmit_start(now);
-            (self.control).on_transmit_start(now, &mut self.cwnd, &start);
+            self.start_transmitting(now);
         }
         let at = now.max(self.pacing.wstamp_ns());
         let timestamp = milliseconds(at);
@@ -325,6 +323,15 @@ impl Sender {
             .update_after_send(now, bytes, self.segments_sent);
     }
 
+    /// Tells the congestion control that sending begins again, and takes up its pacing rate.
+    fn start_transmitting(&mut self, now: Nanos) {
+        let start = self.transmit_start(now);
+        (self.control).on_transmit_start(now, &mut self.cwnd, &start);
+        if let Some(rate) = self.control.pacing_rate() {
+            self.pacing.pace_at(rate);
+        }
+    }
+
     fn transmit_start(&self, now: Nanos) -> TransmitStart {
         let ticks = |ticks: u64| u32::try_from(ticks).unwrap_or(u32::MAX);
         TransmitStart {
@@ -338,6 +345,7 @@ impl Sender {
                 _ => 0,
             },
             rto: ticks(self.rtt.rto()),
+            outstanding: self.board.packets_out() > 0,
         }
     }
 
