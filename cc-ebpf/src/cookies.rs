@@ -1,9 +1,9 @@
 //! Programs that have the kernel give each TCP connection its cookie.
 //!
 //! A socket has no cookie until somebody asks for it, and callbacks of a congestion control may not
-//! ask (`bpf_tcp_ca_get_func_proto`, net/ipv4/bpf_tcp_ca.c, Linux 6.18); tracing programs may. Every
-//! connection gets one when it is established, since it may choose this congestion control later.
-//! The cookie is a number that is never given twice. `ss -e` has the kernel give them too.
+//! ask (`bpf_tcp_ca_get_func_proto`, net/ipv4/bpf_tcp_ca.c, Linux 6.18); tracing programs may.
+//! Every connection gets one when it is established, since it may choose this congestion control
+//! later. The cookie is a number that is never given twice. `ss -e` has the kernel give them too.
 
 use crate::{arguments::entry_point, socket::ESTABLISHED};
 

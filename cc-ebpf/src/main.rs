@@ -8,8 +8,8 @@
 //! agent relocates them itself and loads them as struct_ops programs.
 //!
 //! Modules, each using only those before it: `layout` (offsets of kernel structure members),
-//! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records); `callbacks`,
-//! `observer`, `choose` and `cookies` (the programs).
+//! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records);
+//! `callbacks`, `observer`, `choose` and `cookies` (the programs).
 #![no_std]
 #![no_main]
 

@@ -8,9 +8,9 @@
 //! ACK is what has changed by the next segment ([`Glimpse`](cc_ebpf::Glimpse)).
 //!
 //! Where tracepoints cannot be used either, kprobes are at the functions that contain them:
-//! `tcp_rcv_established` begins with `tcp_probe`, `tcp_v4_destroy_sock`, which serves IPv6 too, with
-//! `tcp_destroy_sock`, and `tcp_set_ca_state` with `tcp_cong_state_set`; `tcp_set_state` contains
-//! `inet_sock_set_state`. They see the same, one for one.
+//! `tcp_rcv_established` begins with `tcp_probe`, `tcp_v4_destroy_sock`, which serves IPv6 too,
+//! with `tcp_destroy_sock`, and `tcp_set_ca_state` with `tcp_cong_state_set`; `tcp_set_state`
+//! contains `inet_sock_set_state`. They see the same, one for one.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{AckSample, CaState, Counter, Observed, Settings, SocketState};
