@@ -12,6 +12,7 @@ use cc_ebpf::{
 use crate::{
     maps::{ACKS, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, count},
     socket::Socket,
+    structure::Memory,
 };
 
 /// Flag of a ring-buffer submission without a wake-up: the agent polls for per-ACK records.
@@ -55,7 +56,12 @@ pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
 /// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the cwnd at `cwnd`
 /// segments, and announces it; false when no slot is free.
 #[inline(always)]
-pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u32) -> bool {
+pub(crate) fn open<M: Memory>(
+    socket: Socket<M>,
+    state: &mut SocketState,
+    now_ns: u64,
+    cwnd: u32,
+) -> bool {
     let Some(flow) = slot::open(&Maps, state) else {
         return false;
     };
@@ -73,7 +79,7 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u
 
 /// Gives the flow's slot back and announces it; does nothing for a socket without a flow.
 #[inline(always)]
-pub(crate) fn close(socket: Socket, state: &SocketState) {
+pub(crate) fn close<M: Memory>(socket: Socket<M>, state: &SocketState) {
     let Some(flow) = slot::close(&Maps, state) else {
         return;
     };
@@ -111,16 +117,16 @@ pub(crate) fn decision_cell(slot: u32) -> u64 {
 }
 
 /// The ring buffers, for the records of one socket's flow.
-pub(crate) struct Rings<'a> {
+pub(crate) struct Rings<'a, M> {
     /// The socket, whose ports the per-ACK filter may ask for.
-    pub(crate) socket: Socket,
+    pub(crate) socket: Socket<M>,
     /// The flow's slot and generation.
     pub(crate) state: &'a SocketState,
     /// The settings, with the per-ACK filter.
     pub(crate) settings: &'a Settings,
 }
 
-impl RecordSink for Rings<'_> {
+impl<M: Memory> RecordSink for Rings<'_, M> {
     #[inline(always)]
     fn window(&mut self, record: &WindowRecord) {
         if RECORDS.output::<WindowRecord>(record, 0).is_err() {

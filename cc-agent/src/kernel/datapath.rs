@@ -22,7 +22,7 @@ use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
 use super::{
-    Error, btf, clock,
+    Error, btf, clock, cookies,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT,
         RECORDS, SETTINGS, as_words, no_program,
@@ -73,7 +73,8 @@ impl Options {
 pub struct Datapath {
     // The cgroup's sockets stop choosing the name before it is unregistered, and that happens while
     // everything else is still there.
-    cgroup: Option<Chooser>,
+    programs: Ebpf,
+    cgroup: Option<fs::File>,
     registration: Option<Registration>,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     settings: Shared<Settings>,
@@ -93,12 +94,6 @@ pub struct Datapath {
 enum Registration {
     Prepared(Prepared),
     Done(#[expect(dead_code, reason = "held for its dropping")] StructOps),
-}
-
-/// The program that makes the sockets of a cgroup choose the congestion control.
-struct Chooser {
-    ebpf: Ebpf,
-    directory: fs::File,
 }
 
 impl Datapath {
@@ -139,7 +134,7 @@ impl Datapath {
         }
 
         let name = options.padded_name();
-        let mut ebpf = EbpfLoader::new()
+        let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
             .override_global("NAME", name.as_slice(), true)
             .map_max_entries(DECISIONS, options.slots)
@@ -147,7 +142,7 @@ impl Datapath {
             .map_max_entries(FREE_SLOTS, options.slots)
             .load(OBJECT)
             .map_err(Error::aya("creating the BPF maps"))?;
-        let logger = match aya_log::EbpfLogger::init(&mut ebpf) {
+        let logger = match aya_log::EbpfLogger::init(&mut programs) {
             Ok(logger) => Some(logger),
             Err(error) => {
                 tracing::warn!("the datapath's messages will not be shown: {error}");
@@ -155,11 +150,12 @@ impl Datapath {
             }
         };
         if cgroup.is_some() {
-            chooser(&mut ebpf)?
+            chooser(&mut programs)?
                 .load()
                 .map_err(Error::aya("loading the cgroup's program"))?;
         }
-        let mut maps = Maps::of(&mut ebpf);
+        cookies::attach(&mut programs, &kernel);
+        let mut maps = Maps::of(&mut programs);
 
         let (slots, adopted) = match orphans {
             Some(orphans) => {
@@ -189,7 +185,8 @@ impl Datapath {
         }
         let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name)?;
         Ok(Self {
-            cgroup: cgroup.map(|directory| Chooser { ebpf, directory }),
+            programs,
+            cgroup,
             registration: Some(Registration::Prepared(prepared)),
             settings: Shared::map(maps.fd_of(SETTINGS)?, 1)?,
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
@@ -233,8 +230,8 @@ impl Datapath {
         }
         self.settings.write(0, self.asked);
         self.write_heartbeat(clock::now_ns());
-        if let Some(Chooser { ebpf, directory }) = &mut self.cgroup {
-            chooser(ebpf)?
+        if let Some(directory) = &self.cgroup {
+            chooser(&mut self.programs)?
                 // A link always allows others beside it; old kernels refuse the flag that says so.
                 .attach(directory, CgroupAttachMode::Single)
                 .map_err(Error::aya("attaching to the cgroup"))?;
