@@ -5,7 +5,9 @@ mod bpf;
 pub mod btf;
 mod cgroup;
 pub mod clock;
+mod cookies;
 pub mod datapath;
+mod hook;
 pub mod host;
 mod namespaces;
 mod object;
@@ -57,7 +59,7 @@ pub enum Error {
     /// The kernel's TCP cannot be traced.
     #[error(
         "flows of other congestion controls cannot be observed here: {reason}; root, or CAP_BPF \
-         and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y"
+         and CAP_PERFMON, is needed, and a kernel with CONFIG_TRACEPOINTS=y or CONFIG_KPROBES=y"
     )]
     NotTraceable {
         /// The kernel's feature or the privilege that is missing.

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::{
     kernel::{
         self, Observer, clock, datapath,
-        observer::{self, Source},
+        observer::{self, Way},
         privileges::{self, Capabilities},
     },
     options::{PolicyOptions, RecordingOptions, RunOptions},
@@ -47,6 +47,10 @@ pub struct ObserveOptions {
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
 
+    /// How to observe the kernel's TCP [default: the first of these that the host permits].
+    #[arg(long, value_name = "WAY")]
+    by: Option<Way>,
+
     #[command(flatten)]
     recording: RecordingOptions,
 
@@ -73,11 +77,12 @@ impl ObserveOptions {
                 );
             }
         }
+        let by = self.by;
         let settings = self.into_run_options().resolve()?;
         let duration = settings.duration;
         let ends = [SignalKind::interrupt(), SignalKind::terminate()];
         let mut shutdown = Shutdown::on_signals(&ends, Capabilities::NONE)?;
-        let mut observation = Observation::start(settings, selection)?;
+        let mut observation = Observation::start(settings, selection, by)?;
         shutdown.after(duration);
         tokio::select! {
             outcome = observation.run() => outcome?,
@@ -95,6 +100,8 @@ impl ObserveOptions {
             slots: self.slots,
             recording: self.recording,
             duration: self.duration,
+            // The policy gives the interface of the rows and is not asked, however slow it is.
+            batch_budget_ms: Some(60_000.0),
             ..RunOptions::default()
         }
     }
@@ -110,7 +117,11 @@ struct Observation {
 }
 
 impl Observation {
-    fn start(settings: Settings, selection: Selection) -> Result<Self, anyhow::Error> {
+    fn start(
+        settings: Settings,
+        selection: Selection,
+        by: Option<Way>,
+    ) -> Result<Self, anyhow::Error> {
         let interface = settings.policy.interface().clone();
         let options = observer::Options {
             slots: settings.datapath.slots,
@@ -118,7 +129,7 @@ impl Observation {
             min_rtt_window_ns: settings.datapath.settings.min_rtt_window_ns,
             ack_filter: AckFilter::Off,
             selection,
-            source: None,
+            by,
         };
         let observer = Observer::attach(&options)?;
         // Its thread may have to take another identity, for which it needs capabilities.
@@ -136,14 +147,13 @@ impl Observation {
             flows.start_recording(header, begun.session.episodes(), begun.addresses);
             recorder = Some(begun.recorder);
         }
-        let how = match observer.source() {
-            Source::RateSample => "each ACK with its rate sample",
-            Source::Segments => {
-                "by the tracepoint of received segments alone: each ACK when the next arrives, and \
-                 not always exactly"
-            }
+        let way = observer.way();
+        let how = if way.has_rate_samples() {
+            "each ACK with its rate sample"
+        } else {
+            "by received segments alone: each ACK when the next arrives, and not always exactly"
         };
-        info!("observing up to {} flows, {how}", options.slots);
+        info!("observing up to {} flows by {way}, {how}", options.slots);
         Ok(Self {
             observer,
             flows,

@@ -3,14 +3,12 @@
 //! They lie beside its socket or in its state directory. A file that somebody else may have written
 //! is refused.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::{self, Read},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
 
-use cc_core::durable::replace_durably;
+use cc_core::{
+    durable::replace_durably,
+    regular_file::{open_itself, read_open},
+};
 use nix::unistd::geteuid;
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -35,12 +33,7 @@ pub(crate) fn write(path: &Path, value: &impl Serialize) -> io::Result<()> {
 /// Returns an error when the file cannot be read, is not one that this user or root has written, or
 /// holds something else.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
-    let opened = OpenOptions::new()
-        .read(true)
-        // Neither a link's target nor a FIFO's writer is waited for.
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-        .open(path);
-    let file = match opened {
+    let file = match open_itself(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };
@@ -49,14 +42,13 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
     // The agent may run as another user, whose directory it is then.
     let directory = path.parent().map(fs::symlink_metadata).transpose()?;
     let is_trusted = |uid| uid == own || uid == 0 || directory.is_some_and(|it| it.uid() == uid);
-    if !found.is_file() || !is_trusted(found.uid()) || found.mode() & 0o022 != 0 {
+    if !is_trusted(found.uid()) || found.mode() & 0o022 != 0 {
         return Err(io::Error::new(
             io::ErrorKind::PermissionDenied,
-            "it is not a regular file that only the agent's user or root may write",
+            "others than the agent's user and root may have written it",
         ));
     }
-    let mut text = Vec::new();
-    file.take(LONGEST).read_to_end(&mut text)?;
+    let text = read_open(&file, LONGEST)?;
     Ok(Some(serde_json::from_slice(&text)?))
 }
 

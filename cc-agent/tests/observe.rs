@@ -13,8 +13,8 @@ use std::{
 
 use bytemuck::Zeroable;
 use cc_agent::kernel::{
-    Observer,
-    observer::{Options, Source},
+    Error, Observer,
+    observer::{Options, Way},
 };
 use cc_core::rows::{NO_MODE, Row};
 use cc_ebpf::{
@@ -22,8 +22,8 @@ use cc_ebpf::{
     WindowRecord,
 };
 use cc_lab::{
-    Bottleneck, Cgroup, Flow, Footprint, Network, Tap, TcpInfo, assert_window_is, datapath_options,
-    eventually, is_same_flow, observer_options, unique_name,
+    Bottleneck, Cgroup, Flow, Footprint, Network, Outcome, Tap, TcpInfo, assert_window_is,
+    datapath_options, eventually, is_same_flow, observer_options, unique_name,
 };
 use cc_recording::{files, read};
 use nix::{
@@ -34,9 +34,15 @@ use tempfile::TempDir;
 
 fn main() -> ExitCode {
     cc_lab::run(cc_lab::trials![
-        features_equal_those_of_the_datapath,
-        features_equal_those_of_the_datapath_with_losses,
-        flows_of_any_congestion_control,
+        features_equal_those_of_the_datapath_by_fentry,
+        features_equal_those_of_the_datapath_by_tracepoint,
+        features_equal_those_of_the_datapath_by_kprobe,
+        features_equal_those_of_the_datapath_with_losses_by_fentry,
+        features_equal_those_of_the_datapath_with_losses_by_tracepoint,
+        features_equal_those_of_the_datapath_with_losses_by_kprobe,
+        flows_of_any_congestion_control_by_fentry,
+        flows_of_any_congestion_control_by_tracepoint,
+        flows_of_any_congestion_control_by_kprobe,
         observed_cwnds_of_reno_follow_its_rule,
         attaching_and_detaching_change_nothing,
         a_flow_from_before_the_observer_is_observed,
@@ -123,26 +129,82 @@ fn available(wanted: &[&'static str]) -> Vec<&'static str> {
     there
 }
 
-fn features_equal_those_of_the_datapath() {
-    let both = observed_and_controlled(ROOMY, 15, |_| Some(40));
+/// Runs a test by a way to observe, if this kernel has it and the host permits it.
+fn by(way: Way, test: impl FnOnce(Way)) -> Outcome {
+    let options = Options {
+        by: Some(way),
+        ..observer_options(1)
+    };
+    match Observer::attach(&options) {
+        Ok(observer) => drop(observer),
+        Err(error @ Error::NotTraceable { .. }) => return Outcome::Undecided(error.to_string()),
+        Err(Error::System { what, source }) if source.raw_os_error() == Some(libc::EPERM) => {
+            return Outcome::Undecided(format!("this host forbids it: {what}"));
+        }
+        Err(error) => panic!("{error}"),
+    }
+    test(way);
+    Outcome::Passed
+}
+
+fn features_equal_those_of_the_datapath_by_fentry() -> Outcome {
+    by(Way::Fentry, features_equal)
+}
+
+fn features_equal_those_of_the_datapath_by_tracepoint() -> Outcome {
+    by(Way::Tracepoint, features_equal)
+}
+
+fn features_equal_those_of_the_datapath_by_kprobe() -> Outcome {
+    by(Way::Kprobe, features_equal)
+}
+
+fn features_equal_those_of_the_datapath_with_losses_by_fentry() -> Outcome {
+    by(Way::Fentry, features_equal_with_losses)
+}
+
+fn features_equal_those_of_the_datapath_with_losses_by_tracepoint() -> Outcome {
+    by(Way::Tracepoint, features_equal_with_losses)
+}
+
+fn features_equal_those_of_the_datapath_with_losses_by_kprobe() -> Outcome {
+    by(Way::Kprobe, features_equal_with_losses)
+}
+
+fn flows_of_any_congestion_control_by_fentry() -> Outcome {
+    by(Way::Fentry, flows_of_any_congestion_control)
+}
+
+fn flows_of_any_congestion_control_by_tracepoint() -> Outcome {
+    by(Way::Tracepoint, flows_of_any_congestion_control)
+}
+
+fn flows_of_any_congestion_control_by_kprobe() -> Outcome {
+    by(Way::Kprobe, flows_of_any_congestion_control)
+}
+
+fn features_equal(way: Way) {
+    let both = observed_and_controlled(way, ROOMY, 15, |_| Some(40));
     assert_eq!(total(&both.own, Feature::Lost), 0);
-    match both.source {
-        Source::RateSample => both.assert_equal(),
-        Source::Segments => both.assert_mostly_equal(95, 95),
+    if way.has_rate_samples() {
+        both.assert_equal();
+    } else {
+        both.assert_mostly_equal(95, 95);
     }
 }
 
-fn features_equal_those_of_the_datapath_with_losses() {
+fn features_equal_with_losses(way: Way) {
     // Windows whose cwnd makes the queue overflow, and windows whose cwnd lets it drain.
-    let both = observed_and_controlled(TIGHT, 30, |window| {
+    let both = observed_and_controlled(way, TIGHT, 30, |window| {
         Some(if window.index % 4 < 2 { 60 } else { 8 })
     });
     for feature in [Feature::Lost, Feature::Retransmitted, Feature::RtxCount] {
         assert!(total(&both.own, feature) > 0, "{feature:?}");
     }
-    match both.source {
-        Source::RateSample => both.assert_equal(),
-        Source::Segments => both.assert_mostly_equal(85, 60),
+    if way.has_rate_samples() {
+        both.assert_equal();
+    } else {
+        both.assert_mostly_equal(85, 60);
     }
 }
 
@@ -221,7 +283,6 @@ impl Both {
 
 /// The records that the datapath and the observer made of the same flow.
 struct Both {
-    source: Source,
     observed_windows: Vec<WindowRecord>,
     own_windows: Vec<WindowRecord>,
     observed: Vec<AckRecord>,
@@ -230,11 +291,12 @@ struct Both {
 
 /// Runs a flow that the datapath controls and the observer observes, for that many windows.
 fn observed_and_controlled(
+    way: Way,
     bottleneck: Bottleneck,
     windows: usize,
     decide: fn(&WindowRecord) -> Option<u32>,
 ) -> Both {
-    let bench = Bench::new(bottleneck, |_| {});
+    let bench = Bench::new(bottleneck, |options| options.by = Some(way));
     let name = unique_name();
     let mut options = datapath_options(&name);
     options.settings = options.settings.with_ack_filter(AckFilter::All);
@@ -262,7 +324,6 @@ fn observed_and_controlled(
         assert_eq!(closed.totals, own.totals);
         assert_eq!(closed.cwnd, own.cwnd);
         Both {
-            source: bench.observer.feature_source(),
             observed_windows,
             own_windows: seen.windows.clone(),
             observed,
@@ -271,9 +332,9 @@ fn observed_and_controlled(
     })
 }
 
-fn flows_of_any_congestion_control() {
+fn flows_of_any_congestion_control(way: Way) {
     for name in available(&["cubic", "bbr", "reno"]) {
-        let bench = Bench::new(TIGHT, |_| {});
+        let bench = Bench::new(TIGHT, |options| options.by = Some(way));
         let flow = bench.connect(name);
         let mut sent = 0;
         while bench.observer.seen(|seen| seen.windows.len()) < 10 {
@@ -282,6 +343,10 @@ fn flows_of_any_congestion_control() {
         }
         let opened = bench.observer.opened(&flow);
         assert_eq!(opened.identity.congestion_control(), name);
+        let cookie = flow.socket().cookie().expect("Linux has cookies");
+        // Nobody else has asked for it before, and programs at kprobes may not.
+        let seen = if way == Way::Kprobe { 0 } else { cookie };
+        assert_eq!(opened.identity.cookie, seen);
         let rest = at_rest(&flow);
         // The ACK before is seen with the ACK of this byte, at the latest.
         flow.send(1);
@@ -300,10 +365,7 @@ fn flows_of_any_congestion_control() {
             assert_eq!(window.index as usize, position + 1);
             assert_window_is(window, &by_window[&window.index]);
         }
-        let unseen = match bench.observer.feature_source() {
-            Source::RateSample => 0,
-            Source::Segments => 1,
-        };
+        let unseen = u64::from(!way.has_rate_samples());
         assert_eq!(
             total(&acks, Feature::Sent),
             info.bytes_sent - unseen,
@@ -712,7 +774,7 @@ fn the_command_records_windows_and_changes_of_cwnd() {
 fn a_killed_observer_leaves_nothing() {
     let network = Network::through(ROOMY);
     let port = network.sink.port().to_string();
-    let command = Observing::start(&["--port", &port]);
+    let command = Observing::start(&["--port", &port, "--by", "tracepoint"]);
     let flow = network.connect("reno").sending();
     flow.advance(200_000);
     let footprint = Footprint::of(&format!("observe{}", command.pid()));
@@ -742,6 +804,7 @@ fn bad_input_is_refused() {
         ),
         (&["--policy", "/no/such.onnx"], "/no/such.onnx"),
         (&["--duration=-1"], "--duration -1"),
+        (&["--by", "ftrace"], "fentry, tracepoint, kprobe"),
     ] {
         let output = observe(arguments).output().expect("our own binary");
         let text = String::from_utf8_lossy(&output.stderr);

@@ -4,7 +4,7 @@
 use std::{process::ExitCode, thread, time::Duration};
 
 use btf_rs::{Btf, Type};
-use cc_agent::kernel::{Datapath, Error, Observer, btf::VMLINUX, host, observer::Source};
+use cc_agent::kernel::{Datapath, Error, Observer, btf::VMLINUX, host, observer::Way};
 use cc_ebpf::Counter;
 use cc_lab::{
     Bottleneck, Cgroup, Footprint, Network, Tap, datapath_options, eventually, figure,
@@ -72,33 +72,33 @@ fn the_verifier_has_room_for_the_datapath() {
     drop(datapath);
 }
 
-/// Every way to see ACKs that this kernel has and permits.
+/// Every way to observe that this kernel has and the host permits.
 fn the_verifier_has_room_for_each_observer() {
     let name = format!("observe{}", std::process::id());
-    let mut ways = Vec::new();
-    for source in [Source::RateSample, Source::Segments] {
+    for way in Way::ALL {
         let mut options = observer_options(1);
-        options.source = Some(source);
+        options.by = Some(way);
         let observer = match Observer::attach(&options) {
             Ok(observer) => observer,
-            Err(Error::NotTraceable { reason }) if source == Source::RateSample => {
-                eprintln!("{source:?}: {reason}");
-                ways.push("no rate samples");
+            Err(Error::Verifier { program, log, .. }) => panic!("{program}: {log}"),
+            Err(error) => {
+                eprintln!("{error}");
+                figure(&format!("observing by {way}"), "no");
                 continue;
             }
-            Err(error) => panic!("{source:?}: {error}"),
         };
         let programs = assert_room(&Footprint::of(&name));
-        let way = programs.iter().find_map(|program| match program.as_str() {
-            "cc_observe_ack" => Some("fexit of tcp_rate_gen"),
-            "cc_observe_cc" => Some("fentry of tcp_cong_control"),
-            "cc_observe_seg" => Some("tracepoint tcp_probe"),
+        let how = programs.iter().find_map(|program| match program.as_str() {
+            "cc_observe_ack" => Some("exit of tcp_rate_gen"),
+            "cc_observe_cc" => Some("tcp_cong_control"),
+            "cc_observe_seg" => Some("tcp_probe"),
+            "cc_probe_seg" => Some("tcp_rcv_established"),
             _ => None,
         });
-        ways.push(way.unwrap_or_else(|| panic!("none sees ACKs: {programs:?}")));
+        let how = how.unwrap_or_else(|| panic!("none sees ACKs: {programs:?}"));
+        figure(&format!("observing by {way}"), how);
         drop(observer);
     }
-    figure("ways to observe ACKs", ways.join(", "));
 }
 
 /// Asserts that the verifier needed less than half of its limit for each program, so that another

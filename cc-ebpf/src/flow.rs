@@ -6,7 +6,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::{
     AckSample, Controller, CwndState, Events, Extractor, Feature, Features, Header, OpenedRecord,
-    Published, Settings, Totals, WindowEnd, WindowRecord, opaque,
+    Published, Settings, Totals, WindowEnd, WindowRecord, opaque, slot::Tenure,
 };
 
 /// Where the records of a flow go: ring buffers in the kernel, a queue in the simulator.
@@ -198,24 +198,40 @@ impl Flow {
         closed.close_window(now_ns, cwnd as u32, mss);
         Some(closed.window)
     }
+}
 
-    /// Marks the start of a change: makes [`Flow::sequence`] odd.
+impl Tenure for Flow {
     #[inline(always)]
-    pub fn begin_change(&mut self) {
-        let odd = self.sequence | 1;
+    fn sequence(&self) -> u32 {
+        self.sequence
+    }
+
+    #[inline(always)]
+    fn set_sequence(&mut self, sequence: u32) {
         // SAFETY: a valid, aligned field of `self`; volatile so that the store is made, in order
-        // with the other volatile one.
-        unsafe { core::ptr::write_volatile(&mut self.sequence, odd) };
+        // with other volatile ones.
+        unsafe { core::ptr::write_volatile(&mut self.sequence, sequence) };
+    }
+
+    #[inline(always)]
+    fn order_stores(&self) {
+        // The processor keeps the order of stores itself, as x86 does.
         compiler_fence(Ordering::SeqCst);
     }
 
-    /// Marks the end of a change: makes [`Flow::sequence`] even, and different from before.
     #[inline(always)]
-    pub fn end_change(&mut self) {
-        compiler_fence(Ordering::SeqCst);
-        let even = (self.sequence | 1).wrapping_add(1);
-        // SAFETY: as above.
-        unsafe { core::ptr::write_volatile(&mut self.sequence, even) };
+    fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    #[inline(always)]
+    fn is_live(&self) -> bool {
+        self.live != 0
+    }
+
+    #[inline(always)]
+    fn vacate(&mut self) {
+        self.live = 0;
     }
 }
 

@@ -4,51 +4,69 @@
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{
-    AckRecord, AckSample, ClosedRecord, Counter, Decision, Features, Flow, Header, OpenedRecord,
-    RecordSink, Settings, SocketState, WindowRecord,
+    AckRecord, AckSample, ClosedRecord, Counter, Features, Flow, Header, OpenedRecord, RecordSink,
+    Settings, SocketState, WindowRecord,
+    slot::{self, DatapathMaps, Tenure},
 };
 
 use crate::{
     maps::{ACKS, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, count},
     socket::Socket,
+    structure::Memory,
 };
 
 /// Flag of a ring-buffer submission without a wake-up: the agent polls for per-ACK records.
 const BPF_RB_NO_WAKEUP: u64 = 1;
 
-/// The flow of a socket, if it has a slot. A flow whose slot the agent has revoked has none any
-/// more: from then on it must not touch the slot.
+/// The maps of the slots.
+struct Maps;
+
+impl DatapathMaps for Maps {
+    type Slot = &'static mut Flow;
+
+    #[inline(always)]
+    fn cell(&self, slot: u32) -> u64 {
+        decision_cell(slot)
+    }
+
+    #[inline(always)]
+    fn slot(&self, slot: u32) -> Option<&'static mut Flow> {
+        // SAFETY: the slot is this socket's until it is released or revoked, and the kernel calls
+        // the programs under the socket's lock, so nothing else changes the flow.
+        FLOWS.get_ptr_mut(slot).map(|flow| unsafe { &mut *flow })
+    }
+
+    #[inline(always)]
+    fn take_free(&self) -> Option<u32> {
+        FREE_SLOTS.pop().ok().flatten()
+    }
+
+    #[inline(always)]
+    fn give_back(&self, slot: u32) -> bool {
+        FREE_SLOTS.push(slot, 0).is_ok()
+    }
+}
+
+/// The flow of a socket, if it has one ([`slot::find`]).
 #[inline(always)]
 pub(crate) fn flow_of(state: &SocketState) -> Option<&'static mut Flow> {
-    if !state.has_flow() {
-        return None;
-    }
-    if let Some(decision) = Decision::from_cell(decision_cell(state.slot))
-        && decision.revokes(state.generation)
-    {
-        return None;
-    }
-    // SAFETY: the slot is this socket's until it is released or revoked, and the kernel calls the
-    // programs under the socket's lock, so nothing else changes the flow.
-    let flow = unsafe { &mut *FLOWS.get_ptr_mut(state.slot)? };
-    (flow.generation == state.generation).then_some(flow)
+    slot::find(&Maps, state)
 }
 
 /// Takes a slot for a new flow, whose first ACK came at `now_ns` and found the cwnd at `cwnd`
 /// segments, and announces it; false when no slot is free.
 #[inline(always)]
-pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u32) -> bool {
-    let Ok(Some(slot)) = FREE_SLOTS.pop() else {
+pub(crate) fn open<M: Memory>(
+    socket: Socket<M>,
+    state: &mut SocketState,
+    now_ns: u64,
+    cwnd: u32,
+) -> bool {
+    let Some(flow) = slot::open(&Maps, state) else {
         return false;
     };
-    // SAFETY: a slot from the free list belongs to no other socket.
-    let Some(flow) = FLOWS.get_ptr_mut(slot).map(|flow| unsafe { &mut *flow }) else {
-        return false;
-    };
-    let generation = Decision::next_generation(flow.generation);
-    state.assign(slot, generation);
-    flow.begin_change();
-    flow.open(slot, generation, now_ns, state.base, decision_cell(slot));
+    let cell = decision_cell(state.slot);
+    flow.open(state.slot, state.generation, now_ns, state.base, cell);
     socket.identify(&mut flow.opened.identity);
     flow.opened.identity.initial_cwnd = cwnd;
     flow.end_change();
@@ -61,16 +79,10 @@ pub(crate) fn open(socket: Socket, state: &mut SocketState, now_ns: u64, cwnd: u
 
 /// Gives the flow's slot back and announces it; does nothing for a socket without a flow.
 #[inline(always)]
-pub(crate) fn close(socket: Socket, state: &SocketState) {
-    let Some(flow) = flow_of(state) else {
+pub(crate) fn close<M: Memory>(socket: Socket<M>, state: &SocketState) {
+    let Some(flow) = slot::close(&Maps, state) else {
         return;
     };
-    if flow.live == 0 {
-        return;
-    }
-    flow.begin_change();
-    flow.live = 0;
-    flow.end_change();
     count(Counter::FlowsClosed);
     match RECORDS.reserve::<ClosedRecord>(0) {
         Some(mut entry) => {
@@ -89,7 +101,7 @@ pub(crate) fn close(socket: Socket, state: &SocketState) {
             count(Counter::RecordsDropped);
         }
     }
-    if FREE_SLOTS.push(state.slot, 0).is_err() {
+    if !Maps.give_back(state.slot) {
         count(Counter::SlotsLeaked);
     }
 }
@@ -105,16 +117,16 @@ pub(crate) fn decision_cell(slot: u32) -> u64 {
 }
 
 /// The ring buffers, for the records of one socket's flow.
-pub(crate) struct Rings<'a> {
+pub(crate) struct Rings<'a, M> {
     /// The socket, whose ports the per-ACK filter may ask for.
-    pub(crate) socket: Socket,
+    pub(crate) socket: Socket<M>,
     /// The flow's slot and generation.
     pub(crate) state: &'a SocketState,
     /// The settings, with the per-ACK filter.
     pub(crate) settings: &'a Settings,
 }
 
-impl RecordSink for Rings<'_> {
+impl<M: Memory> RecordSink for Rings<'_, M> {
     #[inline(always)]
     fn window(&mut self, record: &WindowRecord) {
         if RECORDS.output::<WindowRecord>(record, 0).is_err() {

@@ -123,6 +123,10 @@ kernel_layout! {
     rs_losses: "rate_sample", "losses";
     rs_acked_sacked: "rate_sample", "acked_sacked";
     rs_is_app_limited: "rate_sample", "is_app_limited";
+    /// The register of a function's first argument on x86-64.
+    first_argument: "pt_regs", "di";
+    /// The register of a function's second argument on x86-64.
+    second_argument: "pt_regs", "si";
 }
 
 impl KernelLayout {
@@ -136,6 +140,8 @@ impl KernelLayout {
         "ns.inum",
         "ipv4.sysctl_tcp_slow_start_after_idle",
         "sk_cgrp_data.cgroup",
+        "di",
+        "si",
     ];
 
     /// Members that only the observer of other congestion controls needs.

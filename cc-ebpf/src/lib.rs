@@ -14,7 +14,7 @@
 //! | What is a feature, in which unit, from which kernel field? | [`Feature`] |
 //! | What does a window's record hold? | [`WindowRecord`], [`Statistics`], [`Fraction`] |
 //! | What sets the cwnd, and when does that change? | [`Controller`], [`Mode`], [`reno`] |
-//! | How does a decision reach its flow, and no other? | [`Decision`], [`SocketState`] |
+//! | How does a decision reach its flow, and no other? | [`Decision`], [`slot`] |
 //! | What comes out of the ring buffers? | [`Record`] |
 //! | What does the agent tell the datapath? | [`Settings`], [`Heartbeat`] |
 //! | Which flows of other congestion controls are observed? | [`Selection`], [`Observed`] |
@@ -112,6 +112,7 @@ pub mod reno;
 mod round;
 mod selection;
 mod settings;
+pub mod slot;
 mod socket_state;
 mod usage;
 mod window;

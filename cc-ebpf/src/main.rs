@@ -7,20 +7,22 @@
 //! The callbacks lie in `fentry` sections only because aya's parser knows no `struct_ops`; the
 //! agent relocates them itself and loads them as struct_ops programs.
 //!
-//! Modules, each using only those before it: `layout` (offsets of kernel structure members) and
-//! `maps`; `socket`; `arguments`; `follow` (a flow's slot and records); `callbacks`, `observer` and
-//! `choose` (the programs).
+//! Modules, each using only those before it: `layout` (offsets of kernel structure members),
+//! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records);
+//! `callbacks`, `observer`, `choose` and `cookies` (the programs).
 #![no_std]
 #![no_main]
 
 mod arguments;
 mod callbacks;
 mod choose;
+mod cookies;
 mod follow;
 mod layout;
 mod maps;
 mod observer;
 mod socket;
+mod structure;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -6,6 +6,11 @@
 //! `tcp_rate_gen` returns, the socket is as `cong_control` would find it. Where functions cannot be
 //! traced, the tracepoint `tcp_probe` shows the socket before each segment, and the effect of an
 //! ACK is what has changed by the next segment ([`Glimpse`](cc_ebpf::Glimpse)).
+//!
+//! Where tracepoints cannot be used either, kprobes are at the functions that contain them:
+//! `tcp_rcv_established` begins with `tcp_probe`, `tcp_v4_destroy_sock`, which serves IPv6 too,
+//! with `tcp_destroy_sock`, and `tcp_set_ca_state` with `tcp_cong_state_set`; `tcp_set_state`
+//! contains `inet_sock_set_state`. They see the same, one for one.
 
 use aya_ebpf::helpers::bpf_ktime_get_ns;
 use cc_ebpf::{AckSample, CaState, Counter, Observed, Settings, SocketState};
@@ -14,15 +19,13 @@ use crate::{
     arguments::{Arguments, entry_point},
     follow::{Rings, close, flow_of, open},
     maps::{OBSERVED, SELECTION, SETTINGS, count},
-    socket::Socket,
+    socket::{ESTABLISHED, Segment, Socket},
+    structure::Memory,
 };
 
 /// Position of the rate sample in the arguments of `tcp_rate_gen(sk, delivered, lost,
 /// is_sack_reneg, rs)`, and also of `tcp_cong_control(sk, ack, acked_sacked, flag, rs)`.
 const RATE_SAMPLE: usize = 4;
-/// `TCP_ESTABLISHED` (include/net/tcp_states.h).
-const ESTABLISHED: u32 = 1;
-
 /// A new entry of the map of sockets. It is a static because it is too large for a program's stack.
 // SAFETY: all fields are integers, for which zero bytes are valid.
 static BLANK: Observed = unsafe { core::mem::zeroed() };
@@ -46,7 +49,18 @@ entry_point!(
 entry_point!(
     /// A segment arrives at an established connection, on kernels where neither can be traced.
     cc_observe_seg, "tp_btf/tcp_probe", |arguments| {
-        observe_segment(&arguments);
+        if let Some(socket) = arguments.traced_socket() {
+            observe_segment(socket, arguments.segment(1));
+        }
+        0
+    }
+);
+
+entry_point!(
+    /// The same by a kprobe: `tcp_rcv_established(sk, skb)`.
+    cc_probe_seg, "kprobe/tcp_rcv_established", |arguments| {
+        let registers = arguments.registers();
+        observe_segment(registers.socket(), registers.segment());
         0
     }
 );
@@ -57,10 +71,18 @@ entry_point!(
         if arguments.get(2) as u32 == ESTABLISHED
             && let Some(socket) = arguments.traced_socket()
         {
-            forget(socket);
-            if !meet(socket) {
-                count(Counter::FlowsWithoutSlot);
-            }
+            begin(socket);
+        }
+        0
+    }
+);
+
+entry_point!(
+    /// The same by a kprobe: `tcp_set_state(sk, state)`.
+    cc_probe_init, "kprobe/tcp_set_state", |arguments| {
+        let registers = arguments.registers();
+        if registers.second() as u32 == ESTABLISHED {
+            begin(registers.socket());
         }
         0
     }
@@ -77,16 +99,29 @@ entry_point!(
 );
 
 entry_point!(
+    /// The same by a kprobe: `tcp_v4_destroy_sock(sk)`.
+    cc_probe_end, "kprobe/tcp_v4_destroy_sock", |arguments| {
+        forget(arguments.registers().socket());
+        0
+    }
+);
+
+entry_point!(
     /// Counts retransmission timeouts, for kernels without `tcp_sock.total_rto`: each one sets the
     /// state `Loss`, also where it is set already.
     cc_observe_loss, "tp_btf/tcp_cong_state_set", |arguments| {
-        if CaState::from_raw(arguments.get(1) as u8 as u32) == CaState::Loss
-            && let Some(socket) = arguments.traced_socket()
-            && let Some(observed) = OBSERVED.get_ptr_mut(socket.address())
-        {
-            // SAFETY: a live value, which is changed only under the socket's lock.
-            unsafe { (*observed).state.rtos += 1 };
+        if let Some(socket) = arguments.traced_socket() {
+            count_timeout(socket, arguments.get(1) as u8);
         }
+        0
+    }
+);
+
+entry_point!(
+    /// The same by a kprobe: `tcp_set_ca_state(sk, ca_state)`.
+    cc_probe_loss, "kprobe/tcp_set_ca_state", |arguments| {
+        let registers = arguments.registers();
+        count_timeout(registers.socket(), registers.second() as u8);
         0
     }
 );
@@ -111,11 +146,8 @@ fn observe_ack(arguments: &Arguments) {
 /// Takes a glimpse of the socket, and measures the ACK before the arriving segment, if there was
 /// one.
 #[inline(always)]
-fn observe_segment(arguments: &Arguments) {
-    let (Some(settings), Some(socket)) = (SETTINGS.get(0), arguments.traced_socket()) else {
-        return;
-    };
-    let Some(observed) = known(socket) else {
+fn observe_segment<M: Memory>(socket: Socket<M>, segment: Segment<M>) {
+    let (Some(settings), Some(observed)) = (SETTINGS.get(0), known(socket)) else {
         return;
     };
     if observed.state.is_passed_over() {
@@ -137,13 +169,33 @@ fn observe_segment(arguments: &Arguments) {
         let ack = now.ack_before(before);
         take(&mut observed.state, socket, &ack, before.cwnd, settings);
     }
-    observed.pending = u32::from(socket.is_acked_by(arguments.segment(1)));
+    observed.pending = u32::from(socket.is_acked_by(segment));
+}
+
+/// Enters a connection that is established. A former one at the same address has ended.
+#[inline(always)]
+fn begin<M: Memory>(socket: Socket<M>) {
+    forget(socket);
+    if !meet(socket) {
+        count(Counter::FlowsWithoutSlot);
+    }
+}
+
+/// Counts a timeout when the congestion-avoidance state is set to `Loss`.
+#[inline(always)]
+fn count_timeout<M: Memory>(socket: Socket<M>, ca_state: u8) {
+    if CaState::from_raw(u32::from(ca_state)) == CaState::Loss
+        && let Some(observed) = OBSERVED.get_ptr_mut(socket.address())
+    {
+        // SAFETY: a live value, which is changed only under the socket's lock.
+        unsafe { (*observed).state.rtos += 1 };
+    }
 }
 
 /// The entry of a socket that was met before. `None` when the socket is met only now, or anew
 /// because it has changed its congestion control: the differences of its next ACK count from here.
 #[inline(always)]
-fn known(socket: Socket) -> Option<&'static mut Observed> {
+fn known<M: Memory>(socket: Socket<M>) -> Option<&'static mut Observed> {
     let Some(observed) = OBSERVED.get_ptr_mut(socket.address()) else {
         if socket.is_synchronised() {
             meet(socket);
@@ -162,10 +214,17 @@ fn known(socket: Socket) -> Option<&'static mut Observed> {
 
 /// Measures an ACK that found the cwnd at `cwnd` segments, and opens the flow with its first one.
 #[inline(always)]
-fn take(kept: &mut SocketState, socket: Socket, ack: &AckSample, cwnd: u32, settings: &Settings) {
+fn take<M: Memory>(
+    kept: &mut SocketState,
+    socket: Socket<M>,
+    ack: &AckSample,
+    cwnd: u32,
+    settings: &Settings,
+) {
     if kept.is_ready() {
         let mut state = *kept;
         state.pass_over();
+        socket.assign_cookie();
         if !open(socket, &mut state, ack.now_ns, cwnd) {
             count(Counter::FlowsWithoutSlot);
         }
@@ -183,7 +242,7 @@ fn take(kept: &mut SocketState, socket: Socket, ack: &AckSample, cwnd: u32, sett
 
 /// Enters a socket into the map: its totals count from here. False when the map is full.
 #[inline(always)]
-fn meet(socket: Socket) -> bool {
+fn meet<M: Memory>(socket: Socket<M>) -> bool {
     let key = socket.address();
     if OBSERVED.insert(key, &BLANK, 0).is_err() {
         return false;
@@ -204,7 +263,7 @@ fn meet(socket: Socket) -> bool {
 
 /// Removes a socket from the map, and closes its flow, if it has one.
 #[inline(always)]
-fn forget(socket: Socket) {
+fn forget<M: Memory>(socket: Socket<M>) {
     let key = socket.address();
     if let Some(observed) = OBSERVED.get_ptr_mut(key) {
         // SAFETY: a live value; copied before it is removed.
@@ -217,7 +276,7 @@ fn forget(socket: Socket) {
 
 /// Whether the [`SELECTION`] takes the socket.
 #[inline(always)]
-fn is_selected(socket: Socket) -> bool {
+fn is_selected<M: Memory>(socket: Socket<M>) -> bool {
     let Some(selection) = SELECTION.get(0) else {
         return false;
     };

@@ -53,7 +53,8 @@ pub struct Identity {
     /// it is unknown.
     pub cgroup_id: u64,
     /// Cookie of the socket, as `ss -e` and `SO_COOKIE` show it. 0 when the kernel had not given
-    /// the socket one yet, which it does when the cookie is first asked for.
+    /// the socket one yet, which it does when the cookie is first asked for: an agent does that
+    /// where it can trace.
     pub cookie: u64,
     /// Network namespace of the socket: the inode number of `/proc/PID/ns/net`. 0 when it is
     /// unknown.

@@ -3,16 +3,20 @@
 //! Only members that the kernel allows struct_ops programs to write are written. Kernel functions
 //! named here are those of Linux 6.18.
 
-use aya_ebpf::{cty::c_void, helpers::bpf_jiffies64};
+use aya_ebpf::helpers::bpf_jiffies64;
 use cc_ebpf::{
     ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
     Totals,
 };
 
-use crate::layout::offset;
+use crate::{
+    layout::offset,
+    structure::{Memory, Structure, Typed},
+};
 
 const AF_INET6: u16 = 10;
 // Connection states of include/net/tcp_states.h.
+pub(crate) const ESTABLISHED: u32 = 1;
 const TCP_SYN_SENT: u8 = 2;
 const TCP_SYN_RECV: u8 = 3;
 /// Levels of the cgroup tree that are searched, a bound for the verifier.
@@ -22,26 +26,62 @@ const SK_PACING_NEEDED: u32 = 1;
 
 /// A `tcp_sock`, whose lock the kernel holds while it calls the program.
 #[derive(Clone, Copy)]
-pub(crate) struct Socket(*mut u8);
+pub(crate) struct Socket<M = Typed>(Structure<M>);
 
 impl Socket {
-    /// # Safety
-    /// `sk` must be the socket that the kernel passed to a congestion-control callback.
+    /// Writes the slot and stage back into the socket.
     #[inline(always)]
-    pub(crate) unsafe fn new(sk: *mut c_void) -> Self {
-        Self(sk.cast())
+    pub(crate) fn set_state(self, state: SocketState) {
+        self.write(offset!(ca_priv), state);
+    }
+
+    /// Writes the congestion window back, all but the clamp, which is the host's.
+    #[inline(always)]
+    pub(crate) fn set_cwnd_state(self, state: CwndState) {
+        self.write(offset!(snd_cwnd), state.cwnd);
+        self.write(offset!(snd_ssthresh), state.ssthresh);
+        self.write(offset!(snd_cwnd_cnt), state.cwnd_cnt);
+    }
+
+    /// Sets the pacing rate (bytes/s, bounded by the socket's own maximum). With `enforce`, the
+    /// kernel paces by it even where no fq qdisc does.
+    #[inline(always)]
+    pub(crate) fn set_pacing(self, rate: u64, enforce: bool) {
+        let limit: u64 = self.read(offset!(max_pacing_rate));
+        let rate = if rate > limit { limit } else { rate };
+        self.write(offset!(pacing_rate), rate);
+        if enforce && self.read::<u32>(offset!(pacing_status)) == SK_PACING_NONE {
+            self.write(offset!(pacing_status), SK_PACING_NEEDED);
+        }
+    }
+
+    /// Raises the pacing rate to this one (bytes/s, bounded by the socket's own maximum).
+    #[inline(always)]
+    pub(crate) fn raise_pacing(self, rate: u64) {
+        if self.read::<u64>(offset!(pacing_rate)) < rate {
+            self.set_pacing(rate, false);
+        }
+    }
+
+    /// Writes the member at this offset.
+    #[inline(always)]
+    fn write<T: Copy>(self, offset: u32, value: T) {
+        self.0.write(offset, value);
+    }
+}
+
+impl<M: Memory> Socket<M> {
+    /// # Safety
+    /// `sk` must be a `tcp_sock` that the kernel passed to the program.
+    #[inline(always)]
+    pub(crate) unsafe fn new(sk: Structure<M>) -> Self {
+        Self(sk)
     }
 
     /// The slot and stage that are kept in the socket (`icsk_ca_priv`).
     #[inline(always)]
     pub(crate) fn state(self) -> SocketState {
         self.read(offset!(ca_priv))
-    }
-
-    /// Writes the slot and stage back into the socket.
-    #[inline(always)]
-    pub(crate) fn set_state(self, state: SocketState) {
-        self.write(offset!(ca_priv), state);
     }
 
     /// The congestion window and what belongs to it.
@@ -55,14 +95,6 @@ impl Socket {
         }
     }
 
-    /// Writes the congestion window back, all but the clamp, which is the host's.
-    #[inline(always)]
-    pub(crate) fn set_cwnd_state(self, state: CwndState) {
-        self.write(offset!(snd_cwnd), state.cwnd);
-        self.write(offset!(snd_ssthresh), state.ssthresh);
-        self.write(offset!(snd_cwnd_cnt), state.cwnd_cnt);
-    }
-
     /// Congestion window in segments.
     #[inline(always)]
     pub(crate) fn cwnd(self) -> u32 {
@@ -73,18 +105,6 @@ impl Socket {
     #[inline(always)]
     pub(crate) fn prior_cwnd(self) -> u32 {
         self.read(offset!(prior_cwnd))
-    }
-
-    /// Sets the pacing rate (bytes/s, bounded by the socket's own maximum). With `enforce`, the
-    /// kernel paces by it even where no fq qdisc does.
-    #[inline(always)]
-    pub(crate) fn set_pacing(self, rate: u64, enforce: bool) {
-        let limit: u64 = self.read(offset!(max_pacing_rate));
-        let rate = if rate > limit { limit } else { rate };
-        self.write(offset!(pacing_rate), rate);
-        if enforce && self.read::<u32>(offset!(pacing_status)) == SK_PACING_NONE {
-            self.write(offset!(pacing_status), SK_PACING_NEEDED);
-        }
     }
 
     /// The time when the kernel began to process the segment at hand, `CLOCK_MONOTONIC` in ns with
@@ -156,14 +176,6 @@ impl Socket {
         (now.wrapping_sub(last), self.read(offset!(rto)))
     }
 
-    /// Raises the pacing rate to this one (bytes/s, bounded by the socket's own maximum).
-    #[inline(always)]
-    pub(crate) fn raise_pacing(self, rate: u64) {
-        if self.read::<u64>(offset!(pacing_rate)) < rate {
-            self.set_pacing(rate, false);
-        }
-    }
-
     /// Smoothed RTT in µs; 0 before the first sample.
     #[inline(always)]
     pub(crate) fn srtt_us(self) -> u32 {
@@ -190,7 +202,14 @@ impl Socket {
         if net == ABSENT || sysctl == ABSENT {
             return true;
         }
-        read_at::<u8>(self.read(net), sysctl) & 1 != 0
+        self.0.follow(net).read::<u8>(sysctl) & 1 != 0
+    }
+
+    /// Has the kernel give the socket a cookie unless it has one. Does nothing in a kprobe, which
+    /// may not ask for that.
+    #[inline(always)]
+    pub(crate) fn assign_cookie(self) {
+        self.0.assign_cookie();
     }
 
     /// Cookie of the socket; 0 when it has none yet, or the kernel hides it.
@@ -210,7 +229,7 @@ impl Socket {
         if net == ABSENT || inum == ABSENT {
             return 0;
         }
-        read_at(self.read(net), inum)
+        self.0.follow(net).read(inum)
     }
 
     /// The present congestion-avoidance state.
@@ -222,7 +241,7 @@ impl Socket {
     /// The socket's address in the kernel, which identifies it while it lives.
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
-        self.0 as u64
+        self.0.address()
     }
 
     /// Address of the socket's `tcp_congestion_ops`, which identifies its congestion control.
@@ -242,7 +261,9 @@ impl Socket {
     /// has no cgroup of the socket.
     #[inline(always)]
     pub(crate) fn is_within(self, selection: &Selection) -> bool {
-        let mut cgroup = self.cgroup();
+        let Some(mut cgroup) = self.cgroup() else {
+            return false;
+        };
         for _ in 0..DEEPEST_CGROUP {
             if cgroup.is_null() {
                 return false;
@@ -250,14 +271,11 @@ impl Socket {
             if selection.takes_cgroup(cgroup_id(cgroup)) {
                 return true;
             }
-            let parent: *const u8 = read_at(
-                cgroup,
-                offset!(cgroup_css).wrapping_add(offset!(css_parent)),
-            );
+            let parent = cgroup.follow(offset!(cgroup_css).wrapping_add(offset!(css_parent)));
             if parent.is_null() {
                 return false;
             }
-            cgroup = read_at(parent, offset!(css_cgroup));
+            cgroup = parent.follow(offset!(css_cgroup));
         }
         false
     }
@@ -300,7 +318,7 @@ impl Socket {
     /// payload that acknowledges nothing new is assumed not to reach `tcp_ack`, as in
     /// `tcp_rcv_established` when it is in order.
     #[inline(always)]
-    pub(crate) fn is_acked_by(self, segment: Segment) -> bool {
+    pub(crate) fn is_acked_by(self, segment: Segment<M>) -> bool {
         let una: u32 = self.read(offset!(snd_una));
         let next: u32 = self.read(offset!(snd_nxt));
         let under_way = self.read::<u32>(offset!(packets_out)) > 0;
@@ -328,11 +346,9 @@ impl Socket {
         identity.reserved = 0;
         identity.mss = self.mss();
         identity.initial_cwnd = self.cwnd();
-        let cgroup = self.cgroup();
-        identity.cgroup_id = if cgroup.is_null() {
-            0
-        } else {
-            cgroup_id(cgroup)
+        identity.cgroup_id = match self.cgroup() {
+            Some(cgroup) if !cgroup.is_null() => cgroup_id(cgroup),
+            _ => 0,
         };
         identity.cookie = self.cookie();
         identity.netns = self.netns();
@@ -396,29 +412,26 @@ impl Socket {
         (flag | (in_slow_start & has_doubled)) & 1 != 0
     }
 
-    /// The socket's cgroup v2, or null.
+    /// The socket's cgroup v2, which may be null; `None` where the kernel has none of sockets.
     #[inline(always)]
-    fn cgroup(self) -> *const u8 {
+    fn cgroup(self) -> Option<Structure<M>> {
         let offset = offset!(cgroup);
-        if offset == ABSENT {
-            return core::ptr::null();
-        }
-        self.read(offset)
+        (offset != ABSENT).then(|| self.0.follow(offset))
     }
 
     /// Name of the congestion control, NUL-padded, read word by word.
     #[inline(always)]
     fn congestion_control(self) -> [u32; 4] {
-        let ops: *const u8 = self.read(offset!(ca_ops));
+        let ops = self.0.follow(offset!(ca_ops));
         if ops.is_null() {
             return [0; 4];
         }
         let name = offset!(ca_name);
         [
-            read_at(ops, name),
-            read_at(ops, name + 4),
-            read_at(ops, name + 8),
-            read_at(ops, name + 12),
+            ops.read(name),
+            ops.read(name + 4),
+            ops.read(name + 8),
+            ops.read(name + 12),
         ]
     }
 
@@ -431,27 +444,20 @@ impl Socket {
     /// The member at this offset.
     #[inline(always)]
     fn read<T: Copy>(self, offset: u32) -> T {
-        read_at(self.0, offset)
-    }
-
-    /// Writes the member at this offset.
-    #[inline(always)]
-    fn write<T: Copy>(self, offset: u32, value: T) {
-        // SAFETY: the verifier admits only members that struct_ops may write.
-        unsafe { self.0.add(offset as usize).cast::<T>().write(value) }
+        self.0.read(offset)
     }
 }
 
 /// A segment that has arrived: an `sk_buff` with TCP's control block.
 #[derive(Clone, Copy)]
-pub(crate) struct Segment(*const u8);
+pub(crate) struct Segment<M>(Structure<M>);
 
-impl Segment {
+impl<M: Memory> Segment<M> {
     /// # Safety
-    /// `skb` must be a segment that the kernel passed to a tracepoint of TCP.
+    /// `skb` must be a segment that the kernel passed to a tracepoint or function of TCP.
     #[inline(always)]
-    pub(crate) unsafe fn new(skb: *const c_void) -> Self {
-        Self(skb.cast())
+    pub(crate) unsafe fn new(skb: Structure<M>) -> Self {
+        Self(skb)
     }
 
     /// Sequence number of the first byte that the segment does not acknowledge.
@@ -469,64 +475,64 @@ impl Segment {
     /// The member of `tcp_skb_cb` at this offset; the structure lies in the segment's `cb`.
     #[inline(always)]
     fn control(self, offset: u32) -> u32 {
-        read_at(self.0, offset!(skb_cb).wrapping_add(offset))
+        self.0.read(offset!(skb_cb).wrapping_add(offset))
     }
 }
 
 /// The `rate_sample` of an ACK.
 #[derive(Clone, Copy)]
-pub(crate) struct RateSample(*const u8);
+pub(crate) struct RateSample(Structure<Typed>);
 
 impl RateSample {
     /// # Safety
     /// `rs` must be the rate sample that the kernel passed to `cong_control`.
     #[inline(always)]
-    pub(crate) unsafe fn new(rs: *const c_void) -> Self {
-        Self(rs.cast())
+    pub(crate) unsafe fn new(rs: Structure<Typed>) -> Self {
+        Self(rs)
     }
 
     /// RTT that the ACK measured, µs; 0 when it measured none.
     #[inline(always)]
     fn rtt_us(self) -> u32 {
-        positive(read_at(self.0, offset!(rs_rtt_us)))
+        positive(self.0.read(offset!(rs_rtt_us)))
     }
 
     /// Segments newly acknowledged or SACKed.
     #[inline(always)]
     fn acked(self) -> u32 {
-        read_at(self.0, offset!(rs_acked_sacked))
+        self.0.read(offset!(rs_acked_sacked))
     }
 
     /// Segments that this ACK marked as lost.
     #[inline(always)]
     fn lost(self) -> u32 {
-        positive(i64::from(read_at::<i32>(self.0, offset!(rs_losses))))
+        positive(i64::from(self.0.read::<i32>(offset!(rs_losses))))
     }
 
     /// Whether the application had too little to send when the newest segment delivered was sent.
     #[inline(always)]
     fn is_app_limited(self) -> bool {
-        read_at::<u8>(self.0, offset!(rs_is_app_limited)) & 1 != 0
+        self.0.read::<u8>(offset!(rs_is_app_limited)) & 1 != 0
     }
 
     /// Segments delivered and the time that took, µs; `None` when the kernel rejected the sample
     /// (`tcp_rate_gen`).
     #[inline(always)]
     fn delivery(self) -> Option<(u32, u32)> {
-        let delivered: i32 = read_at(self.0, offset!(rs_delivered));
-        let interval_us = positive(read_at(self.0, offset!(rs_interval_us)));
+        let delivered: i32 = self.0.read(offset!(rs_delivered));
+        let interval_us = positive(self.0.read(offset!(rs_interval_us)));
         (delivered > 0 && interval_us > 0).then_some((delivered as u32, interval_us))
     }
 }
 
 /// Id of a cgroup that is not null.
 #[inline(always)]
-fn cgroup_id(cgroup: *const u8) -> u64 {
-    let node: *const u8 = read_at(cgroup, offset!(cgroup_kn));
+fn cgroup_id<M: Memory>(cgroup: Structure<M>) -> u64 {
+    let node = cgroup.follow(offset!(cgroup_kn));
     if node.is_null() {
         return 0;
     }
-    read_at(node, offset!(kn_id))
+    node.read(offset!(kn_id))
 }
 
 /// The value saturated to `u32`: 0 for negative values.
@@ -539,11 +545,4 @@ fn positive(value: i64) -> u32 {
     } else {
         value as u32
     }
-}
-
-/// The member at this offset of a kernel structure.
-#[inline(always)]
-fn read_at<T: Copy>(base: *const u8, offset: u32) -> T {
-    // SAFETY: the verifier checks every access against the kernel's own BTF.
-    unsafe { base.add(offset as usize).cast::<T>().read() }
 }

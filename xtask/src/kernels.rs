@@ -27,9 +27,10 @@ use self::{
 use crate::{object, prebuilt, process::say, workspace};
 
 /// The test programs that are run unless told otherwise, in this order.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "programs",
     "datapath",
+    "peer",
     "observe",
     "recording",
     "qdiscs",

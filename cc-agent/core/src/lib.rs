@@ -65,6 +65,7 @@ pub mod durable;
 mod error_chain;
 pub mod flows;
 pub mod foreign;
+mod guarded;
 pub mod interface;
 pub mod observation;
 pub mod ownership;
@@ -76,4 +77,5 @@ mod served;
 pub mod status;
 
 pub use error_chain::error_chain;
+pub use guarded::guarded;
 pub use served::ServedPolicy;

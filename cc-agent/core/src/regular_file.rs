@@ -21,11 +21,28 @@ const ATTEMPTS: usize = 8;
 /// Returns the error of the operating system, and an error that names the kind of file when it is
 /// not a regular one: a FIFO, a device, a directory or a socket.
 pub fn open(path: &Path) -> io::Result<File> {
+    open_with(path, OFlags::empty())
+}
+
+/// Opens a regular file for reading, as [`open`] does, unless the path is a symbolic link.
+///
+/// # Errors
+///
+/// Returns an error in the cases of [`open`], and when the path is a symbolic link.
+pub fn open_itself(path: &Path) -> io::Result<File> {
+    open_with(path, OFlags::NOFOLLOW)
+}
+
+fn open_with(path: &Path, flags: OFlags) -> io::Result<File> {
     // Opening a FIFO waits for its other end, and a terminal may become the controlling one,
     // unless these flags are set. They do not change how a regular file is read.
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags((OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed())
+        .custom_flags(
+            (OFlags::NONBLOCK | OFlags::NOCTTY | flags)
+                .bits()
+                .cast_signed(),
+        )
         .open(path)?;
     expect_regular(file.metadata()?.file_type())?;
     Ok(file)
@@ -185,6 +202,7 @@ mod tests {
                 symlink(&victim, &path).expect("a link");
             }
             assert_eq!(read(&path, 100).expect("followed"), b"precious");
+            assert_eq!(open_itself(&path).is_ok(), hard);
             let mut file = create_anew(&path, 0o600).expect("a writable directory");
             file.write_all(b"mine").expect("there is space");
             assert_eq!(fs::read(&victim).expect("untouched"), b"precious");

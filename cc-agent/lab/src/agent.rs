@@ -27,6 +27,19 @@ pub struct Agent {
     reader: Option<JoinHandle<()>>,
 }
 
+/// The variable that allows a policy more time for a batch, in ms, on machines that are too slow
+/// for the default: emulated ones.
+const BATCH_BUDGET: &str = "CC_LAB_BATCH_BUDGET_MS";
+
+/// Returns the option for that, unless the arguments have it.
+fn patience(arguments: &[&str]) -> Vec<String> {
+    let option = "--batch-budget-ms";
+    match std::env::var(BATCH_BUDGET) {
+        Ok(ms) if !arguments.contains(&option) => vec![option.to_owned(), ms],
+        _ => Vec::new(),
+    }
+}
+
 impl Agent {
     /// Starts `binary run --name NAME ARGUMENTS` and waits until its status socket answers, which
     /// is when the congestion control is registered.
@@ -81,6 +94,7 @@ impl Agent {
             .args(["run", "--plain", "--name", name, "--socket"])
             .arg(&socket)
             .args(arguments)
+            .args(patience(arguments))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

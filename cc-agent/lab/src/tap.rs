@@ -45,7 +45,7 @@ pub fn observer_options(port: u16) -> observer::Options {
         min_rtt_window_ns: 10_000_000_000,
         ack_filter: AckFilter::All,
         selection,
-        source: None,
+        by: None,
     }
 }
 
@@ -340,9 +340,9 @@ impl Tap<Observer> {
         Self::start(Observer::attach(options).unwrap_or_else(|error| panic!("{error}")))
     }
 
-    /// Returns where the observer's features come from on this kernel.
-    pub fn feature_source(&self) -> observer::Source {
-        self.source().source()
+    /// Returns how the observer is attached to this kernel.
+    pub fn way(&self) -> observer::Way {
+        self.source().way()
     }
 }
 

@@ -63,10 +63,7 @@ impl Flow {
                 .unwrap_or_else(|error| panic!("connecting to {to}: {error}"));
             TcpStream::from(socket)
         });
-        Self {
-            stream: Arc::new(stream),
-            writer: None,
-        }
+        stream.into()
     }
 
     /// Sends as much as the connection takes, on a thread of its own, until this flow is dropped.
@@ -175,6 +172,16 @@ impl Flow {
         eventually("the flow advanced", || {
             (self.info().bytes_acked >= from + bytes).then_some(())
         });
+    }
+}
+
+/// A connection that was opened elsewhere, such as an accepted one.
+impl From<TcpStream> for Flow {
+    fn from(stream: TcpStream) -> Self {
+        Self {
+            stream: Arc::new(stream),
+            writer: None,
+        }
     }
 }
 

@@ -168,4 +168,26 @@ impl TcpInfo {
         }
         Ok(info)
     }
+
+    /// Asserts how many timeouts and retransmissions there were. Before Linux 6.7 the kernel does
+    /// not tell of timeouts.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there were others.
+    #[track_caller]
+    pub fn assert_repairs(&self, timeouts: u16, retransmissions: u32) {
+        let timeouts = if counts_timeouts() { timeouts } else { 0 };
+        assert_eq!(
+            (self.total_rto, self.total_retrans),
+            (timeouts, retransmissions)
+        );
+    }
+}
+
+/// Whether this kernel counts timeouts (`tcp_sock.total_rto`, since Linux 6.7).
+fn counts_timeouts() -> bool {
+    let kernel = cc_agent::kernel::btf::Kernel::running().expect("the tests need its types");
+    let layout = kernel.layout().expect("a kernel that the datapath knows");
+    layout.total_rto != cc_ebpf::ABSENT
 }

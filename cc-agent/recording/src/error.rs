@@ -145,10 +145,10 @@ impl RecordingError {
     }
 
     /// Wraps the Parquet library's error on reading.
-    pub(crate) fn parquet(path: &Path, source: ParquetError) -> Self {
+    pub(crate) fn broken(path: &Path, reason: String) -> Self {
         Self::Broken {
             path: path.into(),
-            reason: source.to_string(),
+            reason,
         }
     }
 }

@@ -30,7 +30,10 @@ use parquet::{
     schema::types::SchemaDescPtr,
 };
 
-use cc_core::rows::{FileHeader, Row};
+use cc_core::{
+    guarded,
+    rows::{FileHeader, Row},
+};
 
 use crate::{
     RecordingError,
@@ -362,7 +365,7 @@ impl<'a> Ending<'a> {
         {
             return Err("it does not begin as Parquet does".to_owned());
         }
-        let metadata = ParquetMetaDataReader::decode_metadata(metadata)
+        let metadata = guarded(|| ParquetMetaDataReader::decode_metadata(metadata))
             .map_err(|error| format!("the footer beside it: {error}"))?;
         let rows = rows_within(&metadata, length)
             .ok_or("the footer beside it is of another file".to_owned())?;

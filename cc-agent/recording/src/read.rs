@@ -10,7 +10,7 @@ use arrow_schema::{Field, Fields};
 use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 
 use cc_core::{
-    regular_file,
+    guarded, regular_file,
     rows::{FileHeader, Row},
 };
 
@@ -70,10 +70,9 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     }
     let largest = pages::check(path, &file, builder.metadata())?;
     let batch = usize::try_from(TEXTS / largest.max(1)).unwrap_or(BATCH);
-    let batches = builder
-        .with_batch_size(batch.clamp(1, BATCH))
-        .build()
-        .map_err(|source| RecordingError::parquet(path, source))?;
+    let builder = builder.with_batch_size(batch.clamp(1, BATCH));
+    let batches = guarded(|| builder.build());
+    let batches = batches.map_err(|reason| RecordingError::broken(path, reason))?;
     let rows = Rows {
         path: path.into(),
         header: header.clone(),
@@ -128,13 +127,11 @@ impl Rows {
     }
 
     fn next_batch(&mut self) -> Option<Result<Vec<Row>, RecordingError>> {
-        let batch = match self.batches.next()? {
-            Ok(batch) => batch,
+        let batch = match guarded(|| self.batches.next().transpose()) {
+            Ok(batch) => batch?,
             Err(error) => {
-                return Some(Err(RecordingError::Broken {
-                    path: self.path.clone(),
-                    reason: format!("after row {}: {error}", self.before),
-                }));
+                let reason = format!("after row {}: {error}", self.before);
+                return Some(Err(RecordingError::broken(&self.path, reason)));
             }
         };
         let before = self.before;
@@ -158,8 +155,9 @@ fn describe(field: &Field) -> String {
 fn open(path: &Path) -> Result<(File, ParquetRecordBatchReaderBuilder<File>), RecordingError> {
     let io = |source| RecordingError::io(path, source);
     let file = regular_file::open(path).map_err(io)?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file.try_clone().map_err(io)?);
-    let builder = builder.map_err(|source| RecordingError::parquet(path, source))?;
+    let own = file.try_clone().map_err(io)?;
+    let builder = guarded(|| ParquetRecordBatchReaderBuilder::try_new(own));
+    let builder = builder.map_err(|reason| RecordingError::broken(path, reason))?;
     Ok((file, builder))
 }
 

@@ -14,18 +14,21 @@ use aya::{
 };
 use aya_obj::generated::bpf_prog_type;
 use cc_core::error_chain;
-use cc_ebpf::{Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings};
+use cc_ebpf::{
+    Decision, Flow, Heartbeat, LAYOUT_VERSION, Settings,
+    slot::{self, AgentMaps},
+};
 use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
 use super::{
-    Error, btf, clock,
+    Error, btf, clock, cookies,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT,
         RECORDS, SETTINGS, as_words, no_program,
     },
     process::Process,
-    shared::Shared,
+    shared::{Shared, Slots},
     struct_ops::{CONG_CONTROL_PROGRAMS, Prepared, StructOps},
     sysctl::AVAILABLE,
 };
@@ -70,13 +73,13 @@ impl Options {
 pub struct Datapath {
     // The cgroup's sockets stop choosing the name before it is unregistered, and that happens while
     // everything else is still there.
-    cgroup: Option<Chooser>,
+    programs: Ebpf,
+    cgroup: Option<fs::File>,
     registration: Option<Registration>,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     settings: Shared<Settings>,
     heartbeat: Shared<Heartbeat>,
-    decisions: Shared<u64>,
-    flows: Shared<Flow>,
+    maps: Slots,
     free_slots: FreeSlots,
     records: Ring,
     acks: Ring,
@@ -91,12 +94,6 @@ pub struct Datapath {
 enum Registration {
     Prepared(Prepared),
     Done(#[expect(dead_code, reason = "held for its dropping")] StructOps),
-}
-
-/// The program that makes the sockets of a cgroup choose the congestion control.
-struct Chooser {
-    ebpf: Ebpf,
-    directory: fs::File,
 }
 
 impl Datapath {
@@ -137,7 +134,7 @@ impl Datapath {
         }
 
         let name = options.padded_name();
-        let mut ebpf = EbpfLoader::new()
+        let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
             .override_global("NAME", name.as_slice(), true)
             .map_max_entries(DECISIONS, options.slots)
@@ -145,7 +142,7 @@ impl Datapath {
             .map_max_entries(FREE_SLOTS, options.slots)
             .load(OBJECT)
             .map_err(Error::aya("creating the BPF maps"))?;
-        let logger = match aya_log::EbpfLogger::init(&mut ebpf) {
+        let logger = match aya_log::EbpfLogger::init(&mut programs) {
             Ok(logger) => Some(logger),
             Err(error) => {
                 tracing::warn!("the datapath's messages will not be shown: {error}");
@@ -153,11 +150,12 @@ impl Datapath {
             }
         };
         if cgroup.is_some() {
-            chooser(&mut ebpf)?
+            chooser(&mut programs)?
                 .load()
                 .map_err(Error::aya("loading the cgroup's program"))?;
         }
-        let mut maps = Maps::of(&mut ebpf);
+        cookies::attach(&mut programs, &kernel);
+        let mut maps = Maps::of(&mut programs);
 
         let (slots, adopted) = match orphans {
             Some(orphans) => {
@@ -187,12 +185,15 @@ impl Datapath {
         }
         let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name)?;
         Ok(Self {
-            cgroup: cgroup.map(|directory| Chooser { ebpf, directory }),
+            programs,
+            cgroup,
             registration: Some(Registration::Prepared(prepared)),
             settings: Shared::map(maps.fd_of(SETTINGS)?, 1)?,
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
-            decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
-            flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            maps: Slots {
+                decisions: Shared::map(maps.fd_of(DECISIONS)?, slots)?,
+                flows: Shared::map(maps.fd_of(FLOWS)?, slots)?,
+            },
             free_slots: FreeSlots::take(&mut maps)?,
             records: Ring::take(&mut maps, RECORDS)?,
             acks: Ring::take(&mut maps, ACKS)?,
@@ -229,8 +230,8 @@ impl Datapath {
         }
         self.settings.write(0, self.asked);
         self.write_heartbeat(clock::now_ns());
-        if let Some(Chooser { ebpf, directory }) = &mut self.cgroup {
-            chooser(ebpf)?
+        if let Some(directory) = &self.cgroup {
+            chooser(&mut self.programs)?
                 // A link always allows others beside it; old kernels refuse the flag that says so.
                 .attach(directory, CgroupAttachMode::Single)
                 .map_err(Error::aya("attaching to the cgroup"))?;
@@ -260,31 +261,29 @@ impl Datapath {
 
     /// Number of slots for flows in the maps.
     pub fn slots(&self) -> usize {
-        self.flows.entries()
+        self.maps.flows.entries()
     }
 
-    /// Publishes a decision for the flow in `slot`: one atomic store.
+    /// Publishes a decision for the flow in `slot` ([`slot::publish`]).
     pub fn publish(&self, slot: u32, decision: Decision) {
         if self.may_write() {
-            self.decisions.publish(slot as usize, decision.to_cell());
+            slot::publish(&self.maps, slot, decision);
         }
     }
 
-    /// Frees the slot of a flow, which must have been revoked by [`Decision::revocation`] so long
-    /// ago that no callback of it can be running that has not seen that. Returns false when the
-    /// flow of this generation is not live in the slot.
+    /// Frees the slot of a flow that was revoked long enough ago ([`slot::free`]). Returns false
+    /// when the flow of this generation is not live in the slot.
     ///
     /// # Errors
     ///
     /// Returns an error when the kernel refuses the slot on the free list; then it stays unused.
     pub fn free(&mut self, slot: u32, generation: u32) -> Result<bool, Error> {
-        if !self.may_write() || self.occupant(slot) != Some(generation) {
+        if !self.may_write() {
             return Ok(false);
         }
-        // First: were the agent to end in between, the slot would be lost but never given twice.
-        self.flows.vacate(slot as usize);
-        self.free_slots.push(slot)?;
-        Ok(true)
+        slot::free(&self.maps, slot, generation, |slot| {
+            self.free_slots.push(slot)
+        })
     }
 
     /// Tells the datapath that the agent was serving at `now_ns`.
@@ -296,12 +295,12 @@ impl Datapath {
 
     /// The generation of the flow that is live in `slot`; `None` when none is.
     pub fn occupant(&self, slot: u32) -> Option<u32> {
-        self.flows.occupant(slot as usize)
+        self.maps.occupant(slot)
     }
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
     pub fn flow(&self, slot: u32) -> Option<Flow> {
-        self.flows.snapshot(slot as usize)
+        self.maps.flows.snapshot(slot)
     }
 
     /// The states of the flows that are open.

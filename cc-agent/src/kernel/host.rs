@@ -8,7 +8,7 @@ use std::{fmt, io};
 
 use serde::Serialize;
 
-use super::{btf, observer::Source, privileges::Capabilities};
+use super::{btf, observer::Way, privileges::Capabilities};
 
 /// The oldest kernel whose TCP the datapath knows.
 const OLDEST_KERNEL: (u32, u32) = (6, 1);
@@ -347,8 +347,8 @@ fn pacing(facts: &Facts) -> Need {
 
 fn observing(facts: &Facts) -> Need {
     let source = of_types(facts, |types| match &types.observable {
-        Ok(Source::RateSample) => Ok(()),
-        Ok(Source::Segments) => Err("by tracepoints alone: features are not always exact".into()),
+        Ok(Way::Fentry) => Ok(()),
+        Ok(way) => Err(format!("by {way} alone: features are not always exact")),
         Err(missing) => Err(missing.clone()),
     });
     Need {
@@ -491,7 +491,7 @@ mod tests {
         facts.qdisc = Some("pfifo_fast".into());
         facts.cgroups = None;
         facts.name_taken = true;
-        types(&mut facts).observable = Ok(Source::Segments);
+        types(&mut facts).observable = Ok(Way::Tracepoint);
         facts.capabilities = Some(Capabilities::BPF.with(Capabilities::PERFMON));
         let report = judge(&facts);
         assert!(report.supported(), "{report}");
@@ -577,7 +577,7 @@ mod tests {
             types: Ok(KernelTypes {
                 congestion_ops: Ok(()),
                 links: true,
-                observable: Ok(Source::RateSample),
+                observable: Ok(Way::Fentry),
                 missing: Vec::new(),
             }),
             capabilities: Some(ROOT),

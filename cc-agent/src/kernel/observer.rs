@@ -1,19 +1,17 @@
 //! The observer: the measuring half of the datapath, attached to the kernel's own TCP. Records of
 //! flows of any congestion control come out of it; nothing goes in.
 
-use std::{fs, os::fd::AsRawFd};
+use std::{fmt, fs, os::fd::AsRawFd};
 
-use aya::{
-    Btf, Ebpf, EbpfLoader,
-    programs::{BtfTracePoint, FEntry, FExit, Program, ProgramError, ProgramInfo},
-};
+use aya::{Btf, Ebpf, EbpfLoader, programs::ProgramInfo};
 use cc_ebpf::{ABSENT, AckFilter, Flow, KernelLayout, Selection, Settings};
 
 use super::{
     Error, btf,
+    hook::{Hook, Kind},
     object::{
         ACKS, Counters, DECISIONS, FLOWS, FREE_SLOTS, Maps, OBJECT, OBSERVED, RECORDS, Ring,
-        SELECTION, SETTINGS, as_words, no_program,
+        SELECTION, SETTINGS, as_words,
     },
     shared::Shared,
 };
@@ -21,44 +19,48 @@ use super::{
 /// Sockets that can be followed, selected or not. Each takes some 100 bytes, allocated as needed.
 const SOCKETS: u32 = 1 << 18;
 
-/// Where an ACK is seen, in the order of preference.
-const ACK_HOOKS: [Hook; 3] = [
-    Hook {
-        program: "cc_observe_ack",
-        target: "tcp_rate_gen",
-        kind: Kind::Exit,
-    },
-    Hook {
-        program: "cc_observe_cc",
-        target: "tcp_cong_control",
-        kind: Kind::Entry,
-    },
-    Hook {
-        program: "cc_observe_seg",
-        target: "tcp_probe",
-        kind: Kind::Tracepoint,
-    },
-];
+/// Where one way of observing sees connections.
+struct Hooks {
+    /// Where a connection ends.
+    end: Hook,
+    /// Where it begins.
+    init: Hook,
+    /// Where a timeout is seen, on kernels that do not count them.
+    loss: Hook,
+    /// Where an ACK is seen: the first of these that there is.
+    acks: &'static [Hook],
+}
 
-/// The program that runs where a connection begins.
-const INIT_HOOK: Hook = Hook {
-    program: "cc_observe_init",
-    target: "inet_sock_set_state",
-    kind: Kind::Tracepoint,
+const fn hook(program: &'static str, kind: Kind, target: &'static str) -> Hook {
+    Hook {
+        program,
+        target,
+        kind,
+    }
+}
+
+/// ACKs are seen by tracing functions; connections begin and end at the tracepoints.
+const BY_FENTRY: Hooks = Hooks {
+    acks: &[
+        hook("cc_observe_ack", Kind::Exit, "tcp_rate_gen"),
+        hook("cc_observe_cc", Kind::Entry, "tcp_cong_control"),
+    ],
+    ..BY_TRACEPOINT
 };
 
-/// The program that runs where a connection ends.
-const END_HOOK: Hook = Hook {
-    program: "cc_observe_end",
-    target: "tcp_destroy_sock",
-    kind: Kind::Tracepoint,
+const BY_TRACEPOINT: Hooks = Hooks {
+    end: hook("cc_observe_end", Kind::Tracepoint, "tcp_destroy_sock"),
+    init: hook("cc_observe_init", Kind::Tracepoint, "inet_sock_set_state"),
+    loss: hook("cc_observe_loss", Kind::Tracepoint, "tcp_cong_state_set"),
+    acks: &[hook("cc_observe_seg", Kind::Tracepoint, "tcp_probe")],
 };
 
-/// Where a timeout is seen, on kernels that do not count them.
-const LOSS_HOOK: Hook = Hook {
-    program: "cc_observe_loss",
-    target: "tcp_cong_state_set",
-    kind: Kind::Tracepoint,
+/// At the functions that contain those tracepoints.
+const BY_KPROBE: Hooks = Hooks {
+    end: hook("cc_probe_end", Kind::Kprobe, "tcp_v4_destroy_sock"),
+    init: hook("cc_probe_init", Kind::Kprobe, "tcp_set_state"),
+    loss: hook("cc_probe_loss", Kind::Kprobe, "tcp_set_ca_state"),
+    acks: &[hook("cc_probe_seg", Kind::Kprobe, "tcp_rcv_established")],
 };
 
 /// What is to be observed, and how.
@@ -74,24 +76,79 @@ pub struct Options {
     pub ack_filter: AckFilter,
     /// The flows to observe; others are passed over.
     pub selection: Selection,
-    /// How ACKs are to be seen; the best way that there is by default.
-    pub source: Option<Source>,
+    /// How the kernel's TCP is to be observed; the best way that there is by default.
+    pub by: Option<Way>,
 }
 
-/// The hook at which the programs see ACKs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// With the rate sample that the congestion control is given: features are exact.
-    RateSample,
-    /// By the socket before each segment ([`cc_ebpf::Glimpse`]): one ACK late, in state ESTABLISHED
-    /// only, and not exact around losses and where the application has little to send.
-    Segments,
+/// How the programs are attached to the kernel's TCP, which decides how exact their features are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// By tracing functions: each ACK with the rate sample that the congestion control is given, so
+    /// that features are exact.
+    Fentry,
+    /// By tracepoints alone: each ACK by the socket before each segment, one ACK late, in state
+    /// ESTABLISHED only, and not exact around losses and where the application has little to send.
+    Tracepoint,
+    /// By probes at the functions with these tracepoints: the same, for hosts that forbid
+    /// tracepoints to BPF programs.
+    Kprobe,
+}
+
+impl Way {
+    /// Every way, the best one first.
+    pub const ALL: [Self; 3] = [Self::Fentry, Self::Tracepoint, Self::Kprobe];
+
+    /// Whether each ACK is seen as the congestion control would see it.
+    pub fn has_rate_samples(self) -> bool {
+        self == Self::Fentry
+    }
+
+    fn hooks(self) -> &'static Hooks {
+        match self {
+            Self::Fentry => &BY_FENTRY,
+            Self::Tracepoint => &BY_TRACEPOINT,
+            Self::Kprobe => &BY_KPROBE,
+        }
+    }
+
+    /// Whether this kernel has what the way needs, by its types; otherwise, what it lacks. Whether
+    /// a host permits it shows when it is tried.
+    fn exists(self, kernel: &btf::Kernel) -> Result<(), String> {
+        let hooks = self.hooks();
+        let missing = [&hooks.end, &hooks.init]
+            .into_iter()
+            .find(|hook| !hook.exists(kernel));
+        if let Some(hook) = missing {
+            return Err(format!("this kernel has no {hook}"));
+        }
+        if !hooks.acks.iter().any(|hook| hook.exists(kernel)) {
+            let names: Vec<String> = hooks.acks.iter().map(Hook::to_string).collect();
+            return Err(format!("this kernel has no {}", names.join(" and no ")));
+        }
+        let is_known = kernel.layout().is_ok_and(|layout| {
+            layout.first_argument != ABSENT && layout.second_argument != ABSENT
+        });
+        if self == Self::Kprobe && !is_known {
+            return Err("kprobes are used on x86-64 only".into());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fentry => "fentry",
+            Self::Tracepoint => "tracepoint",
+            Self::Kprobe => "kprobe",
+        })
+    }
 }
 
 /// The attached observer. Dropping it detaches it, and nothing of it is left in the kernel.
 pub struct Observer {
     programs: Ebpf,
-    source: Source,
+    way: Way,
     flows: Shared<Flow>,
     records: Ring,
     acks: Ring,
@@ -104,7 +161,7 @@ impl Observer {
     ///
     /// # Errors
     ///
-    /// The host lacks what is needed, which the error names, or refuses it.
+    /// Returns an error when the host lacks what is needed, which the error names, or refuses it.
     pub fn attach(options: &Options) -> Result<Self, Error> {
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
@@ -122,8 +179,39 @@ impl Observer {
             });
         }
         let types = Btf::from_sys_fs().map_err(Error::aya("reading the kernel's BTF"))?;
+        let mut refusals = Vec::new();
+        for way in Way::ALL {
+            if options.by.is_some_and(|by| by != way) {
+                continue;
+            }
+            let refusal = match way.exists(&kernel) {
+                Ok(()) => match Self::attach_by(way, options, &layout, &kernel, &types) {
+                    Ok(observer) => return Ok(observer),
+                    Err(error) if options.by.is_some() => return Err(error),
+                    Err(error) => {
+                        tracing::debug!("{error}");
+                        error.to_string().lines().next().unwrap_or_default().into()
+                    }
+                },
+                Err(missing) => missing,
+            };
+            refusals.push(format!("by {way}: {refusal}"));
+        }
+        Err(Error::NotTraceable {
+            reason: refusals.join("; "),
+        })
+    }
+
+    /// Loads and attaches the programs of one way. Where that fails, nothing of them is left.
+    fn attach_by(
+        way: Way,
+        options: &Options,
+        layout: &KernelLayout,
+        kernel: &btf::Kernel,
+        types: &Btf,
+    ) -> Result<Self, Error> {
         let mut programs = EbpfLoader::new()
-            .override_global("KERNEL", as_words(&layout), true)
+            .override_global("KERNEL", as_words(layout), true)
             .map_max_entries(DECISIONS, 1)
             .map_max_entries(FLOWS, options.slots)
             .map_max_entries(FREE_SLOTS, options.slots)
@@ -142,61 +230,35 @@ impl Observer {
             acks: Ring::take(&mut maps, ACKS)?,
             counters: Counters::take(&mut maps)?,
             programs,
-            source: Source::RateSample,
+            way,
         };
         // Ends first and ACKs last, so that nothing is seen of which the end could be missed.
-        let mut hooks = vec![&END_HOOK, &INIT_HOOK];
+        let hooks = way.hooks();
+        hooks.end.attach(&mut observer.programs, types)?;
+        hooks.init.attach(&mut observer.programs, types)?;
         if layout.total_rto == ABSENT {
-            hooks.push(&LOSS_HOOK);
+            hooks.loss.attach(&mut observer.programs, types)?;
         }
-        for hook in hooks {
-            hook.attach(&mut observer.programs, &types)?;
+        let mut refusal = None;
+        for hook in hooks.acks.iter().filter(|hook| hook.exists(kernel)) {
+            match hook.attach(&mut observer.programs, types) {
+                Ok(()) => return Ok(observer),
+                Err(error) => refusal = Some(error),
+            }
         }
-        observer.source = observer.attach_to_acks(options.source, &kernel, &types)?;
-        Ok(observer)
+        Err(refusal.unwrap_or_else(|| Error::NotTraceable {
+            reason: "there is nothing by which to see ACKs".into(),
+        }))
     }
 
-    /// Attaches the first of [`ACK_HOOKS`] that this kernel has and permits.
-    fn attach_to_acks(
-        &mut self,
-        wanted: Option<Source>,
-        kernel: &btf::Kernel,
-        types: &Btf,
-    ) -> Result<Source, Error> {
-        let mut refusals = Vec::new();
-        for hook in &ACK_HOOKS {
-            let source = hook.source();
-            if wanted.is_some_and(|wanted| wanted != source) {
-                continue;
-            }
-            if !hook.exists(kernel) {
-                refusals.push(format!("this kernel has no {} to trace", hook.target));
-                continue;
-            }
-            match hook.attach(&mut self.programs, types) {
-                Ok(()) => return Ok(source),
-                Err(error @ Error::Verifier { .. }) if source == Source::Segments => {
-                    return Err(error);
-                }
-                Err(error) => {
-                    tracing::debug!("{error}");
-                    refusals.extend(error.to_string().lines().next().map(str::to_owned));
-                }
-            }
-        }
-        Err(Error::NotTraceable {
-            reason: refusals.join("; "),
-        })
-    }
-
-    /// The hook at which the programs see ACKs.
-    pub fn source(&self) -> Source {
-        self.source
+    /// How the programs are attached.
+    pub fn way(&self) -> Way {
+        self.way
     }
 
     /// The state of the flow in `slot`, or `None` while the datapath is changing it.
     pub fn flow(&self, slot: u32) -> Option<Flow> {
-        self.flows.snapshot(slot as usize)
+        self.flows.snapshot(slot)
     }
 
     /// Number of slots for flows in the maps.
@@ -235,18 +297,16 @@ impl Observer {
     }
 }
 
-/// How ACKs can be seen by what the kernel's types say, or what is missing for that. Whether a host
-/// permits it shows when it is tried.
-pub(super) fn possible_source(kernel: &btf::Kernel) -> Result<Source, String> {
-    let missing = [END_HOOK, INIT_HOOK]
-        .into_iter()
-        .find(|hook| !hook.exists(kernel));
-    if let Some(hook) = missing {
-        return Err(format!("this kernel has no tracepoint {}", hook.target));
+/// The best way to observe that this kernel has by its types, or what is missing for each.
+pub(super) fn possible_way(kernel: &btf::Kernel) -> Result<Way, String> {
+    let mut missing = Vec::new();
+    for way in Way::ALL {
+        match way.exists(kernel) {
+            Ok(()) => return Ok(way),
+            Err(reason) => missing.push(format!("by {way}: {reason}")),
+        }
     }
-    let hook = ACK_HOOKS.iter().find(|hook| hook.exists(kernel));
-    hook.map(Hook::source)
-        .ok_or_else(|| "this kernel has neither tcp_rate_gen nor tcp_probe to trace".into())
+    Err(missing.join("; "))
 }
 
 impl Options {
@@ -270,92 +330,6 @@ fn name() -> [u8; 16] {
     // At most 7 digits (PID_MAX_LIMIT, include/linux/threads.h).
     padded[..name.len()].copy_from_slice(name.as_bytes());
     padded
-}
-
-/// A program and what it is attached to.
-#[derive(Debug)]
-struct Hook {
-    program: &'static str,
-    /// A function or a tracepoint.
-    target: &'static str,
-    kind: Kind,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Entry,
-    Exit,
-    Tracepoint,
-}
-
-impl Hook {
-    fn source(&self) -> Source {
-        match self.kind {
-            Kind::Entry | Kind::Exit => Source::RateSample,
-            Kind::Tracepoint => Source::Segments,
-        }
-    }
-
-    /// Whether the kernel has the target, and BPF programs can be attached to such.
-    fn exists(&self, kernel: &btf::Kernel) -> bool {
-        match self.kind {
-            // What attaches them to functions (kernel/bpf/trampoline.c) where ftrace has patched
-            // these.
-            Kind::Entry | Kind::Exit => {
-                kernel.has_function("register_ftrace_direct") && kernel.has_function(self.target)
-            }
-            Kind::Tracepoint => kernel.has_typedef(&format!("btf_trace_{}", self.target)),
-        }
-    }
-
-    /// Has the kernel verify the program, and attaches it.
-    fn attach(&self, programs: &mut Ebpf, types: &Btf) -> Result<(), Error> {
-        self.load(programs, self.target, types)?;
-        let program = self.program(programs)?;
-        let wrong = Error::aya("reading the BPF object");
-        let attached = match self.kind {
-            Kind::Entry => <&mut FEntry>::try_from(program).map(|p| p.attach().map(drop)),
-            Kind::Exit => <&mut FExit>::try_from(program).map(|p| p.attach().map(drop)),
-            Kind::Tracepoint => {
-                <&mut BtfTracePoint>::try_from(program).map(|p| p.attach().map(drop))
-            }
-        };
-        attached
-            .map_err(wrong)?
-            .map_err(Error::aya(format!("tracing {}", self.target)))
-    }
-
-    /// Has the kernel verify the program, for `target`.
-    fn load(&self, programs: &mut Ebpf, target: &str, types: &Btf) -> Result<(), Error> {
-        let program = self.program(programs)?;
-        let wrong = Error::aya("reading the BPF object");
-        let loaded = match self.kind {
-            Kind::Entry => <&mut FEntry>::try_from(program).map(|p| p.load(target, types)),
-            Kind::Exit => <&mut FExit>::try_from(program).map(|p| p.load(target, types)),
-            Kind::Tracepoint => {
-                <&mut BtfTracePoint>::try_from(program).map(|p| p.load(target, types))
-            }
-        };
-        loaded.map_err(wrong)?.map_err(|error| match error {
-            ProgramError::LoadError {
-                io_error,
-                verifier_log,
-            } if io_error.raw_os_error() != Some(libc::EPERM) => Error::Verifier {
-                program: self.program.into(),
-                source: io_error,
-                log: verifier_log.to_string(),
-            },
-            ProgramError::LoadError { io_error, .. } => {
-                Error::system(format!("tracing {target}"))(io_error)
-            }
-            error => Error::aya(format!("tracing {target}"))(error),
-        })
-    }
-
-    fn program<'a>(&self, programs: &'a mut Ebpf) -> Result<&'a mut Program, Error> {
-        let program = programs.program_mut(self.program);
-        program.ok_or_else(|| no_program(self.program))
-    }
 }
 
 /// What a program's entry in /proc tells of `recursion_misses` (`bpf_prog_show_fdinfo`,
@@ -401,15 +375,15 @@ mod tests {
         let kernel = btf::Kernel::running().expect("it is there");
         let layout = kernel.layout().expect("it has every member");
         let types = Btf::from_sys_fs().expect("it is there");
-        let [rate_gen, cong_control, segments] = &ACK_HOOKS;
-        let all = [
-            (rate_gen, rate_gen.target),
-            (cong_control, rate_gen.target),
-            (segments, segments.target),
-            (&INIT_HOOK, INIT_HOOK.target),
-            (&END_HOOK, END_HOOK.target),
-            (&LOSS_HOOK, LOSS_HOOK.target),
-        ];
+        let [rate_gen, cong_control] = BY_FENTRY.acks else {
+            panic!("one of them has a hook for each");
+        };
+        let mut all = vec![(rate_gen, rate_gen.target), (cong_control, rate_gen.target)];
+        for hooks in [&BY_TRACEPOINT, &BY_KPROBE] {
+            let rare = [&hooks.end, &hooks.init, &hooks.loss];
+            let hooks = rare.into_iter().chain(hooks.acks);
+            all.extend(hooks.map(|hook| (hook, hook.target)));
+        }
         for (hook, target) in all {
             let mut programs = EbpfLoader::new()
                 .override_global("KERNEL", as_words(&layout), true)

@@ -7,6 +7,10 @@ use std::{
 };
 
 use bytemuck::Pod;
+use cc_ebpf::{
+    Flow,
+    slot::{self, AgentMaps, Copied},
+};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::Error;
@@ -63,53 +67,66 @@ impl<T: Pod> Shared<T> {
     }
 }
 
-impl Shared<u64> {
-    /// Replaces an entry with one atomic store.
-    pub(super) fn publish(&self, index: usize, value: u64) {
-        if let Some(entry) = self.entry(index) {
-            // SAFETY: a mapped, aligned u64 that lives as long as the mapping.
-            unsafe { AtomicU64::from_ptr(entry) }.store(value, Ordering::Release);
-        }
+impl Shared<Flow> {
+    /// A consistent copy of a flow, or `None` when the datapath kept changing it.
+    pub(super) fn snapshot(&self, slot: u32) -> Option<Flow> {
+        slot::snapshot(self, slot)
     }
 }
 
-impl Shared<cc_ebpf::Flow> {
-    /// A consistent copy of a flow, or `None` when the datapath kept changing it.
-    pub(super) fn snapshot(&self, index: usize) -> Option<cc_ebpf::Flow> {
-        (0..4).find_map(|_| {
-            let before = self.sequence(index)?;
-            fence(Ordering::Acquire);
-            let flow = self.read(index)?;
-            fence(Ordering::Acquire);
-            let after = self.sequence(index)?;
-            (before == after && after.is_multiple_of(2)).then_some(flow)
-        })
+impl Copied for Shared<Flow> {
+    type Copy = Flow;
+
+    fn sequence(&self, slot: u32) -> u32 {
+        // SAFETY: as for `read`.
+        let read = |flow: *mut Flow| unsafe { (&raw const (*flow).sequence).read_volatile() };
+        self.entry(slot as usize).map_or(0, read)
     }
 
-    /// Marks an entry as not live. The datapath must have left it alone.
-    pub(super) fn vacate(&self, index: usize) {
-        if let Some(entry) = self.entry(index) {
-            // SAFETY: as for `read`; the agent alone writes to an entry whose flow was revoked.
-            unsafe { (&raw mut (*entry).live).write_volatile(0) }
+    fn order_loads(&self) {
+        fence(Ordering::Acquire);
+    }
+
+    fn copy(&self, slot: u32) -> Option<Flow> {
+        self.read(slot as usize)
+    }
+}
+
+/// The cwnd map and the flow map.
+#[derive(Debug)]
+pub(super) struct Slots {
+    pub(super) decisions: Shared<u64>,
+    pub(super) flows: Shared<Flow>,
+}
+
+impl AgentMaps for Slots {
+    fn cell(&self, slot: u32) -> u64 {
+        self.decisions.read(slot as usize).unwrap_or_default()
+    }
+
+    fn set_cell(&self, slot: u32, cell: u64) {
+        if let Some(entry) = self.decisions.entry(slot as usize) {
+            // SAFETY: a mapped, aligned u64 that lives as long as the mapping.
+            unsafe { AtomicU64::from_ptr(entry) }.store(cell, Ordering::Release);
         }
     }
 
-    /// The generation of the flow that is live in an entry; `None` when none is.
-    pub(super) fn occupant(&self, index: usize) -> Option<u32> {
-        let entry = self.entry(index)?;
+    fn occupant(&self, slot: u32) -> Option<u32> {
+        let flow = self.flows.entry(slot as usize)?;
         // SAFETY: as for `read`.
         let (live, generation) = unsafe {
             (
-                (&raw const (*entry).live).read_volatile(),
-                (&raw const (*entry).generation).read_volatile(),
+                (&raw const (*flow).live).read_volatile(),
+                (&raw const (*flow).generation).read_volatile(),
             )
         };
         (live == 1).then_some(generation)
     }
 
-    fn sequence(&self, index: usize) -> Option<u32> {
-        let entry = self.entry(index)?;
-        // SAFETY: as for `read`.
-        Some(unsafe { (&raw const (*entry).sequence).read_volatile() })
+    fn vacate(&self, slot: u32) {
+        if let Some(flow) = self.flows.entry(slot as usize) {
+            // SAFETY: as for `read`; the agent alone writes to an entry whose flow was revoked.
+            unsafe { (&raw mut (*flow).live).write_volatile(0) }
+        }
     }
 }

@@ -33,7 +33,7 @@ pub(crate) fn zero_window() {
         }
         assert_eq!(talk.reply(Ack::upto(2)).fresh(), [3, 4, 5, 6]);
         talk.deliver(6);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (0, 0));
+        talk.info().assert_repairs(0, 0);
         Ok(())
     });
     assert!(both.rlcc.cwnds().iter().all(|&cwnd| cwnd == DECISION));

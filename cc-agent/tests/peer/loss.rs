@@ -101,7 +101,7 @@ pub(crate) fn tail_loss_probe_finds_a_loss() {
         talk.rtt();
         talk.reply(Ack::upto(4));
         talk.deliver(4);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (0, 2));
+        talk.info().assert_repairs(0, 2);
         Ok(())
     });
     assert_the_decision_outlasts_the_loss(&both);
@@ -123,7 +123,7 @@ pub(crate) fn tail_loss_probe_repairs_a_loss() {
         talk.rtt();
         assert_eq!(talk.reply(Ack::upto(6)).again(), [0; 0]);
         talk.deliver(6);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (0, 1));
+        talk.info().assert_repairs(0, 1);
         Ok(())
     });
     assert_the_decision_outlasts_the_loss(&both);
@@ -154,7 +154,7 @@ pub(crate) fn reordering_is_not_loss() {
         talk.rtt();
         talk.reply(Ack::upto(10));
         talk.deliver(10);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (0, 1));
+        talk.info().assert_repairs(0, 1);
         Ok(())
     });
     assert_the_decision_outlasts_the_loss(&both);
@@ -174,7 +174,7 @@ pub(crate) fn a_spurious_timeout_is_undone() {
         assert_eq!(talk.reply(Ack::upto(2)).again(), [0; 0]);
         assert_eq!(talk.info().ca_state, TcpInfo::CA_OPEN);
         talk.deliver(10);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (1, 1));
+        talk.info().assert_repairs(1, 1);
         Ok(())
     });
     // Reno is back at its cwnd, and in slow start.
@@ -229,7 +229,7 @@ pub(crate) fn timeouts_back_off() {
         talk.deliver(22);
         // A segment that was sent once has measured the RTT (Karn's algorithm, RFC 6298).
         assert_eq!(talk.info().backoff, 0);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (3, 4));
+        talk.info().assert_repairs(3, 4);
         Ok(())
     });
     assert_eq!(both.rlcc.cwnds()[1..], both.reno.cwnds()[1..]);
@@ -266,7 +266,7 @@ pub(crate) fn a_whole_flight_is_lost() {
         assert_eq!(talk.info().ca_state, TcpInfo::CA_LOSS);
         talk.deliver(12);
         assert_eq!(talk.info().ca_state, TcpInfo::CA_OPEN);
-        assert_eq!((talk.info().total_rto, talk.info().total_retrans), (1, 10));
+        talk.info().assert_repairs(1, 10);
         Ok(())
     });
     assert!(both.rlcc.cwnds()[1..].iter().all(|&cwnd| cwnd < DECISION));

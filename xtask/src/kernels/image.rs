@@ -17,8 +17,9 @@ use crate::process;
 /// The first process of the tested kernel.
 const INIT: &str = include_str!("init.sh");
 
-/// Programs of this host that the tests call, beside busybox.
-const TOOLS: [&str; 3] = ["ip", "tc", "ss"];
+/// Programs of this host that the tests call, beside busybox, which has less able ones of the last
+/// two.
+const TOOLS: [&str; 5] = ["ip", "tc", "ss", "setpriv", "unshare"];
 
 /// The programs to run, by name, and the agent's own, which they start by its path on this host.
 #[derive(Debug)]

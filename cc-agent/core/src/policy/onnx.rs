@@ -1,8 +1,6 @@
 //! Runs the network of a policy file, for many flows at a time.
 
-use std::any::Any;
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +14,7 @@ use super::file::PolicyFile;
 use super::file_error::FileError;
 use super::ports::ports;
 use super::{ActionSelection, Choice, Policy, Query, State, Summary};
+use crate::guarded;
 use crate::interface::Interface;
 
 /// A policy from an ONNX file.
@@ -358,22 +357,6 @@ fn values(output: &TValue, n: usize) -> TractResult<(&[f32], usize)> {
     Ok((all, all.len() / n))
 }
 
-/// Calls into the engine, whose errors and panics both come back as text: it checks most of what a
-/// file may get wrong, but not all, and flows must not lose their agent over a bad file.
-fn guarded<T>(call: impl FnOnce() -> TractResult<T>) -> Result<T, String> {
-    // Whoever calls drops or renews what the call has touched once it failed.
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => result.map_err(|error| format!("{error:#}")),
-        Err(panic) => Err(panic_message(panic.as_ref())),
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("internal error: {}", text.unwrap_or("unknown"))
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -714,18 +697,6 @@ mod tests {
         assert!(
             error.contains("it multiplies 24 values of each row with 20 weights"),
             "{error}"
-        );
-    }
-
-    #[test]
-    fn panics_in_the_engine_become_errors() {
-        let text = |result: Result<(), String>| result.expect_err("an error");
-        assert_eq!(text(guarded(|| bail!("no"))), "no");
-        assert_eq!(text(guarded(|| panic!("at {}", 7))), "internal error: at 7");
-        assert_eq!(text(guarded(|| panic!("plain"))), "internal error: plain");
-        assert_eq!(
-            text(guarded(|| std::panic::panic_any(7))),
-            "internal error: unknown"
         );
     }
 

@@ -71,7 +71,7 @@ fn two_rows(path: &Path, header: FileHeader) -> RecordBatch {
     writer.finish().expect("there is space");
     let mut batches = open(path).and_then(|(_, builder)| {
         let batches = builder.build();
-        batches.map_err(|source| RecordingError::parquet(path, source))
+        batches.map_err(|source| RecordingError::broken(path, source.to_string()))
     });
     let batches = batches.as_mut().expect("it was just written");
     batches.next().expect("two rows").expect("sound")

@@ -41,7 +41,7 @@ pub struct KernelTypes {
     /// Whether a struct_ops can be registered by a link.
     pub links: bool,
     /// How ACKs of any congestion control can be observed, or what is missing for that.
-    pub observable: Result<observer::Source, String>,
+    pub observable: Result<observer::Way, String>,
     /// Members that the datapath reads and this kernel lacks, as `structure.member`.
     pub missing: Vec<String>,
 }
@@ -79,7 +79,7 @@ impl KernelTypes {
                 .map_err(|error| error.to_string()),
             // The kernel's own type for them (kernel/bpf/bpf_struct_ops.c), since Linux 6.4.
             links: kernel.offset("bpf_struct_ops_link", "link").is_some(),
-            observable: observer::possible_source(kernel),
+            observable: observer::possible_way(kernel),
             missing: missing
                 .map(|(structure, member)| format!("{structure}.{member}"))
                 .collect(),
