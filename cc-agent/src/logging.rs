@@ -20,6 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::poll::{PollFd, PollFlags, poll};
 use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
 
 use crate::kernel::privileges::{self, Capabilities};
@@ -28,8 +29,8 @@ use crate::kernel::privileges::{self, Capabilities};
 const KEPT_LINES: usize = 200;
 /// Lines that wait to be written, at most; later ones are dropped.
 const WAITING_LINES: usize = 1_024;
-/// Time within which the lines that wait at the end must be written.
-const LAST_LINES: Duration = Duration::from_millis(300);
+/// Time for which a reader is waited for at the end.
+const LAST_LINES: Duration = Duration::from_millis(1_000);
 
 /// Starts logging at the level that `RUST_LOG` sets, `info` by default. Panics are logged too.
 ///
@@ -71,22 +72,18 @@ pub fn start(plain: bool) -> io::Result<Guard> {
 
 /// Writes a line to standard error before the process ends, and waits only briefly for a reader.
 pub fn last_line(text: &str) {
-    write_last(&[format!("{text}\n").into_bytes()]);
+    write_last(format!("{text}\n").as_bytes());
 }
 
-fn write_last(lines: &[Vec<u8>]) {
-    match LineWriter::to_standard_error() {
-        Ok(mut writer) => {
-            for line in lines {
-                let _ = writer.write_all(line);
-            }
-            writer.flush_within(LAST_LINES);
-        }
-        // Without a thread the reader has to be waited for.
-        Err(_) => {
-            for line in lines {
-                let _ = io::stderr().write_all(line);
-            }
+/// Writes to standard error while its reader keeps up.
+fn write_last(text: &[u8]) {
+    // A pipe that is ready takes as much without waiting.
+    for part in text.chunks(libc::PIPE_BUF) {
+        let stderr = io::stderr();
+        let mut ready = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+        match poll(&mut ready, LAST_LINES.as_millis() as u16) {
+            Ok(1..) if stderr.lock().write_all(part).is_ok() => {}
+            _ => return,
         }
     }
 }
@@ -106,7 +103,11 @@ impl Drop for Guard {
         match &self.0 {
             Lines::Written(writer) => writer.flush_within(LAST_LINES),
             Lines::Kept(kept) => {
-                write_last(std::mem::take(&mut *kept.lines()).make_contiguous());
+                write_last(
+                    &std::mem::take(&mut *kept.lines())
+                        .make_contiguous()
+                        .concat(),
+                );
             }
         }
     }

@@ -8,14 +8,14 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use cc_client::fetch;
+use cc_client::{fetch, fetch_within};
 use cc_core::status::Snapshot;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use super::{Namespace, eventually};
+use super::{Namespace, eventually, eventually::PATIENCE};
 
 /// A running `cc-agent run --plain`, with a status socket of its own in the temporary directory.
 /// It is killed when it is dropped.
@@ -171,9 +171,9 @@ impl Agent {
     ///
     /// # Panics
     ///
-    /// Panics if the agent does not answer.
+    /// Panics if the agent does not answer within 30 s.
     pub fn status(&self) -> Snapshot {
-        fetch(&self.socket).expect("a running agent answers")
+        fetch_within(&self.socket, PATIENCE).expect("a running agent answers")
     }
 
     /// Returns what it has written to standard error so far.

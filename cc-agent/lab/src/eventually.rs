@@ -7,7 +7,7 @@ use std::{
 
 /// How long [`eventually`] waits: far longer than anything takes on a busy machine, so that
 /// reaching the limit means that the condition will never hold.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Calls `attempt` every 5 ms until it returns a value, and returns that value.
 ///
