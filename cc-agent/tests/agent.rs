@@ -899,7 +899,8 @@ impl Files {
     }
 }
 
-/// Returns `cc-agent run` under a new name, with a duration of 1 s in case it is not refused.
+/// Returns `cc-agent run` under a new name, with a duration of 1 s in case it is not refused, and
+/// with a policy that no machine is too slow for.
 fn run(arguments: &[&str]) -> Command {
     run_by(BINARY, arguments)
 }
@@ -909,6 +910,9 @@ fn run_by(binary: &str, arguments: &[&str]) -> Command {
     command.args(["run", "--plain", "--duration", "1"]);
     if !arguments.contains(&"--name") {
         command.args(["--name", &unique_name()]);
+    }
+    if !arguments.contains(&"--policy") {
+        command.args(["--policy", "fixed:10"]);
     }
     if !arguments.contains(&"--socket") {
         let socket = std::env::temp_dir().join(unique_name());
