@@ -26,7 +26,7 @@ use sha2::{Digest, Sha256};
 
 use crate::{
     child::{LONGEST_TEXT, SUBCOMMAND, layout},
-    connection::{Connection, Fault, Received, receive},
+    connection::{Connection, Fault, Received, Wire, receive},
     job::{Job, JobHeader, Loaded, Report},
     message::Message,
     region::{Region, sealed_file},
@@ -183,7 +183,7 @@ impl Cage {
         })?;
         Ok(Self {
             process,
-            connection: Connection::new(socket, region, layout),
+            connection: Connection::new(Wire { socket, region }, layout),
             loaded,
         })
     }
@@ -247,7 +247,7 @@ impl Cage {
 
 impl AsFd for Cage {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.socket.as_fd()
+        self.connection.link.socket.as_fd()
     }
 }
 

@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use cc_core::{error_chain, policy::Policy};
+use cc_core::{
+    error_chain,
+    policy::{Choice, Policy, Query},
+};
 use nix::sys::uio::pread;
 
 use crate::{
@@ -18,7 +21,7 @@ use crate::{
     layout::Layout,
     load_error::LoadError,
     message::{LENGTH, Message},
-    region::Region,
+    region::{Region, Word},
 };
 
 /// The first argument of a process that is to be a child; [`run`] takes the arguments after it.
@@ -102,13 +105,29 @@ fn answer_until_the_end(
     say(Message::Loaded {
         length: length as u32,
     })?;
-    while let Some(Message::Ask { rows, number }) = hear()? {
-        let mut queries = layout.read_queries(region.words(), rows as usize);
-        let choices = policy.decide(&mut queries);
+    let decide = |queries: &mut [Query]| {
+        let choices = policy.decide(queries);
         if !job.added_delay.is_zero() {
             thread::sleep(job.added_delay);
         }
-        layout.write_answers(region.words(), &queries, &choices);
+        choices
+    };
+    answer(&layout, region.words(), decide, hear, say)
+}
+
+/// Answers the batches that the agent announces, as `decide` decides on them, until `hear` hears
+/// of none any more.
+pub(crate) fn answer(
+    layout: &Layout,
+    words: &[impl Word],
+    mut decide: impl FnMut(&mut [Query]) -> Vec<Choice>,
+    mut hear: impl FnMut() -> io::Result<Option<Message>>,
+    mut say: impl FnMut(Message) -> io::Result<()>,
+) -> io::Result<()> {
+    while let Some(Message::Ask { rows, number }) = hear()? {
+        let mut queries = layout.read_queries(words, rows as usize);
+        let choices = decide(&mut queries);
+        layout.write_answers(words, &queries, &choices);
         say(Message::Answered { rows, number })?;
     }
     Ok(())

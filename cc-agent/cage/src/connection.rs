@@ -3,6 +3,7 @@
 use std::{
     io,
     os::fd::{AsRawFd, OwnedFd},
+    sync::atomic::AtomicU32,
 };
 
 use cc_core::policy::{Choice, Query};
@@ -14,7 +15,7 @@ use nix::{
 use crate::{
     layout::Layout,
     message::{LENGTH, Message},
-    region::Region,
+    region::{Region, Word},
 };
 
 /// Why a child gives no answers any more.
@@ -57,10 +58,50 @@ pub(crate) fn receive(socket: &OwnedFd) -> Result<Received, Fault> {
     }
 }
 
-/// A child that answers batches, one at a time.
-pub(crate) struct Connection {
+/// What joins the agent to a child: messages both ways, and the memory that they are about.
+///
+/// What was written to the memory before a message was sent is there for whoever receives it.
+pub(crate) trait Link {
+    /// A word of the memory.
+    type Word: Word;
+
+    /// The shared memory.
+    fn words(&self) -> &[Self::Word];
+
+    /// Sends a message to the child, without waiting.
+    fn send(&self, message: Message) -> io::Result<()>;
+
+    /// Receives one message of the child, without waiting.
+    fn receive(&self) -> Result<Received, Fault>;
+}
+
+/// The link to a child process: a socket pair and a memory file.
+pub(crate) struct Wire {
     pub(crate) socket: OwnedFd,
     pub(crate) region: Region,
+}
+
+impl Link for Wire {
+    type Word = AtomicU32;
+
+    fn words(&self) -> &[AtomicU32] {
+        self.region.words()
+    }
+
+    fn send(&self, message: Message) -> io::Result<()> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        send(self.socket.as_raw_fd(), &message.encode(), flags)?;
+        Ok(())
+    }
+
+    fn receive(&self) -> Result<Received, Fault> {
+        receive(&self.socket)
+    }
+}
+
+/// A child that answers batches, one at a time.
+pub(crate) struct Connection<L = Wire> {
+    pub(crate) link: L,
     pub(crate) layout: Layout,
     /// Number of the last batch.
     number: u64,
@@ -68,12 +109,11 @@ pub(crate) struct Connection {
     out: bool,
 }
 
-impl Connection {
+impl<L: Link> Connection<L> {
     /// A connection without a batch.
-    pub(crate) fn new(socket: OwnedFd, region: Region, layout: Layout) -> Self {
+    pub(crate) fn new(link: L, layout: Layout) -> Self {
         Self {
-            socket,
-            region,
+            link,
             layout,
             number: 0,
             out: false,
@@ -84,14 +124,13 @@ impl Connection {
     /// answered.
     pub(crate) fn ask(&mut self, queries: &[Query]) -> io::Result<()> {
         debug_assert!(!self.out && queries.len() <= self.layout.rows());
-        self.layout.write_queries(self.region.words(), queries);
+        self.layout.write_queries(self.link.words(), queries);
         self.number += 1;
         let message = Message::Ask {
             rows: queries.len() as u32,
             number: self.number,
         };
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        send(self.socket.as_raw_fd(), &message.encode(), flags)?;
+        self.link.send(message)?;
         self.out = true;
         Ok(())
     }
@@ -102,7 +141,7 @@ impl Connection {
         &mut self,
         queries: &mut [Query],
     ) -> Result<Option<Vec<Choice>>, Option<Fault>> {
-        let message = match receive(&self.socket)? {
+        let message = match self.link.receive()? {
             Received::Nothing => return Ok(None),
             Received::End => return Err(None),
             Received::Message(message) => message,
@@ -122,7 +161,7 @@ impl Connection {
             return Err(Some(Fault::Protocol(found)));
         }
         self.out = false;
-        Ok(Some(self.layout.read_answers(self.region.words(), queries)))
+        Ok(Some(self.layout.read_answers(self.link.words(), queries)))
     }
 }
 
@@ -151,7 +190,11 @@ mod tests {
         )
         .expect("a pair");
         let layout = Layout::new(2, 3, 1, ours.words().len(), 8).expect("room");
-        (Connection::new(socket, ours, layout), child, theirs)
+        let link = Wire {
+            socket,
+            region: ours,
+        };
+        (Connection::new(link, layout), child, theirs)
     }
 
     fn queries() -> Vec<Query> {

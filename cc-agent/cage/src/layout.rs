@@ -5,9 +5,9 @@
 //! answer:  kind | action or cwnd | probability | probabilities, 0 or all | all… | h… | c…
 //! ```
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
 use cc_core::policy::{Choice, Query, State};
+
+use crate::region::Word;
 
 /// Words of a query before its observation.
 const QUERY_HEAD: usize = 3;
@@ -69,17 +69,17 @@ impl Layout {
         ANSWER_HEAD + self.actions + 2 * self.state
     }
 
-    fn queries<'a>(&self, words: &'a [AtomicU32]) -> std::slice::ChunksExact<'a, AtomicU32> {
+    fn queries<'a, W>(&self, words: &'a [W]) -> std::slice::ChunksExact<'a, W> {
         words[..self.rows * self.query()].chunks_exact(self.query())
     }
 
-    fn answers<'a>(&self, words: &'a [AtomicU32]) -> std::slice::ChunksExact<'a, AtomicU32> {
+    fn answers<'a, W>(&self, words: &'a [W]) -> std::slice::ChunksExact<'a, W> {
         let start = self.rows * self.query();
         words[start..start + self.rows * self.answer()].chunks_exact(self.answer())
     }
 
     /// Writes queries, of which there are at most [`Self::rows`].
-    pub(crate) fn write_queries(&self, words: &[AtomicU32], queries: &[Query]) {
+    pub(crate) fn write_queries(&self, words: &[impl Word], queries: &[Query]) {
         for (row, query) in self.queries(words).zip(queries) {
             let (head, values) = row.split_at(QUERY_HEAD);
             let (observation, states) = values.split_at(self.observation);
@@ -96,38 +96,40 @@ impl Layout {
                 write(c, &state.c);
             }
             for (word, value) in head.iter().zip([query.cwnd, query.reward.to_bits(), flags]) {
-                word.store(value, Relaxed);
+                word.set(value);
             }
         }
     }
 
     /// Reads the first `count` queries.
-    pub(crate) fn read_queries(&self, words: &[AtomicU32], count: usize) -> Vec<Query> {
-        let one = |row: &[AtomicU32]| {
-            let (head, values) = row.split_at(QUERY_HEAD);
-            let [cwnd, reward, flags] = [0, 1, 2].map(|i| head[i].load(Relaxed));
-            let (observation, states) = values.split_at(self.observation);
-            let (h, c) = states.split_at(self.state);
-            let if_flag = |flag, words| match flags & flag {
-                0 => Vec::new(),
-                _ => read(words),
-            };
-            Query {
-                observation: if_flag(HAS_OBSERVATION, observation),
-                reward: f32::from_bits(reward),
-                cwnd,
-                state: State {
-                    h: if_flag(HAS_STATE, h),
-                    c: if_flag(HAS_STATE, c),
-                },
-                probabilities: Vec::new(),
-            }
+    pub(crate) fn read_queries(&self, words: &[impl Word], count: usize) -> Vec<Query> {
+        let rows = self.queries(words).take(count);
+        rows.map(|row| self.read_query(row)).collect()
+    }
+
+    fn read_query(&self, row: &[impl Word]) -> Query {
+        let (head, values) = row.split_at(QUERY_HEAD);
+        let [cwnd, reward, flags] = [0, 1, 2].map(|i| head[i].get());
+        let (observation, states) = values.split_at(self.observation);
+        let (h, c) = states.split_at(self.state);
+        let if_flag = |flag, words| match flags & flag {
+            0 => Vec::new(),
+            _ => read(words),
         };
-        self.queries(words).take(count).map(one).collect()
+        Query {
+            observation: if_flag(HAS_OBSERVATION, observation),
+            reward: f32::from_bits(reward),
+            cwnd,
+            state: State {
+                h: if_flag(HAS_STATE, h),
+                c: if_flag(HAS_STATE, c),
+            },
+            probabilities: Vec::new(),
+        }
     }
 
     /// Writes the answers to queries: the choices, and what the policy has put into the queries.
-    pub(crate) fn write_answers(&self, words: &[AtomicU32], queries: &[Query], choices: &[Choice]) {
+    pub(crate) fn write_answers(&self, words: &[impl Word], queries: &[Query], choices: &[Choice]) {
         for ((row, query), choice) in self.answers(words).zip(queries).zip(choices) {
             let (head, values) = row.split_at(ANSWER_HEAD);
             let (probabilities, states) = values.split_at(self.actions);
@@ -142,7 +144,7 @@ impl Layout {
                 .iter()
                 .zip([kind, value, probability.to_bits(), all as u32])
             {
-                word.store(value, Relaxed);
+                word.set(value);
             }
             write(probabilities, &query.probabilities);
             write(h, &query.state.h);
@@ -155,16 +157,16 @@ impl Layout {
     /// Nothing is taken for granted: an answer that no policy of this layout can give, with an
     /// unknown action or with a value that is not finite, is [`Choice::Invalid`], and leaves its
     /// query as it was.
-    pub(crate) fn read_answers(&self, words: &[AtomicU32], queries: &mut [Query]) -> Vec<Choice> {
-        let one = |(row, query): (&[AtomicU32], &mut Query)| {
-            self.read_answer(row, query).unwrap_or(Choice::Invalid)
-        };
-        self.answers(words).zip(queries).map(one).collect()
+    pub(crate) fn read_answers(&self, words: &[impl Word], queries: &mut [Query]) -> Vec<Choice> {
+        let rows = self.answers(words).zip(queries);
+        let read = rows.map(|(row, query)| self.read_answer(row, query));
+        read.map(|choice| choice.unwrap_or(Choice::Invalid))
+            .collect()
     }
 
-    fn read_answer(&self, row: &[AtomicU32], query: &mut Query) -> Option<Choice> {
+    fn read_answer(&self, row: &[impl Word], query: &mut Query) -> Option<Choice> {
         let (head, values) = row.split_at(ANSWER_HEAD);
-        let [kind, value, probability, all] = [0, 1, 2, 3].map(|i| head[i].load(Relaxed));
+        let [kind, value, probability, all] = [0, 1, 2, 3].map(|i| head[i].get());
         let probability = f32::from_bits(probability);
         let is_probability = |p: &f32| (0.0..=1.0 + ROUNDING).contains(p);
         let choice = match kind {
@@ -199,19 +201,23 @@ impl Layout {
     }
 }
 
-fn write(words: &[AtomicU32], values: &[f32]) {
+fn write(words: &[impl Word], values: &[f32]) {
     for (word, value) in words.iter().zip(values) {
-        word.store(value.to_bits(), Relaxed);
+        word.set(value.to_bits());
     }
 }
 
-fn read(words: &[AtomicU32]) -> Vec<f32> {
-    let value = |word: &AtomicU32| f32::from_bits(word.load(Relaxed));
-    words.iter().map(value).collect()
+fn read(words: &[impl Word]) -> Vec<f32> {
+    words
+        .iter()
+        .map(|word| f32::from_bits(word.get()))
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
     use super::*;
 
     const ACTION_2: Choice = Choice::Action {

@@ -26,10 +26,14 @@ mod cage;
 mod child;
 pub mod confinement;
 mod connection;
+#[doc(hidden)]
+pub mod hostile;
 mod job;
 mod layout;
 mod load_error;
 mod message;
+#[cfg(test)]
+mod models;
 mod region;
 mod rehearsal;
 

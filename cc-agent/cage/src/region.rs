@@ -24,10 +24,27 @@ pub(crate) fn sealed_file(name: &std::ffi::CStr, bytes: u64) -> io::Result<File>
     Ok(file)
 }
 
-/// A mapping of a [`sealed_file`].
-///
-/// The other process may write at any time, so the memory is reached through atomics only: what is
-/// read is copied, and checked afterwards.
+/// A word of memory that the other process may write at any time: what is read is copied, and
+/// checked afterwards. Words have no order among each other; messages give it to them.
+pub(crate) trait Word {
+    /// Copies the word.
+    fn get(&self) -> u32;
+
+    /// Replaces the word.
+    fn set(&self, value: u32);
+}
+
+impl Word for AtomicU32 {
+    fn get(&self) -> u32 {
+        self.load(Relaxed)
+    }
+
+    fn set(&self, value: u32) {
+        self.store(value, Relaxed);
+    }
+}
+
+/// A mapping of a [`sealed_file`], which is reached as [`Word`]s only.
 pub(crate) struct Region {
     map: MmapRaw,
 }
@@ -55,7 +72,7 @@ impl Region {
         for (word, bytes) in words.iter().zip(text.chunks(4)) {
             let mut whole = [0; 4];
             whole[..bytes.len()].copy_from_slice(bytes);
-            word.store(u32::from_ne_bytes(whole), Relaxed);
+            word.set(u32::from_ne_bytes(whole));
         }
         text.len()
     }
@@ -69,7 +86,7 @@ impl Region {
         }
         let mut text: Vec<u8> = words[..length.div_ceil(4)]
             .iter()
-            .flat_map(|word| word.load(Relaxed).to_ne_bytes())
+            .flat_map(|word| word.get().to_ne_bytes())
             .collect();
         text.truncate(length);
         Some(text)

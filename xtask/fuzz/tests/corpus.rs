@@ -1,4 +1,5 @@
-//! Every target runs over its seeds, over the inputs that once made it fail, and over mutations.
+//! Every target runs over its seeds, over the corpus, over the inputs that once made it fail, and
+//! over mutations.
 
 use std::{fs, path::Path};
 
@@ -34,21 +35,23 @@ fn run(name: &str) {
     assert!(!seeds.is_empty());
     for seed in &seeds {
         assert!(seed.len() <= target.longest, "{} bytes", seed.len());
-        (target.run)(seed);
+        target.check(seed);
     }
-    let regressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
-    for file in fs::read_dir(regressions.join(name)).into_iter().flatten() {
-        let path = file.expect("an entry of a listed directory").path();
-        println!("{}", path.display());
-        (target.run)(&fs::read(path).expect("a readable file"));
+    for kind in ["corpus", "regressions"] {
+        let inputs = Path::new(env!("CARGO_MANIFEST_DIR")).join(kind).join(name);
+        for file in fs::read_dir(inputs).into_iter().flatten() {
+            let path = file.expect("an entry of a listed directory").path();
+            println!("{}", path.display());
+            target.check(&fs::read(path).expect("a readable file"));
+        }
     }
-    (target.run)(&[]);
+    target.check(&[]);
     let mut outputs = (1..).map(|n| seed::output(1, n));
     let mut random = || outputs.next().expect("as many as are asked for");
     for index in 0..200 {
         let mut bytes = seeds[index % seeds.len()].clone();
         mutate(&mut bytes, &mut random);
-        (target.run)(&bytes);
+        target.check(&bytes);
     }
 }
 
@@ -114,4 +117,14 @@ fn recovery() {
     let rows: Vec<_> = recovered.iter().map(|file| file.rows).collect();
     assert_eq!(rows, [0, 2, 4]);
     run("recovery");
+}
+
+#[test]
+fn batches() {
+    run("batches");
+}
+
+#[test]
+fn reports() {
+    run("report");
 }
