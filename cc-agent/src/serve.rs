@@ -76,8 +76,8 @@ const COMMANDS: usize = 16;
 /// # Errors
 ///
 /// Returns an error when the host refuses the datapath, when the socket, the recording or the file
-/// for ACKs cannot be created, when a thread cannot be started, or when the host's default cannot be
-/// restored at the end.
+/// for ACKs cannot be created, when a thread cannot be started, or when the host's default cannot
+/// be restored at the end.
 pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     let name = settings.datapath.name.clone();
     let socket = settings.socket.clone();

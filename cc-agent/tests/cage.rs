@@ -196,7 +196,7 @@ fn tensor(model: &mut ModelProto, name: &str, dims: &[i64], value: f32) {
         name: name.into(),
         dims: dims.to_vec(),
         data_type: DataType::Float.into(),
-        raw_data: value.to_le_bytes().repeat(elements).into(),
+        raw_data: value.to_le_bytes().repeat(elements),
         ..TensorProto::default()
     });
 }

@@ -125,7 +125,10 @@ impl Agent {
     }
 
     /// Waits until its status socket answers, which is when the congestion control is registered.
-    /// Returns its exit status if it ends instead.
+    ///
+    /// # Errors
+    ///
+    /// Returns its exit status when it ends instead.
     ///
     /// # Panics
     ///

@@ -67,8 +67,8 @@ fn offset_ns() -> Result<i64, ClockError> {
     }
 }
 
-/// How far the clock of the time since boot of this time namespace is ahead of the host's, ns. /proc
-/// shows when processes were started on that clock.
+/// How far the clock of the time since boot of this time namespace is ahead of the host's, ns.
+/// /proc shows when processes were started on that clock.
 pub(super) fn boottime_offset_ns() -> i64 {
     let offsets = fs::read_to_string(OFFSETS).ok();
     offsets
