@@ -606,6 +606,7 @@ mod tests {
     fn drafts_of_killed_agents_are_removed() {
         let place = Place::new();
         let directory = place.path.parent().expect("a directory");
+        fs::create_dir_all(directory).expect("a scratch directory");
         // No process has such an id (PID_MAX_LIMIT).
         let (dead, listening) = (directory.join(".4194305"), directory.join(".4194306"));
         drop(UnixListener::bind(&dead).expect("binds"));
