@@ -62,7 +62,7 @@ mod tap;
 mod tcp;
 mod tcp_info;
 
-pub use agent::Agent;
+pub use agent::{Agent, is_slow};
 pub use cgroup::Cgroup;
 pub use crowd::Crowd;
 pub use eventually::eventually;
