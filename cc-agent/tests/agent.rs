@@ -23,8 +23,8 @@ use cc_core::{
 };
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{
-    Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, eventually, is_unique_name,
-    links_register, median, unique_name,
+    Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, Outcome, eventually, is_slow,
+    is_unique_name, links_register, median, unique_name,
 };
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
@@ -1188,8 +1188,11 @@ fn a_candidate_with_more_queueing_delay_is_withdrawn() {
     });
 }
 
-fn two_hundred_flows_are_answered() {
+fn two_hundred_flows_are_answered() -> Outcome {
     const FLOWS: usize = 200;
+    if is_slow() {
+        return Outcome::Undecided("an emulated machine is too slow for that many flows".into());
+    }
     // The queue holds the initial cwnds and slow start of all flows: a flow that loses its first
     // segments is opened late, by its first ACK.
     let bench = Bench::new(Bottleneck {
@@ -1226,6 +1229,7 @@ fn two_hundred_flows_are_answered() {
     wait_for_status(&agent, "all flows were closed", |status| {
         status.live_flows == 0 && count(status, Counter::FlowsClosed) == FLOWS as u64
     });
+    Outcome::Passed
 }
 
 fn flows_beyond_the_slots_transfer_too() {

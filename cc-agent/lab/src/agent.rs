@@ -31,6 +31,12 @@ pub struct Agent {
 /// for the default: emulated ones.
 const BATCH_BUDGET: &str = "CC_LAB_BATCH_BUDGET_MS";
 
+/// Returns whether this machine is too slow for the embedded policy to answer hundreds of flows in
+/// time, as emulated ones are.
+pub fn is_slow() -> bool {
+    std::env::var_os(BATCH_BUDGET).is_some()
+}
+
 /// Returns the option for that, unless the arguments have it.
 fn patience(arguments: &[&str]) -> Vec<String> {
     let option = "--batch-budget-ms";

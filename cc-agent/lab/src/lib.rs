@@ -68,7 +68,7 @@ mod tap;
 mod tcp;
 mod tcp_info;
 
-pub use agent::Agent;
+pub use agent::{Agent, is_slow};
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use crowd::Crowd;
 pub use eventually::eventually;
