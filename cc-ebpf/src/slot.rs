@@ -1,17 +1,16 @@
 //! How a slot of the flow map passes from one flow to the next: the protocol between the datapath,
 //! which runs under the locks of many sockets, and the agent, which shares its maps.
 //!
-//! | by | step | what makes it safe |
-//! |---|---|---|
-//! | datapath | [`open`]: a flow takes a slot from the list of free ones | the kernel's lock of the list |
-//! | datapath | [`find`]: each callback looks whether the slot is still the flow's | the socket's lock, the cell, the generation |
-//! | datapath | [`close`]: the flow gives the slot back | as above |
-//! | agent | [`publish`]: writes a decision into the slot's cell | one store; the generation in it |
-//! | agent | [`publish`] of a [revocation](Decision::revocation), then [`free`] | the time in between, in which every callback ends that had begun |
-//! | agent | [`snapshot`]: copies a slot that the datapath may be changing | the sequence number |
+//! - The datapath takes a slot from the kernel's list of free ones ([`open`]), looks in each
+//!   callback whether the slot is still the flow's ([`find`]), and gives it back ([`close`]). It
+//!   runs under the lock of the socket.
+//! - The agent writes decisions into the slot's cell ([`publish`]), each by one store and with the
+//!   generation of its flow, and copies slots that the datapath may be changing ([`snapshot`]).
+//! - The agent takes a slot away: it publishes a [revocation](Decision::revocation), waits until
+//!   every callback has ended that had begun before, and frees the slot ([`free`]).
 //!
-//! Both sides reach the maps through a trait each, so that the tests can explore these functions
-//! themselves under every order of accesses that the memory model allows.
+//! Both sides reach the maps through traits, so that the tests can explore these very functions
+//! under every order of accesses that the memory model allows.
 
 use core::ops::DerefMut;
 
@@ -176,7 +175,7 @@ pub fn free<E>(
     Ok(true)
 }
 
-/// A copy of a slot between two changes ([`Tenure::begin_change`]), or `None` when the datapath kept
+/// A copy of a slot between two changes ([`Tenure::begin_change`]); `None` when the datapath kept
 /// changing it.
 pub fn snapshot<M: Copied>(maps: &M, slot: u32) -> Option<M::Copy> {
     (0..4).find_map(|_| {
