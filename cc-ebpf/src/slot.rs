@@ -1,19 +1,16 @@
 //! How a slot of the flow map passes from one flow to the next: the protocol between the datapath,
 //! which runs under the locks of many sockets, and the agent, which shares its maps.
 //!
-//! - The datapath, in [`open`]: a flow takes a slot from the list of free ones, under the kernel's
-//!   lock of that list.
-//! - The datapath, in [`find`]: each callback looks whether the slot is still the flow's, by its
-//!   cell and generation, under the socket's lock. In [`close`] the flow gives it back.
-//! - The agent, in [`publish`]: writes a decision into the slot's cell by one store, with the
-//!   generation in it.
-//! - The agent, in [`publish`] of a [revocation](Decision::revocation) and then [`free`]: takes a
-//!   slot away. Every callback that had begun ends in the time between the two.
-//! - The agent, in [`snapshot`]: copies a slot that the datapath may be changing, by its sequence
-//!   number.
+//! - The datapath takes a slot from the kernel's list of free ones ([`open`]), looks in each
+//!   callback whether the slot is still the flow's ([`find`]), and gives it back ([`close`]). It
+//!   runs under the lock of the socket.
+//! - The agent writes decisions into the slot's cell ([`publish`]), each by one store and with the
+//!   generation of its flow, and copies slots that the datapath may be changing ([`snapshot`]).
+//! - The agent takes a slot away: it publishes a [revocation](Decision::revocation), waits until
+//!   every callback has ended that had begun before, and frees the slot ([`free`]).
 //!
-//! Both sides reach the maps through a trait each, so that the tests can explore these functions
-//! themselves under every order of accesses that the memory model allows.
+//! Both sides reach the maps through traits, so that the tests can explore these very functions
+//! under every order of accesses that the memory model allows.
 
 use core::ops::DerefMut;
 
@@ -178,8 +175,8 @@ pub fn free<E>(
     Ok(true)
 }
 
-/// A copy of a slot between two changes ([`Tenure::begin_change`]), or `None` when the datapath
-/// kept changing it.
+/// A copy of a slot between two changes ([`Tenure::begin_change`]); `None` when the datapath kept
+/// changing it.
 pub fn snapshot<M: Copied>(maps: &M, slot: u32) -> Option<M::Copy> {
     (0..4).find_map(|_| {
         let before = maps.sequence(slot);

@@ -5,7 +5,7 @@ pub(crate) mod supervise;
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io::{BufRead, BufReader, Write, stdout},
     process::Stdio,
     time::Duration,
@@ -27,13 +27,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     deadline_s: u64,
 
-    /// Afterwards run the longer proofs: the unit tests marked as ignored, fuzzing of everything
-    /// that reads bytes from outside (records, policies, scenarios, traces, requests, recordings),
-    /// and the tests of the datapath on the oldest kernel that is supported, in emulation.
+    /// Afterwards run the longer proofs: the unit tests marked as ignored, the tests of unsafe code
+    /// under AddressSanitizer and in Miri, fuzzing of everything that reads bytes from outside
+    /// (records, policies, what their processes send, scenarios, traces, requests, recordings), and
+    /// the tests of the datapath on the oldest kernel that is supported, in emulation.
     #[arg(long)]
     long: bool,
 
-    /// With --long: seconds of fuzzing for each target.
+    /// Run only this one of the longer proofs, and not the ordinary tests; may be repeated.
+    #[arg(long, value_name = "PROOF", value_enum)]
+    only: Vec<long::Proof>,
+
+    /// Seconds of fuzzing for each target; 900 is a thorough run.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     fuzz_s: u64,
 
@@ -46,21 +51,24 @@ pub(crate) struct Args {
 pub(crate) fn command(args: &Args) -> Result<()> {
     setup::kernel_tools();
     let deadline = Duration::from_secs(args.deadline_s);
-    test(&args.cargo, deadline)?;
-    if args.long {
+    if args.only.is_empty() {
+        test(&args.cargo, deadline, &[])?;
+    }
+    if args.long || !args.only.is_empty() {
         let fuzz = Duration::from_secs(args.fuzz_s);
-        long::run(&long::Limits { deadline, fuzz })?;
+        long::run(&long::Limits { deadline, fuzz }, &args.only)?;
     }
     Ok(())
 }
 
-/// Runs `cargo test` with `arguments`, on the whole workspace unless these choose packages.
+/// Runs `cargo test` with `arguments`, on the whole workspace unless these choose packages, and
+/// with these environment variables.
 ///
 /// # Errors
 ///
 /// Returns an error when the BPF object cannot be provided, when cargo cannot be started, and when
 /// the tests do not compile or do not all pass.
-fn test(arguments: &[OsString], deadline: Duration) -> Result<()> {
+fn test(arguments: &[OsString], deadline: Duration, variables: &[(&str, &OsStr)]) -> Result<()> {
     let object = object::provide()?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--no-fail-fast", "--config"]);
@@ -71,6 +79,7 @@ fn test(arguments: &[OsString], deadline: Duration) -> Result<()> {
     cargo
         .args(arguments)
         .env(prebuilt::VARIABLE, &object)
+        .envs(variables.iter().copied())
         .stdout(Stdio::piped());
     let mut child = cargo.spawn().context("cannot start cargo test")?;
     let output = child.stdout.take().context("cargo test has no output")?;

@@ -344,7 +344,8 @@ fn a_late_decision_does_not_reach_the_slots_next_flow() {
 }
 
 /// The agent takes the slot of an idle flow away just when that flow becomes active, or closes; an
-/// answer for the flow is still on its way. Another flow takes the slot as soon as it can.
+/// answer for the flow is still on its way. Another flow takes the slot as soon as it can, and the
+/// agent decides for it once it knows of it.
 fn revoking(parts: Parts, closes: bool) {
     explore(3, move || {
         let slot = Slot::new(parts);
@@ -364,9 +365,11 @@ fn revoking(parts: Parts, closes: bool) {
                 false => theirs.ack(&first),
             }
         });
-        let theirs = slot.clone();
+        let announced = Arc::new(Mutex::new(false));
+        let (theirs, record) = (slot.clone(), announced.clone());
         let opening = thread::spawn(move || {
             if let Some(second) = theirs.open() {
+                *record.lock().expect("no thread has panicked") = true;
                 theirs.ack(&second);
             }
         });
@@ -378,6 +381,10 @@ fn revoking(parts: Parts, closes: bool) {
         }
         let give_back = |number| slot.give_back(number).then_some(()).ok_or(());
         free(&slot, 0, 1, give_back).expect("the list has room");
+        if *announced.lock().expect("no thread has panicked") {
+            // From now on the cell does not tell the first flow that its slot is gone.
+            slot.decide(2);
+        }
         idle.join().expect("it has not panicked");
         opening.join().expect("it has not panicked");
         assert!(slot.is_sound(), "the slot was given twice");

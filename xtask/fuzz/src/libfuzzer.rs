@@ -1,8 +1,8 @@
 //! Fuzzes one target with libFuzzer: `CC_FUZZ_TARGET=NAME fuzz [OPTIONS] [CORPUS]`.
 //!
 //! Without a target it prints one line for each: its name, the longest input in bytes, the most
-//! memory in bytes, and the longest time in seconds. With `CC_FUZZ_SEEDS=DIR` it writes the
-//! target's seeds to that directory, which must exist, and ends.
+//! memory in bytes, and the longest time in seconds. With `CC_FUZZ_SEEDS=DIR` it writes the seeds
+//! of the target to that directory, which must exist, and ends.
 #![no_main]
 
 use std::{
