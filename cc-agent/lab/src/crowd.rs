@@ -36,6 +36,10 @@ struct Counts {
 }
 
 impl Crowd {
+    /// Bytes that each sender asks for as its send buffer. A cwnd of more than these does not limit
+    /// it any more; the kernel counts it as limited by the application.
+    pub const SEND_BUFFER: usize = 1 << 16;
+
     /// Connects `flows` senders from a namespace, under the named congestion control, and waits
     /// until all of them are connected.
     ///
@@ -88,7 +92,7 @@ fn connect(to: SocketAddr, congestion_control: &str) -> io::Result<Socket> {
     // A linger time of zero resets the connection at its end, so that thousands of full buffers
     // need not be sent first. Buffers are small to save memory.
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_send_buffer_size(1 << 16)?;
+    socket.set_send_buffer_size(Crowd::SEND_BUFFER)?;
     match socket.connect(&to.into()) {
         Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
         _ => Ok(socket),

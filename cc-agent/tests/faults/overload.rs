@@ -7,7 +7,7 @@ use std::{
 
 use cc_core::status::Snapshot;
 use cc_ebpf::{Counter, Mode};
-use cc_lab::{Agent, Bottleneck, Flow, Footprint, eventually};
+use cc_lab::{Agent, Bottleneck, Crowd, Flow, Footprint, eventually};
 use nix::sys::signal::Signal;
 
 use crate::stage::{Stage, count, wait_for_status};
@@ -84,11 +84,14 @@ fn fill(agent: &Agent, footprint: &Footprint) {
     });
 }
 
-/// Whether these many flows are there, all have had decisions, and none is on the fallback.
+/// Whether these many flows are there, all have had decisions, and none is on the fallback, unless
+/// its cwnd has grown beyond its send buffer there: then the application limits it, and no decision
+/// is asked for.
 fn is_decided(status: &Snapshot, flows: usize) -> bool {
+    const MSS: usize = 1_448;
     (status.live_flows, status.flows.len()) == (flows, flows)
-        && status
-            .flows
-            .iter()
-            .all(|flow| flow.decisions > 3 && flow.mode != Mode::Fallback)
+        && status.flows.iter().all(|flow| match flow.mode {
+            Mode::Fallback => flow.cwnd as usize * MSS > Crowd::SEND_BUFFER,
+            _ => flow.decisions > 3,
+        })
 }

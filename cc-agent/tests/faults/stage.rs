@@ -145,12 +145,28 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
     names
 }
 
+/// Waits for a status that `accept` accepts, and shows the last one when none comes.
 pub(crate) fn wait_for_status(
     agent: &Agent,
     what: &str,
     accept: impl Fn(&Snapshot) -> bool,
 ) -> Snapshot {
-    eventually(what, || Some(agent.status()).filter(&accept))
+    let mut last = ShownInPanic(None);
+    eventually(what, || {
+        let status = agent.status();
+        last.0 = Some(status.clone());
+        accept(&status).then_some(status)
+    })
+}
+
+struct ShownInPanic(Option<Snapshot>);
+
+impl Drop for ShownInPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the last status: {:#?}", self.0);
+        }
+    }
 }
 
 /// Waits until a decision of the agent has set the flow's cwnd.
