@@ -170,31 +170,16 @@ mod tests {
     use std::os::fd::AsFd;
 
     use cc_core::policy::State;
-    use nix::{
-        sys::socket::{AddressFamily, SockFlag, SockType, socketpair},
-        unistd::write,
-    };
+    use nix::unistd::write;
 
     use super::*;
-    use crate::region::sealed_file;
+    use crate::hostile::wire;
 
     /// A connection, and the end and the memory of a child that the test plays.
     fn connected() -> (Connection, OwnedFd, Region) {
-        let file = sealed_file(c"test", 4_096).expect("memory");
-        let [ours, theirs] = [(), ()].map(|()| Region::map(&file).expect("maps"));
-        let (socket, child) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .expect("a pair");
-        let layout = Layout::new(2, 3, 1, ours.words().len(), 8).expect("room");
-        let link = Wire {
-            socket,
-            region: ours,
-        };
-        (Connection::new(link, layout), child, theirs)
+        let (wire, child, theirs) = wire(4_096);
+        let layout = Layout::new(2, 3, 1, theirs.words().len(), 8).expect("room");
+        (Connection::new(wire, layout), child, theirs)
     }
 
     fn queries() -> Vec<Query> {

@@ -1,7 +1,10 @@
 //! A child that wants to harm the agent, for the fuzz targets: it writes what it likes to the
 //! shared memory, and sends what it likes.
 
-use std::sync::{Arc, atomic::AtomicU32};
+use std::{
+    os::fd::OwnedFd,
+    sync::{Arc, atomic::AtomicU32},
+};
 
 use cc_core::{
     interface::Interface,
@@ -47,6 +50,25 @@ impl Input<'_> {
     }
 }
 
+/// The agent's end of a connection with a child whose part the caller plays: with the child's
+/// socket and its mapping of the `memory` bytes that both share.
+///
+/// # Panics
+///
+/// Panics when the host is short of descriptors or memory.
+pub(crate) fn wire(memory: u64) -> (Wire, OwnedFd, Region) {
+    let file = sealed_file(c"hostile", memory).expect("memory");
+    let [region, theirs] = [(), ()].map(|()| Region::map(&file).expect("a mapping"));
+    let (socket, child) = socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )
+    .expect("a pair");
+    (Wire { socket, region }, child, theirs)
+}
+
 /// Asks and polls as the agent does, while the child does what an input says: three bytes for the
 /// sizes of its policy, then steps. What the agent takes for an answer must be one that a policy of
 /// these sizes can give.
@@ -61,19 +83,11 @@ pub fn answer_batches(bytes: &[u8]) {
     };
     let sizes = [observation, actions, state].map(|size| usize::from(size % 16));
     let [observation, actions, state] = sizes;
-    let file = sealed_file(c"fuzz", MEMORY).expect("memory");
-    let [region, theirs] = [(), ()].map(|()| Region::map(&file).expect("a mapping"));
-    let (socket, child) = socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )
-    .expect("a pair");
+    let (wire, child, theirs) = wire(MEMORY);
     let Some(layout) = Layout::new(observation, actions, state, theirs.words().len(), ROWS) else {
         return;
     };
-    let mut connection = Connection::new(Wire { socket, region }, layout);
+    let mut connection = Connection::new(wire, layout);
     let mut batch: Option<Vec<Query>> = None;
     let mut number = 0;
     while let Some(step) = input.byte() {
