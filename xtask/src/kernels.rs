@@ -10,9 +10,13 @@ mod report;
 use std::{
     collections::BTreeMap,
     fmt, fs,
+    num::NonZeroUsize,
+    panic::resume_unwind,
     path::{Path, PathBuf},
     process::Stdio,
     str::FromStr,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,7 +31,9 @@ use self::{
 use crate::{object, prebuilt, process::say, workspace};
 
 /// The test programs that are run unless told otherwise, in this order.
-const PROGRAMS: [&str; 7] = [
+///
+/// Of `faults`, the test that sets the machine's clock: hosts may forbid that.
+const PROGRAMS: [&str; 8] = [
     "programs",
     "datapath",
     "peer",
@@ -35,6 +41,7 @@ const PROGRAMS: [&str; 7] = [
     "recording",
     "qdiscs",
     "agent",
+    "faults:clock_that_is_set",
 ];
 
 /// What a deterministic run runs: flows over queues that drop at random.
@@ -81,6 +88,10 @@ pub(crate) struct Args {
     /// Boot every kernel twice, and fail when anything that it reported differs.
     #[arg(long)]
     twice: bool,
+
+    /// How many machines run at once; the default is one for each processor of this host.
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
 
     /// Also write the matrix, with every test, as JSON.
     #[arg(long, value_name = "FILE")]
@@ -137,36 +148,19 @@ pub(crate) fn command(args: &Args) -> Result<()> {
         programs: build(&tests)?,
         deadline: Duration::from_secs(args.deadline_s),
     };
-    let mut reports = Vec::new();
-    let mut different = Vec::new();
-    for kernel in &kernels {
-        let (report, said) = run.on(kernel)?;
-        if args.twice {
-            let (_, again) = run.on(kernel)?;
-            match first_difference(&said, &again) {
-                None => say(format_args!(
-                    "{}: both runs reported the same {} lines",
-                    kernel.series,
-                    said.len()
-                )),
-                Some(difference) => {
-                    say(format_args!(
-                        "{}: the runs differ: {difference}",
-                        kernel.series
-                    ));
-                    different.push(kernel.series.to_string());
-                }
-            }
-        }
-        reports.push(report);
-        // After each kernel, so that a run that is cut short leaves what it has.
-        if let Some(file) = &args.json {
-            let json = report::to_json(&reports);
-            fs::write(file, format!("{json:#}\n"))
-                .with_context(|| format!("cannot write {}", file.display()))?;
-        }
-    }
+    let jobs = match args.jobs {
+        Some(jobs) => jobs,
+        None => thread::available_parallelism()
+            .context("cannot tell the number of processors: give --jobs")?,
+    };
+    let start = Instant::now();
+    let (reports, different) = run.on_all(&kernels, jobs, args)?;
     println!("{}", report::matrix(&reports));
+    say(format_args!(
+        "{} kernels in {} min, at most {jobs} at once",
+        reports.len(),
+        start.elapsed().as_secs().div_ceil(60)
+    ));
     if !different.is_empty() {
         bail!("two runs differ on {}", different.join(", "));
     }
@@ -292,6 +286,74 @@ struct Run {
 }
 
 impl Run {
+    /// Runs the tests on every kernel, of which `jobs` run at once. Returns the reports in the order
+    /// of the kernels, and the releases whose two runs differ.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when what a kernel boots cannot be written, or the file of `--json`.
+    fn on_all(
+        &self,
+        kernels: &[Kernel],
+        jobs: NonZeroUsize,
+        args: &Args,
+    ) -> Result<(Vec<Report>, Vec<String>)> {
+        let waiting = Mutex::new(kernels.iter().enumerate());
+        let done = Mutex::new(BTreeMap::new());
+        let different = Mutex::new(Vec::new());
+        let work = || -> Result<()> {
+            loop {
+                let Some((index, kernel)) = locked(&waiting).next() else {
+                    return Ok(());
+                };
+                let (report, said) = self.on(kernel)?;
+                if args.twice && !self.same_again(kernel, &said)? {
+                    locked(&different).push(report.release.clone());
+                }
+                let mut done = locked(&done);
+                done.insert(index, report);
+                // After each kernel, so that a run that is cut short leaves what it has.
+                if let Some(file) = &args.json {
+                    let json = report::to_json(done.values());
+                    fs::write(file, format!("{json:#}\n"))
+                        .with_context(|| format!("cannot write {}", file.display()))?;
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| match worker.join() {
+                    Ok(result) => result,
+                    Err(panic) => resume_unwind(panic),
+                })
+        })?;
+        let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let different = different
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok((done.into_values().collect(), different))
+    }
+
+    /// Runs the tests once more and returns whether everything that was reported is the same.
+    fn same_again(&self, kernel: &Kernel, said: &[String]) -> Result<bool> {
+        let (_, again) = self.on(kernel)?;
+        let difference = first_difference(said, &again);
+        match &difference {
+            None => say(format_args!(
+                "{}: both runs reported the same {} lines",
+                kernel.series,
+                said.len()
+            )),
+            Some(difference) => say(format_args!(
+                "{}: the runs differ: {difference}",
+                kernel.series
+            )),
+        }
+        Ok(difference.is_none())
+    }
+
     /// Boots a kernel and runs the tests. Returns what it reported, also line by line.
     ///
     /// A machine that does not come to its end is no error here, but part of the report.
@@ -334,6 +396,11 @@ impl Run {
         show(&report, &logs);
         Ok((report, said))
     }
+}
+
+/// Locks what workers share; a panic of one of them ends the run anyway.
+fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prints what failed, and the ends of the logs for it.

@@ -238,8 +238,8 @@ impl Program {
 }
 
 /// Returns all reports as one JSON document.
-pub(super) fn to_json(reports: &[Report]) -> Value {
-    json!({ "kernels": reports.iter().map(Report::to_json).collect::<Vec<_>>() })
+pub(super) fn to_json<'a>(reports: impl Iterator<Item = &'a Report>) -> Value {
+    json!({ "kernels": reports.map(Report::to_json).collect::<Vec<_>>() })
 }
 
 /// The reports side by side, a column for each kernel, as Markdown tables.
