@@ -13,7 +13,7 @@ use std::{
     path::Path,
     process::{self, Child, Command, ExitCode, Stdio},
     sync::{
-        Arc,
+        Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
@@ -722,16 +722,15 @@ impl BusyThreads {
 
     /// Two threads of ordinary priority per processor, which never pause.
     fn ordinary() -> Self {
-        Self::start(2, |_| std::hint::spin_loop())
+        Self::start(2, || {}, |_| std::hint::spin_loop())
     }
 
     /// One thread per processor with a priority above the emulator's. All pause at the same times,
     /// so that the emulator makes progress then.
     fn with_real_time_priority() -> Self {
-        Self::start(1, |start| {
+        let round = |start: Instant| {
             let phases = start.elapsed().as_nanos() / Self::PHASE.as_nanos();
             if phases.is_multiple_of(2) {
-                real_time(50);
                 while start.elapsed().as_nanos() / Self::PHASE.as_nanos() == phases {
                     std::hint::spin_loop();
                 }
@@ -739,22 +738,29 @@ impl BusyThreads {
                 let end = Self::PHASE * (phases as u32 + 1);
                 thread::sleep(end.saturating_sub(start.elapsed()));
             }
-        })
+        };
+        Self::start(1, || real_time(50), round)
     }
 
-    fn start(each: usize, round: fn(Instant)) -> Self {
+    /// Starts `each` threads per processor, which repeat `round`. Returns when `prepare` has run in
+    /// all of them: on a busy host a thread may run only after the experiment has ended.
+    fn start(each: usize, prepare: fn(), round: fn(Instant)) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let processors = thread::available_parallelism().map_or(1, usize::from);
+        let prepared = Arc::new(Barrier::new(processors * each + 1));
         let start = Instant::now();
         let busy = |_| {
-            let stop = Arc::clone(&stop);
+            let (stop, prepared) = (Arc::clone(&stop), Arc::clone(&prepared));
             thread::spawn(move || {
+                prepare();
+                prepared.wait();
                 while !stop.load(Ordering::Relaxed) {
                     round(start);
                 }
             })
         };
         let threads = (0..processors * each).map(busy).collect();
+        prepared.wait();
         Self { stop, threads }
     }
 }
