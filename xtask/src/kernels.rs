@@ -306,8 +306,12 @@ impl Run {
                 let Some((index, kernel)) = locked(&waiting).next() else {
                     return Ok(());
                 };
-                let (report, said) = self.on(kernel)?;
-                if args.twice && !self.same_again(kernel, &said)? {
+                let (report, same) = self.tested(kernel, args.twice).inspect_err(|error| {
+                    say(format_args!("{}: {error:#}", kernel.series));
+                    // No further kernel is begun.
+                    locked(&waiting).by_ref().for_each(drop);
+                })?;
+                if !same {
                     locked(&different).push(report.release.clone());
                 }
                 let mut done = locked(&done);
@@ -336,10 +340,15 @@ impl Run {
         Ok((done.into_values().collect(), different))
     }
 
-    /// Runs the tests once more and returns whether everything that was reported is the same.
-    fn same_again(&self, kernel: &Kernel, said: &[String]) -> Result<bool> {
+    /// Boots a kernel and runs the tests, twice if asked to. Returns what it reported the first
+    /// time, and whether the second run reported the same.
+    fn tested(&self, kernel: &Kernel, twice: bool) -> Result<(Report, bool)> {
+        let (report, said) = self.on(kernel)?;
+        if !twice {
+            return Ok((report, true));
+        }
         let (_, again) = self.on(kernel)?;
-        let difference = first_difference(said, &again);
+        let difference = first_difference(&said, &again);
         match &difference {
             None => say(format_args!(
                 "{}: both runs reported the same {} lines",
@@ -351,7 +360,7 @@ impl Run {
                 kernel.series
             )),
         }
-        Ok(difference.is_none())
+        Ok((report, difference.is_none()))
     }
 
     /// Boots a kernel and runs the tests. Returns what it reported, also line by line.

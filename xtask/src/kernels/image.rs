@@ -59,10 +59,10 @@ pub(super) fn write(programs: &Programs, kernel: &Kernel, file: &Path) -> Result
         add(&Path::new("/usr/sbin").join(name), &read(&path)?)?;
     }
     libraries.extend(shared_libraries(&programs.agent)?);
-    add(&programs.agent, &stripped(&programs.agent)?)?;
+    add(&programs.agent, &stripped(&programs.agent, file)?)?;
     for TestProgram { name, path, .. } in &programs.tests {
         libraries.extend(shared_libraries(path)?);
-        add(&Path::new("/tests").join(name), &stripped(path)?)?;
+        add(&Path::new("/tests").join(name), &stripped(path, file)?)?;
     }
     for library in &libraries {
         add(library, &read(library)?)?;
@@ -94,15 +94,12 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Returns the bytes of a program without its debugging information, which is most of it and would
-/// take the tested kernel's memory.
-fn stripped(program: &Path) -> Result<Vec<u8>> {
+/// take the tested kernel's memory. The copy without it is made beside `file`, and removed.
+fn stripped(program: &Path, file: &Path) -> Result<Vec<u8>> {
     let Some(strip) = process::find_program("strip") else {
         return read(program);
     };
-    let name = program.file_name().unwrap_or_default();
-    let copy = super::archive::directory()
-        .join(name)
-        .with_extension("stripped");
+    let copy = file.with_extension("stripped");
     let mut command = Command::new(strip);
     command
         .arg("--strip-debug")
