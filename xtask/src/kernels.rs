@@ -286,8 +286,8 @@ struct Run {
 }
 
 impl Run {
-    /// Runs the tests on every kernel, of which `jobs` run at once. Returns the reports in the order
-    /// of the kernels, and the releases whose two runs differ.
+    /// Runs the tests on every kernel, `jobs` of them at once. Returns the reports in the order of
+    /// the kernels, and the releases whose two runs differ.
     ///
     /// # Errors
     ///
