@@ -68,7 +68,8 @@ fn bulk(control: impl Fn() -> Control, rest: Duration) -> anyhow::Result<(f64, f
 /// Decisions per second of real time over the calibrated links, each with the observation that a
 /// policy would get.
 fn steps_per_s() -> anyhow::Result<f64> {
-    let world = Arc::new(World::new(NetworkConfig::default())?);
+    let calibrated: NetworkConfig = toml::from_str("links = [{ scenarios = \"calibrated\" }]")?;
+    let world = Arc::new(World::new(calibrated)?);
     let rounds = (0..ROUNDS as u64).map(|round| {
         let mut network = NetworkEnvironment::new(Arc::clone(&world), round);
         let actions = network.spec().actions;

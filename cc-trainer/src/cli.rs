@@ -6,8 +6,11 @@ mod dataset;
 mod evaluate;
 mod heuristic;
 mod interrupt;
+mod league;
 mod link;
 mod ope;
+mod screen;
+mod sets;
 mod study;
 mod train;
 mod values;
@@ -44,9 +47,11 @@ enum Command {
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
     Ope(ope::OpeArgs),
+    Sets(sets::SetsArgs),
     Study(study::StudyArgs),
     Train(train::TrainArgs),
     Evaluate(evaluate::EvaluateArgs),
+    League(league::LeagueArgs),
     Link(link::Args),
     Heuristic(heuristic::HeuristicArgs),
 }
@@ -58,9 +63,11 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),
         Command::Ope(args) => ope::command(&args),
+        Command::Sets(args) => sets::command(&args),
         Command::Study(args) => study::command(&args),
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
+        Command::League(args) => league::command(&args),
         Command::Link(args) => link::command(&args),
         Command::Heuristic(args) => heuristic::command(&args),
     };

@@ -69,6 +69,7 @@ mod queue;
 pub mod record;
 mod resume;
 mod save;
+mod splits;
 mod statistics;
 pub mod tensorboard;
 
@@ -85,6 +86,7 @@ use std::{
 pub use self::{
     checkpoint::CheckpointError,
     error::TrainError,
+    splits::TestSetError,
     statistics::{CurvePoint, TaskPoint},
 };
 use self::{

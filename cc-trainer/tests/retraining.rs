@@ -93,7 +93,7 @@ const BESIDE: &str = "
     episode_s = 1
 
     [[environment.links]]
-    scenarios = \"pantheon/bdp-1\"
+    random = { rate_mbps = [10, 14] }
 
     [learner]
     batch = 4

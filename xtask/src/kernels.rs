@@ -2,6 +2,7 @@
 
 mod archive;
 mod cpio;
+mod evaluate;
 mod image;
 mod machine;
 mod modules;
@@ -54,7 +55,11 @@ const DETERMINISTIC: &str = "qdiscs:pie";
 /// no result. The kernels are Debian's cloud kernels, downloaded once by a private apt to
 /// target/kernels. docs/kernels.md has the matrix and the time that it takes.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+
     /// List the series of kernels in Debian's archive, and which are tested by default.
     #[arg(long)]
     list: bool,
@@ -102,6 +107,12 @@ pub(crate) struct Args {
     deadline_s: u64,
 }
 
+/// What else is done on other kernels.
+#[derive(clap::Subcommand)]
+enum Action {
+    Evaluate(evaluate::Args),
+}
+
 /// A series of kernels, such as 6.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Series(u32, u32);
@@ -134,6 +145,9 @@ impl FromStr for Series {
 }
 
 pub(crate) fn command(args: &Args) -> Result<()> {
+    if let Some(Action::Evaluate(args)) = &args.action {
+        return evaluate::command(args);
+    }
     if args.list {
         return list();
     }
@@ -375,7 +389,7 @@ impl Run {
         fs::create_dir_all(&directory)
             .with_context(|| format!("cannot create {}", directory.display()))?;
         let files = directory.join("initramfs.cpio");
-        image::write(&self.programs, kernel, &files)?;
+        image::write(&(&self.programs).into(), kernel, &files)?;
         let logs = Logs::within(&directory);
         say(format_args!(
             "booting Linux {} (logs in {})",

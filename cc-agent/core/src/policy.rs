@@ -607,6 +607,22 @@ mod tests {
         assert_eq!(policy.file(), Some(file.summary()));
     }
 
+    /// A policy that has seen test sets, or that may have, must not become the default. The file of
+    /// today was trained before there were splits, on `pantheon`, `dynamic` and `cellular` among
+    /// others (cc-trainer/training/default.toml), and does not say so itself.
+    #[test]
+    fn the_default_policy_saw_no_test_set_or_is_older_than_splits() {
+        const BEFORE_SPLITS: &str =
+            "c74d438fa27ec9c9b848787eb1f5ee922e1ca1f914d2272652704f02653bad1e";
+        let file = PolicyFile::parse(DEFAULT_POLICY).expect("accepted");
+        let test_sets = file.meta().provenance.get(PolicyMeta::TEST_SETS);
+        match test_sets.map(String::as_str) {
+            Some(PolicyMeta::NO_TEST_SETS) => {}
+            None => assert_eq!(file.summary().sha256, BEFORE_SPLITS),
+            Some(sets) => panic!("the default policy was trained on test sets: {sets}"),
+        }
+    }
+
     #[test]
     fn fixed_sets_its_window() {
         let mut policy = Fixed::new(64, Interface::default());

@@ -4,9 +4,10 @@
 //! time, and the flows on it. [`app`] runs the flows' applications. [`path`] is what such a path
 //! does to packets, as pure code that emulated links run too. [`sim`] puts simulated senders and
 //! receivers on it: the TCP of Linux 6.18 with RACK, tail loss probes, F-RTO, proportional rate
-//! reduction, pacing, delayed and compressed ACKs and receive buffer tuning, under Reno, CUBIC,
-//! BBR, Copa, a learned congestion control or one of your own ([`sim::Control`]). Nothing reads a
-//! clock, and a seed determines a run: [`seed`] derives seeds from seeds.
+//! reduction, pacing, delayed and compressed ACKs and receive buffer tuning, under a classical
+//! congestion control ([`sim::Control::NAMES`]), a learned one or one of your own
+//! ([`sim::Control`]). Nothing reads a clock, and a seed determines a run: [`seed`] derives seeds
+//! from seeds.
 //!
 //! A flow under CUBIC on a link of 12 Mbit/s, for ten seconds:
 //!

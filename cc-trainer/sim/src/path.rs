@@ -5,9 +5,11 @@
 //! send a packet follows from when it finished the previous one and never from the time of a call,
 //! so that a late caller changes no times.
 
+mod aqm;
+mod bucket;
 mod loss;
 mod observation;
-mod policer;
+mod packet;
 mod propagation;
 mod queue;
 mod server;
@@ -24,10 +26,12 @@ use rand::rngs::StdRng;
 pub use observation::{
     BIN, Bin, DirectionObservation, Drops, FlowObservation, Observation, Volume,
 };
+pub use packet::{Content, Ecn, Packet};
 
 use crate::scenario;
+use aqm::{ManagedQueue, Taken};
+use bucket::TokenBucket;
 use loss::Losses;
-use policer::TokenBucket;
 use propagation::Propagation;
 use queue::{PacketQueue, Waiting};
 use server::Server;
@@ -46,24 +50,12 @@ pub fn nanos(duration: Duration) -> Nanos {
 /// outage.
 const NEVER: Nanos = Nanos::MAX;
 
-/// A packet on the path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet<B> {
-    /// Length of the packet, bytes of IP.
-    pub bytes: u32,
-    /// Index of the scenario's flow that the packet belongs to. Packets with larger indices share
-    /// one more flow without extra delay.
-    pub flow: u16,
-    /// Content that is returned to the caller with the packet.
-    pub body: B,
-}
-
 /// Part of the path that dropped a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// The policer had too few tokens.
     Policer,
-    /// The queue had no room.
+    /// The queue had no room, or its active queue management dropped the packet.
     Queue,
     /// The packet was lost at random.
     Loss,
@@ -80,16 +72,16 @@ pub enum Event<B> {
         arrived: Nanos,
         /// Time that it waited until the link started to send it, ns.
         queued: Nanos,
-        /// Whether it waited longer than the queue's threshold: it has a congestion-experienced
-        /// mark if it is ECN-capable.
+        /// Whether the queue marks it, because it waited longer than the threshold or by active
+        /// queue management: it has a congestion-experienced mark if it is ECN-capable.
         marked: bool,
         /// The packet that was offered.
         packet: Packet<B>,
     },
     /// The packet was dropped on the path.
     Dropped {
-        /// Time of the drop: at an arrival (policer, queue), or when the packet left the link
-        /// (random loss).
+        /// Time of the drop: at an arrival (policer, queue), when the link would have started to
+        /// send it (active queue management), or when it left the link (random loss).
         at: Nanos,
         /// Part of the path that dropped it.
         cause: Cause,
@@ -111,38 +103,65 @@ impl<B> Event<B> {
 #[derive(Debug)]
 pub struct OneWayPath<B> {
     policer: Option<TokenBucket>,
-    queue: PacketQueue<B>,
-    /// Longest time in the queue without a mark, ns; `None` for a queue that never marks.
+    queue: Queue<B>,
+    line: Line<B>,
+    /// Time at which the link starts to send the next packet of the queue; [`NEVER`] without one.
+    starts: Nanos,
+    /// The latest time that a caller has passed.
+    now: Nanos,
+}
+
+/// The packets that wait for the link.
+#[derive(Debug)]
+enum Queue<B> {
+    /// A queue that acts only when it is full.
+    Plain(PacketQueue<B>),
+    /// A queue with active queue management.
+    Managed(Box<ManagedQueue<B>>),
+}
+
+/// What packets that have left the queue pass, and the events of all packets.
+#[derive(Debug)]
+struct Line<B> {
+    /// Longest time in the queue without a mark, ns; `None` is no threshold.
     ce_threshold: Option<Nanos>,
     server: Server,
-    /// Time at which the link starts to send the head of the queue.
-    starts: Nanos,
     losses: Losses,
     propagation: Propagation,
     timeline: Timeline<Event<B>>,
     /// Number of flows. Events of flow `i` use lane `i` of the timeline, and those of all other
     /// packets use lane `flows`.
     flows: usize,
-    /// The latest time that a caller has passed.
-    now: Nanos,
 }
 
-impl<B> OneWayPath<B> {
+impl<B: Content> OneWayPath<B> {
     /// Creates a direction without packets. `extra_delay[flow]` is added to that flow's propagation
-    /// delay. `seed` determines random loss and jitter, which are independent of each other.
+    /// delay. `seed` determines random loss, jitter, and what is random in active queue management,
+    /// which are independent of each other.
     pub fn new(model: &scenario::Direction, extra_delay: &[Duration], seed: u64) -> Self {
         let mut seeds = StdRng::seed_from_u64(seed);
         let flows = extra_delay.len();
-        Self {
-            policer: model.policer.as_ref().map(TokenBucket::new),
-            queue: PacketQueue::new(&model.queue),
+        let line = Line {
             ce_threshold: model.queue.ce_threshold.map(nanos),
             server: Server::new(&model.service),
-            starts: NEVER,
             losses: Losses::new(model.loss, StdRng::from_rng(&mut seeds)),
             propagation: Propagation::new(model, extra_delay, StdRng::from_rng(&mut seeds)),
             timeline: Timeline::new(flows + 3),
             flows,
+        };
+        let queue = match &model.queue.aqm {
+            None => Queue::Plain(PacketQueue::new(&model.queue)),
+            Some(aqm) => {
+                let random = StdRng::from_rng(&mut seeds);
+                Queue::Managed(Box::new(ManagedQueue::new(&model.queue, aqm, random)))
+            }
+        };
+        Self {
+            policer: (model.policer)
+                .map(|policer| TokenBucket::new(policer.bits_per_second, policer.burst)),
+            queue,
+            line,
+            starts: NEVER,
             now: 0,
         }
     }
@@ -154,30 +173,33 @@ impl<B> OneWayPath<B> {
         if let Some(policer) = &mut self.policer
             && !policer.passes(now, packet.bytes)
         {
-            return self.drop_on_arrival(Cause::Policer, packet);
+            return self.line.discard(now, Cause::Policer, packet);
         }
         let waiting = Waiting {
             arrived: now,
             packet,
         };
-        if !self.queue.is_empty() {
+        let Queue::Plain(queue) = &mut self.queue else {
+            return self.offer_managed(waiting);
+        };
+        if !queue.is_empty() {
             // Whichever packet is the head, the link starts to send it when it becomes free.
-            self.enqueue(waiting);
-            return;
+            return self.line.enqueue(queue, waiting);
         }
-        let starts = self.server.start(now);
+        let starts = self.line.server.start(now);
         if starts <= now {
-            self.serve(starts, waiting);
+            self.line.serve(starts, waiting, false);
         } else {
-            self.enqueue(waiting);
-            self.starts = if self.queue.is_empty() { NEVER } else { starts };
+            self.line.enqueue(queue, waiting);
+            self.starts = if queue.is_empty() { NEVER } else { starts };
         }
     }
 
     /// Returns the next event that is due at or before `now`, in order of time.
+    #[inline]
     pub fn poll(&mut self, now: Nanos) -> Option<Event<B>> {
         let now = self.advance(now);
-        self.timeline.pop(now)
+        self.line.timeline.pop(now)
     }
 
     /// Returns when to poll next; `None` when nothing will happen any more.
@@ -188,15 +210,18 @@ impl<B> OneWayPath<B> {
     pub fn next(&self) -> Option<Nanos> {
         let undetermined = match self.starts {
             NEVER => NEVER,
-            starts => self.propagation.earliest(starts),
+            starts => self.line.propagation.earliest(starts),
         };
-        Some(self.timeline.first().min(undetermined)).filter(|&at| at != NEVER)
+        Some(self.line.timeline.first().min(undetermined)).filter(|&at| at != NEVER)
     }
 
     /// Packets and bytes of IP that waited for the link at the latest time passed to
     /// [`offer`](Self::offer) or [`poll`](Self::poll), without the packet that the link is sending.
     pub fn backlog(&self) -> (u32, u64) {
-        (self.queue.packets(), self.queue.bytes())
+        match &self.queue {
+            Queue::Plain(queue) => (queue.packets(), queue.bytes()),
+            Queue::Managed(queue) => (queue.packets(), queue.bytes()),
+        }
     }
 
     /// Lets the link start to send all packets that are due up to `now`, and returns the current
@@ -204,21 +229,76 @@ impl<B> OneWayPath<B> {
     #[inline]
     fn advance(&mut self, now: Nanos) -> Nanos {
         self.now = now.clamp(self.now, NEVER - 1);
-        while self.starts <= self.now
-            && let Some(waiting) = self.queue.pop()
-        {
-            self.serve(self.starts, waiting);
-            self.starts = match self.queue.head_arrived() {
-                Some(arrived) => self.server.start(arrived),
+        while self.starts <= self.now {
+            let Queue::Plain(queue) = &mut self.queue else {
+                self.advance_managed();
+                break;
+            };
+            let Some(waiting) = queue.pop() else { break };
+            self.line.serve(self.starts, waiting, false);
+            self.starts = match queue.head_arrived() {
+                Some(arrived) => self.line.server.start(arrived),
                 None => NEVER,
             };
         }
         self.now
     }
 
-    /// Sends a packet whose transmission starts at `start`, which determines its outcome.
+    /// Takes an arriving packet into a managed queue.
+    #[cold]
+    fn offer_managed(&mut self, waiting: Waiting<B>) {
+        let Queue::Managed(queue) = &mut self.queue else {
+            return;
+        };
+        let now = waiting.arrived;
+        let mut dropped = Vec::new();
+        queue.enqueue(waiting, &mut dropped);
+        self.line.discard_all(now, dropped);
+        if self.starts == NEVER && queue.packets() > 0 {
+            self.starts = self.line.server.start(now);
+            self.advance_managed();
+        }
+    }
+
+    /// Lets the link start to send all packets of a managed queue that are due.
+    #[cold]
+    fn advance_managed(&mut self) {
+        let Queue::Managed(queue) = &mut self.queue else {
+            return;
+        };
+        while self.starts <= self.now {
+            let start = self.starts;
+            let mut dropped = Vec::new();
+            let taken = queue.dequeue(start, &mut dropped);
+            self.line.discard_all(start, dropped);
+            if let Some(Taken { waiting, marked }) = taken {
+                self.line.serve(start, waiting, marked);
+            }
+            self.starts = match queue.packets() {
+                0 => NEVER,
+                // The others have waited since before `start`.
+                _ => self.line.server.start(start.saturating_sub(1)).max(start),
+            };
+        }
+    }
+}
+
+impl<B: Content> Line<B> {
+    /// Appends a packet to the queue, or drops what has no room.
+    fn enqueue(&mut self, queue: &mut PacketQueue<B>, waiting: Waiting<B>) {
+        let now = waiting.arrived;
+        while let Some(dropped) = queue.shed(waiting.packet.bytes) {
+            self.discard(now, Cause::Queue, dropped);
+        }
+        if let Err(dropped) = queue.push(waiting) {
+            self.discard(now, Cause::Queue, dropped);
+        }
+    }
+
+    /// Sends a packet whose transmission starts at `start`, which determines its outcome. It is
+    /// marked if its queue has `marked` it or it has waited too long.
     #[inline]
-    fn serve(&mut self, start: Nanos, Waiting { arrived, packet }: Waiting<B>) {
+    fn serve(&mut self, start: Nanos, Waiting { arrived, packet }: Waiting<B>, marked: bool) {
         let departed = self.server.serve(start, packet.bytes);
         if self.losses.takes() {
             let lost = Event::Dropped {
@@ -238,24 +318,21 @@ impl<B> OneWayPath<B> {
                 at,
                 arrived,
                 queued,
-                marked: self.ce_threshold.is_some_and(|most| queued > most),
+                marked: marked || self.ce_threshold.is_some_and(|most| queued > most),
                 packet,
             },
         );
     }
 
-    fn enqueue(&mut self, waiting: Waiting<B>) {
-        while let Some(dropped) = self.queue.shed(waiting.packet.bytes) {
-            self.drop_on_arrival(Cause::Queue, dropped);
-        }
-        if let Err(dropped) = self.queue.push(waiting) {
-            self.drop_on_arrival(Cause::Queue, dropped);
-        }
-    }
-
-    fn drop_on_arrival(&mut self, cause: Cause, packet: Packet<B>) {
-        let at = self.now;
+    /// Drops a packet at `at`, ahead of the link.
+    fn discard(&mut self, at: Nanos, cause: Cause, packet: Packet<B>) {
         self.timeline
             .push(self.flows + 1, at, Event::Dropped { at, cause, packet });
+    }
+
+    fn discard_all(&mut self, at: Nanos, packets: Vec<Packet<B>>) {
+        for packet in packets {
+            self.discard(at, Cause::Queue, packet);
+        }
     }
 }

@@ -14,20 +14,29 @@
 //! ```
 
 pub mod app;
+mod aqm;
+pub mod content;
+mod delay;
 mod error;
+pub mod families;
 mod file;
 mod generate;
 mod rate;
+mod scoring;
 mod select;
 mod sets;
+pub mod splits;
 mod trace;
 
 pub use app::App;
+pub use aqm::{Aqm, CoDel, DualPi2, FqCoDel, Pie};
+pub use delay::{Delay, DelayChange, DelayVariation};
 pub use error::ScenarioError;
 pub use file::{MAX_FLOWS, parse};
 pub use generate::{Cellular, Poisson};
+pub use scoring::{DEFAULT_LENGTH, Rule, Scoring};
 pub use select::load;
-pub use sets::{SETS, Set};
+pub use sets::{Role, SETS, Set, set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
 
 use std::{sync::Arc, time::Duration};
@@ -49,6 +58,8 @@ pub struct Scenario {
     pub reverse: Direction,
     /// The flows, of which there is at least one.
     pub flows: Vec<Flow>,
+    /// Length of a run, and what of it is scored.
+    pub scoring: Scoring,
 }
 
 /// One direction of a path.
@@ -81,6 +92,8 @@ pub enum Service {
     Unlimited,
     /// The link is work-conserving: a packet of `n` bytes of IP takes `8 n / rate` seconds.
     Rate(Rate),
+    /// A token bucket serves the queue, as Linux's `tbf` does.
+    Shaper(Shaper),
     /// The link follows mahimahi's rules: at given milliseconds it can send [`OPPORTUNITY_BYTES`]
     /// each.
     Opportunities(Arc<Trace>),
@@ -107,6 +120,17 @@ pub struct RatePoint {
     pub ramp: bool,
 }
 
+/// A token bucket that lets packets wait until there are enough tokens for them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Shaper {
+    /// Rate at which tokens arrive, bit/s of IP packets.
+    pub bits_per_second: f64,
+    /// Capacity of the bucket in bytes of IP; it is full at the start.
+    pub burst: u64,
+    /// Rate at which packets with tokens are sent, bit/s; `None` takes no time.
+    pub peak_bits_per_second: Option<f64>,
+}
+
 /// Limits of a link's queue, and what it does about congestion. A packet is accepted if both limits
 /// hold with it. As in mahimahi, the packet that the link is sending does not count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,8 +143,10 @@ pub struct Queue {
     pub discipline: Discipline,
     /// ECN-capable packets that waited longer than this get a congestion-experienced mark when the
     /// link starts to send them (RFC 3168), as by the option `ce_threshold` of Linux's codel and
-    /// fq_codel. `None` is a queue that never marks.
+    /// fq_codel. `None` is no threshold.
     pub ce_threshold: Option<Duration>,
+    /// Active queue management; `None` acts when the queue is full, and not before.
+    pub aqm: Option<Aqm>,
 }
 
 /// Which packets are dropped when a queue is full.
@@ -164,27 +190,6 @@ pub struct Policer {
     pub burst: u64,
 }
 
-/// Propagation delay of one direction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Delay {
-    /// Delay at the scenario's start.
-    pub base: Duration,
-    /// Later delays, in order of time.
-    pub changes: Vec<DelayChange>,
-    /// Standard deviation of a normal random variable that is added to each packet's delay, where a
-    /// negative sum counts as 0. The packets of a flow keep their order.
-    pub jitter: Duration,
-}
-
-/// A change of the propagation delay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DelayChange {
-    /// Time of the change since the scenario's start.
-    pub at: Duration,
-    /// Propagation delay from that time on.
-    pub delay: Duration,
-}
-
 /// A flow: an application and the congestion control of its data.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flow {
@@ -208,18 +213,24 @@ impl Scenario {
 
     /// Whether a queue of the path marks packets. Connections negotiate ECN then, and only then.
     pub fn marks(&self) -> bool {
-        let marks = |direction: &Direction| direction.queue.ce_threshold.is_some();
+        let marks = |Direction { queue, .. }: &Direction| {
+            queue.ce_threshold.is_some() || queue.aqm.is_some_and(|aqm| aqm.marks())
+        };
         marks(&self.forward) || marks(&self.reverse)
     }
 }
 
 impl Service {
     /// Bits of IP packets that the link can carry in `[from, to)`; `None` when it is unlimited. An
-    /// opportunity counts as one packet of [`MTU`] bytes.
+    /// opportunity counts as one packet of [`MTU`] bytes, and a full bucket as nothing.
     pub fn capacity_bits(&self, from: Duration, to: Duration) -> Option<f64> {
         match self {
             Self::Unlimited => None,
             Self::Rate(rate) => Some(rate.bits(from, to)),
+            Self::Shaper(shaper) => {
+                let time = to.saturating_sub(from);
+                Some(shaper.bits_per_second * time.as_secs_f64())
+            }
             Self::Opportunities(trace) => {
                 Some(trace.opportunities(from, to) as f64 * f64::from(MTU) * 8.0)
             }
@@ -231,6 +242,7 @@ impl Service {
         match self {
             Self::Unlimited => None,
             Self::Rate(rate) => Some(rate.mean()),
+            Self::Shaper(shaper) => Some(shaper.bits_per_second),
             Self::Opportunities(trace) => Some(trace.mean_bits_per_second()),
         }
     }

@@ -28,7 +28,8 @@ use cc_ebpf::CaState;
 
 use crate::app::Session;
 use crate::path::{
-    DirectionObservation, Event, Nanos, Observation, OneWayPath, Packet, Volume, nanos,
+    Content, DirectionObservation, Ecn, Event, Nanos, Observation, OneWayPath, Packet, Volume,
+    nanos,
 };
 use crate::scenario::{self, Scenario};
 use crate::seed;
@@ -106,6 +107,31 @@ struct Addressed<T> {
     place: u16,
     serial: u16,
     packet: T,
+}
+
+impl<T> Addressed<T> {
+    fn number(&self) -> u32 {
+        u32::from(self.place) << 16 | u32::from(self.serial)
+    }
+}
+
+impl Content for Addressed<ToReceiver> {
+    fn ecn(&self) -> Ecn {
+        match self.packet {
+            ToReceiver::Data { ect: true, .. } => Ecn::Ect0,
+            _ => Ecn::NotEct,
+        }
+    }
+
+    fn connection(&self) -> u32 {
+        self.number()
+    }
+}
+
+impl Content for Addressed<ToSender> {
+    fn connection(&self) -> u32 {
+        self.number()
+    }
 }
 
 /// The two ends of a connection.
@@ -700,7 +726,7 @@ impl FlowTotals {
 
 /// Offers a packet to a direction of the path, and records that for the observation.
 #[inline]
-fn offer<B>(
+fn offer<B: Content>(
     path: &mut OneWayPath<B>,
     observation: Option<&mut DirectionObservation>,
     now: Nanos,

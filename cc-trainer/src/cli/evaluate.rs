@@ -1,7 +1,6 @@
 //! `cc-trainer evaluate`: runs congestion controls over scenarios and measures them.
 
 use std::{
-    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -11,14 +10,16 @@ use anyhow::bail;
 use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_sim::scenario;
 use cc_testbed::{
-    evaluate::{self, Controls, Evaluation, Event, Jobs, Live, Outcome},
+    evaluate::{self, Controls, Evaluation, Jobs, Outcome},
     report,
-    summary::{Platform, Run, table},
+    summary::{Platform, table},
 };
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{interrupt, values::seconds};
+use super::{
+    interrupt,
+    screen::{Lines, Screen},
+    values::{jobs, platform, seconds},
+};
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
 ///
@@ -37,8 +38,10 @@ pub(crate) struct EvaluateArgs {
     #[arg(long, value_name = "WHERE", default_value = "kernel", value_parser = platform())]
     on: Platform,
     /// Schemes to compare, separated by commas: congestion controls (`cubic`, `bbr`, `reno`; on the
-    /// kernel any it has, in the simulator also `copa`), `rlcc` (the policy of --policy), `random`,
-    /// `heuristic`, `fixed:N` (a cwnd of N segments), or `NAME=FILE.onnx` (a policy under a name).
+    /// kernel any it has, in the simulator also `vegas`, `westwood`, `htcp`, `bic`, `illinois`,
+    /// `yeah`, `copa`, `bbr3` and `vivace`), `rlcc` (the policy of --policy), `random`,
+    /// `heuristic`, `fixed:N` (a cwnd of N segments), each of these three also paced as the policy
+    /// of --policy is (`heuristic:paced`), or `NAME=FILE.onnx` (a policy under a name).
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno")]
     schemes: String,
     /// Scenarios to run on, separated by commas: built-in sets (`calibrated`, `pantheon`, …),
@@ -53,9 +56,9 @@ pub(crate) struct EvaluateArgs {
     /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
     #[arg(long, value_name = "HOW")]
     serving: Option<ActionSelection>,
-    /// Length of each run, in seconds.
-    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
-    seconds: Duration,
+    /// Length of each run, in seconds [default: that of the scenario, or else 30].
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<Duration>,
     /// Number of runs of each scheme on each scenario.
     #[arg(
         long,
@@ -98,6 +101,8 @@ Examples:
       a trained policy compared with cubic
   cc-trainer evaluate --schemes old=old.onnx,new=new.onnx --scenarios fairness
       two policies compared with each other
+  cc-trainer evaluate --on sim --schemes rlcc,heuristic,heuristic:paced --scenarios pantheon
+      what pacing does, apart from what the policy has learned
   cc-trainer evaluate --schemes rlcc --serving softmax:1 --scenarios mine.toml --record recorded
       record a policy that samples its actions, for `cc-trainer train --from recorded/rlcc`
   cc-trainer evaluate --on sim --schemes rlcc,cubic,bbr,copa --scenarios pantheon --out simulated
@@ -140,8 +145,11 @@ pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         command: super::command_line(),
     };
     let cancel = interrupt::on_interrupt()?;
-    let mut screen = Screen::new(args.live);
-    let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(event));
+    let mut screen = Screen::new(match args.live {
+        true => Lines::Seconds,
+        false => Lines::Runs,
+    });
+    let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(&event));
     screen.end();
     let outcome = outcome?;
     let report_path = report::write(&args.out, &outcome.summary, &outcome.runs)?;
@@ -171,134 +179,4 @@ fn conclude(outcome: &Outcome, report_path: &Path) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Progress output: on a terminal a bar with the time left, and a line for each run that has ended.
-struct Screen {
-    bar: ProgressBar,
-    live: bool,
-    left: usize,
-    ended: usize,
-}
-
-impl Screen {
-    fn new(live: bool) -> Self {
-        let target = match std::io::stderr().is_terminal() {
-            true => ProgressDrawTarget::stderr(),
-            false => ProgressDrawTarget::hidden(),
-        };
-        let style = ProgressStyle::with_template("{bar:40} {msg}, {eta} left");
-        Self {
-            bar: ProgressBar::with_draw_target(Some(0), target)
-                .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
-            live,
-            left: 0,
-            ended: 0,
-        }
-    }
-
-    fn show(&mut self, event: Event<'_>) {
-        match event {
-            Event::Begun { left, kept } => {
-                self.left = left;
-                if kept > 0 {
-                    self.say(&format!(
-                        "{kept} runs are kept from before, {left} are left"
-                    ));
-                }
-                self.count();
-            }
-            Event::Live { run, live } if self.live => self.say(&live_line(run, &live)),
-            Event::Live { .. } => {}
-            Event::Ended { run, again } => {
-                self.ended += 1;
-                self.left += usize::from(again);
-                self.say(&run_line(run, again));
-                self.count();
-            }
-            Event::Worked { done, all } => {
-                self.bar.set_length(all.as_millis() as u64);
-                self.bar.set_position(done.as_millis() as u64);
-            }
-        }
-    }
-
-    fn count(&self) {
-        self.bar
-            .set_message(format!("{} of {} runs", self.ended, self.left));
-    }
-
-    fn say(&self, line: &str) {
-        match self.bar.is_hidden() {
-            true => super::note(line),
-            false => self.bar.println(line),
-        }
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
-    }
-}
-
-fn run_line(run: &Run, again: bool) -> String {
-    let p95 = run
-        .p95_owd_ms
-        .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
-    let validity = match (run.is_valid(), again) {
-        (true, _) => String::new(),
-        (false, true) => format!(
-            "  INVALID, to be repeated: {}",
-            run.validity.reasons.join("; ")
-        ),
-        (false, false) => format!("  INVALID: {}", run.validity.reasons.join("; ")),
-    };
-    format!(
-        "{}  {:.2} Mbit/s  p95 {p95} ms  loss {:.2} %{validity}",
-        title(run),
-        run.throughput_mbps,
-        run.loss_rate * 100.0,
-    )
-}
-
-fn live_line(run: &Run, live: &Live) -> String {
-    let delay = live
-        .owd_ms
-        .map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
-    let flows: Vec<_> = live
-        .flows_mbps
-        .iter()
-        .map(|mbps| format!("{mbps:.2}"))
-        .collect();
-    format!(
-        "{}  {:>4.0} s  {} Mbit/s  {delay} ms  loss {:.2} %",
-        title(run),
-        live.at.as_secs_f64(),
-        flows.join(" + "),
-        live.loss_rate * 100.0,
-    )
-}
-
-fn title(run: &Run) -> String {
-    format!("{} {} #{}", run.scenario, run.scheme, run.run + 1)
-}
-
-/// Parses the platform here, so that the library's type does not depend on clap.
-fn platform() -> impl TypedValueParser<Value = Platform> {
-    PossibleValuesParser::new([
-        PossibleValue::new("kernel")
-            .help("Emulated links under the running kernel's TCP, in real time"),
-        PossibleValue::new("sim").help("The simulator, far faster than real time"),
-    ])
-    .map(|name| match name.as_str() {
-        "sim" => Platform::Sim,
-        _ => Platform::Kernel,
-    })
-}
-
-fn jobs(text: &str) -> Result<Jobs, String> {
-    match text.parse() {
-        _ if text == "auto" => Ok(Jobs::Auto),
-        Ok(count) if (1..=64).contains(&count) => Ok(Jobs::Count(count)),
-        _ => Err("expected `auto` or a number from 1 to 64".into()),
-    }
 }

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use cc_testbed::{evaluate::Jobs, summary::Platform};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
 /// Parses a number of seconds from 0.1 to 86400.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
@@ -15,5 +18,27 @@ pub(super) fn discount(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(discount) if discount > 0.0 && discount <= 1.0 => Ok(discount),
         _ => Err("expected a number above 0 and at most 1".to_owned()),
+    }
+}
+
+/// Parses the platform here, so that the library's type does not depend on clap.
+pub(super) fn platform() -> impl TypedValueParser<Value = Platform> {
+    PossibleValuesParser::new([
+        PossibleValue::new("kernel")
+            .help("Emulated links under the running kernel's TCP, in real time"),
+        PossibleValue::new("sim").help("The simulator, far faster than real time"),
+    ])
+    .map(|name| match name.as_str() {
+        "sim" => Platform::Sim,
+        _ => Platform::Kernel,
+    })
+}
+
+/// Parses a number of runs at the same time: `auto`, or 1 to 64.
+pub(super) fn jobs(text: &str) -> Result<Jobs, String> {
+    match text.parse() {
+        _ if text == "auto" => Ok(Jobs::Auto),
+        Ok(count) if (1..=64).contains(&count) => Ok(Jobs::Count(count)),
+        _ => Err("expected `auto` or a number from 1 to 64".into()),
     }
 }

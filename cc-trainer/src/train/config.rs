@@ -53,6 +53,11 @@ pub struct Config {
     /// otherwise; part of the file.
     #[serde(default)]
     pub serving: ActionSelection,
+    /// Whether links of test and validation sets may be trained on, for the reproduction of figures
+    /// that were measured on the links that they were trained on. The policy's file says so, and so
+    /// does every evaluation; such a policy cannot become the embedded one.
+    #[serde(default)]
+    pub allow_test_sets: bool,
     /// The environment to learn in.
     pub environment: Environments,
     /// A policy file with the network to begin with. [`model`](Self::model) must have its sizes.
@@ -208,6 +213,7 @@ impl Config {
             threads: None,
             until_return: None,
             checkpoint_seconds: default_checkpoint_seconds(),
+            allow_test_sets: false,
             // Near the recorded policy, so that its recordings can evaluate the new one (`ope`).
             serving: ActionSelection::Softmax { temperature: 1.0 },
             environment: Environments::Recorded(recorded::RecordedConfig {
@@ -303,7 +309,8 @@ impl Config {
     }
 
     /// The settings that shape the result: all but those that a run may change when it is continued
-    /// (duration, speed, device, and how its policy is served).
+    /// (duration, speed, device, how its policy is served, and what it may be trained on: which
+    /// links it is trained on shapes the result by itself).
     fn shaping(&self) -> Value {
         // By way of text, in which an f32 of 0.99 is 0.99 and not 0.9900000095.
         let text = serde_json::to_string(self).unwrap_or_default();
@@ -317,6 +324,7 @@ impl Config {
                 "until_return",
                 "checkpoint_seconds",
                 "serving",
+                "allow_test_sets",
                 "actor",
             ] {
                 settings.remove(free);

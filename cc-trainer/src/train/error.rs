@@ -7,7 +7,9 @@ use std::{
 
 use cc_core::durable::ReplaceError;
 
-use super::{checkpoint::CheckpointError, config::ConfigError, environments::OpenError};
+use super::{
+    checkpoint::CheckpointError, config::ConfigError, environments::OpenError, splits::TestSetError,
+};
 use crate::{learner::Diverged, model::DeviceError, policy_file::ExportError};
 
 /// Why a training run did not begin, or ended early.
@@ -20,6 +22,9 @@ pub enum TrainError {
     /// The environments to learn in cannot be made as they are configured.
     #[error(transparent)]
     Environment(#[from] OpenError),
+    /// The configuration names links of test or validation sets.
+    #[error("environment.{0}")]
+    TestSet(#[from] TestSetError),
     /// The policy file of [`Config::init`](super::config::Config::init) cannot be read or used.
     #[error("the policy to begin with, {}: {reason}", path.display())]
     Init {

@@ -17,6 +17,10 @@ pub struct Record {
     pub config_sha256: String,
     /// Every setting, with defaults and the command line's overrides filled in.
     pub config: Config,
+    /// The test and validation sets on whose links the run was trained, as sets and
+    /// `SET/SCENARIO`s, and `unknown` where nobody can tell; empty if there are none.
+    #[serde(default)]
+    pub test_sets: Vec<String>,
     /// Sizes of the network that is trained.
     pub shape: Shape,
     /// Number of the network's parameters.

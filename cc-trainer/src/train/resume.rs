@@ -12,6 +12,7 @@ use super::{
     curve::seconds_since_1970,
     environments::Source,
     record::{Finish, Record, RunPart},
+    splits,
     statistics::{CurvePoint, Statistics},
     tensorboard::EventWriter,
 };
@@ -32,10 +33,15 @@ impl Run {
         let dir = training.dir.clone();
         let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
         let config = settle(training, checkpoint.as_ref())?;
+        let mut test_sets = splits::check(&config)?;
         let source = config.environment.open()?;
         let shape = config.shape(&source.spec());
         let init = match (&config.init, &checkpoint) {
-            (Some(path), None) => Some(initial_policy(path, &source, &shape, config.seed)?),
+            (Some(path), None) => {
+                let (network, seen) = initial_policy(path, &source, &shape, config.seed)?;
+                test_sets.extend(seen);
+                Some(network)
+            }
             _ => None,
         };
         let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
@@ -57,6 +63,10 @@ impl Run {
         } = header;
         record.version = env!("CARGO_PKG_VERSION").to_owned();
         record.finish = Finish::Open;
+        // What a run was begun from stays in it, however it is continued.
+        record.test_sets.append(&mut test_sets);
+        record.test_sets.sort_unstable();
+        record.test_sets.dedup();
         record.config_sha256 = config.sha256();
         record.config = config;
         record.parts.push(RunPart {
@@ -143,6 +153,7 @@ fn begin(
         version: String::new(),
         config_sha256: String::new(),
         config: config.clone(),
+        test_sets: Vec::new(),
         parameters: parameters.len() as u64,
         shape,
         parts: Vec::new(),
@@ -160,14 +171,14 @@ fn begin(
     (header, parameters)
 }
 
-/// Reads the policy file to begin with. Its interface and its network must be those of the run, but
-/// its version of the features may be an earlier one.
+/// Reads the policy file to begin with, and the test sets that it has seen. Its interface and its
+/// network must be those of the run, but its version of the features may be an earlier one.
 fn initial_policy(
     path: &Path,
     source: &Source,
     shape: &Shape,
     seed: u64,
-) -> Result<ImportedNetwork, TrainError> {
+) -> Result<(ImportedNetwork, Vec<String>), TrainError> {
     let wrong = |reason: String| TrainError::Init {
         path: path.to_owned(),
         reason,
@@ -194,7 +205,7 @@ fn initial_policy(
         .map_err(|error| wrong(error.to_string()))?
         .widened(own, &widened);
     match network.shape == *shape {
-        true => Ok(network),
+        true => Ok((network, splits::of_policy(file.meta()))),
         false => Err(wrong(format!(
             "its network is {:?}, and [model] asks for {shape:?}",
             network.shape

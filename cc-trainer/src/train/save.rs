@@ -6,7 +6,7 @@ use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
 };
-use cc_core::durable::replace_durably;
+use cc_core::{durable::replace_durably, policy::PolicyMeta};
 use cc_testbed::summary::utc_now;
 
 impl Run {
@@ -57,6 +57,10 @@ impl Run {
     /// the configuration, holds the details.
     fn provenance(&self) -> BTreeMap<String, String> {
         let record = &self.record;
+        let test_sets = match record.test_sets.as_slice() {
+            [] => PolicyMeta::NO_TEST_SETS.to_owned(),
+            sets => sets.join(", "),
+        };
         BTreeMap::from(
             [
                 ("trainer", format!("cc-trainer {}", record.version)),
@@ -67,6 +71,7 @@ impl Run {
                 ("updates", self.statistics.updates.to_string()),
                 ("seed", record.config.seed.to_string()),
                 ("tasks", self.tasks.join(", ")),
+                (PolicyMeta::TEST_SETS, test_sets),
             ]
             .map(|(name, value)| (name.to_owned(), value)),
         )

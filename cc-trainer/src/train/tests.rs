@@ -287,6 +287,58 @@ fn an_lstm_solves_the_corridor() {
     assert_eq!(record.finish, Finish::Return, "{:?}", record.last);
 }
 
+/// A run on a test set is refused before anything is written. If it is allowed, its policy says so,
+/// and so does one that begins from it.
+#[test]
+fn a_run_on_a_test_set_is_refused_or_says_so() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let training = |name: &str, allowed: &str, links: &str| {
+        let config = format!(
+            "{allowed}
+            actors = 0
+            threads = 1
+            [environment]
+            kind = \"network\"
+            episode_s = 1
+            links = [{{ {links} }}]
+            [model]
+            hidden = [8]
+            lstm = 4
+            [learner]
+            batch = 2
+            unroll = 5
+            [actor]
+            environments = 2
+            fit_steps = 20"
+        );
+        Training {
+            config: Some(toml::from_str(&config).expect("settings")),
+            ..small(&dir.path().join(name), 20)
+        }
+    };
+    let links = "scenarios = \"pantheon/bdp-1\"";
+    let refused = training("refused", "", links);
+    let error = train(&refused, &AtomicBool::new(false), &mut |_| {}).expect_err("a test set");
+    let beginning = "environment.links[0].scenarios = \"pantheon/bdp-1\": ";
+    assert!(error.to_string().starts_with(beginning), "{error}");
+    assert!(!dir.path().join("refused").exists());
+
+    let record = run(&training("allowed", "allow_test_sets = true", links));
+    assert_eq!(record.test_sets, ["pantheon/bdp-1"]);
+    let policy = |name: &str| {
+        let path = dir.path().join(name).join("policy.onnx");
+        PolicyFile::read(&path).expect("accepted").meta().clone()
+    };
+    assert_eq!(policy("allowed").provenance["test_sets"], "pantheon/bdp-1");
+
+    let mut further = training("further", "", "family = \"broad\"");
+    if let Some(config) = &mut further.config {
+        config.init = Some(dir.path().join("allowed/policy.onnx"));
+    }
+    run(&further);
+    assert_eq!(policy("further").provenance["test_sets"], "pantheon/bdp-1");
+}
+
 #[test]
 fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     let dir = tempfile::tempdir().expect("a scratch directory");
@@ -325,6 +377,7 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     assert_eq!(provenance["steps"], "100");
     assert_eq!(record.config_sha256.len(), 64);
     assert!(provenance["config"].ends_with(&record.config_sha256));
+    assert_eq!(provenance["test_sets"], "none");
 
     // The normaliser stays as it was fitted.
     let normalizer = saved(dir.path()).header.normalizer.expect("one is needed");

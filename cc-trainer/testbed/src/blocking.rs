@@ -521,11 +521,11 @@ mod tests {
             ),
             (
                 "rate_mbps = 5\ndelay_ms = 10\n[[scenario.flow]]\n[[scenario.flow]]\nscheme = \
-                 \"vegas\"",
+                 \"cdg\"",
                 PolicySpec::Random,
                 vec![0.0],
                 1,
-                "a flow of `link` runs vegas; the simulator has reno",
+                "a flow of `link` runs cdg; the simulator has reno",
             ),
         ] {
             let blocking = Blocking {

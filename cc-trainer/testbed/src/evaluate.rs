@@ -14,6 +14,7 @@ mod run;
 mod sample;
 mod schedule;
 mod scheme;
+mod splits;
 mod store;
 mod traffic;
 mod work;
@@ -28,19 +29,22 @@ pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as 
 pub use store::{Store, StoreError, digest, key};
 pub use traffic::TrafficError;
 
+pub(crate) use plan::Plan;
+pub(crate) use work::Progress;
+
 use std::{
     collections::BTreeMap,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use cc_core::policy::{ActionSelection, PolicySpec};
 
+use crate::link::Link;
 use crate::summary::{self, Host, Platform, Run, RunFile, Summary};
 use cc_sim::scenario::Scenario;
-use plan::Plan;
-use work::{Progress, work};
+use work::work;
 
 /// The schemes and scenarios to evaluate, and the settings of their runs.
 #[derive(Clone, Debug)]
@@ -55,8 +59,9 @@ pub struct Evaluation {
     pub policy: PolicySpec,
     /// How policies from files select actions; `None` follows each policy file.
     pub serving: Option<ActionSelection>,
-    /// Length of each run in scenario time.
-    pub seconds: Duration,
+    /// Length of each run in scenario time; `None` is each scenario's own
+    /// ([`Scenario::length`]).
+    pub seconds: Option<Duration>,
     /// Number of runs of each scheme on each scenario.
     pub runs: u32,
     /// Seed of random loss and jitter, which are the same in the `n`th run of every scheme on a
@@ -81,7 +86,7 @@ pub struct Evaluation {
 /// Progress of an evaluation, passed to the callback of [`evaluate()`].
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// The agents are ready and the runs begin.
+    /// The runs begin, after the agents have been started if there are any.
     Begun {
         /// Number of runs to do, without those kept.
         left: usize,
@@ -154,6 +159,18 @@ pub enum EvaluateError {
         /// Length of a run in scenario time.
         seconds: Duration,
     },
+    /// A link is faster than the emulator can be.
+    #[error(
+        "scenario `{scenario}`: its link has up to {mbps} Mbit/s, and the emulator carries at most \
+         {} Mbit/s; use --on sim, or rate_mbps = inf to see what this host carries",
+        Link::MAX_MBPS
+    )]
+    TooFast {
+        /// Name of the scenario.
+        scenario: String,
+        /// Largest rate of its link, Mbit/s.
+        mbps: f64,
+    },
     /// The scheme of a scenario's flow does not exist.
     #[error("scenario `{scenario}`, flow {flow}: {source}")]
     Flow {
@@ -225,10 +242,6 @@ pub fn evaluate(
     }
     // Probed before agents register further congestion controls, which are not the host's.
     let host = Host::probe();
-    let agents = match left.is_empty() {
-        true => Agents::default(),
-        false => start_agents(&plan, &store)?,
-    };
     on_event(Event::Begun {
         left: left.len(),
         kept: results.len(),
@@ -239,7 +252,7 @@ pub fn evaluate(
         host: host.clone(),
         settings: plan.settings().clone(),
     };
-    work(&plan, &agents, left, evaluation.jobs, cancel, |progress| {
+    carry_out(&plan, left, &store.logs_dir(), cancel, |progress| {
         match progress {
             Progress::Live(job, live) => {
                 on_event(Event::Live {
@@ -258,9 +271,8 @@ pub fn evaluate(
             }
             Progress::Worked { done, all } => on_event(Event::Worked { done, all }),
         }
-        Ok(())
+        Ok::<_, EvaluateError>(())
     })?;
-    drop(agents);
     let summary = summary(&results);
     store.keep_summary(&summary)?;
     store.keep_table(&summary)?;
@@ -272,18 +284,33 @@ pub fn evaluate(
     })
 }
 
-fn start_agents(plan: &Plan<'_>, store: &Store) -> Result<Agents, EvaluateError> {
+/// Carries out runs of a plan, with the agents that they need, which log to files in `logs`. Ends
+/// early when `cancel` becomes true.
+///
+/// # Errors
+///
+/// Returns the first error of an agent, a run or the callback.
+pub(crate) fn carry_out<E: From<EvaluateError>>(
+    plan: &Plan<'_>,
+    left: Vec<Job>,
+    logs: &Path,
+    cancel: &AtomicBool,
+    on_progress: impl FnMut(Progress) -> Result<(), E>,
+) -> Result<(), E> {
+    let agents = match left.is_empty() {
+        true => Agents::default(),
+        false => start_agents(plan, logs).map_err(EvaluateError::from)?,
+    };
+    work(plan, &agents, left, cancel, on_progress)
+}
+
+fn start_agents(plan: &Plan<'_>, logs: &Path) -> Result<Agents, AgentError> {
     let mut policies = plan.policies().peekable();
     if plan.on() == Platform::Sim || policies.peek().is_none() {
         return Ok(Agents::default());
     }
     let program = agent::find(plan.agent())?;
-    Ok(Agents::start(
-        &program,
-        policies,
-        &store.logs_dir(),
-        plan.record(),
-    )?)
+    Agents::start(&program, policies, logs, plan.record())
 }
 
 /// The runs in the order of scenario, scheme and number, which is that of the summary.

@@ -3,6 +3,7 @@
 //! - [`link`] puts the path of a [scenario](cc_sim::scenario) between two network namespaces, so
 //!   that the kernel's own TCP crosses it.
 //! - [`evaluate`] runs congestion controls and policies on scenarios, on either platform.
+//! - [`league`] compares many schemes on many links by games that they win.
 //! - [`summary`] holds the measurements of an evaluation, with their statistics.
 //! - [`report`] shows them as an HTML page.
 //! - [`blocking`] measures the cost of a sender that waits for the decisions of its policy.
@@ -40,7 +41,7 @@
 //!         scenarios: scenario::parse(link, Path::new("small.toml"))?,
 //!         policy,
 //!         serving: None,
-//!         seconds: Duration::from_secs(2),
+//!         seconds: Some(Duration::from_secs(2)),
 //!         runs: 1,
 //!         seed: 1,
 //!         jobs: Jobs::Auto,
@@ -67,6 +68,7 @@
 
 pub mod blocking;
 pub mod evaluate;
+pub mod league;
 pub mod link;
 pub mod report;
 pub mod summary;

@@ -43,6 +43,10 @@ pub struct Link {
 }
 
 impl Link {
+    /// Rate of the fastest link that an evaluation emulates, Mbit/s: that of the set `fast`. Beyond
+    /// it, hosts cannot keep packets punctual.
+    pub const MAX_MBPS: f64 = 1000.0;
+
     /// Creates a TUN device in each namespace, configures its address and starts the two emulating
     /// threads. The scenario's clock stands at 0 until [`start`](Self::start); packets sent before
     /// then wait in the devices.

@@ -4,6 +4,7 @@
 mod applications;
 mod axis;
 pub mod chart;
+pub mod league;
 mod overview;
 mod palette;
 mod scatter;
@@ -21,7 +22,7 @@ use cc_core::durable::{ReplaceError, replace_durably};
 use crate::summary::{
     Application, FlowRun, Platform, Run, RunFile, ScenarioFacts, Summary,
     aggregate::{Group, P95_DELAY, THROUGHPUT, groups},
-    statistics,
+    splits, statistics,
     table::{self, figure, setting},
 };
 
@@ -190,11 +191,19 @@ impl Page<'_> {
             .collect();
         let invalid = runs.iter().filter(|run| !run.is_valid()).count();
         let mut html = format!(
-            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each. {}, \
+            "<p class=\"about\">{} runs, {} of each scheme on each scenario, {} s each{}. {}, \
              {}.</p>\n<p>{}</p>\n",
             runs.len(),
             settings.runs,
             setting(settings.seconds),
+            match settings
+                .scenarios
+                .iter()
+                .any(|facts| facts.seconds.is_some())
+            {
+                true => " unless the scenario says otherwise",
+                false => "",
+            },
             match settings.on {
                 Platform::Kernel => format!("Linux {}", escape(&host.kernel)),
                 Platform::Sim => "Simulated".to_owned(),
@@ -202,6 +211,9 @@ impl Page<'_> {
             escape(&settings.date),
             schemes.join(" &#160; ")
         );
+        for note in splits::notes(settings) {
+            let _ = writeln!(html, "<p class=\"about\">{}</p>", escape(&note));
+        }
         if invalid > 0 {
             let _ = writeln!(
                 html,

@@ -10,6 +10,7 @@ pub mod compare;
 mod date;
 mod host;
 pub mod power;
+pub mod splits;
 pub mod statistics;
 pub mod table;
 
@@ -75,7 +76,7 @@ pub struct Settings {
     pub command: String,
     /// Start of the evaluation in UTC, in the format of RFC 3339.
     pub date: String,
-    /// Length of a run, s.
+    /// Length of a run, s, except on scenarios that have one of their own.
     #[serde(serialize_with = "finite")]
     pub seconds: f64,
     /// Number of runs of each scheme on each scenario.
@@ -88,6 +89,24 @@ pub struct Settings {
     pub scenarios: Vec<ScenarioFacts>,
     /// Policies of those schemes that are policies.
     pub policies: Vec<PolicyFacts>,
+    /// Built-in sets of which the scenarios are, found by the content of the links.
+    #[serde(default)]
+    pub sets: Vec<SetFacts>,
+}
+
+/// A built-in set of which an evaluation has scenarios.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetFacts {
+    /// Name of the set.
+    pub name: String,
+    /// Role of the set: `training`, `validation` or `test`.
+    pub role: String,
+    /// SHA-256 of the set in hexadecimal ([`Set::hash`](cc_sim::scenario::Set::hash)).
+    pub sha256: String,
+    /// Number of scenarios of the evaluation whose links are of the set.
+    pub included: u32,
+    /// Number of scenarios of the set.
+    pub scenarios: u32,
 }
 
 /// Facts about a scenario that a reader of its figures needs.
@@ -107,6 +126,9 @@ pub struct ScenarioFacts {
     pub rtt_ms: f64,
     /// Number of flows on the path.
     pub flows: u32,
+    /// Length of a run in s, where it is the scenario's own and not that of the evaluation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// The policy that a scheme served.
@@ -118,6 +140,20 @@ pub struct PolicyFacts {
     pub source: String,
     /// SHA-256 of the policy file in hexadecimal; empty for a policy without a file.
     pub sha256: String,
+    /// On which links it was trained; `None` for a policy that was not trained.
+    #[serde(default)]
+    pub trained_on: Option<TrainedOn>,
+}
+
+/// On which of an evaluation's links a policy was trained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TrainedOn {
+    /// Test and validation sets of its training, as its file names them
+    /// ([`PolicyMeta::TEST_SETS`](cc_core::policy::PolicyMeta::TEST_SETS)); `None` for a file from
+    /// before there were splits.
+    pub test_sets: Option<String>,
+    /// Names of the evaluation's scenarios whose links were seen in training.
+    pub seen: Vec<String>,
 }
 
 /// Measurements of one scheme on one scenario in one run.
@@ -166,6 +202,28 @@ pub struct Run {
     pub validity: Validity,
     /// Measurements of each flow, in the scenario's order.
     pub flows: Vec<FlowRun>,
+    /// The scored segments of the run, in order of time
+    /// ([`Scenario::segments`]); absent in files of older versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments: Vec<SegmentRun>,
+}
+
+/// Measurements of one scored segment of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SegmentRun {
+    /// Start of the segment, s since the scenario's start.
+    #[serde(serialize_with = "finite")]
+    pub from_s: f64,
+    /// End of the segment, s since the scenario's start.
+    #[serde(serialize_with = "finite")]
+    pub to_s: f64,
+    /// Mean capacity of the link, Mbit/s of IP packets; `None` when it is unlimited.
+    pub capacity_mbps: Option<f64>,
+    /// Delivered rate of each flow, Mbit/s of IP packets, in the scenario's order.
+    #[serde(serialize_with = "all_finite")]
+    pub throughput_mbps: Vec<f64>,
+    /// Mean of the one-way delay of all flows' packets, ms; `None` when no packet was delivered.
+    pub mean_owd_ms: Option<f64>,
 }
 
 /// Measurements of one flow of a run, defined as those of [`Run`].
@@ -308,6 +366,7 @@ impl From<&Scenario> for ScenarioFacts {
             owd_ms: ms(scenario.forward.delay.base),
             rtt_ms: ms(scenario.base_rtt()),
             flows: u32::try_from(scenario.flows.len()).unwrap_or(u32::MAX),
+            seconds: None,
         }
     }
 }

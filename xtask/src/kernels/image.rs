@@ -1,5 +1,5 @@
-//! What a tested kernel boots: an initial file system in memory with the test programs, what they
-//! call, and the modules that they need.
+//! What a kernel boots: an initial file system in memory with programs, what they call, and the
+//! modules that they need.
 
 use std::{
     collections::BTreeSet,
@@ -14,10 +14,12 @@ use anyhow::{Context, Result, bail};
 use super::{archive::Kernel, cpio, modules};
 use crate::process;
 
-/// The first process of the tested kernel.
+/// The first process. It sets the system up, does the [`Contents`]' job and powers off.
 const INIT: &str = include_str!("init.sh");
+/// The job of a machine that runs test programs.
+const TESTS: &str = include_str!("tests.sh");
 
-/// Programs of this host that the tests call, beside busybox, which has less able ones of the last
+/// Programs of this host that the others call, beside busybox, which has less able ones of the last
 /// two.
 const TOOLS: [&str; 5] = ["ip", "tc", "ss", "setpriv", "unshare"];
 
@@ -38,19 +40,50 @@ pub(super) struct TestProgram {
     pub(super) filter: String,
 }
 
+/// What a machine does, and the files that it needs for that beside those that every machine has.
+#[derive(Debug)]
+pub(super) struct Contents {
+    /// The shell script that the first process runs when the system is up.
+    pub(super) job: &'static str,
+    /// Programs by their paths in the machine, each with its path on this host. Their shared
+    /// libraries are added.
+    pub(super) programs: Vec<(PathBuf, PathBuf)>,
+    /// Further files by their paths in the machine.
+    pub(super) files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+impl From<&Programs> for Contents {
+    fn from(programs: &Programs) -> Self {
+        let tests = programs.tests.iter();
+        let order = lines(
+            tests
+                .clone()
+                .map(|test| format!("{} {}", test.name, test.filter)),
+        );
+        let agent = (programs.agent.clone(), programs.agent.clone());
+        let tests = tests.map(|test| (Path::new("/tests").join(&test.name), test.path.clone()));
+        Self {
+            job: TESTS,
+            programs: [agent].into_iter().chain(tests).collect(),
+            files: vec![("/tests/order".into(), order.into_bytes())],
+        }
+    }
+}
+
 /// Writes the initial file system for a kernel to `file`.
 ///
 /// # Errors
 ///
 /// Returns an error when a program, a library or a module cannot be read, and when the file cannot
 /// be written.
-pub(super) fn write(programs: &Programs, kernel: &Kernel, file: &Path) -> Result<()> {
+pub(super) fn write(contents: &Contents, kernel: &Kernel, file: &Path) -> Result<()> {
     let cannot = || format!("cannot write {}", file.display());
     let out = BufWriter::new(File::create(file).with_context(cannot)?);
     let mut archive = cpio::Archive::new(out);
     let mut add = |path: &Path, content: &[u8]| archive.add(path, content).with_context(cannot);
 
     add(Path::new("/init"), INIT.as_bytes())?;
+    add(Path::new("/job.sh"), contents.job.as_bytes())?;
     add(Path::new("/bin/busybox"), &read(&find("busybox")?)?)?;
     let mut libraries = BTreeSet::new();
     for name in TOOLS {
@@ -58,18 +91,16 @@ pub(super) fn write(programs: &Programs, kernel: &Kernel, file: &Path) -> Result
         libraries.extend(shared_libraries(&path)?);
         add(&Path::new("/usr/sbin").join(name), &read(&path)?)?;
     }
-    libraries.extend(shared_libraries(&programs.agent)?);
-    add(&programs.agent, &stripped(&programs.agent, file)?)?;
-    for TestProgram { name, path, .. } in &programs.tests {
-        libraries.extend(shared_libraries(path)?);
-        add(&Path::new("/tests").join(name), &stripped(path, file)?)?;
+    for (place, program) in &contents.programs {
+        libraries.extend(shared_libraries(program)?);
+        add(place, &stripped(program, file)?)?;
     }
     for library in &libraries {
         add(library, &read(library)?)?;
     }
-    let tests = programs.tests.iter();
-    let order = lines(tests.map(|test| format!("{} {}", test.name, test.filter)));
-    add(Path::new("/tests/order"), order.as_bytes())?;
+    for (place, content) in &contents.files {
+        add(place, content)?;
+    }
 
     let modules = modules::load_order(&kernel.modules)?;
     for (name, content) in &modules {

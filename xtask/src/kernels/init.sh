@@ -1,8 +1,9 @@
 #!/bin/busybox sh
-# The first process of a tested kernel: runs the test programs and powers off.
+# The first process of a machine: sets the system up, does the job in /job.sh and powers off.
 #
 # Serial ports: the first is the kernel's console. The second takes the report: the programs'
-# standard output, and between it lines that begin with "@". The third takes their standard error.
+# standard output, and between it lines that begin with "@". The third takes their standard error,
+# and the fourth what a job hands over.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TERM=dumb
 /bin/busybox mkdir -p /proc /sys /dev /run /tmp /root /etc /usr/sbin /usr/bin /sbin /bin
 /bin/busybox --install -s /bin
@@ -27,10 +28,6 @@ done </modules/order
 ip link set lo up
 # Every program is an ordinary user's with regard to limits.
 ulimit -n 65536
-# Each instruction takes 2 ns here, however much a real processor does in it: policies seem slow.
-export CC_LAB_BATCH_BUDGET_MS=1000
-# Tests may set the clock: it is nobody else's.
-export CC_LAB_OWN_KERNEL=1
 
 seconds() {
     cut -d ' ' -f 1 /proc/uptime
@@ -39,12 +36,7 @@ seconds() {
 echo "@ kernel $(uname -r)"
 echo "@ congestion $(cat /proc/sys/net/ipv4/tcp_available_congestion_control)"
 echo "@ booted $(seconds)"
-while read -r name filter; do
-    echo "@ begin $name $(seconds)"
-    echo "@ begin $name" >&2
-    "/tests/$name" --color never $filter </dev/null
-    echo "@ end $name $? $(seconds)"
-done </tests/order
+. /job.sh
 echo "@ done"
 sync
 poweroff -f

@@ -30,6 +30,8 @@ pub(super) struct Logs {
     pub(super) console: PathBuf,
     /// The standard error of the programs that ran.
     pub(super) errors: PathBuf,
+    /// What the job handed over.
+    pub(super) output: PathBuf,
 }
 
 impl Logs {
@@ -38,6 +40,7 @@ impl Logs {
         Self {
             console: directory.join("console.log"),
             errors: directory.join("errors.log"),
+            output: directory.join("output"),
         }
     }
 }
@@ -65,7 +68,7 @@ pub(super) fn boot(
     deadline: Duration,
     mut on_line: impl FnMut(&str),
 ) -> Result<()> {
-    for log in [&logs.console, &logs.errors] {
+    for log in [&logs.console, &logs.errors, &logs.output] {
         fs::write(log, []).with_context(|| format!("cannot write {}", log.display()))?;
     }
     let mut command = command(image, initial_files, logs);
@@ -129,7 +132,11 @@ fn command(image: &Path, initial_files: &Path, logs: &Logs) -> Command {
     command.args(["-append", "console=ttyS0 panic=-1 quiet nokaslr norandmaps"]);
     command.arg("-serial");
     command.arg(format!("file:{}", logs.console.display()));
-    command.args(["-serial", "stdio", "-serial"]);
-    command.arg(format!("file:{}", logs.errors.display()));
+    command.args(["-serial", "stdio"]);
+    for log in [&logs.errors, &logs.output] {
+        command
+            .arg("-serial")
+            .arg(format!("file:{}", log.display()));
+    }
     command
 }

@@ -44,6 +44,15 @@ pub struct PolicyMeta {
 }
 
 impl PolicyMeta {
+    /// Name of the entry of [`provenance`](Self::provenance) that says on which links of test and
+    /// validation sets the policy was trained: [`NO_TEST_SETS`](Self::NO_TEST_SETS), or sets and
+    /// `SET/SCENARIO`s, separated by commas; `unknown` where nobody can tell. Files from before
+    /// there were splits lack it.
+    pub const TEST_SETS: &'static str = "test_sets";
+    /// Value of [`TEST_SETS`](Self::TEST_SETS) for a policy that was trained on none of them. Only
+    /// such a policy may become the embedded one.
+    pub const NO_TEST_SETS: &'static str = "none";
+
     /// Parses and checks the JSON of a policy file.
     ///
     /// # Errors

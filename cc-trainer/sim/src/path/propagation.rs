@@ -6,7 +6,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand_distr::StandardNormal;
 
-use crate::scenario;
+use crate::scenario::{self, DelayVariation};
 
 use super::{Nanos, nanos};
 
@@ -16,6 +16,7 @@ pub(super) struct Propagation {
     aggregation: Option<Nanos>,
     /// The present delay, preceded by the later ones in reverse order.
     steps: Vec<Step>,
+    variation: Option<DelayVariation>,
     /// Standard deviation of the delay, ns.
     jitter: f64,
     random: StdRng,
@@ -67,6 +68,7 @@ impl Propagation {
         Self {
             aggregation: model.aggregation.map(nanos).filter(|&period| period > 0),
             steps,
+            variation: model.delay.variation,
             jitter: model.delay.jitter.as_nanos() as f64,
             random,
             flows: extra_delay
@@ -86,7 +88,10 @@ impl Propagation {
         {
             self.steps.pop();
         }
-        let base = self.steps.last().map_or(0, |step| step.delay);
+        let mut base = self.steps.last().map_or(0, |step| step.delay);
+        if let Some(variation) = &self.variation {
+            base = base.saturating_add(nanos(variation.at(Duration::from_nanos(released))));
+        }
         let flow = &mut self.flows[flow];
         let mut delay = base.saturating_add(flow.extra_delay);
         if self.jitter > 0.0 {

@@ -47,6 +47,11 @@ impl<B> PacketQueue<B> {
         self.pop().map(|waiting| waiting.packet)
     }
 
+    /// Whether a packet of `bytes` fits.
+    pub(super) fn has_room(&self, bytes: u32) -> bool {
+        self.fits(self.waiting.len(), self.bytes, bytes)
+    }
+
     /// Appends a packet, or returns it as the error when there is no room.
     pub(super) fn push(&mut self, waiting: Waiting<B>) -> Result<(), Packet<B>> {
         if !self.fits(self.waiting.len(), self.bytes, waiting.packet.bytes) {

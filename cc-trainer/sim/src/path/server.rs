@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::scenario::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Rate, Service, Trace};
+use crate::scenario::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Rate, Service, Shaper, Trace};
 
 use super::Nanos;
+use super::bucket::TokenBucket;
 
 /// A link that sends one packet after the other. [`start`](Self::start) returns when it is ready
 /// for the next packet, and [`serve`](Self::serve) sends that packet.
@@ -17,6 +18,8 @@ pub(super) enum Server {
     Rate(RateServer),
     /// The link sends packets at opportunities.
     Opportunities(OpportunityServer),
+    /// The link sends packets as they get tokens.
+    Shaper(Box<ShaperServer>),
 }
 
 impl Server {
@@ -25,6 +28,7 @@ impl Server {
         match service {
             Service::Unlimited => Self::Unlimited,
             Service::Rate(rate) => Self::Rate(RateServer::new(rate.clone())),
+            Service::Shaper(shaper) => Self::Shaper(Box::new(ShaperServer::new(shaper))),
             Service::Opportunities(trace) => {
                 Self::Opportunities(OpportunityServer::new(Arc::clone(trace)))
             }
@@ -36,9 +40,10 @@ impl Server {
     #[inline]
     pub(super) fn start(&mut self, arrived: Nanos) -> Nanos {
         match self {
-            Self::Unlimited => arrived,
             Self::Rate(server) => arrived.max(server.free),
             Self::Opportunities(server) => server.start(arrived),
+            Self::Shaper(server) => arrived.max(server.free),
+            Self::Unlimited => arrived,
         }
     }
 
@@ -49,6 +54,7 @@ impl Server {
         match self {
             Self::Unlimited => start,
             Self::Rate(server) => server.serve(start, bytes),
+            Self::Shaper(server) => server.serve(start, bytes),
             Self::Opportunities(server) => server.serve(bytes),
         }
     }
@@ -100,6 +106,37 @@ impl RateServer {
             .rate
             .finish(self.reference, self.bits.max(0.0))
             .max(start);
+        self.free
+    }
+}
+
+/// A token bucket that serves the queue: `tbf_dequeue`, net/sched/sch_tbf.c, Linux 6.18.
+///
+/// As in Linux with active queue management below `tbf`, a packet is taken out of the queue when
+/// the one before it is sent, and then waits for its tokens.
+#[derive(Debug)]
+pub(super) struct ShaperServer {
+    bucket: TokenBucket,
+    peak_bits_per_second: Option<f64>,
+    /// Time at which the link has sent all packets that it has taken.
+    free: Nanos,
+}
+
+impl ShaperServer {
+    fn new(shaper: &Shaper) -> Self {
+        Self {
+            bucket: TokenBucket::new(shaper.bits_per_second, shaper.burst),
+            peak_bits_per_second: shaper.peak_bits_per_second,
+            free: 0,
+        }
+    }
+
+    #[inline(never)]
+    fn serve(&mut self, start: Nanos, bytes: u32) -> Nanos {
+        let sends = self.bucket.take(start, bytes);
+        let time = (self.peak_bits_per_second)
+            .map_or(0, |peak| (f64::from(bytes) * 8e9 / peak).ceil() as Nanos);
+        self.free = sends.saturating_add(time);
         self.free
     }
 }

@@ -3,12 +3,34 @@ use rand::RngExt;
 
 use super::*;
 use crate::scenario::{
-    Delay, DelayChange, Direction as Model, Discipline, Loss, Policer, Queue as Limits, Rate,
-    RatePoint, Service, Trace,
+    Aqm, CoDel, Delay, DelayChange, Direction as Model, Discipline, DualPi2, FqCoDel, Loss, Pie,
+    Policer, Queue as Limits, Rate, RatePoint, Service, Trace,
 };
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1000 * MS;
+
+/// The content of a packet. Packets of a flow are a connection and have the same codepoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbered {
+    /// Number of the packet among the arrivals.
+    number: usize,
+    flow: u16,
+}
+
+impl Content for Numbered {
+    fn ecn(&self) -> Ecn {
+        [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1, Ecn::Ce][usize::from(self.flow % 4)]
+    }
+
+    fn connection(&self) -> u32 {
+        self.flow.into()
+    }
+}
+
+impl Content for u64 {}
+
+impl Content for i32 {}
 
 /// The outcome of a packet in a form to compare: its time and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,9 +174,11 @@ fn run(model: &Model, arrivals: &[Arrival]) -> Vec<End> {
             Event::Delivered {
                 at, queued, packet, ..
             } => {
-                ends[packet.body] = Some(End::Delivered { at, queued });
+                ends[packet.body.number] = Some(End::Delivered { at, queued });
             }
-            Event::Dropped { at, packet, .. } => ends[packet.body] = Some(End::Dropped { at }),
+            Event::Dropped { at, packet, .. } => {
+                ends[packet.body.number] = Some(End::Dropped { at });
+            }
         }
     }
     ends.into_iter()
@@ -243,7 +267,7 @@ fn watch(
     extra_delay: &[Duration],
     arrivals: &[Arrival],
     watch: Watch,
-) -> Vec<Event<usize>> {
+) -> Vec<Event<Numbered>> {
     let mut path = OneWayPath::new(model, extra_delay, 7);
     let mut events = Vec::new();
     let mut random = match watch {
@@ -252,7 +276,7 @@ fn watch(
     };
     let mut polled = 0;
     // Polls at the chosen times before `until`.
-    let mut poll_before = |path: &mut OneWayPath<usize>, events: &mut Vec<_>, until: Nanos| {
+    let mut poll_before = |path: &mut OneWayPath<Numbered>, events: &mut Vec<_>, until: Nanos| {
         loop {
             let next = match watch {
                 Watch::Next => path.next().unwrap_or(until),
@@ -272,9 +296,10 @@ fn watch(
             }
         }
     };
-    for (body, arrival) in arrivals.iter().enumerate() {
+    for (number, arrival) in arrivals.iter().enumerate() {
         poll_before(&mut path, &mut events, arrival.at);
         let Arrival { at, bytes, flow } = *arrival;
+        let body = Numbered { number, flow };
         path.offer(at, Packet { bytes, flow, body });
         let (packets, bytes) = path.backlog();
         assert!(model.queue.packets.is_none_or(|most| packets <= most));
@@ -315,14 +340,15 @@ proptest! {
         let mut latest = std::collections::HashMap::new();
         for event in events {
             let (Event::Delivered { packet, .. } | Event::Dropped { packet, .. }) = &event;
-            prop_assert!(!std::mem::replace(&mut ended[packet.body], true));
-            let Arrival { at: offered, bytes, flow } = arrivals[packet.body];
+            prop_assert!(!std::mem::replace(&mut ended[packet.body.number], true));
+            let Arrival { at: offered, bytes, flow } = arrivals[packet.body.number];
             prop_assert_eq!((packet.bytes, packet.flow), (bytes, flow));
             prop_assert!(event.at() >= offered);
             if let Event::Delivered { arrived, packet, .. } = event {
                 prop_assert_eq!(arrived, offered);
-                let before = latest.insert(flow, packet.body);
-                prop_assert!(before.is_none_or(|before| before < packet.body));
+                let number = packet.body.number;
+                let before = latest.insert(flow, number);
+                prop_assert!(before.is_none_or(|before| before < number));
             }
         }
         prop_assert!(ended.into_iter().all(|ended| ended));
@@ -858,6 +884,7 @@ fn no_delay() -> Delay {
     Delay {
         base: Duration::ZERO,
         changes: Vec::new(),
+        variation: None,
         jitter: Duration::ZERO,
     }
 }
@@ -931,7 +958,44 @@ fn limits() -> impl Strategy<Value = Limits> {
             bytes,
             discipline,
             ce_threshold: None,
+            aqm: None,
         })
+}
+
+/// Kinds of active queue management that act soon.
+fn aqm() -> impl Strategy<Value = Aqm> {
+    let ms = |range: std::ops::Range<u64>| range.prop_map(Duration::from_millis);
+    let codel = (ms(0..10), ms(10..50), any::<bool>()).prop_map(|(target, interval, ecn)| CoDel {
+        target,
+        interval,
+        ecn,
+    });
+    let fq_codel =
+        (codel.clone(), 256..4000u32, 1..8u32).prop_map(|(codel, quantum, queues)| FqCoDel {
+            codel,
+            quantum,
+            queues,
+        });
+    let pie = (ms(1..20), ms(1..20), any::<bool>()).prop_map(|(target, update, ecn)| Pie {
+        target,
+        update,
+        ecn,
+    });
+    let dual = (ms(1..20), ms(1..20), ms(1..5), 1..4u32, 1..99u32).prop_map(
+        |(target, update, step, coupling, classic_percent)| DualPi2 {
+            target,
+            update,
+            step,
+            coupling,
+            classic_percent,
+        },
+    );
+    prop_oneof![
+        codel.prop_map(Aqm::CoDel),
+        fq_codel.prop_map(Aqm::FqCoDel),
+        pie.prop_map(Aqm::Pie),
+        dual.prop_map(Aqm::DualPi2),
+    ]
 }
 
 fn model() -> impl Strategy<Value = Model> {
@@ -958,7 +1022,7 @@ fn model() -> impl Strategy<Value = Model> {
     let aggregation = prop_oneof![Just(0), 1..20 * MS].prop_map(Duration::from_nanos);
     (
         prop::option::of(policer),
-        limits(),
+        (limits(), prop::option::of(aqm())).prop_map(|(limits, aqm)| Limits { aqm, ..limits }),
         service,
         loss,
         prop::option::of(aggregation),
@@ -1019,6 +1083,7 @@ fn delay() -> impl Strategy<Value = Delay> {
             Delay {
                 base,
                 changes: changes.into_iter().map(change).collect(),
+                variation: None,
                 jitter: Duration::from_nanos(jitter),
             }
         })

@@ -4,6 +4,8 @@
 mod application;
 mod build;
 mod list;
+mod queue;
+mod score;
 mod shape;
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,8 @@ pub const MAX_FLOWS: usize = 64;
 ///   - `schedule`: `[{ at_s = 0, rate_mbps = 12, ramp = false }, …]`, the rate from each time on.
 ///     Rate 0 is an outage, and `ramp = true` changes the rate linearly until the next point.
 ///     `repeat_s` repeats the schedule with that period.
+///   - `shaper`: `{ rate_mbps, burst_bytes, peak_mbps = inf }`, a token bucket that serves the
+///     queue: bursts leave at the peak rate.
 ///   - `opportunities`: `{ every_ms = 200, packets = 10 }`, or `{ mbps = 77.72 }` for a trace of
 ///     60 s with evenly spaced opportunities on a grid of 1 ms.
 ///   - `poisson`: `{ mbps, seconds = 60, ramp_s = 0, seed = 1 }`, a trace of random deliveries
@@ -41,6 +45,8 @@ pub const MAX_FLOWS: usize = 64;
 ///     ([`Cellular`](super::Cellular)).
 /// - `delay_ms`: the one-way propagation delay in ms.
 /// - `delay_changes`: `[{ at_s, delay_ms }, …]`, the delay from each time on; none by default.
+/// - `delay_variation`: `{ every_s = 15, spread_ms, drift_ms = 0, seed = 1 }`, a delay on top that
+///   jumps once a period and drifts within it ([`DelayVariation`](super::DelayVariation)).
 /// - `jitter_ms`: the standard deviation of each packet's delay, 0 by default. Packets of a flow
 ///   keep their order.
 /// - `loss`: a probability, or `{ to_bad, to_good, good = 0, bad = 1 }` for a Gilbert-Elliott chain
@@ -49,6 +55,14 @@ pub const MAX_FLOWS: usize = 64;
 ///   X); `drop = "head"` drops the oldest packets of a full queue. Unlimited by default.
 ///   `ce_threshold_ms = 5` beside a limit marks ECN-capable packets that waited longer than that
 ///   (congestion experienced); connections negotiate ECN if a queue of the scenario marks.
+///   `aqm` is active queue management by one of the following, with further keys. Without a limit
+///   the queue has that of Linux's qdisc then.
+///   - `codel`: `target_ms = 5`, `interval_ms = 100`, `ecn = false` ([`CoDel`](super::CoDel)).
+///   - `fq_codel`: the same, `ecn = true`, `quantum = 1500`, `queues = 1024`
+///     ([`FqCoDel`](super::FqCoDel)).
+///   - `pie`: `target_ms = 15`, `update_ms = 15`, `ecn = false` ([`Pie`](super::Pie)).
+///   - `dualpi2`: `target_ms = 15`, `update_ms = 16`, `step_ms = 1`, `coupling = 2`,
+///     `classic_percent = 10` ([`DualPi2`](super::DualPi2)).
 /// - `policer`: `{ rate_mbps, burst_bytes }`, a token bucket ahead of the queue; none by default.
 /// - `aggregation_ms`: packets leave the link together, once per period; none by default.
 /// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of
@@ -114,7 +128,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Vec<Scenario>, ScenarioError> {
     };
     let document: shape::Document = toml::from_str(text).map_err(|error| {
         // A message of several lines states a part of the error in each line.
-        let message = error.message().trim().replace('\n', ", ");
+        let mut message = error.message().trim().replace('\n', ", ");
+        if !text.contains("scenario") {
+            message += "; a file of scenarios is TOML with [[scenario]] tables (a trace of \
+                        mahimahi's is named by the key `trace` of one)";
+        }
         invalid(Fault {
             span: error.span().unwrap_or(0..0),
             message,

@@ -57,7 +57,7 @@ fn load_item(item: &str) -> Result<Vec<Scenario>, ScenarioError> {
         Some((set, name)) => (set, Some(name)),
         None => (item, None),
     };
-    let scenarios = sets::find(set).ok_or_else(|| ScenarioError::UnknownSet {
+    let scenarios = sets::set(set).ok_or_else(|| ScenarioError::UnknownSet {
         name: set.to_owned(),
         sets: nearest_first(set, sets::SETS.iter().map(|set| set.name)),
     })?;

@@ -1,8 +1,19 @@
-//! The built-in sets of scenarios.
+//! The built-in sets of scenarios, and the role that each has.
+//!
+//! A set is a file of `cc-trainer/sim/scenarios`, or is generated from its specification by one of
+//! the modules below. docs/sets.md describes all of them.
 
-use std::path::Path;
+mod sage;
+mod sampled;
+mod sussex;
+#[cfg(test)]
+mod tests;
 
-use super::{Scenario, ScenarioError, file};
+use std::{fmt, path::Path};
+
+use sha2::{Digest, Sha256};
+
+use super::{Scenario, ScenarioError, content, file};
 
 /// A named list of built-in scenarios.
 #[derive(Clone, Copy, Debug)]
@@ -11,10 +22,39 @@ pub struct Set {
     pub name: &'static str,
     /// Description of the set in one line.
     pub description: &'static str,
-    /// Content of the set's scenario file.
-    text: &'static str,
-    /// Number of the file's scenarios that belong to the set, from the first one.
-    count: usize,
+    /// What the set may be used for.
+    pub role: Role,
+    /// Where its scenarios come from.
+    content: Content,
+}
+
+/// What a set may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// To train policies on.
+    Training,
+    /// To choose between policies and designs: seed, checkpoint, temperature.
+    Validation,
+    /// To judge what was chosen, and for nothing else. Training refuses the links of these sets.
+    Test,
+}
+
+/// Where the scenarios of a set come from.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// The first `count` scenarios of a scenario file.
+    File { text: &'static str, count: usize },
+    /// Scenarios that a function generates from their specification.
+    Generated(fn() -> Vec<Scenario>),
+}
+
+impl Content {
+    const fn file(text: &'static str) -> Self {
+        Self::File {
+            text,
+            count: usize::MAX,
+        }
+    }
 }
 
 /// All built-in sets, in the order in which they are listed.
@@ -23,57 +63,133 @@ pub const SETS: &[Set] = &[
         name: "calibrated",
         description: "six paths of the Internet, on which the published policy was trained (the \
                       first of `pantheon`)",
-        text: PANTHEON,
-        count: 6,
+        role: Role::Test,
+        content: Content::File {
+            text: PANTHEON,
+            count: 6,
+        },
     },
     Set {
         name: "pantheon",
         description: "the eighteen paths of Pantheon's emulation: measured ones, policers, sparse \
                       ACKs, small buffers",
-        text: PANTHEON,
-        count: 18,
+        role: Role::Test,
+        content: Content::file(PANTHEON),
     },
     Set {
         name: "cellular",
         description: "mobile networks from 3G to 5G, generated",
-        text: include_str!("../../scenarios/cellular.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/cellular.toml")),
     },
     Set {
         name: "dynamic",
         description: "paths whose rate or delay changes under the flow",
-        text: include_str!("../../scenarios/dynamic.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/dynamic.toml")),
     },
     Set {
         name: "jitter",
         description: "links whose delay varies from packet to packet, as in a busy radio network",
-        text: include_str!("../../scenarios/jitter.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/jitter.toml")),
     },
     Set {
         name: "fairness",
         description: "two to eight flows on one link",
-        text: include_str!("../../scenarios/fairness.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/fairness.toml")),
     },
     Set {
         name: "fast",
         description: "500 Mbit/s up to what the host can carry",
-        text: include_str!("../../scenarios/fast.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/fast.toml")),
     },
     Set {
         name: "applications",
         description: "bursts after silence, requests, keystrokes, video and short flows",
-        text: include_str!("../../scenarios/applications.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/applications.toml")),
+    },
+    Set {
+        name: "sage-1",
+        description: "Sage's Set I (ccBench): one flow, steady rates and steps",
+        role: Role::Test,
+        content: Content::Generated(sage::single),
+    },
+    Set {
+        name: "sage-2",
+        description: "Sage's Set II (ccBench): beside a cubic flow that was there first",
+        role: Role::Test,
+        content: Content::Generated(sage::beside_cubic),
+    },
+    Set {
+        name: "sussex-intra-rtt",
+        description: "two flows of one RTT, the second of which joins late",
+        role: Role::Test,
+        content: Content::Generated(sussex::intra_rtt),
+    },
+    Set {
+        name: "sussex-inter-rtt",
+        description: "two flows of different RTTs",
+        role: Role::Test,
+        content: Content::Generated(sussex::inter_rtt),
+    },
+    Set {
+        name: "sussex-bandwidth",
+        description: "two flows at 10 to 100 Mbit/s",
+        role: Role::Test,
+        content: Content::Generated(sussex::bandwidth),
+    },
+    Set {
+        name: "sussex-friendliness",
+        description: "a flow after a cubic, and before one",
+        role: Role::Test,
+        content: Content::Generated(sussex::friendliness),
+    },
+    Set {
+        name: "sussex-convergence",
+        description: "four flows that join and leave 25 s apart",
+        role: Role::Test,
+        content: Content::Generated(sussex::convergence),
+    },
+    Set {
+        name: "sussex-handover",
+        description: "a link that is cut for 20 to 200 ms every 5 s",
+        role: Role::Test,
+        content: Content::Generated(sussex::handover),
+    },
+    Set {
+        name: "broad",
+        description: "200 plain links of a Latin hypercube: rate, RTT, buffer, loss",
+        role: Role::Test,
+        content: Content::Generated(sampled::broad),
+    },
+    Set {
+        name: "extreme",
+        description: "the ends of what is found: rates, RTTs, buffers, loss, ACK paths, crowds, \
+                      cross traffic",
+        role: Role::Test,
+        content: Content::Generated(sampled::extreme),
+    },
+    Set {
+        name: "validation",
+        description: "as `broad`, `extreme` and Sage's sets, drawn with another seed, to choose by",
+        role: Role::Validation,
+        content: Content::Generated(sampled::validation),
+    },
+    Set {
+        name: "training",
+        description: "as `validation`, drawn with a third seed, to train on",
+        role: Role::Training,
+        content: Content::Generated(sampled::training),
     },
     Set {
         name: "demo",
         description: "one link, alone and beside a cubic flow",
-        text: include_str!("../../scenarios/demo.toml"),
-        count: usize::MAX,
+        role: Role::Test,
+        content: Content::file(include_str!("../../scenarios/demo.toml")),
     },
 ];
 
@@ -87,17 +203,52 @@ impl Set {
     /// Returns an error when the set's file is invalid, which the tests exclude for the built-in
     /// sets.
     pub fn scenarios(&self) -> Result<Vec<Scenario>, ScenarioError> {
-        let mut scenarios = file::parse(
-            self.text,
-            Path::new(&format!("(built in) {}.toml", self.name)),
-        )?;
-        scenarios.truncate(self.count);
-        Ok(scenarios)
+        match self.content {
+            Content::File { text, count } => {
+                let path = format!("(built in) {}.toml", self.name);
+                let mut scenarios = file::parse(text, Path::new(&path))?;
+                scenarios.truncate(count);
+                Ok(scenarios)
+            }
+            Content::Generated(generate) => Ok(generate()),
+        }
+    }
+
+    /// SHA-256 of the set's scenarios, in hexadecimal: their links, flows and scoring in their
+    /// order, without names and descriptions. Results state it, so that figures of two versions can
+    /// be told apart when a set has changed between them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the set's file is invalid.
+    pub fn hash(&self) -> Result<String, ScenarioError> {
+        let mut hasher = Sha256::new();
+        for scenario in self.scenarios()? {
+            hasher.update(content::scenario(&scenario));
+        }
+        Ok(content::hexadecimal(&hasher.finalize()))
     }
 }
 
-/// The set with that name, if there is one.
-pub(super) fn find(name: &str) -> Option<&'static Set> {
+impl Role {
+    /// Name of the role in lists and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The built-in set with that name, if there is one.
+pub fn set(name: &str) -> Option<&'static Set> {
     SETS.iter().find(|set| set.name == name)
 }
 
@@ -107,189 +258,4 @@ pub(super) fn names() -> String {
         .map(|set| set.name)
         .collect::<Vec<_>>()
         .join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{collections::BTreeSet, time::Duration};
-
-    use super::{
-        super::{Loss, Queue, Service},
-        *,
-    };
-
-    fn set(name: &str) -> Vec<Scenario> {
-        find(name).expect(name).scenarios().expect(name)
-    }
-
-    fn mean_mbps(service: &Service) -> f64 {
-        service.mean_bits_per_second().expect("a limit") / 1e6
-    }
-
-    #[test]
-    fn every_set_loads_and_names_are_unique() {
-        let mut names = BTreeSet::new();
-        for set in SETS.iter().filter(|set| set.name != "calibrated") {
-            for scenario in set.scenarios().expect(set.name) {
-                assert!(!scenario.description.is_empty(), "{}", scenario.name);
-                assert!(
-                    names.insert(scenario.name.clone()),
-                    "{} is there twice",
-                    scenario.name
-                );
-                for flow in &scenario.flows {
-                    assert!(
-                        flow.start < Duration::from_secs(15),
-                        "{}: for runs of 30 s",
-                        scenario.name
-                    );
-                    assert!(
-                        flow.stop.is_none_or(|stop| stop < Duration::from_secs(30)),
-                        "{}",
-                        scenario.name
-                    );
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_calibrated_six_are_the_first_of_pantheon() {
-        let pantheon = set("pantheon");
-        assert_eq!(pantheon.len(), 18);
-        assert_eq!(set("calibrated"), pantheon[..6]);
-    }
-
-    /// The table of the published experiments: name, Mbit/s of the trace, delay in ms, loss, queue
-    /// in packets or bytes.
-    #[test]
-    fn pantheon_has_the_numbers_of_its_table() {
-        let packets = |packets| Queue {
-            packets: Some(packets),
-            ..Queue::default()
-        };
-        let bytes = |bytes| Queue {
-            bytes: Some(bytes),
-            ..Queue::default()
-        };
-        let table = [
-            (
-                "nepal-india",
-                0.557,
-                28,
-                Loss::Bernoulli(0.0477),
-                packets(14),
-            ),
-            ("mexico-california", 2.435, 88, Loss::None, packets(130)),
-            ("brazil-colombia", 2.817, 130, Loss::None, packets(426)),
-            ("india-india", 100.42, 27, Loss::None, packets(173)),
-            (
-                "korea-china",
-                77.72,
-                51,
-                Loss::Bernoulli(0.0006),
-                packets(94),
-            ),
-            ("california-mexico", 114.68, 45, Loss::None, packets(450)),
-            ("policer-12-rtt20", 12.0, 10, Loss::None, packets(1)),
-            ("policer-60-rtt20", 60.0, 10, Loss::None, packets(1)),
-            ("policer-108-rtt20", 108.0, 10, Loss::None, packets(1)),
-            ("policer-12-rtt100", 12.0, 50, Loss::None, packets(1)),
-            ("policer-60-rtt100", 60.0, 50, Loss::None, packets(1)),
-            ("policer-108-rtt100", 108.0, 50, Loss::None, packets(1)),
-            ("ack-1-per-100ms", 12.0, 10, Loss::None, Queue::default()),
-            ("ack-10-per-200ms", 12.0, 10, Loss::None, Queue::default()),
-            ("bdp-tenth", 12.0, 30, Loss::None, bytes(9000)),
-            ("bdp-third", 12.0, 30, Loss::None, bytes(30_000)),
-            ("bdp-half", 12.0, 30, Loss::None, bytes(45_000)),
-            ("bdp-1", 12.0, 30, Loss::None, bytes(90_000)),
-        ];
-        for (scenario, (name, mbps, delay_ms, loss, queue)) in
-            set("pantheon").into_iter().zip(table)
-        {
-            assert_eq!(scenario.name, name);
-            let mean = mean_mbps(&scenario.forward.service);
-            assert!(
-                (mean / mbps - 1.0).abs() < 0.005,
-                "{name}: {mean} is not {mbps} Mbit/s"
-            );
-            assert_eq!(
-                scenario.base_rtt(),
-                Duration::from_millis(2 * delay_ms),
-                "{name}"
-            );
-            assert_eq!(scenario.forward.loss, loss, "{name}");
-            assert_eq!(scenario.forward.queue, queue, "{name}");
-            assert_eq!(scenario.reverse.loss, Loss::None, "{name}");
-            let (reverse_mbps, reverse_queue) = match name {
-                "ack-1-per-100ms" => (0.12, Queue::default()),
-                "ack-10-per-200ms" => (0.6, Queue::default()),
-                policer if policer.starts_with("policer") => (mean, packets(1)),
-                _ => (mean, Queue::default()),
-            };
-            assert!(
-                (mean_mbps(&scenario.reverse.service) / reverse_mbps - 1.0).abs() < 1e-9,
-                "{name}"
-            );
-            assert_eq!(scenario.reverse.queue, reverse_queue, "{name}");
-        }
-    }
-
-    #[test]
-    fn pantheons_random_traces_have_as_many_opportunities_as_the_recorded_ones() {
-        let lines = [2786, 12_177, 14_084];
-        for (scenario, lines) in set("pantheon").into_iter().zip(lines) {
-            let Service::Opportunities(trace) = scenario.forward.service else {
-                panic!("{} has no trace", scenario.name);
-            };
-            assert_eq!(trace.times().len(), lines, "{}", scenario.name);
-        }
-    }
-
-    #[test]
-    fn capacity_counts_the_bits_that_a_link_can_carry() {
-        let capacity = |spec: &str, from, to| {
-            let scenario = super::super::load(spec).expect(spec).remove(0);
-            scenario
-                .forward
-                .service
-                .capacity_bits(Duration::from_secs(from), Duration::from_secs(to))
-        };
-        // One packet of 12000 bits per millisecond, the first one after 1 ms.
-        assert_eq!(capacity("pantheon/bdp-1", 0, 30), Some(29_999.0 * 12_000.0));
-        assert_eq!(capacity("pantheon/bdp-1", 70, 71), Some(12e6));
-        assert_eq!(capacity("dynamic/rate-doubles", 5, 15), Some(180e6));
-        assert_eq!(capacity("dynamic/outages", 0, 30), Some(540e6));
-        assert_eq!(capacity("dynamic/oscillates", 0, 4), Some(72e6));
-        assert_eq!(capacity("dynamic/ramps", 0, 30), Some(600e6));
-        assert_eq!(capacity("fast/ceiling", 0, 1), None);
-    }
-
-    #[test]
-    fn fairness_has_two_to_eight_flows_of_which_one_is_under_test() {
-        for scenario in set("fairness") {
-            assert!((2..=8).contains(&scenario.flows.len()), "{}", scenario.name);
-            assert!(
-                scenario.flows.iter().any(|flow| flow.scheme.is_none()),
-                "{}",
-                scenario.name
-            );
-        }
-    }
-
-    #[test]
-    fn fast_links_have_queues_of_a_bandwidth_delay_product() {
-        for scenario in set("fast") {
-            let Some(rate) = scenario.forward.service.mean_bits_per_second() else {
-                continue;
-            };
-            let product = (rate * scenario.base_rtt().as_secs_f64() / 8.0).round() as u64;
-            assert_eq!(
-                scenario.forward.queue.bytes,
-                Some(product),
-                "{}",
-                scenario.name
-            );
-        }
-    }
 }

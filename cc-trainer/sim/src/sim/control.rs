@@ -2,17 +2,33 @@
 //! tcp_congestion_ops` (include/net/tcp.h).
 
 mod bbr;
+mod bbr3;
+mod bic;
 mod copa;
 mod cubic;
+mod htcp;
+mod illinois;
 pub mod learned;
 mod reno;
 #[cfg(test)]
 mod tests;
+mod vegas;
+mod vivace;
+mod westwood;
+mod yeah;
 
 pub use bbr::Bbr;
+pub use bbr3::Bbr3;
+pub use bic::Bic;
 pub use copa::Copa;
 pub use cubic::Cubic;
+pub use htcp::Htcp;
+pub use illinois::Illinois;
 pub use reno::Reno;
+pub use vegas::Vegas;
+pub use vivace::Vivace;
+pub use westwood::Westwood;
+pub use yeah::Yeah;
 
 use std::fmt;
 
@@ -31,8 +47,24 @@ pub enum Control {
     Cubic(Cubic),
     /// BBR version 1, as in Linux.
     Bbr(Bbr),
+    /// BBR version 3, as in the Internet-Draft draft-ietf-ccwg-bbr-06.
+    Bbr3(Box<Bbr3>),
     /// Copa (Arun and Balakrishnan, NSDI 2018).
     Copa(Copa),
+    /// Vegas, as in Linux (Brakmo and Peterson, IEEE JSAC 1995).
+    Vegas(Vegas),
+    /// Westwood+, as in Linux (Grieco and Mascolo, ACM CCR 2004).
+    Westwood(Westwood),
+    /// H-TCP, as in Linux (Leith and Shorten, PFLDnet 2004).
+    Htcp(Htcp),
+    /// BIC, as in Linux (Xu, Harfoush and Rhee, INFOCOM 2004).
+    Bic(Bic),
+    /// TCP-Illinois, as in Linux (Liu, Başar and Srikant, 2008).
+    Illinois(Illinois),
+    /// YeAH, as in Linux (Baiocchi, Castellani and Vacirca, PFLDnet 2007).
+    Yeah(Yeah),
+    /// PCC Vivace (Dong et al., NSDI 2018), with its latency-aware utility.
+    Vivace(Box<Vivace>),
     /// The learned congestion control, as the BPF programs and an agent implement it.
     Learned(Box<Learned>),
     /// A control that is defined elsewhere; see `examples/own_control.rs`.
@@ -64,6 +96,13 @@ pub trait CongestionControl: fmt::Debug + Send {
         let _ = (now, cwnd, rtt_us);
     }
 
+    /// An ACK has acknowledged segments, and losses are not looked for yet (`pkts_acked`, then
+    /// `in_ack_event`, which Linux has called at this place since 6.16). Called on every ACK while
+    /// segments are outstanding.
+    fn on_acked(&mut self, cwnd: &CwndState, acked: &Acked) {
+        let _ = (cwnd, acked);
+    }
+
     /// An ACK has been processed (`pkts_acked`, then `cong_control`, or `cong_avoid` where
     /// `tcp_may_raise_cwnd` lets the cwnd grow).
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample);
@@ -89,9 +128,28 @@ pub trait CongestionControl: fmt::Debug + Send {
         let _ = (now, cwnd, state);
     }
 
+    /// Whether the sender keeps, for each segment, the state in which it was sent: only then does
+    /// it call [`on_lost`](Self::on_lost) and fill the last fields of [`RateSample`].
+    fn tracks_transmissions(&self) -> bool {
+        false
+    }
+
+    /// A segment or its retransmission was marked lost (`skb_marked_lost` in the kernel of BBR
+    /// version 3, github.com/google/bbr). Comes after [`ssthresh`](Self::ssthresh) and
+    /// [`on_state`](Self::on_state) where the loss starts a recovery, and before the call for the
+    /// ACK.
+    fn on_lost(&mut self, cwnd: &CwndState, lost: &LostSegment) {
+        let _ = (cwnd, lost);
+    }
+
     /// Sending begins again after nothing was in flight (`CA_EVENT_TX_START`).
     fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
         let _ = (now, cwnd, start);
+    }
+
+    /// The sender has set the cwnd or its threshold (`cwnd_event`).
+    fn on_event(&mut self, cwnd: &mut CwndState, event: CwndEvent) {
+        let _ = (cwnd, event);
     }
 
     /// The pacing rate in bytes/s (`SK_PACING_NEEDED`); `None` for a connection that is not paced.
@@ -103,6 +161,38 @@ pub trait CongestionControl: fmt::Debug + Send {
     fn min_burst(&self) -> u32 {
         2
     }
+}
+
+/// What an ACK acknowledges (`struct ack_sample`), with the state of the sender that some
+/// congestion controls read at that time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acked {
+    /// Time of the ACK, ns.
+    pub now: Nanos,
+    /// Segments that it acknowledged cumulatively, including those SACKed before (`pkts_acked`).
+    pub segments: u32,
+    /// RTT of the newest segment that it acknowledged or SACKed, µs; 0 for none (`rtt_us`, which is
+    /// negative then).
+    pub rtt_us: u32,
+    /// Next segment to be sent for the first time (`snd_nxt`), counted from 0.
+    pub snd_nxt: u64,
+    /// Payload of a full segment in bytes (`mss_cache`).
+    pub mss: u32,
+    /// The congestion-avoidance state before the ACK (`icsk_ca_state`).
+    pub state: CaState,
+    /// Whether the ACK was not the one that header prediction expects: it has SACK blocks or an ECN
+    /// echo, or changes the receive window (`CA_ACK_SLOWPATH`).
+    pub slow_path: bool,
+}
+
+/// Why the sender has set the cwnd or its threshold (`enum tcp_ca_event`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CwndEvent {
+    /// A retransmission timeout has set the threshold, and sets the cwnd next (`CA_EVENT_LOSS`).
+    Loss,
+    /// The cwnd is at the threshold at the end of Recovery or CWR (`CA_EVENT_COMPLETE_CWR`). Not
+    /// for controls that set the cwnd in recovery.
+    ReductionComplete,
 }
 
 /// The state of a sender that transmits although nothing is in flight.
@@ -118,6 +208,8 @@ pub struct TransmitStart {
     pub rto: u32,
     /// Whether segments are outstanding, all of which are lost.
     pub outstanding: bool,
+    /// Next segment to be sent for the first time (`snd_nxt`), counted from 0.
+    pub snd_nxt: u64,
 }
 
 /// The delivery-rate sample of an ACK (`struct rate_sample`, net/ipv4/tcp_rate.c), and other state
@@ -151,6 +243,42 @@ pub struct RateSample {
     pub last_sent: Nanos,
     /// When pacing lets the next segment leave, ns; may be past (`tcp_wstamp_ns`).
     pub next_send: Nanos,
+    /// Whether the cwnd held the sender back in the last round trip (`tcp_sock.is_cwnd_limited`).
+    pub cwnd_filled: bool,
+    /// When the sample's segment was sent, ns; 0 when this ACK delivered nothing.
+    pub sent: Nanos,
+    /// Segments in flight when the sample's segment was sent, including it (`tx_in_flight` in BBR
+    /// version 3's kernel); 0 unless the control
+    /// [tracks transmissions](CongestionControl::tracks_transmissions).
+    pub tx_in_flight: u32,
+    /// Segments marked lost since the sample's segment was sent; 0 as above (`lost`).
+    pub lost: u32,
+}
+
+/// A segment that was marked lost, as [`CongestionControl::on_lost`] hears of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostSegment {
+    /// Its number, counted from 0.
+    pub number: u64,
+    /// When it was sent, ns.
+    pub sent: Nanos,
+    /// Segments in flight when it was sent, including it.
+    pub tx_in_flight: u32,
+    /// Segments marked lost since it was sent, including it.
+    pub lost: u32,
+    /// Whether it was sent while the application limited the sender.
+    pub app_limited: bool,
+    /// The time at which it was marked lost, ns.
+    pub at: Nanos,
+    /// Lifetime segments delivered until then.
+    pub total_delivered: u64,
+}
+
+/// The threshold as it should be remembered, in segments: at least three quarters of the cwnd
+/// (`tcp_current_ssthresh` outside Recovery and CWR).
+#[inline]
+pub(super) fn current_ssthresh(cwnd: &CwndState) -> u32 {
+    cwnd.ssthresh.max((cwnd.cwnd >> 1) + (cwnd.cwnd >> 2))
 }
 
 /// Calls a method of the control in whichever variant.
@@ -160,7 +288,15 @@ macro_rules! each {
             Control::Reno($inner) => $call,
             Control::Cubic($inner) => $call,
             Control::Bbr($inner) => $call,
+            Control::Bbr3($inner) => $call,
             Control::Copa($inner) => $call,
+            Control::Vegas($inner) => $call,
+            Control::Westwood($inner) => $call,
+            Control::Htcp($inner) => $call,
+            Control::Bic($inner) => $call,
+            Control::Illinois($inner) => $call,
+            Control::Yeah($inner) => $call,
+            Control::Vivace($inner) => $call,
             Control::Learned($inner) => $call,
             Control::Custom($inner) => $call,
         }
@@ -169,13 +305,21 @@ macro_rules! each {
 
 impl Control {
     /// The names that [`named`](Self::named) knows.
-    pub const NAMES: [&str; 6] = [
+    pub const NAMES: [&str; 14] = [
         "reno",
         "cubic",
         "cubic-hystartpp",
         "bbr",
+        "bbr3",
         "copa",
         "copa-compete",
+        "vegas",
+        "westwood",
+        "htcp",
+        "bic",
+        "illinois",
+        "yeah",
+        "vivace",
     ];
 
     /// Creates the control of this name; `None` for a name that is not in [`NAMES`](Self::NAMES).
@@ -186,8 +330,16 @@ impl Control {
             "cubic" => Self::Cubic(Cubic::new()),
             "cubic-hystartpp" => Self::Cubic(Cubic::with_hystart_plus_plus()),
             "bbr" => Self::Bbr(Bbr::new(seed)),
+            "bbr3" => Self::Bbr3(Box::new(Bbr3::new(seed))),
             "copa" => Self::Copa(Copa::new()),
             "copa-compete" => Self::Copa(Copa::with_competition()),
+            "vegas" => Self::Vegas(Vegas::new()),
+            "westwood" => Self::Westwood(Westwood::new()),
+            "htcp" => Self::Htcp(Htcp::new()),
+            "bic" => Self::Bic(Bic::new()),
+            "illinois" => Self::Illinois(Illinois::new()),
+            "yeah" => Self::Yeah(Yeah::new()),
+            "vivace" => Self::Vivace(Box::new(Vivace::new(seed))),
             _ => return None,
         })
     }
@@ -200,7 +352,15 @@ impl Control {
             Self::Reno(_) => Self::Reno(Reno::new()),
             Self::Cubic(cubic) => Self::Cubic(cubic.another()),
             Self::Bbr(_) => Self::Bbr(Bbr::new(seed)),
+            Self::Bbr3(_) => Self::Bbr3(Box::new(Bbr3::new(seed))),
             Self::Copa(copa) => Self::Copa(copa.another()),
+            Self::Vegas(_) => Self::Vegas(Vegas::new()),
+            Self::Westwood(_) => Self::Westwood(Westwood::new()),
+            Self::Htcp(_) => Self::Htcp(Htcp::new()),
+            Self::Bic(_) => Self::Bic(Bic::new()),
+            Self::Illinois(_) => Self::Illinois(Illinois::new()),
+            Self::Yeah(_) => Self::Yeah(Yeah::new()),
+            Self::Vivace(_) => Self::Vivace(Box::new(Vivace::new(seed))),
             Self::Learned(learned) => Self::Learned(Box::new(learned.another())),
             Self::Custom(control) => Self::Custom(control.another()?),
         })
@@ -245,6 +405,11 @@ impl CongestionControl for Control {
     }
 
     #[inline]
+    fn on_acked(&mut self, cwnd: &CwndState, acked: &Acked) {
+        each!(self, control => control.on_acked(cwnd, acked));
+    }
+
+    #[inline]
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
         each!(self, control => control.on_ack(cwnd, ack, rate));
     }
@@ -268,6 +433,18 @@ impl CongestionControl for Control {
 
     fn on_transmit_start(&mut self, now: Nanos, cwnd: &mut CwndState, start: &TransmitStart) {
         each!(self, control => control.on_transmit_start(now, cwnd, start));
+    }
+
+    fn on_event(&mut self, cwnd: &mut CwndState, event: CwndEvent) {
+        each!(self, control => control.on_event(cwnd, event));
+    }
+
+    fn tracks_transmissions(&self) -> bool {
+        each!(self, control => control.tracks_transmissions())
+    }
+
+    fn on_lost(&mut self, cwnd: &CwndState, lost: &LostSegment) {
+        each!(self, control => control.on_lost(cwnd, lost));
     }
 
     #[inline]

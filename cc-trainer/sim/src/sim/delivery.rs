@@ -28,7 +28,8 @@ pub(super) struct RateSampleDraft {
     pub(super) prior_delivered: u32,
     prior_mstamp: Nanos,
     snd_interval: Nanos,
-    number: u32,
+    /// The sample's segment, the newest that the ACK delivered.
+    pub(super) number: u32,
     retransmitted: bool,
     app_limited: bool,
 }
@@ -130,6 +131,7 @@ impl DeliveryRate {
         if sample.prior_delivered == 0 {
             return rate;
         }
+        rate.sent = self.first_tx_mstamp;
         let interval = sample.snd_interval.max(now - sample.prior_mstamp);
         let interval_us = u32::try_from(interval / 1_000).unwrap_or(u32::MAX);
         // An interval shorter than the smallest RTT comes from a retransmission and would be wrong.

@@ -3,6 +3,7 @@
 
 use crate::path::Nanos;
 
+use super::control::LostSegment;
 use super::wire::MSS;
 
 /// End of the list by time of sending.
@@ -50,6 +51,15 @@ pub(super) struct Flags {
     listed: bool,
 }
 
+/// The state of the sender when it last sent a segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Transmission {
+    /// Segments in flight, this one included.
+    pub(super) in_flight: u32,
+    /// Lifetime count of segments marked lost.
+    pub(super) lost: u64,
+}
+
 /// The scoreboard of a connection: its outstanding segments `snd_una..snd_nxt`.
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
@@ -72,6 +82,12 @@ pub(super) struct Scoreboard {
     retransmit_hint: u32,
     /// Lifetime count of segments marked lost, retransmissions included (`tcp_sock.lost`).
     total_lost: u64,
+    /// The last transmission of each segment, at the places of the ring; empty unless the
+    /// congestion control wants it.
+    transmissions: Vec<Transmission>,
+    /// Segments marked lost of which the congestion control has not heard; stays empty together
+    /// with the transmissions.
+    newly_lost: Vec<LostSegment>,
 }
 
 impl Segment {
@@ -114,7 +130,39 @@ impl Scoreboard {
             awaiting_retrans: vec![0; CAPACITY / 64],
             retransmit_hint: 0,
             total_lost: 0,
+            transmissions: Vec::new(),
+            newly_lost: Vec::new(),
         }
+    }
+
+    /// Makes the scoreboard keep each segment's [`Transmission`] and report losses from now on.
+    pub(super) fn track_transmissions(&mut self) {
+        self.transmissions = vec![Transmission::default(); self.ring.len()];
+    }
+
+    /// The last transmission of a segment that was outstanding before the present ACK; `None` where
+    /// transmissions are not tracked.
+    #[inline]
+    pub(super) fn transmission(&self, number: u32) -> Option<&Transmission> {
+        self.transmissions.get(self.place(number))
+    }
+
+    /// Whether segments were marked lost of which the congestion control has not heard.
+    #[inline]
+    pub(super) fn has_newly_lost(&self) -> bool {
+        !self.newly_lost.is_empty()
+    }
+
+    /// Takes the segments marked lost since the last call. [`reuse`](Self::reuse) takes the list
+    /// back.
+    pub(super) fn take_newly_lost(&mut self) -> Vec<LostSegment> {
+        std::mem::take(&mut self.newly_lost)
+    }
+
+    /// Takes back a list of [`take_newly_lost`](Self::take_newly_lost), for its memory.
+    pub(super) fn reuse(&mut self, mut list: Vec<LostSegment>) {
+        list.clear();
+        self.newly_lost = list;
     }
 
     /// The first unacknowledged segment (`snd_una`).
@@ -202,6 +250,7 @@ impl Scoreboard {
         self.ring[place] = segment;
         self.set_awaiting(number, false);
         self.link(number);
+        self.note_transmission(number);
     }
 
     /// Removes the first segment, which is acknowledged cumulatively, and returns its last state.
@@ -270,6 +319,18 @@ impl Scoreboard {
             self.lost_out += 1;
         }
         self.total_lost += 1;
+        if let Some(&sent) = self.transmissions.get(place) {
+            let segment = &self.ring[place];
+            self.newly_lost.push(LostSegment {
+                number: number.into(),
+                sent: segment.sent,
+                tx_in_flight: sent.in_flight,
+                lost: (self.total_lost - sent.lost) as u32,
+                app_limited: segment.app_limited,
+                // The sender adds the time and what was delivered.
+                ..LostSegment::default()
+            });
+        }
         self.set_awaiting(number, true);
         self.unlink(number);
     }
@@ -324,6 +385,7 @@ impl Scoreboard {
         };
         self.set_awaiting(number, false);
         self.link(number);
+        self.note_transmission(number);
     }
 
     /// Takes note that the segment was sent again as a loss probe, which does not count as a
@@ -340,6 +402,7 @@ impl Scoreboard {
             ..stamps
         };
         self.link(number);
+        self.note_transmission(number);
     }
 
     /// The segment in flight that was sent first, by the time of its last transmission.
@@ -358,6 +421,19 @@ impl Scoreboard {
     /// Heap memory of the ring in bytes.
     pub(super) fn memory(&self) -> usize {
         self.ring.capacity() * size_of::<Segment>()
+            + self.transmissions.capacity() * size_of::<Transmission>()
+    }
+
+    #[inline]
+    fn note_transmission(&mut self, number: u32) {
+        if self.transmissions.is_empty() {
+            return;
+        }
+        let place = self.place(number);
+        self.transmissions[place] = Transmission {
+            in_flight: self.packets_in_flight(),
+            lost: self.total_lost,
+        };
     }
 
     #[inline]
@@ -414,6 +490,13 @@ impl Scoreboard {
         let mask = ring.len() - 1;
         for number in self.snd_una..self.snd_nxt {
             ring[number as usize & mask] = *self.get(number);
+        }
+        if !self.transmissions.is_empty() {
+            let mut transmissions = vec![Transmission::default(); ring.len()];
+            for number in self.snd_una..self.snd_nxt {
+                transmissions[number as usize & mask] = self.transmissions[self.place(number)];
+            }
+            self.transmissions = transmissions;
         }
         self.ring = ring;
         self.awaiting_retrans = vec![0; self.ring.len() / 64];

@@ -14,7 +14,7 @@ use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 
 use crate::path::Nanos;
 
-use super::control::{CongestionControl, Control};
+use super::control::{Acked, CongestionControl, Control, LostSegment};
 use super::delivery::{DeliveryRate, RateSampleDraft};
 use super::pacing::Pacing;
 use super::rack::Rack;
@@ -74,6 +74,8 @@ pub(super) struct Sender {
     ts_recent: u32,
     /// The first segment beyond the receive window (`tcp_wnd_end`).
     snd_wnd_end: u32,
+    /// The receive window that the newest ACK announced, in segments (`snd_wnd`).
+    snd_wnd: u32,
     /// The SACK blocks of the previous ACK (`recv_sack_cache`): a block that covers the same
     /// segments again brings nothing new.
     recv_sack_cache: [SackBlock; MAX_BLOCKS],
@@ -194,6 +196,7 @@ impl Sender {
             reord_seen: false,
             ts_recent: 0,
             snd_wnd_end: INITIAL_SND_WND,
+            snd_wnd: INITIAL_SND_WND,
             recv_sack_cache: [SackBlock::default(); MAX_BLOCKS],
             ecn: Ecn::default(),
             totals: Totals::default(),
@@ -415,6 +418,9 @@ impl Sender {
             self.cwnd.cwnd = 1;
         }
         self.control.init(now, &mut self.cwnd, rtt_us);
+        if self.control.tracks_transmissions() {
+            self.board.track_transmissions();
+        }
         self.update_pacing_rate();
         if active {
             self.outbox.push(ToReceiver::Bare);
@@ -433,6 +439,7 @@ impl Sender {
         }
         self.ts_recent = ack.timestamp;
         self.snd_wnd_end = self.snd_wnd_end.max(ack.ack + ack.rwnd);
+        let window_changed = std::mem::replace(&mut self.snd_wnd, ack.rwnd) != ack.rwnd;
         let prior_in_flight = self.board.packets_in_flight();
         let prior_delivered = self.delivery.delivered();
         let prior_losses = self.board.total_lost();
@@ -458,6 +465,16 @@ impl Sender {
         self.clean_rtx_queue(now, ack.ack, &mut flag, &mut sample, prior_sacked_end);
         self.rack
             .update_reo_wnd(sample.prior_delivered, self.delivery.delivered());
+        let acked = Acked {
+            now,
+            segments: ack.ack - prior_una,
+            rtt_us: flag.rtt_us,
+            snd_nxt: self.board.snd_nxt().into(),
+            mss: MSS,
+            state: self.ca_state,
+            slow_path: window_changed || ack.count > 0 || ack.ece,
+        };
+        self.control.on_acked(&self.cwnd, &acked);
         self.process_tlp_ack(now, ack.ack, &flag);
         let alert = flag.data_sacked || flag.ece || flag.dsacking_ack;
         let dubious = !flag.snd_una_advanced || alert;
@@ -482,6 +499,13 @@ impl Sender {
         rate.snd_nxt = self.board.snd_nxt().into();
         rate.last_sent = self.lsndtime;
         rate.next_send = self.pacing.wstamp_ns();
+        rate.cwnd_filled = self.usage.is_filled();
+        if sample.prior_delivered > 0
+            && let Some(sent) = self.board.transmission(sample.number)
+        {
+            rate.tx_in_flight = sent.in_flight;
+            rate.lost = (self.board.total_lost() - sent.lost) as u32;
+        }
         self.cong_control(now, &flag, delivered, lost, &rate);
         self.xmit_recovery(now, rexmit);
         self.write_xmit(now, false);
@@ -707,6 +731,7 @@ impl Sender {
                 ..self.totals
             },
         };
+        self.report_losses(now);
         if self.has_cong_control {
             self.control.on_ack(&mut self.cwnd, &ack, rate);
         } else if self.ca_state.is_reducing() {
@@ -720,6 +745,25 @@ impl Sender {
         }
         self.cwnd.cwnd = self.cwnd.cwnd.clamp(1, self.cwnd.clamp);
         self.update_pacing_rate();
+    }
+
+    /// Tells a control that tracks transmissions which segments were marked lost.
+    #[inline]
+    fn report_losses(&mut self, now: Nanos) {
+        if !self.board.has_newly_lost() {
+            return;
+        }
+        let lost = self.board.take_newly_lost();
+        let total_delivered = self.delivery.delivered().into();
+        for &segment in &lost {
+            let segment = LostSegment {
+                at: now,
+                total_delivered,
+                ..segment
+            };
+            self.control.on_lost(&self.cwnd, &segment);
+        }
+        self.board.reuse(lost);
     }
 
     /// Whether this ACK may raise the cwnd of a control without `cong_control`

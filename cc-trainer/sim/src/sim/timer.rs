@@ -3,8 +3,10 @@
 
 use crate::path::Nanos;
 
-/// Length of a tick in ns (`CONFIG_HZ=250`).
-const JIFFY: Nanos = 4_000_000;
+/// Length of a tick in ns (`CONFIG_HZ=250`, as most distributions set it).
+pub(super) const JIFFY: Nanos = 4_000_000;
+/// Number of ticks per second.
+pub(super) const HZ: u64 = 1_000_000_000 / JIFFY;
 
 /// The kernel's clock of ticks: timers are set in ticks and fire on one.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +44,12 @@ impl Ticks {
         let bucket = ((self.at(now) + jiffies) >> shift) + 1;
         (bucket << shift) * JIFFY - self.phase
     }
+}
+
+/// Ticks up to this time, as congestion controls count them (`tcp_jiffies32`).
+#[inline]
+pub(super) fn tick(now: Nanos) -> u64 {
+    now / JIFFY
 }
 
 /// Converts µs to ticks, rounded up (`usecs_to_jiffies`).

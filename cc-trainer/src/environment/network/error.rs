@@ -12,10 +12,10 @@ pub enum NetworkConfigError {
     /// A parameter of the decision delay is out of its range; the string names it.
     #[error("delay: {0}")]
     Delay(String),
-    /// A links entry has neither `scenarios` nor `random`, or both.
+    /// A links entry has none of `scenarios`, `random` and `family`, or several.
     #[error(
-        "links[{index}]: give either `scenarios` (a set such as \"calibrated\") \
-         or `random` (a family)"
+        "links[{index}]: give either `scenarios` (such as \"training\"), `random` (a family with \
+         ranges) or `family` (such as \"broad\")"
     )]
     Entry {
         /// Position of the entry in `links`, counted from 0.
@@ -25,7 +25,7 @@ pub enum NetworkConfigError {
     #[error("policy.{0}")]
     Interface(#[from] InterfaceError),
     /// The configuration has no links entry.
-    #[error("links is empty; add an entry such as {{ scenarios = \"calibrated\" }}")]
+    #[error("links is empty; add an entry such as {{ family = \"broad\" }}")]
     NoLinks,
     /// A number is out of its range.
     #[error("{place} is {found}; expected {least} to {most}")]

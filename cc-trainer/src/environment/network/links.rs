@@ -12,7 +12,7 @@ use super::NetworkConfigError;
 use super::flows::{Flows, check_scheme};
 use super::random::RandomLinks;
 use super::range::check;
-use cc_sim::scenario::{self, Scenario};
+use cc_sim::scenario::{self, Scenario, families::Family};
 
 /// One `[[links]]` entry: a kind of link and how often it is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,8 +24,11 @@ pub struct Entry {
     /// Scenarios as `--scenarios` names them: sets, members of sets, and files. Each episode
     /// draws one of them uniformly.
     pub scenarios: Option<String>,
-    /// A random family, as the alternative to `scenarios`.
+    /// A random family with given ranges, as the alternative to `scenarios`.
     pub random: Option<RandomLinks>,
+    /// A built-in family, as the alternative to both: the one that test and validation sets are
+    /// samples of, drawn anew for each episode.
+    pub family: Option<Family>,
     /// The flows on the link. When absent, a scenario keeps its own flows and a random link
     /// has a single learned flow.
     pub flows: Option<Flows>,
@@ -69,6 +72,7 @@ struct LoadedEntry {
 enum LinkSource {
     Scenarios(Vec<Arc<Scenario>>),
     Random(Box<RandomLinks>),
+    Family(Family),
 }
 
 impl Links {
@@ -87,8 +91,8 @@ impl Links {
                 flows.check(|field| place(&format!("flows.{field}")))?;
             }
             let first_task = links.tasks.len();
-            let source = match (&entry.scenarios, &entry.random) {
-                (Some(spec), None) => {
+            let source = match (&entry.scenarios, &entry.random, entry.family) {
+                (Some(spec), None, None) => {
                     let scenarios = scenario::load(spec)?;
                     for scenario in &scenarios {
                         check_scenario(scenario, entry.flows.is_some())?;
@@ -96,10 +100,14 @@ impl Links {
                     }
                     LinkSource::Scenarios(scenarios.into_iter().map(Arc::new).collect())
                 }
-                (None, Some(random)) => {
+                (None, Some(random), None) => {
                     random.check(|field| place(&format!("random.{field}")))?;
                     links.tasks.push(format!("random-{index}"));
                     LinkSource::Random(Box::new(random.clone()))
+                }
+                (None, None, Some(family)) => {
+                    links.tasks.push(format!("{family}-{index}"));
+                    LinkSource::Family(family)
                 }
                 _ => {
                     return Err(NetworkConfigError::Entry { index });
@@ -137,6 +145,7 @@ impl Links {
                 scenarios.iter().map(learned).max().unwrap_or(1)
             }
             (None, LinkSource::Random(_)) => 1,
+            (None, LinkSource::Family(family)) => family.most_under_test(),
         };
         self.entries.iter().map(most).max().unwrap_or(1)
     }
@@ -153,6 +162,7 @@ impl Links {
                 (Arc::clone(&scenarios[index]), index)
             }
             LinkSource::Random(family) => (Arc::new(family.draw(seconds, random)), 0),
+            LinkSource::Family(family) => (Arc::new(family.draw(random)), 0),
         };
         let mut link = EpisodeLink {
             scenario,

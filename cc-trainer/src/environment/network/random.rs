@@ -11,7 +11,7 @@ use super::NetworkConfigError;
 use super::range::{Range, Sometimes, check, draw, logarithmic, milliseconds, ordered};
 use cc_sim::scenario::{
     Cellular, Delay, DelayChange, Direction, Flow, Loss, MTU, Poisson, Policer, Queue, Rate,
-    RatePoint, Scenario, Service, Trace,
+    RatePoint, Scenario, Scoring, Service, Trace,
 };
 
 /// Largest rate of a random link, Mbit/s: a step of 100 ms on it simulates about 10,000 packets.
@@ -148,6 +148,7 @@ impl RandomLinks {
         let delay = Delay {
             base,
             changes: change.into_iter().collect(),
+            variation: None,
             jitter,
         };
         let policer = draw(self.policer, random).map(|share| Policer {
@@ -181,6 +182,7 @@ impl RandomLinks {
             forward,
             reverse,
             flows: vec![Flow::default()],
+            scoring: Scoring::default(),
         }
     }
 }

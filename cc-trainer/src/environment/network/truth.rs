@@ -72,14 +72,14 @@ impl Truth {
     /// link, s: propagation and serialisation.
     pub(super) fn base_delay_s(&self, flow: usize, now: Nanos) -> f64 {
         let extra = self.scenario.flows[flow].extra_delay;
-        let propagation = delay_at(&self.scenario.forward.delay, now) + extra;
+        let propagation = self.scenario.forward.delay.at(Duration::from_nanos(now)) + extra;
         propagation.as_secs_f64() + f64::from(MTU) * 8.0 / self.mean_bits_per_second
     }
 
     /// Returns the RTT on the idle link, s.
     pub(super) fn base_rtt_s(&self, flow: usize, now: Nanos) -> f64 {
         let extra = self.scenario.flows[flow].extra_delay;
-        let back = delay_at(&self.scenario.reverse.delay, now) + extra;
+        let back = self.scenario.reverse.delay.at(Duration::from_nanos(now)) + extra;
         self.base_delay_s(flow, now) + back.as_secs_f64()
     }
 
@@ -153,14 +153,6 @@ impl Truth {
             .capacity_bits(Duration::from_nanos(from), Duration::from_nanos(to));
         bits.unwrap_or(0.0) / (NOW_NS as f64 / 1e9)
     }
-}
-
-fn delay_at(delay: &cc_sim::scenario::Delay, now: Nanos) -> Duration {
-    let changes = delay.changes.iter();
-    changes
-        .take_while(|change| nanos(change.at) <= now)
-        .last()
-        .map_or(delay.base, |change| change.delay)
 }
 
 fn mean_loss(loss: Loss) -> f64 {

@@ -8,6 +8,7 @@ use super::links::{Entry, Links};
 use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
 use super::{NetworkConfigError, Objective, Spec};
+use cc_sim::scenario::families::Family;
 use cc_sim::sim::RECEIVER_REST;
 use cc_sim::sim::agent::{AgentDelay, SenderMode};
 use cc_sim::sim::control::learned::Learned;
@@ -37,14 +38,15 @@ pub struct NetworkConfig {
 }
 
 impl Default for NetworkConfig {
-    /// The six calibrated Pantheon links of the mvfst-rl paper, 30 s each.
+    /// Links of the family `broad`, 30 s each.
     fn default() -> Self {
         Self {
             policy: Interface::default(),
             links: vec![Entry {
                 weight: 1.0,
-                scenarios: Some("calibrated".to_owned()),
+                scenarios: None,
                 random: None,
+                family: Some(Family::Broad),
                 flows: None,
                 shift_s: 0.0,
             }],

@@ -333,6 +333,9 @@ fn arguments(policy: &ServedPolicy, name: &str) -> Vec<OsString> {
     if let Some(serving) = policy.serving {
         arguments.extend(["--serving".into(), serving.to_string().into()]);
     }
+    if let Some(gain) = policy.pacing_gain {
+        arguments.extend(["--pacing-gain".into(), gain.to_string().into()]);
+    }
     arguments
 }
 
@@ -368,12 +371,14 @@ mod tests {
             spec: PolicySpec::Fixed(3),
             serving: Some(ActionSelection::Softmax { temperature: 2.0 }),
             sha256: None,
+            pacing_gain: Some(1.25),
         };
         let record = Some(Path::new("recorded"));
         let error = Agents::start(program, [("three", &policy)], logs.path(), record);
         let text = error.expect_err("it ends").to_string();
         assert!(text.contains("`three` has ended"), "{text}");
-        let expected = "--policy fixed:3 --serving softmax:2 --record recorded/three";
+        let expected = "--policy fixed:3 --serving softmax:2 --pacing-gain 1.25 \
+                        --record recorded/three";
         assert!(text.contains(expected), "{text}");
     }
 

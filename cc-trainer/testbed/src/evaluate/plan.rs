@@ -7,16 +7,19 @@ use sha2::{Digest, Sha256};
 use super::{
     EvaluateError, Evaluation,
     run::{FlowSetup, Setup},
-    schedule::{Job, interleaved},
+    schedule::{Job, Jobs, interleaved},
     scheme::{Controls, Scheme, SchemeError, ServedPolicy},
-    store,
+    splits, store,
 };
-use crate::summary::{Platform, PolicyFacts, Run, Settings, utc_now};
-use cc_sim::scenario::{Flow, Scenario};
+use crate::{
+    link::Link,
+    summary::{Platform, PolicyFacts, Run, ScenarioFacts, Settings, utc_now},
+};
+use cc_sim::scenario::{DEFAULT_LENGTH, Direction, Flow, Scenario, Service};
 
 /// An evaluation with all names resolved to schemes.
 #[derive(Debug)]
-pub(super) struct Plan<'a> {
+pub(crate) struct Plan<'a> {
     evaluation: &'a Evaluation,
     /// Digests of the scenarios, in their order.
     digests: Vec<String>,
@@ -32,7 +35,7 @@ impl<'a> Plan<'a> {
     ///
     /// Returns an error when two scenarios share a name, when a flow would start after the end of a
     /// run, or when a flow's scheme does not exist.
-    pub(super) fn new(evaluation: &'a Evaluation) -> Result<Self, EvaluateError> {
+    pub(crate) fn new(evaluation: &'a Evaluation) -> Result<Self, EvaluateError> {
         let names = evaluation.schemes.iter();
         let mut schemes: BTreeMap<_, _> = names
             .map(|scheme| (scheme.name.clone(), scheme.clone()))
@@ -44,13 +47,20 @@ impl<'a> Plan<'a> {
                     name: scenario.name.clone(),
                 });
             }
+            let fastest = fastest_mbps(scenario);
+            if evaluation.on == Platform::Kernel && fastest > Link::MAX_MBPS {
+                return Err(EvaluateError::TooFast {
+                    scenario: scenario.name.clone(),
+                    mbps: fastest,
+                });
+            }
             for (flow, number) in scenario.flows.iter().zip(0..) {
-                if flow.start >= evaluation.seconds {
+                if flow.start >= scenario.length(evaluation.seconds) {
                     return Err(EvaluateError::TooShort {
                         scenario: scenario.name.clone(),
                         flow: number,
                         start: flow.start,
-                        seconds: evaluation.seconds,
+                        seconds: scenario.length(evaluation.seconds),
                     });
                 }
                 add(&mut schemes, flow, evaluation).map_err(|source| EvaluateError::Flow {
@@ -69,7 +79,7 @@ impl<'a> Plan<'a> {
     }
 
     /// All runs of the evaluation, in the order in which they start.
-    pub(super) fn jobs(&self) -> impl Iterator<Item = Job> + use<> {
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = Job> + use<> {
         let evaluation = self.evaluation;
         interleaved(
             evaluation.scenarios.len(),
@@ -79,42 +89,47 @@ impl<'a> Plan<'a> {
     }
 
     /// The settings that the summary states.
-    pub(super) fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
 
     /// The policies among the schemes, each with the name of its scheme.
-    pub(super) fn policies(&self) -> impl Iterator<Item = (&str, &ServedPolicy)> {
+    pub(crate) fn policies(&self) -> impl Iterator<Item = (&str, &ServedPolicy)> {
         policies(&self.schemes)
     }
 
     /// Directory in which the agents record, if they do.
-    pub(super) fn record(&self) -> Option<&Path> {
+    pub(crate) fn record(&self) -> Option<&Path> {
         self.evaluation.record.as_deref()
     }
 
     /// The scenario that a job runs on.
-    pub(super) fn scenario(&self, job: Job) -> &'a Scenario {
+    pub(crate) fn scenario(&self, job: Job) -> &'a Scenario {
         &self.evaluation.scenarios[job.scenario]
     }
 
     /// Platform that the schemes run on.
-    pub(super) fn on(&self) -> Platform {
+    pub(crate) fn on(&self) -> Platform {
         self.evaluation.on
     }
 
+    /// Number of runs at the same time.
+    pub(crate) fn limit(&self) -> Jobs {
+        self.evaluation.jobs
+    }
+
     /// Path of the agent's program, if one was given.
-    pub(super) fn agent(&self) -> Option<&Path> {
+    pub(crate) fn agent(&self) -> Option<&Path> {
         self.evaluation.agent.as_deref()
     }
 
     /// Length of a run in scenario time.
-    pub(super) fn seconds(&self) -> Duration {
-        self.evaluation.seconds
+    pub(crate) fn length(&self, job: Job) -> Duration {
+        self.scenario(job).length(self.evaluation.seconds)
     }
 
     /// The identity of a run, without any measurement.
-    pub(super) fn blank(&self, job: Job) -> Run {
+    pub(crate) fn blank(&self, job: Job) -> Run {
         Run {
             scenario: self.scenario(job).name.clone(),
             scheme: self.evaluation.schemes[job.scheme].name.clone(),
@@ -124,7 +139,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The key of a run, which names everything that its result depends on.
-    pub(super) fn key(&self, job: Job) -> String {
+    pub(crate) fn key(&self, job: Job) -> String {
         let flows = self.scenario(job).flows.iter();
         let names: BTreeMap<_, _> = flows
             .map(|flow| self.scheme(job, flow))
@@ -132,7 +147,7 @@ impl<'a> Plan<'a> {
             .collect();
         store::key(
             self.evaluation.on,
-            self.evaluation.seconds.as_secs_f64(),
+            self.length(job).as_secs_f64(),
             self.evaluation.seed,
             &self.digests[job.scenario],
             names.into_values(),
@@ -140,8 +155,8 @@ impl<'a> Plan<'a> {
     }
 
     /// Setup of a run. `slot` selects its addresses and must differ between runs at the same time.
-    pub(super) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
-        let seconds = self.evaluation.seconds;
+    pub(crate) fn setup(&self, job: Job, slot: u16) -> Setup<'_> {
+        let seconds = self.length(job);
         let scenario = self.scenario(job);
         let flow = |flow: &Flow| FlowSetup {
             scheme: self.scheme(job, flow),
@@ -193,6 +208,20 @@ fn label(word: &str) -> &str {
     word.split_once('=').map_or(word, |(name, _)| name)
 }
 
+/// The largest constant rate of either direction in Mbit/s, and 0 for links without one: traces and
+/// unlimited links have no rate that the emulator must keep.
+fn fastest_mbps(scenario: &Scenario) -> f64 {
+    let fastest = |direction: &Direction| match &direction.service {
+        Service::Rate(rate) => (rate.points.iter())
+            .map(|point| point.bits_per_second)
+            .fold(0.0, f64::max),
+        // Bursts are faster, but the bucket bounds how many bytes are.
+        Service::Shaper(shaper) => shaper.bits_per_second,
+        Service::Unlimited | Service::Opportunities(_) => 0.0,
+    };
+    fastest(&scenario.forward).max(fastest(&scenario.reverse)) / 1e6
+}
+
 /// Seed of a run's random loss and jitter, which does not depend on the scheme.
 fn seed(seed: u64, scenario: &str, run: u32) -> u64 {
     let digest = Sha256::digest(format!("{seed}/{scenario}/{run}"));
@@ -211,14 +240,22 @@ fn policies(schemes: &BTreeMap<String, Scheme>) -> impl Iterator<Item = (&str, &
 fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Settings {
     let policies = policies(schemes).map(|(scheme, policy)| PolicyFacts {
         scheme: scheme.to_owned(),
-        source: policy.spec.to_string(),
+        source: policy.source(),
         sha256: policy.sha256.clone().unwrap_or_default(),
+        trained_on: splits::trained_on(&policy.spec, &evaluation.scenarios),
     });
+    let facts = |scenario: &Scenario| ScenarioFacts {
+        seconds: match evaluation.seconds {
+            None => scenario.scoring.length.map(|length| length.as_secs_f64()),
+            Some(_) => None,
+        },
+        ..scenario.into()
+    };
     Settings {
         on: evaluation.on,
         command: evaluation.command.clone(),
         date: utc_now(),
-        seconds: evaluation.seconds.as_secs_f64(),
+        seconds: evaluation.seconds.unwrap_or(DEFAULT_LENGTH).as_secs_f64(),
         runs: evaluation.runs,
         seed: evaluation.seed,
         schemes: evaluation
@@ -226,8 +263,9 @@ fn settings(evaluation: &Evaluation, schemes: &BTreeMap<String, Scheme>) -> Sett
             .iter()
             .map(|scheme| scheme.name.clone())
             .collect(),
-        scenarios: evaluation.scenarios.iter().map(Into::into).collect(),
+        scenarios: evaluation.scenarios.iter().map(facts).collect(),
         policies: policies.collect(),
+        sets: splits::sets(&evaluation.scenarios),
     }
 }
 

@@ -7,8 +7,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use cc_core::policy::{
-    ActionSelection, DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError,
+use cc_core::{
+    interface::Interface,
+    policy::{ActionSelection, DEFAULT_POLICY, FileError, PolicyFile, PolicySpec, SpecError},
 };
 
 use crate::summary::Platform;
@@ -19,6 +20,9 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
 /// Name of the scheme whose policy is that of `--policy`.
 const LEARNED: &str = "rlcc";
+
+/// Ending of a scheme's name that paces a policy without a file as the policy of `--policy` is.
+const PACED: &str = ":paced";
 
 /// Longest name of a scheme in bytes, as it becomes part of file names.
 const NAME_MAX: usize = 40;
@@ -50,6 +54,27 @@ pub struct ServedPolicy {
     pub serving: Option<ActionSelection>,
     /// SHA-256 of the policy file in hexadecimal; `None` for a policy without a file.
     pub sha256: Option<String>,
+    /// Pacing gain of a policy without a file ([`Interface::pacing_gain`]), whose flows then send
+    /// single segments. `None` leaves them unpaced; a policy file brings its own.
+    pub pacing_gain: Option<f32>,
+}
+
+impl ServedPolicy {
+    /// The interface of the policy if it has no file; a file brings its own.
+    pub fn interface(&self) -> Interface {
+        Interface {
+            pacing_gain: self.pacing_gain,
+            ..Interface::default()
+        }
+    }
+
+    /// The policy in words: its file or name, and its pacing where a scheme's name asks for it.
+    pub fn source(&self) -> String {
+        match self.pacing_gain {
+            None => self.spec.to_string(),
+            Some(gain) => format!("{}, paced by {gain}", self.spec),
+        }
+    }
 }
 
 /// The congestion controls that a platform offers by name: how to list them, and how to load one
@@ -104,6 +129,10 @@ impl Scheme {
     /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served as
     /// `serving` says.
     ///
+    /// `random:paced`, `heuristic:paced` and `fixed:N:paced` are paced as `policy` is, or as the
+    /// embedded policy where `policy` has no file. Compared with the same scheme without pacing and
+    /// with `rlcc`, they tell what pacing does apart from what the policy has learned.
+    ///
     /// # Errors
     ///
     /// Returns an error when there is no such scheme, or when its policy file is refused.
@@ -113,16 +142,21 @@ impl Scheme {
         serving: Option<ActionSelection>,
         controls: Controls,
     ) -> Result<Self, SchemeError> {
+        let plain = word.strip_suffix(PACED).unwrap_or(word);
+        let is_fileless =
+            |word: &str| word.starts_with("fixed:") || word == "random" || word == "heuristic";
         let (name, spec) = match word.split_once('=') {
             Some((name, file)) => (name, Some(labelled(word, name, file)?)),
             None if word == LEARNED => (word, Some(policy.clone())),
-            None if word.starts_with("fixed:") || word == "random" || word == "heuristic" => {
-                (word, Some(word.parse()?))
-            }
+            None if is_fileless(plain) => (word, Some(plain.parse()?)),
             None => (word, None),
         };
         let control = match spec {
-            Some(spec) => Control::policy(spec, serving)?,
+            Some(spec) => {
+                let paced = is_fileless(plain) && plain != word;
+                let gain = paced.then(|| pacing_of(policy)).transpose()?;
+                Control::policy(spec, serving, gain)?
+            }
             None if is_control_name(word) && controls.have(word) => Control::Named,
             None => {
                 return Err(SchemeError::Unknown {
@@ -147,19 +181,20 @@ impl Scheme {
 }
 
 impl Control {
-    fn policy(spec: PolicySpec, serving: Option<ActionSelection>) -> Result<Self, SchemeError> {
+    fn policy(
+        spec: PolicySpec,
+        serving: Option<ActionSelection>,
+        pacing_gain: Option<f32>,
+    ) -> Result<Self, SchemeError> {
         let sha256 = match &spec {
-            PolicySpec::Default => Some(read(Path::new("the embedded policy"), || {
-                PolicyFile::parse(DEFAULT_POLICY)
-            })?),
-            PolicySpec::Onnx(path) => Some(read(path, || PolicyFile::read(path))?),
             PolicySpec::Pinned { sha256, .. } => Some(sha256.clone()),
-            _ => None,
+            spec => file_of(spec)?.map(|file| file.summary().sha256.clone()),
         };
         Ok(Self::Policy(ServedPolicy {
             spec,
             serving,
             sha256,
+            pacing_gain,
         }))
     }
 }
@@ -212,7 +247,7 @@ pub enum SchemeError {
     /// Neither the platform nor the agent offers a scheme of this name.
     #[error(
         "no scheme is called `{found}`; {available}, and policies are `rlcc` (of --policy), \
-         `random`, `heuristic`, `fixed:N` and `NAME=FILE.onnx`"
+         `random`, `heuristic`, `fixed:N` (each also with `:paced`) and `NAME=FILE.onnx`"
     )]
     Unknown {
         /// The scheme that was asked for.
@@ -228,6 +263,15 @@ pub enum SchemeError {
     Label {
         /// The scheme that was asked for.
         found: String,
+    },
+    /// A scheme is to be paced like a policy that is not paced.
+    #[error(
+        "`:paced` means paced as the policy of --policy is, but `{policy}` is not paced; give a \
+         policy whose file has a pacing gain, as `default` has"
+    )]
+    Unpaced {
+        /// The policy of `--policy`.
+        policy: String,
     },
     /// The description of a policy cannot be parsed.
     #[error(transparent)]
@@ -252,15 +296,34 @@ fn labelled(word: &str, name: &str, file: &str) -> Result<PolicySpec, SchemeErro
     Ok(file.parse()?)
 }
 
-fn read(
-    path: &Path,
-    file: impl FnOnce() -> Result<PolicyFile, FileError>,
-) -> Result<String, SchemeError> {
-    let file = file().map_err(|source| SchemeError::File {
+/// Reads and validates the file of a policy; `None` for a policy without a file.
+fn file_of(spec: &PolicySpec) -> Result<Option<PolicyFile>, SchemeError> {
+    let (path, file) = match spec {
+        PolicySpec::Default => (
+            Path::new("the embedded policy"),
+            PolicyFile::parse(DEFAULT_POLICY),
+        ),
+        PolicySpec::Onnx(path) | PolicySpec::Pinned { path, .. } => {
+            (path.as_path(), PolicyFile::read(path))
+        }
+        _ => return Ok(None),
+    };
+    file.map(Some).map_err(|source| SchemeError::File {
         path: path.to_owned(),
         source,
-    })?;
-    Ok(file.summary().sha256.clone())
+    })
+}
+
+/// Pacing gain of `policy`, or of the embedded policy where `policy` has no file.
+fn pacing_of(policy: &PolicySpec) -> Result<f32, SchemeError> {
+    let file = match file_of(policy)? {
+        None => file_of(&PolicySpec::Default)?,
+        file => file,
+    };
+    let gain = file.and_then(|file| file.meta().interface.pacing_gain);
+    gain.ok_or_else(|| SchemeError::Unpaced {
+        policy: policy.to_string(),
+    })
 }
 
 /// Whether the kernel accepts a congestion control of this name. `TCP_CA_NAME_MAX` is 16, the
@@ -326,6 +389,52 @@ mod tests {
     }
 
     #[test]
+    fn policies_without_a_file_are_paced_on_demand() {
+        let embedded = PolicyFile::parse(DEFAULT_POLICY).expect("it is ours");
+        let gain = embedded.meta().interface.pacing_gain;
+        assert!(gain.is_some(), "the embedded policy is paced");
+        let schemes =
+            parsed("heuristic,heuristic:paced,random:paced,fixed:140:paced").expect("all exist");
+        let found: Vec<_> = schemes
+            .iter()
+            .map(|scheme| {
+                let policy = scheme.policy().expect("all are policies");
+                (
+                    scheme.name.as_str(),
+                    policy.spec.to_string(),
+                    policy.interface().pacing_gain,
+                )
+            })
+            .collect();
+        let expected = [
+            ("heuristic", "heuristic", None),
+            ("heuristic:paced", "heuristic", gain),
+            ("random:paced", "random", gain),
+            ("fixed:140:paced", "fixed:140", gain),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(name, spec, gain)| (name, spec.into(), gain))
+        );
+        // A paced flow sends single segments.
+        let settings = schemes[1].policy().expect("a policy").interface();
+        assert_eq!(settings.datapath_settings().min_burst(), 1);
+    }
+
+    #[test]
+    fn nothing_can_be_paced_like_a_policy_that_is_not() {
+        let file = tempfile::Builder::new()
+            .suffix(".onnx")
+            .tempfile()
+            .expect("a scratch file");
+        fs::write(file.path(), cc_core::policy::heuristic_file()).expect("it is ours");
+        let unpaced = PolicySpec::Onnx(file.path().to_owned());
+        let error = Scheme::parse("random:paced", &unpaced, None, KERNEL).expect_err("no pacing");
+        assert!(error.to_string().contains("is not paced"), "{error}");
+        assert!(Scheme::parse("random", &unpaced, None, KERNEL).is_ok());
+    }
+
+    #[test]
     fn a_policy_file_has_a_name_and_a_digest() {
         let file = tempfile::Builder::new()
             .suffix(".onnx")
@@ -358,6 +467,9 @@ mod tests {
             ("vegas", "this kernel has reno, cubic"),
             ("../cubic", "this kernel has reno, cubic"),
             ("fixed:0", "at least 1 segment"),
+            ("fixed:0:paced", "at least 1 segment"),
+            ("cubic:paced", "no scheme is called `cubic:paced`"),
+            ("rlcc:paced", "no scheme is called `rlcc:paced`"),
             ("a/b=x.onnx", "NAME=FILE.onnx"),
             ("mine=x.txt", "ends in .onnx"),
             ("mine=/nowhere/x.onnx", "/nowhere/x.onnx"),

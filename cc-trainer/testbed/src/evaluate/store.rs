@@ -94,13 +94,15 @@ pub fn key<'a>(
     ];
     parts.extend(schemes.into_iter().map(|scheme| match &scheme.control {
         Control::Named => format!("{} of {owner}", scheme.name),
-        Control::Policy(ServedPolicy {
-            spec,
-            serving,
-            sha256,
-        }) => {
-            let spec = spec.to_string();
-            let policy = sha256.as_ref().map_or(spec.as_str(), |sha| &sha[..DIGITS]);
+        Control::Policy(
+            policy @ ServedPolicy {
+                serving, sha256, ..
+            },
+        ) => {
+            let source = policy.source();
+            let policy = sha256
+                .as_ref()
+                .map_or(source.as_str(), |sha| &sha[..DIGITS]);
             let serving = serving.map_or_else(String::new, |how| format!(" served {how}"));
             format!("{} as {policy}{serving}", scheme.name)
         }
@@ -297,6 +299,7 @@ mod tests {
                 spec: PolicySpec::Random,
                 serving: None,
                 sha256: sha256.map(str::to_owned),
+                pacing_gain: None,
             }),
         }
     }
@@ -365,5 +368,14 @@ mod tests {
         assert_eq!(other, "30 s; seed 1; scenario ab; random as random");
         let simulated = key(Platform::Sim, 30.0, 1, "ab", [&scheme("random", None)]);
         assert_ne!(simulated, other);
+        let mut paced = scheme("random", None);
+        if let Control::Policy(policy) = &mut paced.control {
+            policy.pacing_gain = Some(1.25);
+        }
+        let paced = key(Platform::Kernel, 30.0, 1, "ab", [&paced]);
+        assert!(
+            paced.ends_with("; random as random, paced by 1.25"),
+            "{paced}"
+        );
     }
 }

@@ -37,7 +37,7 @@ fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation
         scenarios: scenario::parse(links, "links.toml".as_ref()).expect("they are good"),
         policy,
         serving: None,
-        seconds: Duration::from_secs(3),
+        seconds: Some(Duration::from_secs(3)),
         runs: 2,
         seed: 1,
         jobs: Jobs::Auto,
@@ -120,11 +120,41 @@ delay_ms = 30
 queue = { bdp = 5 }
 ";
 
+/// A queue of one packet: the second of two segments that come together is lost.
+const POLICER: &str = "
+[[scenario]]
+name = \"policer\"
+rate_mbps = 12
+delay_ms = 10
+queue = { packets = 1 }
+";
+
+#[test]
+fn pacing_alone_spares_a_queue_of_one_packet() {
+    let dir = scratch();
+    let evaluation = Evaluation {
+        runs: 1,
+        ..evaluation(POLICER, "fixed:12,fixed:12:paced", &dir)
+    };
+    let outcome = done(&evaluation);
+    let [unpaced, paced] = &outcome.summary.runs[..] else {
+        panic!("two runs");
+    };
+    assert!(
+        paced.loss_rate < 0.3 * unpaced.loss_rate
+            && paced.throughput_mbps > 1.1 * unpaced.throughput_mbps,
+        "{unpaced:?} {paced:?}"
+    );
+    let sources = outcome.summary.settings.policies.iter();
+    let sources: Vec<_> = sources.map(|policy| policy.source.as_str()).collect();
+    assert_eq!(sources, ["fixed:12", "fixed:12, paced by 1.25"]);
+}
+
 #[test]
 fn the_default_policy_fills_a_link_and_not_its_queue() {
     let dir = scratch();
     let evaluation = Evaluation {
-        seconds: Duration::from_secs(15),
+        seconds: Some(Duration::from_secs(15)),
         runs: 1,
         ..evaluation(DEEP, "rlcc,cubic,random", &dir)
     };
@@ -212,8 +242,49 @@ fn a_cancelled_evaluation_has_no_incomplete_runs() {
 
 #[test]
 fn an_unknown_control_is_answered_with_those_of_the_simulator() {
-    let error = parse_schemes("vegas", &PolicySpec::Default, None, Controls::SIMULATOR);
+    let error = parse_schemes("cdg", &PolicySpec::Default, None, Controls::SIMULATOR);
     let error = error.expect_err("it has none").to_string();
     assert!(error.contains("the simulator has reno, cubic, "), "{error}");
     assert!(error.contains("fixed:N"), "{error}");
+}
+
+/// A run is as long as its scenario says unless the evaluation says otherwise, and a scenario with
+/// a length of its own may stand beside one without.
+#[test]
+fn a_scenario_may_say_how_long_its_runs_are() {
+    let own = format!("{SMALL}seconds = 2\n");
+    let lengths = |seconds| {
+        let dir = scratch();
+        let outcome = done(&Evaluation {
+            seconds,
+            runs: 1,
+            ..evaluation(&own, "reno", &dir)
+        });
+        let settings = &outcome.summary.settings;
+        (
+            outcome.summary.runs[0].seconds,
+            settings.scenarios[0].seconds,
+        )
+    };
+    assert_eq!(lengths(None), (2.0, Some(2.0)));
+    assert_eq!(lengths(Some(Duration::from_secs(1))), (1.0, None));
+}
+
+#[test]
+fn a_link_that_the_emulator_cannot_carry_is_refused_on_the_kernel_only() {
+    let fast = "[[scenario]]\nname = \"backbone\"\nrate_mbps = 40000\ndelay_ms = 5\n";
+    let dir = scratch();
+    let simulated = Evaluation {
+        seconds: Some(Duration::from_millis(100)),
+        ..evaluation(fast, "reno", &dir)
+    };
+    Plan::new(&simulated).expect("the simulator has no limit");
+    let kernel = Evaluation {
+        on: Platform::Kernel,
+        ..simulated
+    };
+    let error = Plan::new(&kernel).expect_err("too fast").to_string();
+    let expected = "scenario `backbone`: its link has up to 40000 Mbit/s, and the emulator carries \
+                    at most 1000 Mbit/s; use --on sim";
+    assert!(error.starts_with(expected), "{error}");
 }

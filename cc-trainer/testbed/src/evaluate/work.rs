@@ -28,7 +28,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const SIM_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Progress of the runs, passed to the callback of [`work`].
-pub(super) enum Progress {
+pub(crate) enum Progress {
     /// A run in progress reports its latest second.
     Live(Job, Live),
     /// A run has ended; it is repeated if it is not valid.
@@ -47,19 +47,19 @@ pub(super) enum Progress {
 ///
 /// Returns the first error of a run, an agent or the callback, after all running threads have
 /// ended.
-pub(super) fn work(
+pub(super) fn work<E: From<EvaluateError>>(
     plan: &Plan<'_>,
     agents: &Agents,
     left: Vec<Job>,
-    limit: Jobs,
     cancel: &AtomicBool,
-    mut on_progress: impl FnMut(Progress) -> Result<(), EvaluateError>,
-) -> Result<(), EvaluateError> {
+    mut on_progress: impl FnMut(Progress) -> Result<(), E>,
+) -> Result<(), E> {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut all = left.len() as u32;
-    let mut ended = 0;
+    // Scenario time of all runs, and of those that have ended.
+    let mut all: Duration = left.iter().map(|job| plan.length(*job)).sum();
+    let mut ended = Duration::ZERO;
     let jobs = left.into_iter().map(|job| (job, cost(plan.scenario(job))));
-    let (limit, patience) = match (plan.on(), limit) {
+    let (limit, patience) = match (plan.on(), plan.limit()) {
         // Simulated runs need not be punctual and are short.
         (Platform::Sim, Jobs::Auto) => (Jobs::Count(cores), SIM_POLL_INTERVAL),
         (Platform::Sim, count) => (count, SIM_POLL_INTERVAL),
@@ -116,8 +116,10 @@ pub(super) fn work(
                     let file = record(plan, job, measured, *attempt);
                     let again = !file.run.is_valid() && *attempt < ATTEMPTS;
                     schedule.end(job, again);
-                    ended += 1;
-                    all += u32::from(again);
+                    ended += plan.length(job);
+                    if again {
+                        all += plan.length(job);
+                    }
                     on_progress(Progress::Ended {
                         job,
                         file: Box::new(file),
@@ -128,14 +130,14 @@ pub(super) fn work(
                 let going = running
                     .iter()
                     .filter(|_| plan.on() == Platform::Kernel)
-                    .map(|run| run.begun.elapsed().min(plan.seconds()));
+                    .map(|run| run.begun.elapsed().min(plan.length(run.job)));
                 on_progress(Progress::Worked {
-                    done: plan.seconds() * ended + going.sum::<Duration>(),
-                    all: plan.seconds() * all,
+                    done: ended + going.sum::<Duration>(),
+                    all,
                 })
             };
             // Runs that end are collected whatever else has failed.
-            let result = step().and_then(|()| Ok(agents.check()?));
+            let result = step().and_then(|()| Ok(agents.check().map_err(EvaluateError::from)?));
             outcome = outcome.and(result);
         }
     })

@@ -22,6 +22,9 @@ pub(super) struct Class {
     pub(super) flow: u16,
     /// Bytes of TCP or UDP payload.
     pub(super) payload: u32,
+    /// A hash of addresses, protocol and ports, equal for all packets of a connection in one
+    /// direction; 0 for packets of no connection.
+    pub(super) connection: u32,
 }
 
 impl Classifier {
@@ -48,7 +51,8 @@ impl Classifier {
         };
         Class {
             flow,
-            payload: segment.map_or(0, |segment| segment.payload),
+            payload: segment.as_ref().map_or(0, |segment| segment.payload),
+            connection: segment.map_or(0, |segment| segment.connection),
         }
     }
 }
@@ -58,6 +62,7 @@ struct TransportHeader {
     source: u16,
     destination: u16,
     payload: u32,
+    connection: u32,
 }
 
 impl TransportHeader {
@@ -65,7 +70,7 @@ impl TransportHeader {
     /// truncated. IPv6 extension headers are not followed: TCP between two neighbouring hosts has
     /// none.
     fn parse(packet: &[u8]) -> Option<Self> {
-        let (protocol, body) = match packet.first()? >> 4 {
+        let (protocol, addresses, body) = match packet.first()? >> 4 {
             // RFC 791, section 3.1
             4 => {
                 let header = usize::from(packet[0] & 0xf) * 4;
@@ -74,12 +79,20 @@ impl TransportHeader {
                 if fragment_offset != 0 || header < 20 {
                     return None;
                 }
-                (*packet.get(9)?, packet.get(header..total)?)
+                (
+                    *packet.get(9)?,
+                    packet.get(12..20)?,
+                    packet.get(header..total)?,
+                )
             }
             // RFC 8200, section 3
             6 => {
                 let payload = usize::from(word(packet, 4)?);
-                (*packet.get(6)?, packet.get(40..40 + payload)?)
+                (
+                    *packet.get(6)?,
+                    packet.get(8..40)?,
+                    packet.get(40..40 + payload)?,
+                )
             }
             _ => return None,
         };
@@ -90,9 +103,11 @@ impl TransportHeader {
             UDP => 8,
             _ => return None,
         };
+        let (source, destination) = (word(body, 0)?, word(body, 2)?);
         Some(Self {
-            source: word(body, 0)?,
-            destination: word(body, 2)?,
+            source,
+            destination,
+            connection: hash(addresses, protocol, body.get(..4)?),
             payload: u32::try_from(body.len().checked_sub(header)?).ok()?,
         })
     }
@@ -100,6 +115,14 @@ impl TransportHeader {
 
 const TCP: u32 = libc::IPPROTO_TCP as u32;
 const UDP: u32 = libc::IPPROTO_UDP as u32;
+
+/// A hash of what identifies a connection (FNV-1a, 32 bits).
+fn hash(addresses: &[u8], protocol: u8, ports: &[u8]) -> u32 {
+    let bytes = addresses.iter().chain([&protocol]).chain(ports);
+    bytes.fold(0x811c_9dc5, |hash: u32, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
 
 /// Reads 16 bits in network byte order.
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
@@ -153,86 +176,71 @@ mod tests {
         datagram
     }
 
+    /// The flow and the payload of a packet.
+    fn class(classifier: &Classifier, packet: &[u8], way: Way) -> (u16, u32) {
+        let class = classifier.classify(packet, way);
+        (class.flow, class.payload)
+    }
+
     #[test]
     fn the_port_that_was_called_names_the_flow() {
-        let class = |packet: &[u8], way| TWO_FLOWS.classify(packet, way);
+        let class = |packet: &[u8], way| class(&TWO_FLOWS, packet, way);
         let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
-        assert_eq!(
-            class(&data, Way::Forward),
-            Class {
-                flow: 1,
-                payload: 1448
-            }
-        );
+        assert_eq!(class(&data, Way::Forward), (1, 1448));
         let ack = ipv4(TCP, &tcp(5001, 40_000, 0));
-        assert_eq!(
-            class(&ack, Way::Reverse),
-            Class {
-                flow: 1,
-                payload: 0
-            }
-        );
+        assert_eq!(class(&ack, Way::Reverse), (1, 0));
         let response = ipv4(TCP, &tcp(5000, 40_000, 10));
-        assert_eq!(
-            class(&response, Way::Forward),
-            Class {
-                flow: 0,
-                payload: 10
-            }
-        );
+        assert_eq!(class(&response, Way::Forward), (0, 10));
         let request = ipv4(TCP, &tcp(40_000, 5001, 20));
-        assert_eq!(
-            class(&request, Way::Reverse),
-            Class {
-                flow: 1,
-                payload: 20
-            }
-        );
+        assert_eq!(class(&request, Way::Reverse), (1, 20));
         // The far end's port decides when both are ports of flows.
         let both = ipv4(UDP, &udp(5000, 5001, 10));
-        assert_eq!(class(&both, Way::Forward).flow, 1);
+        assert_eq!(class(&both, Way::Forward).0, 1);
         let stranger = ipv4(UDP, &udp(40_000, 5002, 10));
-        assert_eq!(class(&stranger, Way::Forward).flow, 2);
+        assert_eq!(class(&stranger, Way::Forward).0, 2);
         let low = ipv4(UDP, &udp(1, 4999, 10));
-        assert_eq!(class(&low, Way::Forward).flow, 2);
+        assert_eq!(class(&low, Way::Forward).0, 2);
         let datagram = ipv6(UDP, &udp(1, 5000, 7));
-        assert_eq!(
-            class(&datagram, Way::Forward),
-            Class {
-                flow: 0,
-                payload: 7
-            }
-        );
+        assert_eq!(class(&datagram, Way::Forward), (0, 7));
     }
 
     #[test]
     fn packets_without_ports_belong_to_no_flow() {
-        let icmp = ipv4(libc::IPPROTO_ICMP as u32, &[0; 64]);
-        let other = Class {
-            flow: 2,
-            payload: 0,
-        };
-        assert_eq!(TWO_FLOWS.classify(&icmp, Way::Forward), other);
+        let class = |packet: &[u8]| class(&TWO_FLOWS, packet, Way::Forward);
+        assert_eq!(class(&ipv4(libc::IPPROTO_ICMP as u32, &[0; 64])), (2, 0));
         let mut fragment = ipv4(UDP, &udp(1, 5000, 100));
         fragment[7] = 1;
-        assert_eq!(TWO_FLOWS.classify(&fragment, Way::Forward), other);
-        assert_eq!(TWO_FLOWS.classify(&[], Way::Forward), other);
+        assert_eq!(class(&fragment), (2, 0));
+        assert_eq!(class(&[]), (2, 0));
     }
 
     #[test]
     fn without_a_first_port_every_packet_belongs_to_flow_0() {
         let packet = ipv4(TCP, &tcp(1, 5001, 5));
-        assert_eq!(
-            Classifier::SINGLE.classify(&packet, Way::Forward),
-            Class {
-                flow: 0,
-                payload: 5
-            }
-        );
-        assert_eq!(
-            Classifier::SINGLE.classify(&[1, 2, 3], Way::Reverse).flow,
-            0
-        );
+        let class = |packet: &[u8], way| class(&Classifier::SINGLE, packet, way);
+        assert_eq!(class(&packet, Way::Forward), (0, 5));
+        assert_eq!(class(&[1, 2, 3], Way::Reverse).0, 0);
+    }
+
+    #[test]
+    fn a_connection_is_addresses_protocol_and_ports() {
+        let connection = |packet: &[u8]| TWO_FLOWS.classify(packet, Way::Forward).connection;
+        let data = ipv4(TCP, &tcp(40_000, 5001, 1448));
+        let known = connection(&data);
+        let mut later = ipv4(TCP, &tcp(40_000, 5001, 3));
+        later[5] = 9;
+        assert_eq!(connection(&later), known, "whatever else it holds");
+        let mut elsewhere = data.clone();
+        elsewhere[19] = 1;
+        for other in [
+            elsewhere,
+            ipv4(TCP, &tcp(40_001, 5001, 1448)),
+            ipv4(TCP, &tcp(40_000, 5000, 1448)),
+            ipv4(UDP, &udp(40_000, 5001, 1448)),
+            ipv6(TCP, &tcp(40_000, 5001, 1448)),
+        ] {
+            assert_ne!(connection(&other), known);
+        }
     }
 
     proptest! {

@@ -1,8 +1,25 @@
 //! Congestion-experienced marks in the headers of IP packets (RFC 3168, section 5).
 
+use cc_sim::path::Ecn;
+
 /// The codepoint of a packet that is not ECN-capable, and of one that has a mark.
 const NOT_ECT: u8 = 0b00;
 const CE: u8 = 0b11;
+
+/// The codepoint of an IP packet. One that is neither IPv4 nor IPv6 is not ECN-capable.
+pub(super) fn codepoint(packet: &[u8]) -> Ecn {
+    let bits = match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.len() >= 20 => packet[1],
+        Some(6) if packet.len() >= 40 => packet[1] >> 4,
+        _ => NOT_ECT,
+    };
+    match bits & CE {
+        0b01 => Ecn::Ect1,
+        0b10 => Ecn::Ect0,
+        CE => Ecn::Ce,
+        _ => Ecn::NotEct,
+    }
+}
 
 /// Marks an IP packet if it is ECN-capable, as the kernel's `INET_ECN_set_ce` does. Returns whether
 /// it has a mark now.
@@ -70,6 +87,8 @@ mod tests {
             let former = packet.clone();
             let marked = mark(&mut packet);
             prop_assert_eq!(marked, former[1] & 0b11 != 0);
+            prop_assert_eq!(marked, codepoint(&former).is_capable());
+            prop_assert_eq!(marked, codepoint(&packet) == Ecn::Ce);
             if marked {
                 prop_assert_eq!(packet[1], former[1] | 0b11);
                 prop_assert_eq!(&packet[10..12], &checksum(&packet[..20]));
@@ -85,6 +104,7 @@ mod tests {
             mut packet in prop::collection::vec(any::<u8>(), 0..40),
         ) {
             let length = packet.len();
+            codepoint(&packet);
             mark(&mut packet);
             prop_assert_eq!(packet.len(), length);
         }
@@ -96,7 +116,9 @@ mod tests {
         let mut packet = vec![0; 40];
         packet[..4].copy_from_slice(&[0x6a, 0x61, 0x23, 0x45]);
         packet[1] = 0x21;
+        assert_eq!(codepoint(&packet), Ecn::Ect0);
         assert!(mark(&mut packet));
+        assert_eq!(codepoint(&packet), Ecn::Ce);
         assert_eq!(packet[..4], [0x6a, 0x31, 0x23, 0x45]);
         packet[1] = 0x01;
         assert!(!mark(&mut packet), "not ECN-capable");

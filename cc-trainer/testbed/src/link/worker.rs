@@ -23,7 +23,7 @@ use super::{
     tun::Tun,
 };
 use cc_sim::{
-    path::{Event, Nanos, OneWayPath, Packet, Volume},
+    path::{Content, Ecn, Event, Nanos, OneWayPath, Packet, Volume},
     scenario::{self, MTU},
 };
 
@@ -62,6 +62,9 @@ pub(super) struct WorkerConfig {
 pub(super) struct Body {
     content: Box<[u8; MTU as usize]>,
     payload: u32,
+    /// Number that packets of the same connection share.
+    connection: u32,
+    ecn: Ecn,
 }
 
 impl Body {
@@ -69,7 +72,19 @@ impl Body {
         Self {
             content: Box::new([0; MTU as usize]),
             payload: 0,
+            connection: 0,
+            ecn: Ecn::NotEct,
         }
+    }
+}
+
+impl Content for Body {
+    fn ecn(&self) -> Ecn {
+        self.ecn
+    }
+
+    fn connection(&self) -> u32 {
+        self.connection
     }
 }
 
@@ -292,12 +307,18 @@ impl Emulator {
                 }
             };
             let now = clock();
-            let Class { flow, payload } = self
+            let Class {
+                flow,
+                payload,
+                connection,
+            } = self
                 .config
                 .classifier
                 .classify(&body.content[..length], self.config.way);
             let bytes = length as u32;
             body.payload = payload;
+            body.connection = connection;
+            body.ecn = ecn::codepoint(&body.content[..length]);
             self.carried
                 .packets
                 .arrived(usize::from(flow), bytes, payload);

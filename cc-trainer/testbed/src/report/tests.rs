@@ -3,7 +3,9 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use std::fs;
 
 use super::*;
-use crate::summary::{DecisionDelay, FlowSeries, Host, PolicyFacts, Series, Settings, Validity};
+use crate::summary::{
+    DecisionDelay, FlowSeries, Host, PolicyFacts, Series, SetFacts, Settings, TrainedOn, Validity,
+};
 
 const SCHEMES: [&str; 6] = ["rlcc", "cubic", "bbr", "reno", "random", "fixed:10"];
 
@@ -47,6 +49,7 @@ fn evaluation(scenarios: usize, runs: u32, seconds: f64, flows: usize) -> (Summa
             owd_ms,
             rtt_ms: 2.0 * owd_ms,
             flows: flows as u32,
+            seconds: None,
         });
     }
     if let Some(file) = files.get_mut(4) {
@@ -66,7 +69,9 @@ fn evaluation(scenarios: usize, runs: u32, seconds: f64, flows: usize) -> (Summa
             scheme: "rlcc".into(),
             source: "default".into(),
             sha256: "0f".repeat(32),
+            trained_on: None,
         }],
+        sets: Vec::new(),
     };
     let host = Host {
         kernel: "6.12.0".into(),
@@ -173,6 +178,7 @@ fn file(
                 ..Validity::default()
             },
             flows: (0..flows).map(flow_run).collect(),
+            segments: Vec::new(),
         },
         series: Series {
             bin_s: 0.1,
@@ -343,7 +349,18 @@ fn names_are_escaped_wherever_they_appear() {
         scheme: bad.into(),
         source: bad.into(),
         sha256: bad.into(),
+        trained_on: Some(TrainedOn {
+            test_sets: Some(bad.into()),
+            seen: vec![bad.into()],
+        }),
     };
+    settings.sets = vec![SetFacts {
+        name: bad.into(),
+        role: bad.into(),
+        sha256: bad.into(),
+        included: 1,
+        scenarios: 1,
+    }];
     summary.host.cpu = bad.into();
     summary.host.kernel = bad.into();
     summary.host.congestion_controls = vec![bad.into()];

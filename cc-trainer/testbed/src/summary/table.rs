@@ -3,7 +3,7 @@
 use super::{
     Application, Summary,
     aggregate::{Estimate, Group, MEASURES, MEASURES_OF_SHARING, Measure, groups},
-    power,
+    power, splits,
 };
 
 /// Formats a table for a terminal, with one block per scenario and aligned columns. It shows means
@@ -11,18 +11,24 @@ use super::{
 /// followed by their geometric means.
 pub fn text(summary: &Summary) -> String {
     let block = |title: &str, rows: &[Vec<String>]| format!("{title}\n{}", aligned(rows));
-    by_scenario(summary, block) + &applications(summary, block)
+    let notes = splits::notes(&summary.settings).into_iter();
+    let notes: String = notes.map(|note| format!("{note}\n")).collect();
+    let gap = if notes.is_empty() { "" } else { "\n" };
+    by_scenario(summary, block) + &applications(summary, block) + gap + &notes
 }
 
 /// Formats the same table in Markdown.
 pub fn markdown(summary: &Summary) -> String {
     let block =
         |title: &str, rows: &[Vec<String>]| format!("### {}\n\n{}", escape(title), piped(rows));
-    by_scenario(summary, block) + &applications(summary, block)
+    let notes = splits::notes(&summary.settings).into_iter();
+    let notes: String = notes.map(|note| format!("- {}\n", escape(&note))).collect();
+    let gap = if notes.is_empty() { "" } else { "\n" };
+    by_scenario(summary, block) + &applications(summary, block) + gap + &notes
 }
 
 /// Formats rows for a terminal, with aligned columns.
-pub(super) fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
@@ -40,7 +46,7 @@ pub(super) fn aligned(rows: &[Vec<String>]) -> String {
 }
 
 /// Formats rows in Markdown, the first one as the head.
-pub(super) fn piped(rows: &[Vec<String>]) -> String {
+pub(crate) fn piped(rows: &[Vec<String>]) -> String {
     let line = |row: &Vec<String>| {
         let cells: Vec<_> = row.iter().map(|cell| escape(cell)).collect();
         format!("| {} |\n", cells.join(" | "))

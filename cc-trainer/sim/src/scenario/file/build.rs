@@ -12,11 +12,13 @@ use toml::Spanned;
 
 use super::{
     super::{
-        App, Delay, DelayChange, Direction, Discipline, Flow, Loss, MTU, Policer, Queue, Rate,
-        RatePoint, Scenario, Service, Trace, generate, trace::MAX_OPPORTUNITIES,
+        App, Delay, DelayChange, DelayVariation, Direction, Flow, Loss, Policer, Queue, Rate,
+        RatePoint, Scenario, Service, Shaper, Trace, generate, trace::MAX_OPPORTUNITIES,
     },
     Fault, MAX_FLOWS,
     list::List,
+    queue::make_queue,
+    score::scoring,
     shape::*,
     value::*,
 };
@@ -37,7 +39,7 @@ impl ScenarioTable {
 
         let Some(service) = forward.service(folder)? else {
             let message = "the scenario has no rate: add rate_mbps (or one of trace, schedule, \
-                           opportunities, poisson, cellular)";
+                           shaper, opportunities, poisson, cellular)";
             return Err(Fault {
                 span: name,
                 message: message.to_owned(),
@@ -53,6 +55,7 @@ impl ScenarioTable {
         let delay = Delay {
             base: base.get_ref().duration(),
             changes: forward.changes()?.unwrap_or_default(),
+            variation: forward.variation(),
             jitter: forward.jitter(),
         };
         let back = Delay {
@@ -65,17 +68,24 @@ impl ScenarioTable {
                 (None, Some(_)) => Vec::new(),
                 (None, None) => delay.changes.clone(),
             },
+            variation: match (reverse.variation(), &reverse.delay_ms) {
+                (Some(variation), _) => Some(variation),
+                (None, Some(_)) => None,
+                (None, None) => delay.variation,
+            },
             jitter: reverse.jitter(),
         };
         let base_rtt = delay.base + back.base;
         let rate = service.mean_bits_per_second();
         let back_service = reverse.service(folder)?.unwrap_or_else(|| service.clone());
+        let flows = flows(self.flow.0, rate)?;
         Ok(Scenario {
             name: self.name.into_inner().0,
             description: self.description,
             forward: forward.direction(service, delay, base_rtt)?,
             reverse: reverse.direction(back_service, back, base_rtt)?,
-            flows: flows(self.flow.0, rate)?,
+            scoring: scoring(self.seconds, self.score, &flows)?,
+            flows,
         })
     }
 }
@@ -113,6 +123,7 @@ impl DirectionTable {
             ("rate_mbps", self.rate_mbps.as_ref().map(Spanned::span)),
             ("trace", self.trace.as_ref().map(Spanned::span)),
             ("schedule", self.schedule.as_ref().map(Spanned::span)),
+            ("shaper", self.shaper.as_ref().map(Spanned::span)),
             (
                 "opportunities",
                 self.opportunities.as_ref().map(Spanned::span),
@@ -147,6 +158,8 @@ impl DirectionTable {
             opportunities(read_trace(path, folder)?)
         } else if let Some(schedule) = &self.schedule {
             Some(Service::Rate(make_rate(schedule, self.repeat_s.as_ref())?))
+        } else if let Some(shaper) = &self.shaper {
+            Some(Service::Shaper(shaper.get_ref().shaper()?))
         } else if let Some(table) = &self.opportunities {
             opportunities(
                 table
@@ -196,10 +209,40 @@ impl DirectionTable {
         Ok(Some(changes))
     }
 
+    fn variation(&self) -> Option<DelayVariation> {
+        let table = self.delay_variation.as_ref()?.get_ref();
+        Some(DelayVariation {
+            every: (table.every_s).map_or(Duration::from_secs(15), PositiveSeconds::duration),
+            spread: table.spread_ms.duration(),
+            drift: table.drift_ms.map_or(Duration::ZERO, Millis::duration),
+            seed: table.seed,
+        })
+    }
+
     fn jitter(&self) -> Duration {
         self.jitter_ms
             .as_ref()
             .map_or(Duration::ZERO, |jitter| jitter.get_ref().duration())
+    }
+}
+
+impl ShaperTable {
+    fn shaper(&self) -> Result<Shaper, Fault> {
+        if let Some(peak) = &self.peak_mbps
+            && peak.get_ref().0 <= self.rate_mbps.0
+        {
+            let message = format!(
+                "the peak rate must be above the rate of {} Mbit/s: raise `peak_mbps`, or leave \
+                 it out (bursts take no time then)",
+                self.rate_mbps.0
+            );
+            return Err(Fault::at(peak, message));
+        }
+        Ok(Shaper {
+            bits_per_second: self.rate_mbps.0 * 1e6,
+            burst: self.burst_bytes.0,
+            peak_bits_per_second: (self.peak_mbps.as_ref()).map(|peak| peak.get_ref().0 * 1e6),
+        })
     }
 }
 
@@ -348,59 +391,6 @@ fn make_rate(
         points,
         repeat: repeat.map(|repeat| repeat.get_ref().duration()),
     })
-}
-
-fn make_queue(
-    table: &Spanned<QueueTable>,
-    service: &Service,
-    base_rtt: Duration,
-) -> Result<Queue, Fault> {
-    let QueueTable {
-        packets,
-        bytes,
-        bdp,
-        drop,
-        ce_threshold_ms,
-    } = table.get_ref();
-    let discipline = match drop {
-        DropKind::Head => Discipline::DropHead,
-        DropKind::Tail => Discipline::DropTail,
-    };
-    let ce_threshold = ce_threshold_ms.map(Millis::duration);
-    let packets = packets.map(|limit| limit.0);
-    match (packets, bytes, bdp) {
-        (None, None, None) => Err(Fault::at(
-            table,
-            "`queue` has no limit: add `packets`, `bytes` or `bdp`, or remove it (it is unlimited \
-             then)",
-        )),
-        (_, bytes, None) => Ok(Queue {
-            packets,
-            bytes: bytes.map(|limit| limit.0),
-            discipline,
-            ce_threshold,
-        }),
-        (None, None, Some(Multiple(multiple))) => match service.mean_bits_per_second() {
-            Some(rate) => {
-                let bytes = (multiple * rate * base_rtt.as_secs_f64() / 8.0).round() as u64;
-                Ok(Queue {
-                    packets: None,
-                    bytes: Some(bytes.max(MTU.into())),
-                    discipline,
-                    ce_threshold,
-                })
-            }
-            None => Err(Fault::at(
-                table,
-                "an unlimited link has no bandwidth-delay product: give `packets` or `bytes` \
-                 instead of `bdp`",
-            )),
-        },
-        _ => Err(Fault::at(
-            table,
-            "`bdp` is the limit in bytes: give it alone, or `packets` and `bytes`",
-        )),
-    }
 }
 
 /// The flows of a scenario whose link has this mean rate, bit/s; `None` when it is unlimited.

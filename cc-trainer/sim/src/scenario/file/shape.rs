@@ -8,7 +8,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::{application::AppValue, list::List, value::*};
+use super::{application::AppValue, list::List, queue::QueueTable, score::ScoreTable, value::*};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +32,8 @@ macro_rules! tables {
             pub(super) reverse: Option<Spanned<DirectionTable>>,
             #[serde(default)]
             pub(super) flow: List<FlowTable>,
+            pub(super) seconds: Option<PositiveSeconds>,
+            pub(super) score: Option<Spanned<ScoreTable>>,
         }
 
         #[derive(Debug, Default, Deserialize)]
@@ -53,11 +55,13 @@ tables! {
     trace: PathBuf,
     schedule: List<PointTable>,
     repeat_s: PositiveSeconds,
+    shaper: ShaperTable,
     opportunities: OpportunitiesTable,
     poisson: PoissonTable,
     cellular: CellularTable,
     delay_ms: Millis,
     delay_changes: List<ChangeTable>,
+    delay_variation: VariationTable,
     jitter_ms: Millis,
     loss: LossValue,
     queue: QueueTable,
@@ -72,6 +76,14 @@ pub(super) struct PointTable {
     pub(super) rate_mbps: ScheduleMbps,
     #[serde(default)]
     pub(super) ramp: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ShaperTable {
+    pub(super) rate_mbps: ConstantMbps,
+    pub(super) burst_bytes: FullPackets,
+    pub(super) peak_mbps: Option<Spanned<ConstantMbps>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -113,6 +125,16 @@ pub(super) struct ChangeTable {
     pub(super) delay_ms: Millis,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VariationTable {
+    pub(super) every_s: Option<PositiveSeconds>,
+    pub(super) spread_ms: PositiveMillis,
+    pub(super) drift_ms: Option<Millis>,
+    #[serde(default = "first_seed")]
+    pub(super) seed: u64,
+}
+
 /// A probability, or a table with the two states of a Gilbert-Elliott chain.
 #[derive(Debug)]
 pub(super) enum LossValue {
@@ -127,25 +149,6 @@ pub(super) struct GilbertElliottTable {
     pub(super) to_good: Probability,
     pub(super) good: Option<Probability>,
     pub(super) bad: Option<Probability>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct QueueTable {
-    pub(super) packets: Option<QueuePackets>,
-    pub(super) bytes: Option<FullPackets>,
-    pub(super) bdp: Option<Multiple>,
-    #[serde(default)]
-    pub(super) drop: DropKind,
-    pub(super) ce_threshold_ms: Option<Millis>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum DropKind {
-    Head,
-    #[default]
-    Tail,
 }
 
 #[derive(Debug, Deserialize)]

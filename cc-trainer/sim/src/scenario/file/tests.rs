@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::{
     super::{
-        App, Delay, DelayChange, Direction, Discipline, Flow, Loss, Policer, Queue, Rate,
-        RatePoint, Service, Trace, load,
+        App, Aqm, CoDel, Delay, DelayChange, DelayVariation, Direction, Discipline, DualPi2, Flow,
+        FqCoDel, Loss, Pie, Policer, Queue, Rate, RatePoint, Service, Shaper, Trace, load,
     },
     *,
 };
@@ -26,6 +26,56 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
+/// Files that somebody may take for scenario files.
+#[test]
+fn foreign_files_are_answered_with_the_place_and_what_is_wanted() {
+    let table = "bw_mbps,bw2_mbps,pattern\n12,24,2x-u\n";
+    let error = super::parse(table, Path::new("set1.csv")).expect_err("no TOML");
+    let error = error.to_string();
+    assert!(error.starts_with("set1.csv:1:"), "{error}");
+    assert!(error.contains("TOML with [[scenario]] tables"), "{error}");
+
+    let trace = super::parse("1\n2\n2\n", Path::new("wired12")).expect_err("no TOML");
+    assert!(trace.to_string().contains("the key `trace`"), "{trace}");
+
+    let keys = "[[scenario]]\nname = \"a\"\nr = 12\ndelay_ms = 5\n";
+    let error = super::parse(keys, Path::new("set.toml"))
+        .expect_err("no key")
+        .to_string();
+    assert!(
+        error.starts_with("set.toml:3:1: unknown field `r`, expected"),
+        "{error}"
+    );
+    assert!(error.contains("`rate_mbps`"), "{error}");
+}
+
+#[test]
+fn scores_name_flows_that_are_there_and_segments_in_order() {
+    let link = "[[scenario]]\nname = \"a\"\nrate_mbps = 12\ndelay_ms = 5\nscore = ";
+    for (score, expected) in [
+        (
+            "{ flow = 1 }",
+            "5:18: there is no such flow: they are numbered from 0 to 0",
+        ),
+        (
+            "{ rule = \"jain\" }",
+            "unknown variant `jain`, expected one of `power`, `share`",
+        ),
+        (
+            "{ segments_s = [[3, 1]] }",
+            "segments are [from, to] in seconds",
+        ),
+        ("{ segments_s = [[0, 3], [2, 5]] }", "one after the other"),
+        ("{ segment_s = [[0, 3]] }", "unknown field `segment_s`"),
+    ] {
+        let text = format!("{link}{score}");
+        let error = super::parse(&text, Path::new("set.toml"))
+            .expect_err(score)
+            .to_string();
+        assert!(error.contains(expected), "{score}: {error}");
+    }
+}
+
 #[test]
 fn the_smallest_scenario_has_a_name_a_rate_and_a_delay() {
     let scenario = one(LEAST);
@@ -38,6 +88,7 @@ fn the_smallest_scenario_has_a_name_a_rate_and_a_delay() {
         delay: Delay {
             base: ms(30),
             changes: vec![],
+            variation: None,
             jitter: Duration::ZERO,
         },
     };
@@ -100,6 +151,7 @@ fn every_key_sets_its_part_of_the_scenario() {
             bytes: Some(9000),
             discipline: Discipline::DropHead,
             ce_threshold: Some(Duration::from_micros(2_500)),
+            aqm: None,
         },
         service: Service::Rate(Rate {
             points,
@@ -118,6 +170,7 @@ fn every_key_sets_its_part_of_the_scenario() {
                 at: ms(3000),
                 delay: ms(40),
             }],
+            variation: None,
             jitter: Duration::from_micros(500),
         },
     };
@@ -134,6 +187,7 @@ fn every_key_sets_its_part_of_the_scenario() {
         delay: Delay {
             base: ms(10),
             changes: vec![],
+            variation: None,
             jitter: Duration::ZERO,
         },
     };
@@ -173,6 +227,128 @@ fn the_reverse_direction_inherits_rate_and_delay_only() {
         (scenario.reverse.policer, scenario.reverse.aggregation),
         (None, None)
     );
+}
+
+#[test]
+fn active_queue_management_has_linuxs_defaults() {
+    let queue = |keys: &str| one(&format!("{LEAST}queue = {{ {keys} }}")).forward.queue;
+    let limit = |packets| Queue {
+        packets: Some(packets),
+        ..Queue::default()
+    };
+    let managed = |packets, aqm| Queue {
+        aqm: Some(aqm),
+        ..limit(packets)
+    };
+    for (name, packets, aqm, marks) in [
+        ("codel", 1_000, Aqm::CoDel(CoDel::default()), false),
+        ("fq_codel", 10_240, Aqm::FqCoDel(FqCoDel::default()), true),
+        ("pie", 1_000, Aqm::Pie(Pie::default()), false),
+        ("dualpi2", 10_000, Aqm::DualPi2(DualPi2::default()), true),
+    ] {
+        let keys = format!("aqm = \"{name}\"");
+        assert_eq!(queue(&keys), managed(packets, aqm), "{name}");
+        assert_eq!(
+            one(&format!("{LEAST}queue = {{ {keys} }}")).marks(),
+            marks,
+            "{name}"
+        );
+        // A limit replaces the default one, whatever it counts.
+        let bytes = queue(&format!("{keys}, bdp = 2"));
+        assert_eq!(
+            (bytes.packets, bytes.bytes),
+            (None, Some(180_000)),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_key_of_active_queue_management_sets_its_part() {
+    let queue = |keys: &str| {
+        one(&format!("{LEAST}queue = {{ packets = 9, {keys} }}"))
+            .forward
+            .queue
+    };
+    let codel = CoDel {
+        target: ms(2),
+        interval: ms(30),
+        ecn: true,
+    };
+    let with = queue("aqm = \"codel\", target_ms = 2, interval_ms = 30, ecn = true");
+    assert_eq!((with.packets, with.aqm), (Some(9), Some(Aqm::CoDel(codel))));
+    let with = queue(
+        "aqm = \"fq_codel\", target_ms = 2, interval_ms = 30, quantum = 300, queues = 8, \
+         ce_threshold_ms = 1",
+    );
+    assert_eq!(with.ce_threshold, Some(ms(1)));
+    let fq_codel = FqCoDel {
+        codel,
+        quantum: 300,
+        queues: 8,
+    };
+    assert_eq!(with.aqm, Some(Aqm::FqCoDel(fq_codel)));
+    let with = queue("aqm = \"pie\", target_ms = 20, update_ms = 30, ecn = true");
+    let pie = Pie {
+        target: ms(20),
+        update: ms(30),
+        ecn: true,
+    };
+    assert_eq!(with.aqm, Some(Aqm::Pie(pie)));
+    let with = queue(
+        "aqm = \"dualpi2\", target_ms = 20, update_ms = 30, step_ms = 2, coupling = 3, \
+         classic_percent = 20",
+    );
+    let dualpi2 = DualPi2 {
+        target: ms(20),
+        update: ms(30),
+        step: ms(2),
+        coupling: 3,
+        classic_percent: 20,
+    };
+    assert_eq!(with.aqm, Some(Aqm::DualPi2(dualpi2)));
+}
+
+#[test]
+fn a_shaper_is_the_rate_of_a_link() {
+    let text = "[[scenario]]\nname = \"a\"\ndelay_ms = 30\nqueue = { bdp = 1 }\n\
+                shaper = { rate_mbps = 12, burst_bytes = 30_000, peak_mbps = 50 }";
+    let scenario = one(text);
+    let shaper = Service::Shaper(Shaper {
+        bits_per_second: 12e6,
+        burst: 30_000,
+        peak_bits_per_second: Some(50e6),
+    });
+    assert_eq!(scenario.forward.service, shaper);
+    assert_eq!(scenario.reverse.service, shaper);
+    assert_eq!(scenario.forward.queue.bytes, Some(90_000));
+    assert_eq!(shaper.capacity_bits(ms(500), ms(1_500)), Some(12e6));
+}
+
+#[test]
+fn the_variation_of_the_delay_is_that_of_the_other_direction_too() {
+    let text = format!("{LEAST}delay_variation = {{ spread_ms = 8, drift_ms = 2, seed = 3 }}");
+    let variation = Some(DelayVariation {
+        every: ms(15_000),
+        spread: ms(8),
+        drift: ms(2),
+        seed: 3,
+    });
+    let scenario = one(&text);
+    assert_eq!(scenario.forward.delay.variation, variation);
+    assert_eq!(scenario.reverse.delay.variation, variation);
+    let own = one(&format!("{text}\n[scenario.reverse]\ndelay_ms = 5"));
+    assert_eq!(own.reverse.delay.variation, None);
+    let own = one(&format!(
+        "{text}\n[scenario.reverse]\ndelay_variation = {{ every_s = 7, spread_ms = 1 }}"
+    ));
+    let other = DelayVariation {
+        every: ms(7_000),
+        spread: ms(1),
+        drift: Duration::ZERO,
+        seed: 1,
+    };
+    assert_eq!(own.reverse.delay.variation, Some(other));
 }
 
 #[test]
@@ -385,6 +561,96 @@ fn every_fault_names_file_line_and_remedy() {
             "unknown variant `middle`, expected `head` or `tail`",
         ),
         (
+            with("queue = { aqm = \"red\" }"),
+            5,
+            "unknown variant `red`, expected one of `codel`, `fq_codel`, `pie`, `dualpi2`",
+        ),
+        (
+            with("queue = { aqm = \"codel\", quantum = 300 }"),
+            5,
+            "`quantum` is no key of a `codel` queue, which has target_ms, interval_ms, ecn",
+        ),
+        (
+            with("queue = { aqm = \"pie\", drop = \"head\" }"),
+            5,
+            "`drop` is no key of a `pie` queue, which has target_ms, update_ms, ecn: remove it",
+        ),
+        (
+            with("queue = { packets = 9, target_ms = 5 }"),
+            5,
+            "`target_ms` is a key of a queue with active queue management: add `aqm` (codel,",
+        ),
+        (
+            with("queue = { aqm = \"codel\", target_ms = 100 }"),
+            5,
+            "the target of 100 ms is not below the interval of 100 ms, which is to be a long RTT",
+        ),
+        (
+            with("queue = { aqm = \"fq_codel\", interval_ms = 3 }"),
+            5,
+            "the target of 5 ms is not below the interval of 3 ms",
+        ),
+        (
+            with("queue = { aqm = \"codel\", target_ms = -1 }"),
+            5,
+            "a number of milliseconds from 0.001 to 60000 is wanted here, not -1",
+        ),
+        (
+            with("queue = { aqm = \"codel\", target_ms = nan }"),
+            5,
+            "a number of milliseconds from 0.001 to 60000 is wanted here, not NaN",
+        ),
+        (
+            with("queue = { aqm = \"fq_codel\", quantum = 0 }"),
+            5,
+            "a number of bytes (the quantum) from 256",
+        ),
+        (
+            with("queue = { aqm = \"fq_codel\", queues = 0 }"),
+            5,
+            "a number of queues from 1 to 65536",
+        ),
+        (
+            with("queue = { aqm = \"dualpi2\", coupling = 0 }"),
+            5,
+            "a coupling factor from 1 to 32",
+        ),
+        (
+            with("queue = { aqm = \"dualpi2\", classic_percent = 100 }"),
+            5,
+            "a share in percent from 1 to 99",
+        ),
+        (
+            without_rate("rate_mbps = inf\nqueue = { aqm = \"codel\" }"),
+            5,
+            "nothing waits for an unlimited link, so `codel` has nothing to manage: give the link",
+        ),
+        (
+            without_rate("shaper = { rate_mbps = 12, burst_bytes = 3000, peak_mbps = 12 }"),
+            4,
+            "the peak rate must be above the rate of 12 Mbit/s: raise `peak_mbps`",
+        ),
+        (
+            without_rate("shaper = { rate_mbps = 12, burst_bytes = 1000 }"),
+            4,
+            "a number of bytes (a full packet at least) from 1500",
+        ),
+        (
+            with("shaper = { rate_mbps = 12, burst_bytes = 3000 }"),
+            5,
+            "both `rate_mbps` and `shaper` give the link's rate",
+        ),
+        (
+            with("delay_variation = { drift_ms = 3 }"),
+            5,
+            "missing field `spread_ms`",
+        ),
+        (
+            with("delay_variation = { every_s = 0, spread_ms = 3 }"),
+            5,
+            "a number of seconds from 0.001",
+        ),
+        (
             without_rate("rate_mbps = inf\nqueue = { bdp = 1 }"),
             5,
             "an unlimited link has no bandwidth-delay product",
@@ -576,7 +842,7 @@ proptest! {
     #[test]
     fn any_text_is_parsed_without_panicking(
         key in "(rate_mbps|delay_ms|loss|queue|schedule|repeat_s|flow|reverse|delay_changes|\
-                policer|\\PC{0,5})",
+                policer|shaper|delay_variation|\\PC{0,5})",
         value in "(-?[0-9]{1,20}|-?[0-9]e[0-9]{1,3}|inf|-inf|nan|\\[\\{at_s = -?[0-9], \
                   (rate_mbps|delay_ms) = [0-9]\\}\\]|\\PC{0,12})",
     ) {

@@ -35,6 +35,7 @@ quantities! {
     ArrivalRate: f64 "f64" in 0.001..=100_000.0, "a number of arrivals per second";
     Batch: f64 "f64" in 1.0..=1000.0, "a mean number of packets";
     ConstantMbps: f64 "f64" in 0.001..=100_000.0, "a rate in Mbit/s";
+    Coupling: u32 "u32" in 1..=32, "a coupling factor";
     FullPackets: u64 "u64" in u64::from(MTU)..=1 << 40,
         "a number of bytes (a full packet at least)";
     Load: f64 "f64" in 0.001..=2.0, "a share of the link's rate";
@@ -42,11 +43,14 @@ quantities! {
     Multiple: f64 "f64" in 0.0..=1000.0, "a multiple of the bandwidth-delay product";
     OutageSeconds: f64 "f64" in 0.001..=60.0, "a number of seconds";
     OutageShare: f64 "f64" in 0.0..=0.95, "a share of the time";
+    Percent: u32 "u32" in 1..=99, "a share in percent";
     PeriodMillis: u32 "u32" in 1..=60_000, "a whole number of milliseconds";
     PeriodPackets: u32 "u32" in 1..=100_000, "a number of packets";
     PositiveMillis: f64 "f64" in 0.001..=60_000.0, "a number of milliseconds";
     PositiveSeconds: f64 "f64" in 0.001..=86_400.0, "a number of seconds";
     Probability: f64 "f64" in 0.0..=1.0, "a probability";
+    Quantum: u32 "u32" in 256..=1_000_000, "a number of bytes (the quantum)";
+    QueueCount: u32 "u32" in 1..=65_536, "a number of queues";
     QueuePackets: u32 "u32" in 1..=100_000_000, "a number of packets";
     Seconds: f64 "f64" in 0.0..=86_400.0, "a number of seconds";
     SegmentBytes: u32 "u32" in 1..=1_448, "a number of bytes (one segment at most)";

@@ -2,9 +2,11 @@
 //! in Linux 6.18 (net/ipv4/tcp_bbr.c): a model of the path, made of its highest delivery rate and
 //! its smallest RTT, determines pacing rate and cwnd.
 
-mod aggregation;
-mod gain;
+pub(super) mod aggregation;
+pub(super) mod bandwidth;
+pub(super) mod gain;
 mod policer;
+pub(super) mod rounds;
 
 use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -12,14 +14,12 @@ use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 use aggregation::Aggregation;
+use bandwidth::{Bandwidth, sample};
 use gain::Gain;
 use policer::PolicerDetector;
+use rounds::{Limited, Rounds};
 
 const SECOND: Nanos = 1_000_000_000;
-/// A bandwidth in units of 2⁻²⁴ segments per µs (`BW_SCALE`).
-type Bandwidth = u64;
-/// Number of fractional bits of a [`Bandwidth`].
-const BW_SCALE: u32 = 24;
 /// Number of rounds for which a highest bandwidth counts (`bbr_bw_rtts`).
 const BW_ROUNDS: u64 = 10;
 /// Time for which a smallest RTT counts, ns (`bbr_min_rtt_win_sec`).
@@ -33,10 +33,6 @@ const MIN_CWND: u32 = 4;
 const INITIAL_CWND: u32 = 10;
 /// Segments are sent singly below this rate, bytes/s (`bbr_min_tso_rate`: 1.2 Mbit/s).
 const SINGLE_SEGMENT_RATE: u64 = 1_200_000 / 8;
-/// A burst is what the pacing rate sends in a 1024th of a second (`sk_pacing_shift`).
-const BURST_SHIFT: u32 = 10;
-/// Largest burst in bytes (64 KiB without headers).
-const BURST_BYTES: u64 = 65_536 - 1 - 320;
 /// Number of phases of the gain cycle (`CYCLE_LEN`).
 const PHASES: usize = 8;
 /// Number of phases among which the first one is drawn: it is never the draining one
@@ -93,17 +89,6 @@ enum Mode {
     ProbeRtt,
 }
 
-/// Round trips by delivery: a round ends when a segment sent after its start is acknowledged.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rounds {
-    /// Number of rounds so far (`rtt_cnt`).
-    count: u64,
-    /// The round ends with a segment sent after this many were delivered (`next_rtt_delivered`).
-    end: u64,
-    /// Whether this ACK began a round (`round_start`).
-    began: bool,
-}
-
 /// Position in the cycle of pacing gains.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cycle {
@@ -125,9 +110,8 @@ struct ProbeRtt {
     end: Option<Nanos>,
     /// Whether a round has passed with few segments in flight (`probe_rtt_round_done`).
     round_over: bool,
-    /// Range of lifetime delivered segments in which samples say nothing about the bandwidth: the
-    /// kernel marks them as limited by the application.
-    limited: (u64, u64),
+    /// The samples that say nothing about the bandwidth.
+    limited: Limited,
 }
 
 /// The highest bandwidth of the last [`BW_ROUNDS`] rounds, kept as the smallest of the complements.
@@ -184,13 +168,9 @@ impl Bbr {
         let Some(bandwidth) = sample(rate) else {
             return;
         };
-        if rate.prior_delivered >= self.rounds.end {
-            self.rounds.end = rate.total_delivered;
-            self.rounds.count += 1;
-            self.rounds.began = true;
-            self.conserves = false;
-        }
-        let limited = self.probe_rtt.is_limited(rate);
+        self.rounds.update(rate);
+        self.conserves &= !self.rounds.began;
+        let limited = self.probe_rtt.limited.covers(rate);
         self.sample_policer(ack, rate, ack.lost > 0, limited);
         if !limited || bandwidth >= self.bandwidth.get() {
             self.bandwidth.update(self.rounds.count, bandwidth);
@@ -218,8 +198,14 @@ impl Bbr {
         if ack.acked > 0 && sample(rate).is_some() {
             let bandwidth = self.estimate();
             let (acked, most) = (ack.acked, cwnd.cwnd);
-            self.aggregation
-                .update(ack.now_ns, acked, bandwidth, most, self.rounds.began);
+            self.aggregation.update(
+                ack.now_ns,
+                acked,
+                bandwidth,
+                most,
+                self.rounds.began,
+                aggregation::ROUNDS,
+            );
         }
     }
 
@@ -253,7 +239,7 @@ impl Bbr {
     /// Detects whether the pipe is full (`bbr_check_full_bw_reached`).
     fn check_full_pipe(&mut self, rate: &RateSample) {
         let startup = &mut self.startup;
-        if startup.is_full || !self.rounds.began || self.probe_rtt.is_limited(rate) {
+        if startup.is_full || !self.rounds.began || self.probe_rtt.limited.covers(rate) {
             return;
         }
         let highest = self.bandwidth.get();
@@ -292,10 +278,10 @@ impl Bbr {
             self.save_cwnd(cwnd);
             self.mode = Mode::ProbeRtt;
             self.probe_rtt.end = None;
-            self.probe_rtt.limited.0 = rate.total_delivered;
+            self.probe_rtt.limited.begin(rate);
         }
         if self.mode == Mode::ProbeRtt {
-            self.probe_rtt.limited.1 = rate.total_delivered + u64::from(ack.in_flight);
+            self.probe_rtt.limited.extend(rate, ack.in_flight);
             match self.probe_rtt.end {
                 None if ack.in_flight <= MIN_CWND => {
                     self.probe_rtt.end = Some(now + PROBE_RTT_TIME);
@@ -413,16 +399,10 @@ impl Bbr {
 
     /// Sets the pacing rate, which does not fall in startup (`bbr_set_pacing_rate`).
     fn pace(&mut self, bandwidth: Bandwidth, gain: Gain) {
-        let rate = self.rate(bandwidth, gain);
+        let rate = bandwidth::pacing_rate(bandwidth, gain, self.mss);
         if self.startup.is_full || rate > self.pacing_rate {
             self.pacing_rate = rate;
         }
-    }
-
-    /// The rate of payload in bytes/s, 1 % below the bandwidth (`bbr_rate_bytes_per_sec`).
-    fn rate(&self, bandwidth: Bandwidth, gain: Gain) -> u64 {
-        let bytes = gain.of(bandwidth * self.mss);
-        (bytes * (1_000_000 / 100 * 99)) >> BW_SCALE
     }
 
     /// The bandwidth estimate: a policer's rate where one was found (`bbr_bw`).
@@ -434,9 +414,7 @@ impl Bbr {
     fn bdp(&self, bandwidth: Bandwidth, gain: Gain) -> u32 {
         match self.min_rtt.0 {
             u32::MAX => INITIAL_CWND,
-            rtt_us => gain
-                .of(bandwidth * u64::from(rtt_us))
-                .div_ceil(1 << BW_SCALE) as u32,
+            rtt_us => bandwidth::bdp(bandwidth, rtt_us, gain),
         }
     }
 
@@ -455,15 +433,14 @@ impl Bbr {
 
     /// Size of a burst in segments (`bbr_tso_segs_goal`).
     fn burst(&self) -> u32 {
-        let bytes = (self.pacing_rate >> BURST_SHIFT).min(BURST_BYTES);
-        ((bytes / self.mss) as u32).max(self.min_burst()).min(0x7f)
+        bandwidth::burst(self.pacing_rate, self.mss, self.min_burst())
     }
 
     /// Segments in flight when the next one leaves, which pacing may delay
     /// (`bbr_packets_in_net_at_edt`).
     fn inflight_at_departure(&self, now_in_flight: u32, ack: &AckSample, rate: &RateSample) -> u32 {
         let wait_us = rate.next_send.saturating_sub(ack.now_ns) / 1_000;
-        let delivered = (self.estimate() * wait_us) >> BW_SCALE;
+        let delivered = self.estimate().saturating_mul(wait_us) >> bandwidth::BW_SCALE;
         let burst = match self.pacing_gain > Gain::ONE {
             true => self.burst(),
             false => 0,
@@ -488,8 +465,8 @@ impl CongestionControl for Bbr {
         let rtt_us = rtt_us.max(1);
         self.min_rtt = (rtt_us, now);
         cwnd.ssthresh = u32::MAX;
-        let bandwidth = (u64::from(cwnd.cwnd) << BW_SCALE) / u64::from(rtt_us);
-        self.pacing_rate = self.rate(bandwidth, Gain::HIGH);
+        let bandwidth = (u64::from(cwnd.cwnd) << bandwidth::BW_SCALE) / u64::from(rtt_us);
+        self.pacing_rate = bandwidth::pacing_rate(bandwidth, Gain::HIGH, self.mss);
         self.aggregation = Aggregation::new(now);
     }
 
@@ -547,13 +524,6 @@ impl CongestionControl for Bbr {
     }
 }
 
-impl ProbeRtt {
-    fn is_limited(&self, rate: &RateSample) -> bool {
-        let (from, to) = self.limited;
-        rate.app_limited || (from..to).contains(&rate.prior_delivered)
-    }
-}
-
 impl MaxBandwidth {
     fn update(&mut self, round: u64, bandwidth: Bandwidth) {
         let complement = u32::MAX - u32::try_from(bandwidth).unwrap_or(u32::MAX);
@@ -566,16 +536,6 @@ impl MaxBandwidth {
         match self.0 == WindowedMin::default() {
             true => 0,
             false => u64::from(u32::MAX - self.0.get()),
-        }
-    }
-}
-
-/// The bandwidth that an ACK measured; `None` when its sample is not valid.
-fn sample(rate: &RateSample) -> Option<Bandwidth> {
-    match (rate.delivered, rate.interval_us) {
-        (None, _) | (_, 0) => None,
-        (Some(delivered), interval) => {
-            Some((u64::from(delivered) << BW_SCALE) / u64::from(interval))
         }
     }
 }

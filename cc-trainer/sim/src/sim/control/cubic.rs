@@ -11,14 +11,10 @@ use cc_ebpf::{
 
 use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
+use crate::sim::timer::{HZ, JIFFY, tick};
 use hystart::Hystart;
 use hystart_pp::HystartPlusPlus;
 
-/// Tick of the kernel's clock in ns (`CONFIG_HZ=250`, as most distributions set it): the unit of
-/// time of the cubic function.
-const JIFFY: Nanos = 4_000_000;
-/// Number of ticks per second.
-const HZ: u64 = 1_000_000_000 / JIFFY;
 /// β, the factor of the cwnd after a loss, in units of 1 / [`SCALE`]: 0.7 (`beta`).
 const BETA: u64 = 717;
 /// The factor 1 in the units of [`BETA`] (`BICTCP_BETA_SCALE`).
@@ -119,7 +115,7 @@ impl Cubic {
             return;
         }
         // Samples right after a recovery show the queue that led to it.
-        let jiffy = jiffies(ack.now_ns);
+        let jiffy = tick(ack.now_ns);
         if self.epoch.is_some_and(|epoch| jiffy < epoch.start + HZ) {
             return;
         }
@@ -204,7 +200,7 @@ impl CongestionControl for Cubic {
                 return;
             }
         }
-        self.evaluate(cwnd.cwnd, acked, jiffies(ack.now_ns));
+        self.evaluate(cwnd.cwnd, acked, tick(ack.now_ns));
         additive_increase(cwnd, self.interval, acked);
     }
 
@@ -236,8 +232,8 @@ impl CongestionControl for Cubic {
     fn on_transmit_start(&mut self, now: Nanos, _cwnd: &mut CwndState, _start: &TransmitStart) {
         // Idle time does not count for the cubic function (`cubictcp_cwnd_event`).
         if let Some(epoch) = &mut self.epoch {
-            let idle = jiffies(now) - jiffies(self.last_sent);
-            epoch.start = (epoch.start + idle).min(jiffies(now));
+            let idle = tick(now) - tick(self.last_sent);
+            epoch.start = (epoch.start + idle).min(tick(now));
         }
     }
 }
@@ -278,11 +274,6 @@ impl Epoch {
         self.reno = self.reno.saturating_add(gained as u32);
         self.reno.saturating_sub(cwnd)
     }
-}
-
-/// Ticks up to this time (`tcp_jiffies32`).
-fn jiffies(now: Nanos) -> u64 {
-    now / JIFFY
 }
 
 #[cfg(test)]

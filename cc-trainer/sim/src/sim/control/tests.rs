@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use cc_ebpf::{AckSample, CaState, CwndState, Totals};
 
-use super::{CongestionControl, RateSample};
+use super::{Acked, CongestionControl, RateSample};
 use crate::path::Nanos;
 
 pub(super) const MS: Nanos = 1_000_000;
@@ -76,6 +76,7 @@ struct Sent {
     first_sent: Nanos,
     delivered: u64,
     delivered_at: Nanos,
+    in_flight: u32,
 }
 
 impl Path {
@@ -157,6 +158,7 @@ impl Path {
             first_sent: self.first_sent,
             delivered: self.delivered,
             delivered_at: self.delivered_at,
+            in_flight: self.flight.len() as u32 + 1,
         });
         self.sent += 1;
         self.last_sent = self.now;
@@ -184,6 +186,10 @@ impl Path {
             rtt_us: (rtt / 1_000) as u32,
             srtt_us: (self.srtt / 1_000) as u32,
             in_flight: before - 1,
+            totals: Totals {
+                bytes_sent: self.sent * 1_448,
+                ..Totals::default()
+            },
             ..ack(self.now, 1)
         };
         let rate = RateSample {
@@ -197,8 +203,20 @@ impl Path {
             min_rtt_us: (self.min_rtt / 1_000) as u32,
             last_sent: self.last_sent,
             next_send: self.next_send,
+            cwnd_filled: before >= w.cwnd,
+            sent: segment.sent,
+            tx_in_flight: segment.in_flight,
             ..RateSample::default()
         };
+        let acked = Acked {
+            now: self.now,
+            segments: 1,
+            rtt_us: sample.rtt_us,
+            snd_nxt: self.sent,
+            mss: sample.mss,
+            ..Acked::default()
+        };
+        control.on_acked(w, &acked);
         control.on_ack(w, &sample, &rate);
     }
 }

@@ -19,7 +19,7 @@
 use cc_ebpf::CaState;
 
 use crate::path::Nanos;
-use crate::sim::control::CongestionControl;
+use crate::sim::control::{CongestionControl, CwndEvent, current_ssthresh};
 use crate::sim::timer;
 use crate::sim::wire::milliseconds;
 
@@ -249,6 +249,7 @@ impl Sender {
         }
         self.recovery.tlp_high_seq = None;
         self.enter_loss(now);
+        self.report_losses(now);
         self.recovery.retransmits += 1;
         self.totals.rtos = self.totals.rtos.wrapping_add(1);
         self.retransmit(now, self.board.snd_una());
@@ -273,6 +274,7 @@ impl Sender {
                     self.cwnd_reduction(1, lost, false);
                 }
             }
+            self.report_losses(now);
             self.xmit_retransmit_queue(now);
         }
         if self.timer != Timer::Retransmission {
@@ -390,6 +392,7 @@ impl Sender {
             self.recovery.prior_ssthresh = self.current_ssthresh();
             self.recovery.prior_cwnd = self.cwnd.cwnd;
             self.cwnd.ssthresh = self.control.ssthresh(&self.cwnd);
+            (self.control).on_event(&mut self.cwnd, CwndEvent::Loss);
             (self.recovery).init_undo(self.board.snd_una(), self.board.retrans_out());
         }
         self.cwnd.cwnd = self.board.packets_in_flight() + 1;
@@ -554,20 +557,23 @@ impl Sender {
 
     /// Sets the cwnd to ssthresh at the end of a reduction (`tcp_end_cwnd_reduction`).
     fn end_cwnd_reduction(&mut self, now: Nanos) {
+        if self.has_cong_control {
+            return;
+        }
         let undone = self.recovery.undo_marker.is_none() && self.ca_state != CaState::Cwr;
-        if !self.has_cong_control && self.cwnd.ssthresh < INFINITE_SSTHRESH && !undone {
+        if self.cwnd.ssthresh < INFINITE_SSTHRESH && !undone {
             self.cwnd.cwnd = self.cwnd.ssthresh;
             self.usage.changed(self.ticks.at(now));
         }
+        (self.control).on_event(&mut self.cwnd, CwndEvent::ReductionComplete);
     }
 
     /// The threshold to restore: at least three quarters of the cwnd (`tcp_current_ssthresh`).
     pub(super) fn current_ssthresh(&self) -> u32 {
-        let cwnd = self.cwnd.cwnd;
         if self.ca_state.is_reducing() {
             self.cwnd.ssthresh
         } else {
-            self.cwnd.ssthresh.max((cwnd >> 1) + (cwnd >> 2))
+            current_ssthresh(&self.cwnd)
         }
     }
 }

@@ -57,6 +57,12 @@ impl CwndUsage {
         self.is_cwnd_limited || (cwnd.cwnd < cwnd.ssthresh && cwnd.cwnd < 2 * self.max_packets_out)
     }
 
+    /// Whether the cwnd held a burst back in the present round trip (`tcp_sock.is_cwnd_limited`).
+    #[inline]
+    pub(super) fn is_filled(&self) -> bool {
+        self.is_cwnd_limited
+    }
+
     /// Takes note that the cwnd was changed in this tick.
     #[inline]
     pub(super) fn changed(&mut self, tick: u64) {
@@ -351,6 +357,7 @@ impl Sender {
             },
             rto: ticks(self.rtt.rto()),
             outstanding: self.board.packets_out() > 0,
+            snd_nxt: self.board.snd_nxt().into(),
         }
     }
 

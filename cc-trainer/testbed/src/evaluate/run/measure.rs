@@ -1,6 +1,6 @@
 //! Computes the figures of a run from the observation of its path and from its flows' ends.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, ops::Range, time::Duration};
 
 use cc_sim::{
     app::{Message, Playback, Session},
@@ -9,7 +9,7 @@ use cc_sim::{
 
 use super::{super::sample::Sample, FlowSetup, Live, Setup};
 use crate::summary::{
-    DecisionDelay, FlowRun, FlowSeries, MessageRecord, Run, Series, apps,
+    DecisionDelay, FlowRun, FlowSeries, MessageRecord, Run, SegmentRun, Series, apps,
     statistics::{self, Share},
 };
 
@@ -104,6 +104,7 @@ pub(super) fn measure(
             statistics::jain(&shares.collect::<Vec<f64>>())
         }),
         convergence_s: convergence(&flows, &series),
+        segments: segments(setup, observation),
         flows,
         ..Run::default()
     };
@@ -200,6 +201,34 @@ fn time_series(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -
         dropped: recorded.iter().map(|bin| bin.dropped).collect(),
         flows: flows.collect(),
     }
+}
+
+/// Measures the scored segments of a run, to the precision of a [`BIN`].
+fn segments(setup: &Setup<'_>, observation: &Observation) -> Vec<SegmentRun> {
+    let forward = &observation.forward;
+    let service = &setup.scenario.forward.service;
+    let measure = |segment: Range<Duration>| {
+        let (first, end) = (bin_of(segment.start), bin_of(segment.end));
+        let end = end.min(forward.bins.len());
+        let bins = &forward.bins[first.min(end)..end];
+        let length = segment.end - segment.start;
+        let delays: u64 = bins.iter().map(|bin| bin.delays).sum();
+        let sum_ns: u128 = bins.iter().map(|bin| u128::from(bin.delay_sum_ns)).sum();
+        let capacity = service.capacity_bits(segment.start, segment.end);
+        let rate = |flow: usize| {
+            let bytes = bins.iter().map(|bin| bin.delivered_bytes[flow]).sum();
+            mbps(bytes, length)
+        };
+        SegmentRun {
+            from_s: segment.start.as_secs_f64(),
+            to_s: segment.end.as_secs_f64(),
+            capacity_mbps: capacity.map(|bits| bits / length.as_secs_f64() / 1e6),
+            throughput_mbps: (0..setup.flows.len()).map(rate).collect(),
+            mean_owd_ms: (delays > 0).then(|| sum_ns as f64 / delays as f64 / 1e6),
+        }
+    };
+    let segments = setup.scenario.segments(setup.seconds);
+    segments.into_iter().map(measure).collect()
 }
 
 fn convergence(flows: &[FlowRun], series: &Series) -> Option<f64> {

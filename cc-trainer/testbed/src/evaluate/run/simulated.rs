@@ -105,7 +105,7 @@ impl Policies {
         let mut of_flow = Vec::new();
         for flow in &setup.flows {
             let name = flow.scheme.name.as_str();
-            let Some(ServedPolicy { spec, serving, .. }) = flow.scheme.policy() else {
+            let Some(served @ ServedPolicy { spec, serving, .. }) = flow.scheme.policy() else {
                 of_flow.push(None);
                 continue;
             };
@@ -113,7 +113,7 @@ impl Policies {
             let place = match place {
                 Some(place) => place,
                 None => {
-                    let policy = spec.load(&Interface::default(), *serving, setup.seed);
+                    let policy = spec.load(&served.interface(), *serving, setup.seed);
                     policies.push(policy.map_err(|source| RunError::Policy {
                         scheme: name.to_owned(),
                         source: source.into(),

@@ -2,7 +2,7 @@
 //! a policer, whose rate is kept for a while (Linux 6.18, `bbr_lt_bw_sampling`,
 //! net/ipv4/tcp_bbr.c).
 
-use super::{BW_SCALE, Bandwidth};
+use super::bandwidth::{BW_SCALE, Bandwidth};
 use crate::path::Nanos;
 
 /// Shortest interval in rounds; the longest has four times as many (`bbr_lt_intvl_min_rtts`).

@@ -1,0 +1,186 @@
+//! `cc-trainer league`: lets many congestion controls play many links, and counts who wins.
+
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+use anyhow::{Context, bail};
+use cc_core::{
+    durable::replace_durably,
+    policy::{ActionSelection, PolicySpec},
+};
+use cc_sim::scenario;
+use cc_testbed::{
+    evaluate::{Controls, Evaluation, Jobs, parse_schemes},
+    league::{self, League, Outcome, table},
+    report,
+    summary::Platform,
+};
+
+use super::{
+    interrupt,
+    screen::{Lines, Screen},
+    values::{jobs, platform, seconds},
+};
+
+/// Let many congestion controls play many links, and count who wins.
+///
+/// Every scheme runs on every link. Each scored segment of a link is a game, won by every scheme
+/// that comes within 10 % of the best: by power where a flow has the link for itself, by its
+/// nearness to the fair share beside other flows. On `sage-1` and `sage-2` these are the rules and
+/// links of Sage's league. A winning rate depends on who plays, so the league is named with it; the
+/// absolute score does not.
+///
+/// The output directory gets league.json, table.md, report.html, league.svg, and runs.jsonl with
+/// every run. An interrupted league continues when the same command is given again, and one with
+/// another scheme more plays that scheme only. After a change of the simulator use --fresh.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct LeagueArgs {
+    /// Platform that the schemes run on.
+    #[arg(long, value_name = "WHERE", default_value = "sim", value_parser = platform())]
+    on: Platform,
+    /// Schemes of the league, separated by commas, as `cc-trainer evaluate` takes them. Differences
+    /// are those to the first one.
+    #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno,copa")]
+    schemes: String,
+    /// Links to play, separated by commas: built-in sets, members of a set (`SET/NAME`), and TOML
+    /// files. Links that are equal under different names count once.
+    #[arg(long, value_name = "LIST", default_value = "sage-1")]
+    scenarios: String,
+    /// Play only this part of the links, from above 0 to 1: a sample that has the rates, RTTs and
+    /// buffers of the whole, the same one every time.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    sample: Option<f64>,
+    /// Measure also the harm to neighbours (Ware et al., HotNets 2019), by further runs of these
+    /// alone and among themselves.
+    #[arg(long)]
+    harm: bool,
+    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in
+    /// cc-agent), `heuristic`, `random` or `fixed:N`.
+    #[arg(long, value_name = "POLICY", default_value = "default")]
+    policy: PolicySpec,
+    /// How policies from files select actions: `greedy` (the most probable one), `softmax`
+    /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
+    #[arg(long, value_name = "HOW")]
+    serving: Option<ActionSelection>,
+    /// Length of each run, in seconds [default: each link's own, or else 30].
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    seconds: Option<Duration>,
+    /// Number of runs of each scheme on each link.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    runs: u32,
+    /// Seed of the links' random loss and jitter, which are the same for all schemes.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Directory for the results. Runs that it already holds under the same settings are kept.
+    #[arg(long, value_name = "DIR", default_value = "league")]
+    out: PathBuf,
+    /// Remove the runs that the directory holds, and start over.
+    #[arg(long)]
+    fresh: bool,
+    /// Path of the cc-agent program, which serves policies on the kernel
+    /// [default: cc-agent beside this program].
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
+    /// Number of runs at the same time: `auto` (on the kernel, as many as leave packets punctual;
+    /// in the simulator, one per core) or a number from 1 to 64.
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
+    jobs: Jobs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cc-trainer league --schemes rlcc,cubic,bbr,reno,copa --scenarios sage-1 --out single
+      Sage's Set I: 660 links, 2640 games, in the simulator
+  cc-trainer league --schemes rlcc,cubic,bbr,reno,copa --scenarios sage-2 --harm --out beside
+      Sage's Set II: each scheme beside a cubic that was there first, and what that costs the cubic
+  cc-trainer league --schemes new=new.onnx,old=old.onnx,cubic --scenarios sage-1 --sample 0.1
+      two policies on a tenth of the links; the lead of the first has an interval
+  sudo cc-trainer league --on kernel --schemes rlcc,cubic,bbr --scenarios sage-1 --sample 0.05
+      33 links under the kernel's own TCP
+
+How to read the result: docs/league.md. The exit status is 1 when a link has no valid run of some
+scheme; such links count for nobody.";
+
+pub(crate) fn command(args: &LeagueArgs) -> anyhow::Result<ExitCode> {
+    // SAFETY: geteuid has no arguments and cannot fail.
+    if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
+        bail!(
+            "a league on the kernel needs root, for network namespaces and TUN devices: run it \
+             with sudo, or use --on sim"
+        );
+    }
+    let controls = Controls::of(args.on);
+    let league = League {
+        set: args.scenarios.clone(),
+        sample: args.sample,
+        harm: args.harm,
+        evaluation: Evaluation {
+            on: args.on,
+            schemes: parse_schemes(&args.schemes, &args.policy, args.serving, controls)?,
+            scenarios: scenario::load(&args.scenarios)?,
+            policy: args.policy.clone(),
+            serving: args.serving,
+            seconds: args.seconds,
+            runs: args.runs,
+            seed: args.seed,
+            jobs: args.jobs,
+            dir: args.out.clone(),
+            fresh: args.fresh,
+            agent: args.agent.clone(),
+            record: None,
+            command: super::command_line(),
+        },
+    };
+    let cancel = interrupt::on_interrupt()?;
+    let mut screen = Screen::new(Lines::Invalid);
+    let outcome = league::play(&league, &cancel, |event| screen.show(&event));
+    screen.end();
+    conclude(args, &outcome?)
+}
+
+fn conclude(args: &LeagueArgs, outcome: &Outcome) -> anyhow::Result<ExitCode> {
+    let Outcome {
+        standings,
+        board,
+        cancelled,
+    } = outcome;
+    if *cancelled {
+        bail!("ended early; the same command continues from here");
+    }
+    let json = serde_json::to_vec_pretty(standings).context("the standings")?;
+    let files = [
+        (league::path(&args.out), json),
+        (args.out.join("table.md"), table::markdown(standings).into()),
+    ];
+    for (path, text) in &files {
+        replace_durably(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let page = report::league::write(&args.out, standings, board)?;
+    super::print(format_args!(
+        "{}\nstandings: {}\nreport:    {}\n",
+        table::text(standings),
+        files[0].0.display(),
+        page.display()
+    ))?;
+    if !standings.incomplete.is_empty() {
+        bail!(
+            "{} links have no valid run of some scheme: the host was too busy; stop other load on \
+             it, or use a smaller --jobs, and give the same command again",
+            standings.incomplete.len()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Parses a part of the links, above 0 and at most 1.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a part above 0 and at most 1, for example 0.1".into()),
+    }
+}

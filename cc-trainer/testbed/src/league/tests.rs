@@ -1,0 +1,298 @@
+//! Leagues in the simulator, from the links to the standings.
+
+use std::{fs, time::Duration};
+
+use cc_core::policy::PolicySpec;
+
+use super::*;
+use crate::{
+    evaluate::{Controls, Jobs, parse_schemes},
+    report,
+    summary::Platform,
+};
+
+/// Two links of one flow, the second one with segments of its own, and a copy of the first.
+const SINGLE: &str = "
+[[scenario]]
+name = \"shallow\"
+rate_mbps = 8
+delay_ms = 10
+queue = { bdp = 0.5 }
+loss = 0.002
+
+[[scenario]]
+name = \"deep\"
+rate_mbps = 8
+delay_ms = 10
+queue = { bdp = 8 }
+seconds = 6
+score = { segments_s = [[0, 2], [2, 6]] }
+
+[[scenario]]
+name = \"shallow-again\"
+rate_mbps = 8
+delay_ms = 10
+queue = { bdp = 0.5 }
+loss = 0.002
+";
+
+/// A flow that joins a cubic.
+const BESIDE: &str = "
+[[scenario]]
+name = \"beside\"
+rate_mbps = 8
+delay_ms = 10
+queue = { bdp = 4 }
+seconds = 12
+
+[[scenario.flow]]
+scheme = \"cubic\"
+
+[[scenario.flow]]
+start_s = 2
+";
+
+fn league(links: &str, schemes: &str, dir: &tempfile::TempDir) -> League {
+    let policy = PolicySpec::Default;
+    let controls = Controls::SIMULATOR;
+    League {
+        evaluation: Evaluation {
+            on: Platform::Sim,
+            schemes: parse_schemes(schemes, &policy, None, controls).expect("all are there"),
+            scenarios: scenario::parse(links, "links.toml".as_ref()).expect("they are good"),
+            policy,
+            serving: None,
+            seconds: None,
+            runs: 1,
+            seed: 1,
+            jobs: Jobs::Auto,
+            dir: dir.path().to_owned(),
+            fresh: false,
+            agent: None,
+            record: None,
+            command: "test".into(),
+        },
+        set: "links.toml".into(),
+        sample: None,
+        harm: false,
+    }
+}
+
+fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a scratch directory")
+}
+
+fn played(league: &League) -> Outcome {
+    play(league, &AtomicBool::new(false), |_| {}).expect("it needs nothing")
+}
+
+/// The standings without what differs between two leagues of the same schemes.
+fn results(standings: &Standings) -> String {
+    let results = Standings {
+        settings: Settings::default(),
+        order: Vec::new(),
+        ..standings.clone()
+    };
+    serde_json::to_string(&results).expect("finite")
+}
+
+#[test]
+fn every_segment_is_a_game_and_equal_links_count_once() {
+    let dir = scratch();
+    let outcome = played(&league(SINGLE, "cubic,reno,fixed:2", &dir));
+    let standings = &outcome.standings;
+    assert_eq!((standings.links, standings.games), (2, 3));
+    assert_eq!(standings.duplicates.len(), 1);
+    let of = |name: &str| &standings.schemes[name];
+    assert!(of("cubic").wins + of("reno").wins >= 2);
+    assert_eq!(of("fixed:2").wins, 0, "it leaves the links empty");
+    for standing in standings.schemes.values() {
+        let score = standing.score.expect("links have rates");
+        assert!((0.0..1.0).contains(&score), "{score}");
+        let rate = standing.measures["win_rate"].estimate.mean;
+        assert!((rate - standing.wins as f64 / 3.0).abs() < 1e-12, "{rate}");
+        assert!(standing.segments.is_empty(), "links have different ones");
+        assert!(!standing.measures.contains_key("share"));
+    }
+    assert!(of("cubic").score > of("fixed:2").score);
+    let lead = of("fixed:2").measures["score"].lead.mean;
+    assert!(
+        lead > 1.0,
+        "two segments leave most of a link empty: {lead}"
+    );
+    // Segments are measured where they are: slow start leaves more of the link unused.
+    let deep = outcome
+        .board
+        .links
+        .iter()
+        .position(|link| link.name == "deep");
+    let cubic = &outcome.board.cells[deep.expect("it is one of them")][0];
+    assert_eq!((cubic.won.len(), cubic.scores.len()), (2, 2));
+}
+
+#[test]
+fn neither_the_order_nor_a_copy_nor_the_disk_changes_the_standings() {
+    let dir = scratch();
+    let first = played(&league(SINGLE, "cubic,reno", &dir)).standings;
+    let runs = fs::read(dir.path().join("runs.jsonl")).expect("it is there");
+    let again = played(&league(SINGLE, "cubic,reno", &dir)).standings;
+    assert_eq!(results(&first), results(&again));
+    let kept = fs::read(dir.path().join("runs.jsonl")).expect("it is there");
+    assert_eq!(runs, kept, "no run was made again");
+
+    let other_order = played(&league(SINGLE, "reno,cubic", &scratch())).standings;
+    let without_copy = SINGLE
+        .split("[[scenario]]\nname = \"shallow-again\"")
+        .next();
+    let without_copy = league(without_copy.expect("the rest"), "cubic,reno", &scratch());
+    let without_copy = played(&without_copy).standings;
+    for (name, standing) in &first.schemes {
+        let other = &other_order.schemes[name];
+        assert_eq!((standing.wins, standing.score), (other.wins, other.score));
+        assert_eq!(standing, &without_copy.schemes[name]);
+    }
+}
+
+#[test]
+fn a_scheme_that_plays_under_two_names_wins_as_often_under_both() {
+    let file = tempfile::Builder::new()
+        .suffix(".onnx")
+        .tempfile()
+        .expect("a scratch file");
+    fs::write(file.path(), cc_core::policy::DEFAULT_POLICY).expect("it is ours");
+    let schemes = format!("rlcc,same={},cubic", file.path().display());
+    let standings = played(&league(SINGLE, &schemes, &scratch())).standings;
+    let (one, other) = (&standings.schemes["rlcc"], &standings.schemes["same"]);
+    assert_eq!((one.wins, one.score), (other.wins, other.score));
+    let lead = other.measures["win_rate"].lead;
+    assert_eq!(
+        (lead.mean, lead.low, lead.high),
+        (0.0, Some(0.0), Some(0.0))
+    );
+}
+
+#[test]
+fn harm_is_measured_against_the_neighbour_alone() {
+    let dir = scratch();
+    let asked = League {
+        harm: true,
+        ..league(BESIDE, "cubic,fixed:400,fixed:2", &dir)
+    };
+    let standings = played(&asked).standings;
+    let of = |scheme: &str, key: &str| standings.schemes[scheme].measures[key].estimate.mean;
+    let harm = |scheme| of(scheme, "harm_throughput");
+    // Some 400 segments leave nothing, and two take 2 × 1448 bytes in at least 20 ms.
+    assert!(harm("fixed:400") > 0.8, "{}", harm("fixed:400"));
+    assert!((0.0..0.2).contains(&harm("fixed:2")), "{}", harm("fixed:2"));
+    assert!((0.3..0.7).contains(&harm("cubic")), "{}", harm("cubic"));
+    assert_eq!(of("cubic", "excess_harm_throughput"), 0.0);
+    assert!(of("fixed:400", "excess_harm_throughput") > 0.2);
+    assert!(of("fixed:400", "share") > 1.5);
+    assert_eq!(standings.schemes["cubic"].wins, 1, "it shares best");
+
+    // Without cubic in the league, its harm to itself is measured all the same.
+    let without = League {
+        harm: true,
+        ..league(BESIDE, "fixed:2", &scratch())
+    };
+    let without = played(&without).standings;
+    let excess = without.schemes["fixed:2"].measures["excess_harm_throughput"];
+    assert!((excess.estimate.mean - (harm("fixed:2") - harm("cubic"))).abs() < 0.1);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let error = |league: &League| {
+        let outcome = play(league, &AtomicBool::new(false), |_| {});
+        outcome.expect_err("it is refused").to_string()
+    };
+    let dir = scratch();
+    let nobody = League {
+        harm: true,
+        ..league(SINGLE, "cubic", &dir)
+    };
+    assert!(
+        error(&nobody).contains("nobody to harm"),
+        "{}",
+        error(&nobody)
+    );
+    let empty = League {
+        sample: Some(0.1),
+        ..league(SINGLE, "cubic", &dir)
+    };
+    assert!(
+        error(&empty).contains("of 2 links is empty; --sample 0.25"),
+        "{}",
+        error(&empty)
+    );
+    let short = League {
+        evaluation: Evaluation {
+            seconds: Some(Duration::from_secs(1)),
+            ..league(BESIDE, "cubic", &dir).evaluation
+        },
+        ..league(BESIDE, "cubic", &dir)
+    };
+    assert!(error(&short).contains("starts at 2 s"), "{}", error(&short));
+}
+
+#[test]
+fn a_cancelled_league_continues() {
+    let dir = scratch();
+    let league = league(SINGLE, "cubic,reno", &dir);
+    let cancel = AtomicBool::new(false);
+    let first = play(&league, &cancel, |event| {
+        if let Event::Ended { .. } = event {
+            cancel.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    assert!(first.expect("cancelling is no error").cancelled);
+    let mut kept = 0;
+    let outcome = play(&league, &AtomicBool::new(false), |event| {
+        if let Event::Begun { kept: found, .. } = event {
+            kept = found;
+        }
+    });
+    assert!(kept >= 1 && !outcome.expect("it needs nothing").cancelled);
+}
+
+#[test]
+fn the_standings_are_shown_and_read_again() {
+    let dir = scratch();
+    let Outcome {
+        standings, board, ..
+    } = played(&league(BESIDE, "cubic,reno", &dir));
+    let json = serde_json::to_string(&standings).expect("finite");
+    let read: Standings = serde_json::from_str(&json).expect("just written");
+    assert_eq!(read.order, standings.order);
+    for (name, standing) in &standings.schemes {
+        let keys = |standing: &Standing| standing.measures.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(keys(&read.schemes[name]), keys(standing));
+    }
+    let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(value["set"], "links.toml");
+    assert_eq!(value["games"], 1);
+    assert!(value["schemes"]["cubic"]["wins"].is_u64());
+    assert!(value["schemes"]["cubic"]["score"].is_f64());
+
+    let text = table::text(&standings);
+    assert!(
+        text.starts_with("links.toml: 1 games on 1 links, league of cubic, reno"),
+        "{text}"
+    );
+    assert!(
+        text.contains("lead of cubic") && text.contains("share"),
+        "{text}"
+    );
+    assert!(table::markdown(&standings).contains("| scheme |"));
+    let page = report::league::write(dir.path(), &standings, &board).expect("it is writable");
+    let page = fs::read_to_string(page).expect("just written");
+    assert!(
+        page.contains("League on links.toml") && page.contains("<svg"),
+        "{page}"
+    );
+    let picture = fs::read_to_string(dir.path().join("league.svg")).expect("just written");
+    assert!(
+        picture.contains("cubic") && picture.ends_with("</svg>\n"),
+        "{picture}"
+    );
+}

@@ -1,0 +1,361 @@
+//! The report of a league: one self-contained HTML page, and its picture as a file of its own.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+};
+
+use cc_core::durable::{ReplaceError, replace_durably};
+
+use super::{
+    ReportError, STYLE,
+    axis::{Axis, label},
+    palette::Palette,
+    svg::{Anchor, Svg, escape},
+};
+use crate::{
+    league::{Board, MARGIN, Measure, Properties, Standing, Standings, table},
+    summary::{Platform, table::figure},
+};
+
+/// Width of the names, of a panel of bars, and of the space after it.
+const NAMES: f64 = 130.0;
+const PANEL: f64 = 300.0;
+const GAP: f64 = 40.0;
+/// Height of a scheme's row, of the heading above and of the axis below.
+const ROW: f64 = 24.0;
+const TOP: f64 = 34.0;
+const BOTTOM: f64 = 30.0;
+/// Measures that the picture shows, by their keys.
+const SHOWN: [&str; 2] = ["win_rate", "score"];
+/// Most values of a property that get a column each; more of them are shown by thirds.
+const MOST_VALUES: usize = 8;
+
+/// Replaces `report.html` and `league.svg` in a directory durably and returns the path of the page.
+///
+/// # Errors
+///
+/// Returns an error when a file cannot be written.
+pub fn write(dir: &Path, standings: &Standings, board: &Board) -> Result<PathBuf, ReportError> {
+    let page = dir.join("report.html");
+    let files = [
+        (dir.join("league.svg"), picture(standings)),
+        (page.clone(), html(standings, board)),
+    ];
+    for (path, text) in files {
+        if let Err(ReplaceError { source, .. }) = replace_durably(&path, text.as_bytes()) {
+            return Err(ReportError { path, source });
+        }
+    }
+    Ok(page)
+}
+
+/// Renders the page of a league.
+pub fn html(standings: &Standings, board: &Board) -> String {
+    let palette = palette(standings);
+    let title = format!("League on {}", escape(&standings.set));
+    let mut html = format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/><meta \
+         name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>{title}</title>\
+         <style>\n{STYLE}</style></head>\n<body>\n<header><h1>{title}</h1>\n<p class=\"about\">{}. \
+         {}, {} of each scheme on each link. {}.</p></header>\n<main>\n",
+        escape(&table::headline(standings)),
+        match standings.settings.on {
+            Platform::Kernel => format!("Linux {}", escape(&standings.settings.host.kernel)),
+            Platform::Sim => "Simulated".to_owned(),
+        },
+        match standings.settings.runs {
+            1 => "one run".to_owned(),
+            runs => format!("{runs} runs"),
+        },
+        escape(&standings.settings.date),
+    );
+    for note in table::notes(standings) {
+        let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(&note));
+    }
+    let (width, height) = size(standings);
+    let mut svg = Svg::new("bars", width, height, &title);
+    draw(&mut svg, standings, &palette);
+    let _ = write!(
+        html,
+        "<section><figure>{}<figcaption>Winning rate over all games, and the absolute score. \
+         Lines: 95 % intervals over links.</figcaption></figure>\n{}</section>\n",
+        svg.finish(),
+        rows(&table::measures(standings))
+    );
+    if let [first, _, ..] = standings.order.as_slice() {
+        let _ = write!(
+            html,
+            "<section><h2>Lead of {} over the others</h2>\n<p class=\"note\">On the same links: \
+             the difference, or the factor where the mean is geometric (×), with its paired 95 % \
+             interval; * where that leaves no doubt that there is one.</p>\n{}</section>\n",
+            escape(first),
+            rows(&table::leads(standings))
+        );
+    }
+    if standings.schemes.values().any(|s| s.segments.len() > 1) {
+        let _ = write!(
+            html,
+            "<section><h2>By segment</h2>\n<p class=\"note\">Winning rate and absolute score in \
+             each scored segment of the links.</p>\n{}</section>\n",
+            rows(&table::segments(standings))
+        );
+    }
+    html += &breakdowns(standings, board);
+    html += &method(standings);
+    html += "</main>\n</body></html>\n";
+    html
+}
+
+/// Renders the picture as an SVG file.
+pub fn picture(standings: &Standings) -> String {
+    let (width, height) = size(standings);
+    let title = table::headline(standings);
+    let mut svg = Svg::file("chart", width, height, &title, STYLE);
+    draw(&mut svg, standings, &palette(standings));
+    svg.finish()
+}
+
+fn palette(standings: &Standings) -> Palette {
+    Palette::new(standings.order.iter().map(String::as_str))
+}
+
+/// The measures of the picture that the schemes have.
+fn shown(standings: &Standings) -> Vec<&'static Measure> {
+    let shown = standings.measures();
+    shown
+        .filter(|measure| SHOWN.contains(&measure.key))
+        .collect()
+}
+
+fn size(standings: &Standings) -> (f64, f64) {
+    (
+        NAMES + shown(standings).len().max(1) as f64 * (PANEL + GAP),
+        TOP + standings.order.len() as f64 * ROW + BOTTOM,
+    )
+}
+
+/// Draws a panel of bars per measure, with a row per scheme, those that won most first.
+fn draw(svg: &mut Svg, standings: &Standings, palette: &Palette) {
+    let ranked = standings.ranked();
+    let bottom = TOP + ranked.len() as f64 * ROW;
+    for ((name, _), row) in ranked.iter().zip(0..) {
+        let y = TOP + (f64::from(row) + 0.65) * ROW;
+        let class = format!("name {}", palette.class(name));
+        svg.text(&class, (NAMES - 10.0, y), Anchor::End, name);
+    }
+    for (measure, panel) in shown(standings).into_iter().zip(0..) {
+        let left = NAMES + f64::from(panel) * (PANEL + GAP);
+        let of = |standing: &Standing| {
+            let figure = standing.measures.get(measure.key)?;
+            Some(figure.estimate.map(|value| value * measure.shown))
+        };
+        let most = ranked.iter().filter_map(|(_, standing)| {
+            let estimate = of(standing)?;
+            Some(estimate.high.unwrap_or(estimate.mean))
+        });
+        let most = most.fold(0.0, f64::max);
+        let x = Axis::linear(0.0, most, (left, left + PANEL));
+        svg.text(
+            "title",
+            (left, 18.0),
+            Anchor::Start,
+            &table::heading(measure),
+        );
+        for tick in x.ticks(5) {
+            let at = x.place(tick);
+            svg.line("grid", (at, TOP), (at, bottom));
+            svg.text("tick", (at, bottom + 16.0), Anchor::Middle, &label(tick));
+        }
+        for ((name, standing), row) in ranked.iter().zip(0..) {
+            let Some(estimate) = of(standing) else {
+                continue;
+            };
+            let class = palette.class(name);
+            let (top, height) = (TOP + f64::from(row) * ROW + 0.2 * ROW, 0.6 * ROW);
+            let end = x.place(estimate.mean);
+            let corners = [
+                (left, top),
+                (end, top),
+                (end, top + height),
+                (left, top + height),
+            ];
+            svg.area(&format!("band {class}"), &corners);
+            let middle = top + height / 2.0;
+            if let (Some(low), Some(high)) = (estimate.low, estimate.high) {
+                let ends = ((x.place(low), middle), (x.place(high), middle));
+                svg.line(&format!("whisker {class}"), ends.0, ends.1);
+            }
+            let at = (left + 6.0, middle + 4.0);
+            svg.text("tick", at, Anchor::Start, &figure(estimate.mean));
+        }
+        svg.line("axis", (left, TOP), (left, bottom));
+    }
+}
+
+/// Where the schemes win: winning rates by rate, RTT and buffer of the links.
+fn breakdowns(standings: &Standings, board: &Board) -> String {
+    type Property = fn(&Properties) -> f64;
+    let properties: [(&str, Property); 3] = [
+        ("rate, Mbit/s", |link| link.rate_mbps),
+        ("base RTT, ms", |link| link.rtt_ms),
+        ("buffer, BDP", |link| link.buffer_bdp),
+    ];
+    let tables: String = properties
+        .into_iter()
+        .filter_map(|(name, property)| breakdown(standings, board, name, property))
+        .collect();
+    match tables.is_empty() {
+        true => tables,
+        false => format!(
+            "<section><h2>Where they win</h2>\n<p class=\"note\">Winning rate in % on links of \
+             each kind.</p>\n{tables}</section>\n"
+        ),
+    }
+}
+
+/// The winning rates by one property; `None` where all links are equal in it.
+fn breakdown(
+    standings: &Standings,
+    board: &Board,
+    name: &str,
+    property: fn(&Properties) -> f64,
+) -> Option<String> {
+    let of_link = |link: usize| property(&board.links[link].properties);
+    let mut values: Vec<f64> = (0..board.links.len()).map(of_link).collect();
+    values.sort_by(f64::total_cmp);
+    let all = values.clone();
+    // Values that differ by rounding, as buffers of whole packets do, are one.
+    values.dedup_by(|one, other| figure(*one) == figure(*other));
+    let lower: Vec<f64> = match values.len() {
+        0 | 1 => return None,
+        2..=MOST_VALUES => values,
+        _ => {
+            let mut thirds: Vec<f64> = (0..3).map(|third| all[third * all.len() / 3]).collect();
+            thirds.dedup();
+            thirds
+        }
+    };
+    let has_thirds = lower.len() < 4 && all.len() > MOST_VALUES;
+    let kind = |link: usize| {
+        let below = lower.partition_point(|&lower| {
+            lower <= of_link(link) || figure(lower) == figure(of_link(link))
+        });
+        below.max(1) - 1
+    };
+    let mut head = vec!["scheme".to_owned()];
+    head.extend(lower.iter().map(|&value| match has_thirds {
+        true => format!("from {}", figure(value)),
+        false => figure(value),
+    }));
+    head[0] = name.to_owned();
+    let row = |scheme: &str| {
+        let place = board.schemes.iter().position(|name| name == scheme)?;
+        let rate = |wanted: usize| {
+            let links = (0..board.links.len()).filter(|&link| kind(link) == wanted);
+            let (mut won, mut games) = (0, 0);
+            for link in links {
+                let cell = &board.cells[link][place];
+                won += cell.won.iter().filter(|won| **won).count();
+                games += cell.won.len();
+            }
+            figure(100.0 * won as f64 / games as f64)
+        };
+        let rates = (0..lower.len()).map(rate);
+        Some(std::iter::once(scheme.to_owned()).chain(rates).collect())
+    };
+    let ranked = standings.ranked();
+    let body = ranked.iter().filter_map(|(name, _)| row(name));
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(body).collect();
+    Some(rows(&all))
+}
+
+fn method(standings: &Standings) -> String {
+    let settings = &standings.settings;
+    let mut facts = vec![
+        (
+            "command",
+            format!("<code>{}</code>", escape(&settings.command)),
+        ),
+        ("seed", settings.seed.to_string()),
+        ("cc-trainer", escape(&settings.host.version)),
+        (
+            "processor",
+            format!(
+                "{}, {} cores",
+                escape(&settings.host.cpu),
+                settings.host.cores
+            ),
+        ),
+    ];
+    for set in &settings.sets {
+        let (name, role, hash) = (escape(&set.name), escape(&set.role), escape(&set.sha256));
+        facts.push((
+            "set",
+            format!("{name} ({role}), SHA-256 <code>{hash}</code>"),
+        ));
+    }
+    for policy in &settings.policies {
+        facts.push((
+            "policy",
+            format!(
+                "{}: {} <code>{}</code>",
+                escape(&policy.scheme),
+                escape(&policy.source),
+                escape(&policy.sha256)
+            ),
+        ));
+    }
+    let facts: String = facts
+        .iter()
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{value}</dd>\n"))
+        .collect();
+    let has = |key: &str| standings.measures().any(|measure| measure.key == key);
+    let harm = match has("harm_throughput") {
+        true => {
+            "<li>Harm: the part of a neighbour's throughput that is missing beside the scheme, \
+             (alone - with us) / alone, and the same of its p95 delay, (with us - alone) / with \
+             us. Beyond its own: less the harm that a flow of the neighbour's scheme does in our \
+             place.</li>\n"
+        }
+        false => "",
+    };
+    format!(
+        "<section id=\"method\"><h2>Host and method</h2>\n<dl>\n{facts}</dl>\n<ul>\n\
+         <li>A game is one scored segment of a link. By power: the winners have at least {} of the \
+         highest throughput² / delay. Beside other flows: the winners' throughput is as near to \
+         the fair share as the nearest, within 10 %. Several flows of one scheme: by the balance \
+         of their throughputs. Winning rates depend on who is in the league.</li>\n\
+         <li>Score: (throughput / capacity)² × base RTT / mean RTT, 1 at best, where the capacity \
+         of a flow beside others is its fair share. Geometric mean.</li>\n\
+         <li>Power: throughput / p95 delay, divided by that of the best other scheme on the same \
+         link. Geometric mean.</li>\n{harm}\
+         <li>Intervals are 95 % percentile bootstraps over links, drawn together for all \
+         schemes.</li>\n</ul>\n</section>\n",
+        1.0 - MARGIN,
+    )
+}
+
+/// A table as HTML, the first row as the head.
+fn rows(rows: &[Vec<String>]) -> String {
+    let line = |row: &Vec<String>, tag: &str| {
+        let cells = row.iter().enumerate().map(|(column, cell)| {
+            let tag = if column == 0 { "th" } else { tag };
+            // The interval goes below the figure.
+            match cell.split_once(" [") {
+                Some((mean, interval)) => format!(
+                    "<{tag}>{}<small>[{}</small></{tag}>",
+                    escape(mean),
+                    escape(interval)
+                ),
+                None => format!("<{tag}>{}</{tag}>", escape(cell)),
+            }
+        });
+        format!("<tr>{}</tr>\n", cells.collect::<String>())
+    };
+    let head: String = rows.iter().take(1).map(|row| line(row, "th")).collect();
+    let body: String = rows.iter().skip(1).map(|row| line(row, "td")).collect();
+    format!(
+        "<div class=\"scroll\"><table><thead>{head}</thead><tbody>\n{body}</tbody></table></div>\n"
+    )
+}
