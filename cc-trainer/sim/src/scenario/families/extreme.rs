@@ -163,22 +163,27 @@ fn aggregated_acks(point: Point, _: &mut Xoshiro256PlusPlus) -> Scenario {
 /// Flows of the scheme under test, which come within a few seconds.
 fn crowd(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
     let count = logarithmic([2.0, 64.99], point[3]) as usize;
-    let mut scenario = described("a crowd", SHARED.at(point));
-    scenario.flows = flows(count, None, random);
-    scenario.description = format!("{count} flows: {}", scenario.description);
-    scenario.scoring = shared(Rule::Balance, 0);
-    scenario
+    let plain = SHARED.at(point);
+    Scenario {
+        description: format!("{count} flows: {plain}"),
+        flows: flows(count, None, random),
+        scoring: shared(Rule::Balance, 0),
+        ..plain.scenario()
+    }
 }
 
 /// The scheme under test among cubic flows.
 fn among_cubics(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
     let count = logarithmic([1.0, 32.0], point[3]) as usize;
-    let mut scenario = described("among cubics", SHARED.at(point));
-    scenario.flows = vec![Flow::default()];
-    scenario.flows.extend(flows(count, Some("cubic"), random));
-    scenario.description = format!("beside {count} cubics: {}", scenario.description);
-    scenario.scoring = shared(Rule::Share, 0);
-    scenario
+    let plain = SHARED.at(point);
+    let mut all = vec![Flow::default()];
+    all.extend(flows(count, Some("cubic"), random));
+    Scenario {
+        description: format!("beside {count} cubics: {plain}"),
+        flows: all,
+        scoring: shared(Rule::Share, 0),
+        ..plain.scenario()
+    }
 }
 
 /// Traffic that does not respond to congestion and has priority: what counts is the rate that it
