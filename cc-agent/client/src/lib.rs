@@ -82,7 +82,7 @@ pub enum StatusError {
     #[error("{} is not a socket; choose another place with --socket", .0.display())]
     NotASocket(PathBuf),
     /// A system call on the socket or its directory failed.
-    #[error("{what} {}: {source}{}", path.display(), hint(.source))]
+    #[error("{what} {}: {source}{}", path.display(), hint(what, .source))]
     System {
         /// The attempted operation, to be followed by the path.
         what: &'static str,
@@ -223,8 +223,14 @@ fn no_agent(path: &Path) -> String {
     }
 }
 
-fn hint(source: &io::Error) -> &'static str {
+/// The remedy for `source`, the error of the operation `what`.
+fn hint(what: &str, source: &io::Error) -> &'static str {
     match source.kind() {
+        // By then an agent has no capability left that would pass over the directory's mode.
+        io::ErrorKind::PermissionDenied if what.starts_with("creating") => {
+            " (the agent's user must be allowed to write to the directory by its mode, which holds \
+             for root too; or choose another place with --socket)"
+        }
         io::ErrorKind::PermissionDenied => {
             " (run as root or as a member of the group that owns it)"
         }
@@ -272,6 +278,16 @@ mod tests {
             let error = error_for(answer).to_string();
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[test]
+    fn a_refused_permission_is_explained_for_agent_and_client() {
+        let refused = || io::ErrorKind::PermissionDenied.into();
+        let path = Path::new("/here/rlcc.sock");
+        let agent = StatusError::failed("creating the socket", path)(refused()).to_string();
+        assert!(agent.contains("write to the directory"), "{agent}");
+        let client = StatusError::failed("asking the agent at", path)(refused()).to_string();
+        assert!(client.contains("member of the group"), "{client}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub(crate) struct SetsArgs {
     /// Scenarios to list, separated by commas: sets, members of a set, and TOML files.
     #[arg(value_name = "LIST")]
     scenarios: Option<String>,
-    /// Print JSON.
+    /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
 }

@@ -35,11 +35,11 @@ pub enum TestSetError {
         spec: String,
         /// Name of the first scenario of a test or validation set.
         scenario: String,
-        /// Name of that set.
+        /// Name of the set that has the link.
         set: &'static str,
         /// Name of the link in that set.
         member: String,
-        /// Role of that set.
+        /// Role of the set that has the link.
         role: Role,
     },
     /// The scenarios of an entry cannot be read.

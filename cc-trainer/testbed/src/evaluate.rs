@@ -166,7 +166,7 @@ pub enum EvaluateError {
         Link::MAX_MBPS
     )]
     TooFast {
-        /// Name of the scenario.
+        /// Name of the scenario with that link.
         scenario: String,
         /// Largest rate of its link, Mbit/s.
         mbps: f64,

@@ -80,7 +80,7 @@ pub enum LeagueError {
     EmptySample {
         /// The part of the links that was asked for.
         share: f64,
-        /// Number of different links.
+        /// Number of links without those that are equal to another one.
         links: usize,
         /// A part that is not empty, rounded up to two digits.
         least: f64,
@@ -210,7 +210,7 @@ pub fn play(
 }
 
 impl League {
-    /// The links to play.
+    /// The links to play: all, or a stratified sample of them.
     fn sampled(&self, scenarios: Vec<Scenario>) -> Result<Vec<Scenario>, LeagueError> {
         let Some(share) = self.sample else {
             return Ok(scenarios);

@@ -97,7 +97,7 @@ pub struct Settings {
 /// A built-in set of which an evaluation has scenarios.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetFacts {
-    /// Name of the set.
+    /// Name of the built-in set, as `--scenarios` takes it.
     pub name: String,
     /// Role of the set: `training`, `validation` or `test`.
     pub role: String,

@@ -18,7 +18,7 @@ pub enum Aqm {
     DualPi2(DualPi2),
 }
 
-/// Parameters of CoDel.
+/// Parameters of CoDel (RFC 8289, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoDel {
     /// Time in the queue that is tolerated for longer than an interval.
@@ -29,10 +29,10 @@ pub struct CoDel {
     pub ecn: bool,
 }
 
-/// Parameters of fq_codel.
+/// Parameters of fq_codel (RFC 8290, section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FqCoDel {
-    /// CoDel of each queue.
+    /// CoDel, which each of the queues runs for itself.
     pub codel: CoDel,
     /// Bytes of IP that a queue may send in its turn.
     pub quantum: u32,
@@ -45,7 +45,7 @@ pub struct FqCoDel {
 pub struct Pie {
     /// Time in the queue that the controller aims at.
     pub target: Duration,
-    /// Period of the controller.
+    /// Time between two updates of the drop probability.
     pub update: Duration,
     /// Whether ECN-capable packets are marked instead of dropped while the probability is at most
     /// 10 %.
@@ -57,7 +57,7 @@ pub struct Pie {
 pub struct DualPi2 {
     /// Time in the queue that the controller aims at.
     pub target: Duration,
-    /// Period of the controller.
+    /// Time between two updates of the drop probability.
     pub update: Duration,
     /// Time in the queue from which packets of the L4S queue are marked.
     pub step: Duration,
@@ -89,7 +89,7 @@ impl Aqm {
 }
 
 impl Default for CoDel {
-    /// `codel_params_init` (include/net/codel_impl.h, Linux 6.18).
+    /// As Linux has them: `codel_params_init` (include/net/codel_impl.h, Linux 6.18).
     fn default() -> Self {
         Self {
             target: Duration::from_millis(5),
@@ -114,7 +114,7 @@ impl Default for FqCoDel {
 }
 
 impl Default for Pie {
-    /// `pie_params_init` (include/net/pie.h, Linux 6.18).
+    /// As Linux has them: `pie_params_init` (include/net/pie.h, Linux 6.18).
     fn default() -> Self {
         Self {
             target: Duration::from_millis(15),
@@ -125,7 +125,7 @@ impl Default for Pie {
 }
 
 impl Default for DualPi2 {
-    /// `dualpi2_reset_default` (net/sched/sch_dualpi2.c, Linux 6.18).
+    /// As Linux has them: `dualpi2_reset_default` (net/sched/sch_dualpi2.c, Linux 6.18).
     fn default() -> Self {
         Self {
             target: Duration::from_millis(15),

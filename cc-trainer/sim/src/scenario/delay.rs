@@ -38,7 +38,7 @@ pub struct DelayChange {
 pub struct DelayVariation {
     /// Length of a period; above 0. Periods count from the scenario's start.
     pub every: Duration,
-    /// Largest delay.
+    /// Largest delay that is added to the base delay.
     pub spread: Duration,
     /// Largest change within a period.
     pub drift: Duration,

@@ -16,7 +16,7 @@ use super::{
     Delay, Direction, Flow, Loss, MAX_FLOWS, MTU, Queue, Rate, Scenario, Scoring, Service,
 };
 
-/// A distribution of scenarios.
+/// A distribution of scenarios, from which training and sets draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Family {
@@ -32,7 +32,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// All families.
+    /// All families, in the order of the documentation.
     pub const ALL: [Self; 4] = [Self::Broad, Self::Extreme, Self::Steps, Self::BesideCubic];
 
     /// Name of the family in training configurations and in the names of its scenarios.
@@ -162,7 +162,7 @@ fn hypercube(count: usize, random: &mut Xoshiro256PlusPlus) -> Vec<Point> {
 struct Ranges {
     mbps: [f64; 2],
     rtt_ms: [f64; 2],
-    /// Buffer in bandwidth-delay products.
+    /// Size of the buffer in bandwidth-delay products, from and to.
     buffer: [f64; 2],
 }
 

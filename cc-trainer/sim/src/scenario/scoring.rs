@@ -36,7 +36,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All rules.
+    /// All rules, for errors that name the possible ones.
     pub const ALL: [Self; 3] = [Self::Power, Self::Share, Self::Balance];
 
     /// Name of the rule in scenario files and results.

@@ -31,7 +31,7 @@ pub struct Set {
 /// What a set may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// To train policies on.
+    /// Links to train policies on, beside the families.
     Training,
     /// To choose between policies and designs: seed, checkpoint, temperature.
     Validation,

@@ -10,7 +10,7 @@ use super::{Role, SETS, Scenario, Set, content};
 /// A scenario of a built-in set.
 #[derive(Clone, Debug)]
 pub struct Member {
-    /// The set.
+    /// The set that has the link.
     pub set: &'static Set,
     /// Name of the scenario in the set.
     pub scenario: String,
@@ -53,7 +53,7 @@ fn index() -> &'static HashMap<[u8; 32], Vec<Member>> {
 /// A built-in set of which an evaluation has scenarios.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The set.
+    /// The set that has these scenarios.
     pub set: &'static Set,
     /// Number of its links that the evaluation has.
     pub included: usize,

@@ -270,7 +270,7 @@ pub enum SchemeError {
          policy whose file has a pacing gain, as `default` has"
     )]
     Unpaced {
-        /// The policy of `--policy`.
+        /// The policy of `--policy`, which is not paced.
         policy: String,
     },
     /// The description of a policy cannot be parsed.

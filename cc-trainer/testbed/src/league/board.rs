@@ -17,9 +17,9 @@ const LEAST_POWER: f64 = 1e-3;
 /// A link and what of it is judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Link {
-    /// Name of the scenario.
+    /// Name of the scenario that this is the board of.
     pub name: String,
-    /// Rate, RTT and buffer.
+    /// Rate, RTT and buffer of the link, for strata.
     pub properties: Properties,
     /// One-way propagation delay of the data direction, ms.
     pub base_owd_ms: f64,
@@ -76,7 +76,7 @@ pub struct Cell {
 /// Links with the results of all schemes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Board {
-    /// Names of the schemes.
+    /// Names of the schemes, the first of which leads are counted for.
     pub schemes: Vec<String>,
     /// Links on which every scheme has a result.
     pub links: Vec<Link>,

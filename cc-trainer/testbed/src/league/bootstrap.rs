@@ -3,9 +3,9 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
-/// Level of all intervals.
+/// Level of all intervals, as a share of 1.
 pub const CONFIDENCE: f64 = 0.95;
-/// Number of bootstrap resamples.
+/// Number of resamples of which an interval is the percentiles.
 const RESAMPLES: usize = 2_000;
 /// Seed of the resamples, fixed so that the same results always give the same interval.
 const SEED: u64 = 1;

@@ -44,7 +44,7 @@ pub enum Game {
     /// The distance of the throughput from the fair share of the link
     /// (`league-piecewise-2flows.py` of ccBench): for a flow that has neighbours.
     Share {
-        /// The fair share, Mbit/s.
+        /// The fair share of the link in Mbit/s.
         fair_mbps: f64,
     },
     /// The balance of the flows under test, for several flows of one scheme.

@@ -36,7 +36,7 @@ pub struct Standings {
 /// How the results of a league were made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Platform of the runs.
+    /// Platform on which the runs were made.
     pub on: Platform,
     /// The built-in sets among the links.
     pub sets: Vec<SetFacts>,
@@ -109,7 +109,7 @@ pub struct Measure {
     pub shown: f64,
     /// Whether the mean over links is geometric; arithmetic otherwise.
     pub is_geometric: bool,
-    /// Whether less is better.
+    /// Whether a smaller value of the measure is the better one.
     pub less_is_better: bool,
     /// The measure of a scheme on a link; `None` where it is undefined.
     value: fn(&Cell) -> Option<f64>,

@@ -12,7 +12,7 @@ const SEED: u64 = 1;
 pub struct Properties {
     /// Mean rate, Mbit/s; infinite for a link without a rate.
     pub rate_mbps: f64,
-    /// Round-trip propagation delay, ms.
+    /// Propagation delay of both directions together, in ms.
     pub rtt_ms: f64,
     /// Buffer as a multiple of the bandwidth-delay product; infinite for an unlimited queue.
     pub buffer_bdp: f64,

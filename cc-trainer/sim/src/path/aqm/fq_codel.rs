@@ -37,7 +37,7 @@ pub(in crate::path) struct FqCoDelQueue<B> {
     bytes: u64,
 }
 
-/// One of the queues.
+/// One of the queues, with the flows whose hash fell on it.
 #[derive(Debug)]
 struct ConnectionQueue<B> {
     waiting: VecDeque<Waiting<B>>,

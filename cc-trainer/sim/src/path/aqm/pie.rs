@@ -233,7 +233,7 @@ mod tests {
         assert!((value - expected).abs() < 1e-12, "{value}, not {expected}");
     }
 
-    /// RFC 8033, section 4.2.
+    /// The update of the drop probability (RFC 8033, section 4.2).
     #[test]
     fn the_probability_follows_the_delay() {
         let mut pie = pie();
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!((next - FIRST_UPDATE) % (15 * MS), 0);
     }
 
-    /// Section 4.4.
+    /// The allowance for bursts (RFC 8033, section 4.4).
     #[test]
     fn a_burst_passes() {
         let mut pie = pie();

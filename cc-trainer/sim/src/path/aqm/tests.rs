@@ -50,7 +50,7 @@ pub(super) fn sized(
     }
 }
 
-/// The numbers of packets.
+/// The numbers that the test gave the packets, in their order.
 pub(super) fn numbers(packets: &[Packet<Body>]) -> Vec<u32> {
     packets.iter().map(|packet| packet.body.number).collect()
 }

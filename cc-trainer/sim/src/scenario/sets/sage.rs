@@ -17,7 +17,7 @@ use super::super::{
 
 /// Rates of the links, Mbit/s.
 const RATES: [u32; 5] = [12, 24, 48, 96, 192];
-/// One-way propagation delays, ms.
+/// Propagation delays of one direction in both sets, in ms.
 const DELAYS: [u32; 5] = [5, 10, 20, 40, 80];
 /// Time between two steps of the rate.
 const STEP: Duration = Duration::from_secs(7);

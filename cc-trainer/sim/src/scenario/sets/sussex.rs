@@ -17,9 +17,9 @@ use super::super::{
     Delay, Direction, Flow, Loss, Queue, Rate, RatePoint, Rule, Scenario, Scoring, Service,
 };
 
-/// Base RTTs, ms.
+/// Base RTTs of the experiments with two flows, in ms.
 const RTTS: [u64; 10] = [20, 40, 60, 80, 100, 120, 140, 160, 180, 200];
-/// Queues in bandwidth-delay products.
+/// Lengths of the queues, in bandwidth-delay products.
 const QUEUES: [f64; 3] = [0.2, 1.0, 4.0];
 /// Rate of most links, Mbit/s.
 const MBPS: u64 = 100;

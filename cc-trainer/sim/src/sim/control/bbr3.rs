@@ -50,7 +50,7 @@ const DRAIN_ROUNDS: u64 = 3;
 pub struct Bbr3 {
     state: State,
     random: Xoshiro256PlusPlus,
-    /// Pacing rate in bytes/s.
+    /// Rate at which the sender paces, in bytes/s.
     pacing_rate: u64,
     rounds: Rounds,
     max_bandwidth: MaxBandwidth,
