@@ -37,6 +37,8 @@ pub(super) struct Program {
     /// The exit code; `None` when it did not end.
     pub(super) code: Option<i32>,
     begun_s: f64,
+    /// Whether the ending of the last of `tests` is still to come.
+    runs: bool,
 }
 
 /// How a test ended in one kernel.
@@ -55,23 +57,19 @@ pub(super) struct Test {
     pub(super) ending: Ending,
 }
 
-impl Test {
-    /// Reads a line as libtest and libtest-mimic write it: `test NAME ... ENDING`.
-    fn read(line: &str) -> Option<Self> {
-        let (name, ending) = line.strip_prefix("test ")?.split_once(" ... ")?;
-        let ending = match ending.trim() {
-            "ok" => Ending::Passed,
-            ending if ending.starts_with("ignored") => {
-                let reason = ending.trim_start_matches("ignored").trim();
+impl Ending {
+    /// Reads an ending as libtest and libtest-mimic write it; `None` for any other text.
+    fn read(text: &str) -> Option<Self> {
+        match text.trim() {
+            "ok" => Some(Self::Passed),
+            "FAILED" => Some(Self::Failed),
+            text => {
+                let reason = text.strip_prefix("ignored")?.trim();
                 let reason = reason.strip_prefix('(').unwrap_or(reason);
-                Ending::Ignored(reason.strip_suffix(')').unwrap_or(reason).to_owned())
+                let reason = reason.strip_suffix(')').unwrap_or(reason);
+                Some(Self::Ignored(reason.to_owned()))
             }
-            _ => Ending::Failed,
-        };
-        Some(Self {
-            name: name.trim_end().to_owned(),
-            ending,
-        })
+        }
     }
 }
 
@@ -89,7 +87,7 @@ impl Report {
         if let Some(note) = line.strip_prefix("@ ") {
             self.note(note);
         } else if let Some(program) = self.programs.last_mut() {
-            program.tests.extend(Test::read(line));
+            program.add(line);
         }
     }
 
@@ -112,6 +110,7 @@ impl Report {
                 seconds: None,
                 code: None,
                 begun_s: number(seconds),
+                runs: false,
             }),
             ("end", [_, code, seconds]) => {
                 if let Some(program) = self.programs.last_mut() {
@@ -213,6 +212,29 @@ impl Report {
 }
 
 impl Program {
+    /// Takes in a line as libtest and libtest-mimic write it, `test NAME ... ENDING`. What a test
+    /// prints comes before its ending, which is then on a line of its own; a test without an ending
+    /// has failed.
+    fn add(&mut self, line: &str) {
+        if let Some((name, rest)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.split_once(" ... "))
+        {
+            let ending = Ending::read(rest);
+            self.runs = ending.is_none();
+            self.tests.push(Test {
+                name: name.trim_end().to_owned(),
+                ending: ending.unwrap_or(Ending::Failed),
+            });
+        } else if self.runs
+            && let Some(ending) = Ending::read(line)
+            && let Some(test) = self.tests.last_mut()
+        {
+            test.ending = ending;
+            self.runs = false;
+        }
+    }
+
     fn count(&self, ending: impl Fn(&Ending) -> bool) -> usize {
         self.tests
             .iter()
@@ -413,6 +435,24 @@ mod tests {
         assert_eq!((program.code, program.seconds), (Some(101), Some(10.5)));
         assert_eq!(program.summary(), "1 ok 1 ignored 1 FAILED");
         assert_eq!(report.failures(), ["datapath: another"]);
+    }
+
+    #[test]
+    fn an_ending_may_follow_what_the_test_printed() {
+        let begun = "@ kernel 6.1.0-50-cloud-amd64\n@ begin peer 1.00\n";
+        let printed = "test first  ... what it does\n    write 10 -> 1-10\n";
+        let endings = |rest: &str| {
+            let report = report(OLD, &format!("{begun}{printed}{rest}"));
+            let tests = report.programs[0].tests.iter();
+            tests.map(|test| test.ending.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(endings("ok\n"), [Ending::Passed]);
+        assert_eq!(endings("FAILED\nok\n"), [Ending::Failed]);
+        assert_eq!(endings("@ end peer 139 2.00\n"), [Ending::Failed]);
+        assert_eq!(
+            endings("test second ... ignored (no TUN)\nok\n"),
+            [Ending::Failed, Ending::Ignored("no TUN".into())]
+        );
     }
 
     #[test]
