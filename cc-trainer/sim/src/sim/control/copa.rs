@@ -261,7 +261,7 @@ impl Competition {
         self.largest.rotate_right(1);
         self.largest[0] = 0;
         self.since_empty += 1;
-        // AIMD on 1/δ "based on packet success or loss", like Reno's on the cwnd.
+        // AIMD on 1/δ by success and loss, like Reno's on the cwnd.
         self.inverse_delta = match (self.since_empty > PATIENCE_RTTS, self.lost) {
             (false, _) => 1.0 / DELTA,
             (true, true) => (self.inverse_delta / 2.0).max(1.0 / DELTA),
