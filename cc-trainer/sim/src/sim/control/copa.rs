@@ -108,7 +108,7 @@ impl Copa {
         }
     }
 
-    /// A segment was lost.
+    /// A segment was lost in the present round.
     fn lose(&mut self) {
         if let Some(competition) = &mut self.competition {
             competition.lost = true;
