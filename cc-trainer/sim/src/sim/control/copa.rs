@@ -1,32 +1,32 @@
 //! Copa (Arun and Balakrishnan, "Copa: Practical Delay-Based Congestion Control for the Internet",
 //! NSDI 2018): the cwnd moves towards the rate 1 / (δ · queueing delay), the faster the longer it
-//! has moved in one direction. Sections are those of the paper.
+//! has moved in one direction. Sections are those of the paper: 2.1, "Target Rate and Update Rule",
+//! and 2.2, "Competing with Buffer-Filling Schemes". Where it leaves something open, "the authors'
+//! code" is github.com/venkatarun95/genericCC (commit 25fa626, `markoviancc.cc`, `rtt-window.cc`).
 
 use cc_ebpf::{AckSample, CaState, CwndState, WindowedMin};
 
-use super::{CongestionControl, RateSample};
+use super::{CongestionControl, LostSegment, RateSample};
 use crate::path::Nanos;
 
 const SECOND: Nanos = 1_000_000_000;
-/// δ, the weight of queueing delay against throughput (section 2.2): in equilibrium 1/δ segments
-/// are queued.
+/// δ of the default mode, the weight of queueing delay against throughput (section 2.2): in
+/// equilibrium 1/δ segments are queued.
 const DELTA: f64 = 0.5;
 /// Time for which a smallest RTT counts, ns (section 2.1).
 const MIN_RTT_WINDOW: Nanos = 10 * SECOND;
 /// Number of RTTs in which the cwnd moves in one direction before the velocity doubles (section
-/// 2.2).
+/// 2.1).
 const STEADY_RTTS: u32 = 3;
 /// Smallest cwnd outside slow start, in segments.
 const LEAST: f64 = 2.0;
 /// Number of RTTs without an almost empty queue after which other flows are taken to fill it
-/// (section 2.3).
+/// (section 2.2).
 const PATIENCE_RTTS: u32 = 5;
-/// Number of RTTs over which the largest is taken (section 2.3).
+/// Number of RTTs over which the largest is taken (section 2.2).
 const MAX_RTT_ROUNDS: usize = 4;
-/// The queue counts as almost empty below this part of the largest queueing delay (section 2.3).
+/// The queue counts as almost empty below this part of the largest queueing delay (section 2.2).
 const ALMOST_EMPTY: f64 = 0.1;
-/// Largest 1/δ beside flows that fill the queue.
-const MOST_COMPETITIVE: f64 = 128.0;
 
 /// The state of Copa for one connection.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ struct Velocity {
 }
 
 /// The competitive mode: detects whether other flows keep the queue full, and lowers δ while they
-/// do (section 2.3).
+/// do, without a least δ (section 2.2).
 #[derive(Clone, Copy, Debug)]
 struct Competition {
     /// The present 1/δ, in segments of queue.
@@ -63,6 +63,7 @@ struct Competition {
     largest: [u32; MAX_RTT_ROUNDS],
     /// Number of rounds since the queue was almost empty.
     since_empty: u32,
+    /// Whether a segment was lost in the present round.
     lost: bool,
 }
 
@@ -85,7 +86,7 @@ impl Copa {
         }
     }
 
-    /// Creates Copa with the competitive mode of section 2.3.
+    /// Creates Copa with the competitive mode of section 2.2.
     pub fn with_competition() -> Self {
         Self {
             competition: Some(Competition {
@@ -104,6 +105,13 @@ impl Copa {
         match self.competition {
             None => Self::new(),
             Some(_) => Self::with_competition(),
+        }
+    }
+
+    /// A segment was lost in the present round.
+    fn lose(&mut self) {
+        if let Some(competition) = &mut self.competition {
+            competition.lost = true;
         }
     }
 
@@ -188,6 +196,21 @@ impl CongestionControl for Copa {
             self.velocity.value = 1.0;
             self.velocity.steady = 0;
         }
+        // A tail loss probe has repaired a loss that was never marked, or a router has marked a
+        // packet instead of dropping it.
+        if state == CaState::Cwr {
+            self.lose();
+        }
+    }
+
+    fn tracks_transmissions(&self) -> bool {
+        self.competition.is_some()
+    }
+
+    /// A loss counts whether an ACK or a timer has found it: the authors' code counts each gap in
+    /// the sequence numbers of the ACKs.
+    fn on_lost(&mut self, _cwnd: &CwndState, _lost: &LostSegment) {
+        self.lose();
     }
 
     fn pacing_rate(&self) -> Option<u64> {
@@ -226,10 +249,9 @@ impl Velocity {
 
 impl Competition {
     fn update(&mut self, ack: &AckSample, min_us: u32, standing_us: u32) {
-        self.lost |= ack.lost > 0;
         self.largest[0] = self.largest[0].max(ack.rtt_us);
         let largest = self.largest.iter().fold(min_us, |a, &b| a.max(b));
-        if f64::from(standing_us - min_us) < ALMOST_EMPTY * f64::from(largest - min_us) {
+        if f64::from(standing_us - min_us) <= ALMOST_EMPTY * f64::from(largest - min_us) {
             self.since_empty = 0;
         }
         if ack.now_ns < self.round + u64::from(ack.srtt_us) * 1_000 {
@@ -239,11 +261,11 @@ impl Competition {
         self.largest.rotate_right(1);
         self.largest[0] = 0;
         self.since_empty += 1;
-        // AIMD on 1/δ, like Reno's on the cwnd.
+        // AIMD on 1/δ by success and loss, like Reno's on the cwnd.
         self.inverse_delta = match (self.since_empty > PATIENCE_RTTS, self.lost) {
             (false, _) => 1.0 / DELTA,
             (true, true) => (self.inverse_delta / 2.0).max(1.0 / DELTA),
-            (true, false) => (self.inverse_delta + 1.0).min(MOST_COMPETITIVE),
+            (true, false) => self.inverse_delta + 1.0,
         };
         self.lost = false;
     }
@@ -324,22 +346,77 @@ mod tests {
 
     #[test]
     fn beside_a_full_queue_it_competes() {
-        let mut competition = Copa::with_competition().competition.expect("it has one");
-        let sample = |ms: u64, lost| AckSample {
+        let mut copa = beside_a_full_queue(20);
+        assert!(inverse_delta(&copa) > 10.0, "{copa:?}");
+        update(&mut copa, 2_200, 41_000);
+        assert_eq!(inverse_delta(&copa), 2.0, "an empty queue ends it");
+    }
+
+    #[test]
+    fn what_it_competes_for_has_no_bound() {
+        assert!(inverse_delta(&beside_a_full_queue(1_000)) > 900.0);
+    }
+
+    #[test]
+    fn a_loss_halves_what_it_competes_for_however_it_was_found() {
+        let mut w = cwnd(10, u32::MAX);
+        let found: [&dyn Fn(&mut Copa); 2] = [
+            &|copa| copa.on_lost(&w, &LostSegment::default()),
+            // By a tail loss probe.
+            &|copa| copa.on_state(0, &mut w.clone(), CaState::Cwr),
+        ];
+        for lose in found {
+            let mut copa = beside_a_full_queue(20);
+            let before = inverse_delta(&copa);
+            lose(&mut copa);
+            update(&mut copa, 2_100, 100_000);
+            assert_eq!(inverse_delta(&copa), before / 2.0);
+            update(&mut copa, 2_200, 100_000);
+            assert_eq!(inverse_delta(&copa), before / 2.0 + 1.0);
+        }
+        // The default mode has nothing to halve, and need not hear of losses.
+        let mut copa = Copa::new();
+        copa.on_state(0, &mut w, CaState::Cwr);
+        assert!(!copa.tracks_transmissions());
+        assert!(Copa::with_competition().tracks_transmissions());
+    }
+
+    #[test]
+    fn a_path_without_a_queue_has_no_competition() {
+        let mut copa = Copa::with_competition();
+        for rtt in 1..=20 {
+            let ack = AckSample {
+                rtt_us: 40_000,
+                srtt_us: 40_000,
+                ..ack(rtt * 40 * MS, 1)
+            };
+            if let Some(competition) = &mut copa.competition {
+                competition.update(&ack, 40_000, 40_000);
+            }
+        }
+        assert_eq!(inverse_delta(&copa), 2.0);
+    }
+
+    /// The state after so many round trips of 100 ms in which the queue was never almost empty.
+    fn beside_a_full_queue(rtts: u64) -> Copa {
+        let mut copa = Copa::with_competition();
+        (1..=rtts).for_each(|rtt| update(&mut copa, rtt * 100, 100_000));
+        copa
+    }
+
+    /// Acknowledges a segment at `ms` that took 100 ms, where the path takes 40 ms.
+    fn update(copa: &mut Copa, ms: u64, standing_us: u32) {
+        let ack = AckSample {
             rtt_us: 100_000,
             srtt_us: 100_000,
-            lost,
             ..ack(ms * MS, 1)
         };
-        // The queue stands at half of its largest.
-        for rtt in 1..=20 {
-            competition.update(&sample(rtt * 100, 0), 40_000, 100_000);
+        if let Some(competition) = &mut copa.competition {
+            competition.update(&ack, 40_000, standing_us);
         }
-        assert!(competition.inverse_delta > 10.0, "{competition:?}");
-        let before = competition.inverse_delta;
-        competition.update(&sample(2_100, 1), 40_000, 100_000);
-        assert_eq!(competition.inverse_delta, before / 2.0);
-        competition.update(&sample(2_200, 0), 40_000, 41_000);
-        assert_eq!(competition.inverse_delta, 2.0, "an empty queue ends it");
+    }
+
+    fn inverse_delta(copa: &Copa) -> f64 {
+        copa.competition.expect("it competes").inverse_delta
     }
 }

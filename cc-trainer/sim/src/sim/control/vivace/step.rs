@@ -61,7 +61,10 @@ impl Step {
 }
 
 /// The confidence amplifier m(τ): as many times as there were changes in the same direction, and
-/// twice as fast after the third.
+/// twice as fast after the third. The paper asks for an amplifier that does not fall (section 4.2);
+/// these values are not checked against its text. The authors' code amplifies by 1, 1.5, 2, 2.5, 3
+/// and 3.5, then by 4, 6, 8, 10, 14, 18, 31, and by 9 more each time
+/// (`pcc_vivace_rate_controller.cpp` of PCC-Uspace).
 fn amplifier(confidence: u32) -> f64 {
     match confidence {
         0..=3 => f64::from(confidence),
