@@ -24,6 +24,7 @@ mod generate;
 mod rate;
 mod scoring;
 mod select;
+mod sender;
 mod sets;
 pub mod splits;
 mod trace;
@@ -36,6 +37,7 @@ pub use file::{MAX_FLOWS, parse};
 pub use generate::{Cellular, Poisson};
 pub use scoring::{DEFAULT_LENGTH, Rule, Scoring};
 pub use select::load;
+pub use sender::SenderQueue;
 pub use sets::{Role, SETS, Set, set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
 
@@ -52,6 +54,9 @@ pub struct Scenario {
     pub name: String,
     /// Description in one line; may be empty.
     pub description: String,
+    /// Queue of the host at the near end, ahead of the path; `None` lets packets onto the path as
+    /// they are sent.
+    pub sender: Option<SenderQueue>,
     /// Direction of the data, from the near end to the far end.
     pub forward: Direction,
     /// Direction of the acknowledgements, from the far end to the near end.

@@ -81,6 +81,8 @@ const EARLY: Duration = Duration::from_nanos(10_000);
 /// ```
 #[derive(Debug)]
 pub struct Simulation {
+    /// The queue of the sending host, if it has one; what leaves it goes forward.
+    host_queue: Option<Box<OneWayPath<Addressed<ToReceiver>>>>,
     forward: OneWayPath<Addressed<ToReceiver>>,
     reverse: OneWayPath<Addressed<ToSender>>,
     /// The connections. The first ones are those of the flows, in the scenario's order; others
@@ -236,12 +238,18 @@ impl Simulation {
                 true => connection.start = nanos(flow.start),
                 false => connection = connection.of_application(),
             }
+            if scenario.sender.is_some() {
+                connection = connection.behind_queue();
+            }
             connection.stop = flow.stop.map_or(NEVER, nanos);
             connection.wake = connection.next();
             connections.push(connection);
             applications.push(application);
         }
+        let host_queue =
+            (scenario.sender).map(|queue| Box::new(OneWayPath::new(&queue.direction(), &[], seed)));
         Self {
+            host_queue,
             forward: OneWayPath::new(&early(&scenario.forward), &extra_delay, seed),
             reverse: OneWayPath::new(&early(&scenario.reverse), &extra_delay, !seed),
             connections,
@@ -291,12 +299,19 @@ impl Simulation {
         loop {
             let forward = self.forward.next().unwrap_or(NEVER);
             let reverse = self.reverse.next().unwrap_or(NEVER);
-            let next = forward.min(reverse).min(self.next_timer);
+            let leaves = (self.host_queue.as_ref())
+                .and_then(|queue| queue.next())
+                .unwrap_or(NEVER);
+            let next = forward.min(reverse).min(self.next_timer).min(leaves);
             if next > until {
                 self.now = self.now.max(until);
                 return false;
             }
             self.now = self.now.max(next);
+            if leaves <= self.now {
+                self.on_departure();
+                continue;
+            }
             if forward <= self.now
                 && let Some(event) = self.forward.poll(self.now)
             {
@@ -484,6 +499,40 @@ impl Simulation {
         self.hand_over(place);
     }
 
+    /// Lets a packet leave the sending host, which may make room for others.
+    #[cold]
+    fn on_departure(&mut self) {
+        let queue = self.host_queue.as_mut();
+        let Some(event) = queue.and_then(|queue| queue.poll(self.now)) else {
+            return;
+        };
+        let (dropped, packet) = match event {
+            Event::Delivered { packet, .. } => (false, packet),
+            Event::Dropped { packet, .. } => (true, packet),
+        };
+        let Addressed {
+            place,
+            serial,
+            packet: content,
+        } = packet.body;
+        if !dropped {
+            offer(
+                &mut self.forward,
+                self.observation.as_mut().map(|both| &mut both.forward),
+                self.now,
+                packet,
+                content.payload(),
+            );
+        }
+        let place = usize::from(place);
+        let connection = &mut self.connections[place];
+        if connection.serial == serial && content.payload() > 0 {
+            let may_send = connection.blocked_until <= self.now;
+            (connection.sender).on_departure(self.now, dropped, may_send);
+            self.settle(place);
+        }
+    }
+
     /// Delivers a packet to a sender. Returns whether a record was put out.
     #[inline]
     fn on_reverse(&mut self, event: Event<Addressed<ToSender>>) -> bool {
@@ -565,6 +614,10 @@ impl Simulation {
                     packet,
                 },
             };
+            if let Some(queue) = &mut self.host_queue {
+                queue.offer(at, packet);
+                continue;
+            }
             offer(
                 &mut self.forward,
                 self.observation.as_mut().map(|both| &mut both.forward),
@@ -623,6 +676,14 @@ impl Endpoints {
         Self {
             sender: self.sender.of_application(),
             receiver: Receiver::new(nanos(APPLICATION_REST)),
+            ..self
+        }
+    }
+
+    /// Makes the connection one whose sending host has a queue.
+    fn behind_queue(self) -> Self {
+        Self {
+            sender: self.sender.behind_queue(),
             ..self
         }
     }

@@ -47,7 +47,8 @@ impl Link {
     /// it, hosts cannot keep packets punctual.
     pub const MAX_MBPS: f64 = 1000.0;
 
-    /// Creates a TUN device in each namespace, configures its address and starts the two emulating
+    /// Creates a TUN device in each namespace, configures its address (and the near one's qdisc, if
+    /// the scenario has a sender's queue) and starts the two emulating
     /// threads. The scenario's clock stands at 0 until [`start`](Self::start); packets sent before
     /// then wait in the devices.
     ///
@@ -67,6 +68,9 @@ impl Link {
         seed: u64,
     ) -> Result<Self, LinkError> {
         let near_device = Arc::new(Tun::new(near, addresses.near)?);
+        if let Some(queue) = &scenario.sender {
+            near_device.queue_behind(near, queue)?;
+        }
         let far_device = Arc::new(Tun::new(far, addresses.far)?);
         let extra_delay: Vec<Duration> = (0..usize::from(classifier.flows))
             .map(|flow| {
@@ -188,16 +192,29 @@ pub enum LinkError {
         /// Error of the system call.
         error: io::Error,
     },
-    /// The program `ip` could not be started.
-    #[error("cannot run `ip`: {0} (install iproute2)")]
-    Program(io::Error),
-    /// The program `ip` reported an error.
-    #[error("`ip` refused `{commands}`: {message}")]
+    /// A program of iproute2 could not be started.
+    #[error("cannot run `{program}`: {error} (install iproute2)")]
+    Program {
+        /// Its name.
+        program: &'static str,
+        /// Error of the system call.
+        error: io::Error,
+    },
+    /// A program of iproute2 reported an error.
+    #[error("`{program}` refused `{commands}`: {message}")]
     Configuration {
-        /// Commands that `ip` was given.
+        /// Its name.
+        program: &'static str,
+        /// Commands that it was given.
         commands: String,
-        /// Message that `ip` printed to its standard error.
+        /// Message that it printed to its standard error.
         message: String,
+    },
+    /// The sending host's queue could not be set up.
+    #[error("{error} (the scenario's `sender` needs the kernel's `tbf`: `modprobe sch_tbf`)")]
+    SenderQueue {
+        /// What `tc` said.
+        error: Box<LinkError>,
     },
     /// A sysctl of a namespace could not be set.
     #[error("cannot set {} in a new network namespace: {error}", path.display())]

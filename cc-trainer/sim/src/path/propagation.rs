@@ -8,7 +8,7 @@ use rand_distr::StandardNormal;
 
 use crate::scenario::{self, DelayVariation};
 
-use super::{Nanos, nanos};
+use super::{NEVER, Nanos, nanos};
 
 /// Computes when packets that have left the link arrive at the far end.
 #[derive(Debug)]
@@ -16,6 +16,9 @@ pub(super) struct Propagation {
     aggregation: Option<Nanos>,
     /// The present delay, preceded by the later ones in reverse order.
     steps: Vec<Step>,
+    /// The delay without jitter, for packets that are released before the time beside.
+    base: Nanos,
+    base_until: Nanos,
     variation: Option<DelayVariation>,
     /// Standard deviation of the delay, ns.
     jitter: f64,
@@ -68,6 +71,8 @@ impl Propagation {
         Self {
             aggregation: model.aggregation.map(nanos).filter(|&period| period > 0),
             steps,
+            base: 0,
+            base_until: 0,
             variation: model.delay.variation,
             jitter: model.delay.jitter.as_nanos() as f64,
             random,
@@ -83,23 +88,37 @@ impl Propagation {
     #[inline]
     pub(super) fn arrival(&mut self, departed: Nanos, flow: usize) -> Nanos {
         let released = self.release(departed);
-        while let [.., next, _] = self.steps.as_slice()
-            && next.at <= released
-        {
-            self.steps.pop();
-        }
-        let mut base = self.steps.last().map_or(0, |step| step.delay);
-        if let Some(variation) = &self.variation {
-            base = base.saturating_add(nanos(variation.at(Duration::from_nanos(released))));
+        if released >= self.base_until {
+            self.change_base(released);
         }
         let flow = &mut self.flows[flow];
-        let mut delay = base.saturating_add(flow.extra_delay);
+        let mut delay = self.base.saturating_add(flow.extra_delay);
         if self.jitter > 0.0 {
             let jitter = self.jitter * self.random.sample::<f64, _>(StandardNormal);
             delay = delay.saturating_add_signed(jitter as i64);
         }
         flow.latest = flow.latest.max(released.saturating_add(delay));
         flow.latest
+    }
+
+    /// Finds the delay of packets that are released from `released` on.
+    #[cold]
+    fn change_base(&mut self, released: Nanos) {
+        while let [.., next, _] = self.steps.as_slice()
+            && next.at <= released
+        {
+            self.steps.pop();
+        }
+        self.base = self.steps.last().map_or(0, |step| step.delay);
+        self.base_until = match self.steps.as_slice() {
+            [.., next, _] => next.at,
+            _ => NEVER,
+        };
+        if let Some(variation) = &self.variation {
+            let more = variation.at(Duration::from_nanos(released));
+            self.base = self.base.saturating_add(nanos(more));
+            self.base_until = 0;
+        }
     }
 
     /// A lower bound of the arrival of packets that leave the link at `departed` or later.

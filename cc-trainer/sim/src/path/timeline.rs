@@ -41,7 +41,7 @@ impl<E> Timeline<E> {
     }
 
     /// Adds an event to a lane, none of whose events may be later.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push(&mut self, lane: usize, at: Nanos, event: E) {
         let key = Key {
             at,
@@ -58,7 +58,7 @@ impl<E> Timeline<E> {
     }
 
     /// Removes the first event if its time is `now` or earlier.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pop(&mut self, now: Nanos) -> Option<E> {
         if self.first() > now {
             return None;

@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Aqm, CoDel, Delay, DelayChange, DelayVariation, Direction, Discipline, DualPi2, Flow, FqCoDel,
-    Loss, Pie, Policer, Queue, Rate, RatePoint, Scenario, Scoring, Service, Shaper, Trace,
+    Loss, Pie, Policer, Queue, Rate, RatePoint, Scenario, Scoring, SenderQueue, Service, Shaper,
+    Trace,
 };
 
 /// SHA-256 of a link, which is both directions of a path, whatever its name and the flows on it.
@@ -43,6 +44,19 @@ fn digest(text: &str) -> [u8; 32] {
 /// The text that [`link`] is the digest of.
 fn link_text(scenario: &Scenario) -> String {
     let mut text = String::new();
+    if let Some(SenderQueue {
+        bits_per_second,
+        burst,
+        packets,
+    }) = scenario.sender
+    {
+        let rate = number(bits_per_second);
+        line(
+            &mut text,
+            "sender",
+            format_args!("{rate} {burst} {packets}"),
+        );
+    }
     for (name, direction) in [
         ("forward", &scenario.forward),
         ("reverse", &scenario.reverse),
@@ -357,6 +371,8 @@ mod tests {
             "reverse = { rate_mbps = 1 }",
             "reverse = { loss = 0.01 }",
             "reverse = { delay_ms = 31 }",
+            "sender = { rate_mbps = 12 }",
+            "sender = { rate_mbps = 12, packets = 50 }",
         ] {
             let other = link(&parse(&format!("{PLAIN}{more}")));
             assert!(!seen.contains(&other), "{more}");

@@ -213,6 +213,7 @@ impl Plain {
         Scenario {
             name: String::new(),
             description: self.to_string(),
+            sender: None,
             forward: direction(Queue {
                 bytes: Some(bytes.max(MTU.into())),
                 ..Queue::default()

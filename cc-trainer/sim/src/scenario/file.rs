@@ -67,6 +67,9 @@ pub const MAX_FLOWS: usize = 64;
 /// - `aggregation_ms`: packets leave the link together, once per period; none by default.
 /// - `[scenario.reverse]`: a table with any of the keys from the rate to here, for the direction of
 ///   the acknowledgements. By default it has the same rate and delay, and none of the rest.
+/// - `sender`: `{ rate_mbps, burst_bytes, packets = 1000 }`, a queue of the sending host itself,
+///   which TCP does not fill ([`SenderQueue`](super::SenderQueue)); none by default. The burst is
+///   what the rate carries in 0.2 ms, and one and a half packets at least.
 /// - `[[scenario.flow]]`: `{ start_s = 0, stop_s, scheme, extra_delay_ms = 0, app = "bulk" }`, a
 ///   flow. It runs the scheme under test unless it names one. The extra delay is added in each
 ///   direction. By default there is one bulk flow.

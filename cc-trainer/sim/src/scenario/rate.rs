@@ -62,12 +62,15 @@ impl Rate {
 
     /// Time at which `bits` bits are sent whose transmission starts at `start`. Times are
     /// nanoseconds since the scenario's start; `u64::MAX` is never.
+    #[inline]
     pub fn finish(&self, start: u64, bits: f64) -> u64 {
-        if let [only] = self.points.as_slice()
-            && !only.ramp
-        {
-            return later(start, bits / only.bits_per_second);
+        match self.points.as_slice() {
+            [only] if !only.ramp => later(start, bits / only.bits_per_second),
+            _ => self.finish_over_points(start, bits),
         }
+    }
+
+    fn finish_over_points(&self, start: u64, bits: f64) -> u64 {
         let (_, mut offset) = self.cycle(start);
         let mut base = start - offset;
         let mut left = bits;
@@ -220,14 +223,25 @@ impl RatePiece {
     }
 }
 
-/// Adds seconds to a time, rounded to the nearest nanosecond; `u64::MAX` for an infinite time.
+/// Adds seconds to a time, rounded to the nearest nanosecond; `u64::MAX` for an infinite time. NaN
+/// is 0 bits at rate 0, which take no time.
+#[inline]
 fn later(time: u64, seconds: f64) -> u64 {
-    // NaN is 0 bits at rate 0, which take no time.
-    if seconds.is_nan() {
-        time
-    } else {
-        time.saturating_add((seconds * 1e9).round() as u64)
+    time.saturating_add(rounded(seconds * 1e9))
+}
+
+/// The nearest integer, of two the larger one; 0 for negative numbers and NaN.
+#[inline]
+fn rounded(value: f64) -> u64 {
+    /// 2^52: from here to its double, neighbouring numbers differ by 1.
+    const UNITS: f64 = (1_u64 << 52) as f64;
+    if !(0.0..UNITS).contains(&value) {
+        return value.round() as u64;
     }
+    // Much quicker than `round`, which the baseline of x86-64 has no instruction for.
+    let even = value + UNITS;
+    let half_was_lost = value - (even - UNITS) == 0.5;
+    even.to_bits() - UNITS.to_bits() + u64::from(half_was_lost)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -344,6 +358,33 @@ mod tests {
             up_and_down.finish(0, 40.0 * MEGABIT * 1e6),
             2_000_000 * 1_000_000_000
         );
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_rounded_as_by_the_standard_library(
+            whole in 0..1_u64 << 52,
+            part in prop::sample::select(vec![0.0, 0.25, 0.499_999_999, 0.5, 0.500_000_001, 0.9]),
+            shift in 0..52,
+        ) {
+            let value = (whole >> shift) as f64 + part;
+            prop_assert_eq!(rounded(value), value.round() as u64);
+            prop_assert_eq!(rounded(-value), 0);
+        }
+    }
+
+    #[test]
+    fn numbers_beyond_all_times_are_rounded_too() {
+        let odd = [
+            0.499_999_999_999_999_94,
+            4_503_599_627_370_495.5,
+            1e18,
+            f64::INFINITY,
+        ];
+        for value in odd {
+            assert_eq!(rounded(value), value.round() as u64, "{value}");
+        }
+        assert_eq!(rounded(f64::NAN), 0);
     }
 
     proptest! {

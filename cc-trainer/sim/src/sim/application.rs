@@ -260,6 +260,9 @@ impl Simulation {
         let control = application.control.as_ref()?.another(application.seed)?;
         let place = place.unwrap_or(self.connections.len());
         let mut new = Endpoints::new(flow as u16, control, self.ticks, self.ecn).of_application();
+        if self.host_queue.is_some() {
+            new = new.behind_queue();
+        }
         match self.connections.get_mut(place) {
             Some(old) => {
                 new.serial = old.serial.wrapping_add(1);

@@ -70,6 +70,16 @@ impl Pacing {
         ((bytes.min(GSO_MAX_BYTES) / u64::from(MSS)) as u32).max(at_least)
     }
 
+    /// Rate in bytes/s that paces or only sizes bursts; `None` before the first RTT sample.
+    pub(super) fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// Whether the rate spaces departures.
+    pub(super) fn is_paced(&self) -> bool {
+        self.paced
+    }
+
     /// The time at which the next burst may leave; `None` when it may leave now
     /// (`tcp_pacing_check`).
     #[inline]

@@ -7,6 +7,7 @@
 //! where the kernel has one.
 
 mod recovery;
+mod small_queue;
 mod transmit;
 mod written;
 
@@ -27,6 +28,7 @@ use super::wire::{
 use super::{FlowTotals, NEVER};
 
 use recovery::{Recovery, Rexmit};
+use small_queue::SmallQueue;
 use transmit::{CwndUsage, Timer};
 use written::Written;
 
@@ -94,6 +96,8 @@ pub(super) struct Sender {
     /// taken.
     messages: u32,
     untaken: u32,
+    /// What waits in the host's own queue; `None` where packets leave the host as they are sent.
+    host: Option<Box<SmallQueue>>,
     /// Packets that wait to be offered to the path.
     pub(super) outbox: Vec<ToReceiver>,
 }
@@ -207,6 +211,7 @@ impl Sender {
             written: None,
             messages: 0,
             untaken: 0,
+            host: None,
             outbox: Vec::with_capacity(64),
         }
     }
@@ -222,6 +227,14 @@ impl Sender {
     #[must_use]
     pub(super) fn with_ecn(mut self) -> Self {
         self.ecn.enabled = true;
+        self
+    }
+
+    /// Makes the sender one whose host has a queue of its own. It is told of every segment of data
+    /// that leaves the host ([`on_departure`](Self::on_departure)).
+    #[must_use]
+    pub(super) fn behind_queue(mut self) -> Self {
+        self.host = Some(Box::default());
         self
     }
 
@@ -330,6 +343,25 @@ impl Sender {
         }
         if self.pacing_timer_at <= now {
             self.pacing_timer_at = NEVER;
+            if self.board.lost_out() > self.board.retrans_out() {
+                self.xmit_retransmit_queue(now);
+            }
+            self.write_xmit(now, false);
+        }
+    }
+
+    /// Takes note that a segment of data has left the host, or was `dropped` there, and sends what
+    /// has waited for that if it `may_send` now (`tcp_tsq_write`).
+    pub(super) fn on_departure(&mut self, now: Nanos, dropped: bool, may_send: bool) {
+        let room = self.host.as_mut().is_some_and(|host| host.leave());
+        if !self.is_established() {
+            return;
+        }
+        // The kernel's qdisc returns NET_XMIT_DROP (`__tcp_transmit_skb`).
+        if dropped {
+            self.enter_cwr(now);
+        }
+        if room && may_send {
             if self.board.lost_out() > self.board.retrans_out() {
                 self.xmit_retransmit_queue(now);
             }

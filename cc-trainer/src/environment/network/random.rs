@@ -179,6 +179,7 @@ impl RandomLinks {
         Scenario {
             name: "random".to_owned(),
             description: String::new(),
+            sender: None,
             forward,
             reverse,
             flows: vec![Flow::default()],

@@ -111,28 +111,47 @@ impl AsFd for Namespace {
     }
 }
 
-/// Runs commands of iproute2 in the calling thread's namespace.
+/// Runs commands of `ip` in the calling thread's namespace.
 ///
 /// # Errors
 ///
 /// Returns an error when `ip` cannot be started or reports an error.
 pub(super) fn ip(commands: &str) -> Result<(), LinkError> {
-    let mut program = Command::new("ip")
+    batch("ip", commands)
+}
+
+/// Runs commands of `tc` in the calling thread's namespace.
+///
+/// # Errors
+///
+/// Returns an error when `tc` cannot be started or reports an error.
+pub(super) fn tc(commands: &str) -> Result<(), LinkError> {
+    batch("tc", commands)
+}
+
+/// Runs commands of a program of iproute2.
+fn batch(name: &'static str, commands: &str) -> Result<(), LinkError> {
+    let failed_to_run = |error| LinkError::Program {
+        program: name,
+        error,
+    };
+    let mut program = Command::new(name)
         .args(["-batch", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(LinkError::Program)?;
+        .map_err(failed_to_run)?;
     if let Some(mut stdin) = program.stdin.take() {
-        // When `ip` does not read its input, its exit status shows the failure.
+        // When the program does not read its input, its exit status shows the failure.
         let _ = stdin.write_all(commands.as_bytes());
     }
-    let output = program.wait_with_output().map_err(LinkError::Program)?;
+    let output = program.wait_with_output().map_err(failed_to_run)?;
     if output.status.success() {
         return Ok(());
     }
     Err(LinkError::Configuration {
+        program: name,
         commands: commands.trim().replace('\n', "; "),
         message: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
     })

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{LinkError, Namespace, namespace};
-use cc_sim::scenario::MTU;
+use cc_sim::scenario::{MTU, SenderQueue};
 
 /// Packets that may wait in the device for the emulator: 200 ms at 1 Gbit/s. The default of 500
 /// would drop bursts before the emulator reads them.
@@ -59,6 +59,37 @@ impl Tun {
                 statistics,
             })
         })?
+    }
+
+    /// Makes packets pass a queue before they leave through the device: `tbf` over `pfifo`
+    /// (net/sched/sch_tbf.c, Linux 6.18). TCP's memory is released when `tbf` lets a packet go, so
+    /// that TCP Small Queues hold back what would make the queue long.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when `tc` cannot be started or the kernel has no `tbf`.
+    pub(super) fn queue_behind(
+        &self,
+        namespace: &Namespace,
+        queue: &SenderQueue,
+    ) -> Result<(), LinkError> {
+        let SenderQueue {
+            bits_per_second,
+            burst,
+            packets,
+        } = queue;
+        let name = &self.name;
+        // `tc` wants a limit in bytes as well, which the FIFO of packets then replaces.
+        let commands = format!(
+            "qdisc replace dev {name} root handle 1: tbf rate {bits_per_second:.0}bit burst \
+             {burst} limit 1000000000\nqdisc add dev {name} parent 1: pfifo limit {packets}\n"
+        );
+        let failed = |error| LinkError::SenderQueue {
+            error: Box::new(error),
+        };
+        namespace
+            .within(|| namespace::tc(&commands))?
+            .map_err(failed)
     }
 
     /// Reads the next packet that the kernel sends and returns its length.

@@ -1,20 +1,23 @@
 //! Links at the ends of what is found, by kinds.
 
+mod managed;
+
 use std::time::Duration;
 
 use rand::{RngExt, rngs::Xoshiro256PlusPlus};
 
 use super::{
     super::{
-        App, Flow, Loss, Policer, Queue, Rate, RatePoint, Rule, Scenario, Scoring, Service,
+        App, DelayVariation, Flow, Loss, Policer, Queue, Rate, RatePoint, Rule, Scenario, Scoring,
+        Service, Shaper,
         app::{OnOff, ShortFlows, Sizes, Video},
     },
     Kind, Plain, Point, Ranges, logarithmic, three_digits,
 };
 
 /// The kinds. Each is sampled with a seed that follows from its place, so that the scenarios of all
-/// others stay as they are when one is added at the end. Links with an AQM belong there.
-pub(super) const KINDS: [Kind; 17] = [
+/// others stay as they are when one is added at the end.
+pub(super) const KINDS: [Kind; 23] = [
     ("slow", slow),
     ("fast", fast),
     ("near", near),
@@ -32,6 +35,12 @@ pub(super) const KINDS: [Kind; 17] = [
     ("priority-traffic", priority_traffic),
     ("limited-traffic", limited_traffic),
     ("short-traffic", short_traffic),
+    ("codel", managed::codel),
+    ("fq-codel", managed::fq_codel),
+    ("pie", managed::pie),
+    ("dualpi2", managed::dualpi2),
+    ("shaped", shaped),
+    ("low-orbit", low_orbit),
 ];
 
 /// Ordinary links, on which most kinds have their speciality.
@@ -262,6 +271,65 @@ fn short_traffic(point: Point, _: &mut Xoshiro256PlusPlus) -> Scenario {
     });
     let load = three_digits(100.0 * load);
     beside(plain, app, &format!("short connections at {load} % load"))
+}
+
+/// A token bucket that serves the queue, as providers shape the lines of their customers.
+fn shaped(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
+    let plain = ORDINARY.at(point);
+    // A bucket of 2 to 2000 packets.
+    let burst = logarithmic([3e3, 3e6], point[3]) as u64;
+    // Half of the lines are not much faster than they are sold.
+    let peak = (random.random::<bool>())
+        .then(|| three_digits(plain.mbps * logarithmic([1.5, 20.0], random.random())));
+    let mut scenario = described("a shaper", plain);
+    scenario.forward.service = Service::Shaper(Shaper {
+        bits_per_second: plain.mbps * 1e6,
+        burst,
+        peak_bits_per_second: peak.map(|mbps| mbps * 1e6),
+    });
+    scenario.description += &format!(", bursts of {burst} bytes");
+    if let Some(peak) = peak {
+        scenario.description += &format!(" at {peak} Mbit/s");
+    }
+    scenario
+}
+
+/// Satellites in low orbits: every 15 s another delay and a short outage, and losses at any time.
+fn low_orbit(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
+    /// Period of the assignment of terminals to satellites, s.
+    const PERIOD: f64 = 15.0;
+    let ranges = Ranges::new([10.0, 300.0], [20.0, 100.0], [0.5, 8.0]);
+    let plain = ranges.at(point);
+    let spread = logarithmic([2.0, 30.0], point[3]);
+    let outage = logarithmic([10.0, 300.0], random.random());
+    let loss = logarithmic([1e-4, 0.01], random.random());
+    let mut scenario = described("low orbit", plain);
+    let variation = DelayVariation {
+        every: Duration::from_secs_f64(PERIOD),
+        spread: milliseconds(spread),
+        drift: milliseconds(spread / 4.0),
+        seed: random.random_range(1..1_000_000),
+    };
+    for direction in [&mut scenario.forward, &mut scenario.reverse] {
+        direction.delay.variation = Some(variation);
+        direction.delay.jitter = milliseconds(1.0);
+    }
+    let outage_at = PERIOD - outage / 1e3;
+    let point = |at_s, mbps| RatePoint {
+        at: Duration::from_secs_f64(at_s),
+        bits_per_second: 1e6 * mbps,
+        ramp: false,
+    };
+    scenario.forward.service = Service::Rate(Rate {
+        points: vec![point(0.0, plain.mbps), point(outage_at, 0.0)],
+        repeat: Some(Duration::from_secs_f64(PERIOD)),
+    });
+    scenario.forward.loss = Loss::Bernoulli(loss);
+    scenario.description += &format!(
+        ", a delay that moves by {spread} ms, outages of {outage} ms, loss {} %",
+        three_digits(100.0 * loss)
+    );
+    scenario
 }
 
 /// A flow under test beside a cubic flow with an application.

@@ -13,7 +13,8 @@ use toml::Spanned;
 use super::{
     super::{
         App, Delay, DelayChange, DelayVariation, Direction, Flow, Loss, Policer, Queue, Rate,
-        RatePoint, Scenario, Service, Shaper, Trace, generate, trace::MAX_OPPORTUNITIES,
+        RatePoint, Scenario, SenderQueue, Service, Shaper, Trace, generate,
+        trace::MAX_OPPORTUNITIES,
     },
     Fault, MAX_FLOWS,
     list::List,
@@ -82,6 +83,7 @@ impl ScenarioTable {
         Ok(Scenario {
             name: self.name.into_inner().0,
             description: self.description,
+            sender: self.sender.map(SenderTable::queue),
             forward: forward.direction(service, delay, base_rtt)?,
             reverse: reverse.direction(back_service, back, base_rtt)?,
             scoring: scoring(self.seconds, self.score, &flows)?,
@@ -243,6 +245,20 @@ impl ShaperTable {
             burst: self.burst_bytes.0,
             peak_bits_per_second: (self.peak_mbps.as_ref()).map(|peak| peak.get_ref().0 * 1e6),
         })
+    }
+}
+
+impl SenderTable {
+    fn queue(self) -> SenderQueue {
+        let bits_per_second = self.rate_mbps.0 * 1e6;
+        SenderQueue {
+            bits_per_second,
+            burst: (self.burst_bytes).map_or_else(
+                || SenderQueue::default_burst(bits_per_second),
+                |bytes| bytes.0,
+            ),
+            packets: (self.packets).map_or(SenderQueue::PACKETS, |packets| packets.0),
+        }
     }
 }
 

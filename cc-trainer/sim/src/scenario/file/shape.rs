@@ -29,6 +29,7 @@ macro_rules! tables {
             #[serde(default)]
             pub(super) description: String,
             $(pub(super) $key: Option<Spanned<$kind>>,)*
+            pub(super) sender: Option<SenderTable>,
             pub(super) reverse: Option<Spanned<DirectionTable>>,
             #[serde(default)]
             pub(super) flow: List<FlowTable>,
@@ -156,6 +157,14 @@ pub(super) struct GilbertElliottTable {
 pub(super) struct PolicerTable {
     pub(super) rate_mbps: ConstantMbps,
     pub(super) burst_bytes: FullPackets,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SenderTable {
+    pub(super) rate_mbps: ConstantMbps,
+    pub(super) burst_bytes: Option<FullPackets>,
+    pub(super) packets: Option<QueuePackets>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -58,6 +58,7 @@ pub(super) fn single() -> Vec<Scenario> {
                             "{description}, RTT {} ms, a queue of {queue} packets",
                             2 * delay
                         ),
+                        sender: None,
                         forward: direction(service.clone(), delay, queue),
                         reverse: direction(service, delay, queue),
                         flows: vec![Flow::default()],
@@ -95,6 +96,7 @@ pub(super) fn beside_cubic() -> Vec<Scenario> {
                         "5 s after a cubic, {rate} Mbit/s, RTT {} ms, a queue of {queue} packets",
                         2 * delay
                     ),
+                    sender: None,
                     forward: direction(service.clone(), delay, queue),
                     reverse: direction(service, delay, queue),
                     flows: vec![

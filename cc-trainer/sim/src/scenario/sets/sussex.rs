@@ -267,6 +267,7 @@ fn plain(name: &str, description: &str, [forward, reverse]: [Direction; 2]) -> S
     Scenario {
         name: name.to_owned(),
         description: description.to_owned(),
+        sender: None,
         forward,
         reverse,
         flows: vec![Flow::default()],

@@ -146,6 +146,9 @@ impl Sender {
                 limited |= room <= unsent;
                 break;
             }
+            if self.host_holds_back(segments) {
+                break;
+            }
             self.send(now, segments);
             sent += segments;
             if probe {
@@ -181,6 +184,11 @@ impl Sender {
         {
             if let Some(at) = self.pacing.check(now) {
                 self.pacing_timer_at = at;
+                break;
+            }
+            if let Some(host) = &mut self.host
+                && host.holds_back(MSS.into(), self.pacing.rate(), self.pacing.is_paced(), 1)
+            {
                 break;
             }
             self.retransmit(now, number);
@@ -239,6 +247,9 @@ impl Sender {
         let segment = self.board.get(number);
         let (payload, push) = (segment.payload, segment.flags.push);
         self.totals.bytes_retrans += u64::from(payload);
+        if let Some(host) = &mut self.host {
+            host.add(1, payload.into());
+        }
         self.count_sent(now, 1, payload.into());
         (self.pacing).update_after_send(now, payload.into(), self.segments_sent);
         self.outbox.push(ToReceiver::Data {
@@ -281,6 +292,18 @@ impl Sender {
     pub(super) fn set_timer(&mut self, now: Nanos, timer: Timer, jiffies: u64) {
         self.timer = timer;
         self.timer_at = self.ticks.expiry(now, jiffies);
+    }
+
+    /// Whether a burst has to wait until others have left the host's own queue. The first two always
+    /// may join it (`tcp_rtx_queue_empty_or_single_skb`).
+    #[inline]
+    fn host_holds_back(&mut self, segments: u32) -> bool {
+        let Some(host) = &mut self.host else {
+            return false;
+        };
+        let payload = u64::from(segments) * u64::from(MSS);
+        self.board.packets_out() > segments
+            && host.holds_back(payload, self.pacing.rate(), self.pacing.is_paced(), 0)
     }
 
     /// Whether to wait for the next ACK, which would make the burst larger
@@ -328,6 +351,9 @@ impl Sender {
                 ect: self.ecn.enabled,
                 cwr: std::mem::take(&mut self.ecn.queue_cwr),
             });
+        }
+        if let Some(host) = &mut self.host {
+            host.add(segments, bytes);
         }
         self.count_sent(now, segments, bytes);
         self.pacing

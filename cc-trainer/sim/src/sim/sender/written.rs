@@ -111,6 +111,7 @@ impl Sender {
             && !written.streams
             && self.board.packets_in_flight() < self.cwnd.cwnd
             && self.board.lost_out() <= self.board.retrans_out()
+            && (self.host.as_ref()).is_none_or(|host| host.is_empty())
         {
             (self.delivery).limit_by_application(self.board.packets_in_flight());
         }
