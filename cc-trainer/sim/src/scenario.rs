@@ -27,6 +27,7 @@ mod select;
 mod sets;
 pub mod splits;
 mod trace;
+mod write;
 
 pub use app::App;
 pub use aqm::{Aqm, CoDel, DualPi2, FqCoDel, Pie};
@@ -38,6 +39,7 @@ pub use scoring::{DEFAULT_LENGTH, Rule, Scoring};
 pub use select::load;
 pub use sets::{Role, SETS, Set, set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
+pub use write::{TraceInLine, write};
 
 use std::{sync::Arc, time::Duration};
 
