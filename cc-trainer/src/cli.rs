@@ -10,6 +10,7 @@ mod league;
 mod link;
 mod ope;
 mod screen;
+mod search;
 mod sets;
 mod study;
 mod train;
@@ -52,6 +53,7 @@ enum Command {
     Train(train::TrainArgs),
     Evaluate(evaluate::EvaluateArgs),
     League(league::LeagueArgs),
+    Search(search::SearchArgs),
     Link(link::Args),
     Heuristic(heuristic::HeuristicArgs),
 }
@@ -68,6 +70,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
         Command::League(args) => league::command(&args),
+        Command::Search(args) => search::command(&args),
         Command::Link(args) => link::command(&args),
         Command::Heuristic(args) => heuristic::command(&args),
     };

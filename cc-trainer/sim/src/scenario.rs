@@ -28,6 +28,7 @@ mod sender;
 mod sets;
 pub mod splits;
 mod trace;
+mod write;
 
 pub use app::App;
 pub use aqm::{Aqm, CoDel, DualPi2, FqCoDel, Pie};
@@ -40,6 +41,7 @@ pub use select::load;
 pub use sender::SenderQueue;
 pub use sets::{Role, SETS, Set, set};
 pub use trace::{OPPORTUNITY_BYTES, PACKET_OVERHEAD, Trace, TraceError, TraceFault};
+pub use write::{TraceInLine, write};
 
 use std::{sync::Arc, time::Duration};
 

@@ -18,7 +18,7 @@ use cc_testbed::{
 use super::{
     interrupt,
     screen::{Lines, Screen},
-    values::{jobs, platform, seconds},
+    values::{jobs, platform, seconds, share},
 };
 
 /// Let many congestion controls play many links, and count who wins.
@@ -175,12 +175,4 @@ fn conclude(args: &LeagueArgs, outcome: &Outcome) -> anyhow::Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Parses a part of the links, above 0 and at most 1.
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
-        _ => Err("expected a part above 0 and at most 1, for example 0.1".into()),
-    }
 }

@@ -42,3 +42,11 @@ pub(super) fn jobs(text: &str) -> Result<Jobs, String> {
         _ => Err("expected `auto` or a number from 1 to 64".into()),
     }
 }
+
+/// Parses a part of the links, above 0 and at most 1.
+pub(super) fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a part above 0 and at most 1, for example 0.1".into()),
+    }
+}

@@ -8,7 +8,9 @@
 mod board;
 mod bootstrap;
 mod distinct;
+mod fill;
 mod harm;
+mod merit;
 mod score;
 mod standings;
 mod store;
@@ -23,20 +25,23 @@ pub use board::{Board, Cell, Link, References};
 pub use bootstrap::{CONFIDENCE, Estimate};
 pub use distinct::{Duplicate, distinct};
 pub use harm::{Harm, Neighbours};
+pub use merit::loss;
 pub use score::{Game, MARGIN, Played, Rule, absolute};
 pub use standings::{Figure, MEASURES, Measure, Part, Settings, Standing, Standings};
 pub use store::StoreError;
 pub use strata::{Properties, sample};
+
+pub(crate) use fill::fill;
+pub(crate) use store::Store;
 
 use std::{collections::HashSet, path::Path, sync::atomic::AtomicBool};
 
 use cc_sim::scenario::{self, Scenario, content};
 
 use crate::{
-    evaluate::{EvaluateError, Evaluation, Event, Job, Plan, Progress, carry_out, interleaved},
+    evaluate::{EvaluateError, Evaluation, Event, Job, Plan, interleaved},
     summary::{Host, Run, splits},
 };
-use store::Store;
 use variants::Variants;
 
 /// Built-in sets whose games are decided with figures that are rounded to whole Mbit/s and ms, as
@@ -112,7 +117,7 @@ pub enum LeagueError {
 pub fn play(
     league: &League,
     cancel: &AtomicBool,
-    mut on_event: impl FnMut(Event<'_>),
+    on_event: impl FnMut(Event<'_>),
 ) -> Result<Outcome, LeagueError> {
     let (scenarios, duplicates) = distinct(league.evaluation.scenarios.clone());
     let scenarios = league.sampled(scenarios)?;
@@ -144,32 +149,9 @@ pub fn play(
         ..job
     });
     let jobs: Vec<Job> = of_links.chain(of_variants).collect();
-    let is_left = |job: &Job| store.find(&plan.key(*job), job.run).is_none();
-    let left: Vec<Job> = jobs.iter().copied().filter(is_left).collect();
-    on_event(Event::Begun {
-        left: left.len(),
-        kept: jobs.len() - left.len(),
-    });
     // Probed before agents register further congestion controls, which are not the host's.
     let host = Host::probe();
-    let logs = store.logs().to_owned();
-    carry_out(&plan, left, &logs, cancel, |progress| {
-        match progress {
-            Progress::Live(job, live) => on_event(Event::Live {
-                run: &plan.blank(job),
-                live,
-            }),
-            Progress::Ended { file, again, .. } => {
-                store.keep(&file.key, &file.run)?;
-                on_event(Event::Ended {
-                    run: &file.run,
-                    again,
-                });
-            }
-            Progress::Worked { done, all } => on_event(Event::Worked { done, all }),
-        }
-        Ok::<_, LeagueError>(())
-    })?;
+    fill::<LeagueError>(&plan, &mut store, &jobs, cancel, on_event)?;
     let runs = |scenario: usize, scheme: usize| -> Vec<&Run> {
         let jobs = (0..evaluation.runs).map(|run| Job {
             run,

@@ -4,6 +4,7 @@
 //!   that the kernel's own TCP crosses it.
 //! - [`evaluate`] runs congestion controls and policies on scenarios, on either platform.
 //! - [`league`] compares many schemes on many links by games that they win.
+//! - [`search`] looks for the links on which a policy loses most.
 //! - [`summary`] holds the measurements of an evaluation, with their statistics.
 //! - [`report`] shows them as an HTML page.
 //! - [`blocking`] measures the cost of a sender that waits for the decisions of its policy.
@@ -71,4 +72,5 @@ pub mod evaluate;
 pub mod league;
 pub mod link;
 pub mod report;
+pub mod search;
 pub mod summary;

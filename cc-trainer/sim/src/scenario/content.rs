@@ -32,6 +32,15 @@ pub fn scenario(scenario: &Scenario) -> [u8; 32] {
     digest(&text)
 }
 
+/// SHA-256 of scenarios in their order, without names and descriptions, in hexadecimal.
+pub fn set(scenarios: &[Scenario]) -> String {
+    let mut hasher = Sha256::new();
+    for each in scenarios {
+        hasher.update(scenario(each));
+    }
+    hexadecimal(&hasher.finalize())
+}
+
 /// Formats a digest in hexadecimal.
 pub fn hexadecimal(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()

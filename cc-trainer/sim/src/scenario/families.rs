@@ -5,7 +5,10 @@
 //! set: no link of a test set is drawn again.
 
 mod extreme;
+mod place;
 mod sage_like;
+
+pub use place::Place;
 
 use std::{fmt, str::FromStr, time::Duration};
 

@@ -156,7 +156,7 @@ fn exponential(random: &mut Xoshiro256PlusPlus) -> f64 {
 }
 
 /// Draws from the standard normal distribution (G. Box and M. Muller 1958).
-fn normal(random: &mut Xoshiro256PlusPlus) -> f64 {
+pub(super) fn normal(random: &mut Xoshiro256PlusPlus) -> f64 {
     let radius = (2.0 * exponential(random)).sqrt();
     radius * (std::f64::consts::TAU * random.random::<f64>()).cos()
 }

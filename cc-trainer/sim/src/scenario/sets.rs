@@ -11,8 +11,6 @@ mod tests;
 
 use std::{fmt, path::Path};
 
-use sha2::{Digest, Sha256};
-
 use super::{Scenario, ScenarioError, content, file};
 
 /// A named list of built-in scenarios.
@@ -222,11 +220,7 @@ impl Set {
     ///
     /// Returns an error when the set's file is invalid.
     pub fn hash(&self) -> Result<String, ScenarioError> {
-        let mut hasher = Sha256::new();
-        for scenario in self.scenarios()? {
-            hasher.update(content::scenario(&scenario));
-        }
-        Ok(content::hexadecimal(&hasher.finalize()))
+        Ok(content::set(&self.scenarios()?))
     }
 }
 

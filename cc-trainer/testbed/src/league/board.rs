@@ -12,7 +12,7 @@ use cc_sim::scenario::{self, MTU, Scenario};
 
 /// The least ratio of powers, so that a scheme that delivers nothing on one link does not make its
 /// geometric mean over all links 0.
-const LEAST_POWER: f64 = 1e-3;
+pub(super) const LEAST_POWER: f64 = 1e-3;
 
 /// A link and what of it is judged.
 #[derive(Clone, Debug, PartialEq)]
@@ -195,7 +195,7 @@ impl Link {
         }
     }
 
-    fn played(&self, run: &Run, segment: usize) -> Played {
+    pub(super) fn played(&self, run: &Run, segment: usize) -> Played {
         let segment = &run.segments[segment];
         let flows = self.scored.iter();
         let throughputs: Vec<f64> = flows
@@ -211,7 +211,7 @@ impl Link {
         }
     }
 
-    fn cell(&self, runs: &[&Run], won: Vec<bool>, references: &References) -> Cell {
+    pub(super) fn cell(&self, runs: &[&Run], won: Vec<bool>, references: &References) -> Cell {
         let mean = |value: &dyn Fn(&Run) -> Option<f64>| {
             let values: Vec<f64> = runs.iter().filter_map(|run| value(run)).collect();
             statistics::mean(&values)
@@ -266,6 +266,15 @@ impl Link {
     }
 }
 
+impl Cell {
+    /// The power of the scheme itself, throughput / p95 delay, Mbit/s per ms; 0 when nothing
+    /// arrived.
+    pub(super) fn own_power(&self) -> f64 {
+        let p95 = self.p95_owd_ms;
+        p95.map_or(0.0, |p95| self.throughput_mbps / p95)
+    }
+}
+
 /// Size of the queue in bytes; infinite when it is unlimited.
 fn buffer_bytes(scenario: &Scenario) -> f64 {
     let queue = &scenario.forward.queue;
@@ -276,11 +285,7 @@ fn buffer_bytes(scenario: &Scenario) -> f64 {
 
 /// Fills in each scheme's power as a ratio to the best of the others.
 fn compare_powers(cells: &mut [Cell]) {
-    let power = |cell: &Cell| {
-        cell.p95_owd_ms
-            .map_or(0.0, |p95| cell.throughput_mbps / p95)
-    };
-    let powers: Vec<f64> = cells.iter().map(power).collect();
+    let powers: Vec<f64> = cells.iter().map(Cell::own_power).collect();
     for (own, cell) in cells.iter_mut().enumerate() {
         let others = powers.iter().enumerate().filter(|(other, _)| *other != own);
         let best = others.map(|(_, power)| *power).reduce(f64::max);

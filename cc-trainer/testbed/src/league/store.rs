@@ -29,7 +29,7 @@ struct Record {
 
 /// The file of a league's runs.
 #[derive(Debug)]
-pub(super) struct Store {
+pub(crate) struct Store {
     path: PathBuf,
     logs: PathBuf,
     file: File,
@@ -52,7 +52,7 @@ impl Store {
     ///
     /// A line that cannot be parsed is a run that was being written when the league ended, or that
     /// another version wrote; it is ignored.
-    pub(super) fn open(dir: &Path, fresh: bool) -> Result<Self, StoreError> {
+    pub(crate) fn open(dir: &Path, fresh: bool) -> Result<Self, StoreError> {
         let failed = |what, path: &Path| {
             let path = path.to_owned();
             move |source| StoreError { what, path, source }
@@ -88,17 +88,17 @@ impl Store {
     }
 
     /// Path of the subdirectory for the logs of agents.
-    pub(super) fn logs(&self) -> &Path {
+    pub(crate) fn logs(&self) -> &Path {
         &self.logs
     }
 
     /// The valid run with this key and number, if there is one.
-    pub(super) fn find(&self, key: &str, run: u32) -> Option<&Run> {
+    pub(crate) fn find(&self, key: &str, run: u32) -> Option<&Run> {
         self.runs.get(&(key.to_owned(), run))
     }
 
     /// Appends a run to the file.
-    pub(super) fn keep(&mut self, key: &str, run: &Run) -> Result<(), StoreError> {
+    pub(crate) fn keep(&mut self, key: &str, run: &Run) -> Result<(), StoreError> {
         let record = Record {
             key: key.to_owned(),
             run: run.clone(),
