@@ -8,7 +8,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::{
     App, Aqm, CoDel, Delay, DelayChange, DelayVariation, Direction, Discipline, DualPi2, Flow,
-    FqCoDel, Loss, Pie, Policer, Queue, Rate, RatePoint, Scenario, Scoring, Service, Shaper,
+    FqCoDel, Loss, Pie, Policer, Queue, Rate, RatePoint, Scenario, Scoring, SenderQueue, Service,
+    Shaper,
 };
 
 /// A scenario file names a trace by its path, so it cannot hold one.
@@ -40,6 +41,7 @@ fn block(scenario: &Scenario) -> Result<String, TraceInLine> {
         description,
         forward,
         reverse,
+        sender,
         flows,
         scoring,
     } = scenario;
@@ -70,6 +72,19 @@ fn block(scenario: &Scenario) -> Result<String, TraceInLine> {
     let score: Vec<String> = [rule, flow, segments].into_iter().flatten().collect();
     if !score.is_empty() {
         line(&mut text, "score", &table(score));
+    }
+    if let Some(SenderQueue {
+        bits_per_second,
+        burst,
+        packets,
+    }) = sender
+    {
+        let keys = vec![
+            pair("rate_mbps", mbps(*bits_per_second)),
+            pair("burst_bytes", burst),
+            pair("packets", packets),
+        ];
+        line(&mut text, "sender", &table(keys));
     }
     service(&mut text, &forward.service).ok_or_else(trace)?;
     delay(&mut text, &forward.delay);

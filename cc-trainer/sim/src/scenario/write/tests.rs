@@ -47,6 +47,7 @@ name = "all"
 description = "a \"quoted\" \\ text"
 seconds = 12.5
 score = { rule = "share", flow = 1, segments_s = [[0, 1.5], [2, 3]] }
+sender = { rate_mbps = 20, burst_bytes = 4000, packets = 50 }
 schedule = [{ at_s = 0, rate_mbps = 12.3, ramp = true }, { at_s = 1.000000001, rate_mbps = 0 }]
 repeat_s = 7
 delay_ms = 12.345678
