@@ -218,6 +218,23 @@ impl Scenario {
         self.forward.delay.base + self.reverse.delay.base
     }
 
+    /// Bits of IP packets that host and link can carry forward in `[from, to)`; `None` when both are
+    /// unlimited.
+    pub fn capacity_bits(&self, from: Duration, to: Duration) -> Option<f64> {
+        let link = self.forward.service.capacity_bits(from, to);
+        let time = to.saturating_sub(from).as_secs_f64();
+        let host = self.sender.map(|queue| queue.bits_per_second * time);
+        link.into_iter().chain(host).reduce(f64::min)
+    }
+
+    /// Long-run mean of the forward direction's rate, or that of the sending host if it is slower,
+    /// bit/s; `None` when both are unlimited.
+    pub fn mean_bits_per_second(&self) -> Option<f64> {
+        let link = self.forward.service.mean_bits_per_second();
+        let host = self.sender.map(|queue| queue.bits_per_second);
+        link.into_iter().chain(host).reduce(f64::min)
+    }
+
     /// Whether a queue of the path marks packets. Connections negotiate ECN then, and only then.
     pub fn marks(&self) -> bool {
         let marks = |Direction { queue, .. }: &Direction| {

@@ -166,8 +166,8 @@ pub const SETS: &[Set] = &[
     },
     Set {
         name: "extreme",
-        description: "the ends of what is found: rates, RTTs, buffers, loss, ACK paths, crowds, \
-                      cross traffic",
+        description: "the ends of what is found: rates, RTTs, buffers, queue management, loss, ACK \
+                      paths, crowds, cross traffic",
         role: Role::Test,
         content: Content::Generated(sampled::extreme),
     },

@@ -34,11 +34,11 @@ impl Truth {
             // point too much weight.
             Service::Rate(rate) if rate.points.len() > 1 => {
                 let end = Duration::from_nanos(end);
-                service
+                scenario
                     .capacity_bits(Duration::ZERO, end)
                     .map(|bits| bits / end.as_secs_f64())
             }
-            _ => service.mean_bits_per_second(),
+            _ => scenario.mean_bits_per_second(),
         };
         Self {
             mean_bits_per_second: mean.unwrap_or(0.0).max(1.0),
@@ -146,11 +146,8 @@ impl Truth {
     fn rate_now(&self, now: Nanos) -> f64 {
         let from = now.saturating_sub(NOW_NS / 2);
         let to = from + NOW_NS;
-        let bits = self
-            .scenario
-            .forward
-            .service
-            .capacity_bits(Duration::from_nanos(from), Duration::from_nanos(to));
+        let (from, to) = (Duration::from_nanos(from), Duration::from_nanos(to));
+        let bits = self.scenario.capacity_bits(from, to);
         bits.unwrap_or(0.0) / (NOW_NS as f64 / 1e9)
     }
 }

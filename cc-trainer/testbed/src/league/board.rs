@@ -145,7 +145,7 @@ impl Link {
         };
         let extra = scored.iter().map(|&flow| flows[flow].extra_delay).max();
         let extra = extra.unwrap_or_default();
-        let mbps = scenario.forward.service.mean_bits_per_second();
+        let mbps = scenario.mean_bits_per_second();
         let rate_mbps = mbps.map_or(f64::INFINITY, |rate| rate / 1e6);
         let rtt_ms = ms(scenario.base_rtt() + 2 * extra);
         Self {

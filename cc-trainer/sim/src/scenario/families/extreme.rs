@@ -9,7 +9,7 @@ use rand::{RngExt, rngs::Xoshiro256PlusPlus};
 use super::{
     super::{
         App, DelayVariation, Flow, Loss, Policer, Queue, Rate, RatePoint, Rule, Scenario, Scoring,
-        Service, Shaper,
+        SenderQueue, Service, Shaper,
         app::{OnOff, ShortFlows, Sizes, Video},
     },
     Kind, Plain, Point, Ranges, logarithmic, three_digits,
@@ -17,7 +17,7 @@ use super::{
 
 /// The kinds. Each is sampled with a seed that follows from its place, so that the scenarios of all
 /// others stay as they are when one is added at the end.
-pub(super) const KINDS: [Kind; 23] = [
+pub(super) const KINDS: [Kind; 24] = [
     ("slow", slow),
     ("fast", fast),
     ("near", near),
@@ -41,6 +41,7 @@ pub(super) const KINDS: [Kind; 23] = [
     ("dualpi2", managed::dualpi2),
     ("shaped", shaped),
     ("low-orbit", low_orbit),
+    ("host-queue", host_queue),
 ];
 
 /// Ordinary links, on which most kinds have their speciality.
@@ -329,6 +330,20 @@ fn low_orbit(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
         ", a delay that moves by {spread} ms, outages of {outage} ms, loss {} %",
         three_digits(100.0 * loss)
     );
+    scenario
+}
+
+/// A queue of the sending host itself, on most of these links the slowest part.
+fn host_queue(point: Point, _: &mut Xoshiro256PlusPlus) -> Scenario {
+    let plain = ORDINARY.at(point);
+    let mbps = three_digits(plain.mbps * logarithmic([0.2, 1.3], point[3]));
+    let mut scenario = described("a host's queue", plain);
+    scenario.sender = Some(SenderQueue {
+        bits_per_second: mbps * 1e6,
+        burst: SenderQueue::default_burst(mbps * 1e6),
+        packets: SenderQueue::PACKETS,
+    });
+    scenario.description += &format!(", a host that sends at {mbps} Mbit/s");
     scenario
 }
 

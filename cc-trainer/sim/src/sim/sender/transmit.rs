@@ -146,7 +146,7 @@ impl Sender {
                 limited |= room <= unsent;
                 break;
             }
-            if self.host_holds_back(segments) {
+            if self.host_holds_back(segments, 0) {
                 break;
             }
             self.send(now, segments);
@@ -186,9 +186,7 @@ impl Sender {
                 self.pacing_timer_at = at;
                 break;
             }
-            if let Some(host) = &mut self.host
-                && host.holds_back(MSS.into(), self.pacing.rate(), self.pacing.is_paced(), 1)
-            {
+            if self.host_holds_back(1, 1) {
                 break;
             }
             self.retransmit(now, number);
@@ -294,16 +292,16 @@ impl Sender {
         self.timer_at = self.ticks.expiry(now, jiffies);
     }
 
-    /// Whether a burst has to wait until others have left the host's own queue. The first two always
-    /// may join it (`tcp_rtx_queue_empty_or_single_skb`).
+    /// Whether a burst has to wait until others have left the host's own queue.
     #[inline]
-    fn host_holds_back(&mut self, segments: u32) -> bool {
+    fn host_holds_back(&mut self, segments: u32, doublings: u32) -> bool {
         let Some(host) = &mut self.host else {
             return false;
         };
         let payload = u64::from(segments) * u64::from(MSS);
-        self.board.packets_out() > segments
-            && host.holds_back(payload, self.pacing.rate(), self.pacing.is_paced(), 0)
+        let (rate, paced) = (self.pacing.rate(), self.pacing.is_paced());
+        // Two bursts always may (`tcp_rtx_queue_empty_or_single_skb`).
+        self.board.packets_out() > segments && host.holds_back(payload, rate, paced, doublings)
     }
 
     /// Whether to wait for the next ACK, which would make the burst larger

@@ -73,10 +73,9 @@ pub(super) fn measure(
     let total = observation.forward.total();
     let active = active(&setup.flows);
     let seconds: Duration = active.iter().map(|(from, to)| *to - *from).sum();
-    let service = &setup.scenario.forward.service;
     let offered: Option<f64> = active
         .iter()
-        .map(|&(from, to)| service.capacity_bits(from, to))
+        .map(|&(from, to)| setup.scenario.capacity_bits(from, to))
         .sum();
     let payload = ends.iter().map(|end| end.payload).sum();
     let samples = ends.iter().flat_map(|end| &end.samples);
@@ -172,11 +171,7 @@ fn time_series(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -
     let recorded = &forward.bins[..bins];
     let capacity = |bin: usize| {
         let from = BIN * bin as u32;
-        let bits = setup
-            .scenario
-            .forward
-            .service
-            .capacity_bits(from, from + BIN);
+        let bits = setup.scenario.capacity_bits(from, from + BIN);
         bits.map(|bits| bits / bin_s / 1e6)
     };
     let flows = ends.iter().enumerate().map(|(index, end)| {
@@ -206,7 +201,6 @@ fn time_series(setup: &Setup<'_>, observation: &Observation, ends: &[FlowEnd]) -
 /// Measures the scored segments of a run, to the precision of a [`BIN`].
 fn segments(setup: &Setup<'_>, observation: &Observation) -> Vec<SegmentRun> {
     let forward = &observation.forward;
-    let service = &setup.scenario.forward.service;
     let measure = |segment: Range<Duration>| {
         let (first, end) = (bin_of(segment.start), bin_of(segment.end));
         let end = end.min(forward.bins.len());
@@ -214,7 +208,7 @@ fn segments(setup: &Setup<'_>, observation: &Observation) -> Vec<SegmentRun> {
         let length = segment.end - segment.start;
         let delays: u64 = bins.iter().map(|bin| bin.delays).sum();
         let sum_ns: u128 = bins.iter().map(|bin| u128::from(bin.delay_sum_ns)).sum();
-        let capacity = service.capacity_bits(segment.start, segment.end);
+        let capacity = setup.scenario.capacity_bits(segment.start, segment.end);
         let rate = |flow: usize| {
             let bytes = bins.iter().map(|bin| bin.delivered_bytes[flow]).sum();
             mbps(bytes, length)
