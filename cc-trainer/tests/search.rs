@@ -109,7 +109,7 @@ fn wrong_input_is_explained() {
             "check" | "--out" => vec!["search"],
             _ => vec!["search", "--out", path(&out)],
         };
-        let output = trainer(&[&first, arguments].concat());
+        let output = trainer(&[first.as_slice(), arguments].concat());
         assert!(!output.status.success(), "{arguments:?}: {output:?}");
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(error.contains(expected), "{arguments:?}: {error}");

@@ -196,15 +196,21 @@ fn find(args: &SearchArgs) -> anyhow::Result<ExitCode> {
     };
     let cancel = interrupt::on_interrupt()?;
     let bar = super::bar(search.links as u64, "links");
+    let mut tenths = 0;
     let outcome = search::search(&search, &cancel, |progress| match progress {
         Progress::Tried { links, worst } => {
+            let worst = worst.map_or_else(String::new, |(kind, times)| {
+                format!(", the worst is {kind} (× {times:.1})")
+            });
             bar.set_position(links as u64);
-            if let Some((kind, times)) = worst {
-                bar.set_message(format!("links, the worst is {kind} (× {times:.1})"));
+            bar.set_message(format!("links{worst}"));
+            if bar.is_hidden() && 10 * links / search.links > tenths {
+                tenths = 10 * links / search.links;
+                super::note(format_args!("{links} of {} links{worst}", search.links));
             }
         }
         Progress::Again { links } => {
-            bar.println(format!("running {links} links again with other seeds"));
+            super::note(format_args!("running {links} links again with other seeds"));
         }
     });
     bar.finish_and_clear();
@@ -273,7 +279,7 @@ fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 fn families(list: &str) -> anyhow::Result<Vec<Family>> {
     let mut families: Vec<Family> = Vec::new();
     for word in words(list) {
-        let family = word.parse().map_err(anyhow::Error::msg);
+        let family = word.parse::<Family>().map_err(anyhow::Error::msg);
         let family = family.context("--families")?;
         if !families.contains(&family) {
             families.push(family);

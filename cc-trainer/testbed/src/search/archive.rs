@@ -21,7 +21,10 @@ const AT_RANDOM_FIRST: f64 = 1.0 / 3.0;
 /// Share of the later links that are drawn at random.
 const AT_RANDOM: f64 = 0.125;
 /// Standard deviation of a mutation in each coordinate of the hypercube.
-const DEVIATION: f64 = 0.1;
+///
+/// This and the choice of parents come from planted weaknesses as in the tests below, and not from
+/// links: half of it finds fewer bad links with 600 tries, and as many with 2000.
+const DEVIATION: f64 = 0.2;
 
 /// A link to be tried.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +53,8 @@ pub(super) struct Archive {
     kinds: Vec<(Family, usize)>,
     /// Number of parts of each range.
     parts: usize,
+    /// Number of links that are wanted, of which new ones are mutations.
+    wanted: usize,
     /// Number of links that are drawn at random first.
     start: usize,
     elites: BTreeMap<Cell, Elite>,
@@ -74,6 +79,7 @@ impl Archive {
             start: cells(parts).min((AT_RANDOM_FIRST * links as f64).ceil() as usize),
             kinds,
             parts,
+            wanted,
             elites: BTreeMap::new(),
             proposed: 0,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
@@ -92,46 +98,37 @@ impl Archive {
 
     /// The link that loses most.
     pub(super) fn worst(&self) -> Option<&Elite> {
-        let elites = self.elites.values();
-        elites.max_by(|a, b| a.loss.total_cmp(&b.loss))
+        self.by_loss().first().copied()
     }
 
     /// The next links to try. They depend on the links added so far and on nothing else, so a
     /// search proposes a generation, and adds all of it in order before the next one.
     pub(super) fn propose(&mut self, count: usize) -> Vec<Candidate> {
-        (0..count).map(|_| self.next()).collect()
+        let parents: Vec<Place> = (self.by_loss().iter().take(self.wanted))
+            .map(|elite| elite.candidate.place.clone())
+            .collect();
+        (0..count).map(|_| self.next(&parents)).collect()
     }
 
-    fn next(&mut self) -> Candidate {
+    /// The next link, at random or near one of these, of which the first lose most.
+    fn next(&mut self, parents: &[Place]) -> Candidate {
         let number = self.proposed;
         self.proposed += 1;
-        let at_random = number < self.start
-            || self.elites.is_empty()
-            || self.random.random::<f64>() < AT_RANDOM;
+        let at_random =
+            number < self.start || parents.is_empty() || self.random.random::<f64>() < AT_RANDOM;
         let place = match at_random {
             true => {
                 // In turns, so that every kind has its share.
                 let (family, kind) = self.kinds[number % self.kinds.len()];
                 Place::random(family, kind, &mut self.random)
             }
-            false => self.parent().near(DEVIATION, &mut self.random),
+            false => {
+                // Squared, so that half of them are among the first quarter.
+                let rank = self.random.random::<f64>().powi(2) * parents.len() as f64;
+                parents[rank as usize].near(DEVIATION, &mut self.random)
+            }
         };
         Candidate { number, place }
-    }
-
-    /// The worse of two links of the archive, each equally likely.
-    fn parent(&mut self) -> Place {
-        let [one, other] = [(), ()].map(|()| {
-            let index = self.random.random_range(0..self.elites.len());
-            self.elites.values().nth(index)
-        });
-        let worse = one.into_iter().chain(other);
-        let worse = worse.max_by(|a, b| a.loss.total_cmp(&b.loss));
-        worse
-            .expect("the archive is not empty")
-            .candidate
-            .place
-            .clone()
     }
 
     /// Adds a link with its loss. It takes its cell if it is the first there, or worse than the one
@@ -148,11 +145,9 @@ impl Archive {
     /// All links of the archive, those that lose most first, without those that are hardly another
     /// link than an earlier one: of the same kind, and nearer than half a cell in every coordinate.
     pub(super) fn ranked(&self) -> Vec<&Elite> {
-        let mut all: Vec<_> = self.elites.values().collect();
-        all.sort_by(|a, b| b.loss.total_cmp(&a.loss));
         let near = 0.5 / self.parts as f64;
         let mut kept: Vec<&Elite> = Vec::new();
-        for elite in all {
+        for elite in self.by_loss() {
             let place = &elite.candidate.place;
             let is_near = |other: &&Elite| {
                 let other = &other.candidate.place;
@@ -164,6 +159,13 @@ impl Archive {
             }
         }
         kept
+    }
+
+    /// All links of the archive, those that lose most first.
+    fn by_loss(&self) -> Vec<&Elite> {
+        let mut all: Vec<_> = self.elites.values().collect();
+        all.sort_by(|a, b| b.loss.total_cmp(&a.loss));
+        all
     }
 
     fn cell(&self, place: &Place) -> Cell {
@@ -185,8 +187,9 @@ mod tests {
         of_kind * (-4.0 * apart).exp()
     }
 
-    /// The loss of the worst link among `links`, at random or as the archive proposes.
-    fn worst_of(links: usize, is_search: bool, seed: u64) -> f64 {
+    /// The loss of the worst link among `links`, and the sum over the worst hundred, at random or as
+    /// the archive proposes.
+    fn worst_of(links: usize, is_search: bool, seed: u64) -> [f64; 2] {
         let families = [Family::Extreme, Family::Broad];
         let mut archive = Archive::new(&families, 100, links, seed);
         if !is_search {
@@ -198,22 +201,24 @@ mod tests {
                 archive.add(candidate, loss);
             }
         }
-        archive.worst().expect("links were added").loss
+        let losses: Vec<f64> = archive.by_loss().iter().map(|elite| elite.loss).collect();
+        [losses[0], losses.iter().take(100).sum()]
     }
 
     #[test]
     fn a_planted_weakness_is_found_better_than_at_random() {
-        let seeds = 1..=8;
-        let search: Vec<f64> = seeds
-            .clone()
-            .map(|seed| worst_of(600, true, seed))
-            .collect();
-        let random: Vec<f64> = seeds.map(|seed| worst_of(600, false, seed)).collect();
-        let mean = |losses: &[f64]| losses.iter().sum::<f64>() / losses.len() as f64;
-        assert!(mean(&search) > 2.8, "{search:?}");
-        // The distance from the highest possible loss.
-        let (left, left_at_random) = (3.0 - mean(&search), 3.0 - mean(&random));
-        assert!(left < left_at_random / 2.0, "{search:?}, {random:?}");
+        let mean = |is_search| {
+            let all = (1..=8).map(|seed| worst_of(600, is_search, seed));
+            let sum = all.reduce(|a, b| [a[0] + b[0], a[1] + b[1]]);
+            sum.expect("eight seeds").map(|sum| sum / 8.0)
+        };
+        let ([worst, hundred], [at_random, hundred_at_random]) = (mean(true), mean(false));
+        // The loss is 3 at most.
+        assert!(worst > 2.9 && at_random < 2.7, "{worst}, {at_random}");
+        assert!(
+            hundred > 1.1 * hundred_at_random,
+            "{hundred}, {hundred_at_random}"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use cc_core::{
 use cc_sim::scenario::{self, Scenario, ScenarioError, content};
 use serde::{Deserialize, Serialize};
 
-use super::{Found, LOST, Report, SearchSettings, links_path, report_path};
+use super::{Found, Report, SearchSettings, field::LOST, links_path, report_path};
 use crate::{
     evaluate::{
         Controls, EvaluateError, Evaluation, Event, Job, Jobs, Plan, Scheme, SchemeError,

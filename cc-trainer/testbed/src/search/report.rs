@@ -6,7 +6,7 @@ use cc_core::policy::ActionSelection;
 use cc_sim::scenario::{Scenario, families::Family};
 use serde::{Deserialize, Serialize};
 
-use super::worst_of;
+use super::field::worst_of;
 use crate::{
     league::{Link, loss},
     summary::Host,

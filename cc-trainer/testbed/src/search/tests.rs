@@ -1,9 +1,11 @@
 //! Searches in the simulator, from the families to the links.
 
-use cc_core::policy::PolicySpec;
-use cc_sim::scenario;
+use std::sync::atomic::Ordering;
 
-use super::*;
+use cc_core::policy::PolicySpec;
+use cc_sim::scenario::{self, splits};
+
+use super::{field::GENERATION, *};
 use crate::evaluate::{Controls, parse_schemes};
 
 /// A search for the links on which a fixed window of ten segments loses most.
