@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", requires = "kernel")]
     modules: Option<PathBuf>,
 
-    /// The test programs of cc-agent to run; NAME:TEXT runs those tests whose names contain TEXT.
+    /// The test programs to run, of any crate; NAME:TEXT runs those tests whose names contain TEXT.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_values = PROGRAMS)]
     tests: Vec<String>,
 
@@ -238,11 +238,11 @@ fn kernels(args: &Args) -> Result<Vec<Kernel>> {
         .collect()
 }
 
-/// Builds the agent and test programs of its crate, as `cargo test` does.
+/// Builds test programs, and the agent where they start it, as `cargo test` does.
 fn build(tests: &[String]) -> Result<Programs> {
     let object = object::provide()?;
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--no-run", "--package", "cc-agent"]);
+    cargo.args(["test", "--no-run", "--workspace"]);
     cargo.args(["--message-format", "json-render-diagnostics"]);
     let tests = tests
         .iter()
@@ -267,7 +267,7 @@ fn build(tests: &[String]) -> Result<Programs> {
         path.with_context(|| format!("cargo built no program {name}"))
     };
     Ok(Programs {
-        agent: take("cc-agent")?,
+        agent: found.get("cc-agent").cloned(),
         tests: tests
             .map(|(name, filter)| {
                 Ok(TestProgram {

@@ -23,10 +23,10 @@ const TESTS: &str = include_str!("tests.sh");
 /// two.
 const TOOLS: [&str; 5] = ["ip", "tc", "ss", "setpriv", "unshare"];
 
-/// The programs to run, by name, and the agent's own, which they start by its path on this host.
+/// The programs to run, by name, and the agent's own, if they start it: by its path on this host.
 #[derive(Debug)]
 pub(super) struct Programs {
-    pub(super) agent: PathBuf,
+    pub(super) agent: Option<PathBuf>,
     /// In the order in which they are run.
     pub(super) tests: Vec<TestProgram>,
 }
@@ -60,11 +60,14 @@ impl From<&Programs> for Contents {
                 .clone()
                 .map(|test| format!("{} {}", test.name, test.filter)),
         );
-        let agent = (programs.agent.clone(), programs.agent.clone());
+        let agent = programs
+            .agent
+            .iter()
+            .map(|path| (path.clone(), path.clone()));
         let tests = tests.map(|test| (Path::new("/tests").join(&test.name), test.path.clone()));
         Self {
             job: TESTS,
-            programs: [agent].into_iter().chain(tests).collect(),
+            programs: agent.chain(tests).collect(),
             files: vec![("/tests/order".into(), order.into_bytes())],
         }
     }
