@@ -107,6 +107,7 @@ curves! {
     illinois: "illinois",
     yeah: "yeah",
     vivace: "vivace",
+    aurora: "aurora",
     learned_without_decisions: "learned-undecided",
     learned_with_fixed_decisions: "learned-decided",
     learned_and_paced: "learned-paced",

@@ -188,7 +188,7 @@ proptest! {
         clamp in 4u32..1 << 20,
         first in 1u32..1 << 20,
     ) {
-        for name in ["bbr", "bbr3", "copa", "copa-compete", "vivace"] {
+        for name in ["bbr", "bbr3", "copa", "copa-compete", "vivace", "aurora"] {
             let mut control = Control::named(name, 1).expect("a known name");
             let mut cwnd = CwndState {
                 cwnd: first.min(clamp),

@@ -39,9 +39,10 @@ pub(crate) struct EvaluateArgs {
     on: Platform,
     /// Schemes to compare, separated by commas: congestion controls (`cubic`, `bbr`, `reno`; on the
     /// kernel any it has, in the simulator also `vegas`, `westwood`, `htcp`, `bic`, `illinois`,
-    /// `yeah`, `copa`, `bbr3` and `vivace`), `rlcc` (the policy of --policy), `random`,
-    /// `heuristic`, `fixed:N` (a cwnd of N segments), each of these three also paced as the policy
-    /// of --policy is (`heuristic:paced`), or `NAME=FILE.onnx` (a policy under a name).
+    /// `yeah`, `copa`, `copa-compete`, `bbr3`, `vivace` and `aurora`), `rlcc` (the policy of
+    /// --policy), `random`, `heuristic`, `fixed:N` (a cwnd of N segments), each of these three also
+    /// paced as the policy of --policy is (`heuristic:paced`), or `NAME=FILE.onnx` (a policy under a
+    /// name).
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno")]
     schemes: String,
     /// Scenarios to run on, separated by commas: built-in sets (`calibrated`, `pantheon`, …),

@@ -1,6 +1,7 @@
 //! Congestion controls. The simulated sender calls them where and when Linux 6.18 calls `struct
 //! tcp_congestion_ops` (include/net/tcp.h).
 
+pub mod aurora;
 mod bbr;
 mod bbr3;
 mod bic;
@@ -9,6 +10,7 @@ mod cubic;
 mod htcp;
 mod illinois;
 pub mod learned;
+mod monitor;
 mod reno;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ mod vivace;
 mod westwood;
 mod yeah;
 
+pub use aurora::Aurora;
 pub use bbr::Bbr;
 pub use bbr3::Bbr3;
 pub use bic::Bic;
@@ -65,6 +68,8 @@ pub enum Control {
     Yeah(Yeah),
     /// PCC Vivace (Dong et al., NSDI 2018), with its latency-aware utility.
     Vivace(Box<Vivace>),
+    /// Aurora's recipe (Jay et al., ICML 2019), trained here.
+    Aurora(Box<Aurora>),
     /// The learned congestion control, as the BPF programs and an agent implement it.
     Learned(Box<Learned>),
     /// A control that is defined elsewhere; see `examples/own_control.rs`.
@@ -297,6 +302,7 @@ macro_rules! each {
             Control::Illinois($inner) => $call,
             Control::Yeah($inner) => $call,
             Control::Vivace($inner) => $call,
+            Control::Aurora($inner) => $call,
             Control::Learned($inner) => $call,
             Control::Custom($inner) => $call,
         }
@@ -305,7 +311,7 @@ macro_rules! each {
 
 impl Control {
     /// The names that [`named`](Self::named) knows.
-    pub const NAMES: [&str; 14] = [
+    pub const NAMES: [&str; 15] = [
         "reno",
         "cubic",
         "cubic-hystartpp",
@@ -320,6 +326,7 @@ impl Control {
         "illinois",
         "yeah",
         "vivace",
+        "aurora",
     ];
 
     /// Creates the control of this name; `None` for a name that is not in [`NAMES`](Self::NAMES).
@@ -340,6 +347,7 @@ impl Control {
             "illinois" => Self::Illinois(Illinois::new()),
             "yeah" => Self::Yeah(Yeah::new()),
             "vivace" => Self::Vivace(Box::new(Vivace::new(seed))),
+            "aurora" => Self::Aurora(Box::default()),
             _ => return None,
         })
     }
@@ -361,6 +369,7 @@ impl Control {
             Self::Illinois(_) => Self::Illinois(Illinois::new()),
             Self::Yeah(_) => Self::Yeah(Yeah::new()),
             Self::Vivace(_) => Self::Vivace(Box::new(Vivace::new(seed))),
+            Self::Aurora(_) => Self::Aurora(Box::default()),
             Self::Learned(learned) => Self::Learned(Box::new(learned.another())),
             Self::Custom(control) => Self::Custom(control.another()?),
         })

@@ -4,26 +4,26 @@
 //! Sections are those of the paper; constants that it does not name are those of its authors'
 //! implementations (github.com/PCCproject, PCC-Uspace and PCC-Kernel).
 
-mod interval;
 mod step;
+mod utility;
 
 use std::collections::VecDeque;
 
 use cc_ebpf::{AckSample, CaState, CwndState};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
-use super::{CongestionControl, LostSegment, RateSample};
+use super::{
+    CongestionControl, LostSegment, RateSample,
+    monitor::{self, Delivery},
+};
 use crate::path::Nanos;
-use interval::{Interval, Purpose};
 use step::Step;
+use utility::utility;
 
 /// Part by which probed rates differ from the base rate (ε, section 4.1).
 const PROBE: f64 = 0.05;
 /// Number of intervals of a probe: two pairs of a higher and a lower rate.
 const PROBES: usize = 4;
-/// Least number of segments that an interval sends, so that loss and RTT can be seen
-/// (`kMinimumPacketsPerInterval`).
-const LEAST_SEGMENTS: f64 = 20.0;
 /// Smallest rate, in segments per round trip (`PCC_RATE_MIN_PACKETS_PER_RTT`).
 const LEAST_PER_RTT: f64 = 2.0;
 /// Bounds of the rate, Mbit/s.
@@ -35,6 +35,17 @@ const TIMEOUT_RTTS: u64 = 4;
 const SENT: f64 = 0.75;
 /// The initial cwnd in segments, which the first interval sends.
 const INITIAL_CWND: f64 = 10.0;
+
+type Interval = monitor::Interval<Purpose>;
+
+/// What an interval is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// It is the measurement of this number.
+    Measure(usize),
+    /// It passes the time until measurements are complete.
+    Wait,
+}
 
 /// The state of Vivace for one connection.
 #[derive(Clone, Debug)]
@@ -148,8 +159,7 @@ impl Vivace {
                 (Purpose::Measure(number), self.rate * factor)
             }
         };
-        let few = LEAST_SEGMENTS * self.segment * 1e3 / rate;
-        let length = self.srtt.max(few as Nanos).max(1);
+        let length = monitor::length(self.srtt, rate, self.segment);
         let interval = Interval::new(purpose, rate, self.now, self.now + length, self.sent);
         self.intervals.push_back(interval);
     }
@@ -169,12 +179,10 @@ impl Vivace {
     /// Takes the results of the intervals whose segments are accounted for, now that those sent at
     /// `sent` are acknowledged.
     fn collect(&mut self, sent: Nanos) {
-        // Losses are found a part of a round trip later than deliveries.
-        let patience = self.srtt / 4;
         while self.intervals.len() > 1
             && let Some(first) = self.intervals.front()
         {
-            if sent < first.end + patience {
+            if !first.is_complete(sent, self.srtt) {
                 if self.now > first.end + TIMEOUT_RTTS * self.srtt {
                     // The network has changed for the worse (section 4.3, MI timeout).
                     self.set_rate(self.rate / 2.0);
@@ -197,7 +205,7 @@ impl Vivace {
         let is_full = interval.sent_rate() >= SENT * interval.rate;
         match &mut self.phase {
             Phase::Starting { last, waits } => {
-                let utility = interval.utility(true);
+                let utility = utility(interval, true);
                 let before = last.replace((interval.rate, utility));
                 match before {
                     Some((rate, best)) if utility < best || !is_full => {
@@ -219,7 +227,7 @@ impl Vivace {
             // What the sender did not send teaches nothing.
             Phase::Probing { .. } if !is_full => self.probe(),
             Phase::Probing { results, .. } => {
-                results[number] = (interval.rate, interval.utility(false));
+                results[number] = (interval.rate, utility(interval, false));
                 if number + 1 == PROBES {
                     let results = *results;
                     self.decide(&results);
@@ -244,14 +252,6 @@ impl Vivace {
         }
         self.probe();
     }
-
-    /// The interval in which a segment was sent.
-    fn interval(&mut self, sent: Nanos) -> Option<&mut Interval> {
-        let place = self
-            .intervals
-            .partition_point(|interval| interval.start <= sent);
-        self.intervals.get_mut(place.checked_sub(1)?)
-    }
 }
 
 impl CongestionControl for Vivace {
@@ -274,8 +274,14 @@ impl CongestionControl for Vivace {
             self.srtt = Nanos::from(ack.srtt_us) * 1_000;
         }
         if rate.sent > 0 {
-            if let Some(interval) = self.interval(rate.sent) {
-                interval.acknowledge(ack.acked, rate.sent, ack.rtt_us, rate.app_limited);
+            if let Some(interval) = monitor::of(&mut self.intervals, rate.sent) {
+                interval.acknowledge(&Delivery {
+                    now: ack.now_ns,
+                    acked: ack.acked,
+                    sent: rate.sent,
+                    rtt_us: ack.rtt_us,
+                    limited: rate.app_limited,
+                });
             }
             self.collect(rate.sent);
         }
@@ -305,7 +311,7 @@ impl CongestionControl for Vivace {
     }
 
     fn on_lost(&mut self, _cwnd: &CwndState, lost: &LostSegment) {
-        if let Some(interval) = self.interval(lost.sent) {
+        if let Some(interval) = monitor::of(&mut self.intervals, lost.sent) {
             interval.lose();
         }
     }
