@@ -113,7 +113,7 @@ enum Subcommand {
 /// with the same command. Needs root.
 #[derive(Debug, clap::Args)]
 struct CheckArgs {
-    /// Directory of the search.
+    /// Directory that the search wrote to.
     #[arg(value_name = "DIR", default_value = "search")]
     dir: PathBuf,
     /// Platform to run the links on.

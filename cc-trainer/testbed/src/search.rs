@@ -65,10 +65,10 @@ pub struct Search {
     pub command: String,
 }
 
-/// Progress of a search.
+/// Progress of a search, passed to its callback.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
-    /// Links were tried.
+    /// A generation of links was tried.
     Tried {
         /// Number of links tried so far.
         links: usize,
@@ -85,7 +85,7 @@ pub enum Progress<'a> {
 /// The result of a search.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The content of `search.json`.
+    /// What was found, the content of `search.json`.
     pub report: Report,
     /// The links that were found, those that lose most first: the content of `worst.toml`.
     pub scenarios: Vec<Scenario>,
@@ -101,7 +101,7 @@ pub enum SearchError {
     /// A control is the policy itself.
     #[error("`{name}` is the policy that is searched; remove it from --against")]
     Itself {
-        /// Name of the scheme.
+        /// Name that both schemes have.
         name: String,
     },
     /// There is nowhere to search.
@@ -110,13 +110,13 @@ pub enum SearchError {
     /// No link was tried to the end.
     #[error("no link was tried; give the search more time or more links")]
     NothingTried,
-    /// The policy loses nowhere.
+    /// The policy loses on no link.
     #[error(
         "on none of {tried} links does it lose more than a tenth with other seeds too; try more \
          with --links, other families or other controls"
     )]
     Unbeaten {
-        /// Number of links tried.
+        /// Number of links that were tried.
         tried: usize,
     },
     /// A scheme or scenario cannot be used, or a run failed.

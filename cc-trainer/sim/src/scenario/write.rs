@@ -19,7 +19,7 @@ use super::{
      trace to a file of its own and name that by the key `trace`"
 )]
 pub struct TraceInLine {
-    /// Name of the scenario.
+    /// Name of the scenario that has the trace.
     pub scenario: String,
 }
 
@@ -376,7 +376,7 @@ fn list(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.collect::<Vec<_>>().join(", "))
 }
 
-/// A TOML string.
+/// The text as a TOML string in quotes.
 fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

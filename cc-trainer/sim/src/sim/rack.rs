@@ -47,7 +47,9 @@ impl Rack {
     /// Takes note of a delivered segment (`tcp_rack_advance`).
     #[inline]
     pub(super) fn advance(&mut self, now: Nanos, number: u32, segment: &Segment, min_rtt_us: u32) {
-        let rtt = now - segment.sent;
+        // A paced retransmission has the time at which it is to leave, which may be later than the
+        // ACK of the original (`tcp_stamp_us_delta` is never negative).
+        let rtt = now.saturating_sub(segment.sent);
         // It arrived too soon for the retransmission, so this was the original.
         if segment.flags.ever_retrans && rtt / 1_000 < u64::from(min_rtt_us) {
             return;

@@ -86,7 +86,7 @@ impl Archive {
         }
     }
 
-    /// Number of cells.
+    /// Number of cells, with and without a link.
     pub(super) fn cells(&self) -> usize {
         self.kinds.len() * self.parts.pow(3)
     }
@@ -187,8 +187,8 @@ mod tests {
         of_kind * (-4.0 * apart).exp()
     }
 
-    /// The loss of the worst link among `links`, and the sum over the worst hundred, at random or as
-    /// the archive proposes.
+    /// The loss of the worst link among `links`, and the sum over the worst hundred, at random or
+    /// as the archive proposes.
     fn worst_of(links: usize, is_search: bool, seed: u64) -> [f64; 2] {
         let families = [Family::Extreme, Family::Broad];
         let mut archive = Archive::new(&families, 100, links, seed);

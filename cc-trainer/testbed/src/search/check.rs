@@ -34,7 +34,7 @@ const REAL: f64 = 0.5;
 /// Which links to run, and how.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// Directory of the search.
+    /// Directory that the search wrote to.
     pub dir: PathBuf,
     /// Platform to run the links on.
     pub on: Platform,
@@ -65,7 +65,7 @@ pub struct Checked {
     pub command: String,
     /// End of the check in UTC, in the format of RFC 3339.
     pub date: String,
-    /// Host of the runs.
+    /// Host that the links ran on.
     pub host: Host,
     /// The controls of the search that the platform has.
     pub controls: Vec<String>,
@@ -84,7 +84,7 @@ pub struct Checked {
 /// A link of a search, judged on another platform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
-    /// Name of the link.
+    /// Name of the link in the search.
     pub name: String,
     /// The best control in the search of those that the platform has.
     pub rival: Option<String>,
@@ -92,7 +92,7 @@ pub struct Judged {
     pub simulated: Option<f64>,
     /// How many times better it is on the platform.
     pub measured: Option<f64>,
-    /// What follows.
+    /// What follows from both figures.
     pub verdict: Verdict,
 }
 
@@ -102,7 +102,7 @@ pub struct Judged {
 pub enum Verdict {
     /// At least half of it, as logarithms, is there on the platform.
     Real,
-    /// It is the simulator's.
+    /// Less than half of it is there: it is the simulator's.
     Simulated,
     /// The link could not be judged, for this reason.
     NotJudged(String),
@@ -118,7 +118,7 @@ pub enum CheckError {
          `cc-trainer search check DIR`", path.display()
     )]
     Read {
-        /// Path of the file.
+        /// Path of the file that cannot be read.
         path: PathBuf,
         /// Reason why it cannot be read.
         source: io::Error,
@@ -133,7 +133,7 @@ pub enum CheckError {
         links_path(dir).display(), report_path(dir).display()
     )]
     Foreign {
-        /// The directory.
+        /// The directory of the search.
         dir: PathBuf,
     },
     /// The search was ended early.
@@ -142,7 +142,7 @@ pub enum CheckError {
          first", report_path(dir).display()
     )]
     Unfinished {
-        /// The directory.
+        /// The directory of the search.
         dir: PathBuf,
     },
     /// The policy's file has changed or is another one.
@@ -151,9 +151,9 @@ pub enum CheckError {
          name that one with --policy, or search again"
     )]
     OtherPolicy {
-        /// The policy.
+        /// The policy that would run.
         policy: String,
-        /// Digest of its file.
+        /// SHA-256 of that policy's file, in hexadecimal.
         found: String,
         /// Digest of the file that was searched.
         expected: String,
@@ -161,7 +161,7 @@ pub enum CheckError {
     /// The report names a policy that cannot be.
     #[error("{}: {source}; name the policy with --policy", path.display())]
     Policy {
-        /// Path of the report.
+        /// Path of the report of the search.
         path: PathBuf,
         /// Reason why it cannot be.
         source: SpecError,
@@ -172,7 +172,7 @@ pub enum CheckError {
          (`modprobe tcp_NAME`), or search with --against cubic"
     )]
     NoControls {
-        /// Names of the controls.
+        /// Names of the search's controls, separated by commas.
         controls: String,
     },
     /// Nothing is left to run.
@@ -184,7 +184,7 @@ pub enum CheckError {
     /// A scheme cannot be used.
     #[error(transparent)]
     Scheme(#[from] SchemeError),
-    /// A run failed.
+    /// A link cannot be used, or a run failed.
     #[error(transparent)]
     Evaluate(#[from] EvaluateError),
     /// The runs cannot be kept.

@@ -30,12 +30,12 @@ pub(super) struct Tried {
     merits: Vec<f64>,
 }
 
-/// What was tried.
+/// The links that were tried, and the worst of them.
 pub(super) struct Explored {
     pub(super) archive: Archive,
     /// The links by their numbers, without those on which no control achieves anything.
     pub(super) tried: HashMap<usize, Tried>,
-    /// Number of links tried.
+    /// Number of all links tried.
     pub(super) done: usize,
     /// Number of these that a test or validation set has, which were not run.
     pub(super) of_sets: usize,

@@ -15,9 +15,9 @@ use crate::{
 /// What was searched and how, and what was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Settings of the search.
+    /// Settings with which the search ran.
     pub settings: SearchSettings,
-    /// Host of the runs.
+    /// Host that the search ran on.
     pub host: Host,
     /// Number of links that were tried.
     pub tried: usize,
@@ -38,7 +38,7 @@ pub struct Report {
     pub worst: Vec<Found>,
 }
 
-/// Settings of a search.
+/// What was searched, against whom, and with which seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SearchSettings {
     /// Command line that started the search.
@@ -55,7 +55,7 @@ pub struct SearchSettings {
     pub serving: Option<ActionSelection>,
     /// Names of the controls that it is compared with.
     pub against: Vec<String>,
-    /// Families that were searched.
+    /// Families of links that were searched.
     pub families: Vec<Family>,
     /// Number of links to try.
     pub links: usize,
@@ -73,13 +73,13 @@ pub struct SearchSettings {
 pub struct Found {
     /// Name of the scenario: its kind, and its number in the search.
     pub name: String,
-    /// The link in words.
+    /// The link and its flows in words.
     pub description: String,
-    /// Kind of link.
+    /// Kind of link, or its family if that has one.
     pub kind: String,
     /// Rule that decides what counts ([`Link::merit`]).
     pub rule: String,
-    /// Mean rate, Mbit/s.
+    /// Mean rate of the link, Mbit/s.
     pub rate_mbps: f64,
     /// Round-trip propagation delay of the scored flow, ms.
     pub rtt_ms: f64,
@@ -99,7 +99,7 @@ pub struct Found {
 /// The [merit](Link::merit) of a scheme on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// In the search.
+    /// In the search's own run.
     pub found: f64,
     /// In the runs with other seeds.
     pub again: Option<f64>,

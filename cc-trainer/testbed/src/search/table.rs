@@ -63,9 +63,9 @@ fn notes(report: &Report, checked: Option<&Checked>) -> Vec<String> {
     )];
     notes.push(match report.is_complete {
         true => format!(
-            "`×` is how many times better the best control is: in the search, and in {} runs with \
-             other seeds. {} links that lost in the search did not in these runs, and are left \
-             out.",
+            "`×` is how many times better the best control is: in the search, and in runs with \
+             other seeds, {} of each scheme. The links that lost in the search and not in these \
+             runs are left out; there were {}.",
             settings.runs, report.vanished
         ),
         false => "The search was ended early: the links were not run again with other seeds, so \

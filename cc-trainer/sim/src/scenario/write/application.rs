@@ -5,7 +5,7 @@ use super::{
     list, mbps, milliseconds, pair, quoted, seconds, table,
 };
 
-/// The keys beside `kind`.
+/// The keys that an application has beside `kind`.
 pub(super) fn keys(app: &App) -> Vec<String> {
     match app {
         App::Bulk => Vec::new(),

@@ -67,12 +67,17 @@ queue = { packets = 9, aqm = "dualpi2", target_ms = 16, coupling = 3 }
 start_s = 1
 stop_s = 9
 extra_delay_ms = 4
-app = { kind = "script", steps = [{ pause_s = 1 }, { bytes = 9, every_ms = 100, for_s = 2 }, { bytes = 7 }] }
+[scenario.flow.app]
+kind = "script"
+steps = [{ pause_s = 1 }, { bytes = 9, every_ms = 100, for_s = 2 }, { bytes = 7 }]
 [[scenario.flow]]
 scheme = "cubic"
 app = { kind = "request-response", bytes = [1, 2], think_ms = 3, connection = "new", count = 4 }
 [[scenario.flow]]
-app = { kind = "short-flows", per_s = 3.3, sizes = { median_bytes = 9, sigma = 1, most_bytes = 99 } }
+[scenario.flow.app]
+kind = "short-flows"
+per_s = 3.3
+sizes = { median_bytes = 9, sigma = 1, most_bytes = 99 }
 [[scenario.flow]]
 app = "keystrokes"
 
