@@ -81,7 +81,8 @@ fn carry(scenario: &Scenario, ecn: bool) -> Result<(TcpInfo, DirectionObservatio
         let start = Instant::now();
         let mut block = vec![0; 1 << 16];
         while start.elapsed() < Duration::from_secs(4) {
-            receiver.read(&mut block).expect("the sender lives");
+            let received = receiver.read(&mut block).expect("data within its patience");
+            assert!(received > 0, "the sender lives");
         }
         TcpInfo::of(&sender).expect("a TCP socket")
     });
