@@ -41,8 +41,8 @@ pub(crate) struct EvaluateArgs {
     /// kernel any it has, in the simulator also `vegas`, `westwood`, `htcp`, `bic`, `illinois`,
     /// `yeah`, `copa`, `copa-compete`, `bbr3`, `vivace` and `aurora`), `rlcc` (the policy of
     /// --policy), `random`, `heuristic`, `fixed:N` (a cwnd of N segments), each of these three also
-    /// paced as the policy of --policy is (`heuristic:paced`), or `NAME=FILE.onnx` (a policy under a
-    /// name).
+    /// paced as the policy of --policy is (`heuristic:paced`), or `NAME=FILE.onnx` (a policy under
+    /// a name).
     #[arg(long, value_name = "LIST", default_value = "rlcc,cubic,bbr,reno")]
     schemes: String,
     /// Scenarios to run on, separated by commas: built-in sets (`calibrated`, `pantheon`, …),
