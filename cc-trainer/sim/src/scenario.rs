@@ -218,8 +218,8 @@ impl Scenario {
         self.forward.delay.base + self.reverse.delay.base
     }
 
-    /// Bits of IP packets that host and link can carry forward in `[from, to)`; `None` when both are
-    /// unlimited.
+    /// Bits of IP packets that host and link can carry forward in `[from, to)`; `None` when both
+    /// are unlimited.
     pub fn capacity_bits(&self, from: Duration, to: Duration) -> Option<f64> {
         let link = self.forward.service.capacity_bits(from, to);
         let time = to.saturating_sub(from).as_secs_f64();

@@ -195,7 +195,7 @@ pub enum LinkError {
     /// A program of iproute2 could not be started.
     #[error("cannot run `{program}`: {error} (install iproute2)")]
     Program {
-        /// Its name.
+        /// Name of the program: `ip` or `tc`.
         program: &'static str,
         /// Error of the system call.
         error: io::Error,
@@ -203,7 +203,7 @@ pub enum LinkError {
     /// A program of iproute2 reported an error.
     #[error("`{program}` refused `{commands}`: {message}")]
     Configuration {
-        /// Its name.
+        /// Name of the program: `ip` or `tc`.
         program: &'static str,
         /// Commands that it was given.
         commands: String,
@@ -213,7 +213,7 @@ pub enum LinkError {
     /// The sending host's queue could not be set up.
     #[error("{error} (the scenario's `sender` needs the kernel's `tbf`: `modprobe sch_tbf`)")]
     SenderQueue {
-        /// What `tc` said.
+        /// The error of `tc`, with the commands that it was given.
         error: Box<LinkError>,
     },
     /// A sysctl of a namespace could not be set.

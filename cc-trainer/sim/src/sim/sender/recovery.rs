@@ -371,7 +371,8 @@ impl Sender {
         self.set_state(now, CaState::Recovery);
     }
 
-    /// Reduces the cwnd after an ECN echo or a drop in the own host, once per cwnd of data (`tcp_enter_cwr`).
+    /// Reduces the cwnd after an ECN echo or a drop in the own host, once per cwnd of data
+    /// (`tcp_enter_cwr`).
     pub(super) fn enter_cwr(&mut self, now: Nanos) {
         self.recovery.prior_ssthresh = 0;
         if self.ca_state < CaState::Cwr {

@@ -51,7 +51,7 @@ impl SmallQueue {
         self.throttled
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing of the connection waits in the host.
     pub(super) fn is_empty(&self) -> bool {
         self.bursts.is_empty()
     }

@@ -49,7 +49,7 @@ pub(super) fn pie(point: Point, _: &mut Xoshiro256PlusPlus) -> Scenario {
     managed(MANAGED.at(point), aqm)
 }
 
-/// DualPI2 always marks.
+/// DualPI2, which marks whatever is ECN-capable, and has no key to turn that off.
 pub(super) fn dualpi2(point: Point, _: &mut Xoshiro256PlusPlus) -> Scenario {
     let aqm = Aqm::DualPi2(DualPi2 {
         target: milliseconds(logarithmic(PI_TARGETS, point[3])),
