@@ -101,7 +101,7 @@ fn a_search_that_was_ended_early_has_a_result_and_continues() {
     let settings = search_of(&[Family::Broad], 2 * GENERATION, &dir);
     let cancel = AtomicBool::new(false);
     let early = search(&settings, &cancel, |_| {
-        cancel.store(true, Ordering::Relaxed)
+        cancel.store(true, Ordering::Relaxed);
     });
     let early = early.expect("what it has");
     assert_eq!(
