@@ -459,6 +459,11 @@ impl Sender {
         }
         self.usage.changed(self.ticks.at(now));
         self.pacing_timer_at = now + FIRST_WRITE;
+        if self.written.is_none() {
+            // A bulk flow's first write finds nothing queued, so that what it sends at once counts
+            // as limited by the application (`tcp_rate_check_app_limited`).
+            self.delivery.limit_by_application(0);
+        }
     }
 
     /// Processes an ACK of an established connection (`tcp_ack`).
