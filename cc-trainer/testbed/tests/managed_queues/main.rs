@@ -46,8 +46,8 @@ const LINKS: [Link; 3] = [Link(4, 40), Link(8, 100), Link(12, 20)];
 const LENGTH: Duration = Duration::from_secs(20);
 /// The same on a host's own kernel.
 const SHORT: Duration = Duration::from_secs(7);
-/// What is measured begins after slow start, whose end depends on the receiver's buffer: each
-/// segment takes another amount of that on a router's path than on the emulated link.
+/// What is measured begins after slow start. Its end differs, probably by the receiver's buffer:
+/// each segment takes another amount of that on a router's path than on the emulated link.
 const BEGIN: Duration = Duration::from_secs(4);
 /// Tokens of the link's bucket, bytes: two packets, since timers are late by some µs.
 const BURST: u32 = 3_000;
