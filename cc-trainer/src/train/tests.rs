@@ -425,9 +425,9 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
     let saved = saved(dir.path());
     let normalizer = saved.header.normalizer.expect("one is needed");
     assert!(normalizer.observation[100].gain > 0.0, "marks were seen");
-    assert_eq!(
-        normalizer.observation[101].gain, 0.0,
-        "all flows are bulk flows"
+    assert!(
+        normalizer.observation[101].gain > 0.0,
+        "what a bulk flow sends first is limited by the application"
     );
 
     let policy = dir.path().join("policy.onnx");
