@@ -539,7 +539,12 @@ fn an_agent_ends_while_a_load_hangs() {
         .expect("it starts");
     let loading = eventually("the policy is being loaded", || {
         let mut children = children(bench.agent.pid()).into_iter();
-        children.find(|child| !incumbents.contains(child))
+        // Before it has become the policy's process it has not asked to end with the agent.
+        let started = |child| {
+            let line = fs::read_to_string(format!("/proc/{child}/cmdline"));
+            line.is_ok_and(|line| line.contains("policy-cage"))
+        };
+        children.find(|child| !incumbents.contains(child) && started(*child))
     });
     kill(loading, Signal::SIGSTOP).expect("it lives");
     let (status, log) = bench.agent.end(Signal::SIGTERM);
