@@ -10,10 +10,7 @@
 
 mod network;
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
-};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use cc_ebpf::{AckSample, CwndState};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -21,7 +18,7 @@ use rand_distr::StandardNormal;
 
 use super::{
     CongestionControl, LostSegment, RateSample,
-    monitor::{self, Delivery, Interval},
+    monitor::{Interval, Monitor},
 };
 use crate::path::Nanos;
 
@@ -57,16 +54,8 @@ pub struct Aurora {
     history: [[f32; 3]; HISTORY],
     /// Smallest mean RTT of an interval, s.
     least_rtt: Option<f64>,
-    /// The interval that is being sent, last, and those before it whose results are awaited. The
-    /// purpose is whether an action chose the rate.
-    intervals: VecDeque<Interval<bool>>,
-    /// Time of the last ACK, ns.
-    now: Nanos,
-    srtt: Nanos,
-    /// Payload of a segment in bits.
-    segment: f64,
-    /// Payload sent so far, bytes.
-    sent: u64,
+    /// The purpose of an interval is whether an action chose its rate.
+    monitor: Monitor<bool>,
 }
 
 /// What a training episode has seen. The reward of a step is known a round trip after its action.
@@ -119,11 +108,7 @@ impl Aurora {
             has_results: false,
             history: [NOTHING; HISTORY],
             least_rtt: None,
-            intervals: VecDeque::with_capacity(8),
-            now: 0,
-            srtt: 1_000_000,
-            segment: 1448.0 * 8.0,
-            sent: 0,
+            monitor: Monitor::new(),
         }
     }
 
@@ -140,10 +125,7 @@ impl Aurora {
             };
             self.act(f64::from(action));
         }
-        let length = monitor::length(self.srtt, self.rate, self.segment);
-        let (now, purpose) = (self.now, self.has_results);
-        let interval = Interval::new(purpose, self.rate, now, now + length, self.sent);
-        self.intervals.push_back(interval);
+        self.monitor.begin(self.has_results, self.rate);
     }
 
     /// Changes the rate so that opposite actions cancel out (equation 1).
@@ -164,7 +146,7 @@ impl Aurora {
             Some(rtt) => {
                 let least = self.least_rtt.map_or(rtt, |least| least.min(rtt));
                 self.least_rtt = Some(least);
-                let sent = interval.sent_rate() * 1e6 / self.segment;
+                let sent = interval.sent_rate() * 1e6 / self.monitor.segment;
                 let send_ratio = match interval.received_rate() {
                     Some(received) if received > 0.0 && sent > 0.0 => sent / received,
                     _ => 1.0,
@@ -219,50 +201,20 @@ impl CongestionControl for Aurora {
     }
 
     fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
-        self.now = now;
-        self.srtt = Nanos::from(rtt_us.max(1)) * 1_000;
+        self.monitor.init(now, rtt_us);
         cwnd.ssthresh = u32::MAX;
         self.begin();
     }
 
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
-        self.now = ack.now_ns;
-        self.segment = f64::from(ack.mss.max(1)) * 8.0;
-        self.sent = ack.totals.bytes_sent + ack.totals.bytes_retrans;
-        if ack.srtt_us > 0 {
-            self.srtt = Nanos::from(ack.srtt_us) * 1_000;
+        self.monitor.acknowledge(ack, rate);
+        while let Some(interval) = self.monitor.pop_complete(rate.sent) {
+            self.learn(&interval);
         }
-        if rate.sent > 0 {
-            if let Some(interval) = monitor::of(&mut self.intervals, rate.sent) {
-                interval.acknowledge(&Delivery {
-                    now: ack.now_ns,
-                    acked: ack.acked,
-                    sent: rate.sent,
-                    rtt_us: ack.rtt_us,
-                    limited: rate.app_limited,
-                });
-            }
-            while let Some(first) = self.intervals.front().copied()
-                && self.intervals.len() > 1
-                && first.is_complete(rate.sent, self.srtt)
-            {
-                self.intervals.pop_front();
-                self.learn(&first);
-            }
+        if self.monitor.is_due() {
+            self.begin();
         }
-        match self.intervals.back_mut() {
-            Some(present) if self.now < present.end => {}
-            present => {
-                if let Some(present) = present {
-                    present.close(self.now, self.sent);
-                }
-                self.begin();
-            }
-        }
-        // Pacing sets the rate; the cwnd only bounds what a stalled path holds.
-        let in_flight = self.rate * self.srtt as f64 / 1e3 / self.segment;
-        let most = (2.0 * in_flight).min(f64::from(1 << 30)) as u32;
-        cwnd.cwnd = most.max(4).min(cwnd.clamp);
+        cwnd.cwnd = self.monitor.cwnd(cwnd.clamp);
     }
 
     /// Losses do not change the cwnd.
@@ -275,19 +227,20 @@ impl CongestionControl for Aurora {
     }
 
     fn on_lost(&mut self, _cwnd: &CwndState, lost: &LostSegment) {
-        if let Some(interval) = monitor::of(&mut self.intervals, lost.sent) {
-            interval.lose();
-        }
+        self.monitor.lose(lost.sent);
     }
 
     fn pacing_rate(&self) -> Option<u64> {
-        Some(((self.rate * 1e6 / 8.0) as u64).max(1))
+        self.monitor.pacing_rate()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{MS, Path};
+    use super::super::{
+        monitor::Delivery,
+        tests::{MS, Path},
+    };
     use super::*;
 
     #[test]
@@ -306,7 +259,7 @@ mod tests {
     #[test]
     fn an_interval_shows_gradient_ratio_and_send_ratio() {
         let mut aurora = Aurora::new();
-        aurora.segment = 12_000.0;
+        aurora.monitor.segment = 12_000.0;
         // 100 segments of 1,500 bytes in 100 ms; the half of them arrives in 200 ms.
         let mut interval = Interval::new(true, 12.0, 0, 100 * MS, 0);
         interval.close(100 * MS, 150_000);

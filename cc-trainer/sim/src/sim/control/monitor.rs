@@ -4,11 +4,144 @@
 
 use std::collections::VecDeque;
 
+use cc_ebpf::AckSample;
+
+use super::RateSample;
 use crate::path::Nanos;
 
 /// Least number of segments that an interval sends, so that loss and RTT can be seen
 /// (`kMinimumPacketsPerInterval` of github.com/PCCproject/PCC-Uspace).
 const LEAST_SEGMENTS: f64 = 20.0;
+
+/// The monitor intervals of a connection, each for a purpose P.
+#[derive(Clone, Debug)]
+pub(super) struct Monitor<P> {
+    /// The interval that is being sent, last, and those before it whose results are awaited.
+    intervals: VecDeque<Interval<P>>,
+    /// Time of the last ACK, ns.
+    pub(super) now: Nanos,
+    pub(super) srtt: Nanos,
+    /// Payload of a segment, bits.
+    pub(super) segment: f64,
+    /// Payload sent so far, bytes.
+    sent: u64,
+}
+
+impl<P> Monitor<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            intervals: VecDeque::with_capacity(8),
+            now: 0,
+            srtt: 1_000_000,
+            segment: 1448.0 * 8.0,
+            sent: 0,
+        }
+    }
+
+    /// The connection is established; its handshake took `rtt_us`.
+    pub(super) fn init(&mut self, now: Nanos, rtt_us: u32) {
+        self.now = now;
+        self.srtt = Nanos::from(rtt_us.max(1)) * 1_000;
+    }
+
+    /// Forgets all intervals: their results are of no use any more.
+    pub(super) fn clear(&mut self) {
+        self.intervals.clear();
+    }
+
+    /// Ends the interval that is being sent, and begins the next one, at `rate` Mbit/s.
+    pub(super) fn begin(&mut self, purpose: P, rate: f64) {
+        if let Some(present) = self.intervals.back_mut() {
+            present.close(self.now, self.sent);
+        }
+        let end = self.now + length(self.srtt, rate, self.segment);
+        let next = Interval::new(purpose, rate, self.now, end, self.sent);
+        self.intervals.push_back(next);
+    }
+
+    /// Whether the time of the interval that is being sent is over, or there is none.
+    pub(super) fn is_due(&self) -> bool {
+        let present = self.intervals.back();
+        present.is_none_or(|present| self.now >= present.end)
+    }
+
+    /// Takes an ACK.
+    pub(super) fn acknowledge(&mut self, ack: &AckSample, rate: &RateSample) {
+        self.now = ack.now_ns;
+        self.segment = f64::from(ack.mss.max(1)) * 8.0;
+        self.sent = ack.totals.bytes_sent + ack.totals.bytes_retrans;
+        if ack.srtt_us > 0 {
+            self.srtt = Nanos::from(ack.srtt_us) * 1_000;
+        }
+        if rate.sent == 0 {
+            return;
+        }
+        if let Some(interval) = self.of(rate.sent) {
+            interval.acknowledge(&Delivery {
+                now: ack.now_ns,
+                acked: ack.acked,
+                sent: rate.sent,
+                rtt_us: ack.rtt_us,
+                limited: rate.app_limited,
+            });
+        }
+    }
+
+    /// A segment that was sent at this time was lost.
+    pub(super) fn lose(&mut self, sent: Nanos) {
+        if let Some(interval) = self.of(sent) {
+            interval.lose();
+        }
+    }
+
+    /// Removes the oldest interval if its segments are accounted for, now that those sent at `sent`
+    /// are acknowledged. Never the one that is being sent.
+    pub(super) fn pop_complete(&mut self, sent: Nanos) -> Option<Interval<P>> {
+        let srtt = self.srtt;
+        match self.intervals.len() {
+            0 | 1 => None,
+            _ => (self.intervals).pop_front_if(|first| first.is_complete(sent, srtt)),
+        }
+    }
+
+    /// Whether the oldest interval ended more than so many round trips ago without its results.
+    pub(super) fn is_overdue(&self, round_trips: u64) -> bool {
+        let awaited = self.intervals.len() > 1;
+        let oldest = self.intervals.front().filter(|_| awaited);
+        oldest.is_some_and(|oldest| self.now > oldest.end + round_trips * self.srtt)
+    }
+
+    /// The rate of the interval that is being sent, Mbit/s; `None` before the first.
+    pub(super) fn rate(&self) -> Option<f64> {
+        self.intervals.back().map(|present| present.rate)
+    }
+
+    /// The same in bytes/s, as the sender paces.
+    pub(super) fn pacing_rate(&self) -> Option<u64> {
+        self.rate().map(|rate| ((rate * 1e6 / 8.0) as u64).max(1))
+    }
+
+    /// The cwnd in segments. Pacing sets the rate; the cwnd only bounds what a stalled path holds
+    /// (`pcc_set_cwnd` of PCC-Kernel).
+    pub(super) fn cwnd(&self, clamp: u32) -> u32 {
+        let in_flight = self.rate().unwrap_or(0.0) * self.srtt as f64 / 1e3 / self.segment;
+        let most = (2.0 * in_flight).min(f64::from(1 << 30)) as u32;
+        most.max(4).min(clamp)
+    }
+
+    /// The interval in which a segment was sent.
+    fn of(&mut self, sent: Nanos) -> Option<&mut Interval<P>> {
+        let place = self.intervals.partition_point(|one| one.start <= sent);
+        self.intervals.get_mut(place.checked_sub(1)?)
+    }
+}
+
+/// Length of an interval at `rate` Mbit/s: a round trip, or longer where that holds too few
+/// segments of so many bits of payload.
+fn length(srtt: Nanos, rate: f64, segment: f64) -> Nanos {
+    let few = LEAST_SEGMENTS * segment * 1e3 / rate;
+    srtt.max(few as Nanos).max(1)
+}
 
 /// A monitor interval and what happened to its segments. It is for the `purpose` P.
 #[derive(Clone, Copy, Debug)]
@@ -16,9 +149,9 @@ pub(super) struct Interval<P> {
     pub(super) purpose: P,
     /// The rate that was tried, Mbit/s.
     pub(super) rate: f64,
-    pub(super) start: Nanos,
+    start: Nanos,
     /// When it ends, or has ended, ns.
-    pub(super) end: Nanos,
+    end: Nanos,
     /// Payload sent before its start, and by its end, bytes.
     sent: (u64, u64),
     acked: u32,
@@ -43,22 +176,6 @@ pub(super) struct Delivery {
     pub(super) rtt_us: u32,
     /// Whether the application limited the sender.
     pub(super) limited: bool,
-}
-
-/// Length of an interval at `rate` Mbit/s: a round trip, or longer where that holds too few
-/// segments of so many bits of payload.
-pub(super) fn length(srtt: Nanos, rate: f64, segment: f64) -> Nanos {
-    let few = LEAST_SEGMENTS * segment * 1e3 / rate;
-    srtt.max(few as Nanos).max(1)
-}
-
-/// The interval in which a segment was sent.
-pub(super) fn of<P>(
-    intervals: &mut VecDeque<Interval<P>>,
-    sent: Nanos,
-) -> Option<&mut Interval<P>> {
-    let place = intervals.partition_point(|interval| interval.start <= sent);
-    intervals.get_mut(place.checked_sub(1)?)
 }
 
 impl<P> Interval<P> {
@@ -104,7 +221,7 @@ impl<P> Interval<P> {
 
     /// Whether its segments are accounted for, now that those sent at `sent` are acknowledged:
     /// losses are found a part of a round trip later than deliveries.
-    pub(super) fn is_complete(&self, sent: Nanos, srtt: Nanos) -> bool {
+    fn is_complete(&self, sent: Nanos, srtt: Nanos) -> bool {
         sent >= self.end + srtt / 4
     }
 
@@ -230,10 +347,48 @@ mod tests {
 
     #[test]
     fn a_segment_belongs_to_the_interval_in_which_it_was_sent() {
-        let starts = [0, 10, 20].map(|start| Interval::new(start, 1.0, start, start + 10, 0));
-        let mut intervals = VecDeque::from(starts);
-        let place = |sent| of(&mut intervals, sent).map(|interval| interval.purpose);
+        let mut monitor = Monitor::new();
+        for start in [0, 10, 20] {
+            monitor.now = start;
+            monitor.begin(start, 1.0);
+        }
+        let place = |sent| monitor.of(sent).map(|interval| interval.purpose);
         assert_eq!([9, 10, 25].map(place), [Some(0), Some(10), Some(20)]);
+    }
+
+    #[test]
+    fn an_interval_has_results_when_later_segments_are_acknowledged() {
+        let mut monitor = Monitor::new();
+        monitor.init(0, 100_000);
+        monitor.begin("first", 10.0);
+        assert!(monitor.pop_complete(1_000 * MS).is_none(), "it is sent yet");
+        monitor.now = 100 * MS;
+        assert!(monitor.is_due());
+        monitor.begin("second", 10.0);
+        assert!(!monitor.is_due());
+        // A quarter of a round trip later, since losses show late.
+        assert!(monitor.pop_complete(124 * MS).is_none());
+        monitor.now = 500 * MS;
+        assert!(!monitor.is_overdue(4));
+        monitor.now += 1;
+        assert!(monitor.is_overdue(4));
+        let first = monitor
+            .pop_complete(125 * MS)
+            .map(|interval| interval.purpose);
+        assert_eq!(first, Some("first"));
+        assert!(!monitor.is_overdue(4), "the second is being sent");
+    }
+
+    #[test]
+    fn the_cwnd_holds_two_round_trips_of_the_rate() {
+        let mut monitor = Monitor::new();
+        monitor.init(0, 100_000);
+        monitor.segment = 12_000.0;
+        assert_eq!((monitor.cwnd(1_000), monitor.pacing_rate()), (4, None));
+        monitor.begin((), 12.0);
+        assert_eq!(monitor.cwnd(1_000), 200);
+        assert_eq!(monitor.cwnd(150), 150);
+        assert_eq!(monitor.pacing_rate(), Some(1_500_000));
     }
 
     #[test]

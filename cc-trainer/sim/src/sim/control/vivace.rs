@@ -7,14 +7,12 @@
 mod step;
 mod utility;
 
-use std::collections::VecDeque;
-
 use cc_ebpf::{AckSample, CaState, CwndState};
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::{
     CongestionControl, LostSegment, RateSample,
-    monitor::{self, Delivery},
+    monitor::{self, Monitor},
 };
 use crate::path::Nanos;
 use step::Step;
@@ -55,15 +53,7 @@ pub struct Vivace {
     /// The base rate, Mbit/s of payload.
     rate: f64,
     step: Step,
-    /// The interval that is being sent, last, and those before it whose results are awaited.
-    intervals: VecDeque<Interval>,
-    /// Time of the last ACK, ns.
-    now: Nanos,
-    srtt: Nanos,
-    /// Payload of a segment in bits.
-    segment: f64,
-    /// Payload sent so far, bytes (`bytes_sent`).
-    sent: u64,
+    monitor: Monitor<Purpose>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,17 +88,13 @@ impl Vivace {
             },
             rate: LEAST_RATE,
             step: Step::default(),
-            intervals: VecDeque::with_capacity(8),
-            now: 0,
-            srtt: 1_000_000,
-            segment: 1448.0 * 8.0,
-            sent: 0,
+            monitor: Monitor::new(),
         }
     }
 
     /// The rate of so many segments per round trip, Mbit/s.
     fn per_rtt(&self, segments: f64) -> f64 {
-        segments * self.segment * 1e3 / self.srtt.max(1_000) as f64
+        segments * self.monitor.segment * 1e3 / self.monitor.srtt.max(1_000) as f64
     }
 
     fn set_rate(&mut self, rate: f64) {
@@ -123,7 +109,7 @@ impl Vivace {
             begun: 0,
             results: [(0.0, 0.0); PROBES],
         };
-        self.intervals.clear();
+        self.monitor.clear();
         self.begin();
     }
 
@@ -135,7 +121,7 @@ impl Vivace {
             last: None,
             waits: false,
         };
-        self.intervals.clear();
+        self.monitor.clear();
         self.begin();
     }
 
@@ -159,44 +145,22 @@ impl Vivace {
                 (Purpose::Measure(number), self.rate * factor)
             }
         };
-        let length = monitor::length(self.srtt, rate, self.segment);
-        let interval = Interval::new(purpose, rate, self.now, self.now + length, self.sent);
-        self.intervals.push_back(interval);
-    }
-
-    /// Ends the interval that is being sent when its time has come.
-    fn advance(&mut self) {
-        let Some(present) = self.intervals.back_mut() else {
-            return self.begin();
-        };
-        if self.now < present.end {
-            return;
-        }
-        present.close(self.now, self.sent);
-        self.begin();
+        self.monitor.begin(purpose, rate);
     }
 
     /// Takes the results of the intervals whose segments are accounted for, now that those sent at
     /// `sent` are acknowledged.
     fn collect(&mut self, sent: Nanos) {
-        while self.intervals.len() > 1
-            && let Some(first) = self.intervals.front()
-        {
-            if !first.is_complete(sent, self.srtt) {
-                if self.now > first.end + TIMEOUT_RTTS * self.srtt {
-                    // The network has changed for the worse (section 4.3, MI timeout).
-                    self.set_rate(self.rate / 2.0);
-                    self.step = Step::default();
-                    self.probe();
-                }
-                return;
-            }
-            let Some(interval) = self.intervals.pop_front() else {
-                return;
-            };
+        while let Some(interval) = self.monitor.pop_complete(sent) {
             if let Purpose::Measure(number) = interval.purpose {
                 self.learn(number, &interval);
             }
+        }
+        if self.monitor.is_overdue(TIMEOUT_RTTS) {
+            // The network has changed for the worse (section 4.3, MI timeout).
+            self.set_rate(self.rate / 2.0);
+            self.step = Step::default();
+            self.probe();
         }
     }
 
@@ -219,7 +183,7 @@ impl Vivace {
                     _ => {
                         *waits = false;
                         self.set_rate(2.0 * interval.rate);
-                        self.intervals.clear();
+                        self.monitor.clear();
                         self.begin();
                     }
                 }
@@ -260,37 +224,20 @@ impl CongestionControl for Vivace {
     }
 
     fn init(&mut self, now: Nanos, cwnd: &mut CwndState, rtt_us: u32) {
-        self.now = now;
-        self.srtt = Nanos::from(rtt_us.max(1)) * 1_000;
+        self.monitor.init(now, rtt_us);
         cwnd.ssthresh = u32::MAX;
         self.start(self.per_rtt(INITIAL_CWND));
     }
 
     fn on_ack(&mut self, cwnd: &mut CwndState, ack: &AckSample, rate: &RateSample) {
-        self.now = ack.now_ns;
-        self.segment = f64::from(ack.mss.max(1)) * 8.0;
-        self.sent = ack.totals.bytes_sent + ack.totals.bytes_retrans;
-        if ack.srtt_us > 0 {
-            self.srtt = Nanos::from(ack.srtt_us) * 1_000;
-        }
+        self.monitor.acknowledge(ack, rate);
         if rate.sent > 0 {
-            if let Some(interval) = monitor::of(&mut self.intervals, rate.sent) {
-                interval.acknowledge(&Delivery {
-                    now: ack.now_ns,
-                    acked: ack.acked,
-                    sent: rate.sent,
-                    rtt_us: ack.rtt_us,
-                    limited: rate.app_limited,
-                });
-            }
             self.collect(rate.sent);
         }
-        self.advance();
-        // Pacing sets the rate; the cwnd only bounds what a stalled path holds (`pcc_set_cwnd`).
-        let present = self.intervals.back().map_or(self.rate, |last| last.rate);
-        let in_flight = present * self.srtt as f64 / 1e3 / self.segment;
-        let most = (2.0 * in_flight).min(f64::from(1 << 30)) as u32;
-        cwnd.cwnd = most.max(4).min(cwnd.clamp);
+        if self.monitor.is_due() {
+            self.begin();
+        }
+        cwnd.cwnd = self.monitor.cwnd(cwnd.clamp);
     }
 
     /// Losses do not change the cwnd.
@@ -301,7 +248,7 @@ impl CongestionControl for Vivace {
     fn on_state(&mut self, now: Nanos, _cwnd: &mut CwndState, state: CaState) {
         // No result comes back at all: half the rate (section 4.3), from which it starts again.
         if state == CaState::Loss {
-            self.now = now;
+            self.monitor.now = now;
             self.start(self.rate / 2.0);
         }
     }
@@ -311,14 +258,11 @@ impl CongestionControl for Vivace {
     }
 
     fn on_lost(&mut self, _cwnd: &CwndState, lost: &LostSegment) {
-        if let Some(interval) = monitor::of(&mut self.intervals, lost.sent) {
-            interval.lose();
-        }
+        self.monitor.lose(lost.sent);
     }
 
     fn pacing_rate(&self) -> Option<u64> {
-        let present = self.intervals.back().map_or(self.rate, |last| last.rate);
-        Some(((present * 1e6 / 8.0) as u64).max(1))
+        self.monitor.pacing_rate()
     }
 }
 
@@ -334,7 +278,7 @@ mod tests {
 
     fn probing(rate: f64) -> Vivace {
         let mut vivace = Vivace::new(1);
-        vivace.srtt = 40 * MS;
+        vivace.monitor.srtt = 40 * MS;
         vivace.set_rate(rate);
         vivace.probe();
         vivace
@@ -365,15 +309,15 @@ mod tests {
             let mut seen = Vec::new();
             for _ in 0..20 {
                 vivace.probe();
-                for _ in 1..PROBES {
+                let rates = [(); PROBES].map(|()| {
+                    let rate = vivace.monitor.rate();
                     vivace.begin();
-                }
-                let rates: Vec<f64> = vivace.intervals.iter().map(|one| one.rate).collect();
+                    rate.expect("an interval has begun")
+                });
                 for pair in rates.chunks(2) {
                     assert!((pair[0] + pair[1] - 200.0).abs() < 1e-9, "{rates:?}");
                 }
-                vivace.begin();
-                assert_eq!(vivace.intervals[PROBES].rate, 100.0, "then the base rate");
+                assert_eq!(vivace.monitor.rate(), Some(100.0), "then the base rate");
                 seen.push(rates);
             }
             seen
