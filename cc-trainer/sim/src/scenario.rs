@@ -22,6 +22,7 @@ pub mod families;
 mod file;
 mod generate;
 mod rate;
+mod sage;
 mod scoring;
 mod select;
 mod sender;

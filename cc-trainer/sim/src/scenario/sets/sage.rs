@@ -9,18 +9,14 @@
 //! grid of 1 ms; here they serve in continuous time. And a flow of Set I starts 10 s after its
 //! trace there; here it starts with the scenario, 7 s before the first step, as it does there.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
-use super::super::{
-    Delay, Direction, Flow, Loss, Queue, Rate, RatePoint, Rule, Scenario, Scoring, Service,
-};
+use super::super::{Delay, Direction, Flow, Loss, Queue, Rate, Scenario, Service, sage};
 
 /// Rates of the links, Mbit/s.
 const RATES: [u32; 5] = [12, 24, 48, 96, 192];
 /// Propagation delays of one direction in both sets, in ms.
 const DELAYS: [u32; 5] = [5, 10, 20, 40, 80];
-/// Time between two steps of the rate.
-const STEP: Duration = Duration::from_secs(7);
 
 /// How the rate of a link of Set I changes: its name, and numerator and denominator of the other
 /// rate over the first one.
@@ -46,7 +42,7 @@ pub(super) fn single() -> Vec<Scenario> {
                 // Queues in halves of a bandwidth-delay product.
                 for halves in [1, 2, 4, 8, 16, 32] {
                     let queue = product(rate, delay) * halves / 2;
-                    let service = steps(f64::from(rate), other);
+                    let service = sage::steps(f64::from(rate), other);
                     let multiple = f64::from(halves) / 2.0;
                     let description = match pattern {
                         "flat" => format!("{rate} Mbit/s"),
@@ -62,17 +58,7 @@ pub(super) fn single() -> Vec<Scenario> {
                         forward: direction(service.clone(), delay, queue),
                         reverse: direction(service, delay, queue),
                         flows: vec![Flow::default()],
-                        scoring: Scoring {
-                            length: Some(Duration::from_secs(24)),
-                            rule: Some(Rule::Power),
-                            flow: Some(0),
-                            segments: vec![
-                                seconds(0, 3),
-                                seconds(3, 10),
-                                seconds(10, 17),
-                                seconds(17, 24),
-                            ],
-                        },
+                        scoring: sage::alone(),
                     });
                 }
             }
@@ -99,27 +85,8 @@ pub(super) fn beside_cubic() -> Vec<Scenario> {
                     sender: None,
                     forward: direction(service.clone(), delay, queue),
                     reverse: direction(service, delay, queue),
-                    flows: vec![
-                        Flow {
-                            scheme: Some("cubic".to_owned()),
-                            ..Flow::default()
-                        },
-                        Flow {
-                            start: Duration::from_secs(5),
-                            ..Flow::default()
-                        },
-                    ],
-                    scoring: Scoring {
-                        length: Some(Duration::from_secs(120)),
-                        rule: Some(Rule::Share),
-                        flow: Some(1),
-                        segments: vec![
-                            seconds(0, 30),
-                            seconds(30, 60),
-                            seconds(60, 90),
-                            seconds(90, 115),
-                        ],
-                    },
+                    flows: sage::after_a_cubic(),
+                    scoring: sage::beside(),
                 });
             }
         }
@@ -130,22 +97,6 @@ pub(super) fn beside_cubic() -> Vec<Scenario> {
 /// Bandwidth-delay product in packets, as the scripts compute it: a packet per ms is 12 Mbit/s.
 fn product(rate: u32, delay: u32) -> u32 {
     2 * rate * delay / 12
-}
-
-/// A rate that alternates between two values, in Mbit/s.
-fn steps(rate: f64, other: f64) -> Service {
-    if rate == other {
-        return Service::Rate(Rate::constant(rate * 1e6));
-    }
-    let point = |at, mbps: f64| RatePoint {
-        at,
-        bits_per_second: mbps * 1e6,
-        ramp: false,
-    };
-    Service::Rate(Rate {
-        points: vec![point(Duration::ZERO, rate), point(STEP, other)],
-        repeat: Some(2 * STEP),
-    })
 }
 
 /// A direction with a drop-tail queue. The scripts give both directions the same rate and limit.
@@ -166,8 +117,4 @@ fn direction(service: Service, delay: u32, packets: u32) -> Direction {
             jitter: Duration::ZERO,
         },
     }
-}
-
-fn seconds(from: u64, to: u64) -> Range<Duration> {
-    Duration::from_secs(from)..Duration::from_secs(to)
 }
