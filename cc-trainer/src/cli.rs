@@ -9,6 +9,7 @@ mod interrupt;
 mod league;
 mod link;
 mod ope;
+mod runs;
 mod screen;
 mod search;
 mod sets;

@@ -7,18 +7,18 @@ use std::{
 };
 
 use anyhow::bail;
-use cc_core::policy::{ActionSelection, PolicySpec};
 use cc_sim::scenario;
 use cc_testbed::{
-    evaluate::{self, Controls, Evaluation, Jobs, Outcome},
+    evaluate::{self, Evaluation, Outcome},
     report,
     summary::{Platform, table},
 };
 
 use super::{
     interrupt,
+    runs::{Rlcc, Runs, check_privileges},
     screen::{Lines, Screen},
-    values::{jobs, platform, seconds},
+    values::{platform, seconds},
 };
 
 /// Run congestion controls over emulated links and measure throughput, delay, loss and fairness.
@@ -49,14 +49,8 @@ pub(crate) struct EvaluateArgs {
     /// members of a set (`SET/NAME`, or `SET/N` counted from 0), and TOML files.
     #[arg(long, value_name = "LIST", default_value = "calibrated")]
     scenarios: String,
-    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in
-    /// cc-agent), `heuristic`, `random` or `fixed:N`.
-    #[arg(long, value_name = "POLICY", default_value = "default")]
-    policy: PolicySpec,
-    /// How policies from files select actions: `greedy` (the most probable one), `softmax`
-    /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
-    #[arg(long, value_name = "HOW")]
-    serving: Option<ActionSelection>,
+    #[command(flatten)]
+    rlcc: Rlcc,
     /// Length of each run, in seconds [default: that of the scenario, or else 30].
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -68,27 +62,15 @@ pub(crate) struct EvaluateArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     runs: u32,
-    /// Seed of the links' random loss and jitter, which are the same for all schemes.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
     /// Directory for the results. Runs that it already holds under the same settings are kept.
     #[arg(long, value_name = "DIR", default_value = "evaluation")]
     out: PathBuf,
-    /// Remove the runs that the directory holds, and start over.
-    #[arg(long)]
-    fresh: bool,
-    /// Path of the cc-agent program, which serves policies on the kernel
-    /// [default: cc-agent beside this program].
-    #[arg(long, value_name = "PATH")]
-    agent: Option<PathBuf>,
     /// Record the policies' decisions to DIR, in one subdirectory per scheme. Needs the kernel;
     /// runs that are kept are not recorded.
     #[arg(long, value_name = "DIR")]
     record: Option<PathBuf>,
-    /// Number of runs at the same time: `auto` (on the kernel, as many as leave packets punctual;
-    /// in the simulator, one per core) or a number from 1 to 64.
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
-    jobs: Jobs,
+    #[command(flatten)]
+    how: Runs,
     /// Print a line per second about each run in progress.
     #[arg(long)]
     live: bool,
@@ -114,34 +96,26 @@ packet through the link, propagation included. Power is throughput divided by th
 of the one-way delay. The exit status is 1 when a scheme has no valid run on a scenario.";
 
 pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
-        bail!(
-            "evaluating on the kernel needs root, for network namespaces and TUN devices: run it \
-             with sudo, or use --on sim"
-        );
-    }
+    check_privileges("evaluating", args.on)?;
     if args.on == Platform::Sim && args.record.is_some() {
         bail!(
             "--record needs the kernel, because a simulated run has no agent that records: \
              omit --on sim"
         );
     }
-    let controls = Controls::of(args.on);
-    let schemes = evaluate::parse_schemes(&args.schemes, &args.policy, args.serving, controls)?;
     let evaluation = Evaluation {
         on: args.on,
-        schemes,
+        schemes: args.rlcc.schemes(&args.schemes, args.on)?,
         scenarios: scenario::load(&args.scenarios)?,
-        policy: args.policy.clone(),
-        serving: args.serving,
+        policy: args.rlcc.policy.clone(),
+        serving: args.rlcc.serving,
         seconds: args.seconds,
         runs: args.runs,
-        seed: args.seed,
-        jobs: args.jobs,
+        seed: args.how.seed,
+        jobs: args.how.jobs,
         dir: args.out.clone(),
-        fresh: args.fresh,
-        agent: args.agent.clone(),
+        fresh: args.how.fresh,
+        agent: args.how.agent.clone(),
         record: args.record.clone(),
         command: super::command_line(),
     };

@@ -3,13 +3,10 @@
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
-use cc_core::{
-    durable::replace_durably,
-    policy::{ActionSelection, PolicySpec},
-};
+use cc_core::durable::replace_durably;
 use cc_sim::scenario;
 use cc_testbed::{
-    evaluate::{Controls, Evaluation, Jobs, parse_schemes},
+    evaluate::Evaluation,
     league::{self, League, Outcome, table},
     report,
     summary::Platform,
@@ -17,8 +14,9 @@ use cc_testbed::{
 
 use super::{
     interrupt,
+    runs::{Rlcc, Runs, check_privileges},
     screen::{Lines, Screen},
-    values::{jobs, platform, seconds, share},
+    values::{platform, seconds, share},
 };
 
 /// Let many congestion controls play many links, and count who wins.
@@ -54,14 +52,8 @@ pub(crate) struct LeagueArgs {
     /// alone and among themselves.
     #[arg(long)]
     harm: bool,
-    /// Policy of the scheme `rlcc`: a FILE.onnx, `default` (the one embedded in
-    /// cc-agent), `heuristic`, `random` or `fixed:N`.
-    #[arg(long, value_name = "POLICY", default_value = "default")]
-    policy: PolicySpec,
-    /// How policies from files select actions: `greedy` (the most probable one), `softmax`
-    /// (sampled) or `softmax:TEMPERATURE` [default: as each file specifies].
-    #[arg(long, value_name = "HOW")]
-    serving: Option<ActionSelection>,
+    #[command(flatten)]
+    rlcc: Rlcc,
     /// Length of each run, in seconds [default: each link's own, or else 30].
     #[arg(long, value_name = "S", value_parser = seconds)]
     seconds: Option<Duration>,
@@ -73,23 +65,11 @@ pub(crate) struct LeagueArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     runs: u32,
-    /// Seed of the links' random loss and jitter, which are the same for all schemes.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
     /// Directory for the results. Runs that it already holds under the same settings are kept.
     #[arg(long, value_name = "DIR", default_value = "league")]
     out: PathBuf,
-    /// Remove the runs that the directory holds, and start over.
-    #[arg(long)]
-    fresh: bool,
-    /// Path of the cc-agent program, which serves policies on the kernel
-    /// [default: cc-agent beside this program].
-    #[arg(long, value_name = "PATH")]
-    agent: Option<PathBuf>,
-    /// Number of runs at the same time: `auto` (on the kernel, as many as leave packets punctual;
-    /// in the simulator, one per core) or a number from 1 to 64.
-    #[arg(long, value_name = "N", default_value = "auto", value_parser = jobs)]
-    jobs: Jobs,
+    #[command(flatten)]
+    how: Runs,
 }
 
 const EXAMPLES: &str = "\
@@ -107,31 +87,24 @@ How to read the result: docs/league.md. The exit status is 1 when a link has no 
 scheme; such links count for nobody.";
 
 pub(crate) fn command(args: &LeagueArgs) -> anyhow::Result<ExitCode> {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
-        bail!(
-            "a league on the kernel needs root, for network namespaces and TUN devices: run it \
-             with sudo, or use --on sim"
-        );
-    }
-    let controls = Controls::of(args.on);
+    check_privileges("a league", args.on)?;
     let league = League {
         set: args.scenarios.clone(),
         sample: args.sample,
         harm: args.harm,
         evaluation: Evaluation {
             on: args.on,
-            schemes: parse_schemes(&args.schemes, &args.policy, args.serving, controls)?,
+            schemes: args.rlcc.schemes(&args.schemes, args.on)?,
             scenarios: scenario::load(&args.scenarios)?,
-            policy: args.policy.clone(),
-            serving: args.serving,
+            policy: args.rlcc.policy.clone(),
+            serving: args.rlcc.serving,
             seconds: args.seconds,
             runs: args.runs,
-            seed: args.seed,
-            jobs: args.jobs,
+            seed: args.how.seed,
+            jobs: args.how.jobs,
             dir: args.out.clone(),
-            fresh: args.fresh,
-            agent: args.agent.clone(),
+            fresh: args.how.fresh,
+            agent: args.how.agent.clone(),
             record: None,
             command: super::command_line(),
         },

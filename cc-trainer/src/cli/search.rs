@@ -23,6 +23,7 @@ use cc_testbed::{
 
 use super::{
     interrupt,
+    runs::check_privileges,
     screen::{Lines, Screen},
     values::{jobs, platform, seconds, share},
 };
@@ -231,13 +232,7 @@ fn find(args: &SearchArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    if args.on == Platform::Kernel && unsafe { libc::geteuid() } != 0 {
-        bail!(
-            "a check on the kernel needs root, for network namespaces and TUN devices: run it \
-             with sudo, or use --on sim"
-        );
-    }
+    check_privileges("a check", args.on)?;
     let asked = Check {
         dir: args.dir.clone(),
         on: args.on,

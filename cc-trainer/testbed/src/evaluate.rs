@@ -20,7 +20,7 @@ mod traffic;
 mod work;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use agent::{Agent, AgentError, Agents, Delays};
 pub use run::{FlowSetup, Live, Measured, RunError, Setup, run};

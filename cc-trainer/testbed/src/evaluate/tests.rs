@@ -29,7 +29,8 @@ stop_s = 2.5
 scheme = \"cubic\"
 ";
 
-fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation {
+/// Two runs of 3 s of each scheme on each link, in the simulator.
+pub(crate) fn evaluation(links: &str, schemes: &str, dir: &tempfile::TempDir) -> Evaluation {
     let policy = PolicySpec::Default;
     Evaluation {
         on: Platform::Sim,

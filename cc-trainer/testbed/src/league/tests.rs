@@ -2,14 +2,8 @@
 
 use std::{fs, time::Duration};
 
-use cc_core::policy::PolicySpec;
-
 use super::*;
-use crate::{
-    evaluate::{Controls, Jobs, parse_schemes},
-    report,
-    summary::Platform,
-};
+use crate::{evaluate::tests::evaluation, report};
 
 /// Two links of one flow, the second one with segments of its own, and a copy of the first.
 const SINGLE: &str = "
@@ -53,24 +47,11 @@ start_s = 2
 ";
 
 fn league(links: &str, schemes: &str, dir: &tempfile::TempDir) -> League {
-    let policy = PolicySpec::Default;
-    let controls = Controls::SIMULATOR;
     League {
         evaluation: Evaluation {
-            on: Platform::Sim,
-            schemes: parse_schemes(schemes, &policy, None, controls).expect("all are there"),
-            scenarios: scenario::parse(links, "links.toml".as_ref()).expect("they are good"),
-            policy,
-            serving: None,
             seconds: None,
             runs: 1,
-            seed: 1,
-            jobs: Jobs::Auto,
-            dir: dir.path().to_owned(),
-            fresh: false,
-            agent: None,
-            record: None,
-            command: "test".into(),
+            ..evaluation(links, schemes, dir)
         },
         set: "links.toml".into(),
         sample: None,
