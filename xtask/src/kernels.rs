@@ -25,7 +25,7 @@ use anyhow::{Context, Result, bail};
 
 use self::{
     archive::{Archive, Kernel},
-    image::{Programs, TestProgram},
+    image::{Contents, Programs, TestProgram},
     machine::Logs,
     report::Report,
 };
@@ -386,39 +386,64 @@ impl Run {
     /// Returns an error when what the kernel boots cannot be written.
     fn on(&self, kernel: &Kernel) -> Result<(Report, Vec<String>)> {
         let directory = archive::directory().join("runs").join(&kernel.release);
-        fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot create {}", directory.display()))?;
-        let files = directory.join("initramfs.cpio");
-        image::write(&(&self.programs).into(), kernel, &files)?;
-        let logs = Logs::within(&directory);
-        say(format_args!(
-            "booting Linux {} (logs in {})",
-            kernel.release,
-            directory.display()
-        ));
-        let start = Instant::now();
-        let mut report = Report::of(&kernel.release);
+        let contents = (&self.programs).into();
         let mut said = Vec::new();
-        let ended = machine::boot(&kernel.image, &files, &logs, self.deadline, |line| {
-            report.add(line);
-            if !line.is_empty() {
-                println!(
-                    "{:>6} {:5.0} s  {line}",
-                    kernel.series,
-                    start.elapsed().as_secs_f64()
-                );
-            }
-            said.push(line.to_owned());
-        });
-        report.wall = start.elapsed();
-        report.trouble = ended.err().map(|error| format!("{error:#}"));
+        let booted = boot(
+            kernel,
+            &contents,
+            &directory,
+            self.deadline,
+            |line, after| {
+                if !line.is_empty() {
+                    println!("{:>6} {after:5.0} s  {line}", kernel.series);
+                }
+                said.push(line.to_owned());
+            },
+        );
+        let (mut report, logs) = booted?;
         let errors = read_lossy(&logs.errors);
         report.add_figures(&errors);
         said.extend(errors.lines().map(str::to_owned));
-        fs::remove_file(&files).ok();
         show(&report, &logs);
         Ok((report, said))
     }
+}
+
+/// Boots a kernel with these files, keeps the logs in `directory`, and calls `on_line` with each
+/// line of the machine's report and the time since the start in seconds.
+///
+/// A machine that does not come to its end is no error here, but part of the report.
+///
+/// # Errors
+///
+/// Returns an error when what the kernel boots cannot be written.
+fn boot(
+    kernel: &Kernel,
+    contents: &Contents,
+    directory: &Path,
+    deadline: Duration,
+    mut on_line: impl FnMut(&str, f64),
+) -> Result<(Report, Logs)> {
+    fs::create_dir_all(directory)
+        .with_context(|| format!("cannot create {}", directory.display()))?;
+    let files = directory.join("initramfs.cpio");
+    image::write(contents, kernel, &files)?;
+    let logs = Logs::within(directory);
+    say(format_args!(
+        "booting Linux {} (logs in {})",
+        kernel.release,
+        directory.display()
+    ));
+    let start = Instant::now();
+    let mut report = Report::of(&kernel.release);
+    let ended = machine::boot(&kernel.image, &files, &logs, deadline, |line| {
+        report.add(line);
+        on_line(line, start.elapsed().as_secs_f64());
+    });
+    report.wall = start.elapsed();
+    report.trouble = ended.err().map(|error| format!("{error:#}"));
+    fs::remove_file(&files).ok();
+    Ok((report, logs))
 }
 
 /// Locks what workers share; a panic of one of them ends the run anyway.

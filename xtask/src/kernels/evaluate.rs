@@ -5,17 +5,15 @@ use std::{
     env, fs,
     path::{self, Path, PathBuf},
     process::Command,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
 use super::{
     Series,
-    archive::{self, Archive, Kernel},
-    image::{self, Contents},
-    machine::{self, Logs},
-    report::Report,
+    archive::{self, Archive},
+    image::Contents,
     show,
 };
 use crate::{
@@ -87,7 +85,15 @@ pub(super) fn command(args: &Args) -> Result<()> {
         None => build()?,
     };
     let contents = contents(&programs, &args.arguments, &args.with)?;
-    let (report, logs) = run(&kernel, &contents, Duration::from_secs(args.deadline_s))?;
+    // Of this process alone, so that several machines may run at a time.
+    let directory = format!("evaluate-{}", std::process::id());
+    let directory = archive::directory().join("runs").join(directory);
+    let deadline = Duration::from_secs(args.deadline_s);
+    let (report, logs) = super::boot(&kernel, &contents, &directory, deadline, |line, after| {
+        if !line.is_empty() {
+            println!("{after:5.0} s  {line}");
+        }
+    })?;
     let mut failures = report.failures();
     match unpack(&logs.output, &args.out) {
         Ok(()) => say(format_args!(
@@ -186,34 +192,6 @@ fn named_files(arguments: &[String]) -> impl Iterator<Item = PathBuf> {
         [Some(PathBuf::from(part)), above]
     });
     files.flatten().filter(|path| path.is_file())
-}
-
-fn run(kernel: &Kernel, contents: &Contents, deadline: Duration) -> Result<(Report, Logs)> {
-    let runs = archive::directory().join("runs");
-    // Of this process alone, so that several machines may run at a time.
-    let directory = runs.join(format!("evaluate-{}", std::process::id()));
-    fs::create_dir_all(&directory)
-        .with_context(|| format!("cannot create {}", directory.display()))?;
-    let files = directory.join("initramfs.cpio");
-    image::write(contents, kernel, &files)?;
-    let logs = Logs::within(&directory);
-    say(format_args!(
-        "booting Linux {} (logs in {})",
-        kernel.release,
-        directory.display()
-    ));
-    let start = Instant::now();
-    let mut report = Report::of(&kernel.release);
-    let ended = machine::boot(&kernel.image, &files, &logs, deadline, |line| {
-        report.add(line);
-        if !line.is_empty() {
-            println!("{:5.0} s  {line}", start.elapsed().as_secs_f64());
-        }
-    });
-    report.wall = start.elapsed();
-    report.trouble = ended.err().map(|error| format!("{error:#}"));
-    fs::remove_file(&files).ok();
-    Ok((report, logs))
 }
 
 /// Unpacks the results to the directory, in place of those that it has.
