@@ -189,10 +189,17 @@ fn among_cubics(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenario {
     let mut all = vec![Flow::default()];
     all.extend(flows(count, Some("cubic"), random));
     Scenario {
-        description: format!("beside {count} cubics: {plain}"),
+        description: format!("beside {}: {plain}", cubics(count)),
         flows: all,
         scoring: shared(Rule::Share, 0),
         ..plain.scenario()
+    }
+}
+
+fn cubics(count: usize) -> String {
+    match count {
+        1 => "a cubic".to_owned(),
+        _ => format!("{count} cubics"),
     }
 }
 

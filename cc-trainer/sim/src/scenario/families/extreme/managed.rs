@@ -4,7 +4,7 @@ use rand::{RngExt, rngs::Xoshiro256PlusPlus};
 
 use super::{
     super::super::{Aqm, CoDel, DualPi2, Flow, FqCoDel, Pie, Rule, Scenario},
-    Plain, Point, Ranges, flows, logarithmic, milliseconds, shared,
+    Plain, Point, Ranges, cubics, flows, logarithmic, milliseconds, shared, three_digits,
 };
 
 /// Links of all kinds, with limits from half a BDP to a bloated buffer that the management is to
@@ -31,7 +31,7 @@ pub(super) fn fq_codel(point: Point, random: &mut Xoshiro256PlusPlus) -> Scenari
     let mut scenario = managed(MANAGED.at(point), aqm);
     if random.random::<bool>() {
         let count = random.random_range(1..=4);
-        scenario.description = format!("beside {count} cubics, {}", scenario.description);
+        scenario.description = format!("beside {}, {}", cubics(count), scenario.description);
         scenario.flows = vec![Flow::default()];
         scenario.flows.extend(flows(count, Some("cubic"), random));
         scenario.scoring = shared(Rule::Share, 0);
@@ -80,7 +80,7 @@ fn managed(plain: Plain, aqm: Aqm) -> Scenario {
         Aqm::DualPi2(dual) => ("dualpi2", dual.target),
     };
     let marks = if aqm.marks() { " with marks" } else { "" };
-    let target = target.as_secs_f64() * 1e3;
+    let target = three_digits(target.as_secs_f64() * 1e3);
     let mut scenario = plain.scenario();
     scenario.description = format!("{name}{marks}, target {target} ms: {plain}");
     scenario.forward.queue.aqm = Some(aqm);
