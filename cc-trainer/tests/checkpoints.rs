@@ -230,17 +230,27 @@ fn a_kill_before_any_change_of_a_file_leaves_a_whole_checkpoint() {
             let trace = format!("trace={call}");
             let strace = ["strace", "-f", "-qq", "-o", "/dev/null"];
             let options = ["-e", &trace, "-e", &inject];
-            let mut command: Vec<_> = strace.iter().chain(&options).map(|&s| s.to_owned()).collect();
+            let mut command: Vec<_> = strace
+                .iter()
+                .chain(&options)
+                .map(|&s| s.to_owned())
+                .collect();
             command.extend(scratch.train(&out, FIRST + 80));
             let (status, message) = run(&command);
             let from = scratch.continued(&out, FIRST + 80);
-            assert!((FIRST..=FIRST + 80).contains(&from), "{call} {number}: {from}");
+            assert!(
+                (FIRST..=FIRST + 80).contains(&from),
+                "{call} {number}: {from}"
+            );
             if status.success() {
                 // There were fewer calls.
                 assert_eq!(from, FIRST + 80);
                 break;
             }
-            assert!(status.signal().is_some(), "{call} {number}: {status} {message}");
+            assert!(
+                status.signal().is_some(),
+                "{call} {number}: {status} {message}"
+            );
             kills += 1;
             assert!(kills < 300, "the calls have no end");
         }

@@ -198,5 +198,8 @@ fn every_committed_configuration_is_valid() {
             runs += 1;
         }
     }
-    assert!(studies >= 2 && runs >= 5, "{studies} studies and {runs} runs");
+    assert!(
+        studies >= 2 && runs >= 5,
+        "{studies} studies and {runs} runs"
+    );
 }
