@@ -34,6 +34,8 @@ pub(super) struct Batch {
     pub(super) discount: Vec<f32>,
     /// `[T, B]`: whether the outcome of the step's action is known.
     pub(super) known: Vec<bool>,
+    /// `[T, B]`: the task of the step's action.
+    pub(super) task: Vec<usize>,
 }
 
 impl Batch {
@@ -95,19 +97,19 @@ impl Batch {
         self.reward.clear();
         self.discount.clear();
         self.known.clear();
-        let mut tasks = Vec::with_capacity(settings.unroll * rollouts.len());
+        self.task.clear();
         for step in 1..=settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
                 self.reward
                     .push(settings.reward_clipping.apply(rollout.reward[step]));
-                tasks.push(rollout.task[step] as usize);
+                self.task.push(rollout.task[step] as usize);
                 self.discount.push(settings.discount * not_done(first));
                 self.known
                     .push(!(settings.end_of_episode_bootstrap && first == Some(End::Truncated)));
             }
         }
-        statistics.normalise(&mut self.reward, &tasks, settings);
+        statistics.normalise(&mut self.reward, &self.task, &self.known, settings);
     }
 
     /// The network's input, of `steps` steps and LSTM states of width `state`.
