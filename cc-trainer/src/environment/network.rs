@@ -23,7 +23,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
 use super::{End, Environment, Spec, Turn};
-use cc_sim::path::Nanos;
+use cc_sim::path::{Nanos, nanos};
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
 use objective::{Latest, Meter, Situation};
@@ -120,7 +120,6 @@ impl NetworkEnvironment {
         let simulation = Simulation::new(&scenario, controls, self.random.random())
             .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
-        let end = end.as_nanos() as Nanos;
         LinkEpisode {
             served: SimulatedAgent::new(
                 simulation,
@@ -129,11 +128,11 @@ impl NetworkEnvironment {
                 config.mode,
                 self.random.random(),
             ),
-            truth: Truth::new(&scenario, end),
+            truth: Truth::new(&scenario, link.begins, end),
             latest: Latest::new(scenario.flows.len()),
             seat_of,
             task: link.task,
-            end,
+            end: nanos(end),
         }
     }
 

@@ -38,6 +38,8 @@ pub(super) struct Batch {
     pub(super) lambda: Vec<f32>,
     /// `[T, B]`: whether the outcome of the step's action is known.
     pub(super) known: Vec<bool>,
+    /// `[T, B]`: the task of the step's action.
+    pub(super) task: Vec<usize>,
 }
 
 impl Batch {
@@ -104,15 +106,15 @@ impl Batch {
             f64::from(settings.discount),
             f64::from(settings.clips.lambda),
         );
-        let mut tasks = Vec::with_capacity(settings.unroll * rollouts.len());
-        let mut lengths = Vec::with_capacity(tasks.capacity());
+        self.task.clear();
+        let mut lengths = Vec::with_capacity(settings.unroll * rollouts.len());
         for step in 1..=settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
                 let intervals = rollout.intervals[step];
                 let rate = discount::rate(rollout.reward[step], intervals);
                 self.reward.push(settings.reward_clipping.apply(rate));
-                tasks.push(rollout.task[step] as usize);
+                self.task.push(rollout.task[step] as usize);
                 let intervals = f64::from(intervals);
                 lengths.push(discount::discounted_length(gamma, intervals) as f32);
                 self.discount
@@ -122,7 +124,7 @@ impl Batch {
                     .push(!(settings.end_of_episode_bootstrap && first == Some(End::Truncated)));
             }
         }
-        statistics.normalise(&mut self.reward, &tasks, &self.known, settings);
+        statistics.normalise(&mut self.reward, &self.task, &self.known, settings);
         for (reward, length) in self.reward.iter_mut().zip(lengths) {
             *reward *= length;
         }

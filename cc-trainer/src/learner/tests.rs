@@ -16,6 +16,8 @@ struct FixedNetwork {
     shape: Shape,
     outputs: Outputs,
     derivatives: Arc<Mutex<Derivatives>>,
+    /// What the optimiser's steps return.
+    step: Result<f32, StepError>,
 }
 
 /// Derivatives by logits and baselines, and the optimiser's step that followed.
@@ -31,30 +33,51 @@ impl Device for FixedNetwork {
         &self.shape
     }
 
-    fn set_parameters(&mut self, _: &[f32]) {}
-
-    fn parameters(&self, _: &mut Vec<f32>) {}
-
-    fn moments(&self, _: &mut Vec<f32>) {}
-
-    fn set_moments(&mut self, _: &[f32]) {}
-
-    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
-        assert_eq!(input.not_done.len(), input.steps * input.batch_size);
-        output.clone_from(&self.outputs);
+    fn set_parameters(&mut self, _: &[f32]) -> Result<(), DeviceFailure> {
+        Ok(())
     }
 
-    fn backward(&mut self, _: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
+    fn parameters(&self, _: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    fn moments(&self, _: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    fn set_moments(&mut self, _: &[f32]) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        input: &Sequences<'_>,
+        output: &mut Outputs,
+    ) -> Result<(), DeviceFailure> {
+        assert_eq!(input.not_done.len(), input.steps * input.batch_size);
+        output.clone_from(&self.outputs);
+        Ok(())
+    }
+
+    fn backward(
+        &mut self,
+        _: &Sequences<'_>,
+        d_logits: &[f32],
+        d_baseline: &[f32],
+    ) -> Result<(), DeviceFailure> {
         let mut derivatives = self.derivatives.lock().expect("one thread");
         derivatives.logits = d_logits.to_vec();
         derivatives.baseline = d_baseline.to_vec();
+        Ok(())
     }
 
-    fn gradient(&self, _: &mut Vec<f32>) {}
+    fn gradient(&self, _: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
 
-    fn step(&mut self, optimiser: &RmsProp) -> f32 {
+    fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         self.derivatives.lock().expect("one thread").step = Some(*optimiser);
-        0.0
+        self.step.clone()
     }
 }
 
@@ -75,9 +98,10 @@ impl LossCase {
         self.rollouts.len()
     }
 
-    /// The learner's derivatives by logits and baseline, its step, and its metrics.
-    fn derivatives(&self, done: f64) -> (Vec<f32>, Vec<f32>, RmsProp, UpdateMetrics) {
-        let shown = Arc::default();
+    /// A learner after seven updates whose network has the case's outputs and whose steps return
+    /// `step`, and what its network receives.
+    fn learner(&self, step: Result<f32, StepError>) -> (Learner, Arc<Mutex<Derivatives>>) {
+        let derivatives: Arc<Mutex<Derivatives>> = Arc::default();
         let device = FixedNetwork {
             shape: Shape {
                 observation: 1,
@@ -92,14 +116,17 @@ impl LossCase {
                 baseline: self.baseline.clone(),
                 ..Outputs::default()
             },
-            derivatives: Arc::clone(&shown),
+            derivatives: Arc::clone(&derivatives),
+            step,
         };
-        let mut learner = Learner::new(
-            Box::new(device),
-            self.settings.clone(),
-            RewardStatistics::new(1),
-            7,
-        );
+        let rewards = RewardStatistics::new(1);
+        let learner = Learner::new(Box::new(device), self.settings.clone(), rewards, 7);
+        (learner, derivatives)
+    }
+
+    /// The learner's derivatives by logits and baseline, its step, and its metrics.
+    fn derivatives(&self, done: f64) -> (Vec<f32>, Vec<f32>, RmsProp, UpdateMetrics) {
+        let (mut learner, shown) = self.learner(Ok(0.0));
         let update = learner.update(&self.rollouts, done).expect("finite losses");
         assert_eq!(learner.updates(), 8);
         let shown: &Mutex<Derivatives> = &shown;
@@ -364,6 +391,11 @@ fn the_metrics_of_an_update_are_those_computed_by_hand() {
     // The errors one step ahead are 1 and 2, those to the end 1 + 2/2 and 2.
     assert_eq!((update.td_loss, update.mc_loss), (1.25, 2.0));
     assert_eq!(update.actions, [0.5, 0.5, 0.0]);
+    let errors = TaskErrors {
+        steps: 4,
+        td_loss: 5.0,
+    };
+    assert_eq!(update.tasks, [errors]);
     assert_eq!(
         (optimiser.learning_rate, update.learning_rate),
         (0.125, 0.125)
@@ -499,32 +531,39 @@ fn actions_of_unknown_probability_never_get_a_negative_weight() {
 fn a_loss_that_is_not_finite_is_an_error_and_takes_no_step() {
     let mut case = simple();
     case.baseline[1] = f32::NAN;
-    let device = FixedNetwork {
-        shape: Shape {
-            observation: 1,
-            hidden: vec![1],
-            activation: Activation::Relu,
-            lstm: None,
-            actions: ACTIONS,
-            privileged: 0,
-        },
-        outputs: Outputs {
-            logits: case.logits.clone(),
-            baseline: case.baseline.clone(),
-            ..Outputs::default()
-        },
-        derivatives: Arc::default(),
-    };
-    let derivatives = Arc::clone(&device.derivatives);
-    let mut learner = Learner::new(
-        Box::new(device),
-        case.settings.clone(),
-        RewardStatistics::new(1),
-        7,
-    );
+    let (mut learner, derivatives) = case.learner(Ok(0.0));
     assert_eq!(
         learner.update(&case.rollouts, 0.0),
-        Err(Diverged { updates: 7 })
+        Err(UpdateError::Diverged(Diverged {
+            what: "the loss",
+            updates: 7
+        }))
     );
     assert!(derivatives.lock().expect("one thread").step.is_none());
+}
+
+#[test]
+fn a_step_that_is_not_taken_is_no_update() {
+    let failure = DeviceFailure {
+        call: "sgemm".to_owned(),
+        reason: "it was reset".to_owned(),
+    };
+    for (step, expected) in [
+        (
+            StepError::Gradient { norm: f32::NAN },
+            UpdateError::Diverged(Diverged {
+                what: "the gradient",
+                updates: 7,
+            }),
+        ),
+        (
+            StepError::Device(failure.clone()),
+            UpdateError::Device(failure),
+        ),
+    ] {
+        let case = simple();
+        let (mut learner, _) = case.learner(Err(step));
+        assert_eq!(learner.update(&case.rollouts, 0.0), Err(expected));
+        assert_eq!(learner.updates(), 7);
+    }
 }
