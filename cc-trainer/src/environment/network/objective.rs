@@ -2,6 +2,7 @@
 //! from the agent's own measurements.
 
 use cc_core::interface::Interface;
+use cc_core::objective::Objective as HostObjective;
 use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
@@ -87,6 +88,23 @@ impl Default for PowerObjective {
 impl Default for Objective {
     fn default() -> Self {
         Self::Power(PowerObjective::default())
+    }
+}
+
+impl Objective {
+    /// The same weights in quantities that a host observes: the throughput itself in place of its
+    /// share of the link, and the queueing delay relative to half of the smallest RTT. `None` for
+    /// an objective without weights of its own, or without a value of throughput.
+    pub fn on_a_host(&self) -> Option<HostObjective> {
+        match self {
+            Self::Power(power) if power.throughput > 0.0 => Some(HostObjective {
+                throughput: power.throughput,
+                delay: power.delay.max(0.0),
+                loss: power.loss.max(0.0),
+                ..HostObjective::default()
+            }),
+            _ => None,
+        }
     }
 }
 
