@@ -408,3 +408,6 @@ impl<'a> Assembly<'a> {
 fn is_ruled(window: &WindowRecord) -> bool {
     window.mode == NO_MODE || Mode::from_raw(window.mode).is_decided()
 }
+
+#[cfg(test)]
+mod tests;

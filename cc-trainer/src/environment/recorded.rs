@@ -299,7 +299,7 @@ impl RecordedWorld {
 /// together, and every run and every recording of the same flow agrees on it.
 fn is_held_out(trajectory: &Trajectory, share: f64) -> bool {
     /// Keeps the hash apart from others of the same identifier.
-    const HELD_OUT: u64 = 0x6865_6c64_206f_7574;
+    const HELD_OUT: u64 = 0x6865_6c64_2d6f_7574;
     let hash = seed::fold(seed::fold(0, HELD_OUT), trajectory.flow);
     (hash as f64) < share * 2.0_f64.powi(64)
 }
