@@ -8,6 +8,8 @@ use cc_core::{
     rows::{Replay, Row},
 };
 
+use super::FlowOrigin;
+
 /// Names of the reward's terms, in the order of [`StepOutcome::terms`].
 pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
 
@@ -16,6 +18,8 @@ pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
 pub struct Trajectory {
     /// Identifier of the flow in its recordings.
     pub flow: u64,
+    /// Where and when the flow was recorded.
+    pub origin: FlowOrigin,
     /// Identifier of the policy that took the decisions.
     pub policy: Arc<str>,
     /// The decisions, in order; never empty.
@@ -94,14 +98,15 @@ impl Trajectory {
     }
 }
 
-/// Assembles the trajectories of one flow from its rows. Each row comes in order with the end of
-/// its window (ns since 1970) and the identifier of its policy.
+/// Assembles the trajectories of one flow of this origin from its rows. Each row comes in order with
+/// the end of its window (ns since 1970) and the identifier of its policy.
 ///
 /// A new trajectory starts where the policy was replaced and where rows are missing. After missing
 /// rows, and when the first rows are missing, the past decisions in the observation are unknown;
 /// decisions are left out until the observation is complete again.
 pub(super) fn assemble(
     interface: &Interface,
+    origin: FlowOrigin,
     rows: impl Iterator<Item = (Row, i64, Arc<str>)>,
 ) -> Vec<Trajectory> {
     let mut all = Vec::new();
@@ -133,6 +138,7 @@ pub(super) fn assemble(
         }
         let trajectory = current.get_or_insert_with(|| Trajectory {
             flow: row.flow,
+            origin,
             policy,
             steps: Vec::new(),
             ended: false,
