@@ -44,7 +44,7 @@ fn main() -> anyhow::Result<()> {
         for (_, learner, rates) in &mut learners {
             let (start, mut frames) = (Instant::now(), 0);
             while start.elapsed() < REPETITION {
-                learner.update();
+                learner.update()?;
                 frames += STEPS * BATCH_SIZE;
             }
             rates.push(frames as f64 / start.elapsed().as_secs_f64());
@@ -72,7 +72,7 @@ fn utilisation(learner: &mut Learner) -> anyhow::Result<f64> {
     // The driver averages over at most a second.
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(2) {
-        learner.update();
+        learner.update()?;
     }
     let mut asked = Command::new("nvidia-smi")
         .args([
@@ -84,7 +84,7 @@ fn utilisation(learner: &mut Learner) -> anyhow::Result<f64> {
         .spawn()
         .context("nvidia-smi")?;
     while asked.try_wait()?.is_none() {
-        learner.update();
+        learner.update()?;
     }
     let answer = String::from_utf8(asked.wait_with_output()?.stdout)?;
     let percent: f64 = answer
@@ -131,7 +131,7 @@ impl Learner {
         })
     }
 
-    fn update(&mut self) {
+    fn update(&mut self) -> anyhow::Result<()> {
         let input = Sequences {
             steps: STEPS,
             batch_size: BATCH_SIZE,
@@ -148,10 +148,12 @@ impl Learner {
             epsilon: 0.01,
             momentum: 0.0,
             clip: 40.0,
+            correction: 1.0,
         };
         let device = &mut self.device;
-        device.forward(&input, &mut self.output);
-        device.backward(&input, &self.d_logits, &self.d_baseline);
-        device.step(&optimiser);
+        device.forward(&input, &mut self.output)?;
+        device.backward(&input, &self.d_logits, &self.d_baseline)?;
+        device.step(&optimiser)?;
+        Ok(())
     }
 }

@@ -154,7 +154,7 @@ fn main() -> anyhow::Result<()> {
     };
     let mut parameters = model::initialise(&shape, 1);
     let mut device = model::device(DeviceKind::Cpu, &shape, 1)?;
-    device.set_parameters(&parameters);
+    device.set_parameters(&parameters)?;
 
     let settings = LearnerSettings {
         batch: 8,
@@ -191,7 +191,7 @@ fn main() -> anyhow::Result<()> {
         // The schedules of learning rate and entropy go by the part of the training that is done.
         let done = (update - 1) as f64 / updates as f64;
         let metrics = learner.update(&rollouts, done)?;
-        learner.device().parameters(&mut parameters);
+        learner.device().parameters(&mut parameters)?;
         actor.adopt(snapshot(learner.updates(), &parameters));
 
         if update % (updates / 15) == 0 {

@@ -12,13 +12,13 @@ mod settings;
 
 use self::{batch::Batch, metrics::StepTerms, recorded::Weighting, reward::RewardStatistics};
 pub use self::{
-    metrics::UpdateMetrics,
+    metrics::{TaskErrors, UpdateMetrics},
     settings::{Clipping, LearnerSettings, Normalisation, Reduction},
 };
 use crate::{
-    model::{Device, Outputs},
+    model::{Device, DeviceFailure, Outputs, StepError},
     rollout::{Origin, Rollout},
-    softmax::{log_probability, log_sum_exp},
+    softmax::{self, log_probability, log_sum_exp},
     vtrace::{Targets, Trajectories},
 };
 
@@ -78,13 +78,18 @@ impl Learner {
     ///
     /// # Errors
     ///
-    /// Returns [`Diverged`] when the loss is not finite; the parameters are unchanged then.
+    /// Returns [`UpdateError::Diverged`] when the loss or its gradient is not finite; the parameters
+    /// are unchanged then. After [`UpdateError::Device`] the learner is of no more use.
     ///
     /// # Panics
     ///
     /// Panics if a rollout does not fit the network, or if its length is not
     /// [`LearnerSettings::unroll`] + 1 steps.
-    pub fn update(&mut self, rollouts: &[Rollout], done: f64) -> Result<UpdateMetrics, Diverged> {
+    pub fn update(
+        &mut self,
+        rollouts: &[Rollout],
+        done: f64,
+    ) -> Result<UpdateMetrics, UpdateError> {
         let settings = &self.settings;
         let (steps, batch_size) = (settings.unroll, rollouts.len());
         let count = steps * batch_size;
@@ -96,7 +101,10 @@ impl Learner {
         self.batch
             .gather_rewards(rollouts, settings, &mut self.rewards);
         let input = self.batch.sequences(steps + 1, batch_size, state);
-        self.device.forward(&input, &mut self.outputs);
+        self.device.forward(&input, &mut self.outputs)?;
+        // From here on, logits are those of the policy π = softmax(logits / T).
+        let temperature = settings.policy_temperature();
+        softmax::at_temperature(&mut self.outputs.logits, temperature);
 
         // ln π(a|x) of the learner's policy, and ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour
         // policy. Where μ is unknown ρ is 1: the values are then the behaviour policy's.
@@ -119,6 +127,7 @@ impl Learner {
                 log_rho: &log_rho,
                 reward: &batch.reward,
                 discount: &batch.discount,
+                lambda: &batch.lambda,
                 known: &batch.known,
                 value: &outputs.baseline,
             },
@@ -139,17 +148,23 @@ impl Learner {
             .resize((steps + 1) * batch_size * actions, 0.0);
         self.d_baseline.clear();
         self.d_baseline.resize((steps + 1) * batch_size, 0.0);
-        let mut metrics = UpdateMetrics::new(actions);
+        let mut metrics = UpdateMetrics::new(actions, self.rewards.tasks());
         for at in 0..count {
             let (action, weight) = (batch.action[at], weights[at]);
+            let logits = &outputs.logits[at * actions..][..actions];
+            let d_logits = &mut self.d_logits[at * actions..][..actions];
             let error = outputs.baseline[at] - self.targets.value[at];
             let entropy = policy_gradient(
-                &outputs.logits[at * actions..][..actions],
+                logits,
                 action,
                 weight * scale,
                 entropy_cost * scale,
-                &mut self.d_logits[at * actions..][..actions],
+                d_logits,
             );
+            if settings.pessimism > 0.0 && batch.origin[at] == Origin::Recorded {
+                let behaviour = &batch.logits[at * actions..][..actions];
+                divergence_gradient(logits, behaviour, settings.pessimism * scale, d_logits);
+            }
             self.d_baseline[at] = settings.baseline_cost * error * scale;
             metrics.add(&StepTerms {
                 weighted_log_probability: log_pi[at] * weight,
@@ -161,17 +176,25 @@ impl Learner {
         }
         metrics.add_value_errors(batch, &outputs.baseline, batch_size);
         metrics.divide(count);
+        let diverged = |what| Diverged {
+            what,
+            updates: self.updates,
+        };
         if !metrics.is_finite() {
-            return Err(Diverged {
-                updates: self.updates,
-            });
+            return Err(diverged("the loss").into());
         }
 
-        // The gradient, and the optimiser's step along it.
+        // The gradient, and the optimiser's step along it. The network's own logits are T times
+        // those of the policy.
+        softmax::at_temperature(&mut self.d_logits, temperature);
         self.device
-            .backward(&input, &self.d_logits, &self.d_baseline);
-        let optimiser = settings.optimiser_at(done);
-        metrics.gradient_norm = f64::from(self.device.step(&optimiser));
+            .backward(&input, &self.d_logits, &self.d_baseline)?;
+        let optimiser = settings.optimiser_at(done, self.updates);
+        let norm = self.device.step(&optimiser).map_err(|error| match error {
+            StepError::Device(failure) => UpdateError::Device(failure),
+            StepError::Gradient { .. } => diverged("the gradient").into(),
+        })?;
+        metrics.gradient_norm = f64::from(norm);
         metrics.learning_rate = f64::from(optimiser.learning_rate);
         metrics.lag = rollouts
             .iter()
@@ -183,14 +206,28 @@ impl Learner {
     }
 }
 
-/// The loss of an update was not a finite number.
+/// Why an update was not made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpdateError {
+    /// A number that the network depends on was not finite.
+    #[error(transparent)]
+    Diverged(#[from] Diverged),
+    /// The device that holds the network failed.
+    #[error(transparent)]
+    Device(#[from] DeviceFailure),
+}
+
+/// A number that the network depends on was not finite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "training diverged after {updates} updates: the loss is not a finite number; lower \
+    "training diverged after {updates} updates: {what} is not a finite number; lower \
      learner.learning_rate or learner.gradient_clip, or normalise rewards \
      (learner.reward_normalisation)"
 )]
 pub struct Diverged {
+    /// What is not finite, such as `the loss`.
+    pub what: &'static str,
     /// Number of updates before the one that failed.
     pub updates: u64,
 }
@@ -216,6 +253,21 @@ fn policy_gradient(
         *into = weight * (probability - taken) + entropy_cost * probability * (log + entropy);
     }
     entropy
+}
+
+/// Adds the derivatives of cost · KL(π‖μ) by the logits of π. Those of μ, `behaviour`, may have
+/// any offset.
+fn divergence_gradient(logits: &[f32], behaviour: &[f32], cost: f32, into: &mut [f32]) {
+    let (norm, behaviour_norm) = (log_sum_exp(logits), log_sum_exp(behaviour));
+    let ratio = |logit: f32, behaviour: f32| (logit - norm) - (behaviour - behaviour_norm);
+    let divergence: f32 = logits
+        .iter()
+        .zip(behaviour)
+        .map(|(&logit, &behaviour)| (logit - norm).exp() * ratio(logit, behaviour))
+        .sum();
+    for ((&logit, &behaviour), into) in logits.iter().zip(behaviour).zip(into) {
+        *into += cost * (logit - norm).exp() * (ratio(logit, behaviour) - divergence);
+    }
 }
 
 #[cfg(test)]

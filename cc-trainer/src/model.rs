@@ -13,7 +13,7 @@ mod device;
 mod layout;
 
 pub use cpu::{Cpu, Inference, Real, Weights};
-pub use device::{DeviceError, DeviceKind, device};
+pub use device::{DeviceError, DeviceFailure, DeviceKind, StepError, device};
 pub use layout::{Array, CRITIC_WIDTH, Layer, LstmArrays, ParameterLayout, initialise};
 
 use serde::{Deserialize, Serialize};
@@ -144,7 +144,8 @@ enum Write {
     Replace,
 }
 
-/// Hyperparameters of a step of RMSprop as in IMPALA: not centred, ε outside the root,
+/// Hyperparameters of a step of RMSprop as PyTorch has it, not centred and with ε outside the root
+/// (TensorFlow's, which the first IMPALA used, has it inside and lets mean squares begin at 1), with
 /// gradients clipped by their norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsProp {
@@ -158,40 +159,80 @@ pub struct RmsProp {
     pub momentum: f32,
     /// Largest norm of the gradient; larger gradients are scaled down to it. 0 turns clipping off.
     pub clip: f32,
+    /// Factor of the mean square in the step: 1, or 1 / (1 − αᵗ) in the t-th step, which makes up
+    /// for mean squares that begin at 0 (Kingma and Ba, arXiv 1412.6980, section 3).
+    pub correction: f32,
+}
+
+impl RmsProp {
+    /// The factor that clips a gradient of this norm.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StepError::Gradient`] when the norm's square is not a finite number in f32, in
+    /// which mean squares are kept.
+    fn scale(&self, norm: f32) -> Result<f32, StepError> {
+        if !(norm * norm).is_finite() {
+            return Err(StepError::Gradient { norm });
+        }
+        Ok(match self.clip > 0.0 && norm > self.clip {
+            true => self.clip / norm,
+            false => 1.0,
+        })
+    }
 }
 
 /// A device that computes a network: the forward pass, the backward pass, and the optimiser's step.
 ///
 /// It holds the parameters, the optimiser's moments, and the activations of the last forward pass
 /// that the backward pass needs.
+///
+/// # Errors
+///
+/// Every method but [`shape`](Self::shape) returns a [`DeviceFailure`] when the device itself
+/// failed. What it held is lost then, and it must not be used any more.
 pub trait Device: Send {
     /// The sizes of the network on the device.
     fn shape(&self) -> &Shape;
 
     /// Replaces the parameters, which are in [`ParameterLayout`]'s order.
-    fn set_parameters(&mut self, parameters: &[f32]);
+    fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), DeviceFailure>;
 
     /// Copies the parameters to `into`, in [`ParameterLayout`]'s order.
-    fn parameters(&self, into: &mut Vec<f32>);
+    fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Copies the optimiser's moments to `into`: the mean squares, then
     /// the velocities (empty without momentum).
-    fn moments(&self, into: &mut Vec<f32>);
+    fn moments(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Replaces the optimiser's moments, in the order of [`moments`](Self::moments).
-    fn set_moments(&mut self, moments: &[f32]);
+    fn set_moments(&mut self, moments: &[f32]) -> Result<(), DeviceFailure>;
 
     /// Runs the forward pass, and copies its outputs to `output`.
-    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs);
+    fn forward(
+        &mut self,
+        input: &Sequences<'_>,
+        output: &mut Outputs,
+    ) -> Result<(), DeviceFailure>;
 
     /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,
     /// `[T, B, A]`, and by the baselines, `[T, B]`. `input` is that of the last forward pass.
-    fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]);
+    fn backward(
+        &mut self,
+        input: &Sequences<'_>,
+        d_logits: &[f32],
+        d_baseline: &[f32],
+    ) -> Result<(), DeviceFailure>;
 
     /// Copies the gradient of the last backward pass to `into`.
-    fn gradient(&self, into: &mut Vec<f32>);
+    fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Takes one step of the optimiser along the gradient of the last backward pass. Returns the
     /// norm of that gradient before clipping.
-    fn step(&mut self, optimiser: &RmsProp) -> f32;
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StepError::Gradient`], with parameters and moments as they were, when the gradient
+    /// is not finite.
+    fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError>;
 }

@@ -96,10 +96,10 @@ pub struct OpeStep {
     pub behaviour: f64,
     /// `[A]`, π(·|x): probabilities of all actions under the candidate.
     pub candidate: Vec<f64>,
-    /// `[R]`: reward of the action, one value per reward term: what was earned until the next
-    /// decision.
+    /// `[R]`: reward of the action, one value per reward term. For rates per second
+    /// ([`Per::Second`]) it is what was earned in all of `seconds`.
     pub rewards: Vec<f64>,
-    /// Time until the next decision, s. It matters with [`Per::Second`] only.
+    /// How long the action was in force, s. It matters with [`Per::Second`] only.
     pub seconds: f64,
 }
 
@@ -118,8 +118,8 @@ pub enum Per {
     /// take longer, because its flow is silent, does not pay for the time.
     #[default]
     Decision,
-    /// Rewards are per second: with τ_t the time from the sub-trajectory's first decision to the
-    /// t-th, and s_t the time from that to the next, E Σ γ^τ_t r_t / E Σ γ^τ_t s_t. This is a
+    /// Rewards are per second: with s_t the time in which the t-th decision was in force, and τ_t
+    /// that of all before it in the sub-trajectory, E Σ γ^τ_t r_t / E Σ γ^τ_t s_t. This is a
     /// semi-Markov decision process; numerator and denominator are estimated alike.
     Second,
 }
@@ -839,9 +839,9 @@ impl Sizes {
                 step.candidate
             ));
         }
-        if self.amounts > self.terms && !(step.seconds.is_finite() && step.seconds > 0.0) {
+        if self.amounts > self.terms && !(step.seconds.is_finite() && step.seconds >= 0.0) {
             return Some(format!(
-                "it lasts {} s; expected a number above 0",
+                "it lasts {} s; expected a number of at least 0",
                 step.seconds
             ));
         }

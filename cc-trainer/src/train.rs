@@ -64,6 +64,7 @@ pub mod config;
 mod curve;
 pub mod environments;
 mod error;
+mod parallel;
 pub mod progress;
 mod queue;
 pub mod record;
@@ -85,29 +86,28 @@ use std::{
 
 pub use self::{
     checkpoint::CheckpointError,
-    error::TrainError,
+    error::{LastCheckpoint, TrainError},
     splits::TestSetError,
     statistics::{CurvePoint, TaskPoint},
 };
 use self::{
     config::{Config, Overrides},
     environments::Source,
-    queue::{ParameterStore, QueueReport, RolloutQueue},
+    parallel::Acting,
+    queue::QueueReport,
     record::{Finish, Record},
     statistics::{Statistics, Timing},
     tensorboard::EventWriter,
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
-    learner::Learner,
+    learner::{Learner, UpdateError},
     model::Weights,
     normalise::Normalizer,
     rollout::Rollout,
 };
 use cc_sim::seed;
 
-/// How long the learner waits for rollouts before it checks that the actors are still alive.
-const PATIENCE: Duration = Duration::from_millis(100);
 /// Time between two [`TrainEvent::Progress`] events.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
 
@@ -145,27 +145,14 @@ pub enum TrainEvent<'a> {
 ///
 /// # Errors
 ///
-/// Returns an error when the run cannot begin, its files cannot be written, or training diverges
-/// (see [`TrainError`]). What was learnt until the last checkpoint is kept.
+/// Returns an error when the run cannot begin, its files cannot be written, its device fails, or
+/// training diverges (see [`TrainError`]). What was learnt until the last checkpoint is kept.
 pub fn train(
     training: &Training,
     stop: &AtomicBool,
     watch: &mut dyn FnMut(TrainEvent<'_>),
 ) -> Result<Record, TrainError> {
-    let mut run = Run::open(training)?;
-    watch(TrainEvent::Begun {
-        record: &run.record,
-        steps: run.statistics.steps,
-    });
-    if !run.is_done() {
-        match run.record.config.actors() {
-            0 => run.act_and_learn_in_turns(stop, watch)?,
-            _ => run.act_and_learn_in_parallel(stop, watch)?,
-        }
-    }
-    run.complete_curve()?;
-    run.save()?;
-    Ok(run.record)
+    Run::open(training)?.complete(stop, watch)
 }
 
 /// The state of a run in progress.
@@ -186,22 +173,45 @@ struct Run {
     seconds_before: f64,
     /// When the last checkpoint was written.
     saved: Instant,
+    /// The last checkpoint, which the run can be continued from.
+    kept: LastCheckpoint,
     /// When progress was last shown.
     shown: Instant,
 }
 
 impl Run {
+    /// Trains to the end, as [`train`].
+    fn complete(
+        mut self,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(TrainEvent<'_>),
+    ) -> Result<Record, TrainError> {
+        watch(TrainEvent::Begun {
+            record: &self.record,
+            steps: self.statistics.steps,
+        });
+        if !self.is_done() {
+            match self.record.config.actors() {
+                0 => self.act_and_learn_in_turns(stop, watch)?,
+                _ => self.act_and_learn_in_parallel(stop, watch)?,
+            }
+        }
+        self.complete_curve()?;
+        self.save()?;
+        Ok(self.record)
+    }
+
     /// Acts and learns in turns on one thread, which makes the run a function of its seed.
     fn act_and_learn_in_turns(
         &mut self,
         stop: &AtomicBool,
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
-        let mut actor = self.actor(0, self.snapshot());
+        let mut actor = self.actor(0, self.snapshot()?);
         let mut output = StepOutput::default();
         let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
-            actor.adopt(self.snapshot());
+            actor.adopt(self.snapshot()?);
             let since = Instant::now();
             while output.rollouts.len() < batch_size {
                 actor.step(&mut output);
@@ -225,58 +235,49 @@ impl Run {
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
-        let (actors, batch_size) = (config.actors(), config.learner.batch);
-        let queue = &RolloutQueue::new(config.queue(), config.actor.when_full);
-        let store = &ParameterStore::new(self.snapshot());
-        let over = &AtomicBool::new(false);
+        let (actors, capacity) = (config.actors(), config.queue());
+        let acting = &Acting::new(capacity, config.actor.when_full, self.snapshot()?);
         thread::scope(|scope| {
+            // The scope waits for the actors, also when this closure panics.
+            let end = acting.end_later();
             let threads: Vec<_> = (0..actors)
                 .map(|index| {
-                    let mut actor = self.actor(index, store.newest());
-                    scope.spawn(move || {
-                        let mut output = StepOutput::default();
-                        while !over.load(Ordering::Relaxed) {
-                            if let Some(newer) = store.newer_than(actor.version()) {
-                                actor.adopt(newer);
-                            }
-                            actor.step(&mut output);
-                            if !output.rollouts.is_empty() {
-                                queue.put(&mut output);
-                            }
-                        }
-                    })
+                    let actor = self.actor(index, acting.newest());
+                    scope.spawn(move || acting.act(actor))
                 })
                 .collect();
-            // However learning ends, the actors are stopped: the scope waits for them.
-            let result = (|| {
-                while !self.is_done() && !stop.load(Ordering::Relaxed) {
-                    let Some((rollouts, report)) = queue.take(batch_size, PATIENCE) else {
-                        if threads
-                            .iter()
-                            .any(std::thread::ScopedJoinHandle::is_finished)
-                        {
-                            return Err(TrainError::Actor);
-                        }
-                        continue;
-                    };
-                    self.learn(&rollouts, report, None, watch)?;
-                    store.publish(self.snapshot());
-                }
-                Ok(())
-            })();
-            over.store(true, Ordering::Relaxed);
-            queue.close();
+            let result = self.learn_while(acting, stop, watch);
+            drop(end);
             // A panic has printed its message; the scope must not panic in turn.
             let ended_well = threads
                 .into_iter()
                 .map(std::thread::ScopedJoinHandle::join)
                 .all(|end| end.is_ok());
-            result.and(if ended_well {
-                Ok(())
-            } else {
-                Err(TrainError::Actor)
+            result.and(match ended_well {
+                true => Ok(()),
+                false => Err(self.actor_panicked()),
             })
         })
+    }
+
+    /// Learns from what is acted until the run is done.
+    fn learn_while(
+        &mut self,
+        acting: &Acting,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(TrainEvent<'_>),
+    ) -> Result<(), TrainError> {
+        let batch_size = self.record.config.learner.batch;
+        while !self.is_done() && !stop.load(Ordering::Relaxed) {
+            if acting.is_over() {
+                return Err(self.actor_panicked());
+            }
+            if let Some((rollouts, report)) = acting.take(batch_size) {
+                self.learn(&rollouts, report, None, watch)?;
+                acting.publish(self.snapshot()?);
+            }
+        }
+        Ok(())
     }
 
     /// Makes one update from a batch of rollouts, counts it, and writes what is due. `acted` is the
@@ -292,7 +293,11 @@ impl Run {
         let steps = (rollouts.len() * config.learner.unroll) as u64;
         let done = self.statistics.steps as f64 / config.decay_steps() as f64;
         let since = Instant::now();
-        let metrics = self.learner.update(rollouts, done)?;
+        let updated = self.learner.update(rollouts, done);
+        let metrics = updated.map_err(|error| match error {
+            UpdateError::Diverged(cause) => self.diverged(cause),
+            UpdateError::Device(cause) => self.device_failed(cause),
+        })?;
         let learner = since.elapsed().as_secs_f64();
 
         for episode in &report.episodes {
@@ -348,13 +353,14 @@ impl Run {
     }
 
     /// A copy of the current policy for actors.
-    fn snapshot(&self) -> Arc<Snapshot> {
+    fn snapshot(&self) -> Result<Arc<Snapshot>, TrainError> {
         let mut parameters = Vec::new();
-        self.learner.device().parameters(&mut parameters);
-        Arc::new(Snapshot {
+        let copied = self.learner.device().parameters(&mut parameters);
+        copied.map_err(|cause| self.device_failed(cause))?;
+        Ok(Arc::new(Snapshot {
             version: self.learner.updates(),
             weights: Weights::new(&self.record.shape, &parameters),
-        })
+        }))
     }
 
     /// An actor with new environments. Their seeds depend on the steps done before, so that a run

@@ -9,6 +9,9 @@ use cc_trainer::model::{
 };
 use libtest_mimic::{Arguments, Completion, Trial};
 
+/// What the results of the devices' calls are expected with.
+const WORKS: &str = "a device that does not fail";
+
 fn main() -> ExitCode {
     // There is one GPU, whose memory may not hold the networks of all tests at once.
     let arguments = Arguments {
@@ -49,8 +52,8 @@ fn gradients_are_those_of_the_cpu() {
         let mut gpu = gpu(&shape);
         let mut cpu = Cpu::<f32>::new(&shape, 1).expect("one thread");
         let parameters = model::initialise(&shape, 3);
-        Device::set_parameters(&mut cpu, &parameters);
-        gpu.set_parameters(&parameters);
+        cpu.set_parameters(&parameters);
+        gpu.set_parameters(&parameters).expect(WORKS);
         for (steps, batch_size) in [(5, 3), (80, 32), (1, 1)] {
             let batch = TestBatch::new(&shape, steps, batch_size);
             let [expected, found] =
@@ -74,17 +77,17 @@ fn steps_are_those_of_the_cpu() {
         for (momentum, clip) in [(0.0, 0.0), (0.9, 0.5), (0.9, 0.0), (0.0, 0.5)] {
             let [expected, found] = [&mut cpu as &mut dyn Device, &mut *gpu].map(|device| {
                 batch.run(device);
-                let norm = device.step(&optimiser(momentum, clip));
+                let norm = device.step(&optimiser(momentum, clip)).expect(WORKS);
                 let (mut parameters, mut moments) = (Vec::new(), Vec::new());
-                device.parameters(&mut parameters);
-                device.moments(&mut moments);
+                device.parameters(&mut parameters).expect(WORKS);
+                device.moments(&mut moments).expect(WORKS);
                 (norm, parameters, moments)
             });
             assert_close("norm", &[found.0], &[expected.0]);
             assert_close("parameters", &found.1, &expected.1);
             assert_close("moments", &found.2, &expected.2);
-            gpu.set_parameters(&expected.1);
-            gpu.set_moments(&expected.2);
+            gpu.set_parameters(&expected.1).expect(WORKS);
+            gpu.set_moments(&expected.2).expect(WORKS);
         }
     }
 }
@@ -96,10 +99,10 @@ fn the_same_calls_give_the_same_bits() {
             let mut gpu = gpu(&shape);
             for _ in 0..3 {
                 batch.run(&mut *gpu);
-                gpu.step(&optimiser(0.9, 0.5));
+                gpu.step(&optimiser(0.9, 0.5)).expect(WORKS);
             }
             let mut parameters = Vec::new();
-            gpu.parameters(&mut parameters);
+            gpu.parameters(&mut parameters).expect(WORKS);
             parameters.into_iter().map(f32::to_bits).collect::<Vec<_>>()
         });
         assert!(first == second, "{shape:?}");
@@ -142,6 +145,7 @@ fn optimiser(momentum: f32, clip: f32) -> RmsProp {
         epsilon: 0.01,
         momentum,
         clip,
+        correction: 2.5,
     }
 }
 
@@ -208,9 +212,11 @@ impl TestBatch {
             c,
         };
         let (mut outputs, mut gradient) = (Outputs::default(), Vec::new());
-        device.forward(&input, &mut outputs);
-        device.backward(&input, &self.d_logits, &self.d_baseline);
-        device.gradient(&mut gradient);
+        device.forward(&input, &mut outputs).expect(WORKS);
+        device
+            .backward(&input, &self.d_logits, &self.d_baseline)
+            .expect(WORKS);
+        device.gradient(&mut gradient).expect(WORKS);
         (outputs, gradient)
     }
 }

@@ -61,7 +61,8 @@ pub(crate) struct OpeArgs {
     /// into sub-trajectories of this length.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]
     horizon: usize,
-    /// What rewards are divided by. Per second, the time counts in which a flow is silent.
+    /// What means are taken over. Over time, a decision counts with the time in which it was in
+    /// force, so that silence has its price.
     #[arg(long, value_name = "UNIT", default_value = "second", value_parser = units())]
     per: Per,
     /// Discount of rewards over a window of the policy, or over a decision with `--per decision`.
@@ -132,11 +133,11 @@ fn clusters() -> impl TypedValueParser<Value = ClusterBy> {
     })
 }
 
-/// Parses what rewards are divided by.
+/// Parses what means are taken over.
 fn units() -> impl TypedValueParser<Value = Per> {
     PossibleValuesParser::new([
-        PossibleValue::new("second").help("Rates: sums over sums of seconds"),
-        PossibleValue::new("decision").help("Means over decisions, however long each lasts"),
+        PossibleValue::new("second").help("Time: sums of amounts over sums of seconds"),
+        PossibleValue::new("decision").help("Decisions, however long each was in force"),
     ])
     .map(|name| match name.as_str() {
         "second" => Per::Second,
@@ -339,7 +340,7 @@ fn report(
         text += "intervals hold at all looks at a growing recording together\n";
     }
     let per = match args.per {
-        Per::Second => "per second",
+        Per::Second => "mean over time",
         Per::Decision => "per decision",
     };
     for (count, what) in [
@@ -358,11 +359,7 @@ fn report(
         let found = &evaluation.terms[term];
         text += &format!(
             "\n{name:<32} {:>28} {:>28} {:>9}\n{:<32} {:>28}\n",
-            match term {
-                // Means over the time, in Mbit/s and ms.
-                0 | 1 if args.per == Per::Second => "over time",
-                _ => per,
-            },
+            per,
             "minus recorded",
             "effective",
             "  recorded",
@@ -439,7 +436,7 @@ mod tests {
             sub_trajectories: 1,
             decisions: 1,
             mean_ratio: interval,
-            terms: vec![term; 4],
+            terms: vec![term; TERM_NAMES.len()],
         }
     }
 

@@ -208,8 +208,11 @@ impl Partitions {
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.interface, origin, rows) {
-                each(trajectory)?;
+            for trajectory in assemble(&self.interface, rows) {
+                each(Trajectory {
+                    origin,
+                    ..trajectory
+                })?;
             }
         }
         Ok(())
@@ -289,6 +292,7 @@ struct Packed {
     /// Identifier of the path to the remote address; 0 where there is no address.
     path: u64,
     terms: [f64; 3],
+    delay_ns: u64,
     window: WindowRecord,
     sequence: u32,
     /// Index of the row's recording.
@@ -308,6 +312,7 @@ const DECIDED: u16 = 2;
 const ACTION: u16 = 4;
 const PROBABILITY: u16 = 8;
 const PROBABILITIES: u16 = 16;
+const DELAY: u16 = 32;
 
 impl Packed {
     fn of(row: &Row, source: u32, time_ns: i64) -> Self {
@@ -335,10 +340,12 @@ impl Packed {
             flag(decision.action.is_some(), ACTION);
             flag(decision.probability.is_some(), PROBABILITY);
             flag(decision.probabilities.is_some(), PROBABILITIES);
+            flag(decision.delay_ns.is_some(), DELAY);
             packed.action = decision.action.unwrap_or(0).into();
             packed.probability = decision.probability.unwrap_or(0.0);
             packed.base_cwnd = decision.base_cwnd;
             packed.cwnd = decision.cwnd;
+            packed.delay_ns = decision.delay_ns.unwrap_or(0);
         }
         packed
     }
@@ -365,7 +372,7 @@ impl Packed {
                     .then(|| probabilities.chunks_exact(4).map(share).collect()),
                 base_cwnd: self.base_cwnd,
                 cwnd: self.cwnd,
-                delay_ns: None,
+                delay_ns: has(DELAY).then_some(self.delay_ns),
             }),
             terms: Terms {
                 throughput,

@@ -23,7 +23,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
 use super::{End, Environment, Spec, Turn};
-use cc_sim::path::Nanos;
+use cc_sim::path::{Nanos, nanos};
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
 use objective::{Latest, Meter, Situation};
@@ -54,9 +54,22 @@ struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
-    /// Reward of the last action of the previous episode, reported on
-    /// the next episode's first turn.
-    last_reward: f64,
+    /// Reward of the last action of the previous episode, and how long it was in force in windows;
+    /// reported on the next episode's first turn.
+    last: (f64, f64),
+}
+
+impl LearnedSeat {
+    /// The reward of the seat's last action, and how long it was in force in windows.
+    fn earned(
+        &self,
+        objective: &Objective,
+        situation: &Situation<'_>,
+        latest: &mut Latest,
+    ) -> (f64, f64) {
+        let reward = objective.reward(situation, &self.meter, latest);
+        (reward, self.meter.windows(situation))
+    }
 }
 
 /// One episode: a simulation with its agent, and the ground truth about its link.
@@ -107,7 +120,6 @@ impl NetworkEnvironment {
         let simulation = Simulation::new(&scenario, controls, self.random.random())
             .with_receiver_rest(Duration::from_secs_f64(rest_ms / 1e3));
         let end = link.begins + Duration::from_secs_f64(config.episode_s);
-        let end = end.as_nanos() as Nanos;
         LinkEpisode {
             served: SimulatedAgent::new(
                 simulation,
@@ -116,11 +128,11 @@ impl NetworkEnvironment {
                 config.mode,
                 self.random.random(),
             ),
-            truth: Truth::new(&scenario, end),
+            truth: Truth::new(&scenario, link.begins, end),
             latest: Latest::new(scenario.flows.len()),
             seat_of,
             task: link.task,
-            end,
+            end: nanos(end),
         }
     }
 
@@ -145,11 +157,11 @@ impl NetworkEnvironment {
             flow,
             windows: &windows,
         };
-        let objective = &config.objective;
-        turn.reward = match seat.asked {
-            true => objective.reward(&situation, &seat.meter, &mut episode.latest),
-            false => seat.last_reward,
-        } as f32;
+        let (reward, windows) = match seat.asked {
+            true => seat.earned(&config.objective, &situation, &mut episode.latest),
+            false => seat.last,
+        };
+        (turn.reward, turn.intervals) = (reward as f32, windows as f32);
         turn.first = (!seat.asked).then_some(End::Truncated);
         seat.asked = true;
         seat.meter.start(simulation);
@@ -180,8 +192,7 @@ impl NetworkEnvironment {
                     flow,
                     windows: &[],
                 };
-                let latest = &mut episode.latest;
-                seat.last_reward = config.objective.reward(&situation, &seat.meter, latest);
+                seat.last = seat.earned(&config.objective, &situation, &mut episode.latest);
             }
         }
     }

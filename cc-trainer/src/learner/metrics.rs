@@ -27,6 +27,17 @@ pub struct UpdateMetrics {
     pub lag: f64,
     /// Share of each action among the batch's actions, by its index.
     pub actions: Vec<f64>,
+    /// The errors of the baseline in each task, by its index.
+    pub tasks: Vec<TaskErrors>,
+}
+
+/// The errors of the baseline in the steps of one task. Sums, since tasks have few steps in a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TaskErrors {
+    /// Number of the task's steps whose outcome is known.
+    pub steps: u64,
+    /// Sum of the squared temporal differences ½ (r + γ V′ − V)² of these steps.
+    pub td_loss: f64,
 }
 
 /// The terms that one step of a batch adds to the figures.
@@ -43,10 +54,11 @@ pub(super) struct StepTerms {
 }
 
 impl UpdateMetrics {
-    /// Sums of no steps, for a policy over this many actions.
-    pub(super) fn new(actions: usize) -> Self {
+    /// Sums of no steps, for a policy over this many actions, and this many tasks.
+    pub(super) fn new(actions: usize, tasks: usize) -> Self {
         Self {
             actions: vec![0.0; actions],
+            tasks: vec![TaskErrors::default(); tasks],
             ..Self::default()
         }
     }
@@ -69,12 +81,17 @@ impl UpdateMetrics {
             let next = at + batch_size;
             returns[at] = batch.reward[at] + batch.discount[at] * returns[next];
             let difference = batch.reward[at] + batch.discount[at] * value[next] - value[at];
-            self.td_loss += 0.5 * f64::from(difference).powi(2);
+            let td_loss = 0.5 * f64::from(difference).powi(2);
+            self.td_loss += td_loss;
+            if let Some(task) = self.tasks.get_mut(batch.task[at]) {
+                task.steps += 1;
+                task.td_loss += td_loss;
+            }
             self.mc_loss += 0.5 * f64::from(returns[at] - value[at]).powi(2);
         }
     }
 
-    /// Turns the sums into means over this many steps.
+    /// Turns the sums over all tasks into means over this many steps.
     pub(super) fn divide(&mut self, steps: usize) {
         for sum in [
             &mut self.policy_loss,

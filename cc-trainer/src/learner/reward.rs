@@ -44,13 +44,20 @@ impl RewardStatistics {
         }
     }
 
-    /// Updates the statistics with the rewards of a batch, and normalises these: r becomes (r −
-    /// μ)/σ·√(1 − γ²), with which discounted sums of independent rewards have a deviation of 1.
-    /// Mean and mean square are plain averages at first, and forget exponentially later.
+    /// Number of tasks that are told apart.
+    pub(super) fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Updates the statistics with the rewards of a batch that are `known`, and normalises all of
+    /// them: r becomes (r − μ)/σ·√(1 − γ²), with which discounted sums of independent rewards have
+    /// a deviation of 1. Mean and mean square are plain averages at first, and forget exponentially
+    /// later. What stands for a reward that nobody knows says nothing about rewards.
     pub(super) fn normalise(
         &mut self,
         rewards: &mut [f32],
         tasks: &[usize],
+        known: &[bool],
         settings: &LearnerSettings,
     ) {
         if settings.reward_normalisation == Normalisation::Horizon {
@@ -64,8 +71,11 @@ impl RewardStatistics {
             Normalisation::PerTask => Some(task),
         };
         let mut sums = vec![RewardMoments::default(); self.tasks.len()];
-        for (&reward, &task) in rewards.iter().zip(tasks) {
+        for ((&reward, &task), &known) in rewards.iter().zip(tasks).zip(known) {
             let Some(task) = of(task) else { return };
+            if !known {
+                continue;
+            }
             let sum = &mut sums[task];
             sum.count += 1;
             sum.mean += f64::from(reward);
@@ -129,7 +139,8 @@ mod tests {
     fn each_task_is_normalised_by_its_own_statistics() {
         let mut rewards = RewardStatistics::new(2);
         let mut batch = vec![1.0, 100.0, 3.0, 300.0];
-        rewards.normalise(&mut batch, &[0, 1, 0, 1], &settings(Normalisation::PerTask));
+        let settings = settings(Normalisation::PerTask);
+        rewards.normalise(&mut batch, &[0, 1, 0, 1], &[true; 4], &settings);
         // In both tasks one reward is a deviation below the mean and one above; times √(1 − 0.99²).
         let unit = (1.0 - 0.99f32 * 0.99).sqrt();
         for (found, expected) in batch.iter().zip([-unit, -unit, unit, unit]) {
@@ -141,9 +152,33 @@ mod tests {
     fn without_normalisation_rewards_and_statistics_stay() {
         let mut rewards = RewardStatistics::new(1);
         let mut batch = vec![1.0, -2.0];
-        rewards.normalise(&mut batch, &[0, 0], &settings(Normalisation::None));
+        let settings = settings(Normalisation::None);
+        rewards.normalise(&mut batch, &[0, 0], &[true; 2], &settings);
         assert_eq!(batch, [1.0, -2.0]);
         assert_eq!(rewards, RewardStatistics::new(1));
+    }
+
+    /// Recorded flows end with a reward of 0 that nobody knows: among rewards about −3.7 it would
+    /// be an outlier.
+    #[test]
+    fn unknown_rewards_change_no_statistics() {
+        for normalisation in [Normalisation::Global, Normalisation::PerTask] {
+            let settings = settings(normalisation);
+            let known = [true, true, false, true, false];
+            let mut batch = [-3.5, -3.7, 0.0, -3.9, 0.0];
+            let mut rewards = RewardStatistics::new(1);
+            rewards.normalise(&mut batch, &[0; 5], &known, &settings);
+
+            let mut alone = [-3.5, -3.7, -3.9];
+            let mut expected = RewardStatistics::new(1);
+            expected.normalise(&mut alone, &[0; 3], &[true; 3], &settings);
+            assert_eq!(rewards, expected);
+            assert_eq!([batch[0], batch[1], batch[3]], alone);
+
+            let before = rewards.clone();
+            rewards.normalise(&mut [0.0; 2], &[0; 2], &[false; 2], &settings);
+            assert_eq!(rewards, before);
+        }
     }
 
     #[test]
@@ -151,14 +186,16 @@ mod tests {
         let mut rewards = RewardStatistics::new(1);
         let settings = settings(Normalisation::Global);
         for chunk in [[1.0, 2.0], [3.0, 6.0]] {
-            rewards.normalise(&mut chunk.clone(), &[0, 0], &settings);
+            rewards.normalise(&mut chunk.clone(), &[0, 0], &[true; 2], &settings);
         }
         assert!((rewards.tasks[0].mean - 3.0).abs() < 1e-12);
         assert!((rewards.tasks[0].square - 12.5).abs() < 1e-12);
         // After 10^5 zeros a thousand fives weigh 1 − (1 − 1e-4)^1000, not 1/101.
         let mut rewards = RewardStatistics::new(1);
-        rewards.normalise(&mut vec![0.0; 100_000], &vec![0; 100_000], &settings);
-        rewards.normalise(&mut vec![5.0; 1000], &vec![0; 1000], &settings);
+        for (reward, count) in [(0.0, 100_000), (5.0, 1000)] {
+            let (tasks, known) = (vec![0; count], vec![true; count]);
+            rewards.normalise(&mut vec![reward; count], &tasks, &known, &settings);
+        }
         let weight = 1.0 - (1.0 - 1e-4f64).powi(1000);
         assert!((rewards.tasks[0].mean - 5.0 * weight).abs() < 1e-9);
     }

@@ -12,7 +12,9 @@ pub struct LearnerSettings {
     pub batch: usize,
     /// Unroll length T: number of actions in a rollout.
     pub unroll: usize,
-    /// Discount factor γ per decision.
+    /// Discount factor γ per interval between two actions, which is a window of the policy's in
+    /// networks and recordings. An action in force for d intervals is discounted by γ^d
+    /// ([`crate::discount`]).
     pub discount: f32,
     /// Learning rate at the start of the run; it falls linearly to 0.
     pub learning_rate: f32,
@@ -46,6 +48,14 @@ pub struct LearnerSettings {
     /// Weight of −ln π(a|x) of recorded actions after the cloning phase, which keeps
     /// the policy near the data.
     pub anchor: f32,
+    /// Weight of the divergence KL(π‖μ) from the behaviour policy μ, for actions recorded with all
+    /// probabilities: what μ hardly ever did, and the data say nothing about, costs the more the
+    /// less likely μ was to do it.
+    pub pessimism: f32,
+    /// T of the policy π = softmax(logits / T) that acts and that the loss is about. `None` is the
+    /// temperature at which the policy will be served when it learns from recordings, and 1
+    /// otherwise.
+    pub policy_temperature: Option<f32>,
     /// Temperature β of advantage-weighted regression, for actions recorded without behaviour
     /// probabilities: weight = exp(A / (β·RMS(A))), capped at 20. Lower values concentrate learning
     /// on the best actions (Peng et al. 2019, arXiv 1910.00177).
@@ -60,6 +70,13 @@ pub struct LearnerSettings {
     pub epsilon: f32,
     /// Momentum of RMSprop; 0 for none.
     pub momentum: f32,
+    /// Whether mean squares are divided by the weight of all gradients in them, 1 − decayᵗ in the
+    /// t-th update, as Adam does it. Without, they begin near 0, and the first updates are up to
+    /// 1 / √(1 − decay) times as large as later ones: 10 times with the default.
+    pub bias_correction: bool,
+    /// Number of updates over which the learning rate rises linearly at the start of a run; 0 for
+    /// none. It multiplies the schedule's learning rate.
+    pub warm_up: u64,
 }
 
 /// How large rewards are clipped.
@@ -110,31 +127,49 @@ impl Default for LearnerSettings {
             privileged: false,
             cloning: 0.0,
             anchor: 0.0,
+            pessimism: 0.0,
+            policy_temperature: None,
             temperature: 1.0,
             clips: Clips::default(),
             gradient_clip: 1.0,
             decay: 0.99,
             epsilon: 1e-3,
             momentum: 0.0,
+            bias_correction: true,
+            warm_up: 0,
         }
     }
 }
 
 impl LearnerSettings {
+    /// T of the policy that acts and learns; 1 while it is not settled.
+    pub(crate) fn policy_temperature(&self) -> f32 {
+        self.policy_temperature.unwrap_or(1.0)
+    }
+
     /// Weight of the entropy at position `done` of the schedules, from 0 to 1.
     pub(super) fn entropy_cost_at(&self, done: f64) -> f32 {
         let end = self.entropy_cost_end.unwrap_or(self.entropy_cost);
         end + (self.entropy_cost - end) * left(done)
     }
 
-    /// Hyperparameters of the optimiser at position `done` of the schedules, from 0 to 1.
-    pub(super) fn optimiser_at(&self, done: f64) -> RmsProp {
+    /// Hyperparameters of the optimiser's step after `updates` updates, at position `done` of the
+    /// schedules, from 0 to 1.
+    pub(super) fn optimiser_at(&self, done: f64, updates: u64) -> RmsProp {
+        let step = updates + 1;
+        let warm_up = (step as f64 / self.warm_up.max(1) as f64).min(1.0) as f32;
+        let weight = 1.0 - f64::from(self.decay).powf(step as f64);
         RmsProp {
-            learning_rate: self.learning_rate * left(done),
+            learning_rate: self.learning_rate * left(done) * warm_up,
             decay: self.decay,
             epsilon: self.epsilon,
             momentum: self.momentum,
             clip: self.gradient_clip,
+            // With a decay of 1 gradients have no weight: there is nothing to correct.
+            correction: match self.bias_correction && weight > 0.0 {
+                true => (1.0 / weight) as f32,
+                false => 1.0,
+            },
         }
     }
 }
@@ -162,5 +197,57 @@ impl Reduction {
             Self::Mean => 1.0 / count as f32,
             Self::Sum => 1.0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_correction_makes_up_for_mean_squares_that_begin_at_0() {
+        let settings = LearnerSettings::default();
+        // The mean square of a constant gradient of 1 is then 1 from the first step on.
+        let mut square = 0.0;
+        for updates in 0..2000 {
+            square = settings.decay * square + (1.0 - settings.decay);
+            let corrected = settings.optimiser_at(0.0, updates).correction * square;
+            assert!((corrected - 1.0).abs() < 1e-4, "{updates}: {corrected}");
+        }
+        for plain in [
+            LearnerSettings {
+                bias_correction: false,
+                ..LearnerSettings::default()
+            },
+            LearnerSettings {
+                decay: 1.0,
+                ..LearnerSettings::default()
+            },
+        ] {
+            assert_eq!(plain.optimiser_at(0.0, 0).correction, 1.0);
+        }
+    }
+
+    #[test]
+    fn the_learning_rate_warms_up_and_falls_to_0() {
+        let settings = LearnerSettings {
+            learning_rate: 0.5,
+            warm_up: 4,
+            ..LearnerSettings::default()
+        };
+        let rate = |done, updates| settings.optimiser_at(done, updates).learning_rate;
+        assert_eq!(
+            [0, 1, 2, 3, 4, 100].map(|updates| rate(0.0, updates)),
+            [0.125, 0.25, 0.375, 0.5, 0.5, 0.5]
+        );
+        assert_eq!(
+            (rate(0.5, 1), rate(0.5, 9), rate(1.0, 9)),
+            (0.125, 0.25, 0.0)
+        );
+        let none = LearnerSettings {
+            warm_up: 0,
+            ..settings.clone()
+        };
+        assert_eq!(none.optimiser_at(0.0, 0).learning_rate, 0.5);
     }
 }

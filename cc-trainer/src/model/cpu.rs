@@ -27,7 +27,7 @@ use self::{
     vectorised::vectorised,
 };
 pub use self::{inference::Inference, real::Real, weights::Weights};
-use super::{Device, Outputs, RmsProp, Sequences, Shape, initialise};
+use super::{Device, DeviceFailure, Outputs, RmsProp, Sequences, Shape, StepError, initialise};
 
 /// A network on the CPU. The order of additions depends on the number of threads and on nothing
 /// else: the same calls with the same number of threads give the same bits.
@@ -210,7 +210,11 @@ impl<R: Real> Cpu<R> {
     }
 
     /// Takes a step of the optimiser, as [`Device::step`].
-    pub fn step(&mut self, optimiser: &RmsProp) -> f32 {
+    ///
+    /// # Errors
+    ///
+    /// Returns [`StepError::Gradient`] when the gradient is not finite.
+    pub fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         let gradient = self.shards[0].backward.gradient.as_slice();
         let mut squares: Vec<_> = gradient.chunks(CHUNK).map(|chunk| (chunk, 0.0)).collect();
         each(&self.pool, &mut squares, |_, (chunk, sum)| {
@@ -218,12 +222,7 @@ impl<R: Real> Cpu<R> {
         });
         let norm = squares.iter().map(|(_, sum)| sum).sum::<f64>().sqrt() as f32;
 
-        let scale = if optimiser.clip > 0.0 && norm > optimiser.clip {
-            optimiser.clip / norm
-        } else {
-            1.0
-        };
-        let update = RmsPropStep::new(optimiser, scale);
+        let update = RmsPropStep::new(optimiser, optimiser.scale(norm)?);
         let velocity = if optimiser.momentum > 0.0 {
             gradient.len()
         } else {
@@ -245,7 +244,7 @@ impl<R: Real> Cpu<R> {
             },
         );
         self.pack();
-        norm
+        Ok(norm)
     }
 
     /// Updates the packed weights after the parameters have changed.
@@ -263,35 +262,51 @@ impl Device for Cpu<f32> {
         self.shape()
     }
 
-    fn set_parameters(&mut self, parameters: &[f32]) {
+    fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), DeviceFailure> {
         self.set_parameters(parameters);
+        Ok(())
     }
 
-    fn parameters(&self, into: &mut Vec<f32>) {
+    fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
         self.parameters(into);
+        Ok(())
     }
 
-    fn moments(&self, into: &mut Vec<f32>) {
+    fn moments(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
         self.moments(into);
+        Ok(())
     }
 
-    fn set_moments(&mut self, moments: &[f32]) {
+    fn set_moments(&mut self, moments: &[f32]) -> Result<(), DeviceFailure> {
         self.set_moments(moments);
+        Ok(())
     }
 
-    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
+    fn forward(
+        &mut self,
+        input: &Sequences<'_>,
+        output: &mut Outputs,
+    ) -> Result<(), DeviceFailure> {
         self.forward(input, output);
+        Ok(())
     }
 
-    fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
+    fn backward(
+        &mut self,
+        input: &Sequences<'_>,
+        d_logits: &[f32],
+        d_baseline: &[f32],
+    ) -> Result<(), DeviceFailure> {
         self.backward(input, d_logits, d_baseline);
+        Ok(())
     }
 
-    fn gradient(&self, into: &mut Vec<f32>) {
+    fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
         self.gradient(into);
+        Ok(())
     }
 
-    fn step(&mut self, optimiser: &RmsProp) -> f32 {
+    fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         self.step(optimiser)
     }
 }

@@ -1,4 +1,6 @@
-//! Choosing and opening a device.
+//! Choosing and opening a device, and how it fails.
+
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +15,40 @@ pub enum DeviceKind {
     Cpu,
     /// The first NVIDIA GPU that the driver shows.
     Cuda,
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
+        })
+    }
+}
+
+/// A call that a device did not carry out: a GPU was removed or reset, or its memory is full.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call}: {reason}")]
+pub struct DeviceFailure {
+    /// What was asked of the device, such as `taking 12 MiB of its memory`.
+    pub call: String,
+    /// The error that the device returned.
+    pub reason: String,
+}
+
+/// Why [`Device::step`] took no step.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepError {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceFailure),
+    /// The gradient is not finite, or so large that its square is not.
+    #[error("the gradient's norm is {norm}")]
+    Gradient {
+        /// Norm of the gradient before clipping.
+        norm: f32,
+    },
 }
 
 /// Why a device cannot be used. Every message is complete in one line, so that there is no source.

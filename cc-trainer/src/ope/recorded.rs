@@ -14,11 +14,12 @@ use crate::{
     normalise::{Fit, Normalizer, input_shapes},
 };
 
-/// Names of the reward terms of the steps that [`flows`] returns.
-pub const TERM_NAMES: [&str; 4] = [TERMS[0], TERMS[1], TERMS[2], "reward"];
+/// Names of the reward terms of the steps that [`flows`] returns: those of an outcome, and its
+/// reward.
+pub const TERM_NAMES: [&str; 5] = [TERMS[0], TERMS[1], TERMS[2], TERMS[3], "reward"];
 
 /// Whether a larger value of a term is better, in the order of [`TERM_NAMES`].
-pub const MORE_IS_BETTER: [bool; 4] = [true, false, false, true];
+pub const MORE_IS_BETTER: [bool; 5] = [true, false, false, false, true];
 
 /// Number of flows whose queries form one batch.
 const BATCH: usize = 64;
@@ -323,31 +324,15 @@ impl CandidateFlows {
     }
 }
 
-/// Returns the rewards of a decision in the order of [`TERM_NAMES`]: the means over its windows and
-/// the sum of their rewards, or for rates per second the integrals over its time.
+/// Returns the rewards of a decision in the order of [`TERM_NAMES`]: its outcome's rates, or for
+/// rates per second the rates times the seconds, of which the estimators make means over time.
 fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
-    let [throughput, delay, loss] = outcome.terms;
-    let reward = f64::from(outcome.reward);
+    let [throughput, delay, loss, silence] = outcome.terms;
+    let rates = [throughput, delay, loss, silence, outcome.reward.into()];
     match per {
-        Per::Decision => [throughput, delay, loss, reward],
-        // Mbit/s and ms become Mbit and ms·s; MB per window and reward are sums over windows.
-        Per::Second => [
-            throughput * outcome.seconds,
-            delay * outcome.seconds,
-            loss * f64::from(outcome.windows),
-            reward,
-        ],
+        Per::Decision => rates,
+        Per::Second => rates.map(|rate| rate * outcome.seconds),
     }
-}
-
-/// Fits the transforms that bring the features to about unit size.
-fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
-    let mut fit = Fit::new(input_shapes(interface));
-    for step in flows.iter().flat_map(|flow| &flow.steps) {
-        let (observation, rest) = step.features.split_at(interface.observation_len());
-        fit.add(observation, rest[0]);
-    }
-    fit.normalizer()
 }
 
 /// The candidate's answer to a recorded decision.
@@ -590,15 +575,17 @@ mod tests {
     }
 
     #[test]
-    fn amounts_are_means_over_the_time_times_the_time() {
+    fn a_decision_counts_with_its_time_in_means_over_time() {
         let outcome = StepOutcome {
             windows: 3,
             seconds: 0.5,
-            terms: [8.0, 40.0, 0.02],
+            terms: [8.0, 40.0, 0.25, 0.5],
             reward: -6.0,
+            ..StepOutcome::default()
         };
-        assert_eq!(rewards(&outcome, Per::Decision), [8.0, 40.0, 0.02, -6.0]);
-        assert_eq!(rewards(&outcome, Per::Second), [4.0, 20.0, 0.06, -6.0]);
+        let [rates, amounts] = [Per::Decision, Per::Second].map(|per| rewards(&outcome, per));
+        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0]);
+        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0]);
     }
 
     #[test]

@@ -189,6 +189,22 @@ pub enum ConfigError {
         /// The values that are allowed, such as `from 0 to 1`.
         expected: &'static str,
     },
+    /// Two settings are in their ranges, but not together.
+    #[error(
+        "{} = {} and {} = {} contradict each other: {reason}",
+        fields[0],
+        found[0],
+        fields[1],
+        found[1]
+    )]
+    Conflict {
+        /// The settings' keys.
+        fields: [&'static str; 2],
+        /// The values that they have, as in the file.
+        found: [String; 2],
+        /// Why they do not fit, and what does.
+        reason: &'static str,
+    },
 }
 
 impl Config {
@@ -425,7 +441,34 @@ impl Config {
             self.checkpoint_seconds,
             positive,
             POSITIVE,
-        )
+        )?;
+        self.validate_pairs()
+    }
+
+    /// Checks the settings that limit each other.
+    fn validate_pairs(&self) -> Result<(), ConfigError> {
+        let LearnerSettings {
+            discount,
+            reward_normalisation,
+            clips,
+            ..
+        } = &self.learner;
+        if *discount >= 1.0 && *reward_normalisation != Normalisation::None {
+            return Err(ConfigError::Conflict {
+                fields: ["learner.discount", "learner.reward_normalisation"],
+                found: [discount.to_string(), quoted(reward_normalisation)],
+                reason: "normalised rewards are multiplied by 1 − γ or √(1 − γ²), which would make \
+                         all of them 0; choose a discount below 1, or no normalisation (\"none\")",
+            });
+        }
+        if clips.c > clips.rho {
+            return Err(ConfigError::Conflict {
+                fields: ["learner.clips.c", "learner.clips.rho"],
+                found: [clips.c.to_string(), clips.rho.to_string()],
+                reason: "V-trace needs a c that is at most rho (arXiv 1802.01561, section 4.1)",
+            });
+        }
+        Ok(())
     }
 }
 
@@ -443,6 +486,24 @@ fn check(
             expected,
         }),
     }
+}
+
+/// A setting's value as a configuration in TOML has it.
+fn quoted(setting: &impl Serialize) -> String {
+    serde_json::to_string(setting).unwrap_or_default()
+}
+
+/// The fields that differ between two structures, as `field: this, not that`.
+pub(super) fn differences_of(this: &impl Serialize, that: &impl Serialize) -> Vec<String> {
+    let [this, that] = [serde_json::to_value(this), serde_json::to_value(that)];
+    let mut differences = Vec::new();
+    compare(
+        "",
+        &this.unwrap_or_default(),
+        &that.unwrap_or_default(),
+        &mut differences,
+    );
+    differences
 }
 
 /// Appends the keys, below `path`, whose values differ.
@@ -545,6 +606,42 @@ mod tests {
                 .resolve(&Overrides::default())
                 .expect_err("out of range");
             assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_named_in_the_error() {
+        for (text, beginning) in [
+            (
+                "discount = 1\nreward_normalisation = \"horizon\"",
+                "learner.discount = 1 and learner.reward_normalisation = \"horizon\" contradict",
+            ),
+            (
+                // In f32 it is 1.
+                "discount = 0.999999999\nreward_normalisation = \"per_task\"",
+                "learner.discount = 1 and learner.reward_normalisation = \"per_task\" contradict",
+            ),
+            (
+                "discount = 1\nreward_normalisation = \"global\"",
+                "learner.discount = 1 and learner.reward_normalisation = \"global\" contradict",
+            ),
+            (
+                "clips = { c = 1.5, rho = 1.25 }",
+                "learner.clips.c = 1.5 and learner.clips.rho = 1.25 contradict",
+            ),
+        ] {
+            let error = parse(&format!("{CARTPOLE}[learner]\n{text}"))
+                .expect("well-formed")
+                .resolve(&Overrides::default())
+                .expect_err("a contradiction")
+                .to_string();
+            assert!(error.starts_with(beginning), "{error}");
+        }
+        for text in ["discount = 1", "clips = { c = 1.5, rho = 1.5 }"] {
+            parse(&format!("{CARTPOLE}[learner]\n{text}"))
+                .expect("well-formed")
+                .resolve(&Overrides::default())
+                .expect("no contradiction");
         }
     }
 

@@ -71,7 +71,12 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
     let of_tasks = point
         .tasks
         .iter()
-        .map(|task| (format!("return/{}", task.name), task.episode_return));
+        .flat_map(|task| {
+            let td_loss = task.td_loss.map(|loss| (format!("td/{}", task.name), loss));
+            let tag = format!("return/{}", task.name);
+            [Some((tag, task.episode_return)), td_loss]
+        })
+        .flatten();
     let of_actions = (0..)
         .zip(&point.actions)
         .map(|(action, share): (usize, _)| (format!("actions/{action}"), *share));

@@ -1,16 +1,21 @@
 //! Why a training run did not begin, or ended early.
 
 use std::{
-    io,
+    fmt, io,
     path::{Path, PathBuf},
 };
 
 use cc_core::durable::ReplaceError;
 
 use super::{
-    checkpoint::CheckpointError, config::ConfigError, environments::OpenError, splits::TestSetError,
+    Run, checkpoint::CheckpointError, config::ConfigError, environments::OpenError,
+    splits::TestSetError,
 };
-use crate::{learner::Diverged, model::DeviceError, policy_file::ExportError};
+use crate::{
+    learner::Diverged,
+    model::{DeviceError, DeviceFailure, DeviceKind},
+    policy_file::ExportError,
+};
 
 /// Why a training run did not begin, or ended early.
 #[derive(Debug, thiserror::Error)]
@@ -72,11 +77,32 @@ pub enum TrainError {
     /// The checkpoint to continue from cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The checkpoint, `train.json` or `policy.onnx` could not be replaced.
-    #[error(transparent)]
+    /// The checkpoint is of a network of other sizes than the same settings make now.
+    #[error(
+        "{dir} holds a run of another network than this version makes from its settings \
+         ({what}): choose another directory with --out; --init {dir}/policy.onnx begins there \
+         with its policy",
+        dir = dir.display()
+    )]
+    Shape {
+        /// The directory that was given.
+        dir: PathBuf,
+        /// The sizes that differ, as `size: this, not that`.
+        what: String,
+    },
+    /// The checkpoint, `train.json` or `policy.onnx` could not be replaced. The former file is
+    /// whole.
+    #[error(
+        "{0}; once the directory can be written to again, the same command continues from the last \
+         checkpoint in it"
+    )]
     Replace(#[from] ReplaceError),
     /// The directory could not be created, or an event file could not be written.
-    #[error("writing {}: {source}", path.display())]
+    #[error(
+        "writing {}: {source}; once it can be written to, the same command begins the run, or \
+         continues from its last checkpoint",
+        path.display()
+    )]
     Write {
         /// The run's directory, or a file in it.
         path: PathBuf,
@@ -86,12 +112,94 @@ pub enum TrainError {
     /// The network cannot be written as a policy file.
     #[error("policy.onnx: {0}")]
     Export(#[from] ExportError),
-    /// The loss was not finite. The last checkpoint is from an earlier update.
-    #[error(transparent)]
-    Diverged(#[from] Diverged),
+    /// A loss, a gradient or a parameter was not finite. The last checkpoint is from an earlier
+    /// update.
+    #[error("step {steps}: {cause}; {kept}")]
+    Diverged {
+        /// Number of environment steps learnt from before.
+        steps: u64,
+        /// What was not finite, with the settings to change.
+        cause: Diverged,
+        /// What the run can be continued from.
+        kept: LastCheckpoint,
+    },
+    /// The device failed during the run.
+    #[error("step {steps}: the device {device} failed, {cause}; {kept}{}", elsewhere(*device))]
+    DeviceFailed {
+        /// Number of environment steps learnt from before.
+        steps: u64,
+        /// The device that failed.
+        device: DeviceKind,
+        /// What it failed at.
+        cause: DeviceFailure,
+        /// What the run can be continued from.
+        kept: LastCheckpoint,
+    },
     /// An actor thread panicked, and has printed its message.
-    #[error("an actor ended early, as its message above says")]
-    Actor,
+    #[error("step {steps}: an actor ended early, as its message above says; {kept}")]
+    Actor {
+        /// Number of environment steps learnt from before.
+        steps: u64,
+        /// What the run can be continued from.
+        kept: LastCheckpoint,
+    },
+}
+
+/// How to go on without a device that failed.
+fn elsewhere(device: DeviceKind) -> &'static str {
+    match device {
+        DeviceKind::Cpu => "",
+        DeviceKind::Cuda => ", with `--device cpu` also without a GPU",
+    }
+}
+
+/// The checkpoint that a run can be continued from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastCheckpoint {
+    /// The run's directory.
+    pub dir: PathBuf,
+    /// Number of environment steps learnt from before the checkpoint; `None` while there is none.
+    pub steps: Option<u64>,
+}
+
+impl fmt::Display for LastCheckpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dir = self.dir.display();
+        match self.steps {
+            Some(steps) => write!(
+                f,
+                "the last checkpoint in {dir} is whole, from which --out {dir} continues at step \
+                 {steps}"
+            ),
+            None => write!(f, "there is no checkpoint in {dir} yet"),
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn diverged(&self, cause: Diverged) -> TrainError {
+        TrainError::Diverged {
+            steps: self.statistics.steps,
+            cause,
+            kept: self.kept.clone(),
+        }
+    }
+
+    pub(super) fn device_failed(&self, cause: DeviceFailure) -> TrainError {
+        TrainError::DeviceFailed {
+            steps: self.statistics.steps,
+            device: self.record.config.device,
+            cause,
+            kept: self.kept.clone(),
+        }
+    }
+
+    pub(super) fn actor_panicked(&self) -> TrainError {
+        TrainError::Actor {
+            steps: self.statistics.steps,
+            kept: self.kept.clone(),
+        }
+    }
 }
 
 impl TrainError {

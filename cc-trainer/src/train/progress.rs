@@ -199,6 +199,7 @@ mod tests {
             name: name.to_owned(),
             episodes: 1,
             episode_return: 2.0,
+            td_loss: None,
         });
         let view = view(&CurvePoint {
             tasks: tasks.to_vec(),

@@ -83,8 +83,8 @@ impl RolloutQueue {
         self.changed.notify_all();
     }
 
-    /// Takes the oldest `count` rollouts and the report. `None` if
-    /// there are fewer within `patience`.
+    /// Takes the oldest `count` rollouts and the report. `None` if there are fewer within
+    /// `patience`, or when the queue is [closed](Self::close).
     pub(super) fn take(
         &self,
         count: usize,
@@ -92,7 +92,9 @@ impl RolloutQueue {
     ) -> Option<(Vec<Rollout>, QueueReport)> {
         let (mut state, _) = self
             .changed
-            .wait_timeout_while(self.lock(), patience, |state| state.rollouts.len() < count)
+            .wait_timeout_while(self.lock(), patience, |state| {
+                state.rollouts.len() < count && !state.closed
+            })
             .unwrap_or_else(PoisonError::into_inner);
         if state.rollouts.len() < count {
             return None;

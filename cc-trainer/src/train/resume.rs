@@ -6,9 +6,9 @@ use cc_core::{interface::Interface, policy::PolicyFile};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
-    Run, TrainError, Training,
+    LastCheckpoint, Run, TrainError, Training,
     checkpoint::{Checkpoint, Header},
-    config::Config,
+    config::{self, Config},
     curve::seconds_since_1970,
     environments::Source,
     record::{Finish, Record, RunPart},
@@ -44,16 +44,38 @@ impl Run {
             }
             _ => None,
         };
-        let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
-
-        let (header, parameters) = match checkpoint {
-            Some(checkpoint) => {
-                device.set_moments(&checkpoint.moments);
-                (checkpoint.header, checkpoint.parameters)
-            }
-            None => begin(&config, &source, shape, init),
+        if let Some(checkpoint) = &checkpoint {
+            check_shape(&dir, &shape, &checkpoint.header.record.shape)?;
+        }
+        let mut kept = LastCheckpoint {
+            dir: dir.clone(),
+            steps: None,
         };
-        device.set_parameters(&parameters);
+        let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
+        let (header, parameters, moments) = match checkpoint {
+            Some(checkpoint) => {
+                kept.steps = Some(checkpoint.header.statistics.steps);
+                let Checkpoint {
+                    header,
+                    parameters,
+                    moments,
+                } = checkpoint;
+                (header, parameters, Some(moments))
+            }
+            None => {
+                let (header, parameters) = begin(&config, &source, shape, init);
+                (header, parameters, None)
+            }
+        };
+        let moments = moments.map_or(Ok(()), |moments| device.set_moments(&moments));
+        moments
+            .and_then(|()| device.set_parameters(&parameters))
+            .map_err(|cause| TrainError::DeviceFailed {
+                steps: header.statistics.steps,
+                device: config.device,
+                cause,
+                kept: kept.clone(),
+            })?;
         let Header {
             mut record,
             statistics,
@@ -91,6 +113,7 @@ impl Run {
             seconds_before: record.last.seconds,
             begun: now,
             saved: now,
+            kept,
             shown: now,
             tasks: source.tasks(),
             normalizer: normalizer.map(Arc::new),
@@ -132,6 +155,19 @@ fn settle(training: &Training, checkpoint: Option<&Checkpoint>) -> Result<Config
         }
     }
     Ok(config)
+}
+
+/// Checks that the checkpoint's network is the one that the settings ask for: an environment may
+/// have other inputs than the version had that began the run.
+fn check_shape(dir: &Path, shape: &Shape, saved: &Shape) -> Result<(), TrainError> {
+    let differences = config::differences_of(shape, saved);
+    if differences.is_empty() {
+        return Ok(());
+    }
+    Err(TrainError::Shape {
+        dir: dir.to_owned(),
+        what: differences.join("; "),
+    })
 }
 
 /// The state of a run before its first update: a checkpoint's header, and the parameters.

@@ -6,12 +6,15 @@ use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
 };
+use crate::learner::Diverged;
 use cc_core::{durable::replace_durably, policy::PolicyMeta};
 use cc_testbed::summary::utc_now;
 
 impl Run {
     /// Writes `checkpoint.bin`, `train.json` and, for environments whose policies are served by
-    /// cc-agent, `policy.onnx`. Each replaces the former one durably.
+    /// cc-agent, `policy.onnx`. Each replaces the former one durably, and only if the network is
+    /// one of finite numbers. The checkpoint is the first, so that there is one whenever another
+    /// of these files is there; the others follow from it.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
         // A run that had nothing left to do keeps the figures that it ended with.
         let last = match self.statistics.has_updates() {
@@ -33,9 +36,22 @@ impl Run {
             parameters: Vec::new(),
             moments: Vec::new(),
         };
-        self.learner.device().parameters(&mut checkpoint.parameters);
-        self.learner.device().moments(&mut checkpoint.moments);
+        let device = self.learner.device();
+        device
+            .parameters(&mut checkpoint.parameters)
+            .and_then(|()| device.moments(&mut checkpoint.moments))
+            .map_err(|cause| self.device_failed(cause))?;
+        for (what, numbers) in [
+            ("a parameter", &checkpoint.parameters),
+            ("a moment of the optimiser", &checkpoint.moments),
+        ] {
+            if !numbers.iter().all(|number| number.is_finite()) {
+                let updates = self.learner.updates();
+                return Err(self.diverged(Diverged { what, updates }));
+            }
+        }
         replace_durably(&self.dir.join("checkpoint.bin"), &checkpoint.encode())?;
+        self.kept.steps = Some(self.statistics.steps);
         let json = serde_json::to_vec_pretty(&self.record)
             .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
         replace_durably(&self.dir.join("train.json"), &json)?;

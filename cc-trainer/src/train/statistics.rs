@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{learner::UpdateMetrics, rollout::Episode};
+use crate::{
+    learner::{TaskErrors, UpdateMetrics},
+    rollout::Episode,
+};
 
 /// Number of recent episodes that a mean return is taken over.
 pub(super) const EPISODES: usize = 100;
@@ -73,6 +76,10 @@ pub struct TaskPoint {
     pub episodes: u64,
     /// Mean return of the last 100 of them.
     pub episode_return: f64,
+    /// Mean squared temporal difference of the task's steps in the recent updates, as
+    /// [`UpdateMetrics::td_loss`]; `None` where they had none.
+    #[serde(default)]
+    pub td_loss: Option<f64>,
 }
 
 /// When an update was made, and how long it took.
@@ -193,6 +200,7 @@ impl Statistics {
                     name: name(index),
                     episodes: task.episodes,
                     episode_return: task.mean(),
+                    td_loss: self.td_loss(index),
                 })
                 .collect(),
             policy_loss: mean(&|update| update.policy_loss),
@@ -215,6 +223,18 @@ impl Statistics {
             learner_utilization: time(&|timing| timing.learner),
             actor_utilization: 1.0 - time(&|timing| timing.waited),
         }
+    }
+}
+
+impl Statistics {
+    /// Mean squared temporal difference of a task's steps in the recent updates; `None` without any.
+    fn td_loss(&self, task: usize) -> Option<f64> {
+        let recent = self.ring.iter().filter_map(|(.., update)| update.tasks.get(task));
+        let sum = recent.fold(TaskErrors::default(), |sum, of| TaskErrors {
+            steps: sum.steps + of.steps,
+            td_loss: sum.td_loss + of.td_loss,
+        });
+        (sum.steps > 0).then(|| sum.td_loss / sum.steps as f64)
     }
 }
 
@@ -279,6 +299,13 @@ mod tests {
                 UpdateMetrics {
                     entropy: if late { 0.5 } else { 1.0 },
                     actions: vec![0.25, 0.75],
+                    // The first task has a step in every third update.
+                    tasks: [u64::from(update % 3 == 0), 20, 0]
+                        .map(|steps| TaskErrors {
+                            steps,
+                            td_loss: steps as f64 * if late { 2.0 } else { 9.0 },
+                        })
+                        .to_vec(),
                     ..UpdateMetrics::default()
                 },
                 640,
@@ -297,5 +324,9 @@ mod tests {
             (0.25, 0.5)
         );
         assert_eq!(point.actions, [0.25, 0.75]);
+        assert_eq!(
+            [0, 1, 2, 3].map(|task| statistics.td_loss(task)),
+            [Some(2.0), Some(2.0), None, None]
+        );
     }
 }

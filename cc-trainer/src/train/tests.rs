@@ -1,5 +1,7 @@
 //! Small training runs from end to end.
 
+mod failures;
+
 use std::{fs, path::Path};
 
 use cc_core::policy::{ActionSelection, OnnxPolicy, Policy, PolicyFile, PolicyKind, Query, State};

@@ -198,7 +198,7 @@ fn random_families_draw_within_their_ranges() {
         let (mut lossy, mut least, mut most) = (0, f64::MAX, 0.0_f64);
         for _ in 0..60 {
             let scenario = world.links.draw(5.0, &mut random).scenario;
-            let truth = Truth::new(&scenario, 5_000_000_000);
+            let truth = Truth::new(&scenario, Duration::ZERO, Duration::from_secs(5));
             least = least.min(truth.mean_bits_per_second);
             most = most.max(truth.mean_bits_per_second);
             lossy += u32::from(scenario.forward.loss != cc_sim::scenario::Loss::None);
@@ -251,6 +251,43 @@ fn invalid_configurations_are_refused_naming_the_setting() {
     ] {
         let error = World::new(config(text)).expect_err(text).to_string();
         assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+#[test]
+fn the_mean_rate_of_a_shifted_episode_is_that_of_its_own_time() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let path = dir.path().join("step.toml");
+    let text = "
+        [[scenario]]
+        name = \"step\"
+        schedule = [{ at_s = 0, rate_mbps = 2 }, { at_s = 10, rate_mbps = 20 }]
+        delay_ms = 10
+        queue = { packets = 50 }
+    ";
+    std::fs::write(&path, text).expect("a file");
+    let scenarios = cc_sim::scenario::load(&path.display().to_string()).expect("a scenario");
+    let scenario = Arc::new(scenarios.into_iter().next().expect("one"));
+    for (begins, end, expected) in [(0, 5, 2.0), (0, 20, 11.0), (5, 15, 11.0), (12, 20, 20.0)] {
+        let [from, to] = [begins, end].map(Duration::from_secs);
+        let found = Truth::new(&scenario, from, to).mean_bits_per_second / 1e6;
+        assert!((found - expected).abs() < 0.1, "{begins} to {end}: {found}");
+    }
+}
+
+/// The critic sees the same at the beginning of an episode as at its end, where the link and the
+/// flow are in the same state.
+#[test]
+fn the_privileged_input_knows_no_clock() {
+    let mut network = network(ONE, 1);
+    // The first action keeps the cwnd.
+    let turns = play(&mut network, 60, |_| 0);
+    let ends = turns.iter().skip(1).position(|turn| turn.first.is_some());
+    let last = ends.expect("an episode of 3 s has ended");
+    let settled = last / 2;
+    let [early, late] = [settled, last].map(|turn| &turns[turn].privileged);
+    for (one, other) in early.iter().zip(late) {
+        assert!((one - other).abs() < 0.1, "{early:?} and {late:?}");
     }
 }
 

@@ -16,27 +16,29 @@ pub(super) struct Truth {
     pub(super) mean_bits_per_second: f64,
     /// Whether each flow is learned, in the scenario's order.
     learned: Vec<bool>,
-    end: Nanos,
 }
 
-/// Number of values in the critic's privileged input.
-pub(super) const PRIVILEGED: usize = 12;
+/// Number of values in the critic's privileged input. The time that is left is not among them:
+/// nothing ends for the flow when an episode is truncated, so that its value must not depend on it
+/// (Pardo et al., arXiv 1712.00378).
+pub(super) const PRIVILEGED: usize = 11;
 
 /// Interval over which the current rate is averaged, ns. On a trace, a shorter
 /// one would count single packets.
 const NOW_NS: u64 = 200_000_000;
 
 impl Truth {
-    pub(super) fn new(scenario: &Arc<Scenario>, end: Nanos) -> Self {
+    /// The truth about an episode from `begins` to `end`, in the scenario's time.
+    pub(super) fn new(scenario: &Arc<Scenario>, begins: Duration, end: Duration) -> Self {
         let service = &scenario.forward.service;
         let mean = match service {
             // The mean over the episode: the mean of a rate that does not repeat gives its last
             // point too much weight.
             Service::Rate(rate) if rate.points.len() > 1 => {
-                let end = Duration::from_nanos(end);
+                let seconds = end.saturating_sub(begins).as_secs_f64();
                 scenario
-                    .capacity_bits(Duration::ZERO, end)
-                    .map(|bits| bits / end.as_secs_f64())
+                    .capacity_bits(begins, end)
+                    .map(|bits| bits / seconds)
             }
             _ => scenario.mean_bits_per_second(),
         };
@@ -48,7 +50,6 @@ impl Truth {
                 .map(|flow| flow.scheme.is_none())
                 .collect(),
             scenario: Arc::clone(scenario),
-            end,
         }
     }
 
@@ -129,7 +130,6 @@ impl Truth {
             50.0 * mean_loss(forward.loss),
             active.ln(),
             learned / active,
-            self.end.saturating_sub(now) as f64 / self.end as f64,
             // Time to drain the queue, in base RTTs.
             (1.0 + backlog as f64 * 8.0 / rate.max(mean * 0.05) / rtt).ln(),
             window.max(1e-3).ln().clamp(-3.0, 3.0),

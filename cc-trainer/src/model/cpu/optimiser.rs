@@ -4,13 +4,15 @@ use super::{real::Real, vectorised::vectorised};
 use crate::model::RmsProp;
 
 /// A step of [`RmsProp`] along a gradient g that is scaled first, as PyTorch's `RMSprop`, not
-/// centred: v ← α v + (1 − α) g²;  u = g / (√v + ε);  m ← μ m + u;  θ ← θ − η m.
+/// centred: v ← α v + (1 − α) g²;  u = g / (√(κ v) + ε);  m ← μ m + u;  θ ← θ − η m, with κ the
+/// [correction](RmsProp::correction).
 pub(super) struct RmsPropStep<R> {
     /// Factor of the gradient, which clips its norm.
     scale: R,
     decay: R,
     /// 1 − α, the weight of the new square.
     rest: R,
+    correction: R,
     epsilon: R,
     momentum: R,
     learning_rate: R,
@@ -23,6 +25,7 @@ impl<R: Real> RmsPropStep<R> {
             scale: R::from(scale),
             decay,
             rest: R::ONE - decay,
+            correction: R::from(optimiser.correction),
             epsilon: R::from(optimiser.epsilon),
             momentum: R::from(optimiser.momentum),
             learning_rate: R::from(optimiser.learning_rate),
@@ -69,7 +72,7 @@ impl<R: Real> RmsPropStep<R> {
     fn direction(&self, gradient: R, mean_square: &mut R) -> R {
         let gradient = gradient * self.scale;
         *mean_square = self.decay * *mean_square + self.rest * gradient * gradient;
-        gradient / (mean_square.sqrt() + self.epsilon)
+        gradient / ((self.correction * *mean_square).sqrt() + self.epsilon)
     }
 }
 

@@ -394,21 +394,24 @@ fn optimiser_steps_are_those_of_rmsprop_computed_by_hand() {
     let case = NetworkCase::<f64>::new(shape, 1);
     // (momentum, norm to clip to)
     for (momentum, clip) in [(0.0_f32, 0.0_f32), (0.5, 0.0), (0.25, 1.0), (0.0, 1e6)] {
-        let optimiser = RmsProp {
+        let mut optimiser = RmsProp {
             learning_rate: 0.125,
             decay: 0.75,
             epsilon: 0.0625,
             momentum,
             clip,
+            correction: 1.0,
         };
         let mut cpu = case.cpu(shape, 2);
         let mut expected = case.parameters.clone();
         let mut mean_square = vec![0.0; expected.len()];
         let mut velocity = vec![0.0; expected.len()];
-        for _ in 0..3 {
+        for correction in [4.0, 1.0, 1.75] {
+            optimiser.correction = correction;
             let (_, gradient) = case.run(&mut cpu);
             let norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
-            assert!((f64::from(cpu.step(&optimiser)) - norm).abs() < 1e-5 * norm);
+            let found = cpu.step(&optimiser).expect("finite");
+            assert!((f64::from(found) - norm).abs() < 1e-5 * norm);
             let clip = f64::from(clip);
             let scale = if clip > 0.0 && norm > clip {
                 clip / norm
@@ -417,8 +420,8 @@ fn optimiser_steps_are_those_of_rmsprop_computed_by_hand() {
             };
             for (i, g) in gradient.iter().map(|g| g * scale).enumerate() {
                 mean_square[i] = 0.75 * mean_square[i] + 0.25 * g * g;
-                velocity[i] =
-                    f64::from(momentum) * velocity[i] + g / (f64::sqrt(mean_square[i]) + 0.0625);
+                let root = f64::sqrt(f64::from(correction) * mean_square[i]);
+                velocity[i] = f64::from(momentum) * velocity[i] + g / (root + 0.0625);
                 expected[i] -= 0.125 * velocity[i];
             }
             let mut found = Vec::new();
@@ -441,10 +444,55 @@ fn optimiser_steps_are_those_of_rmsprop_computed_by_hand() {
         other.set_moments(&moments);
         for cpu in [&mut cpu, &mut other] {
             case.run(cpu);
-            cpu.step(&optimiser);
+            cpu.step(&optimiser).expect("finite");
         }
         cpu.parameters(&mut here);
         other.parameters(&mut there);
         assert_eq!(here, there);
+    }
+}
+
+#[test]
+fn a_gradient_that_is_not_finite_changes_nothing() {
+    let shape = &shapes()[0];
+    let case = NetworkCase::<f32>::new(shape, 1);
+    for threads in [1, 2] {
+        let mut cpu = case.cpu(shape, threads);
+        let state = |cpu: &Cpu| {
+            let (mut parameters, mut moments) = (Vec::new(), Vec::new());
+            cpu.parameters(&mut parameters);
+            cpu.moments(&mut moments);
+            (parameters, moments)
+        };
+        let optimiser = RmsProp {
+            learning_rate: 0.125,
+            decay: 0.75,
+            epsilon: 0.0625,
+            momentum: 0.5,
+            clip: 1.0,
+            correction: 1.0,
+        };
+        case.run(&mut cpu);
+        cpu.step(&optimiser).expect("finite");
+        let before = state(&cpu);
+        // The last is a finite number whose square is not.
+        for wrong in [f32::NAN, f32::INFINITY, 1e30] {
+            let (_, gradient) = case.run(&mut cpu);
+            let mut d_logits = vec![0.0; STEPS * BATCH_SIZE * shape.actions];
+            d_logits[0] = wrong;
+            let d_baseline = vec![0.0; STEPS * BATCH_SIZE];
+            cpu.forward(&case.input(), &mut Outputs::default());
+            cpu.backward(&case.input(), &d_logits, &d_baseline);
+            let refused = cpu.step(&optimiser);
+            assert!(
+                matches!(refused, Err(StepError::Gradient { .. })),
+                "{wrong}: {refused:?}"
+            );
+            assert_eq!(state(&cpu), before, "{wrong}");
+            // The next gradient is whole again.
+            assert_eq!(case.run(&mut cpu).1, gradient);
+        }
+        cpu.step(&optimiser).expect("finite");
+        assert_ne!(state(&cpu), before);
     }
 }

@@ -256,6 +256,7 @@ impl Call {
                     Real(scale),
                     Real(optimiser.learning_rate),
                     Real(optimiser.decay),
+                    Real(optimiser.correction),
                     Real(optimiser.epsilon),
                     Real(optimiser.momentum),
                 ]

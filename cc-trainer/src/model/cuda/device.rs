@@ -1,7 +1,7 @@
 //! The GPU as a [`Device`].
 
 use super::{gpu::Gpu, network::DeviceNetwork, unavailable::Unavailable};
-use crate::model::{Device, Outputs, RmsProp, Sequences, Shape};
+use crate::model::{Device, DeviceFailure, Outputs, RmsProp, Sequences, Shape, StepError};
 
 /// A network on one NVIDIA GPU.
 ///
@@ -9,11 +9,9 @@ use crate::model::{Device, Outputs, RmsProp, Sequences, Shape};
 /// [`Cpu`](crate::model::Cpu) but for the order of additions. On one kind of GPU with one version
 /// of cuBLAS the same calls give the same bits.
 ///
-/// # Panics
-///
-/// Every method panics if the GPU fails: removed, reset, or out of memory. Nothing can be read from
-/// it then, and a learner has to continue from its last checkpoint. Faults that exist from the
-/// start are errors of [`Cuda::new`].
+/// A GPU fails when it is removed, reset, or out of memory. Nothing can be read from it then, and a
+/// learner has to continue from its last checkpoint. Faults that exist from the start are errors of
+/// [`Cuda::new`].
 #[derive(Debug)]
 pub struct Cuda {
     network: DeviceNetwork<Gpu>,
@@ -27,8 +25,9 @@ impl Cuda {
     ///
     /// Returns the reason why this GPU cannot be used.
     pub fn new(shape: &Shape, ordinal: usize) -> Result<Self, Unavailable> {
+        let network = DeviceNetwork::new(Gpu::new(ordinal)?, shape);
         Ok(Self {
-            network: DeviceNetwork::new(Gpu::new(ordinal)?, shape),
+            network: network.map_err(|failure| Unavailable::Failed(failure.to_string()))?,
         })
     }
 }
@@ -38,35 +37,44 @@ impl Device for Cuda {
         self.network.shape()
     }
 
-    fn set_parameters(&mut self, parameters: &[f32]) {
-        self.network.set_parameters(parameters);
+    fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), DeviceFailure> {
+        self.network.set_parameters(parameters)
     }
 
-    fn parameters(&self, into: &mut Vec<f32>) {
-        self.network.parameters(into);
+    fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        self.network.parameters(into)
     }
 
-    fn moments(&self, into: &mut Vec<f32>) {
-        self.network.moments(into);
+    fn moments(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        self.network.moments(into)
     }
 
-    fn set_moments(&mut self, moments: &[f32]) {
-        self.network.set_moments(moments);
+    fn set_moments(&mut self, moments: &[f32]) -> Result<(), DeviceFailure> {
+        self.network.set_moments(moments)
     }
 
-    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs) {
-        self.network.forward(input, output);
+    fn forward(
+        &mut self,
+        input: &Sequences<'_>,
+        output: &mut Outputs,
+    ) -> Result<(), DeviceFailure> {
+        self.network.forward(input, output)
     }
 
-    fn backward(&mut self, input: &Sequences<'_>, d_logits: &[f32], d_baseline: &[f32]) {
-        self.network.backward(input, d_logits, d_baseline);
+    fn backward(
+        &mut self,
+        input: &Sequences<'_>,
+        d_logits: &[f32],
+        d_baseline: &[f32],
+    ) -> Result<(), DeviceFailure> {
+        self.network.backward(input, d_logits, d_baseline)
     }
 
-    fn gradient(&self, into: &mut Vec<f32>) {
-        self.network.gradient(into);
+    fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        self.network.gradient(into)
     }
 
-    fn step(&mut self, optimiser: &RmsProp) -> f32 {
+    fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         self.network.step(optimiser)
     }
 }

@@ -23,6 +23,7 @@ use super::{
     matrix::{DeviceMatrix, Sgemm},
     unavailable::Unavailable,
 };
+use crate::model::DeviceFailure;
 
 /// The source of all kernels.
 pub(super) const SOURCE: &str = include_str!("kernels.cu");
@@ -167,40 +168,43 @@ impl Gpu {
 }
 
 impl Machine for Gpu {
-    fn grow(&mut self, len: usize) {
+    fn grow(&mut self, len: usize) -> Result<(), DeviceFailure> {
         if len <= self.memory.len() {
-            return;
+            return Ok(());
         }
         let bytes = len * size_of::<f32>();
         let what = format!("taking {} MiB of its memory", bytes >> 20);
-        let mut memory = done(&what, self.stream.alloc_zeros(len));
+        let mut memory = done(&what, self.stream.alloc_zeros(len))?;
         done(
             "copying",
             self.stream.memcpy_dtod(&self.memory, &mut memory),
-        );
+        )?;
         self.memory = memory;
+        Ok(())
     }
 
-    fn write(&mut self, at: usize, from: &[f32]) {
-        if !from.is_empty() {
-            let mut into = self.memory.slice_mut(at..at + from.len());
-            done("copying to it", self.stream.memcpy_htod(from, &mut into));
+    fn write(&mut self, at: usize, from: &[f32]) -> Result<(), DeviceFailure> {
+        if from.is_empty() {
+            return Ok(());
         }
+        let mut into = self.memory.slice_mut(at..at + from.len());
+        done("copying to it", self.stream.memcpy_htod(from, &mut into))
     }
 
-    fn read(&self, at: usize, into: &mut [f32]) {
-        if !into.is_empty() {
-            let from = self.memory.slice(at..at + into.len());
-            done("copying from it", self.stream.memcpy_dtoh(&from, into));
-            done("waiting for it", self.stream.synchronize());
+    fn read(&self, at: usize, into: &mut [f32]) -> Result<(), DeviceFailure> {
+        if into.is_empty() {
+            return Ok(());
         }
+        let from = self.memory.slice(at..at + into.len());
+        done("copying from it", self.stream.memcpy_dtoh(&from, into))?;
+        done("waiting for it", self.stream.synchronize())
     }
 
-    fn multiply(&mut self, product: &Sgemm) {
+    fn multiply(&mut self, product: &Sgemm) -> Result<(), DeviceFailure> {
         use cublas::sys::cublasOperation_t::{CUBLAS_OP_N, CUBLAS_OP_T};
         let operation = |transpose| if transpose { CUBLAS_OP_T } else { CUBLAS_OP_N };
         let [a, b, c] = [product.a, product.b, product.c].map(|matrix| self.address(matrix));
-        done("binding", self.stream.context().bind_to_thread());
+        done("binding", self.stream.context().bind_to_thread())?;
         // SAFETY: the matrices are within the memory, which is alive; α and β are on the host,
         // which is cuBLAS's default.
         let result = unsafe {
@@ -221,10 +225,10 @@ impl Machine for Gpu {
                 int(product.c.stride),
             )
         };
-        done("sgemm", result);
+        done("sgemm", result)
     }
 
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &Call) -> Result<(), DeviceFailure> {
         enum LaunchValue {
             Address(u64),
             Integer(i32),
@@ -254,13 +258,17 @@ impl Machine for Gpu {
         };
         // SAFETY: the arguments are those of the kernel (a test compares their types), and its
         // arrays are within the memory.
-        done(call.kernel(), unsafe { launch.launch(grid) });
+        let launched = unsafe { launch.launch(grid) };
+        done(call.kernel(), launched.map(drop))
     }
 }
 
-/// The result of a call that succeeds on a working device; panics otherwise.
-fn done<T, E: Display>(what: &str, result: Result<T, E>) -> T {
-    result.unwrap_or_else(|error| panic!("the GPU failed at {what}: {error}"))
+/// The result of a call that succeeds on a working device.
+fn done<T, E: Display>(call: &str, result: Result<T, E>) -> Result<T, DeviceFailure> {
+    result.map_err(|error| DeviceFailure {
+        call: call.to_owned(),
+        reason: error.to_string(),
+    })
 }
 
 fn int(number: usize) -> c_int {

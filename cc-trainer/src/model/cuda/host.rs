@@ -8,7 +8,10 @@ use std::{
     ffi::{CStr, CString, c_char, c_uint, c_void},
     os::unix::ffi::OsStrExt,
     process::Command,
-    sync::OnceLock,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use super::{
@@ -16,6 +19,7 @@ use super::{
     machine::Machine,
     matrix::{DeviceMatrix, Sgemm},
 };
+use crate::model::DeviceFailure;
 
 /// The kernels, with definitions of what CUDA adds to C++.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/model/cuda/host.cpp");
@@ -26,6 +30,8 @@ type RunKernel = unsafe extern "C" fn(c_uint, c_uint, *mut *mut c_void);
 pub(super) struct HostMachine {
     kernels: &'static HashMap<&'static str, Kernel>,
     memory: Vec<f32>,
+    /// Number of operations until the machine fails; every later one fails too.
+    pub(super) left: Arc<AtomicUsize>,
 }
 
 struct Kernel {
@@ -47,7 +53,20 @@ impl HostMachine {
         kernels.map(|kernels| Self {
             kernels,
             memory: Vec::new(),
+            left: Arc::new(AtomicUsize::new(usize::MAX)),
         })
+    }
+
+    /// Counts an operation, which fails if there are none left.
+    fn take_turn(&self, operation: &str) -> Result<(), DeviceFailure> {
+        let less = |left: usize| left.checked_sub(1);
+        match self.left.fetch_update(Relaxed, Relaxed, less) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(DeviceFailure {
+                call: operation.to_owned(),
+                reason: "the test wants it so".to_owned(),
+            }),
+        }
     }
 
     fn check(&self, matrix: DeviceMatrix) {
@@ -56,22 +75,29 @@ impl HostMachine {
 }
 
 impl Machine for HostMachine {
-    fn grow(&mut self, len: usize) {
+    fn grow(&mut self, len: usize) -> Result<(), DeviceFailure> {
+        self.take_turn("grow")?;
         let len = len.max(self.memory.len());
         self.memory.resize(len, f32::NAN);
+        Ok(())
     }
 
-    fn write(&mut self, at: usize, from: &[f32]) {
+    fn write(&mut self, at: usize, from: &[f32]) -> Result<(), DeviceFailure> {
+        self.take_turn("write")?;
         self.memory[at..at + from.len()].copy_from_slice(from);
+        Ok(())
     }
 
-    fn read(&self, at: usize, into: &mut [f32]) {
+    fn read(&self, at: usize, into: &mut [f32]) -> Result<(), DeviceFailure> {
+        self.take_turn("read")?;
         into.copy_from_slice(&self.memory[at..at + into.len()]);
+        Ok(())
     }
 
     /// As the reference BLAS defines it: element (i, j) of a column-major matrix with leading
     /// dimension l is at i + j l.
-    fn multiply(&mut self, product: &Sgemm) {
+    fn multiply(&mut self, product: &Sgemm) -> Result<(), DeviceFailure> {
+        self.take_turn("multiply")?;
         let Sgemm { a, b, c, .. } = *product;
         [a, b, c].into_iter().for_each(|matrix| self.check(matrix));
         let at = |matrix: DeviceMatrix, transposed: bool, i: usize, j: usize| {
@@ -94,9 +120,11 @@ impl Machine for HostMachine {
                 };
             }
         }
+        Ok(())
     }
 
-    fn call(&mut self, call: &Call) {
+    fn call(&mut self, call: &Call) -> Result<(), DeviceFailure> {
+        self.take_turn(call.kernel())?;
         let kernel = &self.kernels[call.kernel()];
         let arguments = call.arguments();
         let letters = arguments.iter().map(|argument| match argument {
@@ -126,6 +154,7 @@ impl Machine for HostMachine {
         // SAFETY: the arguments have the number and the types of the kernel's parameters, and its
         // arrays are within the memory.
         unsafe { (kernel.run)(blocks, width, pointers.as_mut_ptr()) };
+        Ok(())
     }
 }
 

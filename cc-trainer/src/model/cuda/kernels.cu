@@ -119,16 +119,17 @@ extern "C" __global__ void sum_squares(const float *x, int count, float *sums, i
     sums[part] = sum;
 }
 
-// A step of RMSprop, [count]; gradients are scaled first. Without momentum, velocity is neither read nor written.
+// A step of RMSprop, [count]; gradients are scaled first, mean squares for the step alone by the correction. Without
+// momentum, velocity is neither read nor written.
 extern "C" __global__ void rmsprop(float *parameters, const float *gradient, float *mean_square, float *velocity,
-                                   int count, float scale, float learning_rate, float decay, float epsilon,
-                                   float momentum) {
+                                   int count, float scale, float learning_rate, float decay, float correction,
+                                   float epsilon, float momentum) {
     unsigned i = THREAD;
     if (i >= (unsigned)count) return;
     float g = scale * gradient[i];
     float square = decay * mean_square[i] + (1.0f - decay) * g * g;
     mean_square[i] = square;
-    float direction = g / (sqrtf(square) + epsilon);
+    float direction = g / (sqrtf(correction * square) + epsilon);
     if (momentum > 0.0f) {
         direction += momentum * velocity[i];
         velocity[i] = direction;

@@ -1,9 +1,25 @@
 //! The passes with the kernels as C++ against those of the CPU in f64;
 //! and NVRTC compiles the kernels.
 
+use std::sync::{Arc, atomic::Ordering::Relaxed};
+
 use super::{host::HostMachine, network::DeviceNetwork};
-use crate::model::{Activation, Cpu, Outputs, ParameterLayout, RmsProp, Sequences, Shape};
+use crate::model::{
+    Activation, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape, StepError,
+};
 use cc_sim::seed;
+
+/// What the results of the host's operations are expected with.
+const WORKS: &str = "the host does not fail";
+
+const OPTIMISER: RmsProp = RmsProp {
+    learning_rate: 0.01,
+    decay: 0.9,
+    epsilon: 0.01,
+    momentum: 0.5,
+    clip: 1.0,
+    correction: 1.0,
+};
 
 /// An input, and derivatives by the outputs, from a seed.
 struct TestBatch {
@@ -65,6 +81,14 @@ impl TestBatch {
             h: &self.h,
             c: &self.c,
         }
+    }
+
+    /// The outputs of a network on the host, which keeps the gradient.
+    fn run(&self, network: &mut DeviceNetwork<HostMachine>) -> Result<Outputs, DeviceFailure> {
+        let mut outputs = Outputs::default();
+        network.forward(&self.input(), &mut outputs)?;
+        network.backward(&self.input(), &self.d_logits, &self.d_baseline)?;
+        Ok(outputs)
     }
 
     /// The outputs of a network in f64, which keeps the gradient.
@@ -150,7 +174,7 @@ fn shapes() -> [Shape; 4] {
 
 fn moments(network: &DeviceNetwork<HostMachine>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
     let (mut found, mut expected) = (Vec::new(), Vec::new());
-    network.moments(&mut found);
+    network.moments(&mut found).expect(WORKS);
     cpu.moments(&mut expected);
     (found, expected)
 }
@@ -161,7 +185,7 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
         let Some(host) = HostMachine::new() else {
             return;
         };
-        let mut network = DeviceNetwork::new(host, &shape);
+        let mut network = DeviceNetwork::new(host, &shape).expect(WORKS);
         assert_eq!(*network.shape(), shape);
         let mut cpu = Cpu::<f64>::new(&shape, 1).expect("one thread");
         // Inputs that are larger than the memory, smaller, and larger again, with and without
@@ -178,15 +202,19 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
             let reference = batch.reference(&mut cpu);
 
             let mut outputs = Outputs::default();
-            network.forward(&batch.input(), &mut outputs);
+            network
+                .forward(&batch.input(), &mut outputs)
+                .expect(WORKS);
             assert_close("logits", &outputs.logits, &reference.logits);
             assert_close("baseline", &outputs.baseline, &reference.baseline);
             assert_close("h", &outputs.h, &reference.h);
             assert_close("c", &outputs.c, &reference.c);
 
-            network.backward(&batch.input(), &batch.d_logits, &batch.d_baseline);
+            network
+                .backward(&batch.input(), &batch.d_logits, &batch.d_baseline)
+                .expect(WORKS);
             let (mut found, mut expected) = (Vec::new(), Vec::new());
-            network.gradient(&mut found);
+            network.gradient(&mut found).expect(WORKS);
             cpu.gradient(&mut expected);
             for array in ParameterLayout::of(&shape).arrays() {
                 assert_close(&array.name, array.of(&found), array.of(&expected));
@@ -198,10 +226,12 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
                 epsilon: 0.01,
                 momentum,
                 clip: if seed % 2 == 0 { 0.0 } else { 1.5 },
+                correction: 1.0 / (1.0 - 0.9_f32.powi(seed as i32)),
             };
-            let (norm, reference) = (network.step(&optimiser), cpu.step(&optimiser));
+            let norm = network.step(&optimiser).expect(WORKS);
+            let reference = cpu.step(&optimiser).expect("finite");
             assert_close("norm", &[norm], &[f64::from(reference)]);
-            network.parameters(&mut found);
+            network.parameters(&mut found).expect(WORKS);
             cpu.parameters(&mut expected);
             assert_close("parameters", &found, &expected);
             let (found, expected) = moments(&network, &cpu);
@@ -209,9 +239,9 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
 
             // Go on from the same state, or differences would add up.
             let exact: Vec<f32> = expected.iter().map(|&x| x as f32).collect();
-            network.set_moments(&exact);
+            network.set_moments(&exact).expect(WORKS);
             let mut parameters = Vec::new();
-            network.parameters(&mut parameters);
+            network.parameters(&mut parameters).expect(WORKS);
             let [parameters, exact] = wide([&parameters, &exact]);
             cpu.set_parameters(&parameters);
             cpu.set_moments(&exact);
@@ -232,12 +262,11 @@ fn the_norm_covers_every_one_of_many_parameters() {
     let Some(host) = HostMachine::new() else {
         return;
     };
-    let mut network = DeviceNetwork::new(host, &shape);
+    let mut network = DeviceNetwork::new(host, &shape).expect(WORKS);
     let batch = TestBatch::new(&shape, 1, 2, 1);
-    network.forward(&batch.input(), &mut Outputs::default());
-    network.backward(&batch.input(), &batch.d_logits, &batch.d_baseline);
+    batch.run(&mut network).expect(WORKS);
     let mut gradient = Vec::new();
-    network.gradient(&mut gradient);
+    network.gradient(&mut gradient).expect(WORKS);
     let squares = gradient.iter().map(|&g| f64::from(g) * f64::from(g));
     let optimiser = RmsProp {
         learning_rate: 0.0,
@@ -245,8 +274,9 @@ fn the_norm_covers_every_one_of_many_parameters() {
         epsilon: 0.01,
         momentum: 0.0,
         clip: 0.0,
+        correction: 1.0,
     };
-    let norm = network.step(&optimiser);
+    let norm = network.step(&optimiser).expect(WORKS);
     assert_close("norm", &[norm], &[squares.sum::<f64>().sqrt()]);
 }
 
@@ -256,18 +286,79 @@ fn an_empty_input_has_gradient_0() {
     let Some(host) = HostMachine::new() else {
         return;
     };
-    let mut network = DeviceNetwork::new(host, &shape);
-    let mut outputs = Outputs::default();
+    let mut network = DeviceNetwork::new(host, &shape).expect(WORKS);
     let some = TestBatch::new(&shape, 2, 2, 1);
-    network.forward(&some.input(), &mut outputs);
-    network.backward(&some.input(), &some.d_logits, &some.d_baseline);
+    some.run(&mut network).expect(WORKS);
     let none = TestBatch::new(&shape, 0, 2, 1);
-    network.forward(&none.input(), &mut outputs);
+    let outputs = none.run(&mut network).expect(WORKS);
     assert_eq!(outputs.logits.len(), 0);
-    network.backward(&none.input(), &[], &[]);
     let mut gradient = Vec::new();
-    network.gradient(&mut gradient);
+    network.gradient(&mut gradient).expect(WORKS);
     assert!(gradient.iter().all(|&g| g == 0.0));
+}
+
+/// Parameters and moments.
+fn state(network: &DeviceNetwork<HostMachine>) -> [Vec<f32>; 2] {
+    let mut state = [Vec::new(), Vec::new()];
+    network.parameters(&mut state[0]).expect(WORKS);
+    network.moments(&mut state[1]).expect(WORKS);
+    state
+}
+
+/// Where the gradient is not finite, or its squares overflow as the kernel sums them.
+#[test]
+fn a_gradient_that_is_not_finite_changes_nothing() {
+    let [shape, ..] = shapes();
+    let Some(host) = HostMachine::new() else {
+        return;
+    };
+    let mut network = DeviceNetwork::new(host, &shape).expect(WORKS);
+    let whole = TestBatch::new(&shape, 3, 2, 1);
+    whole.run(&mut network).expect(WORKS);
+    network.step(&OPTIMISER).expect(WORKS);
+    let before = state(&network);
+    for wrong in [f32::NAN, f32::NEG_INFINITY, 1e25] {
+        let mut batch = TestBatch::new(&shape, 3, 2, 1);
+        batch.d_logits[0] = wrong;
+        batch.run(&mut network).expect(WORKS);
+        let refused = network.step(&OPTIMISER);
+        assert!(
+            matches!(refused, Err(StepError::Gradient { .. })),
+            "{wrong}: {refused:?}"
+        );
+        assert_eq!(state(&network), before, "{wrong}");
+    }
+    whole.run(&mut network).expect(WORKS);
+    network.step(&OPTIMISER).expect(WORKS);
+    assert_ne!(state(&network), before);
+}
+
+/// Whichever operation the machine fails at, the error arrives, and nothing panics.
+#[test]
+fn a_machine_that_fails_is_an_error() {
+    for shape in shapes() {
+        let mut failures = 0;
+        for operations in 0.. {
+            let Some(host) = HostMachine::new() else {
+                return;
+            };
+            let left = Arc::clone(&host.left);
+            left.store(operations, Relaxed);
+            let update = || -> Result<(), StepError> {
+                let mut network = DeviceNetwork::new(host, &shape)?;
+                TestBatch::new(&shape, 2, 2, 1).run(&mut network)?;
+                network.step(&OPTIMISER)?;
+                Ok(network.moments(&mut Vec::new())?)
+            };
+            match update() {
+                Ok(()) => break,
+                Err(StepError::Device(failure)) => assert_ne!(failure.call, ""),
+                Err(error) => panic!("{error:?}"),
+            }
+            failures += 1;
+        }
+        assert!(failures > 30, "{failures} operations");
+    }
 }
 
 #[cfg(feature = "cuda")]
