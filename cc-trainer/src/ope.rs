@@ -602,9 +602,11 @@ impl Found {
             }
         };
         let mut estimates = Method::ALL.map(estimate);
-        let refusal = self.unconfirmed(&estimates, &blend.weights, least);
-        let [.., magic] = &mut estimates;
-        magic.refusal = magic.refusal.or(refusal);
+        let [_, _, direct, _, _, weighted, magic] = &mut estimates;
+        let (direct, weighted) = (direct.difference, weighted.difference);
+        magic.refusal = magic.refusal.or_else(|| {
+            unconfirmed(&self.effective, &blend.weights, direct, weighted, least)
+        });
         let lengths = self.returns.iter().zip(&self.effective.returns);
         Term {
             recorded: spread(&|answers, _| answers.recorded(Method::Magic, term)),
@@ -637,39 +639,39 @@ impl Found {
             high,
         })
     }
+}
 
-    /// Returns why MAGIC's estimate allows no conclusion although its effective sample size does:
-    /// because it rests on the model, or because the model and the weights contradict each other.
-    ///
-    /// Intervals of the two without a common point are harmless where both are on the same side of
-    /// 0 and the blend does without the model alone: with enough data, those of any linear model
-    /// come apart.
-    fn unconfirmed(
-        &self,
-        estimates: &[MethodEstimate; 7],
-        weights: &[f64],
-        least: f64,
-    ) -> Option<Refusal> {
-        let whole = self.effective.whole();
-        let own = self.effective.returns.iter().zip(weights);
-        let share: f64 = own
-            .filter(|&(&effective, _)| effective < least)
-            .map(|(_, weight)| weight)
-            .sum();
-        if share > 0.5 || whole < LEAST_WHOLE.min(least) {
-            return Some(Refusal::Model {
-                share: 100.0 * share,
-                whole,
-                least,
-                supported: self.effective.supported(least),
-            });
-        }
-        let [_, _, direct, _, _, weighted, _] = estimates;
-        let (direct, weighted) = (direct.difference, weighted.difference);
-        let disputed = direct.value * weighted.value <= 0.0 || weights[0] > MOST_DISPUTED;
-        (!direct.overlaps(&weighted) && disputed)
-            .then_some(Refusal::Disagreement { direct, weighted })
+/// Returns why MAGIC's estimate allows no conclusion although its effective sample size does:
+/// because it rests on the model, or because the model and the weights contradict each other.
+/// `direct` and `weighted` are the differences of the direct method and of the weighted doubly
+/// robust estimate.
+///
+/// Intervals of the two without a common point are harmless where both are on the same side of
+/// 0 and the blend does without the model alone: with enough data, those of any linear model
+/// come apart.
+fn unconfirmed(
+    effective: &Effective,
+    weights: &[f64],
+    direct: Interval,
+    weighted: Interval,
+    least: f64,
+) -> Option<Refusal> {
+    let whole = effective.whole();
+    let own = effective.returns.iter().zip(weights);
+    let share: f64 = own
+        .filter(|&(&effective, _)| effective < least)
+        .map(|(_, weight)| weight)
+        .sum();
+    if share > 0.5 || whole < LEAST_WHOLE.min(least) {
+        return Some(Refusal::Model {
+            share: 100.0 * share,
+            whole,
+            least,
+            supported: effective.supported(least),
+        });
     }
+    let disputed = direct.value * weighted.value <= 0.0 || weights[0] > MOST_DISPUTED;
+    (!direct.overlaps(&weighted) && disputed).then_some(Refusal::Disagreement { direct, weighted })
 }
 
 /// The clusters of flows, numbered.

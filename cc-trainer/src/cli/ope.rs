@@ -412,6 +412,8 @@ mod tests {
 
     use super::*;
 
+    const REWARD: usize = TERM_NAMES.len() - 1;
+
     fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> OpeEvaluation {
         let interval = Interval {
             value: 0.5 * (low + high),
@@ -444,13 +446,13 @@ mod tests {
     fn less_delay_is_better_and_less_reward_is_worse() {
         let less = evaluation(-2.0, -1.0, None);
         assert_eq!(conclusion(&less, 1), Conclusion::Better);
-        assert_eq!(conclusion(&less, 3), Conclusion::Worse);
+        assert_eq!(conclusion(&less, REWARD), Conclusion::Worse);
         assert_eq!(
-            conclusion(&evaluation(1.0, 2.0, None), 3),
+            conclusion(&evaluation(1.0, 2.0, None), REWARD),
             Conclusion::Better
         );
         assert_eq!(
-            conclusion(&evaluation(-1.0, 2.0, None), 3),
+            conclusion(&evaluation(-1.0, 2.0, None), REWARD),
             Conclusion::Undecided
         );
         let refusal = Refusal::Few {
@@ -458,7 +460,7 @@ mod tests {
             least: 30.0,
         };
         let refused = evaluation(1.0, 2.0, Some(refusal));
-        let Conclusion::Refused(why) = conclusion(&refused, 3) else {
+        let Conclusion::Refused(why) = conclusion(&refused, REWARD) else {
             panic!("a refused estimate allows no conclusion");
         };
         assert!(why.contains("record more"), "{why}");

@@ -312,12 +312,12 @@ impl Answers {
 /// Effective sample sizes in clusters, from which [`Effective::of`] takes that of a method.
 pub(super) struct Effective {
     /// From the ratios of single decisions.
-    single: f64,
+    pub(super) single: f64,
     /// `[J]`: from the weights of each j-step return, and for the model alone from those over the
     /// whole horizon.
     pub(super) returns: Vec<f64>,
     /// `[H]`: from the weights ρ_t.
-    steps: Vec<f64>,
+    pub(super) steps: Vec<f64>,
 }
 
 impl Effective {
