@@ -11,6 +11,7 @@
 //! Parquet, which any engine reads, on one host or on many.
 
 pub mod features;
+mod origin;
 mod partition;
 pub mod timeline;
 mod trajectory;
@@ -31,6 +32,7 @@ use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
+pub use origin::FlowOrigin;
 pub use partition::{Gathered, Partitions};
 pub use trajectory::{MOST_WINDOWS, StepOutcome, TERMS, Trajectory, TrajectoryStep};
 

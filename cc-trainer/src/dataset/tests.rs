@@ -237,6 +237,48 @@ fn every_decision_is_read_back_with_its_outcome() {
 }
 
 #[test]
+fn all_parts_of_a_flow_have_its_path_its_directory_and_the_hour_in_which_it_began() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let whole = directory.path().join("whole.parquet");
+    record(&whole, &interface(), 0, 3, 4, true, &uniform);
+    let hosts = ["one", "other"].map(|host| directory.path().join(host));
+    for (host, number) in hosts.iter().zip(0..) {
+        fs::create_dir(host).expect("a new directory");
+        rewrite(&whole, &host.join("part.parquet"), |rows| {
+            for row in rows.iter_mut() {
+                let address = format!("192.0.{}.{}:4{number}", row.flow.min(1), row.flow);
+                row.remote = (row.flow > 0 || number == 0).then(|| address.into());
+                row.flow += 3 * number;
+            }
+            // The first flow goes on after a gap.
+            let gap = rows.iter().position(|row| row.flow == 3 * number && row.sequence == 10);
+            rows.remove(gap.expect("a row"));
+        });
+    }
+    let all = trajectories(&hosts, 1 << 30).expect("sound");
+    assert!(all.len() >= 8, "two flows have two parts");
+    let (header, _) = read(&whole).expect("a recording");
+    let began = header.time_ns(&rows_of(&whole)[0]);
+    let of = |flow: u64| {
+        let mut origins = all.iter().filter(|own| own.flow == flow).map(|own| own.origin);
+        let first = origins.next().expect("a trajectory");
+        assert!(origins.all(|origin| origin == first));
+        first
+    };
+    for flow in 0..6 {
+        assert_eq!(of(flow).hour, of(0).hour);
+        assert_eq!(of(flow).directory, of(3 * (flow / 3)).directory);
+    }
+    assert_ne!(of(0).directory, of(3).directory);
+    assert_eq!(of(0).hour, began / 3_600_000_000_000);
+    // Flows 1 and 2 of both hosts share a network, flow 0 of the second has no address.
+    assert_eq!(of(1).path, of(2).path);
+    assert_eq!(of(1).path, of(5).path);
+    assert_ne!(of(0).path, of(1).path);
+    assert!(of(0).path.is_some() && of(3).path.is_none());
+}
+
+#[test]
 fn missing_rows_end_a_trajectory_until_the_observation_is_complete_again() {
     let directory = TempDir::new().expect("a scratch directory");
     let whole = directory.path().join("whole.parquet");

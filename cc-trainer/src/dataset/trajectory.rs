@@ -15,6 +15,8 @@ use cc_core::{
 };
 use cc_ebpf::{Decision, Mode, WindowRecord};
 
+use super::FlowOrigin;
+
 /// Names of [`StepOutcome::terms`].
 pub const TERMS: [&str; 4] = ["throughput_mbps", "delay_ms", "loss", "silence"];
 
@@ -28,6 +30,8 @@ pub const MOST_WINDOWS: u32 = 5;
 pub struct Trajectory {
     /// Identifier of the flow in its recordings.
     pub flow: u64,
+    /// Where and when the flow was recorded.
+    pub origin: FlowOrigin,
     /// Identifier of the policy that took the decisions.
     pub policy: Arc<str>,
     /// The decisions, in order; never empty.
@@ -390,6 +394,7 @@ impl<'a> Assembly<'a> {
                 Some(last) if follows && last.policy == policy => last.steps.push(step),
                 _ => all.push(Trajectory {
                     flow: self.flow,
+                    origin: FlowOrigin::default(),
                     policy,
                     steps: vec![step],
                     ended: false,
