@@ -189,8 +189,8 @@ impl Default for OpeSettings {
 /// An estimator of the candidate's reward.
 ///
 /// All but the step-wise doubly robust one estimate the same quantity: the discounted mean
-/// of the candidate's rewards over a sub-trajectory ([`Per`]), from the states in which the recorded
-/// sub-trajectories start.
+/// of the candidate's rewards over a sub-trajectory ([`Per`]), from the states in which
+/// the recorded sub-trajectories start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {

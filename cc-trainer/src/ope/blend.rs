@@ -3,7 +3,8 @@
 
 use super::{Method, interval::Kind, sums::Answers};
 
-/// Sweeps of [`minimise`] for the estimate itself, and for a replicate, which begins at its weights.
+/// Sweeps of [`minimise`] for the estimate itself, and for a replicate, which begins with the
+/// weights of that.
 const SWEEPS: usize = 2_000;
 const SWEEPS_AGAIN: usize = 50;
 

@@ -356,9 +356,8 @@ impl<'a> FittedQ<'a> {
     }
 
     /// Calls `each` with every transition of one of its flows for Q_`left`: the step's index,
-    /// whether another step follows it, and the target r + γ V_{left−1}, where γ is the discount over
-    /// the step. A last step is a
-    /// transition only if the flow terminated.
+    /// whether another step follows it, and the target r + γ V_{left−1}, where γ is the discount
+    /// over the step. A last step is a transition only if the flow terminated.
     fn transitions(&self, place: usize, left: usize, mut each: impl FnMut(usize, bool, &[f64])) {
         let amounts = self.sizes.amounts;
         let flow = &self.flows[self.own[place]];

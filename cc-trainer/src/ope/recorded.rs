@@ -146,13 +146,13 @@ pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), Candida
     }
 }
 
-/// Returns the identifier of the recorded policy that a candidate is compared with: the only one, or
-/// the one that `asked` names by its identifier or the beginning of it.
+/// Returns the identifier of the recorded policy that a candidate is compared with: the only one,
+/// or the one that `asked` names by its identifier or the beginning of it.
 ///
 /// # Errors
 ///
-/// Returns an error that lists the `recorded` policies when nothing was asked for although there are
-/// several, or when it does not name one of them.
+/// Returns an error that lists the `recorded` policies when nothing was asked for although there
+/// are several, or when it does not name one of them.
 pub fn behaviour(recorded: &[String], asked: Option<&str>) -> Result<String, CandidateError> {
     let Some(asked) = asked else {
         return match recorded {
@@ -232,8 +232,8 @@ pub fn flows(
     }
     let normalizer = fit(interface, &taken.flows);
     for step in taken.flows.iter_mut().flat_map(|flow| &mut flow.steps) {
-        // Behind the observation is the reward that the policy saw, then a feature that is always 1,
-        // then the candidate's memory, whose numbers have about unit size already.
+        // Behind the observation is the reward that the policy saw, then a feature that is always
+        // 1, then the candidate's memory, whose numbers have about unit size already.
         let (observation, rest) = step.features.split_at_mut(interface.observation_len());
         normalizer.apply(observation);
         rest[0] = normalizer.reward.apply(rest[0]);
