@@ -113,7 +113,7 @@ pub enum CandidateError {
     NoPaths {
         /// Number of flows without an address.
         unknown: usize,
-        /// Number of flows.
+        /// Number of flows that were taken.
         flows: usize,
     },
     /// No recorded decision has a probability, so none has an importance weight.

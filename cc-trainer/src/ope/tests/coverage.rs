@@ -83,7 +83,7 @@ impl Bottleneck {
         }
     }
 
-    /// Remembers the queue.
+    /// Makes the queue part of a flow's memory.
     fn observe(&mut self, sender: usize) {
         let memory = &mut self.senders[sender].memory;
         *memory = 0.7 * *memory + 0.3 * self.queue;
@@ -426,7 +426,7 @@ fn least(count: usize) -> usize {
     (0.95 * count - 2.0 * (0.95 * 0.05 * count).sqrt()) as usize
 }
 
-/// Everything at once.
+/// A world with all of these at once.
 const ALL: World = World {
     flows: 3,
     silence: true,
