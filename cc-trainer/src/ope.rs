@@ -409,7 +409,7 @@ pub enum OpeError {
     TooFew {
         /// Number of flows that are long enough.
         flows: usize,
-        /// Number of their clusters.
+        /// Number of the clusters that these form.
         clusters: usize,
         /// The configured horizon, in decisions.
         horizon: usize,

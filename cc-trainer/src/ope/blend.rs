@@ -29,7 +29,7 @@ pub(super) fn returns(horizon: usize) -> Vec<usize> {
 /// the same flows' recorded reward.
 pub(super) struct Blend {
     term: usize,
-    /// `[J][J]`: Ω.
+    /// `[J][J]`: Ω, the covariance of the returns.
     covariance: Vec<f64>,
     /// Distances from the weighted doubly robust estimate to the ends of its 50 % interval.
     below: f64,

@@ -295,7 +295,7 @@ impl Answers {
         }
     }
 
-    /// Returns the j-step returns.
+    /// Returns the j-step returns of one reward term.
     pub(super) fn returns(&self, term: usize) -> &[f64] {
         &self.values[term][FIXED..]
     }

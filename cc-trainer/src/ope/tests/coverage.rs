@@ -19,7 +19,7 @@ const QUEUE: f64 = 6.0;
 /// Length of a tick, s, and number of ticks for which a flow is recorded.
 const TICK: f64 = 0.1;
 const TICKS: usize = 48;
-/// Discount over a second.
+/// Discount γ of rewards over a second.
 const DISCOUNT: f64 = 0.6;
 
 /// What a world has beside queues that the flows of a cluster share.
