@@ -42,6 +42,8 @@ pub struct Actor {
     inference: Inference,
     input: StepInput,
     outputs: Outputs,
+    /// T of the policy softmax(logits / T) that actions are sampled from.
+    temperature: f32,
 }
 
 impl Actor {
@@ -83,7 +85,15 @@ impl Actor {
             environments,
             policy,
             unroll,
+            temperature: 1.0,
         }
+    }
+
+    /// Samples actions from softmax(logits / `temperature`), which must be above 0, instead of
+    /// softmax(logits). The logits of rollouts are those of the distribution that was sampled from.
+    pub fn at_temperature(mut self, temperature: f32) -> Self {
+        self.temperature = temperature;
+        self
     }
 
     /// Acts by another version of the policy from now on. Its network must have the same sizes.
@@ -117,6 +127,7 @@ impl Actor {
         }
         let input = self.input.sequences();
         self.inference.forward(weights, &input, &mut self.outputs);
+        softmax::at_temperature(&mut self.outputs.logits, self.temperature);
 
         for (index, ((environment, turn), seats)) in self
             .environments
@@ -248,6 +259,7 @@ impl ActorSeat {
         rollout.logits.extend_from_slice(&choice.logits);
         rollout.origin.push(choice.origin);
         rollout.reward.push(turn.reward);
+        rollout.intervals.push(turn.intervals);
         rollout.task.push(self.task as u32);
         self.task = turn.task;
     }

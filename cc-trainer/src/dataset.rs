@@ -11,6 +11,7 @@
 //! Parquet, which any engine reads, on one host or on many.
 
 pub mod features;
+mod origin;
 mod partition;
 pub mod timeline;
 mod trajectory;
@@ -24,14 +25,16 @@ use std::{
 
 use cc_core::{
     interface::{Interface, InterfaceError},
+    objective::Objective,
     rows::FileHeader,
 };
 use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
+pub use origin::FlowOrigin;
 pub use partition::{Gathered, Partitions};
-pub use trajectory::{StepOutcome, TERMS, Trajectory, TrajectoryStep};
+pub use trajectory::{MOST_WINDOWS, StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
 /// Recordings that belong together: they share one interface, and come from any number
 /// of files, hosts and policies.
@@ -94,6 +97,13 @@ impl Recordings {
         }
     }
 
+    /// Makes outcomes be judged by this objective instead of the first recording's. Rows hold what
+    /// was measured, so they can be judged by any.
+    pub fn with_objective(mut self, objective: Objective) -> Self {
+        self.interface.objective = Some(objective);
+        self
+    }
+
     /// Opens recordings whose interfaces are equal, apart from the version of the features when it
     /// will be `features_version` for all of them.
     fn gather(paths: &[PathBuf], features_version: Option<u32>) -> Result<Self, DatasetError> {
@@ -144,7 +154,9 @@ impl Recordings {
         })
     }
 
-    /// Returns the interface by which observations, actions and rewards are made.
+    /// Returns the interface by which observations and actions are made and outcomes are judged.
+    /// Its objective is that of the first recording, unless another one was
+    /// [chosen](Self::with_objective).
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
@@ -295,7 +307,8 @@ fn complete(directory: &Path) -> Result<(), DatasetError> {
     }
 }
 
-/// Returns the settings in which two interfaces differ, each as `setting: found, not expected`.
+/// Returns the settings in which two interfaces differ, each as `setting: found, not expected`. The
+/// objectives may differ: they do not affect what policies observe, nor what they do.
 pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String> {
     fn compare(path: &str, expected: &Value, found: &Value, into: &mut Vec<String>) {
         match (expected, found) {
@@ -312,7 +325,13 @@ pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String
             _ => {}
         }
     }
-    let json = |interface| serde_json::to_value(interface).unwrap_or_default();
+    let json = |interface: &Interface| {
+        let plain = Interface {
+            objective: None,
+            ..interface.clone()
+        };
+        serde_json::to_value(plain).unwrap_or_default()
+    };
     let mut all = Vec::new();
     compare("", &json(expected), &json(found), &mut all);
     all

@@ -50,7 +50,7 @@ pub struct Spec {
 }
 
 /// One turn: the request to choose an action for one seat, with the outcome of its previous action.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     /// Index of the seat that is asked, below [`Spec::seats`].
     pub seat: usize,
@@ -60,6 +60,10 @@ pub struct Turn {
     /// Reward of the seat's previous action. On the first turn of an episode it belongs to the last
     /// action of the previous episode.
     pub reward: f32,
+    /// How long the seat's previous action was in force, in units of the interval between two
+    /// actions by which the learner's discount is meant. Always 1, as it is by default, in
+    /// environments without a time of their own.
+    pub intervals: f32,
     /// The policy's observation, [`Spec::observation`] values.
     pub observation: Vec<f32>,
     /// The reward that is part of the policy's input, 0 while none is known yet.
@@ -76,6 +80,22 @@ pub struct Turn {
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
     pub taken: Option<RecordedAction>,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self {
+            seat: 0,
+            first: None,
+            reward: 0.0,
+            intervals: 1.0,
+            observation: Vec::new(),
+            observed_reward: 0.0,
+            privileged: Vec::new(),
+            task: 0,
+            taken: None,
+        }
+    }
 }
 
 /// An action that the behaviour policy took while it was recorded.

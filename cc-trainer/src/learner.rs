@@ -18,7 +18,7 @@ pub use self::{
 use crate::{
     model::{Device, DeviceFailure, Outputs, StepError},
     rollout::{Origin, Rollout},
-    softmax::{log_probability, log_sum_exp},
+    softmax::{self, log_probability, log_sum_exp},
     vtrace::{Targets, Trajectories},
 };
 
@@ -102,6 +102,9 @@ impl Learner {
             .gather_rewards(rollouts, settings, &mut self.rewards);
         let input = self.batch.sequences(steps + 1, batch_size, state);
         self.device.forward(&input, &mut self.outputs)?;
+        // From here on, logits are those of the policy π = softmax(logits / T).
+        let temperature = settings.policy_temperature();
+        softmax::at_temperature(&mut self.outputs.logits, temperature);
 
         // ln π(a|x) of the learner's policy, and ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour
         // policy. Where μ is unknown ρ is 1: the values are then the behaviour policy's.
@@ -124,6 +127,7 @@ impl Learner {
                 log_rho: &log_rho,
                 reward: &batch.reward,
                 discount: &batch.discount,
+                lambda: &batch.lambda,
                 known: &batch.known,
                 value: &outputs.baseline,
             },
@@ -147,14 +151,20 @@ impl Learner {
         let mut metrics = UpdateMetrics::new(actions, self.rewards.tasks());
         for at in 0..count {
             let (action, weight) = (batch.action[at], weights[at]);
+            let logits = &outputs.logits[at * actions..][..actions];
+            let d_logits = &mut self.d_logits[at * actions..][..actions];
             let error = outputs.baseline[at] - self.targets.value[at];
             let entropy = policy_gradient(
-                &outputs.logits[at * actions..][..actions],
+                logits,
                 action,
                 weight * scale,
                 entropy_cost * scale,
-                &mut self.d_logits[at * actions..][..actions],
+                d_logits,
             );
+            if settings.pessimism > 0.0 && batch.origin[at] == Origin::Recorded {
+                let behaviour = &batch.logits[at * actions..][..actions];
+                divergence_gradient(logits, behaviour, settings.pessimism * scale, d_logits);
+            }
             self.d_baseline[at] = settings.baseline_cost * error * scale;
             metrics.add(&StepTerms {
                 weighted_log_probability: log_pi[at] * weight,
@@ -174,7 +184,9 @@ impl Learner {
             return Err(diverged("the loss").into());
         }
 
-        // The gradient, and the optimiser's step along it.
+        // The gradient, and the optimiser's step along it. The network's own logits are T times
+        // those of the policy.
+        softmax::at_temperature(&mut self.d_logits, temperature);
         self.device
             .backward(&input, &self.d_logits, &self.d_baseline)?;
         let optimiser = settings.optimiser_at(done, self.updates);
@@ -241,6 +253,21 @@ fn policy_gradient(
         *into = weight * (probability - taken) + entropy_cost * probability * (log + entropy);
     }
     entropy
+}
+
+/// Adds the derivatives of cost · KL(π‖μ) by the logits of π. Those of μ, `behaviour`, may have
+/// any offset.
+fn divergence_gradient(logits: &[f32], behaviour: &[f32], cost: f32, into: &mut [f32]) {
+    let (norm, behaviour_norm) = (log_sum_exp(logits), log_sum_exp(behaviour));
+    let ratio = |logit: f32, behaviour: f32| (logit - norm) - (behaviour - behaviour_norm);
+    let divergence: f32 = logits
+        .iter()
+        .zip(behaviour)
+        .map(|(&logit, &behaviour)| (logit - norm).exp() * ratio(logit, behaviour))
+        .sum();
+    for ((&logit, &behaviour), into) in logits.iter().zip(behaviour).zip(into) {
+        *into += cost * (logit - norm).exp() * (ratio(logit, behaviour) - divergence);
+    }
 }
 
 #[cfg(test)]

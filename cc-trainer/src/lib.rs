@@ -11,6 +11,7 @@
 
 pub mod actor;
 pub mod dataset;
+pub mod discount;
 pub mod environment;
 pub mod learner;
 pub mod model;

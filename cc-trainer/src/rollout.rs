@@ -25,6 +25,9 @@ pub struct Rollout {
     pub origin: Vec<Origin>,
     /// `[T + 1]`: reward of the action before, as the environment gave it.
     pub reward: Vec<f32>,
+    /// `[T + 1]`: how long the action before was in force, in the environment's intervals between
+    /// two actions.
+    pub intervals: Vec<f32>,
     /// `[T + 1]`: task of the action before.
     pub task: Vec<u32>,
     /// `[S]`: the LSTM's hidden state before the first step; empty without an LSTM.
@@ -67,6 +70,7 @@ impl Rollout {
             logits: last(&self.logits, steps),
             origin: last(&self.origin, steps),
             reward: last(&self.reward, steps),
+            intervals: last(&self.intervals, steps),
             task: last(&self.task, steps),
             h: h.to_vec(),
             c: c.to_vec(),

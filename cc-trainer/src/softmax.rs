@@ -12,6 +12,13 @@ fn weights(logits: &[f32]) -> (f32, impl Iterator<Item = f32>) {
     (max, logits.iter().map(move |logit| (logit - max).exp()))
 }
 
+/// Turns the logits z of the softmax at temperature 1 into those of softmax(z / `temperature`).
+pub(crate) fn at_temperature(logits: &mut [f32], temperature: f32) {
+    if temperature != 1.0 {
+        logits.iter_mut().for_each(|logit| *logit /= temperature);
+    }
+}
+
 /// ln Σ exp(z) over all logits z.
 pub(crate) fn log_sum_exp(logits: &[f32]) -> f32 {
     let (max, weights) = weights(logits);

@@ -64,6 +64,7 @@ pub mod config;
 mod curve;
 pub mod environments;
 mod error;
+pub mod held_out;
 mod parallel;
 pub mod progress;
 mod queue;
@@ -93,6 +94,7 @@ pub use self::{
 use self::{
     config::{Config, Overrides},
     environments::Source,
+    held_out::HeldOut,
     parallel::Acting,
     queue::QueueReport,
     record::{Finish, Record},
@@ -138,6 +140,8 @@ pub enum TrainEvent<'a> {
     },
     /// The current figures, about four times per second.
     Progress(&'a CurvePoint),
+    /// Something about the run that may not be meant so.
+    Warning(&'a str),
 }
 
 /// Trains until the configured steps are done, the configured return is reached, or `stop` is true.
@@ -167,6 +171,8 @@ struct Run {
     normalizer: Option<Arc<Normalizer>>,
     /// Name of each task, by its index.
     tasks: Vec<String>,
+    /// Recorded flows that nothing is learned from, if there are any.
+    held_out: Option<HeldOut>,
     /// When this part of the run began.
     begun: Instant,
     /// Time spent in earlier parts of the run, s.
@@ -190,6 +196,9 @@ impl Run {
             record: &self.record,
             steps: self.statistics.steps,
         });
+        for warning in self.record.config.warnings(self.source.interface()) {
+            watch(TrainEvent::Warning(&warning));
+        }
         if !self.is_done() {
             match self.record.config.actors() {
                 0 => self.act_and_learn_in_turns(stop, watch)?,
@@ -316,6 +325,7 @@ impl Run {
         self.statistics.update(metrics, steps, timing);
 
         self.extend_curve_after(steps)?;
+        self.try_held_out_after(steps)?;
         if self.shown.elapsed() >= PROGRESS_PERIOD {
             self.shown = Instant::now();
             watch(TrainEvent::Progress(&self.point()));
@@ -342,6 +352,8 @@ impl Run {
             Finish::Return
         } else if self.statistics.steps >= config.steps {
             Finish::Steps
+        } else if self.is_past_its_best() {
+            Finish::Patience
         } else {
             Finish::Open
         }
@@ -379,6 +391,7 @@ impl Run {
             })
             .collect();
         Actor::new(environments, policy, config.learner.unroll, seed(0))
+            .at_temperature(config.learner.policy_temperature())
     }
 }
 

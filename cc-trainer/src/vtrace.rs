@@ -2,7 +2,8 @@
 //!
 //! Espeholt et al., "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
 //! Architectures" (arXiv 1802.01561), section 4.1. The arrays are `[T, B]` and time-major: element
-//! `[t, b]` is at index t·B + b.
+//! `[t, b]` is at index t·B + b. Steps may differ in how long their actions were in force
+//! ([`crate::discount`]): each has a discount and a λ of its own.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +18,8 @@ pub struct Clips {
     pub policy_rho: f32,
     /// c̄: largest weight along a trace. It determines the speed of convergence, not its limit.
     pub c: f32,
-    /// λ: factor of the trace's weights, from 0 to 1, which trades variance
-    /// for bias; 1 leaves them.
+    /// λ: factor of the trace's weights per interval between two actions, from 0 to 1, which
+    /// trades variance for bias; 1 leaves them.
     pub lambda: f32,
 }
 
@@ -43,8 +44,13 @@ pub struct Trajectories<'a> {
     pub log_rho: &'a [f32],
     /// `[T, B]`: reward of the step's action.
     pub reward: &'a [f32],
-    /// `[T, B]`: γ, or 0 where the step's action ended the episode.
+    /// `[T, B]`: γ over the time that the step's action was in force ([`discount::over`]), or 0
+    /// where it ended the episode.
+    ///
+    /// [`discount::over`]: crate::discount::over
     pub discount: &'a [f32],
+    /// `[T, B]`: λ over the same time.
+    pub lambda: &'a [f32],
     /// `[T, B]`: whether the outcome of the step's action is known. The others are masked: their
     /// temporal difference and their advantage are 0 (their discount should be 0, too).
     pub known: &'a [bool],
@@ -74,6 +80,7 @@ impl Targets {
             log_rho,
             reward,
             discount,
+            lambda,
             known,
             value,
         } = *trajectories;
@@ -81,6 +88,7 @@ impl Targets {
         assert!(
             reward.len() == length
                 && discount.len() == length
+                && lambda.len() == length
                 && known.len() == length
                 && value.len() == length + batch_size,
             "V-trace arrays of different lengths"
@@ -102,7 +110,7 @@ impl Targets {
             let weight = log_rho[at].min(60.0).exp();
             let delta =
                 weight.min(clips.rho) * (reward[at] + discount[at] * value[next] - value[at]);
-            let trace = discount[at] * clips.lambda * weight.min(clips.c);
+            let trace = discount[at] * lambda[at] * weight.min(clips.c);
             self.value[at] = value[at] + delta + trace * (next_target - value[next]);
             self.advantage[at] = weight.min(clips.policy_rho)
                 * (reward[at] + discount[at] * next_target - value[at]);
@@ -115,28 +123,51 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::discount;
 
     /// The arrays of [`Trajectories`], owned.
     #[derive(Clone, Debug)]
     struct Case {
         batch_size: usize,
         log_rho: Vec<f32>,
+        /// What the actions earned.
         reward: Vec<f32>,
-        discount: Vec<f32>,
+        /// γ per interval.
+        gamma: f32,
+        /// How long the actions were in force, intervals.
+        intervals: Vec<f32>,
+        /// Whether the actions ended the episode.
+        ended: Vec<bool>,
         known: Vec<bool>,
         value: Vec<f32>,
         clips: Clips,
     }
 
     impl Case {
+        /// The discounts as V-trace gets them.
+        fn discounts(&self) -> Vec<f32> {
+            self.intervals
+                .iter()
+                .zip(&self.ended)
+                .map(|(&intervals, &ended)| match ended {
+                    true => 0.0,
+                    false => over(self.gamma, intervals),
+                })
+                .collect()
+        }
+
         fn targets(&self) -> Targets {
+            let lambda: Vec<_> = (self.intervals.iter())
+                .map(|&intervals| over(self.clips.lambda, intervals))
+                .collect();
             let mut targets = Targets::default();
             targets.compute(
                 &Trajectories {
                     batch_size: self.batch_size,
                     log_rho: &self.log_rho,
                     reward: &self.reward,
-                    discount: &self.discount,
+                    discount: &self.discounts(),
+                    lambda: &lambda,
                     known: &self.known,
                     value: &self.value,
                 },
@@ -155,8 +186,10 @@ mod tests {
             for t in step..steps {
                 let mut product = 1.0;
                 for i in step..t {
-                    let c = f64::from(self.clips.lambda) * weight(i).min(f64::from(self.clips.c));
-                    product *= f64::from(self.discount[at(i)]) * c;
+                    let intervals = f64::from(self.intervals[at(i)]);
+                    let lambda = f64::from(self.clips.lambda).powf(intervals);
+                    product *=
+                        self.discount(at(i)) * lambda * weight(i).min(f64::from(self.clips.c));
                 }
                 let delta = weight(t).min(f64::from(self.clips.rho)) * self.difference(t, sequence);
                 target += product * delta;
@@ -171,8 +204,16 @@ mod tests {
                 return 0.0;
             }
             f64::from(self.reward[at])
-                + f64::from(self.discount[at]) * f64::from(self.value[at + self.batch_size])
+                + self.discount(at) * f64::from(self.value[at + self.batch_size])
                 - f64::from(self.value[at])
+        }
+
+        /// γ^d by its definition, or 0 after the end of an episode.
+        fn discount(&self, at: usize) -> f64 {
+            match self.ended[at] {
+                true => 0.0,
+                false => f64::from(self.gamma).powf(f64::from(self.intervals[at])),
+            }
         }
 
         fn advantage_by_definition(&self, step: usize, sequence: usize) -> f64 {
@@ -188,9 +229,13 @@ mod tests {
             f64::from(self.log_rho[at])
                 .exp()
                 .min(f64::from(self.clips.policy_rho))
-                * (f64::from(self.reward[at]) + f64::from(self.discount[at]) * next
+                * (f64::from(self.reward[at]) + self.discount(at) * next
                     - f64::from(self.value[at]))
         }
+    }
+
+    fn over(factor: f32, intervals: f32) -> f32 {
+        discount::over(factor.into(), intervals.into()) as f32
     }
 
     fn cases() -> impl Strategy<Value = Case> {
@@ -202,10 +247,12 @@ mod tests {
                 lambda,
             },
         );
-        (1..12usize, 1..4usize, clips).prop_flat_map(|(steps, batch_size, clips)| {
+        let sizes = (1..12usize, 1..4usize, 0.5..=1.0f32);
+        (sizes, clips).prop_flat_map(|((steps, batch_size, gamma), clips)| {
             let length = steps * batch_size;
             // About one step in ten terminates an episode, and one truncates it.
-            let kinds = proptest::collection::vec((0..10u8, 0.5..1.0f32), length);
+            let intervals = prop_oneof![Just(1.0f32), 0.0..3.0f32, 0.0..40.0f32];
+            let kinds = proptest::collection::vec((0..10u8, intervals), length);
             (
                 proptest::collection::vec(-1.5..1.5f32, length),
                 proptest::collection::vec(-2.0..2.0f32, length),
@@ -216,10 +263,9 @@ mod tests {
                     batch_size,
                     log_rho,
                     reward,
-                    discount: kinds
-                        .iter()
-                        .map(|&(kind, gamma)| if kind < 2 { 0.0 } else { gamma })
-                        .collect(),
+                    gamma,
+                    intervals: kinds.iter().map(|&(_, intervals)| intervals).collect(),
+                    ended: kinds.iter().map(|&(kind, _)| kind < 2).collect(),
                     known: kinds.iter().map(|&(kind, _)| kind != 0).collect(),
                     value,
                     clips,
@@ -259,7 +305,15 @@ mod tests {
                     batch_size: 1,
                     log_rho: pick(&case.log_rho),
                     reward: pick(&case.reward),
-                    discount: pick(&case.discount),
+                    gamma: case.gamma,
+                    intervals: pick(&case.intervals),
+                    ended: case
+                        .ended
+                        .iter()
+                        .skip(sequence)
+                        .step_by(case.batch_size)
+                        .copied()
+                        .collect(),
                     known: case
                         .known
                         .iter()
@@ -275,6 +329,67 @@ mod tests {
                 prop_assert_eq!(&alone.advantage, &pick(&all.advantage));
             }
         }
+
+        /// With equal durations the results are those of one discount and one λ for all steps.
+        #[test]
+        fn equal_durations_are_ordinary_discounting_to_the_bit(case in cases()) {
+            let case = Case { intervals: vec![1.0; case.reward.len()], ..case };
+            prop_assert_eq!(case.targets(), per_decision(&case));
+        }
+    }
+
+    /// V-trace with a discount per decision, whatever the time.
+    fn per_decision(case: &Case) -> Targets {
+        let length = case.reward.len();
+        let mut targets = Targets {
+            value: vec![0.0; length],
+            advantage: vec![0.0; length],
+        };
+        for at in (0..length).rev() {
+            let next = at + case.batch_size;
+            let next_target = *targets.value.get(next).unwrap_or(&case.value[next]);
+            if !case.known[at] {
+                targets.value[at] = case.value[at];
+                continue;
+            }
+            let discount = if case.ended[at] { 0.0 } else { case.gamma };
+            let weight = case.log_rho[at].exp();
+            let delta = weight.min(case.clips.rho)
+                * (case.reward[at] + discount * case.value[next] - case.value[at]);
+            let trace = discount * case.clips.lambda * weight.min(case.clips.c);
+            targets.value[at] = case.value[at] + delta + trace * (next_target - case.value[next]);
+            targets.advantage[at] = weight.min(case.clips.policy_rho)
+                * (case.reward[at] + discount * next_target - case.value[at]);
+        }
+        targets
+    }
+
+    /// On-policy, a step may be split into two that share its time and have its rate.
+    #[test]
+    fn the_target_of_a_step_is_that_of_its_parts() {
+        let targets = |intervals: &[f32]| {
+            let (gamma, rate) = (0.9, 2.0);
+            let earned = |&d: &f32| rate * discount::discounted_length(gamma, d.into()) as f32;
+            Case {
+                batch_size: 1,
+                log_rho: vec![0.0; intervals.len()],
+                reward: intervals.iter().map(earned).collect(),
+                gamma: gamma as f32,
+                intervals: intervals.to_vec(),
+                ended: vec![false; intervals.len()],
+                known: vec![true; intervals.len()],
+                value: vec![4.0; intervals.len() + 1],
+                clips: Clips::default(),
+            }
+            .targets()
+            .value[0]
+        };
+        let whole = targets(&[1.0, 10.0, 1.0]);
+        for split in [&[1.0, 4.0, 6.0, 1.0][..], &[12.0], &[1.0; 12], &[0.0, 12.0]] {
+            assert!((targets(split) - whole).abs() < 1e-4, "{split:?}");
+        }
+        // A silence of ten intervals before the bootstrap value, and one of one interval.
+        assert!(targets(&[10.0]) != targets(&[1.0]));
     }
 
     #[test]
@@ -283,7 +398,9 @@ mod tests {
             batch_size: 1,
             log_rho: vec![0.0; 3],
             reward: vec![1.0, 2.0, 3.0],
-            discount: vec![0.5; 3],
+            gamma: 0.5,
+            intervals: vec![1.0; 3],
+            ended: vec![false; 3],
             known: vec![true; 3],
             value: vec![9.0, -4.0, 7.0, 8.0],
             clips: Clips::default(),
@@ -299,7 +416,9 @@ mod tests {
             batch_size: 1,
             log_rho: vec![500.0, -500.0],
             reward: vec![1.0; 2],
-            discount: vec![0.9; 2],
+            gamma: 0.9,
+            intervals: vec![1.0; 2],
+            ended: vec![false; 2],
             known: vec![true; 2],
             value: vec![0.0; 3],
             clips: Clips::default(),

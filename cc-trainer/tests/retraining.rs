@@ -272,7 +272,66 @@ fn a_candidate_is_better_or_worse_or_undecided_or_refused() {
     );
     assert!(output.contains("record with more exploration"), "{output}");
     let refused = reward(&place.json("refused.json")).refusal;
-    assert!(matches!(refused, Some(Refusal::Unsupported { mean_ratio }) if mean_ratio < 0.8));
+    assert!(matches!(refused, Some(Refusal::Unsupported { mean_ratio, .. }) if mean_ratio < 0.8));
+}
+
+#[test]
+fn a_candidate_is_compared_with_one_of_the_recorded_policies() {
+    let place = Place::new();
+    for (policy, logits) in [("even", EVEN), ("better", BETTER)] {
+        place.policy(&format!("{policy}.onnx"), &interface(), logits);
+    }
+    place.policy("worse.onnx", &interface(), WORSE);
+    place.record("even", &interface(), Some("even.onnx"), 0..FLOWS);
+    place.record("better", &interface(), Some("better.onnx"), FLOWS..2 * FLOWS);
+    let identifier = |policy: &str| {
+        let file = PolicyFile::read(&place.at(policy)).expect("a policy");
+        file.summary().sha256.clone()
+    };
+    let (even, better) = (identifier("even.onnx"), identifier("better.onnx"));
+
+    // Both arms of a canary: their mean is no policy's.
+    let both = "ope --from even better --horizon 3 --policy worse.onnx";
+    place.refuses(both, &["2 policies decided", &even, &better, "--of"]);
+    place.refuses(
+        &format!("{both} --of worse.onnx"),
+        &["does not name one", &even, &better],
+    );
+    let one = "ope --from even --horizon 3 --policy worse.onnx";
+    place.run(3, &format!("{one} --json one.json"));
+    let alone = place.json::<Figures>("one.json").terms;
+    for (number, of) in ["even.onnx", &even, &even[..12]].into_iter().enumerate() {
+        place.run(3, &format!("{both} --of {of} --json of{number}.json"));
+        let found: Figures = place.json(&format!("of{number}.json"));
+        assert_eq!(found.terms, alone, "{of}");
+        assert_eq!((found.of.as_str(), found.cluster.as_str()), (&*even, "flow"));
+    }
+    let of_better: Figures = {
+        place.run(3, &format!("{both} --of {better} --json better.json"));
+        place.json("better.json")
+    };
+    let recorded = |terms: &BTreeMap<String, Term>| terms["reward"].recorded.value;
+    assert!(recorded(&of_better.terms) > recorded(&alone) + 0.1);
+
+    // The clusters that the recording does not have.
+    for (cluster, why) in [
+        ("path", ["have no remote address", "--record-addresses"]),
+        ("host", ["in 1 clusters", "fewer than 10"]),
+        ("hour", ["in 1 clusters", "record more"]),
+        ("host --anytime", ["--cluster host", "--cluster hour"]),
+    ] {
+        place.refuses(&format!("{one} --cluster {cluster}"), &why);
+    }
+    // A confidence sequence is wider, and says so.
+    let output = place.run(3, &format!("{one} --anytime=200 --json anytime.json"));
+    assert!(output.contains("at all looks"), "{output}");
+    let width = |terms: &BTreeMap<String, Term>| {
+        let magic = terms["reward"].estimates.last().expect("seven");
+        magic.difference.high - magic.difference.low
+    };
+    let anytime = place.json::<Figures>("anytime.json").terms;
+    let ratio = width(&anytime) / width(&alone);
+    assert!((1.3..1.9).contains(&ratio), "{ratio}");
 }
 
 #[test]
@@ -658,6 +717,8 @@ fn settings_that_do_not_fit_the_recording_are_refused_and_nothing_is_overwritten
 /// The parts of the file of `--json` that are checked.
 #[derive(Deserialize)]
 struct Figures {
+    of: String,
+    cluster: String,
     mean_ratio: f64,
     terms: BTreeMap<String, Term>,
 }

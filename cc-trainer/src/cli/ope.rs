@@ -10,14 +10,16 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_core::policy::{ActionSelection, PolicySpec};
+use cc_core::policy::{ActionSelection, PolicyFile, PolicySpec};
 use cc_trainer::{
     dataset::Recordings,
     ope::{
-        self, Interval, Method, MethodEstimate, OpeEvaluation, OpeSettings,
-        recorded::{self, CandidateFlows, MORE_IS_BETTER, TERM_NAMES},
+        self, ClusterBy, Interval, LEAST_CLUSTERS, Method, MethodEstimate, OpeEvaluation,
+        OpeSettings, Per, RATIO_CONFIDENCE,
+        recorded::{self, CandidateFlows, MORE_IS_BETTER, Selection, TERM_NAMES},
     },
 };
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tempfile::NamedTempFile;
 
 use super::{SCRATCH_PARTITION, bar, values::discount};
@@ -27,9 +29,10 @@ use super::{SCRATCH_PARTITION, bar, values::discount};
 /// Asks the candidate at every recorded decision, carrying its recurrent state along each flow, and
 /// weights the recorded rewards by how much more probable the recorded action is under the
 /// candidate. Seven estimators are computed for throughput, delay, loss and reward, each with a
-/// bootstrap interval over flows and an effective sample size. There is no conclusion where the
-/// effective sample size is too small, or the recorded policy hardly ever took the candidate's
-/// actions. The recorded policy must have sampled its actions (cc-agent run --serving softmax).
+/// bootstrap interval over clusters of flows and an effective sample size. There is no conclusion
+/// where the effective sample size is too small, where the estimate rests on the fitted model alone
+/// or contradicts it, or where the recorded probabilities and actions do not fit together. The
+/// recorded policy must have sampled its actions (cc-agent run --serving softmax).
 ///
 /// Exit codes: 0 when the candidate's reward is better than the recorded one, 3 when it is worse, 4
 /// when there is no conclusion, 1 on an error.
@@ -42,6 +45,14 @@ pub(crate) struct OpeArgs {
     /// Candidate policy: a FILE.onnx, `default`, `heuristic` or `random`.
     #[arg(long, value_name = "POLICY")]
     policy: PolicySpec,
+    /// Recorded policy to compare with, where several are in the recordings, as after a canary: its
+    /// file, or its identifier or the beginning of it.
+    #[arg(long, value_name = "POLICY")]
+    of: Option<String>,
+    /// What flows that may depend on each other have in common. Such clusters, and not flows, count
+    /// as independent of each other [default: the safest that the recording supports].
+    #[arg(long, value_name = "KIND", value_parser = clusters())]
+    cluster: Option<ClusterBy>,
     /// How the candidate would select actions: `greedy`, `softmax`, or `softmax:T` at temperature T
     /// [default: as its file specifies].
     #[arg(long, value_name = "HOW")]
@@ -50,7 +61,11 @@ pub(crate) struct OpeArgs {
     /// into sub-trajectories of this length.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().horizon)]
     horizon: usize,
-    /// Discount of rewards, per decision.
+    /// What means are taken over. Over time, a decision counts with the time in which it was in
+    /// force, so that silence has its price.
+    #[arg(long, value_name = "UNIT", default_value = "second", value_parser = units())]
+    per: Per,
+    /// Discount of rewards over a window of the policy, or over a decision with `--per decision`.
     #[arg(
         long,
         value_name = "GAMMA",
@@ -64,7 +79,17 @@ pub(crate) struct OpeArgs {
     /// Number of bootstrap resamples, at least 20.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().resamples)]
     resamples: usize,
-    /// Smallest effective sample size, in flows, that allows a conclusion.
+    /// Make intervals that stay valid however often a growing recording is evaluated. They are
+    /// wider, and narrowest at CLUSTERS clusters, which must be the same every time.
+    #[arg(
+        long,
+        value_name = "CLUSTERS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "100"
+    )]
+    anytime: Option<usize>,
+    /// Smallest effective sample size, in clusters, that allows a conclusion.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().least_effective)]
     least_effective: f64,
     /// Largest number of decisions to read, approximately. They are held in memory.
@@ -87,7 +112,38 @@ Examples:
   cc-trainer ope --from recordings --policy retrained/policy.onnx
       is the retrained policy better than the recorded one?
   cc-trainer ope --from host1 --from host2 --policy new.onnx --serving softmax:0.5 --horizon 5
-      the same policy sampling its actions; a shorter horizon gives a larger effective sample";
+      the same policy sampling its actions; a shorter horizon gives a larger effective sample
+  cc-trainer ope --from canary --of current.onnx --policy new.onnx --cluster path
+      from the flows of one arm of a canary; flows to the same network count as one cluster
+  cc-trainer ope --from day1 --from day2 --policy new.onnx --cluster hour --anytime=200
+      asked again with every further day, until it concludes";
+
+/// Parses a kind of cluster here, so that the library's type does not depend on clap.
+fn clusters() -> impl TypedValueParser<Value = ClusterBy> {
+    let help = |by: ClusterBy| match by {
+        ClusterBy::Flow => "The flow: flows count as independent of each other",
+        ClusterBy::Path => "The remote network (/24 of IPv4, /48 of IPv6), or hashed address",
+        ClusterBy::Host => "The directory of the recording, since each agent has its own",
+        ClusterBy::Hour => "That directory, and the hour in which the flow began",
+    };
+    let values = ClusterBy::ALL.map(|by| PossibleValue::new(by.name()).help(help(by)));
+    PossibleValuesParser::new(values).map(|name| {
+        let named = ClusterBy::ALL.into_iter().find(|by| by.name() == name);
+        named.unwrap_or_else(|| unreachable!("one of the possible values: {name}"))
+    })
+}
+
+/// Parses what means are taken over.
+fn units() -> impl TypedValueParser<Value = Per> {
+    PossibleValuesParser::new([
+        PossibleValue::new("second").help("Time: sums of amounts over sums of seconds"),
+        PossibleValue::new("decision").help("Decisions, however long each was in force"),
+    ])
+    .map(|name| match name.as_str() {
+        "second" => Per::Second,
+        _ => Per::Decision,
+    })
+}
 
 pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     if let PolicySpec::Fixed(_) = args.policy {
@@ -97,18 +153,27 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
             args.policy
         );
     }
-    let settings = OpeSettings {
+    if let (Some(_), Some(by)) = (args.anytime, args.cluster.filter(|by| !by.closes())) {
+        bail!(
+            "--anytime with --cluster {by}: a {by} goes on adding flows from day to day, so its \
+             clusters are never complete; use --cluster hour, or flow"
+        );
+    }
+    let mut settings = OpeSettings {
         horizon: args.horizon,
+        per: args.per,
         discount: args.discount,
         confidence: args.confidence,
         resamples: args.resamples,
         least_effective: args.least_effective,
+        anytime: args.anytime,
         seed: args.seed,
         ..OpeSettings::default()
     };
     settings.validate()?;
     let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
     let recordings = Recordings::open(&args.from)?;
+    let of = recorded::behaviour(recordings.policies(), identifier(args.of.as_deref())?.as_deref())?;
     let mut candidate = args
         .policy
         .load(recordings.interface(), args.serving, args.seed)
@@ -122,7 +187,19 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
         reading.set_position(rows);
     })?;
     reading.finish_and_clear();
-    let taken = recorded::flows(&partitions, &mut *candidate, args.decisions)?;
+    if args.per == Per::Second {
+        // Over a second, as much as over the windows that it has.
+        let windows = 1000.0 / f64::from(recordings.interface().window_ms);
+        settings.discount = args.discount.powf(windows);
+    }
+    let selection = Selection {
+        of: Some(of.clone()),
+        per: args.per,
+        most: args.decisions,
+    };
+    let mut taken = recorded::flows(&partitions, &mut *candidate, &selection)?;
+    let least = LEAST_CLUSTERS.max(args.least_effective.ceil() as usize);
+    let by = taken.group(args.cluster, least, args.anytime.is_some())?;
     let evaluation = ope::evaluate(&taken.flows, &settings)?;
     if let Some(figures) = figures {
         let named: serde_json::Map<_, _> = TERM_NAMES
@@ -133,21 +210,37 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
         let json = serde_json::json!({
             "settings": settings,
             "policy": args.policy.to_string(),
+            "of": of,
             "recorded": recordings.policies(),
             "flows": evaluation.flows,
+            "cluster": by,
+            "clusters": evaluation.clusters,
+            "effective_clusters": evaluation.effective_clusters,
             "stretches": evaluation.sub_trajectories,
             "decisions": evaluation.decisions,
-            "mean_ratio": evaluation.mean_ratio,
+            "mean_ratio": evaluation.mean_ratio.value,
+            "mean_ratio_interval": evaluation.mean_ratio,
             "terms": named,
         });
         figures.write(&json)?;
     }
-    super::print(report(args, &recordings, &taken, &evaluation))?;
+    super::print(report(args, &of, by, &taken, &evaluation))?;
     Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1) {
         Conclusion::Better => ExitCode::SUCCESS,
         Conclusion::Worse => ExitCode::from(3),
         Conclusion::Undecided | Conclusion::Refused(_) => ExitCode::from(4),
     })
+}
+
+/// Returns the identifier of the policy that `--of` names: that of a file, or the text itself.
+fn identifier(of: Option<&str>) -> anyhow::Result<Option<String>> {
+    let Some(text) = of else { return Ok(None) };
+    let path = Path::new(text);
+    if !path.is_file() {
+        return Ok(Some(text.to_owned()));
+    }
+    let file = PolicyFile::read(path).with_context(|| format!("the policy {text}"))?;
+    Ok(Some(file.summary().sha256.clone()))
 }
 
 /// A temporary file that becomes the file of `--json` once all results are known.
@@ -222,19 +315,34 @@ fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
 /// Formats the results as tables, one per reward term, each with its conclusion.
 fn report(
     args: &OpeArgs,
-    recordings: &Recordings,
+    of: &str,
+    by: ClusterBy,
     taken: &CandidateFlows,
     evaluation: &OpeEvaluation,
 ) -> String {
+    let Interval { value, low, high } = evaluation.mean_ratio;
     let mut text = format!(
-        "{} flows recorded with {}, {} sub-trajectories of {} decisions; \
-         mean ratio of probabilities {:.3}\n",
+        "{} flows recorded with {of}, {} sub-trajectories of {} decisions\n\
+         {} clusters (by {by}), worth {:.1} of equal size\n\
+         mean ratio of probabilities {value:.3} [{low:.3}, {high:.3}] ({:.0}%)\n",
         evaluation.flows,
-        recordings.policies().join(", "),
         evaluation.sub_trajectories,
         args.horizon,
-        evaluation.mean_ratio
+        evaluation.clusters,
+        evaluation.effective_clusters,
+        100.0 * RATIO_CONFIDENCE,
     );
+    if by == ClusterBy::Flow {
+        text += "flows count as independent of each other: intervals are too narrow if they shared \
+                 links\n";
+    }
+    if args.anytime.is_some() {
+        text += "intervals hold at all looks at a growing recording together\n";
+    }
+    let per = match args.per {
+        Per::Second => "mean over time",
+        Per::Decision => "per decision",
+    };
     for (count, what) in [
         (taken.without_probability, "decisions have no probability"),
         (
@@ -251,7 +359,7 @@ fn report(
         let found = &evaluation.terms[term];
         text += &format!(
             "\n{name:<32} {:>28} {:>28} {:>9}\n{:<32} {:>28}\n",
-            "per decision",
+            per,
             "minus recorded",
             "effective",
             "  recorded",
@@ -304,6 +412,8 @@ mod tests {
 
     use super::*;
 
+    const REWARD: usize = TERM_NAMES.len() - 1;
+
     fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> OpeEvaluation {
         let interval = Interval {
             value: 0.5 * (low + high),
@@ -319,13 +429,16 @@ mod tests {
                 effective: 100.0,
                 refusal,
             }],
+            blend: Vec::new(),
         };
         OpeEvaluation {
             flows: 1,
+            clusters: 1,
+            effective_clusters: 1.0,
             sub_trajectories: 1,
             decisions: 1,
-            mean_ratio: 1.0,
-            terms: vec![term; 4],
+            mean_ratio: interval,
+            terms: vec![term; TERM_NAMES.len()],
         }
     }
 
@@ -333,13 +446,13 @@ mod tests {
     fn less_delay_is_better_and_less_reward_is_worse() {
         let less = evaluation(-2.0, -1.0, None);
         assert_eq!(conclusion(&less, 1), Conclusion::Better);
-        assert_eq!(conclusion(&less, 3), Conclusion::Worse);
+        assert_eq!(conclusion(&less, REWARD), Conclusion::Worse);
         assert_eq!(
-            conclusion(&evaluation(1.0, 2.0, None), 3),
+            conclusion(&evaluation(1.0, 2.0, None), REWARD),
             Conclusion::Better
         );
         assert_eq!(
-            conclusion(&evaluation(-1.0, 2.0, None), 3),
+            conclusion(&evaluation(-1.0, 2.0, None), REWARD),
             Conclusion::Undecided
         );
         let refusal = Refusal::Few {
@@ -347,7 +460,7 @@ mod tests {
             least: 30.0,
         };
         let refused = evaluation(1.0, 2.0, Some(refusal));
-        let Conclusion::Refused(why) = conclusion(&refused, 3) else {
+        let Conclusion::Refused(why) = conclusion(&refused, REWARD) else {
             panic!("a refused estimate allows no conclusion");
         };
         assert!(why.contains("record more"), "{why}");

@@ -5,6 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, bail};
 use cc_core::policy::PolicyFile;
 use cc_trainer::{
+    environment::recorded::RecordedConfig,
     model::DeviceKind,
     policy_file,
     train::{
@@ -116,20 +117,27 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
     if !args.from.is_empty() {
         let mut recorded = Config::recorded(args.from.clone());
         if let Some(given) = config {
-            let (network, features_version) = match given.environment {
-                Environments::Network(network) => (Some(network), None),
-                Environments::Recorded(given) => (given.network, given.features_version),
-                _ => (None, None),
+            let from = args.from.clone();
+            let settings = match given.environment {
+                Environments::Network(network) => RecordedConfig {
+                    from,
+                    network: Some(network),
+                    ..RecordedConfig::default()
+                },
+                Environments::Recorded(given) => RecordedConfig { from, ..given },
+                _ => RecordedConfig {
+                    from,
+                    ..RecordedConfig::default()
+                },
             };
             // The file decides everything but the source of experience.
             recorded = Config {
-                environment: recorded.environment,
+                environment: Environments::Recorded(RecordedConfig {
+                    network: settings.network.filter(|_| args.simulated.is_some()),
+                    ..settings
+                }),
                 ..given
             };
-            if let Environments::Recorded(recorded) = &mut recorded.environment {
-                recorded.network = network.filter(|_| args.simulated.is_some());
-                recorded.features_version = features_version;
-            }
         }
         if let Environments::Recorded(recorded) = &mut recorded.environment {
             recorded.simulated = args.simulated.unwrap_or(0.0);
@@ -150,6 +158,10 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
         config.model = Model::of(&network.shape);
         if args.config.is_none() {
             config.serving = file.meta().serving;
+        }
+        if let Environments::Recorded(recorded) = &mut config.environment {
+            // The policy goes on with what it was trained for.
+            recorded.objective = recorded.objective.or(file.meta().interface.objective);
         }
         config.init = Some(path.clone());
     }
@@ -180,6 +192,9 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let outcome = match record.finish {
         Finish::Steps => "all steps are done; a larger --steps continues from here",
         Finish::Return => "the target return is reached",
+        Finish::Patience => {
+            "no better on the flows that are held out (held_out.csv); policy.onnx is the best one"
+        }
         Finish::Open => "ended early; the same command continues from here",
     };
     super::print(format_args!(

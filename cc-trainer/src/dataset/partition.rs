@@ -21,7 +21,9 @@ use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use super::{DatasetError, Recordings, Trajectory, trajectory::assemble};
+use super::{
+    DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble,
+};
 
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
@@ -43,6 +45,8 @@ pub struct Partitions {
 #[derive(Debug)]
 struct RecordingFile {
     path: PathBuf,
+    /// Number of the directory that it is in, among those of all recordings.
+    directory: u32,
     policy: Arc<str>,
 }
 
@@ -83,7 +87,9 @@ impl Recordings {
             .map(|index| Mutex::new(place(directory.path(), index)))
             .collect();
         let (rows, decisions, without) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+        let parents: Vec<_> = self.files.iter().map(|path| path.parent()).collect();
         let sources = self.files.par_iter().enumerate().map(|(number, path)| {
+            let same = parents.iter().position(|other| *other == path.parent());
             let (header, read) = cc_recording::read(path)?;
             let mut spread = PartitionWriter {
                 files: &files,
@@ -108,6 +114,7 @@ impl Recordings {
             spread.end()?;
             Ok(RecordingFile {
                 path: path.clone(),
+                directory: same.unwrap_or(number) as u32,
                 policy: header.policy.into(),
             })
         });
@@ -189,13 +196,23 @@ impl Partitions {
             });
         }
         for flow in order.chunk_by(|a, b| a.0 == b.0) {
+            let first = packed(flow[0].2).0;
+            let mut paths = flow.iter().map(|&(_, _, at)| packed(at).0.path);
+            let origin = FlowOrigin::new(
+                paths.find(|&path| path != 0),
+                self.sources[first.source as usize].directory,
+                first.time_ns,
+            );
             let rows = flow.iter().map(|&(_, _, at)| {
                 let (packed, probabilities) = packed(at);
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
             for trajectory in assemble(&self.interface, rows) {
-                each(trajectory)?;
+                each(Trajectory {
+                    origin,
+                    ..trajectory
+                })?;
             }
         }
         Ok(())
@@ -272,7 +289,10 @@ struct Packed {
     flow: u64,
     time_ns: i64,
     initial_cwnd_bytes: u64,
+    /// Identifier of the path to the remote address; 0 where there is no address.
+    path: u64,
     terms: [f64; 3],
+    delay_ns: u64,
     window: WindowRecord,
     sequence: u32,
     /// Index of the row's recording.
@@ -292,6 +312,7 @@ const DECIDED: u16 = 2;
 const ACTION: u16 = 4;
 const PROBABILITY: u16 = 8;
 const PROBABILITIES: u16 = 16;
+const DELAY: u16 = 32;
 
 impl Packed {
     fn of(row: &Row, source: u32, time_ns: i64) -> Self {
@@ -304,6 +325,7 @@ impl Packed {
             flow: row.flow,
             time_ns,
             initial_cwnd_bytes: row.initial_cwnd_bytes,
+            path: row.remote.as_deref().and_then(path).unwrap_or(0),
             terms: [throughput, delay, loss],
             window: row.window,
             sequence: row.sequence,
@@ -318,10 +340,12 @@ impl Packed {
             flag(decision.action.is_some(), ACTION);
             flag(decision.probability.is_some(), PROBABILITY);
             flag(decision.probabilities.is_some(), PROBABILITIES);
+            flag(decision.delay_ns.is_some(), DELAY);
             packed.action = decision.action.unwrap_or(0).into();
             packed.probability = decision.probability.unwrap_or(0.0);
             packed.base_cwnd = decision.base_cwnd;
             packed.cwnd = decision.cwnd;
+            packed.delay_ns = decision.delay_ns.unwrap_or(0);
         }
         packed
     }
@@ -348,7 +372,7 @@ impl Packed {
                     .then(|| probabilities.chunks_exact(4).map(share).collect()),
                 base_cwnd: self.base_cwnd,
                 cwnd: self.cwnd,
-                delay_ns: None,
+                delay_ns: has(DELAY).then_some(self.delay_ns),
             }),
             terms: Terms {
                 throughput,

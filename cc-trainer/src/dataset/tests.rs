@@ -5,10 +5,11 @@ use std::{collections::BTreeMap, fs, path::Path};
 use arrow_array::{
     Array,
     cast::AsArray,
-    types::{Float32Type, Float64Type, UInt32Type, UInt64Type},
+    types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type},
 };
 use cc_core::{
     interface::Interface,
+    objective::Measured,
     policy::{Choice, Query, State},
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, Row},
@@ -215,17 +216,66 @@ fn every_decision_is_read_back_with_its_outcome() {
             assert_eq!(step.probability, decision.probability);
             if let Some((step, after)) = previous.take() {
                 let outcome = step.outcome.expect("something followed");
-                let reward: f32 = after.iter().map(|row| row.reward).sum();
                 assert_eq!(outcome.windows as usize, after.len());
-                assert!((outcome.reward - reward).abs() < 1e-3);
-                let throughput: f64 = after.iter().map(|row| row.terms.throughput * 8.0).sum();
-                let mean = throughput / after.len() as f64;
-                assert!((outcome.terms[0] - mean).abs() < 1e-9);
+                let windows = after.iter().map(|row| Measured::of(&row.window));
+                let windows = windows.fold(Measured::default(), |sum, own| sum + own);
+                let waited = outcome.measured.ns - windows.ns;
+                assert_eq!(outcome.measured, windows + Measured::silence(waited));
+                // The agent closes a window 5 ms after its end; the ACK may take another moment.
+                assert!(waited < 100_000_000, "{waited}");
+                let mbps = windows.acked_bytes as f64 * 8e-6 / outcome.seconds;
+                assert!((outcome.terms[0] - mbps).abs() < 1e-9);
+                let reward = interface().objective().value(&outcome.measured);
+                assert_eq!(outcome.reward, reward as f32);
+                assert_eq!(step.delay_ns, Some(2_000_000));
+                assert!(step.taken_after_ns.is_some_and(|ns| ns < 100_000_000));
             }
             previous = Some((step, Vec::new()));
         }
         assert!(steps.next().is_none());
     }
+}
+
+#[test]
+fn all_parts_of_a_flow_have_its_path_its_directory_and_the_hour_in_which_it_began() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let whole = directory.path().join("whole.parquet");
+    record(&whole, &interface(), 0, 3, 4, true, &uniform);
+    let hosts = ["one", "other"].map(|host| directory.path().join(host));
+    for (host, number) in hosts.iter().zip(0..) {
+        fs::create_dir(host).expect("a new directory");
+        rewrite(&whole, &host.join("part.parquet"), |rows| {
+            for row in rows.iter_mut() {
+                let address = format!("192.0.{}.{}:4{number}", row.flow.min(1), row.flow);
+                row.remote = (row.flow > 0 || number == 0).then(|| address.into());
+                row.flow += 3 * number;
+            }
+            // The first flow goes on after a gap.
+            let gap = rows.iter().position(|row| row.flow == 3 * number && row.sequence == 10);
+            rows.remove(gap.expect("a row"));
+        });
+    }
+    let all = trajectories(&hosts, 1 << 30).expect("sound");
+    assert!(all.len() >= 8, "two flows have two parts");
+    let (header, _) = read(&whole).expect("a recording");
+    let began = header.time_ns(&rows_of(&whole)[0]);
+    let of = |flow: u64| {
+        let mut origins = all.iter().filter(|own| own.flow == flow).map(|own| own.origin);
+        let first = origins.next().expect("a trajectory");
+        assert!(origins.all(|origin| origin == first));
+        first
+    };
+    for flow in 0..6 {
+        assert_eq!(of(flow).hour, of(0).hour);
+        assert_eq!(of(flow).directory, of(3 * (flow / 3)).directory);
+    }
+    assert_ne!(of(0).directory, of(3).directory);
+    assert_eq!(of(0).hour, began / 3_600_000_000_000);
+    // Flows 1 and 2 of both hosts share a network, flow 0 of the second has no address.
+    assert_eq!(of(1).path, of(2).path);
+    assert_eq!(of(1).path, of(5).path);
+    assert_ne!(of(0).path, of(1).path);
+    assert!(of(0).path.is_some() && of(3).path.is_none());
 }
 
 #[test]
@@ -328,6 +378,8 @@ fn the_timeline_holds_the_outcome_of_every_decision() {
             let (state, next) = (column("state"), column("next_state"));
             let (ahead, value) = (column("reward_timeline"), column("episode_value"));
             let (terminal, next_action) = (column("terminal"), column("next_action"));
+            let (mode, delay) = (column("mode"), column("decision_delay_ns"));
+            let taken = column("taken_after_ns");
             for row in 0..batch.num_rows() {
                 let flow = flow.as_primitive::<UInt64Type>().value(row);
                 let ordinal = ordinal.as_primitive::<UInt32Type>().value(row) as usize;
@@ -352,10 +404,17 @@ fn the_timeline_holds_the_outcome_of_every_decision() {
                 let timeline = ahead.as_list::<i32>().value(row);
                 let timeline = timeline.as_primitive::<Float32Type>().values().to_vec();
                 assert_eq!(timeline, rewards[..rewards.len().min(10)]);
-                let expected: f64 = (0..)
-                    .zip(&rewards)
-                    .map(|(t, r)| 0.99f64.powi(t) * f64::from(*r))
-                    .sum();
+                // A rate over the time of each decision, in windows of 100 ms.
+                let (mut expected, mut discount) = (0.0, 1.0);
+                for outcome in trajectory.steps[ordinal..].iter().filter_map(|s| s.outcome) {
+                    let next = discount * 0.99f64.powf(outcome.seconds * 10.0);
+                    expected += f64::from(outcome.reward) * (discount - next) / (1.0 - 0.99);
+                    discount = next;
+                }
+                assert!(mode.as_dictionary::<Int32Type>().is_valid(row));
+                let delay = delay.as_primitive::<UInt64Type>();
+                assert_eq!((delay.is_valid(row), delay.value(row)), (true, 2_000_000));
+                assert_eq!(taken.is_valid(row), step.taken_after_ns.is_some());
                 let value = value.as_primitive::<Float64Type>().value(row);
                 assert!((value - expected).abs() < 1e-6 * expected.abs().max(1.0));
                 found += 1;

@@ -12,6 +12,8 @@ use arrow_array::{
     RecordBatch, TimestampNanosecondArray, UInt8Array, UInt32Array, UInt64Array, types::Int32Type,
 };
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
+use cc_core::{interface::Interface, rows::NO_MODE};
+use cc_ebpf::Mode;
 use cc_recording::columns::{UTC, number, numbers, text, timestamp};
 use parquet::{
     arrow::ArrowWriter,
@@ -29,7 +31,7 @@ use super::{
 };
 
 /// Version of the columns, written to each file as `cc.timeline_version`.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 
 /// Number of rows that are converted at a time, and of a row group.
 const BATCH: usize = 2_048;
@@ -39,7 +41,7 @@ const GROUP: usize = 8_192;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimelineSettings {
-    /// Discount γ per decision of the episode values.
+    /// Discount γ of the episode values, per window ([`crate::discount`]).
     pub discount: f64,
     /// Number of rewards in each row's `reward_timeline`, the row's own included.
     pub ahead: usize,
@@ -74,7 +76,8 @@ pub struct TimelineSummary {
     pub left_out: u64,
     /// Number of decisions without a probability.
     pub without_probability: u64,
-    /// Number of trajectories: flows, split where rows are missing or the policy was replaced.
+    /// Number of trajectories: flows, split where the policy was replaced and where what followed
+    /// a decision is not known.
     pub trajectories: u64,
     /// Number of trajectories at whose end the flow closed.
     pub ended: u64,
@@ -97,11 +100,14 @@ pub struct TimelineSummary {
 /// | `possible_actions` | the action space |
 /// | `possible_next_actions` | the same, null if there is no next decision |
 /// | `base_cwnd`, `cwnd` | cwnd in segments before and after the action was applied |
-/// | `windows`, `seconds` | number and length of the windows up to the next decision |
-/// | `throughput_mbps`, `delay_ms`, `loss_mb` | means over these windows |
-/// | `reward` | sum of the rewards of these windows |
+/// | `mode` | what set the cwnd at the end of the decision's window; null for observed flows |
+/// | `decision_delay_ns` | from the window's nominal end to the decision's publication |
+/// | `taken_after_ns` | from the window's end until the datapath took the decision up |
+/// | `windows`, `seconds` | windows that ended while the decision was in force, and this time |
+/// | `throughput_mbps`, `delay_ms`, `loss`, `silence` | rates in it ([`TERMS`](super::TERMS)) |
+/// | `reward` | the objective in it: what was earned per window |
 /// | `reward_timeline` | this reward and those of the next decisions |
-/// | `episode_value` | discounted sum of this reward and all later ones |
+/// | `episode_value` | discounted sum of what this decision and all later ones earned |
 /// | `terminal` | whether the flow closed after this decision |
 /// | `policy` | identifier of the policy that took the decision |
 pub fn schema(observation: usize) -> SchemaRef {
@@ -126,11 +132,15 @@ pub fn schema(observation: usize) -> SchemaRef {
         maybe("possible_next_actions", text()),
         always("base_cwnd", DataType::UInt32),
         always("cwnd", DataType::UInt32),
+        maybe("mode", text()),
+        maybe("decision_delay_ns", DataType::UInt64),
+        maybe("taken_after_ns", DataType::UInt64),
         maybe("windows", DataType::UInt32),
         maybe("seconds", DataType::Float64),
         maybe("throughput_mbps", DataType::Float64),
         maybe("delay_ms", DataType::Float64),
-        maybe("loss_mb", DataType::Float64),
+        maybe("loss", DataType::Float64),
+        maybe("silence", DataType::Float64),
         maybe("reward", DataType::Float32),
         always("reward_timeline", DataType::List(number())),
         always("episode_value", DataType::Float64),
@@ -244,8 +254,7 @@ pub fn write(
     let table = Table {
         schema: schema(interface.observation_len()),
         actions: interface.actions.to_string(),
-        interface: serde_json::to_string(interface)
-            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}")),
+        interface,
         settings,
     };
     let every = (gathered.decisions / settings.sample.max(1) as u64).max(1);
@@ -312,8 +321,8 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
 struct Table<'a> {
     schema: SchemaRef,
     actions: String,
-    /// The [interface](Partitions::interface) of the recordings as JSON.
-    interface: String,
+    /// The [interface](Partitions::interface) of the recordings.
+    interface: &'a Interface,
     settings: &'a TimelineSettings,
 }
 
@@ -365,7 +374,7 @@ impl<'a> TimelineFile<'a> {
         let settings = self.table.settings;
         self.summary.trajectories += 1;
         self.summary.ended += u64::from(trajectory.ended);
-        let values = trajectory.values(settings.discount);
+        let values = trajectory.values(settings.discount, self.table.interface);
         let steps = &trajectory.steps;
         for (ordinal, (step, value)) in steps.iter().zip(values).enumerate() {
             self.summary.decisions += 1;
@@ -432,6 +441,8 @@ impl<'a> TimelineFile<'a> {
     fn create(&self) -> Result<ArrowWriter<File>, DatasetError> {
         let file =
             File::create_new(&self.path).map_err(DatasetError::system("creating", &self.path))?;
+        let interface = serde_json::to_string(self.table.interface)
+            .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
         let key = |name: &str, value: String| KeyValue::new(format!("cc.{name}"), Some(value));
         let mut properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -439,7 +450,7 @@ impl<'a> TimelineFile<'a> {
             .set_created_by(concat!("cc-trainer ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_key_value_metadata(Some(vec![
                 key("timeline_version", SCHEMA_VERSION.to_string()),
-                key("environment", self.table.interface.clone()),
+                key("environment", interface),
                 key("discount", self.table.settings.discount.to_string()),
             ]));
         for column in ["state", "next_state"] {
@@ -463,6 +474,9 @@ impl Table<'_> {
     fn batch(&self, lines: &[Line]) -> Result<RecordBatch, ArrowError> {
         let u32s = |of: &dyn Fn(&Line) -> Option<u32>| -> ArrayRef {
             Arc::new(lines.iter().map(of).collect::<UInt32Array>())
+        };
+        let u64s = |of: &dyn Fn(&Line) -> Option<u64>| -> ArrayRef {
+            Arc::new(lines.iter().map(of).collect::<UInt64Array>())
         };
         let f32s = |of: &dyn Fn(&Line) -> Option<f32>| -> ArrayRef {
             Arc::new(lines.iter().map(of).collect::<Float32Array>())
@@ -490,15 +504,10 @@ impl Table<'_> {
                 u32s(&|line| Some(line.step.sequence)),
                 time(&|line| line.step.time_ns),
                 u32s(&|line| Some(line.next.as_ref()?.sequence - line.step.sequence)),
-                Arc::new(
-                    lines
-                        .iter()
-                        .map(|line| {
-                            let later = line.next.as_ref()?.time_ns;
-                            Some(later.saturating_sub(line.step.time_ns).max(0) as u64)
-                        })
-                        .collect::<UInt64Array>(),
-                ),
+                u64s(&|line| {
+                    let later = line.next.as_ref()?.time_ns;
+                    Some(later.saturating_sub(line.step.time_ns).max(0) as u64)
+                }),
                 self.states(lines, |line| Some(&line.step.observation))?,
                 self.states(lines, |line| Some(&line.next.as_ref()?.observation))?,
                 f32s(&|line| Some(line.step.observed_reward)),
@@ -519,11 +528,18 @@ impl Table<'_> {
                 names(&|line| line.next.as_ref().map(|_| self.actions.clone())),
                 u32s(&|line| Some(line.step.base_cwnd)),
                 u32s(&|line| Some(line.step.cwnd)),
+                names(&|line| {
+                    let mode = line.step.mode;
+                    (mode != NO_MODE).then(|| Mode::from_raw(mode).name().to_owned())
+                }),
+                u64s(&|line| line.step.delay_ns),
+                u64s(&|line| line.step.taken_after_ns),
                 u32s(&|line| Some(line.step.outcome?.windows)),
                 f64s(&|line| Some(line.step.outcome?.seconds)),
                 f64s(&outcome(0)),
                 f64s(&outcome(1)),
                 f64s(&outcome(2)),
+                f64s(&outcome(3)),
                 f32s(&|line| Some(line.step.outcome?.reward)),
                 Arc::new(numbers(
                     lines.iter().map(|line| Some(line.rewards.as_slice())),

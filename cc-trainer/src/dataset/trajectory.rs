@@ -1,21 +1,37 @@
 //! Trajectories: the decisions of a flow, each with its outcome.
+//!
+//! The outcome of a decision is what the flow measured while the decision was *in force*: from the
+//! ACK with which the datapath took it up, until the datapath took up the next one. Rows tell both
+//! times ([`WindowRecord::decision`]). Time in which no decision was in force is nobody's outcome:
+//! the trajectory ends before it.
 
 use std::sync::Arc;
 
 use cc_core::{
     interface::Interface,
+    objective::{Measured, Objective, waited_ns},
     reward::Terms,
-    rows::{Replay, Row},
+    rows::{NO_MODE, Replay, Row},
 };
+use cc_ebpf::{Decision, Mode, WindowRecord};
 
-/// Names of the reward's terms, in the order of [`StepOutcome::terms`].
-pub const TERMS: [&str; 3] = ["throughput_mbps", "delay_ms", "loss_mb"];
+use super::FlowOrigin;
+
+/// Names of [`StepOutcome::terms`].
+pub const TERMS: [&str; 4] = ["throughput_mbps", "delay_ms", "loss", "silence"];
+
+/// Most windows that may end while one decision is in force. A flow is usually asked once a window;
+/// after more windows than this without a new decision the policy or its agent hung, and what
+/// follows says little about the decision.
+pub const MOST_WINDOWS: u32 = 5;
 
 /// Consecutive decisions of one flow under one policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
     /// Identifier of the flow in its recordings.
     pub flow: u64,
+    /// Where and when the flow was recorded.
+    pub origin: FlowOrigin,
     /// Identifier of the policy that took the decisions.
     pub policy: Arc<str>,
     /// The decisions, in order; never empty.
@@ -37,6 +53,8 @@ pub struct TrajectoryStep {
     pub observed_reward: f32,
     /// Throughput, delay and loss of that window.
     pub observed_terms: Terms,
+    /// What set the cwnd at the end of that window, a [`Mode`]; [`NO_MODE`] for observed flows.
+    pub mode: u32,
     /// Index of the action that was taken.
     pub action: u8,
     /// Probability of the action under the behaviour policy; `None` where it is
@@ -48,46 +66,75 @@ pub struct TrajectoryStep {
     pub base_cwnd: u32,
     /// The cwnd that the action set, segments.
     pub cwnd: u32,
-    /// What followed; `None` where the recording does not contain it, which is possible
-    /// for the last step only.
+    /// Delay from the nominal end of the decision's window to its publication, ns; `None` for
+    /// observed flows.
+    pub delay_ns: Option<u64>,
+    /// Time from the end of the decision's window until the datapath took it up, ns; `None` where
+    /// it never did, or the recording does not tell.
+    pub taken_after_ns: Option<u64>,
+    /// What followed; `None` where it is not known, which is possible for the last step only.
     pub outcome: Option<StepOutcome>,
 }
 
-/// What followed a decision, up to and including the next decision's window.
+/// What a flow measured while a decision was in force. All figures but the first two are rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepOutcome {
-    /// Number of windows that ended, the next decision's own included. It is more than one
-    /// where windows have no decision.
+    /// Number of windows that ended. It is more than one where windows have no decision, and 0
+    /// where the next decision took the place of this one before any ended.
     pub windows: u32,
-    /// Time from the end of the decision's window to the end of the last of them, s.
+    /// How long the decision was in force, s, pauses of the application left out.
     pub seconds: f64,
-    /// Means over these windows: throughput in Mbit/s, delay in ms, loss in MB per window.
-    pub terms: [f64; 3],
-    /// Sum of the windows' rewards, which is how the trainer counts reward in simulated networks.
+    /// In the order of [`TERMS`]: acknowledged payload over the time, in Mbit/s; mean queueing
+    /// delay, ms; the share of the bytes that were lost; and the share of the time in which the
+    /// flow waited for an ACK after the end of a window.
+    pub terms: [f64; 4],
+    /// The [`Objective`] of this time: what was earned per interval between two decisions, which is
+    /// a window.
     pub reward: f32,
+    /// The measurements behind these figures.
+    pub measured: Measured,
 }
 
 impl StepOutcome {
-    fn add(&mut self, row: &Row, seconds: f64) {
-        self.windows += 1;
-        self.seconds = seconds;
-        self.reward += row.reward;
-        for (mean, value) in self.terms.iter_mut().zip(values(&row.terms)) {
-            *mean += (value - *mean) / f64::from(self.windows);
+    /// The outcome of a span with this many windows, of which the flow waited `waited_ns` for an
+    /// ACK. This is where a reward is made of what was measured.
+    fn of(objective: &Objective, windows: u32, measured: Measured, waited_ns: u64) -> Self {
+        if measured.ns == 0 {
+            return Self::default();
         }
+        Self {
+            windows,
+            seconds: measured.ns as f64 / 1e9,
+            terms: [
+                measured.throughput_mbps(),
+                measured.delay_ms(),
+                measured.loss(),
+                waited_ns as f64 / measured.ns as f64,
+            ],
+            reward: objective.value(&measured) as f32,
+            measured,
+        }
+    }
+
+    /// How long the decision was in force, in windows of this interface.
+    pub fn intervals(&self, interface: &Interface) -> f64 {
+        self.seconds * 1e3 / f64::from(interface.window_ms)
     }
 }
 
 impl Trajectory {
     /// Returns the discounted sum of rewards from each step to the last whose outcome is known.
-    pub fn values(&self, discount: f64) -> Vec<f64> {
+    /// `discount` is per window of this interface ([`crate::discount`]).
+    pub fn values(&self, discount: f64, interface: &Interface) -> Vec<f64> {
         let mut values = vec![0.0; self.steps.len()];
         let mut after = 0.0;
         for (value, step) in values.iter_mut().zip(&self.steps).rev() {
-            let reward = step
-                .outcome
-                .map_or(0.0, |outcome| f64::from(outcome.reward));
-            after = reward + discount * after;
+            if let Some(outcome) = step.outcome {
+                let intervals = outcome.intervals(interface);
+                let length = crate::discount::discounted_length(discount, intervals);
+                after = f64::from(outcome.reward) * length
+                    + crate::discount::over(discount, intervals) * after;
+            }
             *value = after;
         }
         values
@@ -97,77 +144,275 @@ impl Trajectory {
 /// Assembles the trajectories of one flow from its rows. Each row comes in order with the end of
 /// its window (ns since 1970) and the identifier of its policy.
 ///
-/// A new trajectory starts where the policy was replaced and where rows are missing. After missing
-/// rows, and when the first rows are missing, the past decisions in the observation are unknown;
-/// decisions are left out until the observation is complete again.
+/// A new trajectory starts
+///
+/// - where the policy was replaced;
+/// - where rows or windows are missing. After missing rows, and when the first rows are missing,
+///   the past decisions in the observation are unknown; decisions are left out until the
+///   observation is complete again;
+/// - after a window in which no decision was in force: the flow was on its fallback, or its
+///   application limited it;
+/// - after more than [`MOST_WINDOWS`] windows under one decision.
 pub(super) fn assemble(
     interface: &Interface,
     rows: impl Iterator<Item = (Row, i64, Arc<str>)>,
 ) -> Vec<Trajectory> {
-    let mut all = Vec::new();
-    let mut current: Option<Trajectory> = None;
-    let mut replay = Replay::new();
-    let mut expected = 0;
-    // Number of decisions to leave out until the observation's past decisions are known.
-    let mut unknown = 0;
-    let mut decided_at = 0;
+    let mut assembly = Assembly::new(interface);
     for (row, time_ns, policy) in rows {
-        if row.sequence != expected {
-            unknown = interface.history;
-            if let Some(mut cut) = current.take() {
-                // Part of what followed the last decision may be in the missing rows.
-                if let Some(last) = cut.steps.last_mut() {
-                    last.outcome = None;
-                }
-                all.push(cut);
-            }
-        }
-        expected = row.sequence.wrapping_add(1);
-        let observation = replay.next(interface, &row);
-        if let Some(last) = current.as_mut().and_then(|own| own.steps.last_mut()) {
-            let seconds = (time_ns - decided_at) as f64 / 1e9;
-            last.outcome.get_or_insert_default().add(&row, seconds);
-        }
-        if current.as_ref().is_some_and(|own| own.policy != policy) {
-            all.extend(current.take());
-        }
-        let trajectory = current.get_or_insert_with(|| Trajectory {
-            flow: row.flow,
-            policy,
-            steps: Vec::new(),
-            ended: false,
-        });
-        trajectory.ended = row.end;
-        let Some(decision) = row.decision else {
-            continue;
-        };
-        let known = unknown == 0;
-        unknown = unknown.saturating_sub(1);
-        let Some(action) = decision.action.filter(|_| known) else {
-            continue;
-        };
-        decided_at = time_ns;
-        trajectory.steps.push(TrajectoryStep {
-            sequence: row.sequence,
-            time_ns,
-            observation,
-            observed_reward: row.reward,
-            observed_terms: row.terms,
-            action,
-            probability: decision.probability,
-            probabilities: decision.probabilities,
-            base_cwnd: decision.base_cwnd,
-            cwnd: decision.cwnd,
-            outcome: None,
-        });
+        assembly.add(row, time_ns, policy);
     }
-    all.extend(current);
-    all.retain(|trajectory| !trajectory.steps.is_empty());
-    all
+    assembly.trajectories()
 }
 
-/// Returns the terms in the order and units of [`TERMS`].
-fn values(terms: &Terms) -> [f64; 3] {
-    // MB/s to Mbit/s.
-    [terms.throughput * 8.0, terms.delay, terms.loss]
+/// The decisions of a flow, as far as its rows have been read.
+struct Assembly<'a> {
+    interface: &'a Interface,
+    objective: Objective,
+    replay: Replay,
+    flow: u64,
+    decisions: Vec<FlowDecision>,
+    /// Index of the decision in force; `None` while none is, or an unknown one.
+    in_force: Option<usize>,
+    /// Index of the first decision that the datapath may still take up.
+    open: usize,
+    /// The window of the row before.
+    before: Option<WindowRecord>,
+    /// Number of the next row.
+    expected: u32,
+    /// Number of decisions to leave out until the observation's past decisions are known.
+    unknown: usize,
+    /// Whether the flow closed with the newest row.
+    closed: bool,
+    /// Whether the last decision was in force no more, or unknown, at some later time.
+    broken: bool,
 }
+
+/// A decision whose outcome is still being gathered.
+struct FlowDecision {
+    step: TrajectoryStep,
+    policy: Arc<str>,
+    /// Number of the window that it answers.
+    window: u32,
+    /// End of that window on the datapath's clock, ns.
+    window_end_ns: u64,
+    progress: Progress,
+    windows: u32,
+    measured: Measured,
+    waited_ns: u64,
+}
+
+/// Whether the outcome of a decision can be known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    /// The datapath has not taken the decision up.
+    Open,
+    /// It has: what was measured from then on is the outcome.
+    Taken,
+    /// What was measured is not, or not only, the decision's doing.
+    Lost,
+}
+
+impl<'a> Assembly<'a> {
+    fn new(interface: &'a Interface) -> Self {
+        Self {
+            interface,
+            objective: interface.objective(),
+            replay: Replay::new(),
+            flow: 0,
+            decisions: Vec::new(),
+            in_force: None,
+            open: 0,
+            before: None,
+            expected: 0,
+            unknown: 0,
+            closed: false,
+            broken: false,
+        }
+    }
+
+    fn add(&mut self, row: Row, time_ns: i64, policy: Arc<str>) {
+        self.flow = row.flow;
+        if row.sequence != self.expected {
+            self.unknown = self.interface.history;
+            self.lose();
+        } else if let Some(before) = &self.before
+            && row.window.index != before.index.wrapping_add(1)
+        {
+            self.lose();
+        }
+        self.expected = row.sequence.wrapping_add(1);
+        let observation = self.replay.next(self.interface, &row);
+        self.measure(&row.window);
+        self.before = Some(row.window);
+        self.closed = row.end;
+        let Some(decision) = row.decision else {
+            return;
+        };
+        let known = self.unknown == 0;
+        self.unknown = self.unknown.saturating_sub(1);
+        let Some(action) = decision.action.filter(|_| known) else {
+            return;
+        };
+        self.broken = false;
+        self.decisions.push(FlowDecision {
+            step: TrajectoryStep {
+                sequence: row.sequence,
+                time_ns,
+                observation,
+                observed_reward: row.reward,
+                observed_terms: row.terms,
+                mode: row.window.mode,
+                action,
+                probability: decision.probability,
+                probabilities: decision.probabilities,
+                base_cwnd: decision.base_cwnd,
+                cwnd: decision.cwnd,
+                delay_ns: decision.delay_ns,
+                taken_after_ns: None,
+                outcome: None,
+            },
+            policy,
+            window: row.window.index,
+            window_end_ns: row.window.header.time_ns,
+            progress: Progress::Open,
+            windows: 0,
+            measured: Measured::default(),
+            waited_ns: 0,
+        });
+    }
+
+    /// Adds a window to the outcome of the decision that was in force in most of it.
+    fn measure(&mut self, window: &WindowRecord) {
+        // The wait for the window's first ACK is over before a decision can be taken up.
+        if let Some(before) = &self.before {
+            let waited = waited_ns(before, window);
+            if let Some(former) = self.in_force {
+                let former = &mut self.decisions[former];
+                former.measured += Measured::silence(waited);
+                former.waited_ns += waited;
+            }
+        }
+        let former = self.in_force;
+        let taken_ns = self.take_up(window);
+        if !is_ruled(window) {
+            self.cut();
+            return;
+        }
+        let length = window.header.time_ns.saturating_sub(window.start_ns);
+        let is_late = taken_ns.is_some_and(|taken_ns| {
+            let into = taken_ns.saturating_sub(window.start_ns);
+            into > length / 2
+        });
+        let Some(ruler) = (if is_late { former } else { self.in_force }) else {
+            return;
+        };
+        let decision = &mut self.decisions[ruler];
+        decision.measured += Measured::of(window);
+        decision.windows += 1;
+        if decision.windows > MOST_WINDOWS {
+            decision.progress = Progress::Lost;
+            if self.in_force == Some(ruler) {
+                self.in_force = None;
+            }
+        }
+    }
+
+    /// Finds the decision that was in force at the window's end. Returns when it was taken up,
+    /// ns, if that happened in this window.
+    fn take_up(&mut self, window: &WindowRecord) -> Option<u64> {
+        let newest = self.decisions.len().checked_sub(1);
+        let (taken, at_ns) = match Decision::from_cell(window.decision) {
+            // What others decide, they carry out at once. Recordings in which decided flows name no
+            // decision do not tell when it was taken up.
+            None if window.mode == NO_MODE || Mode::from_raw(window.mode).is_decided() => {
+                (newest.filter(|&newest| newest >= self.open), None)
+            }
+            None => (None, None),
+            Some(cell) => {
+                let open = self.open..self.decisions.len();
+                let answers = |&index: &usize| cell.answers(self.decisions[index].window);
+                let taken = open.rev().find(answers);
+                if taken.is_none() && !self.in_force.as_ref().is_some_and(answers) {
+                    // Another decision than those that are known.
+                    self.cut();
+                }
+                (taken, Some(window.decision_taken_ns))
+            }
+        };
+        let taken = taken?;
+        for superseded in &mut self.decisions[self.open..=taken] {
+            superseded.progress = Progress::Taken;
+        }
+        let decision = &mut self.decisions[taken];
+        decision.step.taken_after_ns =
+            at_ns.map(|at_ns| at_ns.saturating_sub(decision.window_end_ns));
+        self.open = taken + 1;
+        self.in_force = Some(taken);
+        at_ns
+    }
+
+    /// No decision is in force any more, and what the last one led to is not known.
+    fn cut(&mut self) {
+        if let Some(former) = self.in_force.take() {
+            self.decisions[former].progress = Progress::Lost;
+            self.broken |= former + 1 == self.decisions.len();
+        }
+    }
+
+    /// Something is missing before the next row. The outcome of the last decision is not known.
+    /// Those before it were in force until about its time.
+    fn lose(&mut self) {
+        for decision in &mut self.decisions[self.open..] {
+            decision.progress = Progress::Taken;
+        }
+        if let Some(last) = self.decisions.last_mut() {
+            last.progress = Progress::Lost;
+        }
+        self.in_force = None;
+        self.open = self.decisions.len();
+        self.broken = true;
+    }
+
+    fn trajectories(self) -> Vec<Trajectory> {
+        let mut all: Vec<Trajectory> = Vec::new();
+        let mut follows = false;
+        let count = self.decisions.len();
+        for (index, decision) in self.decisions.into_iter().enumerate() {
+            let FlowDecision {
+                mut step,
+                policy,
+                progress,
+                windows,
+                measured,
+                waited_ns,
+                ..
+            } = decision;
+            let is_known = progress == Progress::Taken && (windows > 0 || index + 1 < count);
+            step.outcome =
+                is_known.then(|| StepOutcome::of(&self.objective, windows, measured, waited_ns));
+            match all.last_mut() {
+                Some(last) if follows && last.policy == policy => last.steps.push(step),
+                _ => all.push(Trajectory {
+                    flow: self.flow,
+                    origin: FlowOrigin::default(),
+                    policy,
+                    steps: vec![step],
+                    ended: false,
+                }),
+            }
+            follows = is_known;
+        }
+        if let Some(last) = all.last_mut() {
+            last.ended = self.closed && !self.broken;
+        }
+        all
+    }
+}
+
+/// Whether a decision set the cwnd at the end of the window, as far as the window tells.
+fn is_ruled(window: &WindowRecord) -> bool {
+    window.mode == NO_MODE || Mode::from_raw(window.mode).is_decided()
+}
+
+#[cfg(test)]
+mod tests;

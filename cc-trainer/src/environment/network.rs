@@ -54,9 +54,22 @@ struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
-    /// Reward of the last action of the previous episode, reported on
-    /// the next episode's first turn.
-    last_reward: f64,
+    /// Reward of the last action of the previous episode, and how long it was in force in windows;
+    /// reported on the next episode's first turn.
+    last: (f64, f64),
+}
+
+impl LearnedSeat {
+    /// The reward of the seat's last action, and how long it was in force in windows.
+    fn earned(
+        &self,
+        objective: &Objective,
+        situation: &Situation<'_>,
+        latest: &mut Latest,
+    ) -> (f64, f64) {
+        let reward = objective.reward(situation, &self.meter, latest);
+        (reward, self.meter.windows(situation))
+    }
 }
 
 /// One episode: a simulation with its agent, and the ground truth about its link.
@@ -144,11 +157,11 @@ impl NetworkEnvironment {
             flow,
             windows: &windows,
         };
-        let objective = &config.objective;
-        turn.reward = match seat.asked {
-            true => objective.reward(&situation, &seat.meter, &mut episode.latest),
-            false => seat.last_reward,
-        } as f32;
+        let (reward, windows) = match seat.asked {
+            true => seat.earned(&config.objective, &situation, &mut episode.latest),
+            false => seat.last,
+        };
+        (turn.reward, turn.intervals) = (reward as f32, windows as f32);
         turn.first = (!seat.asked).then_some(End::Truncated);
         seat.asked = true;
         seat.meter.start(simulation);
@@ -179,8 +192,7 @@ impl NetworkEnvironment {
                     flow,
                     windows: &[],
                 };
-                let latest = &mut episode.latest;
-                seat.last_reward = config.objective.reward(&situation, &seat.meter, latest);
+                seat.last = seat.earned(&config.objective, &situation, &mut episode.latest);
             }
         }
     }

@@ -7,7 +7,8 @@
 
 use std::{io, path::PathBuf, sync::Arc};
 
-use cc_core::{interface::Interface, regular_file};
+use cc_core::{interface::Interface, objective::Objective, regular_file};
+use cc_sim::seed;
 use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::{
     dataset::{
-        DatasetError, Partitions, Recordings, Trajectory,
+        DatasetError, Partitions, Recordings, StepOutcome, Trajectory,
         features::{self, Analysis},
     },
     normalise::Normalizer,
@@ -27,11 +28,22 @@ use crate::{
 const PARTITION: u64 = 4 << 20;
 
 /// Configuration of learning from recordings, `[environment]` of kind `recorded`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedConfig {
     /// Paths of recordings: files, or directories of them.
     pub from: Vec<PathBuf>,
+    /// What is maximised. `None` is the objective of the recorded policies.
+    #[serde(default)]
+    pub objective: Option<Objective>,
+    /// Fraction of the flows that nothing is learned from, at least 0 and below 1: the policy is
+    /// estimated on them after each pass over the others. The same flows are held out in every run.
+    #[serde(default = "default_held_out")]
+    pub held_out: f64,
+    /// Passes over the recordings without a better estimate after which training ends, with the
+    /// policy of the best one; 0 for never.
+    #[serde(default = "default_patience")]
+    pub patience: u64,
     /// Fraction of the environments that are simulated, at least 0 and below
     /// 1. The others replay recordings.
     #[serde(default)]
@@ -51,6 +63,30 @@ pub struct RecordedConfig {
     /// system's directory for temporary files.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
+}
+
+fn default_held_out() -> f64 {
+    0.1
+}
+
+fn default_patience() -> u64 {
+    10
+}
+
+impl Default for RecordedConfig {
+    fn default() -> Self {
+        Self {
+            from: Vec::new(),
+            objective: None,
+            held_out: default_held_out(),
+            patience: default_patience(),
+            simulated: 0.0,
+            network: None,
+            features_version: None,
+            normalisation: None,
+            scratch: None,
+        }
+    }
 }
 
 /// Why a [`RecordedConfig`] cannot be used.
@@ -88,9 +124,20 @@ pub enum RecordedConfigError {
         /// How its inputs differ from those of the recordings.
         reason: String,
     },
-    /// The fraction of simulated environments is out of range.
-    #[error("environment.simulated is {share}; expected 0 or more, and below 1")]
+    /// A fraction is out of range.
+    #[error("environment.{setting} is {share}; expected 0 or more, and below 1")]
     Share {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The fraction in the configuration.
+        share: f64,
+    },
+    /// Every flow is held out.
+    #[error(
+        "environment.held_out is {share}, which leaves none of the recorded flows to learn from: \
+         record more flows, or set it to 0"
+    )]
+    NothingLeft {
         /// The fraction in the configuration.
         share: f64,
     },
@@ -101,6 +148,9 @@ pub enum RecordedConfigError {
 #[derive(Debug)]
 pub struct RecordedWorld {
     partitions: Partitions,
+    held_out: f64,
+    /// Number of decisions that are learned from.
+    decisions: u64,
     policies: Vec<String>,
     simulated: Option<(f64, Arc<World>)>,
     normalizer: Option<Normalizer>,
@@ -115,13 +165,19 @@ impl RecordedWorld {
     /// do not go together, or no decision has a known observation.
     pub fn open(config: &RecordedConfig) -> Result<Self, RecordedConfigError> {
         let share = config.simulated;
-        if !(0.0..1.0).contains(&share) {
-            return Err(RecordedConfigError::Share { share });
+        for (setting, share) in [("simulated", share), ("held_out", config.held_out)] {
+            if !(0.0..1.0).contains(&share) {
+                return Err(RecordedConfigError::Share { setting, share });
+            }
         }
-        let recordings = match config.features_version {
+        let mut recordings = match config.features_version {
             None => Recordings::open(&config.from)?,
             Some(version) => Recordings::open_as(&config.from, version)?,
         };
+        if let Some(objective) = config.objective {
+            recordings = recordings.with_objective(objective);
+            recordings.interface().validate().map_err(DatasetError::from)?;
+        }
         let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {
             (_, false) => None,
@@ -138,10 +194,13 @@ impl RecordedWorld {
         let scratch = config.scratch.clone().unwrap_or_else(std::env::temp_dir);
         let partitions = recordings.partition(&scratch, PARTITION, &|_| {})?;
         // Visits every partition once, so that errors show now and not in the middle of training.
-        let mut known = false;
+        let (mut known, mut decisions) = (false, 0);
         for index in 0..partitions.len() {
-            partitions.visit(index, |_| {
+            partitions.visit(index, |trajectory| {
                 known = true;
+                if !is_held_out(&trajectory, config.held_out) {
+                    decisions += trajectory.steps.len() as u64;
+                }
                 Ok(())
             })?;
         }
@@ -149,8 +208,14 @@ impl RecordedWorld {
             let decisions = partitions.gathered().decisions;
             return Err(DatasetError::NoneKnown { decisions }.into());
         }
+        if decisions == 0 {
+            let share = config.held_out;
+            return Err(RecordedConfigError::NothingLeft { share });
+        }
         Ok(Self {
             partitions,
+            held_out: config.held_out,
+            decisions,
             policies: recordings.policies().to_vec(),
             simulated,
             normalizer,
@@ -173,6 +238,42 @@ impl RecordedWorld {
         self.normalizer.as_ref()
     }
 
+    /// Returns the number of environment steps that make one pass over the flows that are learned
+    /// from, simulated ones between them included.
+    pub fn steps_per_epoch(&self) -> u64 {
+        let recorded = 1.0 - self.simulated.as_ref().map_or(0.0, |(share, _)| *share);
+        (self.decisions as f64 / recorded).ceil() as u64
+    }
+
+    /// Returns the trajectories that are held out, up to about `most` decisions, with inputs as
+    /// `normalizer` transforms them.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the sorted recordings cannot be read.
+    pub fn held_out(
+        &self,
+        most: usize,
+        normalizer: &Normalizer,
+    ) -> Result<Vec<Trajectory>, DatasetError> {
+        let (mut all, mut decisions) = (Vec::new(), 0);
+        for index in 0..self.partitions.len() {
+            self.partitions.visit(index, |mut trajectory| {
+                if decisions >= most || !is_held_out(&trajectory, self.held_out) {
+                    return Ok(());
+                }
+                decisions += trajectory.steps.len();
+                for step in &mut trajectory.steps {
+                    normalizer.apply(&mut step.observation);
+                    step.observed_reward = normalizer.reward.apply(step.observed_reward);
+                }
+                all.push(trajectory);
+                Ok(())
+            })?;
+        }
+        Ok(all)
+    }
+
     /// Returns the sizes of the environments.
     pub fn spec(&self) -> Spec {
         let interface = self.interface();
@@ -192,6 +293,15 @@ impl RecordedWorld {
             .chain(simulated.cloned())
             .collect()
     }
+}
+
+/// Whether a trajectory belongs to the `share` of the flows that are held out. A flow's parts stay
+/// together, and every run and every recording of the same flow agrees on it.
+fn is_held_out(trajectory: &Trajectory, share: f64) -> bool {
+    /// Keeps the hash apart from others of the same identifier.
+    const HELD_OUT: u64 = 0x6865_6c64_2d6f_7574;
+    let hash = seed::fold(seed::fold(0, HELD_OUT), trajectory.flow);
+    (hash as f64) < share * 2.0_f64.powi(64)
 }
 
 /// Size limit of the analysis that holds the normalisation, bytes.
@@ -252,11 +362,12 @@ pub fn environment(store: &Arc<RecordedWorld>, number: usize, seed: u64) -> Box<
         partitions: Vec::new(),
         waiting: Vec::new(),
         current: None,
-        last_reward: 0.0,
+        last: StepOutcome::default(),
     })
 }
 
-/// An environment that replays all flows of a [`RecordedWorld`] in random order, again and again.
+/// An environment that replays the flows of a [`RecordedWorld`] that are learned from in random
+/// order, again and again.
 struct RecordedEnvironment {
     store: Arc<RecordedWorld>,
     random: StdRng,
@@ -266,8 +377,8 @@ struct RecordedEnvironment {
     waiting: Vec<Trajectory>,
     /// The current trajectory and the index of its next step.
     current: Option<(Trajectory, usize)>,
-    /// Reward of the previous step.
-    last_reward: f32,
+    /// Outcome of the previous step.
+    last: StepOutcome,
 }
 
 impl RecordedEnvironment {
@@ -284,8 +395,11 @@ impl RecordedEnvironment {
                 continue;
             };
             let waiting = &mut self.waiting;
+            let held_out = self.store.held_out;
             let visited = self.store.partitions.visit(index, |trajectory| {
-                waiting.push(trajectory);
+                if !is_held_out(&trajectory, held_out) {
+                    waiting.push(trajectory);
+                }
                 Ok(())
             });
             // It was readable when the world was opened.
@@ -309,7 +423,8 @@ impl Environment for RecordedEnvironment {
         let step = &trajectory.steps[at];
         turn.seat = 0;
         turn.first = (at == 0).then_some(End::Truncated);
-        turn.reward = self.last_reward;
+        turn.intervals = self.last.intervals(self.store.interface()) as f32;
+        turn.reward = self.last.reward * turn.intervals;
         turn.observation.clone_from(&step.observation);
         turn.observed_reward = step.observed_reward;
         turn.task = 0;
@@ -325,7 +440,7 @@ impl Environment for RecordedEnvironment {
                 ))
             }),
         });
-        self.last_reward = step.outcome.map_or(0.0, |outcome| outcome.reward);
+        self.last = step.outcome.unwrap_or_default();
         self.current = Some((trajectory, at + 1));
     }
 
@@ -385,6 +500,7 @@ mod tests {
         }
         RecordedConfig {
             from: vec![path],
+            held_out: 0.0,
             ..RecordedConfig::default()
         }
     }
@@ -406,7 +522,7 @@ mod tests {
         let mut turn = Turn::default();
         for _ in 0..2 {
             let mut seen = BTreeSet::new();
-            let (mut seen_steps, mut reward) = (0, 0.0);
+            let (mut seen_steps, mut last) = (0, StepOutcome::default());
             while seen_steps < decisions {
                 environment.next(&mut turn);
                 assert!(turn.first.is_some(), "a flow begins");
@@ -424,17 +540,61 @@ mod tests {
                 for (at, step) in trajectory.steps.iter().enumerate() {
                     if at > 0 {
                         environment.next(&mut turn);
-                        assert_eq!(turn.reward, reward);
+                        assert_eq!(turn.intervals, (last.seconds * 10.0) as f32);
+                        assert_eq!(turn.reward, last.reward * turn.intervals);
                         assert_eq!(turn.first, None);
                     }
                     let taken = turn.taken.as_ref().expect("recorded");
                     assert_eq!(taken.probabilities, step.probabilities);
-                    reward = step.outcome.map_or(0.0, |outcome| outcome.reward);
+                    last = step.outcome.unwrap_or_default();
                     seen_steps += 1;
                 }
             }
             assert_eq!((seen_steps, seen.len()), (decisions, 6));
         }
+    }
+
+    #[test]
+    fn nothing_is_learned_from_the_flows_that_are_held_out() {
+        let directory = TempDir::new().expect("a scratch directory");
+        let mut config = config(&directory, true);
+        let all = RecordedWorld::open(&config).expect("a recording");
+        config.held_out = 0.5;
+        let store = Arc::new(RecordedWorld::open(&config).expect("a recording"));
+        let normalizer = Normalizer::identity(interface().observation_len());
+        let held_out = store.held_out(usize::MAX, &normalizer).expect("readable");
+        let decisions: usize = held_out.iter().map(|own| own.steps.len()).sum();
+        assert!(decisions > 0, "a share of the six flows");
+        assert_eq!(store.decisions + decisions as u64, all.decisions);
+        assert_eq!(store.steps_per_epoch(), store.decisions);
+        // The transform that is used here clips, but tells observations apart.
+        let key = |observation: &[f32]| {
+            let mut observation = observation.to_vec();
+            normalizer.apply(&mut observation);
+            let bits = observation.iter().map(|value| value.to_bits());
+            bits.collect::<Vec<_>>()
+        };
+        let mut replayed = BTreeSet::new();
+        let mut environment = environment(&store, 0, 7);
+        let mut turn = Turn::default();
+        for _ in 0..2 * store.decisions {
+            environment.next(&mut turn);
+            replayed.insert(key(&turn.observation));
+        }
+        // The first observations of flows on the same link may be alike.
+        for step in held_out.iter().flat_map(|own| own.steps.iter().skip(10)) {
+            assert!(!replayed.contains(&key(&step.observation)));
+        }
+        // The same flows for every run, whatever else is recorded.
+        let again = RecordedWorld::open(&config).expect("a recording");
+        let again = again.held_out(usize::MAX, &normalizer).expect("readable");
+        assert!(again == held_out);
+        config.held_out = 1.0;
+        let error = RecordedWorld::open(&config).expect_err("nothing left");
+        assert!(error.to_string().contains("held_out is 1;"), "{error}");
+        config.held_out = 0.999_999_999;
+        let error = RecordedWorld::open(&config).expect_err("nothing left");
+        assert!(error.to_string().contains("leaves none"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::{LearnerSettings, reward::RewardStatistics};
 use crate::{
+    discount,
     environment::End,
     model::Sequences,
     rollout::{Origin, Rollout, not_done},
@@ -28,10 +29,13 @@ pub(super) struct Batch {
     pub(super) logits: Vec<f32>,
     /// `[T + 1, B]`: where the actions came from.
     pub(super) origin: Vec<Origin>,
-    /// `[T, B]`: the reward of the step's action, clipped and normalised.
+    /// `[T, B]`: the reward of the step's action: its rate, clipped and normalised, over the
+    /// discounted time that the action was in force.
     pub(super) reward: Vec<f32>,
-    /// `[T, B]`: γ, or 0 if the step's action ended the episode.
+    /// `[T, B]`: γ over that time, or 0 if the step's action ended the episode.
     pub(super) discount: Vec<f32>,
+    /// `[T, B]`: λ over that time.
+    pub(super) lambda: Vec<f32>,
     /// `[T, B]`: whether the outcome of the step's action is known.
     pub(super) known: Vec<bool>,
     /// `[T, B]`: the task of the step's action.
@@ -87,7 +91,7 @@ impl Batch {
     }
 
     /// Fills the arrays of T steps with the outcomes of the actions. The outcome of action t is in
-    /// step t + 1 of a rollout.
+    /// step t + 1 of a rollout. Rewards are clipped and normalised as rates, per interval.
     pub(super) fn gather_rewards(
         &mut self,
         rollouts: &[Rollout],
@@ -96,20 +100,34 @@ impl Batch {
     ) {
         self.reward.clear();
         self.discount.clear();
+        self.lambda.clear();
         self.known.clear();
+        let (gamma, lambda) = (
+            f64::from(settings.discount),
+            f64::from(settings.clips.lambda),
+        );
         self.task.clear();
+        let mut lengths = Vec::with_capacity(settings.unroll * rollouts.len());
         for step in 1..=settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
-                self.reward
-                    .push(settings.reward_clipping.apply(rollout.reward[step]));
+                let intervals = rollout.intervals[step];
+                let rate = discount::rate(rollout.reward[step], intervals);
+                self.reward.push(settings.reward_clipping.apply(rate));
                 self.task.push(rollout.task[step] as usize);
-                self.discount.push(settings.discount * not_done(first));
+                let intervals = f64::from(intervals);
+                lengths.push(discount::discounted_length(gamma, intervals) as f32);
+                self.discount
+                    .push(discount::over(gamma, intervals) as f32 * not_done(first));
+                self.lambda.push(discount::over(lambda, intervals) as f32);
                 self.known
                     .push(!(settings.end_of_episode_bootstrap && first == Some(End::Truncated)));
             }
         }
         statistics.normalise(&mut self.reward, &self.task, &self.known, settings);
+        for (reward, length) in self.reward.iter_mut().zip(lengths) {
+            *reward *= length;
+        }
     }
 
     /// The network's input, of `steps` steps and LSTM states of width `state`.

@@ -12,7 +12,9 @@ pub struct LearnerSettings {
     pub batch: usize,
     /// Unroll length T: number of actions in a rollout.
     pub unroll: usize,
-    /// Discount factor γ per decision.
+    /// Discount factor γ per interval between two actions, which is a window of the policy's in
+    /// networks and recordings. An action in force for d intervals is discounted by γ^d
+    /// ([`crate::discount`]).
     pub discount: f32,
     /// Learning rate at the start of the run; it falls linearly to 0.
     pub learning_rate: f32,
@@ -46,6 +48,14 @@ pub struct LearnerSettings {
     /// Weight of −ln π(a|x) of recorded actions after the cloning phase, which keeps
     /// the policy near the data.
     pub anchor: f32,
+    /// Weight of the divergence KL(π‖μ) from the behaviour policy μ, for actions recorded with all
+    /// probabilities: what μ hardly ever did, and the data say nothing about, costs the more the
+    /// less likely μ was to do it.
+    pub pessimism: f32,
+    /// T of the policy π = softmax(logits / T) that acts and that the loss is about. `None` is the
+    /// temperature at which the policy will be served when it learns from recordings, and 1
+    /// otherwise.
+    pub policy_temperature: Option<f32>,
     /// Temperature β of advantage-weighted regression, for actions recorded without behaviour
     /// probabilities: weight = exp(A / (β·RMS(A))), capped at 20. Lower values concentrate learning
     /// on the best actions (Peng et al. 2019, arXiv 1910.00177).
@@ -117,6 +127,8 @@ impl Default for LearnerSettings {
             privileged: false,
             cloning: 0.0,
             anchor: 0.0,
+            pessimism: 0.0,
+            policy_temperature: None,
             temperature: 1.0,
             clips: Clips::default(),
             gradient_clip: 1.0,
@@ -130,6 +142,11 @@ impl Default for LearnerSettings {
 }
 
 impl LearnerSettings {
+    /// T of the policy that acts and learns; 1 while it is not settled.
+    pub(crate) fn policy_temperature(&self) -> f32 {
+        self.policy_temperature.unwrap_or(1.0)
+    }
+
     /// Weight of the entropy at position `done` of the schedules, from 0 to 1.
     pub(super) fn entropy_cost_at(&self, done: f64) -> f32 {
         let end = self.entropy_cost_end.unwrap_or(self.entropy_cost);

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     environment::End,
     model::{Activation, RmsProp, Sequences, Shape},
+    vtrace::Clips,
 };
 
 /// A network with given outputs that records the derivatives it receives.
@@ -139,11 +140,24 @@ impl LossCase {
     }
 
     /// The loss by its definition, in f64, with no code of the learner's: targets at the case's own
-    /// outputs, held constant; policy, entropy and error from `logits` and `baseline`.
+    /// outputs, held constant; policy, entropy and error from `logits` and `baseline`. The policy
+    /// is softmax(logits / T).
     fn loss(&self, logits: &[f64], baseline: &[f64], entropy_cost: f64) -> f64 {
         let batch_size = self.batch_size();
-        let probability = |logits: &[f64], action: usize| {
-            logits[action].exp() / logits.iter().map(|logit| logit.exp()).sum::<f64>()
+        let softmax = |logits: &[f64], temperature: f64, action: usize| {
+            let weight = |logit: f64| (logit / temperature).exp();
+            weight(logits[action]) / logits.iter().copied().map(weight).sum::<f64>()
+        };
+        let temperature = f64::from(self.settings.policy_temperature.unwrap_or(1.0));
+        let probability = |logits: &[f64], action: usize| softmax(logits, temperature, action);
+        let behaviour = |logits: &[f64], action: usize| softmax(logits, 1.0, action);
+        let gamma = f64::from(self.settings.discount);
+        let lambda = f64::from(self.settings.clips.lambda);
+        let wide = |array: &[f32], at: usize| -> Vec<f64> {
+            array[at..][..ACTIONS]
+                .iter()
+                .map(|&logit| f64::from(logit))
+                .collect()
         };
         let mut loss = 0.0;
         for (sequence, rollout) in self.rollouts.iter().enumerate() {
@@ -151,24 +165,23 @@ impl LossCase {
             let row = |step: usize| (step * batch_size + sequence) * ACTIONS;
             let weight = |step: usize| {
                 let action = rollout.action[step] as usize;
-                let wide = |array: &[f32], at: usize| -> Vec<f64> {
-                    array[at..][..ACTIONS]
-                        .iter()
-                        .map(|&logit| f64::from(logit))
-                        .collect()
-                };
                 probability(&wide(&self.logits, row(step)), action)
-                    / probability(&wide(&rollout.logits, step * ACTIONS), action)
+                    / behaviour(&wide(&rollout.logits, step * ACTIONS), action)
             };
+            let intervals = |step: usize| f64::from(rollout.intervals[step + 1]);
             let discount = |step: usize| match rollout.first[step + 1] {
-                None => f64::from(self.settings.discount),
+                None => gamma.powf(intervals(step)),
                 Some(_) => 0.0,
             };
             let known = |step: usize| {
                 !(self.settings.end_of_episode_bootstrap
                     && rollout.first[step + 1] == Some(End::Truncated))
             };
-            let reward = |step: usize| f64::from(rollout.reward[step + 1]);
+            // A rate over the time, with what is earned later discounted.
+            let reward = |step: usize| {
+                let rate = f64::from(rollout.reward[step + 1]) / intervals(step);
+                rate * (1.0 - gamma.powf(intervals(step))) / (1.0 - gamma)
+            };
             let difference = |step: usize| match known(step) {
                 true => {
                     weight(step).min(1.0)
@@ -179,7 +192,7 @@ impl LossCase {
             let target = |step: usize| -> f64 {
                 (step..self.steps).fold(value(step), |sum, t| {
                     let product: f64 = (step..t)
-                        .map(|i| discount(i) * weight(i).min(1.0))
+                        .map(|i| discount(i) * lambda.powf(intervals(i)) * weight(i).min(1.0))
                         .product();
                     sum + product * difference(t)
                 })
@@ -196,8 +209,16 @@ impl LossCase {
                     }
                     false => 0.0,
                 };
-                let shares = (0..ACTIONS).map(|action| probability(logits, action));
-                let entropy: f64 = shares.map(|share| -share * share.ln()).sum();
+                let shares = || (0..ACTIONS).map(|action| probability(logits, action));
+                let entropy: f64 = shares().map(|share| -share * share.ln()).sum();
+                if rollout.origin[step] == Origin::Recorded {
+                    let recorded = wide(&rollout.logits, step * ACTIONS);
+                    let log_ratio = |(action, share): (usize, f64)| {
+                        share * (share / behaviour(&recorded, action)).ln()
+                    };
+                    let divergence: f64 = shares().enumerate().map(log_ratio).sum();
+                    loss += f64::from(self.settings.pessimism) * divergence;
+                }
                 let action = rollout.action[step] as usize;
                 let error = target(step) - baseline[step * batch_size + sequence];
                 loss += -probability(logits, action).ln() * advantage
@@ -213,27 +234,43 @@ impl LossCase {
 }
 
 fn cases() -> impl Strategy<Value = LossCase> {
-    let settings = (any::<bool>(), any::<bool>(), 0.0..0.1f32).prop_map(
-        |(mean, end_of_episode_bootstrap, entropy_cost)| LearnerSettings {
-            loss: if mean {
-                Reduction::Mean
-            } else {
-                Reduction::Sum
+    let settings = (
+        any::<bool>(),
+        any::<bool>(),
+        0.0..0.1f32,
+        0.0..1.0f32,
+        0.4..2.0f32,
+    )
+        .prop_map(
+            |(mean, end_of_episode_bootstrap, entropy_cost, pessimism, temperature)| {
+                LearnerSettings {
+                    loss: if mean {
+                        Reduction::Mean
+                    } else {
+                        Reduction::Sum
+                    },
+                    end_of_episode_bootstrap,
+                    entropy_cost,
+                    pessimism,
+                    policy_temperature: Some(temperature),
+                    discount: 0.9,
+                    clips: Clips {
+                        lambda: 0.8,
+                        ..Clips::default()
+                    },
+                    ..LearnerSettings::default()
+                }
             },
-            end_of_episode_bootstrap,
-            entropy_cost,
-            discount: 0.9,
-            ..LearnerSettings::default()
-        },
-    );
+        );
     (1..6usize, 1..4usize, settings).prop_flat_map(|(steps, batch_size, settings)| {
         let floats = |length| proptest::collection::vec(-1.0..1.0f32, length);
         let rollout = (
             floats((steps + 1) * ACTIONS),
             floats(steps + 1),
             proptest::collection::vec((0..ACTIONS as u32, 0..6u8), steps + 1),
+            proptest::collection::vec((any::<bool>(), 0.1..4.0f32), steps + 1),
         )
-            .prop_map(move |(logits, reward, rest)| Rollout {
+            .prop_map(move |(logits, reward, rest, times)| Rollout {
                 observation: vec![0.0; steps + 1],
                 observed_reward: vec![0.0; steps + 1],
                 first: rest
@@ -246,7 +283,14 @@ fn cases() -> impl Strategy<Value = LossCase> {
                     .collect(),
                 action: rest.iter().map(|&(action, _)| action).collect(),
                 task: vec![0; steps + 1],
-                origin: vec![Origin::Actor; steps + 1],
+                origin: times
+                    .iter()
+                    .map(|&(recorded, _)| match recorded {
+                        true => Origin::Recorded,
+                        false => Origin::Actor,
+                    })
+                    .collect(),
+                intervals: times.iter().map(|&(_, intervals)| intervals).collect(),
                 logits,
                 reward,
                 version: 4,
@@ -312,6 +356,7 @@ fn simple() -> LossCase {
         action: vec![0, 1, 2],
         logits: vec![0.0; 9],
         reward: vec![9.0, 1.0, 2.0],
+        intervals: vec![1.0; 3],
         task: vec![0; 3],
         origin: vec![Origin::Actor; 3],
         version: 4,
@@ -378,6 +423,61 @@ fn weights(case: &LossCase, done: f64) -> [f32; 2] {
     let (d_logits, ..) = case.derivatives(done);
     // The loss is the mean of four steps; −ln π has the derivative −(1 − 1/3).
     [(0, 0), (1, 1)].map(|(step, action)| d_logits[step * 6 + action] * 4.0 / (1.0 / 3.0 - 1.0))
+}
+
+#[test]
+fn an_action_is_worth_its_rate_over_its_time() {
+    // A silence of three intervals in which nothing is earned, against the same without it.
+    let mut case = simple();
+    case.settings.discount = 0.5;
+    let first = |case: &LossCase| -case.derivatives(0.0).1[0] * 4.0 / 0.5;
+    // 1 + 2/2 to go.
+    assert!((first(&case) - 2.0).abs() < 1e-6);
+    for rollout in &mut case.rollouts {
+        rollout.intervals = vec![1.0, 4.0, 1.0];
+    }
+    // A quarter per interval, over 1 + 1/2 + 1/4 + 1/8; the 2 that follow are four intervals away.
+    let expected = 0.25 * 1.875 + 2.0 * 0.5f32.powi(4);
+    assert!((first(&case) - expected).abs() < 1e-6, "{}", first(&case));
+    // A decision that was superseded at once earns nothing, and delays nothing.
+    for rollout in &mut case.rollouts {
+        rollout.intervals = vec![1.0, 0.0, 1.0];
+        rollout.reward[1] = 0.0;
+    }
+    assert!((first(&case) - 2.0).abs() < 1e-6);
+}
+
+#[test]
+fn what_was_hardly_ever_done_costs_the_more_the_rarer_it_was() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    case.settings.pessimism = 0.1;
+    for rollout in &mut case.rollouts {
+        rollout.reward = vec![0.0; 3];
+        rollout.origin = vec![Origin::Recorded; 3];
+        // The recorded policy took the last action once in 400 times.
+        let (usual, rare) = (0.498_75f32.ln(), 0.0025f32.ln());
+        rollout.logits = [usual, usual, rare].repeat(3);
+    }
+    let (d_logits, ..) = case.derivatives(0.0);
+    // Descent lowers the logit of the rare action, and raises the others alike.
+    assert!(d_logits[2] > 0.0 && d_logits[0] < 0.0 && d_logits[0] == d_logits[1]);
+    let rare = d_logits[2];
+    for rollout in &mut case.rollouts {
+        rollout.logits[2] -= 3.0;
+    }
+    assert!(case.derivatives(0.0).0[2] > 1.5 * rare);
+    // The learner's own actions have no data to stay with, and observed ones no distribution.
+    for origin in [Origin::Actor, Origin::Observed] {
+        for rollout in &mut case.rollouts {
+            rollout.origin = vec![origin; 3];
+            rollout.logits = vec![0.0; 9];
+        }
+        let with = case.derivatives(0.0).0;
+        case.settings.pessimism = 0.0;
+        assert_eq!(case.derivatives(0.0).0, with, "{origin:?}");
+        case.settings.pessimism = 0.1;
+    }
 }
 
 #[test]

@@ -6,10 +6,12 @@
 //! linear functions). All transitions are used for every h. The ridge penalty pulls towards the
 //! mean of all targets: a pull towards 0 would lose a fraction of the remaining return in each of
 //! the h regressions.
+//!
+//! A function has one value per amount: the reward terms and, for estimates per second, the time.
 
 use rayon::prelude::*;
 
-use super::{OpeFlow, OpeSettings, OpeStep, Sizes};
+use super::{Discounting, OpeFlow, OpeSettings, OpeStep, Sizes};
 
 /// Number of parts that the flows are split into for parallel work. It fixes the order of
 /// sums, and so their rounding.
@@ -22,7 +24,7 @@ pub(super) struct FittedQ<'a> {
     own: Vec<usize>,
     sizes: Sizes,
     horizon: usize,
-    discount: f64,
+    discounting: Discounting,
     /// The factorised regression matrix of each action.
     grams: Vec<Cholesky>,
     /// Sums of the features by action, `[A][D]`.
@@ -84,13 +86,13 @@ impl<'a> FittedQ<'a> {
             own,
             sizes: *sizes,
             horizon: settings.horizon,
-            discount: settings.discount,
+            discounting: settings.discounting(),
             grams: Vec::new(),
             sums: Vec::new(),
             count: 0.0,
             weights: Vec::new(),
             means: Vec::new(),
-            values: vec![vec![0.0; steps * sizes.terms]],
+            values: vec![vec![0.0; steps * sizes.amounts]],
             offsets,
         };
         model.factorise(settings.ridge);
@@ -110,8 +112,8 @@ impl<'a> FittedQ<'a> {
         );
     }
 
-    /// Adds each flow's influence on each functional to `into[flow][functional][term]`, where flows
-    /// are numbered over all folds.
+    /// Adds each flow's influence on each functional to `into[flow][functional][amount]`, where
+    /// flows are numbered over all folds.
     ///
     /// The influence is the derivative of the functional with respect to the flow's weight in the
     /// fit. Changing the flows' weights by c − 1 moves the weights of Q_h by G⁻¹ Σ (c − 1) φ e,
@@ -123,7 +125,8 @@ impl<'a> FittedQ<'a> {
         let Sizes {
             features,
             actions,
-            terms,
+            amounts,
+            ..
         } = self.sizes;
         let width = actions * features + 1;
         let leverages = self.leverages();
@@ -151,7 +154,7 @@ impl<'a> FittedQ<'a> {
                 let mut own = Vec::new();
                 for &place in part {
                     let flow = &self.flows[self.own[place]];
-                    let mut moved = vec![0.0; functionals.len() * terms];
+                    let mut moved = vec![0.0; functionals.len() * amounts];
                     self.transitions(place, left, |index, follows, target| {
                         let step = &flow.steps[index];
                         let deviation: Vec<f64> = target
@@ -163,9 +166,9 @@ impl<'a> FittedQ<'a> {
                         for (feature, row) in step
                             .features
                             .iter()
-                            .zip(weights.chunks_exact(actions * terms))
+                            .zip(weights.chunks_exact(actions * amounts))
                         {
-                            let own = &row[step.action * terms..][..terms];
+                            let own = &row[step.action * amounts..][..amounts];
                             for (error, weight) in error.iter_mut().zip(own) {
                                 *error -= f64::from(*feature) * weight;
                             }
@@ -188,12 +191,12 @@ impl<'a> FittedQ<'a> {
                             let share = direction[width - 1];
                             let errors = error.iter().zip(&deviation);
                             for (moved, (error, deviation)) in
-                                moved[functional * terms..].iter_mut().zip(errors)
+                                moved[functional * amounts..].iter_mut().zip(errors)
                             {
                                 *moved += pull * error + share * deviation;
                             }
                             if follows {
-                                let counted = self.discount * (pull + share);
+                                let counted = self.discounting.after(step) * (pull + share);
                                 add_value(next, &flow.steps[index + 1], counted);
                             }
                         }
@@ -270,11 +273,12 @@ impl<'a> FittedQ<'a> {
         let Sizes {
             features,
             actions,
-            terms,
+            amounts,
+            ..
         } = self.sizes;
         let left = self.weights.len() + 1;
         let parts = self.parts(|part| {
-            let mut sums = vec![0.0; terms];
+            let mut sums = vec![0.0; amounts];
             for &place in part {
                 self.transitions(place, left, |_, _, target| {
                     for (sum, target) in sums.iter_mut().zip(target) {
@@ -284,16 +288,16 @@ impl<'a> FittedQ<'a> {
             }
             sums
         });
-        let mut mean = sum(parts, terms);
+        let mut mean = sum(parts, amounts);
         mean.iter_mut().for_each(|sum| *sum /= self.count.max(1.0));
         let parts = self.parts(|part| {
-            let mut right = vec![0.0; actions * features * terms];
+            let mut right = vec![0.0; actions * features * amounts];
             for &place in part {
                 let flow = &self.flows[self.own[place]];
                 self.transitions(place, left, |index, _, target| {
                     let step = &flow.steps[index];
-                    let right = &mut right[step.action * features * terms..];
-                    for (row, &feature) in right.chunks_exact_mut(terms).zip(&step.features) {
+                    let right = &mut right[step.action * features * amounts..];
+                    for (row, &feature) in right.chunks_exact_mut(amounts).zip(&step.features) {
                         for ((sum, target), mean) in row.iter_mut().zip(target).zip(&mean) {
                             *sum += f64::from(feature) * (target - mean);
                         }
@@ -302,29 +306,29 @@ impl<'a> FittedQ<'a> {
             }
             right
         });
-        let mut right = sum(parts, actions * features * terms);
+        let mut right = sum(parts, actions * features * amounts);
         let mut weights = vec![0.0; right.len()];
         for (action, (gram, solution)) in self
             .grams
             .iter()
-            .zip(right.chunks_exact_mut(features * terms))
+            .zip(right.chunks_exact_mut(features * amounts))
             .enumerate()
         {
-            gram.solve(solution, terms);
+            gram.solve(solution, amounts);
             for (row, solved) in weights
-                .chunks_exact_mut(actions * terms)
-                .zip(solution.chunks_exact(terms))
+                .chunks_exact_mut(actions * amounts)
+                .zip(solution.chunks_exact(amounts))
             {
-                row[action * terms..][..terms].copy_from_slice(solved);
+                row[action * amounts..][..amounts].copy_from_slice(solved);
             }
         }
         let parts = self.parts(|part| {
             let mut values = Vec::new();
-            let mut q = vec![0.0; actions * terms];
+            let mut q = vec![0.0; actions * amounts];
             for &place in part {
                 for step in &self.flows[self.own[place]].steps {
                     predict(&weights, &mean, &step.features, &mut q);
-                    values.extend(expected(step, &q, terms));
+                    values.extend(expected(step, &q, amounts));
                 }
             }
             values
@@ -352,22 +356,25 @@ impl<'a> FittedQ<'a> {
     }
 
     /// Calls `each` with every transition of one of its flows for Q_`left`: the step's index,
-    /// whether another step follows it, and the target r + γ V_{left−1}. A last step is a
-    /// transition only if the flow terminated.
+    /// whether another step follows it, and the target r + γ V_{left−1}, where γ is the discount
+    /// over the step. A last step is a transition only if the flow terminated.
     fn transitions(&self, place: usize, left: usize, mut each: impl FnMut(usize, bool, &[f64])) {
-        let terms = self.sizes.terms;
+        let amounts = self.sizes.amounts;
         let flow = &self.flows[self.own[place]];
-        let values = &self.values[left - 1][self.offsets[place] * terms..];
-        let mut target = vec![0.0; terms];
+        let values = &self.values[left - 1][self.offsets[place] * amounts..];
+        let mut target = vec![0.0; amounts];
         for (index, step) in flow.steps.iter().enumerate() {
             let follows = index + 1 < flow.steps.len();
             if !follows && !flow.ended {
                 continue;
             }
-            target.copy_from_slice(&step.rewards);
+            for (amount, target) in target.iter_mut().enumerate() {
+                *target = step.amount(amount);
+            }
             if follows {
-                for (target, value) in target.iter_mut().zip(&values[(index + 1) * terms..]) {
-                    *target += self.discount * value;
+                let discount = self.discounting.after(step);
+                for (target, value) in target.iter_mut().zip(&values[(index + 1) * amounts..]) {
+                    *target += discount * value;
                 }
             }
             each(index, follows, &target);
@@ -382,10 +389,10 @@ impl<'a> FittedQ<'a> {
     }
 }
 
-/// Returns Σ_a π(a|x) Q(x, a), one value per term.
-pub(super) fn expected(step: &OpeStep, q: &[f64], terms: usize) -> impl Iterator<Item = f64> {
-    (0..terms).map(move |term| {
-        let each = step.candidate.iter().zip(q[term..].iter().step_by(terms));
+/// Returns Σ_a π(a|x) Q(x, a), one value per amount.
+pub(super) fn expected(step: &OpeStep, q: &[f64], amounts: usize) -> impl Iterator<Item = f64> {
+    (0..amounts).map(move |amount| {
+        let each = step.candidate.iter().zip(q[amount..].iter().step_by(amounts));
         each.map(|(share, q)| share * q).sum()
     })
 }

@@ -1,31 +1,61 @@
 //! Makes the estimators' flows from recordings: asks the candidate at each recorded decision,
 //! carrying its recurrent state along the flow.
 
+use std::collections::BTreeSet;
+
 use cc_core::{
     interface::Interface,
     policy::{Choice, Policy, Query, State},
 };
 
-use super::{OpeFlow, OpeStep};
+use super::{ClusterBy, OpeFlow, OpeStep, Per};
 use crate::{
-    dataset::{self, DatasetError, Partitions, TERMS, Trajectory},
+    dataset::{self, DatasetError, FlowOrigin, Partitions, StepOutcome, TERMS, Trajectory},
     normalise::{Fit, Normalizer, input_shapes},
 };
 
-/// Names of the reward terms of the steps that [`flows`] returns.
-pub const TERM_NAMES: [&str; 4] = [TERMS[0], TERMS[1], TERMS[2], "reward"];
+/// Names of the reward terms of the steps that [`flows`] returns: those of an outcome, and its
+/// reward.
+pub const TERM_NAMES: [&str; 5] = [TERMS[0], TERMS[1], TERMS[2], TERMS[3], "reward"];
 
 /// Whether a larger value of a term is better, in the order of [`TERM_NAMES`].
-pub const MORE_IS_BETTER: [bool; 4] = [true, false, false, true];
+pub const MORE_IS_BETTER: [bool; 5] = [true, false, false, false, true];
 
 /// Number of flows whose queries form one batch.
 const BATCH: usize = 64;
 
+/// Largest number of features that a recurrent candidate's memory becomes.
+const MEMORY: usize = 128;
+
+/// Which decisions [`flows`] takes, and what it takes as their rewards.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Identifier of the behaviour policy whose decisions are taken; `None` takes those of all.
+    pub of: Option<String>,
+    /// Whether rewards are means per decision, or amounts from which rates per second are made.
+    pub per: Per,
+    /// Number of decisions after which no further partition is read.
+    pub most: usize,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self {
+            of: None,
+            per: Per::default(),
+            most: usize::MAX,
+        }
+    }
+}
+
 /// Flows with the candidate's probabilities, and counts of the decisions that could not be used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CandidateFlows {
-    /// Flows, split where a decision could not be used.
+    /// Flows, split where a decision could not be used. Each is a cluster of its own, together with
+    /// the other parts of the same flow, unless [`group`](Self::group) says otherwise.
     pub flows: Vec<OpeFlow>,
+    /// Where and when each of the flows was recorded.
+    pub origins: Vec<FlowOrigin>,
     /// Number of decisions without a recorded probability, which have no importance weight.
     pub without_probability: usize,
     /// Number of decisions for which the candidate gave no usable answer.
@@ -51,6 +81,41 @@ pub enum CandidateError {
     /// The recordings cannot be read.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// Several policies decided, as during a canary.
+    #[error(
+        "{} policies decided in the recordings ({}), and their mixture is nothing to compare a \
+         candidate with: name one of them with --of",
+        policies.len(),
+        policies.join(", ")
+    )]
+    Mixture {
+        /// Identifiers of the recorded policies.
+        policies: Vec<String>,
+    },
+    /// No policy with known decisions has the identifier, or several begin with it.
+    #[error(
+        "`{asked}` does not name one of the policies that decided in the recordings ({}): give its \
+         identifier, the beginning of it, or its file",
+        policies.join(", ")
+    )]
+    NoSuchPolicy {
+        /// The identifier that was asked for.
+        asked: String,
+        /// Identifiers of the recorded policies.
+        policies: Vec<String>,
+    },
+    /// The recordings do not tell the clusters that were asked for.
+    #[error(
+        "{unknown} of {flows} flows have no remote address, so it is unknown which of them shared \
+         a path: record with cc-agent run --record-addresses hashed:KEYFILE, or use another kind \
+         of cluster (flow, host, hour)"
+    )]
+    NoPaths {
+        /// Number of flows without an address.
+        unknown: usize,
+        /// Number of flows that were taken.
+        flows: usize,
+    },
     /// No recorded decision has a probability, so none has an importance weight.
     #[error(
         "none of {decisions} recorded decisions has a probability, without which another policy's \
@@ -81,48 +146,94 @@ pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), Candida
     }
 }
 
+/// Returns the identifier of the recorded policy that a candidate is compared with: the only one,
+/// or the one that `asked` names by its identifier or the beginning of it.
+///
+/// # Errors
+///
+/// Returns an error that lists the `recorded` policies when nothing was asked for although there
+/// are several, or when it does not name one of them.
+pub fn behaviour(recorded: &[String], asked: Option<&str>) -> Result<String, CandidateError> {
+    let Some(asked) = asked else {
+        return match recorded {
+            [only] => Ok(only.clone()),
+            _ => Err(CandidateError::Mixture {
+                policies: recorded.to_vec(),
+            }),
+        };
+    };
+    let exact = recorded.iter().find(|policy| *policy == asked);
+    let mut begun = recorded.iter().filter(|policy| policy.starts_with(asked));
+    match (exact, begun.next(), begun.next()) {
+        (Some(policy), ..) | (None, Some(policy), None) => Ok(policy.clone()),
+        _ => Err(CandidateError::NoSuchPolicy {
+            asked: asked.to_owned(),
+            policies: recorded.to_vec(),
+        }),
+    }
+}
+
 /// Returns flows with the candidate's probabilities. It reads whole partitions in order, until they
-/// have at least `most` decisions.
+/// have as many decisions as the selection wants.
 ///
 /// # Errors
 ///
 /// Returns an error when the candidate does not fit the recordings, a row is present twice, or no
-/// decision has a known observation or a probability.
+/// decision of the selection has a known observation or a probability.
 pub fn flows(
     partitions: &Partitions,
     candidate: &mut dyn Policy,
-    most: usize,
+    selection: &Selection,
 ) -> Result<CandidateFlows, CandidateError> {
     let interface = partitions.interface();
     check(candidate, interface)?;
     let mut taken = CandidateFlows::default();
-    let mut decisions = 0;
+    let (mut seen, mut decisions) = (0, 0);
+    let mut others = BTreeSet::new();
+    let mut memory = Memory::default();
     for index in 0..partitions.len() {
-        if decisions >= most {
+        if decisions >= selection.most {
             break;
         }
         let mut all = Vec::new();
         partitions.visit(index, |trajectory| {
-            decisions += trajectory.steps.len();
-            all.push(trajectory);
+            seen += trajectory.steps.len();
+            match &selection.of {
+                Some(of) if **of != *trajectory.policy => {
+                    others.insert(trajectory.policy);
+                }
+                _ => {
+                    decisions += trajectory.steps.len();
+                    all.push(trajectory);
+                }
+            }
             Ok(())
         })?;
         for chunk in all.chunks(BATCH) {
-            taken.add(chunk, candidate);
+            taken.add(chunk, candidate, &mut memory, selection.per);
         }
     }
     let gathered = partitions.gathered().decisions as usize;
-    taken.not_looked_at = gathered.saturating_sub(decisions);
+    taken.not_looked_at = gathered.saturating_sub(seen);
     if decisions == 0 {
-        let decisions = partitions.gathered().decisions;
-        return Err(DatasetError::NoneKnown { decisions }.into());
+        return Err(match &selection.of {
+            Some(asked) if !others.is_empty() => CandidateError::NoSuchPolicy {
+                asked: asked.clone(),
+                policies: others.iter().map(|policy| policy.to_string()).collect(),
+            },
+            _ => DatasetError::NoneKnown {
+                decisions: partitions.gathered().decisions,
+            }
+            .into(),
+        });
     }
     if taken.without_probability == decisions {
         return Err(CandidateError::NoProbability { decisions });
     }
     let normalizer = fit(interface, &taken.flows);
     for step in taken.flows.iter_mut().flat_map(|flow| &mut flow.steps) {
-        // The last feature is always 1, the one before it is the reward that the policy saw.
+        // Behind the observation is the reward that the policy saw, then a feature that is always
+        // 1, then the candidate's memory, whose numbers have about unit size already.
         let (observation, rest) = step.features.split_at_mut(interface.observation_len());
         normalizer.apply(observation);
         rest[0] = normalizer.reward.apply(rest[0]);
@@ -131,15 +242,55 @@ pub fn flows(
 }
 
 impl CandidateFlows {
+    /// Puts the flows into clusters of this kind, or of the [safest](ClusterBy::safest) that the
+    /// recording supports; `least` and `closing` are for that choice. Returns the kind.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the recording does not tell such clusters.
+    pub fn group(
+        &mut self,
+        by: Option<ClusterBy>,
+        least: usize,
+        closing: bool,
+    ) -> Result<ClusterBy, CandidateError> {
+        let by = by.unwrap_or_else(|| {
+            let flows = self.flows.iter().map(|flow| flow.id).zip(&self.origins);
+            ClusterBy::safest(flows, least, closing)
+        });
+        let mut unknown = 0;
+        for (flow, origin) in self.flows.iter_mut().zip(&self.origins) {
+            match by.cluster(flow.id, origin) {
+                Some(cluster) => flow.cluster = cluster,
+                None => unknown += 1,
+            }
+        }
+        match unknown {
+            0 => Ok(by),
+            _ => Err(CandidateError::NoPaths {
+                unknown,
+                flows: self.flows.len(),
+            }),
+        }
+    }
+
     /// Adds trajectories with the candidate's probabilities.
-    fn add(&mut self, trajectories: &[Trajectory], candidate: &mut dyn Policy) {
-        let probabilities = probabilities(candidate, trajectories);
-        for (trajectory, probabilities) in trajectories.iter().zip(probabilities) {
+    fn add(
+        &mut self,
+        trajectories: &[Trajectory],
+        candidate: &mut dyn Policy,
+        memory: &mut Memory,
+        per: Per,
+    ) {
+        let answers = answers(candidate, trajectories, memory);
+        for (trajectory, answers) in trajectories.iter().zip(answers) {
             let mut steps = Vec::new();
             let mut end = |steps: &mut Vec<OpeStep>| {
                 if !steps.is_empty() {
+                    self.origins.push(trajectory.origin);
                     self.flows.push(OpeFlow {
                         id: trajectory.flow,
+                        cluster: trajectory.flow,
                         steps: std::mem::take(steps),
                         // The application decides when a flow ends, so the end is not an outcome of
                         // the policy: its reward is counted while the flow lasts.
@@ -147,26 +298,25 @@ impl CandidateFlows {
                     });
                 }
             };
-            for (step, candidate) in trajectory.steps.iter().zip(probabilities) {
+            for (step, answer) in trajectory.steps.iter().zip(answers) {
                 let known = step.probability.filter(|&p| p > 0.0);
                 self.without_probability += usize::from(known.is_none());
-                self.without_answer += usize::from(candidate.is_none());
-                let (Some(behaviour), Some(candidate), Some(outcome)) =
-                    (known, candidate, step.outcome)
+                self.without_answer += usize::from(answer.is_none());
+                let (Some(behaviour), Some(answer), Some(outcome)) = (known, answer, step.outcome)
                 else {
                     end(&mut steps);
                     continue;
                 };
                 let mut features = step.observation.clone();
                 features.extend([step.observed_reward, 1.0]);
-                let mut rewards = outcome.terms.to_vec();
-                rewards.push(f64::from(outcome.reward));
+                features.extend(answer.memory);
                 steps.push(OpeStep {
                     features,
                     action: step.action.into(),
                     behaviour: behaviour.into(),
-                    candidate,
-                    rewards,
+                    candidate: answer.probabilities,
+                    rewards: rewards(&outcome, per).to_vec(),
+                    seconds: outcome.seconds,
                 });
             }
             end(&mut steps);
@@ -174,25 +324,71 @@ impl CandidateFlows {
     }
 }
 
-/// Fits the transforms that bring the features to about unit size.
-fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
-    let mut fit = Fit::new(input_shapes(interface));
-    for step in flows.iter().flat_map(|flow| &flow.steps) {
-        let (observation, rest) = step.features.split_at(interface.observation_len());
-        fit.add(observation, rest[0]);
+/// Returns the rewards of a decision in the order of [`TERM_NAMES`]: its outcome's rates, or for
+/// rates per second the rates times the seconds, of which the estimators make means over time.
+fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
+    let [throughput, delay, loss, silence] = outcome.terms;
+    let rates = [throughput, delay, loss, silence, outcome.reward.into()];
+    match per {
+        Per::Decision => rates,
+        Per::Second => rates.map(|rate| rate * outcome.seconds),
     }
-    fit.normalizer()
 }
 
-/// Returns the candidate's probabilities at each step of each trajectory, `None` where
-/// it has no usable answer.
-fn probabilities(
+/// The candidate's answer to a recorded decision.
+struct Answer {
+    /// `[A]`: the probabilities of the actions.
+    probabilities: Vec<f64>,
+    /// Its memory after the observation ([`Memory`]); empty without a recurrent state.
+    memory: Vec<f32>,
+}
+
+/// A recurrent candidate's memory as features.
+///
+/// What such a candidate will do depends on its memory as well as on the next observations, so that
+/// its value is a function of both: a model of the observation alone is biased. The features are
+/// the recurrent state h and c after the observation. If these are more than [`MEMORY`] numbers,
+/// that many sums of them with random signs stand for them, which keep distances and so linear
+/// functions about as they are (D. Achlioptas, "Database-friendly random projections", Journal of
+/// Computer and System Sciences 66, 2003).
+#[derive(Debug, Default)]
+struct Memory {
+    /// `[MEMORY][width]`: ±1/√width; empty where no projection is needed.
+    signs: Vec<f32>,
+}
+
+impl Memory {
+    /// Returns the features of a state.
+    fn features(&mut self, state: &State) -> Vec<f32> {
+        let width = state.h.len() + state.c.len();
+        let numbers = state.h.iter().chain(&state.c);
+        if width <= MEMORY {
+            return numbers.copied().collect();
+        }
+        if self.signs.len() != MEMORY * width {
+            let size = (width as f32).sqrt().recip();
+            let sign = |at: usize| match cc_sim::seed::output(0, at as u64).is_multiple_of(2) {
+                true => size,
+                false => -size,
+            };
+            self.signs = (0..MEMORY * width).map(sign).collect();
+        }
+        let rows = self.signs.chunks_exact(width);
+        rows.map(|signs| signs.iter().zip(numbers.clone()).map(|(a, b)| a * b).sum())
+            .collect()
+    }
+}
+
+/// Returns the candidate's answer at each step of each trajectory, `None` where it has no usable
+/// one.
+fn answers(
     candidate: &mut dyn Policy,
     trajectories: &[Trajectory],
-) -> Vec<Vec<Option<Vec<f64>>>> {
+    memory: &mut Memory,
+) -> Vec<Vec<Option<Answer>>> {
     let reward = candidate.interface().reward;
     let longest = trajectories.iter().map(|t| t.steps.len()).max();
-    let mut all: Vec<Vec<_>> = vec![Vec::new(); trajectories.len()];
+    let mut all: Vec<Vec<_>> = trajectories.iter().map(|_| Vec::new()).collect();
     let mut states = vec![State::default(); trajectories.len()];
     for at in 0..longest.unwrap_or(0) {
         let present: Vec<usize> = (0..trajectories.len())
@@ -213,10 +409,13 @@ fn probabilities(
             .collect();
         let choices = candidate.decide(&mut queries);
         for ((flow, query), choice) in present.into_iter().zip(queries).zip(choices) {
-            states[flow] = query.state;
             let usable = choice != Choice::Invalid && !query.probabilities.is_empty();
             let shares = query.probabilities.iter().map(|&share| f64::from(share));
-            all[flow].push(usable.then(|| shares.collect()));
+            all[flow].push(usable.then(|| Answer {
+                probabilities: shares.collect(),
+                memory: memory.features(&query.state),
+            }));
+            states[flow] = query.state;
         }
     }
     all
@@ -280,7 +479,7 @@ mod tests {
         let bytes = network(Some(6));
         let serving = ActionSelection::Softmax { temperature: 1.0 };
         let load = || OnnxPolicy::from_bytes(&bytes, Some(serving), 0).expect("accepted");
-        let taken = flows(&partitions, &mut load(), usize::MAX).expect("it fits");
+        let taken = flows(&partitions, &mut load(), &Selection::default()).expect("it fits");
         assert_eq!((taken.flows.len(), taken.without_answer), (12, 0));
         // The same flow on its own, one decision after the other.
         let mut policy = load();
@@ -303,6 +502,12 @@ mod tests {
                     assert!((found - f64::from(*expected)).abs() < 1e-5);
                 }
                 state = query.state;
+                let observed = recorded.observation.len();
+                assert_eq!(step.features.len(), observed + 2 + 2 * 6);
+                let remembered = state.h.iter().chain(&state.c);
+                for (found, expected) in step.features[observed + 2..].iter().zip(remembered) {
+                    assert!((found - expected).abs() < 1e-5, "its memory is known to the model");
+                }
                 assert_eq!(Some(step.behaviour as f32), recorded.probability);
                 checked += 1;
             }
@@ -313,33 +518,136 @@ mod tests {
     }
 
     #[test]
+    fn a_large_memory_is_projected() {
+        let state = |factor: f32| State {
+            h: (0..100).map(|i| factor * (i as f32).sin()).collect(),
+            c: (0..100).map(|i| factor * (i as f32).cos()).collect(),
+        };
+        let mut memory = Memory::default();
+        let [once, twice] = [1.0, 2.0].map(|factor| memory.features(&state(factor)));
+        assert_eq!(once.len(), MEMORY);
+        for (once, twice) in once.iter().zip(&twice) {
+            assert!((2.0 * once - twice).abs() < 1e-5, "linear");
+        }
+        assert_eq!(once, Memory::default().features(&state(1.0)), "repeatable");
+        // The mean square of the projections is that of the numbers, 1/2, but for chance.
+        let squares: f32 = once.iter().map(|x| x * x).sum();
+        assert!((0.3..0.8).contains(&(squares / MEMORY as f32)), "{squares}");
+        assert_eq!(Memory::default().features(&State::default()), []);
+    }
+
+    #[test]
     fn recorded_flows_can_be_evaluated() {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
-        let mut uniform = Random::new(interface(), 0);
-        let taken = flows(&partitions, &mut uniform, usize::MAX).expect("it fits");
-        let settings = OpeSettings {
-            horizon: 3,
-            resamples: 100,
-            ..OpeSettings::default()
+        for (per, discount) in [(Per::Decision, 0.95), (Per::Second, 0.6)] {
+            let mut uniform = Random::new(interface(), 0);
+            let selection = Selection {
+                per,
+                ..Selection::default()
+            };
+            let mut taken = flows(&partitions, &mut uniform, &selection).expect("it fits");
+            let by = taken.group(None, 10, false).expect("flows are known");
+            assert_eq!(by, ClusterBy::Flow, "one host, one hour, no addresses");
+            let settings = OpeSettings {
+                horizon: 3,
+                resamples: 100,
+                per,
+                discount,
+                ..OpeSettings::default()
+            };
+            let evaluation = evaluate(&taken.flows, &settings).expect("enough");
+            assert_eq!(evaluation.terms.len(), TERM_NAMES.len());
+            assert_eq!(evaluation.clusters, 12);
+            let mean_ratio = evaluation.mean_ratio.value;
+            assert!((mean_ratio - 1.0).abs() < 0.25, "{mean_ratio}");
+            let throughput = evaluation.terms[0].recorded.value;
+            assert!(
+                (1.0..12.5).contains(&throughput),
+                "{throughput} Mbit/s of 12"
+            );
+            let magic = &evaluation.terms[0].estimates[Method::ALL.len() - 1];
+            assert!(
+                magic.candidate.value.is_finite() && magic.refusal.is_some(),
+                "12 flows are few"
+            );
+        }
+    }
+
+    #[test]
+    fn a_decision_counts_with_its_time_in_means_over_time() {
+        let outcome = StepOutcome {
+            windows: 3,
+            seconds: 0.5,
+            terms: [8.0, 40.0, 0.25, 0.5],
+            reward: -6.0,
+            ..StepOutcome::default()
         };
-        let evaluation = evaluate(&taken.flows, &settings).expect("enough");
-        assert_eq!(evaluation.terms.len(), TERM_NAMES.len());
+        let [rates, amounts] = [Per::Decision, Per::Second].map(|per| rewards(&outcome, per));
+        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0]);
+        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0]);
+    }
+
+    #[test]
+    fn decisions_of_one_policy_are_taken_and_its_name_may_be_short() {
+        let recorded = ["0a1b2c", "0a9f", "heuristic"].map(str::to_owned);
+        let of = |asked| behaviour(&recorded, Some(asked)).ok();
+        assert_eq!(of("0a9f").as_deref(), Some("0a9f"));
+        assert_eq!(of("0a1").as_deref(), Some("0a1b2c"));
+        assert_eq!(of("heur").as_deref(), Some("heuristic"));
+        assert_eq!(of("0a"), None, "two begin with it");
+        assert_eq!(of("1"), None);
+        let error = behaviour(&recorded, None).expect_err("a mixture");
         assert!(
-            (evaluation.mean_ratio - 1.0).abs() < 0.25,
-            "{}",
-            evaluation.mean_ratio
+            error.to_string().contains("3 policies") && error.to_string().contains("--of"),
+            "{error}"
         );
-        let throughput = evaluation.terms[0].recorded.value;
-        assert!(
-            (1.0..12.5).contains(&throughput),
-            "{throughput} Mbit/s of 12"
-        );
-        let magic = &evaluation.terms[0].estimates[Method::ALL.len() - 1];
-        assert!(
-            magic.candidate.value.is_finite() && magic.refusal.is_some(),
-            "12 flows are few"
-        );
+        assert_eq!(behaviour(&recorded[..1], None).ok().as_deref(), Some("0a1b2c"));
+
+        let directory = TempDir::new().expect("a scratch directory");
+        let partitions = partitions(&directory, true);
+        let mut uniform = Random::new(interface(), 0);
+        let mut of = |policy: &str| {
+            let selection = Selection {
+                of: Some(policy.to_owned()),
+                ..Selection::default()
+            };
+            flows(&partitions, &mut uniform, &selection)
+        };
+        assert_eq!(of("softmax").expect("recorded").flows.len(), 12);
+        let error = of("another").expect_err("not recorded").to_string();
+        assert!(error.contains("`another`") && error.contains("(softmax)"), "{error}");
+    }
+
+    #[test]
+    fn flows_are_grouped_by_what_was_recorded() {
+        let flow = |id| OpeFlow {
+            id,
+            cluster: id,
+            steps: Vec::new(),
+            ended: false,
+        };
+        let mut taken = CandidateFlows::default();
+        // Two parts of each of 24 flows, over 12 paths.
+        for id in (0..24).flat_map(|id| [id, id]) {
+            taken.flows.push(flow(id));
+            taken.origins.push(FlowOrigin {
+                path: Some(100 + id % 12),
+                ..FlowOrigin::default()
+            });
+        }
+        let clusters = |taken: &CandidateFlows| {
+            let all = taken.flows.iter().map(|flow| flow.cluster);
+            all.collect::<BTreeSet<_>>().len()
+        };
+        assert_eq!(taken.group(None, 10, false).ok(), Some(ClusterBy::Path));
+        assert_eq!(clusters(&taken), 12);
+        assert_eq!(taken.group(None, 10, true).ok(), Some(ClusterBy::Flow));
+        assert_eq!(clusters(&taken), 24);
+        taken.origins[5].path = None;
+        let error = taken.group(Some(ClusterBy::Path), 10, false);
+        let error = error.expect_err("unknown").to_string();
+        assert!(error.contains("1 of 48 flows") && error.contains("--record-addresses"), "{error}");
     }
 
     #[test]
@@ -347,7 +655,7 @@ mod tests {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, false);
         let mut uniform = Random::new(interface(), 0);
-        let error = flows(&partitions, &mut uniform, usize::MAX).expect_err("no probabilities");
+        let error = flows(&partitions, &mut uniform, &Selection::default()).expect_err("no probabilities");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
         let rule = cc_core::policy::heuristic_file();

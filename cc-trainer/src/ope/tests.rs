@@ -1,5 +1,7 @@
 //! Tests on a small Markov decision process whose values are computed exactly.
 
+mod coverage;
+
 use super::*;
 
 const STATES: usize = 4;
@@ -119,6 +121,7 @@ impl Process {
                 let mut state = draw(&self.start, &mut random);
                 let mut flow = OpeFlow {
                     id: id as u64,
+                    cluster: id as u64,
                     steps: Vec::new(),
                     ended: false,
                 };
@@ -134,6 +137,7 @@ impl Process {
                         behaviour: self.behaviour[s][action],
                         candidate: self.candidate[s].clone(),
                         rewards: self.rewards[s][action].iter().map(noise).collect(),
+                        seconds: 0.1,
                     });
                     state = draw(&self.next[s][action], &mut random);
                     // Whether a flow is truncated must not depend on what follows, so a termination
@@ -299,9 +303,11 @@ fn a_constant_reward_is_estimated_exactly_from_little_data() {
         behaviour: 1.0 / ACTIONS as f64,
         candidate: vec![0.5, 0.3, 0.2],
         rewards: vec![10.0, 10.0 + random.random_range(-1.0..1.0)],
+        seconds: 0.1,
     };
     let flow = |id| OpeFlow {
         id,
+        cluster: id,
         steps: (0..2 * HORIZON).map(|_| step()).collect(),
         ended: false,
     };
@@ -328,9 +334,11 @@ fn differences_between_flows_do_not_hide_a_wrong_model() {
             behaviour: 1.0 / ACTIONS as f64,
             candidate: vec![1.0 / ACTIONS as f64; ACTIONS],
             rewards: vec![level.exp() + random.random_range(-1.0..1.0)],
+            seconds: 0.1,
         };
         OpeFlow {
             id,
+            cluster: id,
             steps: (0..5 * HORIZON).map(|_| step()).collect(),
             ended: false,
         }
@@ -369,11 +377,12 @@ fn too_little_data_allows_no_conclusion() {
     // Many flows, but hardly any of them does what the candidate would.
     let far = Process::new(3, 12.0);
     let evaluation = evaluate(&far.flows(300, 1, true), &settings(50)).expect("valid");
-    let weighted = &evaluation.terms[0].estimates[5];
-    assert!(
-        matches!(weighted.refusal, Some(Refusal::Few { .. })),
-        "{weighted:?}"
-    );
+    for estimate in &evaluation.terms[0].estimates[5..] {
+        assert!(
+            matches!(estimate.refusal, Some(Refusal::Few { .. })),
+            "{estimate:?}"
+        );
+    }
 }
 
 #[test]
@@ -389,12 +398,32 @@ fn actions_that_were_never_tried_allow_no_conclusion() {
     let evaluation = evaluate(&data, &settings(50)).expect("valid");
     let single = &evaluation.terms[0].estimates[3];
     assert!(single.effective > 200.0);
-    assert_eq!(
-        single.refusal,
-        Some(Refusal::Unsupported {
-            mean_ratio: evaluation.mean_ratio
-        })
+    assert!(
+        matches!(single.refusal, Some(Refusal::Unsupported { mean_ratio, .. }) if mean_ratio < 0.2),
+        "{single:?}"
     );
+}
+
+#[test]
+fn actions_that_are_more_frequent_than_recorded_allow_no_conclusion() {
+    let process = Process::new(3, 1.0);
+    let mut data = process.flows(300, 1, true);
+    let sound = evaluate(&data, &settings(200)).expect("valid");
+    assert!(sound.mean_ratio.contains(1.0), "{:?}", sound.mean_ratio);
+    assert_eq!(sound.terms[0].estimates[6].refusal, None);
+    for step in data.iter_mut().flat_map(|flow| &mut flow.steps) {
+        step.behaviour *= 0.75;
+    }
+    let evaluation = evaluate(&data, &settings(200)).expect("valid");
+    for estimate in &evaluation.terms[0].estimates {
+        let refusal = estimate.refusal.expect("the ratios betray it");
+        assert!(
+            matches!(refusal, Refusal::Improbable { mean_ratio, low, .. }
+                if (1.2..1.5).contains(&mean_ratio) && low > 1.0),
+            "{refusal:?}"
+        );
+        assert!(refusal.to_string().contains("other probabilities"), "{refusal}");
+    }
 }
 
 #[test]
@@ -407,11 +436,198 @@ fn the_behaviour_policy_as_candidate_earns_what_was_recorded() {
         step.candidate[step.action] = step.behaviour;
     }
     let evaluation = evaluate(&data, &settings(100)).expect("valid");
-    assert!((evaluation.mean_ratio - 1.0).abs() < 1e-12);
+    let Interval { value, low, high } = evaluation.mean_ratio;
+    for ratio in [value, low, high] {
+        assert!((ratio - 1.0).abs() < 1e-12);
+    }
     for estimate in &evaluation.terms[0].estimates[..2] {
         assert!(estimate.difference.value.abs() < 1e-12, "{estimate:?}");
         assert!((estimate.effective - 400.0).abs() < 1e-6);
     }
+}
+
+#[test]
+fn copies_of_a_flow_in_its_cluster_add_no_information() {
+    let once = Process::new(3, 1.0).flows(60, 1, true);
+    let copies: Vec<OpeFlow> = once.iter().flat_map(|flow| vec![flow.clone(); 4]).collect();
+    // The copies weaken the ridge penalty fourfold, which hardly matters.
+    let [one, four] = [&once, &copies].map(|data| evaluate(data, &settings(300)).expect("valid"));
+    assert_eq!((one.clusters, four.clusters, four.flows), (60, 60, 240));
+    for (one, four) in one.terms[0].estimates.iter().zip(&four.terms[0].estimates) {
+        assert!((one.effective - four.effective).abs() < 1e-6, "{one:?}, {four:?}");
+        let pairs = [
+            (one.candidate.value, four.candidate.value),
+            (one.candidate.low, four.candidate.low),
+            (one.candidate.high, four.candidate.high),
+        ];
+        for (one, four) in pairs {
+            assert!((one - four).abs() < 5e-3, "{one}, {four}");
+        }
+    }
+    // Taken for independent flows, they halve the intervals.
+    let mut alone = copies;
+    for (number, flow) in alone.iter_mut().enumerate() {
+        flow.cluster = number as u64;
+    }
+    let alone = evaluate(&alone, &settings(300)).expect("valid");
+    let width = |evaluation: &OpeEvaluation| {
+        let Interval { low, high, .. } = evaluation.terms[0].recorded;
+        high - low
+    };
+    let ratio = width(&alone) / width(&one);
+    assert!((0.4..0.6).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn clusters_of_different_sizes_are_worth_fewer_than_they_are() {
+    let mut data = Process::new(3, 1.0).flows(200, 1, true);
+    for (number, flow) in data.iter_mut().enumerate() {
+        // One cluster has half of the flows, twenty have the others.
+        flow.cluster = if number < 100 { 0 } else { 1 + number as u64 % 20 };
+    }
+    let evaluation = evaluate(&data, &settings(100)).expect("valid");
+    assert_eq!(evaluation.clusters, 21);
+    // 1 / (1/4 + 20/1600).
+    let expected = 3.81;
+    assert!((evaluation.effective_clusters - expected).abs() < 0.01);
+    let magic = &evaluation.terms[0].estimates[6];
+    assert!(matches!(magic.refusal, Some(Refusal::Few { effective, .. }) if effective < 6.0));
+}
+
+#[test]
+fn nothing_is_said_from_fewer_than_ten_clusters() {
+    let mut data = Process::new(3, 1.0).flows(90, 1, true);
+    for (number, flow) in data.iter_mut().enumerate() {
+        flow.cluster = number as u64 % 9;
+    }
+    let error = evaluate(&data, &settings(50)).expect_err("nine clusters");
+    let expected = OpeError::TooFew {
+        flows: 90,
+        clusters: 9,
+        horizon: HORIZON,
+    };
+    assert_eq!(error, expected);
+    assert!(error.to_string().contains("fewer than 10"), "{error}");
+}
+
+#[test]
+fn means_over_time_count_decisions_with_their_length() {
+    // The second action earns the same as the first, but is in force four times as long; the
+    // third earns a little more in the time of the first.
+    let (earned, lasts) = ([1.0, 1.0, 1.2], [0.1, 0.4, 0.1]);
+    let mut random = StdRng::seed_from_u64(5);
+    let mut flow = |id| OpeFlow {
+        id,
+        cluster: id,
+        steps: (0..5 * HORIZON)
+            .map(|_| {
+                let action = random.random_range(0..ACTIONS);
+                OpeStep {
+                    features: vec![1.0],
+                    action,
+                    behaviour: 1.0 / 3.0,
+                    candidate: vec![0.1, 0.6, 0.3],
+                    rewards: vec![earned[action] + random.random_range(-0.2..0.2)],
+                    seconds: lasts[action] + random.random_range(0.0..0.02),
+                }
+            })
+            .collect(),
+        ended: false,
+    };
+    let data: Vec<OpeFlow> = (0..150).map(&mut flow).collect();
+    let magic = |per, discount| {
+        let settings = OpeSettings {
+            per,
+            discount,
+            ..settings(200)
+        };
+        let evaluation = evaluate(&data, &settings).expect("valid");
+        evaluation.terms[0].estimates[6].clone()
+    };
+    // Without a discount: sums of rewards over sums of seconds.
+    let of = |shares: [f64; 3]| {
+        let rewards: f64 = shares.iter().zip(earned).map(|(p, r)| p * r).sum();
+        let seconds: f64 = shares.iter().zip(lasts).map(|(p, s)| p * (s + 0.01)).sum();
+        rewards / seconds
+    };
+    let (candidate, recorded) = (of([0.1, 0.6, 0.3]), of([1.0 / 3.0; 3]));
+    let over_time = magic(Per::Second, 1.0);
+    assert!(over_time.candidate.contains(candidate), "{candidate}: {over_time:?}");
+    assert!(over_time.difference.contains(candidate - recorded), "{over_time:?}");
+    assert!(over_time.difference.high < 0.0, "{over_time:?}");
+    // A decision that takes longer costs nothing here.
+    assert!(magic(Per::Decision, 1.0).difference.value > -0.05);
+    // With a discount per second, late rewards count less in both sums.
+    let discounted = magic(Per::Second, 0.3);
+    assert!((discounted.candidate.value / candidate - 1.0).abs() < 0.1, "{discounted:?}");
+}
+
+#[test]
+fn anytime_intervals_are_wider_and_about_the_same_estimate() {
+    let data = Process::new(3, 1.0).flows(200, 1, true);
+    let anytime = OpeSettings {
+        anytime: Some(200),
+        ..settings(400)
+    };
+    let [once, always] = [settings(400), anytime].map(|settings| {
+        let evaluation = evaluate(&data, &settings).expect("valid");
+        evaluation.terms[0].estimates[6].difference
+    });
+    assert_eq!(once.value, always.value);
+    let middle = 0.5 * (always.low + always.high);
+    assert!((middle - always.value).abs() < 1e-9, "symmetric");
+    // 3.04 instead of 1.96 standard errors.
+    let ratio = (always.high - always.low) / (once.high - once.low);
+    assert!((1.35..1.8).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn a_conclusion_needs_more_than_the_model() {
+    let effective = |returns: [f64; 3]| Effective {
+        single: 500.0,
+        returns: vec![returns[2], returns[1], returns[2]],
+        steps: vec![returns[1], returns[1], returns[2]],
+    };
+    let interval = |low: f64, high: f64| Interval {
+        value: 0.5 * (low + high),
+        low,
+        high,
+    };
+    let (direct, near, far) = (interval(1.0, 2.0), interval(1.5, 4.0), interval(3.0, 4.0));
+    let opposite = interval(-4.0, -3.0);
+    let ask = |returns, weights: [f64; 3], weighted| {
+        unconfirmed(&effective(returns), &weights, direct, weighted, 30.0)
+    };
+    let good = [0.0, 200.0, 50.0];
+    assert_eq!(ask(good, [0.8, 0.1, 0.1], near), None);
+    // Most of the blend has too small an effective sample size.
+    let short = ask([0.0, 200.0, 20.0], [0.6, 0.4, 0.0], near);
+    assert_eq!(
+        short,
+        Some(Refusal::Model {
+            share: 60.0,
+            whole: 20.0,
+            least: 30.0,
+            supported: 2,
+        })
+    );
+    let message = short.map(|refusal| refusal.to_string()).unwrap_or_default();
+    assert!(
+        message.contains("rests on the model: 60%") && message.contains("a horizon of 2"),
+        "{message}"
+    );
+    assert_eq!(ask([0.0, 200.0, 20.0], [0.4, 0.6, 0.0], near), None);
+    // The weights over the whole horizon could not contradict the model.
+    let useless = ask([0.0, 200.0, 3.0], [0.0, 1.0, 0.0], near);
+    assert!(matches!(useless, Some(Refusal::Model { .. })), "{useless:?}");
+    // The two do contradict each other.
+    let disputed = Some(Refusal::Disagreement {
+        direct,
+        weighted: far,
+    });
+    assert_eq!(ask(good, [0.2, 0.0, 0.8], far), disputed);
+    assert_eq!(ask(good, [0.05, 0.0, 0.95], far), None, "it does without the model");
+    assert!(ask(good, [0.0, 0.0, 1.0], opposite).is_some(), "not even the sign is the same");
 }
 
 #[test]
@@ -429,9 +645,11 @@ fn flows_without_an_end_are_cut_into_whole_sub_trajectories() {
         behaviour: 0.5,
         candidate: vec![0.5, 0.5],
         rewards: vec![1.0],
+        seconds: 0.1,
     };
     let mut flow = OpeFlow {
         id: 1,
+        cluster: 1,
         steps: vec![step; 10],
         ended: false,
     };

@@ -7,7 +7,11 @@ use std::{
     thread,
 };
 
-use cc_core::policy::ActionSelection;
+use cc_core::{
+    interface::{Interface, RewardKind},
+    objective::Objective,
+    policy::ActionSelection,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -244,6 +248,7 @@ impl Config {
                 reward_normalisation: Normalisation::Global,
                 cloning: 0.1,
                 anchor: 0.05,
+                pessimism: 0.01,
                 ..LearnerSettings::default()
             },
             // Replaying is faster than learning, and a dropped rollout was read in vain.
@@ -277,8 +282,64 @@ impl Config {
                 .queue
                 .unwrap_or(self.learner.batch + actors.max(1) * acting.environments),
         );
+        let learner = &mut self.learner;
+        let settled = match (&self.environment, self.serving) {
+            (Environments::Recorded(_), ActionSelection::Softmax { temperature }) => temperature,
+            _ => 1.0,
+        };
+        learner.policy_temperature = Some(learner.policy_temperature.unwrap_or(settled));
         self.validate()?;
         Ok(self)
+    }
+
+    /// What may not be meant so, in words, with the remedy. `interface` is that of the policies
+    /// that are learned, `None` where cc-agent does not serve them.
+    pub fn warnings(&self, interface: Option<&Interface>) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if let ActionSelection::Softmax { temperature } = self.serving
+            && interface.is_some()
+            && temperature != self.learner.policy_temperature()
+        {
+            warnings.push(format!(
+                "the policy learns at temperature {} and will be served at {temperature}: as it is \
+                 served it acts otherwise than it was trained to, and leads to other states; set \
+                 learner.policy_temperature to the temperature of `serving`",
+                self.learner.policy_temperature(),
+            ));
+        }
+        let Some(interface) = interface else {
+            return warnings;
+        };
+        if let Environments::Network(network) = &self.environment
+            && let Some(stated) = interface.objective
+            && let Some(trained) = network.objective.on_a_host()
+            && !is_alike(&stated, &trained)
+        {
+            warnings.push(format!(
+                "environment.policy.objective, by which recordings of the policy will be judged, \
+                 is not what it is trained for: {stated}, not {trained}; leave it out to have it \
+                 follow from environment.objective"
+            ));
+        }
+        if interface.objective.is_none() {
+            warnings.push(format!(
+                "the policy states no objective, so that one is derived from its reward: {}; set \
+                 environment.{} to choose another one",
+                interface.objective(),
+                match self.environment {
+                    Environments::Recorded(_) => "objective",
+                    _ => "policy.objective",
+                }
+            ));
+        }
+        if let Some(difference) = divergence(interface) {
+            warnings.push(format!(
+                "the reward that the policy observes differs from the objective that it is judged \
+                 by: {difference}; it learns the objective, and the reward is an input of its \
+                 network only"
+            ));
+        }
+        warnings
     }
 
     /// The settings that shape the result and differ from `other`'s, as `setting: this, not that`.
@@ -345,6 +406,9 @@ impl Config {
             ] {
                 settings.remove(free);
             }
+            if let Some(Value::Object(environment)) = settings.get_mut("environment") {
+                environment.remove("patience");
+            }
         }
         value
     }
@@ -381,6 +445,18 @@ impl Config {
             ("learner.momentum", learner.momentum, &unit, UNIT),
             ("learner.clips.lambda", learner.clips.lambda, &unit, UNIT),
             ("learner.cloning", learner.cloning, &unit, UNIT),
+            (
+                "learner.pessimism",
+                learner.pessimism,
+                &not_negative,
+                NOT_NEGATIVE,
+            ),
+            (
+                "learner.policy_temperature",
+                learner.policy_temperature(),
+                &positive,
+                POSITIVE,
+            ),
             (
                 "learner.anchor",
                 learner.anchor,
@@ -470,6 +546,40 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// Whether two objectives weigh throughput, delay and loss alike.
+fn is_alike(one: &Objective, other: &Objective) -> bool {
+    let weights = |objective: &Objective| {
+        [objective.delay, objective.loss].map(|weight| weight / objective.throughput)
+    };
+    let pairs = weights(one).into_iter().zip(weights(other));
+    pairs
+        .into_iter()
+        .all(|(one, other)| (one - other).abs() <= 1e-3 * one.abs().max(other.abs()))
+}
+
+/// In what the reward that a policy observes differs from its objective; `None` where both weigh
+/// alike.
+fn divergence(interface: &Interface) -> Option<String> {
+    let (reward, objective) = (&interface.reward, interface.objective());
+    if reward.kind == RewardKind::Linear {
+        return Some("it is linear, and the objective logarithmic".to_owned());
+    }
+    if reward.loss_factor == 0.0 && objective.loss > 0.0 {
+        return Some(format!(
+            "in it loss costs nothing, in the objective a lost share of 1 % costs {}",
+            objective.loss / 100.0
+        ));
+    }
+    let of_reward = f64::from(reward.delay_factor) / f64::from(reward.throughput_factor);
+    let of_objective = objective.delay / objective.throughput;
+    ((of_reward - of_objective).abs() > 1e-3 * of_objective.abs().max(of_reward.abs())).then(|| {
+        format!(
+            "in it a logarithm of delay weighs {of_reward:.3} of one of throughput, in the \
+             objective {of_objective:.3}"
+        )
+    })
 }
 
 fn check(

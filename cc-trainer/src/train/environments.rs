@@ -66,6 +66,14 @@ impl Environments {
             Self::Recorded(config) => Source::Recorded(Arc::new(RecordedWorld::open(config)?)),
         })
     }
+
+    /// The settings of learning from recordings; `None` for other environments.
+    pub(super) fn recorded(&self) -> Option<&RecordedConfig> {
+        match self {
+            Self::Recorded(config) => Some(config),
+            _ => None,
+        }
+    }
 }
 
 /// Makes environments of one kind, from settings that were checked and files that were read.
@@ -130,6 +138,14 @@ impl Source {
     pub(super) fn normalizer(&self) -> Option<&Normalizer> {
         match self {
             Self::Recorded(store) => store.normalizer(),
+            _ => None,
+        }
+    }
+
+    /// The recordings that are learned from; `None` for other environments.
+    pub(super) fn recorded(&self) -> Option<&RecordedWorld> {
+        match self {
+            Self::Recorded(store) => Some(store),
             _ => None,
         }
     }

@@ -48,6 +48,7 @@ impl ProgressView {
                 self.bar.reset_eta();
                 self.print(&title(record, steps));
             }
+            TrainEvent::Warning(warning) => self.print(&format!("warning: {warning}")),
             TrainEvent::Progress(point) if self.bar.is_hidden() => {
                 if self.printed.is_none_or(|at| at.elapsed() >= LINE_PERIOD) {
                     self.printed = Some(Instant::now());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{config::Config, statistics::CurvePoint};
+use super::{config::Config, held_out::HeldOutPoint, statistics::CurvePoint};
 use crate::model::Shape;
 use cc_testbed::summary::Host;
 
@@ -33,6 +33,9 @@ pub struct Record {
     pub last: CurvePoint,
     /// The learning curve: about 200 points, and one at the end of each part.
     pub curve: Vec<CurvePoint>,
+    /// The policy on the recorded flows that are held out, after each pass over the others.
+    #[serde(default)]
+    pub held_out: Vec<HeldOutPoint>,
 }
 
 /// The time from the beginning or a continuation of a run until it stopped.
@@ -58,6 +61,8 @@ pub enum Finish {
     Steps,
     /// The configured mean return was reached.
     Return,
+    /// The policy has got no better on the flows that are held out for as long as configured.
+    Patience,
     /// The run is in progress or was interrupted; it can be continued.
     Open,
 }

@@ -11,6 +11,7 @@ use super::{
     config::{self, Config},
     curve::seconds_since_1970,
     environments::Source,
+    held_out::HeldOut,
     record::{Finish, Record, RunPart},
     splits,
     statistics::{CurvePoint, Statistics},
@@ -99,6 +100,9 @@ impl Run {
             host: Host::probe(),
         });
 
+        let normalizer = normalizer.map(Arc::new);
+        let held_out =
+            HeldOut::of(&source, &record.config, normalizer.as_ref())?;
         fs::create_dir_all(&dir).map_err(TrainError::writing(&dir))?;
         let now = Instant::now();
         Ok(Self {
@@ -116,7 +120,8 @@ impl Run {
             kept,
             shown: now,
             tasks: source.tasks(),
-            normalizer: normalizer.map(Arc::new),
+            normalizer,
+            held_out,
             source,
             dir,
             record,
@@ -196,6 +201,7 @@ fn begin(
         finish: Finish::Open,
         last: CurvePoint::default(),
         curve: Vec::new(),
+        held_out: Vec::new(),
     };
     let tasks = source.spec().tasks;
     let header = Header::new(

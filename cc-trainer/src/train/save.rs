@@ -1,18 +1,20 @@
 //! What a run leaves in its directory: checkpoint, record and policy file.
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, path::PathBuf, time::Instant};
 
 use super::{
     Run, TrainError,
     checkpoint::{Checkpoint, Header},
+    held_out,
 };
 use crate::learner::Diverged;
 use cc_core::{durable::replace_durably, policy::PolicyMeta};
 use cc_testbed::summary::utc_now;
 
 impl Run {
-    /// Writes `checkpoint.bin`, `train.json` and, for environments whose policies are served by
-    /// cc-agent, `policy.onnx`. Each replaces the former one durably, and only if the network is
+    /// Writes `checkpoint.bin`, `train.json`, `held_out.csv` if flows are held out, and, for
+    /// environments whose policies are served by cc-agent, `policy.onnx`, unless that of the best
+    /// epoch is to stay. Each replaces the former one durably, and only if the network is
     /// one of finite numbers. The checkpoint is the first, so that there is one whenever another
     /// of these files is there; the others follow from it.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
@@ -55,18 +57,35 @@ impl Run {
         let json = serde_json::to_vec_pretty(&self.record)
             .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
         replace_durably(&self.dir.join("train.json"), &json)?;
+        if !self.record.held_out.is_empty() {
+            let csv = held_out::csv(&self.record.held_out);
+            replace_durably(&self.dir.join("held_out.csv"), csv.as_bytes())?;
+        }
+        if !self.keeps_best() || !self.policy_path().exists() {
+            self.save_policy(&checkpoint.parameters)?;
+        }
+        self.saved = Instant::now();
+        Ok(())
+    }
+
+    /// Writes `policy.onnx` with these parameters, for environments whose policies are served by
+    /// cc-agent. It replaces the former one durably.
+    pub(super) fn save_policy(&self, parameters: &[f32]) -> Result<(), TrainError> {
         let policy = self.source.policy(
             &self.record.shape,
-            &checkpoint.parameters,
+            parameters,
             self.normalizer.as_deref(),
             self.record.config.serving,
             self.provenance(),
         );
         if let Some(policy) = policy {
-            replace_durably(&self.dir.join("policy.onnx"), &policy?)?;
+            replace_durably(&self.policy_path(), &policy?)?;
         }
-        self.saved = Instant::now();
         Ok(())
+    }
+
+    fn policy_path(&self) -> PathBuf {
+        self.dir.join("policy.onnx")
     }
 
     /// Where the policy came from, for its file. `train.json`, which has the same digest of

@@ -75,6 +75,8 @@ pub struct SimulatedAgent {
     random: Xoshiro256PlusPlus,
     /// For each place of a connection, the windows since its previous request.
     windows: Vec<Vec<WindowRecord>>,
+    /// For each place, the generation of the flow and the number of its newest window.
+    newest: Vec<(u32, u32)>,
     asked: Option<(usize, Batch)>,
     /// Decisions that wait for their delay to pass, the next one last.
     publications: Vec<Publication>,
@@ -111,6 +113,7 @@ impl SimulatedAgent {
             mode,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             windows: vec![Vec::new(); slots],
+            newest: vec![(0, 0); slots],
             asked: None,
             publications: Vec::new(),
         }
@@ -229,7 +232,7 @@ impl SimulatedAgent {
             };
             while let Some(record) = control.take_record() {
                 if let Record::Window(window) = &record {
-                    remember(&mut self.windows[flow], window);
+                    remember(&mut self.windows[flow], &mut self.newest[flow], window);
                 }
                 let state = *control.flow();
                 self.agent.on_record(now, &record, |_| Some(state));
@@ -265,14 +268,17 @@ impl SimulatedAgent {
         let simulation = &mut self.simulation;
         let read = |slot: u32| Some(*simulation.learned(slot as usize)?.flow());
         for window in self.agent.close_silent(now, read) {
-            remember(&mut self.windows[window.header.slot as usize], &window);
+            let place = window.header.slot as usize;
+            remember(&mut self.windows[place], &mut self.newest[place], &window);
         }
     }
 }
 
-/// A window that the agent has closed comes again with the next ACK.
-fn remember(windows: &mut Vec<WindowRecord>, window: &WindowRecord) {
-    if windows.last().is_none_or(|last| last.index < window.index) {
+/// A window that the agent has closed comes again with the next ACK, also after its request.
+fn remember(windows: &mut Vec<WindowRecord>, newest: &mut (u32, u32), window: &WindowRecord) {
+    let (generation, index) = *newest;
+    if window.header.generation != generation || window.index > index {
+        *newest = (window.header.generation, window.index);
         windows.push(*window);
     }
 }

@@ -2,6 +2,7 @@
 //! from the agent's own measurements.
 
 use cc_core::interface::Interface;
+use cc_core::objective::Objective as HostObjective;
 use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
@@ -90,6 +91,23 @@ impl Default for Objective {
     }
 }
 
+impl Objective {
+    /// The same weights in quantities that a host observes: the throughput itself in place of its
+    /// share of the link, and the queueing delay relative to half of the smallest RTT. `None` for
+    /// an objective without weights of its own, or without a value of throughput.
+    pub fn on_a_host(&self) -> Option<HostObjective> {
+        match self {
+            Self::Power(power) if power.throughput > 0.0 => Some(HostObjective {
+                throughput: power.throughput,
+                delay: power.delay.max(0.0),
+                loss: power.loss.max(0.0),
+                ..HostObjective::default()
+            }),
+            _ => None,
+        }
+    }
+}
+
 /// Counters of all flows at a seat's last turn, from which its reward is measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
@@ -135,6 +153,13 @@ impl Meter {
         self.switched = 0.0;
     }
 
+    /// Time since the measurement was started, in units of a window's length.
+    pub(super) fn windows(&self, situation: &Situation<'_>) -> f64 {
+        let now = situation.simulation.now();
+        let seconds = now.saturating_sub(self.since) as f64 / 1e9;
+        seconds * 1e3 / f64::from(situation.policy.window_ms)
+    }
+
     /// Notes that the action changed the cwnd from `before` to `after` segments.
     pub(super) fn switch(&mut self, before: u32, after: u32) {
         self.switched = (f64::from(after.max(1)) / f64::from(before.max(1))).ln();
@@ -167,6 +192,7 @@ impl Objective {
             flow,
             windows,
         } = *situation;
+        let elapsed = meter.windows(situation);
         match self {
             Self::Environment { scale } => {
                 let settings = &policy.reward;
@@ -175,8 +201,7 @@ impl Objective {
             }
             Self::Power(power) => {
                 let now = simulation.now();
-                let seconds = now.saturating_sub(meter.since) as f64 / 1e9;
-                if seconds <= 0.0 {
+                if elapsed <= 0.0 {
                     return 0.0;
                 }
                 let mut sum = 0.0;
@@ -192,8 +217,7 @@ impl Objective {
                     }
                 }
                 let score = sum / f64::max(count, 1.0) - power.switch * meter.switched.abs();
-                let windows = seconds * 1e3 / f64::from(policy.window_ms);
-                power.scale * score * windows
+                power.scale * score * elapsed
             }
         }
     }

@@ -77,7 +77,10 @@ impl World {
     ///
     /// Returns an error when a setting is out of range, a scenario cannot be read, or a link has no
     /// rate. The message names the setting.
-    pub fn new(config: NetworkConfig) -> Result<Self, NetworkConfigError> {
+    pub fn new(mut config: NetworkConfig) -> Result<Self, NetworkConfigError> {
+        // The policy's file says what the policy was trained for.
+        let policy = &mut config.policy;
+        policy.objective = policy.objective.or(config.objective.on_a_host());
         config.policy.validate()?;
         config.delay.validate().map_err(NetworkConfigError::Delay)?;
         if !(0.1..=86_400.0).contains(&config.episode_s) {
