@@ -88,7 +88,7 @@ fn of(rows: Vec<Row>) -> Vec<Trajectory> {
         let time_ns = row.window.header.time_ns as i64;
         (row, time_ns, Arc::from("policy"))
     });
-    assemble(&interface(), rows)
+    assemble(&interface(), FlowOrigin::default(), rows)
 }
 
 /// Of every step of every trajectory: the number of its row, and the windows and the time in ms of
