@@ -807,7 +807,12 @@ mod tests {
         for (text, serving, objective, expected) in [
             (alike, "softmax:0.5", objective, "will be served at 0.5"),
             ("", "greedy", objective, "a lost share of 1 % costs 0.2"),
-            (alike, "greedy", "loss = 4", "delay weighs 0.200 of one of throughput"),
+            (
+                alike,
+                "greedy",
+                "loss = 4",
+                "delay weighs 0.200 of one of throughput",
+            ),
             (
                 "[environment.policy.reward]\nkind = \"linear\"\n",
                 "greedy",

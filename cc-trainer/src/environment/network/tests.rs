@@ -133,7 +133,10 @@ fn the_time_of_an_action_is_counted_in_windows_and_silence_with_it() {
     for turn in turns.iter().skip(1) {
         let is_usual = (0.99..1.2).contains(&turn.intervals);
         // What is left of an episode after the last window.
-        assert!(is_usual || turn.first.is_some() && turn.intervals < 1.2, "{turn:?}");
+        assert!(
+            is_usual || turn.first.is_some() && turn.intervals < 1.2,
+            "{turn:?}"
+        );
     }
     let episodes = turns.iter().filter(|turn| turn.first.is_some()).count();
     let windows: f32 = turns.iter().skip(1).map(|turn| turn.intervals).sum();
@@ -156,7 +159,10 @@ fn a_policy_says_in_its_file_what_it_was_trained_for() {
     let world = |text: &str| World::new(config(text)).expect("a valid world");
     let text = format!("{ONE}\n[objective]\nkind = \"power\"\nthroughput = 5\nloss = 20\n");
     let stated = world(&text).config().policy.objective.expect("filled in");
-    assert_eq!((stated.throughput, stated.delay, stated.loss), (5.0, 1.0, 20.0));
+    assert_eq!(
+        (stated.throughput, stated.delay, stated.loss),
+        (5.0, 1.0, 20.0)
+    );
     let own = format!("{text}\n[policy.objective]\nloss = 3\n");
     let stated = world(&own).config().policy.objective.expect("as given");
     assert_eq!(stated.loss, 3.0);
