@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    dataset::{StepOutcome, tests as recordings},
+    dataset::{FlowOrigin, StepOutcome, tests as recordings},
     environment::recorded::RecordedConfig,
-    ope::recorded::flows as recorded_flows,
+    ope::recorded::{Selection, flows as recorded_flows},
     train::{Record, Training, config::Overrides, environments::Environments, record::Finish},
 };
 
@@ -43,6 +43,7 @@ fn flow(id: u64, actions: impl Iterator<Item = u8>) -> Trajectory {
     };
     Trajectory {
         flow: id,
+        origin: FlowOrigin::default(),
         policy: "even".into(),
         steps: actions.map(step).collect(),
         ended: true,
@@ -60,7 +61,7 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
             let logs: Vec<_> = (flow.steps.iter())
                 .map(|step| candidate[usize::from(step.action)].ln())
                 .collect();
-            FlowSums::of(&flow, &logs, &interface())
+            ClusterSums::of(&flow, &logs, &interface())
         })
         .collect();
     let found = estimate(&flows).expect("many flows");
@@ -76,7 +77,7 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
 fn what_is_not_known_is_left_out() {
     let mut whole = flow(1, (0..3 * HORIZON).map(|at| (at % 2) as u8));
     let logs = vec![0.5_f64.ln(); 3 * HORIZON];
-    let sums = |flow: &Trajectory| FlowSums::of(flow, &logs[..flow.steps.len()], &interface());
+    let sums = |flow: &Trajectory| ClusterSums::of(flow, &logs[..flow.steps.len()], &interface());
     let all = sums(&whole).recorded.0;
     assert!((all - 60.0).abs() < 1e-9, "{all}");
     whole.steps[HORIZON].probability = None;
@@ -84,7 +85,7 @@ fn what_is_not_known_is_left_out() {
     whole.steps[2 * HORIZON].outcome = None;
     assert!((sums(&whole).recorded.0 - 20.0).abs() < 1e-9);
     whole.steps.truncate(HORIZON - 1);
-    assert_eq!(sums(&whole), FlowSums::default());
+    assert_eq!(sums(&whole), ClusterSums::default());
     assert_eq!(estimate(&[sums(&flow(1, (0..20).map(|_| 0)))]), None);
 }
 
@@ -98,7 +99,7 @@ proptest! {
             .zip(&actions)
             .map(|(id, actions)| {
                 let flow = flow(id, actions.iter().copied());
-                FlowSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface())
+                ClusterSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface())
             })
             .collect();
         let found = estimate(&flows).expect("two flows or more");
@@ -131,11 +132,7 @@ fn the_best_point_is_the_first_with_the_largest_score() {
     assert_eq!(best(&points).map(|point| point.epoch), Some(3));
     assert_eq!(best(&points[..1]), None);
     let csv = csv(&points[1..2]);
-    assert_eq!(
-        csv.lines().last(),
-        Some("2,200,7,-1.5,,,,,-0.5"),
-        "{csv}"
-    );
+    assert_eq!(csv.lines().last(), Some("2,200,7,-1.5,,,,,-0.5"), "{csv}");
     assert!(csv.starts_with("epoch,steps,decisions,log_likelihood,"));
 }
 
@@ -192,20 +189,36 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
     let points = &record.held_out;
     let epochs: Vec<_> = points.iter().map(|point| point.epoch).collect();
     assert!(points.len() > 5 && epochs.is_sorted(), "{epochs:?}");
-    assert!(points.iter().all(|point| point.decisions == points[0].decisions));
-    assert!(points.iter().all(|point| point.score == Some(point.log_likelihood)));
+    assert!(
+        points
+            .iter()
+            .all(|point| point.decisions == points[0].decisions)
+    );
+    assert!(
+        points
+            .iter()
+            .all(|point| point.score == Some(point.log_likelihood))
+    );
     // Cloning raises the log-likelihood, to about that of the recorded policy itself.
-    let entropy = [0.1, 0.2, 0.3, 0.3, 0.1].map(|p: f64| -p * p.ln()).iter().sum::<f64>();
+    let entropy = [0.1, 0.2, 0.3, 0.3, 0.1]
+        .map(|p: f64| -p * p.ln())
+        .iter()
+        .sum::<f64>();
     let last = points.last().expect("several");
     assert!(last.log_likelihood > points[0].log_likelihood, "{points:?}");
-    assert!((last.log_likelihood + entropy).abs() < 0.15, "{last:?} {entropy}");
+    assert!(
+        (last.log_likelihood + entropy).abs() < 0.15,
+        "{last:?} {entropy}"
+    );
 
     let csv = fs::read_to_string(training.dir.join("held_out.csv")).expect("written");
     assert_eq!(csv.lines().count(), points.len() + 1);
-    let events = fs::read_dir(&training.dir).expect("a run").find_map(|entry| {
-        let path = entry.expect("an entry").path();
-        path.to_string_lossy().contains("tfevents").then_some(path)
-    });
+    let events = fs::read_dir(&training.dir)
+        .expect("a run")
+        .find_map(|entry| {
+            let path = entry.expect("an entry").path();
+            path.to_string_lossy().contains("tfevents").then_some(path)
+        });
     let events = fs::read(events.expect("TensorBoard's")).expect("readable");
     let tag = b"held_out/log_likelihood";
     assert!(events.windows(tag.len()).any(|part| part == tag));
@@ -231,7 +244,7 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
         .expect("one file")
         .partition(dir.path(), 1 << 20, &|_| {})
         .expect("there is space");
-    let served = recorded_flows(&partitions, &mut policy, usize::MAX).expect("it fits");
+    let served = recorded_flows(&partitions, &mut policy, &Selection::default()).expect("it fits");
     let logs: Vec<f64> = (served.flows.iter())
         .filter(|flow| flows.contains(&flow.id))
         .flat_map(|flow| &flow.steps)
@@ -240,7 +253,10 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
     // The last decision of a flow has no outcome, which the estimators leave out.
     assert!(logs.len() as u64 <= own.decisions && logs.len() as u64 + 12 >= own.decisions);
     let mean = logs.iter().sum::<f64>() / logs.len() as f64;
-    assert!((mean - own.log_likelihood).abs() < 0.02, "{mean} but {own:?}");
+    assert!(
+        (mean - own.log_likelihood).abs() < 0.02,
+        "{mean} but {own:?}"
+    );
 }
 
 #[test]
