@@ -24,6 +24,11 @@ use writer::{Write, Writer};
 /// A time that is never reached.
 const NEVER: Nanos = Nanos::MAX;
 
+/// Bytes that a near end which streams keeps unsent in its kernel at most, and which are still sent
+/// after it stops (`TCP_NOTSENT_LOWAT`). The kernel takes more each time that half of them are sent
+/// (`tcp_stream_memory_free`).
+pub const STREAM_AHEAD: u64 = 128 << 10;
+
 /// An end of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {

@@ -128,6 +128,31 @@ fn a_connection_that_was_idle_starts_slowly_again() {
 }
 
 #[test]
+fn what_a_period_has_written_ahead_is_sent_after_it() {
+    // 128 KiB of the stream are unsent when it stops, or down to the half of that.
+    let link = "rate_mbps = 2\ndelay_ms = 20\nqueue = { bdp = 1 }";
+    for on in [0.5, 0.7, 1.0, 1.3] {
+        let app = format!("{{ kind = \"on-off\", on_s = {on}, off_s = 9 }}");
+        let mut simulation = simulation(link, &app, "bbr", 1);
+        let stops = (on * SECOND as f64) as Nanos + 39 * MS;
+        simulation.run(stops);
+        let then = simulation.flow(0).payload_delivered;
+        simulation.run(5 * SECOND);
+        let after = simulation.flow(0).payload_delivered - then;
+        // What was in flight comes on top: a BDP of 10 kB, and the queue's.
+        let ahead = (64 << 10)..(128 << 10) + 25_000;
+        assert!(ahead.contains(&after), "{on} s: {after} bytes");
+        let period = &messages(&simulation)[0];
+        assert_eq!(
+            period.bytes,
+            then + after,
+            "the message is all that was written"
+        );
+        assert!(period.completed.is_some());
+    }
+}
+
+#[test]
 fn a_response_takes_its_round_trips() {
     // 10 kB fit into the initial window: 7 segments, 3.5 ms of transmission.
     let ask = |connection: &str| {

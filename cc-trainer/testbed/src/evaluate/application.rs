@@ -18,12 +18,15 @@ use std::{
 use nix::{
     errno::Errno,
     poll::{PollFd, PollFlags, ppoll},
-    sys::time::TimeSpec,
+    sys::{
+        socket::{setsockopt, sockopt::SndBufForce},
+        time::TimeSpec,
+    },
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
 use cc_sim::{
-    app::{Action, End, Session},
+    app::{Action, End, STREAM_AHEAD, Session},
     path::{Nanos, nanos},
 };
 
@@ -34,8 +37,9 @@ use super::{
 
 /// Bytes passed to the kernel per send, or discarded per receive, at most.
 const CHUNK: usize = 1 << 20;
-/// Data that a connection which streams keeps ready in the kernel beyond what is in flight, bytes.
-const NOTSENT_LOWAT: u32 = 128 << 10;
+/// Send buffer of a connection that streams, bytes: so large that only [`STREAM_AHEAD`] limits what
+/// is unsent. The kernel's own size depends on the cwnd and on the congestion control.
+const SEND_BUFFER: usize = 256 << 20;
 /// Longest time without looking for cancellation.
 const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -294,7 +298,8 @@ impl<'a> Application<'a> {
             }
             Action::Stream { .. } => {
                 (self.session()).retransmitted(number, connection.retransmissions());
-                (connection.socket).set_tcp_notsent_lowat(NOTSENT_LOWAT)?;
+                (connection.socket).set_tcp_notsent_lowat(STREAM_AHEAD as u32)?;
+                setsockopt(&connection.socket, SndBufForce, &SEND_BUFFER)?;
                 connection.streams = true;
             }
             Action::Stop { .. } => {

@@ -3,6 +3,7 @@
 
 use cc_ebpf::CaState;
 
+use crate::app::STREAM_AHEAD;
 use crate::path::Nanos;
 use crate::sim::NEVER;
 use crate::sim::wire::MSS;
@@ -16,8 +17,9 @@ pub(super) struct Written {
     unsent: u64,
     /// Bytes that were sent, each counted once.
     sent: u64,
-    /// Whether the application writes as much as the connection takes.
-    streams: bool,
+    /// While the application writes as much as the connection takes: the bytes that had been sent
+    /// when it began to.
+    streams: Option<u64>,
 }
 
 impl Written {
@@ -25,12 +27,12 @@ impl Written {
     #[inline]
     pub(super) fn take_segment(&mut self) -> (u16, bool) {
         let payload = match self.streams {
-            true => u64::from(MSS),
-            false => self.unsent.min(MSS.into()),
+            Some(_) => u64::from(MSS),
+            None => self.unsent.min(MSS.into()),
         };
         self.unsent = self.unsent.saturating_sub(payload);
         self.sent += payload;
-        (payload as u16, self.unsent == 0 && !self.streams)
+        (payload as u16, self.unsent == 0 && self.streams.is_none())
     }
 }
 
@@ -49,17 +51,22 @@ impl Sender {
     pub(in crate::sim) fn stream(&mut self, now: Nanos) {
         self.begin_write(now);
         if let Some(written) = &mut self.written {
-            written.streams = true;
+            written.streams = Some(written.sent);
         }
         self.push(now);
     }
 
-    /// The application stops to do so. Returns the bytes that it has written so far.
+    /// The application stops to do so. What it has written ahead is still sent. Returns the bytes
+    /// that it has written so far.
     pub(in crate::sim) fn end_stream(&mut self) -> u64 {
         let Some(written) = &mut self.written else {
             return 0;
         };
-        written.streams = false;
+        if let Some(before) = written.streams.take() {
+            // It fills up what may wait, each time that half of it is sent.
+            let since = written.sent - before;
+            written.unsent = (STREAM_AHEAD - since % (STREAM_AHEAD / 2)).max(written.unsent);
+        }
         written.sent + written.unsent
     }
 
@@ -68,7 +75,9 @@ impl Sender {
     pub(super) fn unsent_segments(&self) -> u32 {
         match &self.written {
             None => u32::MAX,
-            Some(Written { streams: true, .. }) => u32::MAX,
+            Some(Written {
+                streams: Some(_), ..
+            }) => u32::MAX,
             Some(written) => written.unsent.div_ceil(MSS.into()).min(1 << 24) as u32,
         }
     }
@@ -88,7 +97,7 @@ impl Sender {
             return;
         }
         // An application that streams waits for room in the send buffer (`SOCK_NOSPACE`).
-        if self.has_cong_control || written.streams {
+        if self.has_cong_control || written.streams.is_some() {
             return;
         }
         let mut used = 0;
@@ -108,7 +117,7 @@ impl Sender {
             return;
         };
         if written.unsent < MSS.into()
-            && !written.streams
+            && written.streams.is_none()
             && self.board.packets_in_flight() < self.cwnd.cwnd
             && self.board.lost_out() <= self.board.retrans_out()
             && (self.host.as_ref()).is_none_or(|host| host.is_empty())
