@@ -144,9 +144,9 @@ enum Write {
     Replace,
 }
 
-/// Hyperparameters of a step of RMSprop as PyTorch has it, not centred and with ε outside the root
-/// (TensorFlow's, which the first IMPALA used, has it inside and lets mean squares begin at 1), with
-/// gradients clipped by their norm.
+/// Hyperparameters of a step of RMSprop as PyTorch has it, not centred and with ε outside the root,
+/// with gradients clipped by their norm. (TensorFlow's has ε inside the root and lets mean squares
+/// begin at 1.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsProp {
     /// Learning rate η of the step.
@@ -255,7 +255,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     ///
-    /// Returns the failure of the device, or [`StepError::Gradient`], with parameters and moments as
-    /// they were, when the gradient is not finite.
+    /// Returns the failure of the device, or [`StepError::Gradient`], with parameters and moments
+    /// as they were, when the gradient is not finite.
     fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError>;
 }

@@ -76,7 +76,7 @@ impl Acting {
         self.queue.take(count, PATIENCE)
     }
 
-    /// The newest policy.
+    /// The newest policy that was published.
     pub(super) fn newest(&self) -> Arc<Snapshot> {
         self.store.newest()
     }
