@@ -18,6 +18,7 @@ mod matrix;
 mod network;
 #[cfg(test)]
 mod tests;
+mod try_out;
 #[cfg(feature = "cuda")]
 mod unavailable;
 mod workspace;

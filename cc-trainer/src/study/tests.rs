@@ -180,3 +180,26 @@ fn the_error_of_a_faulty_study_names_the_fault() {
         assert!(error.contains(message), "{error}");
     }
 }
+
+#[test]
+fn every_committed_configuration_is_valid() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
+    let (mut studies, mut runs) = (0, 0);
+    for file in fs::read_dir(dir).expect("a directory") {
+        let path = file.expect("an entry").path();
+        let table: toml::Table = toml_file::read(&path).expect("TOML");
+        if table.contains_key("variant") {
+            Study::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            studies += 1;
+        } else {
+            let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            let resolved = config.resolve(&Overrides::default());
+            resolved.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            runs += 1;
+        }
+    }
+    assert!(
+        studies >= 2 && runs >= 5,
+        "{studies} studies and {runs} runs"
+    );
+}

@@ -156,7 +156,7 @@ mod tests {
             let (ended, ends) = mpsc::channel();
             for last in [usize::MAX, usize::MAX, 9] {
                 let (acting, ended) = (Arc::clone(&acting), ended.clone());
-                let environment = Box::new(Ending { turns: 0, last });
+                let environment: Box<dyn Environment> = Box::new(Ending { turns: 0, last });
                 let actor = Actor::new(vec![environment], snapshot(), 3, 1);
                 thread::spawn(move || {
                     let acted = thread::spawn(move || acting.act(actor)).join();

@@ -21,6 +21,7 @@ use super::{
     call::{Argument, BLOCK, Call, KERNELS},
     machine::Machine,
     matrix::{DeviceMatrix, Sgemm},
+    try_out::try_out,
     unavailable::Unavailable,
 };
 use crate::model::DeviceFailure;
@@ -111,7 +112,7 @@ pub(super) fn compile(architecture: &str) -> Result<Vec<u8>, Unavailable> {
 }
 
 impl Gpu {
-    /// Opens GPU number `ordinal`, counted from 0 as the driver does.
+    /// Opens GPU number `ordinal`, counted from 0 as the driver does, and tries it out.
     pub(super) fn new(ordinal: usize) -> Result<Self, Unavailable> {
         available()?;
         let gpus = CudaContext::device_count().map_err(Unavailable::driver)?;
@@ -119,8 +120,10 @@ impl Gpu {
             let gpus = gpus.max(0) as usize;
             return Err(Unavailable::NoGpu { ordinal, gpus });
         }
-        // cudarc panics when a library lacks a function.
-        panic::catch_unwind(|| Self::open(ordinal)).unwrap_or_else(|payload| {
+        // cudarc looks for a library's functions when they are first used, and panics when one is
+        // not there.
+        let tried = || try_out(Self::open(ordinal)?).map_err(Unavailable::Failed);
+        panic::catch_unwind(tried).unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().cloned();
             let text = text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned()));
             Err(Unavailable::Failed(text.unwrap_or_default()))

@@ -71,6 +71,11 @@ impl<M: Machine> DeviceNetwork<M> {
         Ok(network)
     }
 
+    /// The machine, whose memory another network can take.
+    pub(super) fn into_machine(self) -> M {
+        self.machine
+    }
+
     pub(super) fn shape(&self) -> &Shape {
         &self.shape
     }

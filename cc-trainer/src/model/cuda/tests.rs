@@ -3,7 +3,10 @@
 
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
-use super::{host::HostMachine, network::DeviceNetwork};
+use super::{
+    call::Call, host::HostMachine, machine::Machine, matrix::Sgemm, network::DeviceNetwork,
+    try_out::try_out,
+};
 use crate::model::{
     Activation, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape, StepError,
 };
@@ -202,9 +205,7 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
             let reference = batch.reference(&mut cpu);
 
             let mut outputs = Outputs::default();
-            network
-                .forward(&batch.input(), &mut outputs)
-                .expect(WORKS);
+            network.forward(&batch.input(), &mut outputs).expect(WORKS);
             assert_close("logits", &outputs.logits, &reference.logits);
             assert_close("baseline", &outputs.baseline, &reference.baseline);
             assert_close("h", &outputs.h, &reference.h);
@@ -359,6 +360,54 @@ fn a_machine_that_fails_is_an_error() {
         }
         assert!(failures > 30, "{failures} operations");
     }
+}
+
+/// The host with an error in its matrix products.
+struct Wrong(HostMachine);
+
+impl Machine for Wrong {
+    fn grow(&mut self, len: usize) -> Result<(), DeviceFailure> {
+        self.0.grow(len)
+    }
+
+    fn write(&mut self, at: usize, from: &[f32]) -> Result<(), DeviceFailure> {
+        self.0.write(at, from)
+    }
+
+    fn read(&self, at: usize, into: &mut [f32]) -> Result<(), DeviceFailure> {
+        self.0.read(at, into)
+    }
+
+    fn multiply(&mut self, product: &Sgemm) -> Result<(), DeviceFailure> {
+        self.0.multiply(product)?;
+        let mut first = [0.0];
+        self.0.read(product.c.at, &mut first)?;
+        self.0.write(product.c.at, &[first[0] + 0.01])
+    }
+
+    fn call(&mut self, call: &Call) -> Result<(), DeviceFailure> {
+        self.0.call(call)
+    }
+}
+
+#[test]
+fn a_machine_is_tried_out_before_it_is_used() {
+    let machines: Option<Vec<_>> = (0..3).map(|_| HostMachine::new()).collect();
+    let Some(Ok([good, wrong, failing])) = machines.map(<[HostMachine; 3]>::try_from) else {
+        return;
+    };
+    let good = try_out(good).expect("the host computes what the CPU does");
+    // Another network takes its memory.
+    let [shape, ..] = shapes();
+    let mut network = DeviceNetwork::new(good, &shape).expect(WORKS);
+    let batch = TestBatch::new(&shape, 2, 2, 1);
+    batch.run(&mut network).expect(WORKS);
+
+    let message = try_out(Wrong(wrong)).err().expect("its products are wrong");
+    assert!(message.starts_with("it computes other logits"), "{message}");
+    failing.left.store(9, Relaxed);
+    let message = try_out(failing).err().expect("it fails");
+    assert!(message.contains("the test wants it so"), "{message}");
 }
 
 #[cfg(feature = "cuda")]
