@@ -209,11 +209,8 @@ pub trait Device: Send {
     fn set_moments(&mut self, moments: &[f32]) -> Result<(), DeviceFailure>;
 
     /// Runs the forward pass, and copies its outputs to `output`.
-    fn forward(
-        &mut self,
-        input: &Sequences<'_>,
-        output: &mut Outputs,
-    ) -> Result<(), DeviceFailure>;
+    fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs)
+    -> Result<(), DeviceFailure>;
 
     /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,
     /// `[T, B, A]`, and by the baselines, `[T, B]`. `input` is that of the last forward pass.

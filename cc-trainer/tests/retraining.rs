@@ -283,7 +283,12 @@ fn a_candidate_is_compared_with_one_of_the_recorded_policies() {
     }
     place.policy("worse.onnx", &interface(), WORSE);
     place.record("even", &interface(), Some("even.onnx"), 0..FLOWS);
-    place.record("better", &interface(), Some("better.onnx"), FLOWS..2 * FLOWS);
+    place.record(
+        "better",
+        &interface(),
+        Some("better.onnx"),
+        FLOWS..2 * FLOWS,
+    );
     let identifier = |policy: &str| {
         let file = PolicyFile::read(&place.at(policy)).expect("a policy");
         file.summary().sha256.clone()
@@ -304,7 +309,10 @@ fn a_candidate_is_compared_with_one_of_the_recorded_policies() {
         place.run(3, &format!("{both} --of {of} --json of{number}.json"));
         let found: Figures = place.json(&format!("of{number}.json"));
         assert_eq!(found.terms, alone, "{of}");
-        assert_eq!((found.of.as_str(), found.cluster.as_str()), (&*even, "flow"));
+        assert_eq!(
+            (found.of.as_str(), found.cluster.as_str()),
+            (&*even, "flow")
+        );
     }
     let of_better: Figures = {
         place.run(3, &format!("{both} --of {better} --json better.json"));

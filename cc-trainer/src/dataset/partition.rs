@@ -21,9 +21,7 @@ use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use super::{
-    DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble,
-};
+use super::{DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble};
 
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;

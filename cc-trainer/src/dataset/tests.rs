@@ -251,7 +251,9 @@ fn all_parts_of_a_flow_have_its_path_its_directory_and_the_hour_in_which_it_bega
                 row.flow += 3 * number;
             }
             // The first flow goes on after a gap.
-            let gap = rows.iter().position(|row| row.flow == 3 * number && row.sequence == 10);
+            let gap = rows
+                .iter()
+                .position(|row| row.flow == 3 * number && row.sequence == 10);
             rows.remove(gap.expect("a row"));
         });
     }
@@ -260,7 +262,10 @@ fn all_parts_of_a_flow_have_its_path_its_directory_and_the_hour_in_which_it_bega
     let (header, _) = read(&whole).expect("a recording");
     let began = header.time_ns(&rows_of(&whole)[0]);
     let of = |flow: u64| {
-        let mut origins = all.iter().filter(|own| own.flow == flow).map(|own| own.origin);
+        let mut origins = all
+            .iter()
+            .filter(|own| own.flow == flow)
+            .map(|own| own.origin);
         let first = origins.next().expect("a trajectory");
         assert!(origins.all(|origin| origin == first));
         first

@@ -176,7 +176,10 @@ impl RecordedWorld {
         };
         if let Some(objective) = config.objective {
             recordings = recordings.with_objective(objective);
-            recordings.interface().validate().map_err(DatasetError::from)?;
+            recordings
+                .interface()
+                .validate()
+                .map_err(DatasetError::from)?;
         }
         let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {

@@ -187,8 +187,12 @@ impl HeldOut {
                 let logits = &outputs.logits[index * actions..][..actions];
                 let log = softmax::log_probability(logits, usize::from(step(own).action));
                 logs[own].push(f64::from(log));
-                memory[own].0.copy_from_slice(&outputs.h[index * state..][..state]);
-                memory[own].1.copy_from_slice(&outputs.c[index * state..][..state]);
+                memory[own]
+                    .0
+                    .copy_from_slice(&outputs.h[index * state..][..state]);
+                memory[own]
+                    .1
+                    .copy_from_slice(&outputs.c[index * state..][..state]);
             }
         }
         logs
@@ -336,7 +340,9 @@ impl Run {
             ("held_out/effective", estimated(|e| e.effective)),
             ("held_out/score", point.score),
         ];
-        let known = figures.into_iter().filter_map(|(tag, value)| Some((tag, value?)));
+        let known = figures
+            .into_iter()
+            .filter_map(|(tag, value)| Some((tag, value?)));
         self.events
             .scalars(now, seconds_since_1970(), known)
             .map_err(TrainError::writing(&self.dir))?;

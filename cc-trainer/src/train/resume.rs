@@ -101,8 +101,7 @@ impl Run {
         });
 
         let normalizer = normalizer.map(Arc::new);
-        let held_out =
-            HeldOut::of(&source, &record.config, normalizer.as_ref())?;
+        let held_out = HeldOut::of(&source, &record.config, normalizer.as_ref())?;
         fs::create_dir_all(&dir).map_err(TrainError::writing(&dir))?;
         let now = Instant::now();
         Ok(Self {

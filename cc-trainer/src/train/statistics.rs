@@ -229,7 +229,10 @@ impl Statistics {
 impl Statistics {
     /// Mean squared temporal difference of a task's steps in the recent updates; `None` without any.
     fn td_loss(&self, task: usize) -> Option<f64> {
-        let recent = self.ring.iter().filter_map(|(.., update)| update.tasks.get(task));
+        let recent = self
+            .ring
+            .iter()
+            .filter_map(|(.., update)| update.tasks.get(task));
         let sum = recent.fold(TaskErrors::default(), |sum, of| TaskErrors {
             steps: sum.steps + of.steps,
             td_loss: sum.td_loss + of.td_loss,

@@ -131,8 +131,15 @@ fn a_decision_earns_what_is_measured_while_it_is_in_force() {
         let reward = interface().objective().value(&measured);
         assert_eq!(outcome.reward, reward as f32);
         assert!((outcome.intervals(&interface()) - 1.0).abs() < 1e-12);
-        assert_eq!((step.delay_ns, step.taken_after_ns), (Some(MS), Some(2 * MS)));
-        let mode = if index == 0 { Mode::Startup } else { Mode::Decided };
+        assert_eq!(
+            (step.delay_ns, step.taken_after_ns),
+            (Some(MS), Some(2 * MS))
+        );
+        let mode = if index == 0 {
+            Mode::Startup
+        } else {
+            Mode::Decided
+        };
         assert_eq!(step.mode, mode as u32);
     }
     assert_eq!(trajectory.steps[5].outcome, None);
@@ -156,12 +163,14 @@ fn silence_is_priced_with_its_length() {
     // Less is earned per window, although ten times as many have passed.
     assert!(after.reward < before.reward - 1.0);
     for index in [0, 1, 3, 4, 5] {
-        assert_eq!(step(&silent, index), step(&plain, index), "decision {index}");
+        assert_eq!(
+            step(&silent, index),
+            step(&plain, index),
+            "decision {index}"
+        );
     }
     // All of the time is somebody's.
-    let time = |all: &[Trajectory]| -> f64 {
-        (0..7).map(|index| step(all, index).seconds).sum()
-    };
+    let time = |all: &[Trajectory]| -> f64 { (0..7).map(|index| step(all, index).seconds).sum() };
     assert!((time(&silent) - time(&plain) - 0.9).abs() < 1e-9);
 
     // An application that has nothing to send is no silence.
@@ -311,7 +320,13 @@ fn what_others_decide_they_carry_out_at_once() {
     let expected = vec![vec![(0, USUAL), (1, USUAL), (2, USUAL), (3, None)]];
     assert_eq!(outcomes(rows.clone()), expected);
     let all = of(rows);
-    assert!(all[0].ended && all[0].steps.iter().all(|step| step.taken_after_ns.is_none()));
+    assert!(
+        all[0].ended
+            && all[0]
+                .steps
+                .iter()
+                .all(|step| step.taken_after_ns.is_none())
+    );
 }
 
 #[test]

@@ -202,9 +202,7 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
             let reference = batch.reference(&mut cpu);
 
             let mut outputs = Outputs::default();
-            network
-                .forward(&batch.input(), &mut outputs)
-                .expect(WORKS);
+            network.forward(&batch.input(), &mut outputs).expect(WORKS);
             assert_close("logits", &outputs.logits, &reference.logits);
             assert_close("baseline", &outputs.baseline, &reference.baseline);
             assert_close("h", &outputs.h, &reference.h);

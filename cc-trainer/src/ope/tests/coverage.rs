@@ -355,7 +355,8 @@ fn settings() -> OpeSettings {
 /// Records `clusters` clusters that no other repetition has.
 fn recorded(world: &World, clusters: u64, repetition: u64) -> Vec<OpeFlow> {
     let own = (0..clusters).map(|cluster| repetition * 1_000 + cluster);
-    own.flat_map(|cluster| record(world, cluster, false).0).collect()
+    own.flat_map(|cluster| record(world, cluster, false).0)
+        .collect()
 }
 
 /// How often intervals contained the truth.
@@ -392,11 +393,17 @@ impl Coverage {
     fn of(world: &World, clusters: u64, repetitions: u64, truth: &Truth) -> Self {
         let once = |repetition| {
             let mut flows = recorded(world, clusters, repetition);
-            let term = evaluate(&flows, &settings()).expect("valid").terms.remove(0);
+            let term = evaluate(&flows, &settings())
+                .expect("valid")
+                .terms
+                .remove(0);
             for flow in &mut flows {
                 flow.cluster = flow.id;
             }
-            let by_flow = evaluate(&flows, &settings()).expect("valid").terms.remove(0);
+            let by_flow = evaluate(&flows, &settings())
+                .expect("valid")
+                .terms
+                .remove(0);
             let [_, _, direct, _, _, weighted, magic] = &term.estimates[..] else {
                 panic!("seven estimates")
             };

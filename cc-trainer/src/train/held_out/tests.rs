@@ -131,11 +131,7 @@ fn the_best_point_is_the_first_with_the_largest_score() {
     assert_eq!(best(&points).map(|point| point.epoch), Some(3));
     assert_eq!(best(&points[..1]), None);
     let csv = csv(&points[1..2]);
-    assert_eq!(
-        csv.lines().last(),
-        Some("2,200,7,-1.5,,,,,-0.5"),
-        "{csv}"
-    );
+    assert_eq!(csv.lines().last(), Some("2,200,7,-1.5,,,,,-0.5"), "{csv}");
     assert!(csv.starts_with("epoch,steps,decisions,log_likelihood,"));
 }
 
@@ -192,20 +188,36 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
     let points = &record.held_out;
     let epochs: Vec<_> = points.iter().map(|point| point.epoch).collect();
     assert!(points.len() > 5 && epochs.is_sorted(), "{epochs:?}");
-    assert!(points.iter().all(|point| point.decisions == points[0].decisions));
-    assert!(points.iter().all(|point| point.score == Some(point.log_likelihood)));
+    assert!(
+        points
+            .iter()
+            .all(|point| point.decisions == points[0].decisions)
+    );
+    assert!(
+        points
+            .iter()
+            .all(|point| point.score == Some(point.log_likelihood))
+    );
     // Cloning raises the log-likelihood, to about that of the recorded policy itself.
-    let entropy = [0.1, 0.2, 0.3, 0.3, 0.1].map(|p: f64| -p * p.ln()).iter().sum::<f64>();
+    let entropy = [0.1, 0.2, 0.3, 0.3, 0.1]
+        .map(|p: f64| -p * p.ln())
+        .iter()
+        .sum::<f64>();
     let last = points.last().expect("several");
     assert!(last.log_likelihood > points[0].log_likelihood, "{points:?}");
-    assert!((last.log_likelihood + entropy).abs() < 0.15, "{last:?} {entropy}");
+    assert!(
+        (last.log_likelihood + entropy).abs() < 0.15,
+        "{last:?} {entropy}"
+    );
 
     let csv = fs::read_to_string(training.dir.join("held_out.csv")).expect("written");
     assert_eq!(csv.lines().count(), points.len() + 1);
-    let events = fs::read_dir(&training.dir).expect("a run").find_map(|entry| {
-        let path = entry.expect("an entry").path();
-        path.to_string_lossy().contains("tfevents").then_some(path)
-    });
+    let events = fs::read_dir(&training.dir)
+        .expect("a run")
+        .find_map(|entry| {
+            let path = entry.expect("an entry").path();
+            path.to_string_lossy().contains("tfevents").then_some(path)
+        });
     let events = fs::read(events.expect("TensorBoard's")).expect("readable");
     let tag = b"held_out/log_likelihood";
     assert!(events.windows(tag.len()).any(|part| part == tag));
@@ -240,7 +252,10 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
     // The last decision of a flow has no outcome, which the estimators leave out.
     assert!(logs.len() as u64 <= own.decisions && logs.len() as u64 + 12 >= own.decisions);
     let mean = logs.iter().sum::<f64>() / logs.len() as f64;
-    assert!((mean - own.log_likelihood).abs() < 0.02, "{mean} but {own:?}");
+    assert!(
+        (mean - own.log_likelihood).abs() < 0.02,
+        "{mean} but {own:?}"
+    );
 }
 
 #[test]

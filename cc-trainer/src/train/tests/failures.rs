@@ -105,7 +105,10 @@ impl Device for Faulty {
         if self.is_due(Fault::Step) {
             self.failure()?;
         }
-        assert!(!self.is_due(Fault::Panic), "the panic that this test asks for");
+        assert!(
+            !self.is_due(Fault::Panic),
+            "the panic that this test asks for"
+        );
         let optimiser = RmsProp {
             learning_rate: match self.is_due(Fault::Parameters) {
                 true => f32::INFINITY,
@@ -139,7 +142,10 @@ fn run_faulty(training: Training, fault: Fault, left: u64) -> Option<Result<Reco
             let shape = run.record.shape.clone();
             let mut cpu = model::device(DeviceKind::Cpu, &shape, 1)?;
             let mut parameters = Vec::new();
-            run.learner.device().parameters(&mut parameters).expect("a CPU");
+            run.learner
+                .device()
+                .parameters(&mut parameters)
+                .expect("a CPU");
             cpu.set_parameters(&parameters).expect("a CPU");
             let device = Faulty { cpu, fault, left };
             let settings = run.record.config.learner.clone();
