@@ -189,8 +189,8 @@ impl Default for OpeSettings {
 /// An estimator of the candidate's reward.
 ///
 /// All but the step-wise doubly robust one estimate the same quantity: the discounted mean
-/// of the candidate's rewards over a sub-trajectory ([`Per`]), from the states in which the recorded
-/// sub-trajectories start.
+/// of the candidate's rewards over a sub-trajectory ([`Per`]), from the states in which
+/// the recorded sub-trajectories start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -409,7 +409,7 @@ pub enum OpeError {
     TooFew {
         /// Number of flows that are long enough.
         flows: usize,
-        /// Number of their clusters.
+        /// Number of the clusters that these form.
         clusters: usize,
         /// The configured horizon, in decisions.
         horizon: usize,
@@ -584,7 +584,8 @@ impl Found {
         let spread = |of: &dyn Fn(&Answers, &[f64]) -> f64| {
             let replicates = self.replicates.iter().zip(&weights);
             let mut values: Vec<_> = replicates.map(|(own, weights)| of(own, weights)).collect();
-            self.kind.around(of(&self.answers, &blend.weights), &mut values)
+            self.kind
+                .around(of(&self.answers, &blend.weights), &mut values)
         };
         let estimate = |method: Method| {
             let effective = self.effective.of(method, &blend.weights);
@@ -604,9 +605,9 @@ impl Found {
         let mut estimates = Method::ALL.map(estimate);
         let [_, _, direct, _, _, weighted, magic] = &mut estimates;
         let (direct, weighted) = (direct.difference, weighted.difference);
-        magic.refusal = magic.refusal.or_else(|| {
-            unconfirmed(&self.effective, &blend.weights, direct, weighted, least)
-        });
+        magic.refusal = magic
+            .refusal
+            .or_else(|| unconfirmed(&self.effective, &blend.weights, direct, weighted, least));
         let lengths = self.returns.iter().zip(&self.effective.returns);
         Term {
             recorded: spread(&|answers, _| answers.recorded(Method::Magic, term)),

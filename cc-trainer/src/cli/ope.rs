@@ -173,7 +173,10 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     settings.validate()?;
     let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
     let recordings = Recordings::open(&args.from)?;
-    let of = recorded::behaviour(recordings.policies(), identifier(args.of.as_deref())?.as_deref())?;
+    let of = recorded::behaviour(
+        recordings.policies(),
+        identifier(args.of.as_deref())?.as_deref(),
+    )?;
     let mut candidate = args
         .policy
         .load(recordings.interface(), args.serving, args.seed)

@@ -3,7 +3,8 @@
 
 use super::{Method, interval::Kind, sums::Answers};
 
-/// Sweeps of [`minimise`] for the estimate itself, and for a replicate, which begins at its weights.
+/// Sweeps of [`minimise`] for the estimate itself, and for a replicate, which begins with the
+/// weights of that.
 const SWEEPS: usize = 2_000;
 const SWEEPS_AGAIN: usize = 50;
 
@@ -28,7 +29,7 @@ pub(super) fn returns(horizon: usize) -> Vec<usize> {
 /// the same flows' recorded reward.
 pub(super) struct Blend {
     term: usize,
-    /// `[J][J]`: Ω.
+    /// `[J][J]`: Ω, the covariance of the returns.
     covariance: Vec<f64>,
     /// Distances from the weighted doubly robust estimate to the ends of its 50 % interval.
     below: f64,

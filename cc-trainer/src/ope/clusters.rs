@@ -26,7 +26,7 @@ pub enum ClusterBy {
 }
 
 impl ClusterBy {
-    /// Every kind of cluster.
+    /// All kinds of cluster, beginning with the finest.
     pub const ALL: [Self; 4] = [Self::Flow, Self::Path, Self::Host, Self::Hour];
 
     /// Returns the name of the kind, as on a command line.

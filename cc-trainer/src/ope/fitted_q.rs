@@ -356,9 +356,8 @@ impl<'a> FittedQ<'a> {
     }
 
     /// Calls `each` with every transition of one of its flows for Q_`left`: the step's index,
-    /// whether another step follows it, and the target r + γ V_{left−1}, where γ is the discount over
-    /// the step. A last step is a
-    /// transition only if the flow terminated.
+    /// whether another step follows it, and the target r + γ V_{left−1}, where γ is the discount
+    /// over the step. A last step is a transition only if the flow terminated.
     fn transitions(&self, place: usize, left: usize, mut each: impl FnMut(usize, bool, &[f64])) {
         let amounts = self.sizes.amounts;
         let flow = &self.flows[self.own[place]];
@@ -393,7 +392,10 @@ impl<'a> FittedQ<'a> {
 /// Returns Σ_a π(a|x) Q(x, a), one value per amount.
 pub(super) fn expected(step: &OpeStep, q: &[f64], amounts: usize) -> impl Iterator<Item = f64> {
     (0..amounts).map(move |amount| {
-        let each = step.candidate.iter().zip(q[amount..].iter().step_by(amounts));
+        let each = step
+            .candidate
+            .iter()
+            .zip(q[amount..].iter().step_by(amounts));
         each.map(|(share, q)| share * q).sum()
     })
 }

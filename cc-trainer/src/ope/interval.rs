@@ -69,7 +69,8 @@ impl Kind {
             Self::Percentile { tail } => {
                 replicates.sort_by(f64::total_cmp);
                 let last = replicates.len() - 1;
-                let at = |share: f64| replicates[((share * last as f64).round() as usize).min(last)];
+                let at =
+                    |share: f64| replicates[((share * last as f64).round() as usize).min(last)];
                 Interval {
                     value,
                     low: at(tail),
@@ -174,9 +175,17 @@ mod tests {
             (0.975, 1e9, 1.960),
         ] {
             let found = student_quantile(share, freedom);
-            assert!((found - expected).abs() < 6e-4, "{share}, {freedom}: {found}");
+            assert!(
+                (found - expected).abs() < 6e-4,
+                "{share}, {freedom}: {found}"
+            );
         }
-        for (x, expected) in [(0.0, 0.5), (1.0, 0.158_655), (1.96, 0.024_998), (3.0, 0.001_350)] {
+        for (x, expected) in [
+            (0.0, 0.5),
+            (1.0, 0.158_655),
+            (1.96, 0.024_998),
+            (3.0, 0.001_350),
+        ] {
             let found = normal_tail(x);
             assert!((found - expected).abs() < 1e-6, "{x}: {found}");
         }
@@ -250,9 +259,9 @@ mod tests {
         let width = |clusters: f64, tightest| anytime(clusters, tightest, 0.05) / clusters.sqrt();
         let choices = [25.0, 50.0, 100.0, 200.0, 400.0];
         for clusters in choices {
-            let best = choices.iter().min_by(|a, b| {
-                width(clusters, **a).total_cmp(&width(clusters, **b))
-            });
+            let best = choices
+                .iter()
+                .min_by(|a, b| width(clusters, **a).total_cmp(&width(clusters, **b)));
             assert_eq!(best, Some(&clusters));
         }
         assert!((anytime(100.0, 100.0, 0.05) - 3.035).abs() < 2e-3);

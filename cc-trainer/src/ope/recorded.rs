@@ -113,7 +113,7 @@ pub enum CandidateError {
     NoPaths {
         /// Number of flows without an address.
         unknown: usize,
-        /// Number of flows.
+        /// Number of flows that were taken.
         flows: usize,
     },
     /// No recorded decision has a probability, so none has an importance weight.
@@ -146,13 +146,13 @@ pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), Candida
     }
 }
 
-/// Returns the identifier of the recorded policy that a candidate is compared with: the only one, or
-/// the one that `asked` names by its identifier or the beginning of it.
+/// Returns the identifier of the recorded policy that a candidate is compared with: the only one,
+/// or the one that `asked` names by its identifier or the beginning of it.
 ///
 /// # Errors
 ///
-/// Returns an error that lists the `recorded` policies when nothing was asked for although there are
-/// several, or when it does not name one of them.
+/// Returns an error that lists the `recorded` policies when nothing was asked for although there
+/// are several, or when it does not name one of them.
 pub fn behaviour(recorded: &[String], asked: Option<&str>) -> Result<String, CandidateError> {
     let Some(asked) = asked else {
         return match recorded {
@@ -232,8 +232,8 @@ pub fn flows(
     }
     let normalizer = fit(interface, &taken.flows);
     for step in taken.flows.iter_mut().flat_map(|flow| &mut flow.steps) {
-        // Behind the observation is the reward that the policy saw, then a feature that is always 1,
-        // then the candidate's memory, whose numbers have about unit size already.
+        // Behind the observation is the reward that the policy saw, then a feature that is always
+        // 1, then the candidate's memory, whose numbers have about unit size already.
         let (observation, rest) = step.features.split_at_mut(interface.observation_len());
         normalizer.apply(observation);
         rest[0] = normalizer.reward.apply(rest[0]);
@@ -506,7 +506,10 @@ mod tests {
                 assert_eq!(step.features.len(), observed + 2 + 2 * 6);
                 let remembered = state.h.iter().chain(&state.c);
                 for (found, expected) in step.features[observed + 2..].iter().zip(remembered) {
-                    assert!((found - expected).abs() < 1e-5, "its memory is known to the model");
+                    assert!(
+                        (found - expected).abs() < 1e-5,
+                        "its memory is known to the model"
+                    );
                 }
                 assert_eq!(Some(step.behaviour as f32), recorded.probability);
                 checked += 1;
@@ -602,7 +605,10 @@ mod tests {
             error.to_string().contains("3 policies") && error.to_string().contains("--of"),
             "{error}"
         );
-        assert_eq!(behaviour(&recorded[..1], None).ok().as_deref(), Some("0a1b2c"));
+        assert_eq!(
+            behaviour(&recorded[..1], None).ok().as_deref(),
+            Some("0a1b2c")
+        );
 
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
@@ -616,7 +622,10 @@ mod tests {
         };
         assert_eq!(of("softmax").expect("recorded").flows.len(), 12);
         let error = of("another").expect_err("not recorded").to_string();
-        assert!(error.contains("`another`") && error.contains("(softmax)"), "{error}");
+        assert!(
+            error.contains("`another`") && error.contains("(softmax)"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -647,7 +656,10 @@ mod tests {
         taken.origins[5].path = None;
         let error = taken.group(Some(ClusterBy::Path), 10, false);
         let error = error.expect_err("unknown").to_string();
-        assert!(error.contains("1 of 48 flows") && error.contains("--record-addresses"), "{error}");
+        assert!(
+            error.contains("1 of 48 flows") && error.contains("--record-addresses"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -655,7 +667,8 @@ mod tests {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, false);
         let mut uniform = Random::new(interface(), 0);
-        let error = flows(&partitions, &mut uniform, &Selection::default()).expect_err("no probabilities");
+        let error =
+            flows(&partitions, &mut uniform, &Selection::default()).expect_err("no probabilities");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
         let rule = cc_core::policy::heuristic_file();

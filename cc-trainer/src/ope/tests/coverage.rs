@@ -19,7 +19,7 @@ const QUEUE: f64 = 6.0;
 /// Length of a tick, s, and number of ticks for which a flow is recorded.
 const TICK: f64 = 0.1;
 const TICKS: usize = 48;
-/// Discount over a second.
+/// Discount γ of rewards over a second.
 const DISCOUNT: f64 = 0.6;
 
 /// What a world has beside queues that the flows of a cluster share.
@@ -83,7 +83,7 @@ impl Bottleneck {
         }
     }
 
-    /// Remembers the queue.
+    /// Makes the queue part of a flow's memory.
     fn observe(&mut self, sender: usize) {
         let memory = &mut self.senders[sender].memory;
         *memory = 0.7 * *memory + 0.3 * self.queue;
@@ -355,7 +355,8 @@ fn settings() -> OpeSettings {
 /// Records `clusters` clusters that no other repetition has.
 fn recorded(world: &World, clusters: u64, repetition: u64) -> Vec<OpeFlow> {
     let own = (0..clusters).map(|cluster| repetition * 1_000 + cluster);
-    own.flat_map(|cluster| record(world, cluster, false).0).collect()
+    own.flat_map(|cluster| record(world, cluster, false).0)
+        .collect()
 }
 
 /// How often intervals contained the truth.
@@ -392,11 +393,17 @@ impl Coverage {
     fn of(world: &World, clusters: u64, repetitions: u64, truth: &Truth) -> Self {
         let once = |repetition| {
             let mut flows = recorded(world, clusters, repetition);
-            let term = evaluate(&flows, &settings()).expect("valid").terms.remove(0);
+            let term = evaluate(&flows, &settings())
+                .expect("valid")
+                .terms
+                .remove(0);
             for flow in &mut flows {
                 flow.cluster = flow.id;
             }
-            let by_flow = evaluate(&flows, &settings()).expect("valid").terms.remove(0);
+            let by_flow = evaluate(&flows, &settings())
+                .expect("valid")
+                .terms
+                .remove(0);
             let [_, _, direct, _, _, weighted, magic] = &term.estimates[..] else {
                 panic!("seven estimates")
             };
@@ -426,7 +433,7 @@ fn least(count: usize) -> usize {
     (0.95 * count - 2.0 * (0.95 * 0.05 * count).sqrt()) as usize
 }
 
-/// Everything at once.
+/// A world with all of these at once.
 const ALL: World = World {
     flows: 3,
     silence: true,
