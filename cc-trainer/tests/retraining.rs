@@ -84,6 +84,24 @@ const SMALL: &str = "
     fit_steps = 1000
 ";
 
+/// Configuration of a run that clones what it was recorded from, to be served at a temperature.
+const CLONE: &str = "
+    serving = \"softmax:0.5\"
+    actors = 0
+    environment = { kind = \"recorded\", from = [], patience = 0 }
+
+    [learner]
+    batch = 8
+    unroll = 16
+    learning_rate = 1e-2
+    entropy_cost = 0
+    cloning = 1
+
+    [actor]
+    environments = 8
+    fit_steps = 1000
+";
+
 /// Configuration of a run with simulated networks beside the recordings.
 const BESIDE: &str = "
     actors = 0
@@ -164,6 +182,14 @@ fn a_recording_becomes_a_policy_that_is_better() {
     for loss in ["td_loss", "mc_loss"] {
         assert!(record["last"][loss].as_f64().is_some_and(|loss| loss > 0.0));
     }
+    // The policy on the flows that are held out is in the record, and in a file of its own.
+    let points = record["held_out"].as_array().expect("a list");
+    assert!(points.len() > 3, "{points:?}");
+    let last = points.last().expect("several");
+    let estimated = |figure: &str| last["estimate"][figure].as_f64().expect("an estimate");
+    assert!(estimated("candidate") > estimated("recorded") && estimated("low") > 0.0);
+    let csv = fs::read_to_string(place.at("retrained/held_out.csv")).expect("written");
+    assert_eq!(csv.lines().count(), points.len() + 1, "{csv}");
     place.run(0, train);
     place.refuses(
         &format!("{train} --seed 2"),
@@ -367,6 +393,72 @@ fn observed_flows_are_learned_from_without_probabilities() {
     place.policy("even.onnx", &interface(), EVEN);
     place.record("day", &interface(), Some("even.onnx"), FLOWS..2 * FLOWS);
     place.run(0, "ope --from day --policy learnt/policy.onnx --horizon 2");
+}
+
+/// What is recorded is sampled at the temperature of serving, and so is what is learned: the loop
+/// neither sharpens the policy nor blunts it.
+#[test]
+fn five_turns_of_recording_cloning_and_serving_keep_the_entropy() {
+    let place = Place::new();
+    // Sampled at temperature 0.5: 0.84 for the action *2, the rest for the others.
+    let logits = [0.0, 0.0, 0.0, 0.0, 1.51];
+    let serving = ActionSelection::Softmax { temperature: 0.5 };
+    place.policy_served("turn0.onnx", &interface(), logits, serving);
+    place.write("clone.toml", CLONE);
+    place.write(
+        "another.toml",
+        &CLONE.replace("cloning = 1", "cloning = 1\n    policy_temperature = 1"),
+    );
+    let entropy = |day: &str| {
+        let mut all = Vec::new();
+        for file in cc_recording::files(&place.at(day)).expect("a recording") {
+            let (_, rows) = cc_recording::read(&file).expect("sound");
+            for row in rows {
+                let decision = row.expect("sound").decision;
+                let shares = decision.and_then(|decision| decision.probabilities);
+                let entropy = |shares: Vec<f32>| -> f32 {
+                    let nats = shares.iter().filter(|share| **share > 0.0);
+                    nats.map(|share| -share * share.ln()).sum()
+                };
+                all.extend(shares.map(entropy));
+            }
+        }
+        assert_eq!(all.len(), FLOWS as usize * DECISIONS);
+        all.iter().sum::<f32>() / all.len() as f32
+    };
+    let train = |config: &str, from: &str, init: &str, out: &str| {
+        place.run(
+            0,
+            &format!(
+                "train --config {config} --from {from} --init {init} --steps 16000 --out {out}"
+            ),
+        )
+    };
+    let mut policy = "turn0.onnx".to_owned();
+    let mut entropies = Vec::new();
+    for turn in 0..=5_u64 {
+        let day = format!("day{turn}");
+        let flows = turn * FLOWS..(turn + 1) * FLOWS;
+        place.record(&day, &interface(), Some(&policy), flows);
+        entropies.push(entropy(&day));
+        if turn < 5 {
+            let out = format!("turn{}", turn + 1);
+            train("clone.toml", &day, &policy, &out);
+            policy = format!("{out}/policy.onnx");
+        }
+    }
+    assert!((entropies[0] - 0.67).abs() < 0.01, "{entropies:?}");
+    for later in &entropies[1..] {
+        assert!((later - entropies[0]).abs() < 0.08, "{entropies:?}");
+    }
+    // A policy that learns at another temperature than it is served at comes out sharper.
+    let output = train("another.toml", "day0", "turn0.onnx", "another");
+    let warning = "warning: the policy learns at temperature 1 and will be served at 0.5";
+    assert!(output.contains(warning), "{output}");
+    let flows = 6 * FLOWS..7 * FLOWS;
+    place.record("after", &interface(), Some("another/policy.onnx"), flows);
+    let sharper = entropy("after");
+    assert!(sharper < 0.5, "{sharper} after {entropies:?}");
 }
 
 #[test]
@@ -793,13 +885,23 @@ impl Place {
 
     /// Writes a policy with fixed logits, whose network can be trained further.
     fn policy(&self, path: &str, interface: &Interface, logits: [f32; 5]) {
+        self.policy_served(path, interface, logits, SOFTMAX);
+    }
+
+    fn policy_served(
+        &self,
+        path: &str,
+        interface: &Interface,
+        logits: [f32; 5],
+        serving: ActionSelection,
+    ) {
         let meta = PolicyMeta {
             name: "small".to_owned(),
             kind: PolicyKind::Trained,
             interface: interface.clone(),
             hidden: vec![8],
             state: 8,
-            serving: SOFTMAX,
+            serving,
             provenance: BTreeMap::new(),
         };
         let mut network = ActorCritic::random(&meta, 1);
@@ -907,10 +1009,11 @@ impl Recorded {
             features[Feature::RttStanding as usize] = random.random_range(20_000..30_000);
             features[Feature::Throughput as usize] = carried;
             features[Feature::Delay as usize] = 10_000;
-            features[Feature::Acked as usize] = 2 * 1448;
+            // A quarter of what the rate carries in a window, kB/s times ms.
+            features[Feature::Acked as usize] = carried * interface.window_ms / 4;
             window.add(&features);
         }
-        // At most three of eight segments are marked, and one of four ACKs application-limited.
+        // At most three segments are marked, and one of four ACKs is application-limited.
         window.marked = random.random_range(0..4);
         window.app_limited_acks = random.random_range(0..2);
         let terms = Terms::of(&window, &interface.reward);

@@ -37,7 +37,8 @@ pub struct RecordedConfig {
     #[serde(default)]
     pub objective: Option<Objective>,
     /// Fraction of the flows that nothing is learned from, at least 0 and below 1: the policy is
-    /// estimated on them after each pass over the others. The same flows are held out in every run.
+    /// estimated on them after each pass over the others. The same flows are held out in every run,
+    /// and together with a flow all others on its path, where remote addresses were recorded.
     #[serde(default = "default_held_out")]
     pub held_out: f64,
     /// Passes over the recordings without a better estimate after which training ends, with the
@@ -298,12 +299,17 @@ impl RecordedWorld {
     }
 }
 
-/// Whether a trajectory belongs to the `share` of the flows that are held out. A flow's parts stay
-/// together, and every run and every recording of the same flow agrees on it.
+/// What trajectories may depend on each other by: the path that their flows took, or else the flow.
+pub(crate) fn cluster(trajectory: &Trajectory) -> u64 {
+    trajectory.origin.path.unwrap_or(trajectory.flow)
+}
+
+/// Whether a trajectory belongs to the `share` of the clusters that are held out. Every run and
+/// every recording of the same path, or flow, agrees on it.
 fn is_held_out(trajectory: &Trajectory, share: f64) -> bool {
     /// Keeps the hash apart from others of the same identifier.
     const HELD_OUT: u64 = 0x6865_6c64_2d6f_7574;
-    let hash = seed::fold(seed::fold(0, HELD_OUT), trajectory.flow);
+    let hash = seed::fold(seed::fold(0, HELD_OUT), cluster(trajectory));
     (hash as f64) < share * 2.0_f64.powi(64)
 }
 

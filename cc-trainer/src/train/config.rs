@@ -756,12 +756,101 @@ mod tests {
     }
 
     #[test]
+    fn recordings_are_learned_from_at_the_temperature_of_serving() {
+        let temperature = |config: Config| {
+            let resolved = config.resolve(&Overrides::default())?;
+            Ok::<_, ConfigError>(resolved.learner.policy_temperature())
+        };
+        let served = |serving: &str, mut config: Config| {
+            config.serving = serving.parse().expect("a selection");
+            config
+        };
+        let recorded = || Config::recorded(vec!["day1".into()]);
+        let simulated = || parse("[environment]\nkind = \"network\"").expect("valid");
+        for (config, expected) in [
+            (served("softmax:0.5", recorded()), 0.5),
+            (served("softmax", recorded()), 1.0),
+            // The most likely action has no distribution to learn.
+            (served("greedy", recorded()), 1.0),
+            (served("softmax:0.5", simulated()), 1.0),
+        ] {
+            assert_eq!(temperature(config).expect("valid"), expected);
+        }
+        let mut given = served("softmax:0.5", simulated());
+        given.learner.policy_temperature = Some(0.5);
+        assert_eq!(temperature(given.clone()).expect("valid"), 0.5);
+        given.learner.policy_temperature = Some(0.0);
+        let error = temperature(given).expect_err("no temperature").to_string();
+        assert!(error.contains("learner.policy_temperature is 0, and has to be above 0"));
+    }
+
+    #[test]
+    fn what_may_not_be_meant_so_is_said() {
+        let warnings = |text: &str, serving: &str, objective: &str| {
+            let text = format!(
+                "serving = \"{serving}\"\n[environment]\nkind = \"network\"\n{text}\n\
+                 [environment.objective]\nkind = \"power\"\n{objective}"
+            );
+            let config = parse(&text).expect("valid");
+            let config = config.resolve(&Overrides::default()).expect("valid");
+            let Environments::Network(network) = &config.environment else {
+                panic!("a network")
+            };
+            let world = crate::environment::network::World::new((**network).clone());
+            let interface = &world.expect("valid").config().policy;
+            config.warnings(Some(interface))
+        };
+        // Reward and objective weigh delay and loss alike.
+        let alike = "[environment.policy.reward]\nloss_factor = 0.1\n";
+        let objective = "throughput = 5\nloss = 20";
+        assert_eq!(warnings(alike, "greedy", objective), [""; 0]);
+        for (text, serving, objective, expected) in [
+            (alike, "softmax:0.5", objective, "will be served at 0.5"),
+            ("", "greedy", objective, "a lost share of 1 % costs 0.2"),
+            (
+                alike,
+                "greedy",
+                "loss = 4",
+                "delay weighs 0.200 of one of throughput",
+            ),
+            (
+                "[environment.policy.reward]\nkind = \"linear\"\n",
+                "greedy",
+                objective,
+                "it is linear",
+            ),
+            (
+                "[environment.policy.reward]\nloss_factor = 0.1\n\
+                 [environment.policy.objective]\nloss = 9\n",
+                "greedy",
+                objective,
+                "is not what it is trained for",
+            ),
+        ] {
+            let found = warnings(text, serving, objective);
+            assert!(
+                found.len() == 1 && found[0].contains(expected),
+                "{expected}: {found:?}"
+            );
+        }
+        let recorded = Config::recorded(Vec::new());
+        let found = recorded.warnings(Some(&Interface::default()));
+        assert!(found[0].contains("set environment.objective"), "{found:?}");
+        assert_eq!(recorded.warnings(None), [""; 0]);
+    }
+
+    #[test]
     fn only_settings_that_shape_the_result_count_as_differences() {
         let config = parse(CARTPOLE).expect("valid");
         let mut other = config.clone();
         other.steps = 7;
         other.actors = Some(9);
         assert_eq!(config.differences(&other), [""; 0]);
+        let mut recorded = Config::recorded(Vec::new());
+        if let Environments::Recorded(settings) = &mut recorded.environment {
+            settings.patience += 1;
+        }
+        assert_eq!(recorded.differences(&Config::recorded(Vec::new())), [""; 0]);
         other.learner.discount = 0.5;
         other.model.lstm = 3;
         assert_eq!(

@@ -10,7 +10,7 @@
 //! length. The lower end of its interval is what decides: a policy that the flows say little about
 //! has a wide one. `cc-trainer ope` has the estimators that a decision about deployment needs.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cc_core::interface::Interface;
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     dataset::{Trajectory, TrajectoryStep},
-    environment::recorded::RecordedConfigError,
+    environment::recorded::{RecordedConfigError, cluster},
     model::{Inference, Outputs, Sequences, Shape, Weights},
     normalise::Normalizer,
     softmax,
@@ -50,7 +50,7 @@ pub struct HeldOutPoint {
     /// Mean of ln π(a|x) of the recorded actions, nats.
     pub log_likelihood: f64,
     /// What the policy would earn; `None` where no probabilities were recorded, or fewer than two
-    /// flows are long enough.
+    /// paths, or flows, are long enough.
     pub estimate: Option<HeldOutEstimate>,
     /// What is compared between epochs, the larger the better: the lower end of the estimate's
     /// difference, or the log-likelihood where recorded actions are cloned throughout. `None` where
@@ -67,7 +67,7 @@ pub struct HeldOutEstimate {
     pub candidate: f64,
     /// The lower end of the 95 % interval of the difference.
     pub low: f64,
-    /// Effective sample size in flows: (Σw)²/Σw² of their weights.
+    /// Effective sample size in paths, or flows without one: (Σw)²/Σw² of their weights.
     pub effective: f64,
 }
 
@@ -120,22 +120,18 @@ impl HeldOut {
         let weights = Weights::new(shape, parameters);
         let mut inference = Inference::new(shape);
         let (mut likelihood, mut decisions) = (0.0, 0_u64);
-        let mut flows: Vec<(u64, FlowSums)> = Vec::new();
+        let mut clusters: BTreeMap<u64, ClusterSums> = BTreeMap::new();
         for chunk in self.trajectories.chunks(BATCH) {
             for (trajectory, logs) in chunk.iter().zip(self.logs(&mut inference, &weights, chunk)) {
                 likelihood += logs.iter().sum::<f64>();
                 decisions += logs.len() as u64;
-                let sums = FlowSums::of(trajectory, &logs, &self.interface);
-                match flows.last_mut() {
-                    // The parts of a flow follow each other.
-                    Some((flow, all)) if *flow == trajectory.flow => all.add(&sums),
-                    _ => flows.push((trajectory.flow, sums)),
-                }
+                let sums = ClusterSums::of(trajectory, &logs, &self.interface);
+                clusters.entry(cluster(trajectory)).or_default().add(&sums);
             }
         }
         let log_likelihood = likelihood / decisions.max(1) as f64;
-        let flows: Vec<_> = flows.into_iter().map(|(_, sums)| sums).collect();
-        let estimate = estimate(&flows);
+        let clusters: Vec<_> = clusters.into_values().collect();
+        let estimate = estimate(&clusters);
         HeldOutPoint {
             epoch: 0,
             steps: 0,
@@ -199,16 +195,16 @@ impl HeldOut {
     }
 }
 
-/// Sums over the sub-trajectories of one flow. Times are in intervals.
+/// Sums over the sub-trajectories of the flows on one path, or of one flow. Times are in intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct FlowSums {
+struct ClusterSums {
     /// Time, and what was earned in it.
     recorded: (f64, f64),
     /// The same, weighted by the ratios of the probabilities until then.
     weighted: (f64, f64),
 }
 
-impl FlowSums {
+impl ClusterSums {
     /// The sums of a trajectory, given ln π(a|x) of its decisions. Sub-trajectories in which a
     /// probability or an outcome is not known are left out, and so is what remains at the end.
     fn of(trajectory: &Trajectory, logs: &[f64], interface: &Interface) -> Self {
@@ -249,27 +245,27 @@ impl FlowSums {
     }
 }
 
-/// The estimate from the sums of independent flows; `None` for fewer than two. The deviation of a
-/// ratio of sums is that of its linearisation.
-fn estimate(flows: &[FlowSums]) -> Option<HeldOutEstimate> {
-    let flows: Vec<_> = flows.iter().filter(|own| own.recorded.0 > 0.0).collect();
-    let mut all = FlowSums::default();
-    flows.iter().for_each(|own| all.add(own));
-    if flows.len() < 2 || all.weighted.0 <= 0.0 {
+/// The estimate from the sums of independent clusters; `None` for fewer than two. The deviation of
+/// a ratio of sums is that of its linearisation.
+fn estimate(clusters: &[ClusterSums]) -> Option<HeldOutEstimate> {
+    let clusters: Vec<_> = clusters.iter().filter(|own| own.recorded.0 > 0.0).collect();
+    let mut all = ClusterSums::default();
+    clusters.iter().for_each(|own| all.add(own));
+    if clusters.len() < 2 || all.weighted.0 <= 0.0 {
         return None;
     }
     let (recorded, candidate) = (
         all.recorded.1 / all.recorded.0,
         all.weighted.1 / all.weighted.0,
     );
-    let deviation = |own: &&FlowSums| {
+    let deviation = |own: &&ClusterSums| {
         let weighted = (own.weighted.1 - candidate * own.weighted.0) / all.weighted.0;
         weighted - (own.recorded.1 - recorded * own.recorded.0) / all.recorded.0
     };
-    let count = flows.len() as f64;
-    let squares: f64 = flows.iter().map(|own| deviation(own).powi(2)).sum();
+    let count = clusters.len() as f64;
+    let squares: f64 = clusters.iter().map(|own| deviation(own).powi(2)).sum();
     let error = (squares * count / (count - 1.0)).sqrt();
-    let weights: f64 = flows.iter().map(|own| own.weighted.0.powi(2)).sum();
+    let weights: f64 = clusters.iter().map(|own| own.weighted.0.powi(2)).sum();
     Some(HeldOutEstimate {
         recorded,
         candidate,

@@ -126,6 +126,50 @@ fn a_policy_of_features_version_2_observes_the_links_marks() {
     assert!(fractions("").iter().all(|marked| *marked == 0.0));
 }
 
+/// The time between turns is that of the simulation, also where no ACK comes and no window ends.
+#[test]
+fn the_time_of_an_action_is_counted_in_windows_and_silence_with_it() {
+    let turns = play(&mut network(ONE, 1), 60, |_| 0);
+    for turn in turns.iter().skip(1) {
+        let is_usual = (0.99..1.2).contains(&turn.intervals);
+        // What is left of an episode after the last window.
+        assert!(
+            is_usual || turn.first.is_some() && turn.intervals < 1.2,
+            "{turn:?}"
+        );
+    }
+    let episodes = turns.iter().filter(|turn| turn.first.is_some()).count();
+    let windows: f32 = turns.iter().skip(1).map(|turn| turn.intervals).sum();
+    assert!(episodes > 1 && windows > 55.0);
+    // A link that is silent for seconds at a time.
+    let text = "
+        episode_s = 30
+        [[links]]
+        [links.random]
+        service = \"outages\"
+        rate_mbps = [4, 4]
+    ";
+    let turns = play(&mut network(text, 3), 250, |_| 0);
+    let longest = turns.iter().map(|turn| turn.intervals).fold(0.0, f32::max);
+    assert!(longest > 5.0, "{longest}");
+}
+
+#[test]
+fn a_policy_says_in_its_file_what_it_was_trained_for() {
+    let world = |text: &str| World::new(config(text)).expect("a valid world");
+    let text = format!("{ONE}\n[objective]\nkind = \"power\"\nthroughput = 5\nloss = 20\n");
+    let stated = world(&text).config().policy.objective.expect("filled in");
+    assert_eq!(
+        (stated.throughput, stated.delay, stated.loss),
+        (5.0, 1.0, 20.0)
+    );
+    let own = format!("{text}\n[policy.objective]\nloss = 3\n");
+    let stated = world(&own).config().policy.objective.expect("as given");
+    assert_eq!(stated.loss, 3.0);
+    let text = format!("{ONE}\n[objective]\nkind = \"environment\"\n");
+    assert_eq!(world(&text).config().policy.objective, None);
+}
+
 #[test]
 fn the_agents_own_reward_can_be_the_objective() {
     let text = format!("{ONE}\n[objective]\nkind = \"environment\"\nscale = 0.5\n");

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    dataset::{StepOutcome, tests as recordings},
+    dataset::{FlowOrigin, StepOutcome, tests as recordings},
     environment::recorded::RecordedConfig,
-    ope::recorded::flows as recorded_flows,
+    ope::recorded::{Selection, flows as recorded_flows},
     train::{Record, Training, config::Overrides, environments::Environments, record::Finish},
 };
 
@@ -43,6 +43,7 @@ fn flow(id: u64, actions: impl Iterator<Item = u8>) -> Trajectory {
     };
     Trajectory {
         flow: id,
+        origin: FlowOrigin::default(),
         policy: "even".into(),
         steps: actions.map(step).collect(),
         ended: true,
@@ -60,7 +61,7 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
             let logs: Vec<_> = (flow.steps.iter())
                 .map(|step| candidate[usize::from(step.action)].ln())
                 .collect();
-            FlowSums::of(&flow, &logs, &interface())
+            ClusterSums::of(&flow, &logs, &interface())
         })
         .collect();
     let found = estimate(&flows).expect("many flows");
@@ -76,7 +77,7 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
 fn what_is_not_known_is_left_out() {
     let mut whole = flow(1, (0..3 * HORIZON).map(|at| (at % 2) as u8));
     let logs = vec![0.5_f64.ln(); 3 * HORIZON];
-    let sums = |flow: &Trajectory| FlowSums::of(flow, &logs[..flow.steps.len()], &interface());
+    let sums = |flow: &Trajectory| ClusterSums::of(flow, &logs[..flow.steps.len()], &interface());
     let all = sums(&whole).recorded.0;
     assert!((all - 60.0).abs() < 1e-9, "{all}");
     whole.steps[HORIZON].probability = None;
@@ -84,7 +85,7 @@ fn what_is_not_known_is_left_out() {
     whole.steps[2 * HORIZON].outcome = None;
     assert!((sums(&whole).recorded.0 - 20.0).abs() < 1e-9);
     whole.steps.truncate(HORIZON - 1);
-    assert_eq!(sums(&whole), FlowSums::default());
+    assert_eq!(sums(&whole), ClusterSums::default());
     assert_eq!(estimate(&[sums(&flow(1, (0..20).map(|_| 0)))]), None);
 }
 
@@ -98,7 +99,7 @@ proptest! {
             .zip(&actions)
             .map(|(id, actions)| {
                 let flow = flow(id, actions.iter().copied());
-                FlowSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface())
+                ClusterSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface())
             })
             .collect();
         let found = estimate(&flows).expect("two flows or more");
@@ -243,7 +244,7 @@ fn a_point_tells_how_the_policy_file_does_on_the_flows_that_are_held_out() {
         .expect("one file")
         .partition(dir.path(), 1 << 20, &|_| {})
         .expect("there is space");
-    let served = recorded_flows(&partitions, &mut policy, usize::MAX).expect("it fits");
+    let served = recorded_flows(&partitions, &mut policy, &Selection::default()).expect("it fits");
     let logs: Vec<f64> = (served.flows.iter())
         .filter(|flow| flows.contains(&flow.id))
         .flat_map(|flow| &flow.steps)
