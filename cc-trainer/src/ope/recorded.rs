@@ -335,6 +335,16 @@ fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
     }
 }
 
+/// Fits the transforms that bring the features to about unit size.
+fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
+    let mut fit = Fit::new(input_shapes(interface));
+    for step in flows.iter().flat_map(|flow| &flow.steps) {
+        let (observation, rest) = step.features.split_at(interface.observation_len());
+        fit.add(observation, rest[0]);
+    }
+    fit.normalizer()
+}
+
 /// The candidate's answer to a recorded decision.
 struct Answer {
     /// `[A]`: the probabilities of the actions.
@@ -536,7 +546,7 @@ mod tests {
         // The mean square of the projections is that of the numbers, 1/2, but for chance.
         let squares: f32 = once.iter().map(|x| x * x).sum();
         assert!((0.3..0.8).contains(&(squares / MEMORY as f32)), "{squares}");
-        assert_eq!(Memory::default().features(&State::default()), []);
+        assert!(Memory::default().features(&State::default()).is_empty());
     }
 
     #[test]
@@ -674,7 +684,7 @@ mod tests {
         let rule = cc_core::policy::heuristic_file();
         let mut candidate =
             OnnxPolicy::from_bytes(&rule, Some(ActionSelection::Greedy), 0).expect("accepted");
-        let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");
+        let error = flows(&partitions, &mut candidate, &Selection::default()).expect_err("another");
         assert!(error.to_string().contains("history: 20, not 2"), "{error}");
     }
 }
