@@ -16,8 +16,10 @@ const ACTIONS: usize = 3;
 const HORIZON: usize = 4;
 /// Packets that the queue holds.
 const QUEUE: f64 = 6.0;
-/// Length of a tick, s, and number of ticks for which a flow is recorded.
+/// Length of a tick, s.
 const TICK: f64 = 0.1;
+/// Number of decisions for which a flow is recorded, and of ticks where the clock ends it.
+const DECISIONS: usize = 36;
 const TICKS: usize = 48;
 /// Discount γ of rewards over a second.
 const DISCOUNT: f64 = 0.6;
@@ -39,6 +41,9 @@ struct World {
     recurrent: bool,
     /// The features do not have that memory.
     blind: bool,
+    /// Recordings end after a time instead of a number of decisions, which leaves out the
+    /// sub-trajectory at the end of a flow the more often, the longer it takes.
+    cut: bool,
 }
 
 /// The flows of a cluster and the queue that they share.
@@ -168,6 +173,8 @@ struct Recording {
     open: Option<OpeStep>,
     /// Number of decisions until one is recorded again.
     blank: u32,
+    /// Number of decisions made; none is recorded after [`DECISIONS`] of them.
+    made: usize,
     /// The world at the beginnings of the part's sub-trajectories.
     starts: Vec<Bottleneck>,
 }
@@ -225,13 +232,25 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
             });
         }
     };
-    for _ in 0..TICKS {
+    for tick in 0.. {
+        let is_over = |recording: &Recording| recording.made > DECISIONS;
+        let ends = match world.cut {
+            true => tick == TICKS,
+            false => recordings.iter().all(is_over),
+        };
+        if ends {
+            break;
+        }
         let asked: Vec<usize> = (0..world.flows)
             .filter(|&flow| place.senders[flow].silent == 0)
             .collect();
         for &flow in &asked {
             let recording = &mut recordings[flow];
             recording.steps.extend(recording.open.take());
+            recording.made += 1;
+            if !world.cut && is_over(recording) {
+                continue;
+            }
             if world.missing && recording.blank == 0 && random.random_bool(0.03) {
                 recording.steps.pop();
                 end(recording, flow, &mut random);
@@ -254,7 +273,7 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
             let behaviour = decided.behaviour();
             let action = draw(&behaviour, &mut random);
             let recording = &mut recordings[flow];
-            if recording.blank == 0 {
+            if recording.blank == 0 && (world.cut || !is_over(recording)) {
                 recording.open = Some(OpeStep {
                     features: decided.features(world, flow),
                     action,
@@ -441,6 +460,7 @@ const ALL: World = World {
     late: true,
     recurrent: true,
     blind: false,
+    cut: false,
 };
 
 /// Checks one world over 200 repetitions, and prints a line of the table in docs/retraining.md.
