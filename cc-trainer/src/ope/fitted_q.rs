@@ -392,7 +392,10 @@ impl<'a> FittedQ<'a> {
 /// Returns Σ_a π(a|x) Q(x, a), one value per amount.
 pub(super) fn expected(step: &OpeStep, q: &[f64], amounts: usize) -> impl Iterator<Item = f64> {
     (0..amounts).map(move |amount| {
-        let each = step.candidate.iter().zip(q[amount..].iter().step_by(amounts));
+        let each = step
+            .candidate
+            .iter()
+            .zip(q[amount..].iter().step_by(amounts));
         each.map(|(share, q)| share * q).sum()
     })
 }

@@ -335,6 +335,16 @@ fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
     }
 }
 
+/// Fits the transforms that bring the features to about unit size.
+fn fit(interface: &Interface, flows: &[OpeFlow]) -> Normalizer {
+    let mut fit = Fit::new(input_shapes(interface));
+    for step in flows.iter().flat_map(|flow| &flow.steps) {
+        let (observation, rest) = step.features.split_at(interface.observation_len());
+        fit.add(observation, rest[0]);
+    }
+    fit.normalizer()
+}
+
 /// The candidate's answer to a recorded decision.
 struct Answer {
     /// `[A]`: the probabilities of the actions.
@@ -506,7 +516,10 @@ mod tests {
                 assert_eq!(step.features.len(), observed + 2 + 2 * 6);
                 let remembered = state.h.iter().chain(&state.c);
                 for (found, expected) in step.features[observed + 2..].iter().zip(remembered) {
-                    assert!((found - expected).abs() < 1e-5, "its memory is known to the model");
+                    assert!(
+                        (found - expected).abs() < 1e-5,
+                        "its memory is known to the model"
+                    );
                 }
                 assert_eq!(Some(step.behaviour as f32), recorded.probability);
                 checked += 1;
@@ -533,7 +546,7 @@ mod tests {
         // The mean square of the projections is that of the numbers, 1/2, but for chance.
         let squares: f32 = once.iter().map(|x| x * x).sum();
         assert!((0.3..0.8).contains(&(squares / MEMORY as f32)), "{squares}");
-        assert_eq!(Memory::default().features(&State::default()), []);
+        assert!(Memory::default().features(&State::default()).is_empty());
     }
 
     #[test]
@@ -602,7 +615,10 @@ mod tests {
             error.to_string().contains("3 policies") && error.to_string().contains("--of"),
             "{error}"
         );
-        assert_eq!(behaviour(&recorded[..1], None).ok().as_deref(), Some("0a1b2c"));
+        assert_eq!(
+            behaviour(&recorded[..1], None).ok().as_deref(),
+            Some("0a1b2c")
+        );
 
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, true);
@@ -616,7 +632,10 @@ mod tests {
         };
         assert_eq!(of("softmax").expect("recorded").flows.len(), 12);
         let error = of("another").expect_err("not recorded").to_string();
-        assert!(error.contains("`another`") && error.contains("(softmax)"), "{error}");
+        assert!(
+            error.contains("`another`") && error.contains("(softmax)"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -647,7 +666,10 @@ mod tests {
         taken.origins[5].path = None;
         let error = taken.group(Some(ClusterBy::Path), 10, false);
         let error = error.expect_err("unknown").to_string();
-        assert!(error.contains("1 of 48 flows") && error.contains("--record-addresses"), "{error}");
+        assert!(
+            error.contains("1 of 48 flows") && error.contains("--record-addresses"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -655,13 +677,14 @@ mod tests {
         let directory = TempDir::new().expect("a scratch directory");
         let partitions = partitions(&directory, false);
         let mut uniform = Random::new(interface(), 0);
-        let error = flows(&partitions, &mut uniform, &Selection::default()).expect_err("no probabilities");
+        let error =
+            flows(&partitions, &mut uniform, &Selection::default()).expect_err("no probabilities");
         assert!(error.to_string().contains("has a probability"), "{error}");
 
         let rule = cc_core::policy::heuristic_file();
         let mut candidate =
             OnnxPolicy::from_bytes(&rule, Some(ActionSelection::Greedy), 0).expect("accepted");
-        let error = flows(&partitions, &mut candidate, usize::MAX).expect_err("another");
+        let error = flows(&partitions, &mut candidate, &Selection::default()).expect_err("another");
         assert!(error.to_string().contains("history: 20, not 2"), "{error}");
     }
 }

@@ -151,7 +151,9 @@ impl SumLayout {
         };
         let rate = |amounts: Vec<f64>| -> Vec<f64> {
             let pairs = amounts.into_iter().zip(&measures);
-            pairs.map(|(amount, measure)| over(amount, *measure)).collect()
+            pairs
+                .map(|(amount, measure)| over(amount, *measure))
+                .collect()
         };
         Answers {
             values: found.into_iter().take(self.terms).map(rate).collect(),

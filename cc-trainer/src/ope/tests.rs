@@ -422,7 +422,10 @@ fn actions_that_are_more_frequent_than_recorded_allow_no_conclusion() {
                 if (1.2..1.5).contains(&mean_ratio) && low > 1.0),
             "{refusal:?}"
         );
-        assert!(refusal.to_string().contains("other probabilities"), "{refusal}");
+        assert!(
+            refusal.to_string().contains("other probabilities"),
+            "{refusal}"
+        );
     }
 }
 
@@ -454,14 +457,19 @@ fn copies_of_a_flow_in_its_cluster_add_no_information() {
     let [one, four] = [&once, &copies].map(|data| evaluate(data, &settings(300)).expect("valid"));
     assert_eq!((one.clusters, four.clusters, four.flows), (60, 60, 240));
     for (one, four) in one.terms[0].estimates.iter().zip(&four.terms[0].estimates) {
-        assert!((one.effective - four.effective).abs() < 1e-6, "{one:?}, {four:?}");
-        let pairs = [
-            (one.candidate.value, four.candidate.value),
-            (one.candidate.low, four.candidate.low),
-            (one.candidate.high, four.candidate.high),
-        ];
-        for (one, four) in pairs {
-            assert!((one - four).abs() < 5e-3, "{one}, {four}");
+        assert!(
+            (one.effective - four.effective).abs() < 1e-6,
+            "{one:?}, {four:?}"
+        );
+        let [one, four] = [one, four].map(|estimate| estimate.candidate);
+        assert!((one.value - four.value).abs() < 5e-3, "{one:?}, {four:?}");
+        // The influence of a transition on its own fit is a quarter now.
+        let ends = [(one.low, four.low), (one.high, four.high)];
+        for (end, other) in ends {
+            assert!(
+                (end - other).abs() < 0.1 * (one.high - one.low),
+                "{one:?}, {four:?}"
+            );
         }
     }
     // Taken for independent flows, they halve the intervals.
@@ -483,7 +491,11 @@ fn clusters_of_different_sizes_are_worth_fewer_than_they_are() {
     let mut data = Process::new(3, 1.0).flows(200, 1, true);
     for (number, flow) in data.iter_mut().enumerate() {
         // One cluster has half of the flows, twenty have the others.
-        flow.cluster = if number < 100 { 0 } else { 1 + number as u64 % 20 };
+        flow.cluster = if number < 100 {
+            0
+        } else {
+            1 + number as u64 % 20
+        };
     }
     let evaluation = evaluate(&data, &settings(100)).expect("valid");
     assert_eq!(evaluation.clusters, 21);
@@ -552,14 +564,23 @@ fn means_over_time_count_decisions_with_their_length() {
     };
     let (candidate, recorded) = (of([0.1, 0.6, 0.3]), of([1.0 / 3.0; 3]));
     let over_time = magic(Per::Second, 1.0);
-    assert!(over_time.candidate.contains(candidate), "{candidate}: {over_time:?}");
-    assert!(over_time.difference.contains(candidate - recorded), "{over_time:?}");
+    assert!(
+        over_time.candidate.contains(candidate),
+        "{candidate}: {over_time:?}"
+    );
+    assert!(
+        over_time.difference.contains(candidate - recorded),
+        "{over_time:?}"
+    );
     assert!(over_time.difference.high < 0.0, "{over_time:?}");
     // A decision that takes longer costs nothing here.
     assert!(magic(Per::Decision, 1.0).difference.value > -0.05);
     // With a discount per second, late rewards count less in both sums.
     let discounted = magic(Per::Second, 0.3);
-    assert!((discounted.candidate.value / candidate - 1.0).abs() < 0.1, "{discounted:?}");
+    assert!(
+        (discounted.candidate.value / candidate - 1.0).abs() < 0.1,
+        "{discounted:?}"
+    );
 }
 
 #[test]
@@ -574,6 +595,18 @@ fn anytime_intervals_are_wider_and_about_the_same_estimate() {
         evaluation.terms[0].estimates[6].difference
     });
     assert_eq!(once.value, always.value);
+    let early = OpeSettings {
+        anytime: Some(201),
+        ..settings(20)
+    };
+    let early = evaluate(&data, &early).expect("valid");
+    assert_eq!(
+        early.terms[0].estimates[6].refusal,
+        Some(Refusal::Early {
+            clusters: 200,
+            first: 201
+        })
+    );
     let middle = 0.5 * (always.low + always.high);
     assert!((middle - always.value).abs() < 1e-9, "symmetric");
     // 3.04 instead of 1.96 standard errors.
@@ -619,15 +652,25 @@ fn a_conclusion_needs_more_than_the_model() {
     assert_eq!(ask([0.0, 200.0, 20.0], [0.4, 0.6, 0.0], near), None);
     // The weights over the whole horizon could not contradict the model.
     let useless = ask([0.0, 200.0, 3.0], [0.0, 1.0, 0.0], near);
-    assert!(matches!(useless, Some(Refusal::Model { .. })), "{useless:?}");
+    assert!(
+        matches!(useless, Some(Refusal::Model { .. })),
+        "{useless:?}"
+    );
     // The two do contradict each other.
     let disputed = Some(Refusal::Disagreement {
         direct,
         weighted: far,
     });
     assert_eq!(ask(good, [0.2, 0.0, 0.8], far), disputed);
-    assert_eq!(ask(good, [0.05, 0.0, 0.95], far), None, "it does without the model");
-    assert!(ask(good, [0.0, 0.0, 1.0], opposite).is_some(), "not even the sign is the same");
+    assert_eq!(
+        ask(good, [0.05, 0.0, 0.95], far),
+        None,
+        "it does without the model"
+    );
+    assert!(
+        ask(good, [0.0, 0.0, 1.0], opposite).is_some(),
+        "not even the sign is the same"
+    );
 }
 
 #[test]

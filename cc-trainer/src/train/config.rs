@@ -797,8 +797,8 @@ mod tests {
                 panic!("a network")
             };
             let world = crate::environment::network::World::new((**network).clone());
-            let interface = &world.expect("valid").config().policy;
-            config.warnings(Some(interface))
+            let world = world.expect("valid");
+            config.warnings(Some(&world.config().policy))
         };
         // Reward and objective weigh delay and loss alike.
         let alike = "[environment.policy.reward]\nloss_factor = 0.1\n";

@@ -519,7 +519,8 @@ fn likelihood(policy: &Path, recording: &Path) -> f64 {
         .expect("there is space");
     let serving = ActionSelection::Softmax { temperature: 1.0 };
     let mut candidate = OnnxPolicy::from_file(policy, Some(serving), 0).expect("accepted");
-    let taken = recorded_flows(&partitions, &mut candidate, &Selection::default()).expect("it fits");
+    let taken =
+        recorded_flows(&partitions, &mut candidate, &Selection::default()).expect("it fits");
     let steps = taken.flows.iter().flat_map(|flow| &flow.steps);
     let logs: Vec<f64> = steps.map(|step| step.candidate[step.action].ln()).collect();
     logs.iter().sum::<f64>() / logs.len() as f64
