@@ -241,6 +241,7 @@ fn a_candidate_is_better_or_worse_or_undecided_or_refused() {
         for Term {
             recorded,
             estimates,
+            ..
         } in figures.terms.values()
         {
             let methods: Vec<_> = estimates.iter().map(|estimate| estimate.method).collect();
