@@ -161,10 +161,10 @@ pub struct OpeSettings {
     pub ridge: f64,
     /// Smallest effective sample size, in clusters, that allows a conclusion.
     pub least_effective: f64,
-    /// Makes the intervals a confidence sequence over clusters, which is narrowest at this number
-    /// of them: repeated evaluations of a growing recording then leave the truth out of *any* of
-    /// their intervals with probability 1 − `confidence` at most. The number must be the same each
-    /// time. `None` makes intervals for a single look.
+    /// Makes the intervals a confidence sequence over clusters, which begins and is narrowest at
+    /// this number of them: repeated evaluations of a growing recording then leave the truth out of
+    /// *any* of their intervals with probability 1 − `confidence` at most. The number must be the
+    /// same each time. `None` makes intervals for a single look.
     pub anytime: Option<usize>,
     /// Fixes the two folds and the resamples.
     pub seed: u64,
@@ -298,6 +298,16 @@ pub enum Refusal {
         low: f64,
         /// Upper end of its interval.
         high: f64,
+    },
+    /// There are too few clusters for the first look of a confidence sequence.
+    #[error(
+        "the looks begin at {first} clusters (--anytime), and these are {clusters}: record more"
+    )]
+    Early {
+        /// Number of clusters.
+        clusters: usize,
+        /// Number of clusters of the first look, [`OpeSettings::anytime`].
+        first: usize,
     },
     /// The estimate is that of the fitted Q function, which the weights do not confirm.
     #[error(
@@ -542,6 +552,13 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
     let check = Kind::expanded(0.5 * (1.0 - RATIO_CONFIDENCE), effective_clusters);
     let found = Found {
         kind: Kind::of(settings, evaluated, effective_clusters),
+        early: settings
+            .anytime
+            .filter(|&first| evaluated < first)
+            .map(|first| Refusal::Early {
+                clusters: evaluated,
+                first,
+            }),
         mean_ratio: check.around(answers.mean_ratio, &mut ratios),
         effective: layout.effective(&sums, &returns),
         returns,
@@ -564,6 +581,7 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
 /// The estimates with their replicates, from which intervals and refusals are made.
 struct Found {
     kind: Kind,
+    early: Option<Refusal>,
     mean_ratio: Interval,
     effective: Effective,
     /// The lengths of the j-step returns.
@@ -598,7 +616,7 @@ impl Found {
                 effective,
                 refusal: match effective < least {
                     true => Some(Refusal::Few { effective, least }),
-                    false => self.improbable(),
+                    false => self.improbable().or(self.early),
                 },
             }
         };

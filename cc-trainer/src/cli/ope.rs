@@ -79,8 +79,8 @@ pub(crate) struct OpeArgs {
     /// Number of bootstrap resamples, at least 20.
     #[arg(long, value_name = "N", default_value_t = OpeSettings::default().resamples)]
     resamples: usize,
-    /// Make intervals that stay valid however often a growing recording is evaluated. They are
-    /// wider, and narrowest at CLUSTERS clusters, which must be the same every time.
+    /// Make intervals that stay valid however often a growing recording is evaluated, from CLUSTERS
+    /// clusters on. They are wider, and narrowest there; it must be the same number every time.
     #[arg(
         long,
         value_name = "CLUSTERS",
@@ -201,7 +201,9 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
         most: args.decisions,
     };
     let mut taken = recorded::flows(&partitions, &mut *candidate, &selection)?;
-    let least = LEAST_CLUSTERS.max(args.least_effective.ceil() as usize);
+    let least = LEAST_CLUSTERS
+        .max(args.least_effective.ceil() as usize)
+        .max(args.anytime.unwrap_or(0));
     let by = taken.group(args.cluster, least, args.anytime.is_some())?;
     let evaluation = ope::evaluate(&taken.flows, &settings)?;
     if let Some(figures) = figures {

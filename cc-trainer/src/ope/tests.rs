@@ -461,13 +461,15 @@ fn copies_of_a_flow_in_its_cluster_add_no_information() {
             (one.effective - four.effective).abs() < 1e-6,
             "{one:?}, {four:?}"
         );
-        let pairs = [
-            (one.candidate.value, four.candidate.value),
-            (one.candidate.low, four.candidate.low),
-            (one.candidate.high, four.candidate.high),
-        ];
-        for (one, four) in pairs {
-            assert!((one - four).abs() < 5e-3, "{one}, {four}");
+        let [one, four] = [one, four].map(|estimate| estimate.candidate);
+        assert!((one.value - four.value).abs() < 5e-3, "{one:?}, {four:?}");
+        // The influence of a transition on its own fit is a quarter now.
+        let ends = [(one.low, four.low), (one.high, four.high)];
+        for (end, other) in ends {
+            assert!(
+                (end - other).abs() < 0.1 * (one.high - one.low),
+                "{one:?}, {four:?}"
+            );
         }
     }
     // Taken for independent flows, they halve the intervals.
@@ -593,6 +595,18 @@ fn anytime_intervals_are_wider_and_about_the_same_estimate() {
         evaluation.terms[0].estimates[6].difference
     });
     assert_eq!(once.value, always.value);
+    let early = OpeSettings {
+        anytime: Some(201),
+        ..settings(20)
+    };
+    let early = evaluate(&data, &early).expect("valid");
+    assert_eq!(
+        early.terms[0].estimates[6].refusal,
+        Some(Refusal::Early {
+            clusters: 200,
+            first: 201
+        })
+    );
     let middle = 0.5 * (always.low + always.high);
     assert!((middle - always.value).abs() < 1e-9, "symmetric");
     // 3.04 instead of 1.96 standard errors.

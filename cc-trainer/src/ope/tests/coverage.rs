@@ -560,7 +560,7 @@ fn a_model_with_the_memory_is_less_biased_than_one_without() {
 #[ignore = "takes minutes"]
 fn anytime_intervals_hold_at_all_looks_together() {
     const REPETITIONS: usize = 200;
-    const LOOKS: [u64; 8] = [30, 40, 55, 75, 100, 140, 190, 250];
+    const LOOKS: [u64; 8] = [60, 75, 95, 120, 150, 190, 240, 300];
     let world = World { flows: 2, ..ALL };
     let truth = truth(&world, 6_000).difference();
     let once = |repetition| {
@@ -569,7 +569,7 @@ fn anytime_intervals_hold_at_all_looks_together() {
         for look in LOOKS {
             let until = (10_000 + repetition) * 1_000 + look;
             let count = flows.iter().take_while(|flow| flow.cluster < until).count();
-            for (left, anytime) in left.iter_mut().zip([Some(100), None]) {
+            for (left, anytime) in left.iter_mut().zip([Some(LOOKS[0] as usize), None]) {
                 let settings = OpeSettings {
                     anytime,
                     ..settings()
