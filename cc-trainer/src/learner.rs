@@ -78,8 +78,8 @@ impl Learner {
     ///
     /// # Errors
     ///
-    /// Returns [`UpdateError::Diverged`] when the loss or its gradient is not finite; the parameters
-    /// are unchanged then. After [`UpdateError::Device`] the learner is of no more use.
+    /// Returns [`UpdateError::Diverged`] when the loss or its gradient is not finite; the
+    /// parameters are unchanged then. After [`UpdateError::Device`] the learner is of no more use.
     ///
     /// # Panics
     ///

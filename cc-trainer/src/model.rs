@@ -144,9 +144,9 @@ enum Write {
     Replace,
 }
 
-/// Hyperparameters of a step of RMSprop as PyTorch has it, not centred and with ε outside the root
-/// (TensorFlow's, which the first IMPALA used, has it inside and lets mean squares begin at 1), with
-/// gradients clipped by their norm.
+/// Hyperparameters of a step of RMSprop as PyTorch has it, not centred and with ε outside the root,
+/// with gradients clipped by their norm. (TensorFlow's has ε inside the root and lets mean squares
+/// begin at 1.)
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsProp {
     /// Learning rate η of the step.
@@ -187,33 +187,55 @@ impl RmsProp {
 /// It holds the parameters, the optimiser's moments, and the activations of the last forward pass
 /// that the backward pass needs.
 ///
-/// # Errors
-///
-/// Every method but [`shape`](Self::shape) returns a [`DeviceFailure`] when the device itself
-/// failed. What it held is lost then, and it must not be used any more.
+/// Every method but [`shape`](Self::shape) can fail. What the device held is lost after a
+/// [`DeviceFailure`], and it must not be used any more.
 pub trait Device: Send {
     /// The sizes of the network on the device.
     fn shape(&self) -> &Shape;
 
     /// Replaces the parameters, which are in [`ParameterLayout`]'s order.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn set_parameters(&mut self, parameters: &[f32]) -> Result<(), DeviceFailure>;
 
     /// Copies the parameters to `into`, in [`ParameterLayout`]'s order.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Copies the optimiser's moments to `into`: the mean squares, then
     /// the velocities (empty without momentum).
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn moments(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Replaces the optimiser's moments, in the order of [`moments`](Self::moments).
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn set_moments(&mut self, moments: &[f32]) -> Result<(), DeviceFailure>;
 
     /// Runs the forward pass, and copies its outputs to `output`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn forward(&mut self, input: &Sequences<'_>, output: &mut Outputs)
     -> Result<(), DeviceFailure>;
 
     /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,
     /// `[T, B, A]`, and by the baselines, `[T, B]`. `input` is that of the last forward pass.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn backward(
         &mut self,
         input: &Sequences<'_>,
@@ -222,6 +244,10 @@ pub trait Device: Send {
     ) -> Result<(), DeviceFailure>;
 
     /// Copies the gradient of the last backward pass to `into`.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
     fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
     /// Takes one step of the optimiser along the gradient of the last backward pass. Returns the
@@ -229,7 +255,7 @@ pub trait Device: Send {
     ///
     /// # Errors
     ///
-    /// Returns [`StepError::Gradient`], with parameters and moments as they were, when the gradient
-    /// is not finite.
+    /// Returns the failure of the device, or [`StepError::Gradient`], with parameters and moments
+    /// as they were, when the gradient is not finite.
     fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError>;
 }

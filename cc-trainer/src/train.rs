@@ -63,6 +63,7 @@ mod checkpoint;
 pub mod config;
 mod curve;
 pub mod environments;
+mod epoch;
 mod error;
 pub mod held_out;
 mod parallel;

@@ -44,10 +44,8 @@ pub struct Trajectories<'a> {
     pub log_rho: &'a [f32],
     /// `[T, B]`: reward of the step's action.
     pub reward: &'a [f32],
-    /// `[T, B]`: γ over the time that the step's action was in force ([`discount::over`]), or 0
-    /// where it ended the episode.
-    ///
-    /// [`discount::over`]: crate::discount::over
+    /// `[T, B]`: γ over the time that the step's action was in force
+    /// ([`over`](crate::discount::over)), or 0 where it ended the episode.
     pub discount: &'a [f32],
     /// `[T, B]`: λ over the same time.
     pub lambda: &'a [f32],
@@ -130,9 +128,7 @@ mod tests {
     struct Case {
         batch_size: usize,
         log_rho: Vec<f32>,
-        /// What the actions earned.
         reward: Vec<f32>,
-        /// γ per interval.
         gamma: f32,
         /// How long the actions were in force, intervals.
         intervals: Vec<f32>,

@@ -553,7 +553,7 @@ fn a_policy_of_the_next_features_version_is_made_from_recordings_of_the_former()
     let moved = moved.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
     assert!(moved > 0.0 && moved < 0.1, "{moved}");
 
-    let output = place.run(0, "ope --from day2 --policy fresh/policy.onnx");
+    let output = place.run(0, "ope --from day2 --policy fresh/policy.onnx --horizon 2");
     assert!(output.contains("candidate: better"), "{output}");
 
     place.refuses(

@@ -55,7 +55,7 @@ trait Steps {
     /// Creates an empty file, in place of one that is there.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// Appends all bytes.
+    /// Appends all bytes to the file, or an unknown part of them if it fails.
     fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<()>;
 
     /// Returns once the file's content survives power loss.
@@ -64,7 +64,7 @@ trait Steps {
     /// Gives a file another name, in place of the file of that name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file.
+    /// Removes the file of this name.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Returns once what was created, renamed and removed in the directory stays so after power
@@ -72,7 +72,7 @@ trait Steps {
     fn flush_directory(&self, directory: &Path) -> io::Result<()>;
 }
 
-/// The operating system's files.
+/// The files of the operating system.
 struct FileSystem;
 
 impl Steps for FileSystem {

@@ -17,7 +17,7 @@ use cc_ebpf::{Decision, Mode, WindowRecord};
 
 use super::FlowOrigin;
 
-/// Names of [`StepOutcome::terms`].
+/// Names of the terms of an outcome, in the order of [`StepOutcome::terms`].
 pub const TERMS: [&str; 4] = ["throughput_mbps", "delay_ms", "loss", "silence"];
 
 /// Most windows that may end while one decision is in force. A flow is usually asked once a window;
@@ -144,7 +144,7 @@ impl Trajectory {
 /// Assembles the trajectories of one flow from its rows. Each row comes in order with the end of
 /// its window (ns since 1970) and the identifier of its policy.
 ///
-/// A new trajectory starts
+/// A new trajectory starts in each of these places:
 ///
 /// - where the policy was replaced;
 /// - where rows or windows are missing. After missing rows, and when the first rows are missing,

@@ -31,7 +31,7 @@ pub struct UpdateMetrics {
     pub tasks: Vec<TaskErrors>,
 }
 
-/// The errors of the baseline in the steps of one task. Sums, since tasks have few steps in a batch.
+/// The errors of the baseline in the steps of one task: sums, since a batch has few steps of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TaskErrors {
     /// Number of the task's steps whose outcome is known.

@@ -40,7 +40,7 @@ pub struct DeviceFailure {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// The device failed.
+    /// The device failed before or in the step.
     #[error(transparent)]
     Device(#[from] DeviceFailure),
     /// The gradient is not finite, or so large that its square is not.

@@ -202,7 +202,7 @@ pub enum ConfigError {
         found[1]
     )]
     Conflict {
-        /// The settings' keys.
+        /// The keys of the two settings.
         fields: [&'static str; 2],
         /// The values that they have, as in the file.
         found: [String; 2],

@@ -128,9 +128,9 @@ pub enum TrainError {
     DeviceFailed {
         /// Number of environment steps learnt from before.
         steps: u64,
-        /// The device that failed.
+        /// The kind of device that failed.
         device: DeviceKind,
-        /// What it failed at.
+        /// The call that failed, with the reason.
         cause: DeviceFailure,
         /// What the run can be continued from.
         kept: LastCheckpoint,
@@ -156,7 +156,7 @@ fn elsewhere(device: DeviceKind) -> &'static str {
 /// The checkpoint that a run can be continued from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastCheckpoint {
-    /// The run's directory.
+    /// The directory that the run writes to.
     pub dir: PathBuf,
     /// Number of environment steps learnt from before the checkpoint; `None` while there is none.
     pub steps: Option<u64>,

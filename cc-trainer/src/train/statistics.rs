@@ -227,7 +227,8 @@ impl Statistics {
 }
 
 impl Statistics {
-    /// Mean squared temporal difference of a task's steps in the recent updates; `None` without any.
+    /// Mean squared temporal difference of a task's steps in the recent updates; `None` if it had
+    /// none.
     fn td_loss(&self, task: usize) -> Option<f64> {
         let recent = self
             .ring

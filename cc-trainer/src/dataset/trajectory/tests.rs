@@ -91,9 +91,11 @@ fn of(rows: Vec<Row>) -> Vec<Trajectory> {
     assemble(&interface(), rows)
 }
 
-/// Of every step of every trajectory: the number of its row, and the windows and the time in ms of
-/// its outcome.
-fn outcomes(rows: Vec<Row>) -> Vec<Vec<(u32, Option<(u32, u64)>)>> {
+/// The number of a step's row, and the windows and the time in ms of its outcome.
+type Summary = (u32, Option<(u32, u64)>);
+
+/// The steps of every trajectory.
+fn outcomes(rows: Vec<Row>) -> Vec<Vec<Summary>> {
     let all = of(rows).into_iter().map(|trajectory| {
         let steps = trajectory.steps.into_iter();
         let steps = steps.map(|step| {

@@ -298,7 +298,7 @@ fn an_empty_input_has_gradient_0() {
     assert!(gradient.iter().all(|&g| g == 0.0));
 }
 
-/// Parameters and moments.
+/// The parameters and the optimiser's moments.
 fn state(network: &DeviceNetwork<HostMachine>) -> [Vec<f32>; 2] {
     let mut state = [Vec::new(), Vec::new()];
     network.parameters(&mut state[0]).expect(WORKS);

@@ -16,14 +16,14 @@ use crate::{
 /// How long a test waits for a run before it fails.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// How a device fails.
+/// The ways in which a test's device fails.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     /// The optimiser's step returns an error.
     Step,
     /// The forward pass returns an error.
     Forward,
-    /// The optimiser's step panics.
+    /// The optimiser's step panics in its update.
     Panic,
     /// The gradient of the update is not a number.
     Gradient,
