@@ -556,6 +556,18 @@ fn coverage_with_everything_at_once() {
     study("everything", ALL);
 }
 
+/// What is known to be missing: nothing corrects for the sub-trajectories that the end of
+/// a recording cuts off.
+#[test]
+#[ignore = "takes a minute"]
+fn a_clock_that_ends_short_recordings_makes_intervals_miss_the_truth() {
+    let world = World { cut: true, ..ALL };
+    let found = Coverage::of(&world, 60, 100, &truth(&world, 4_000));
+    println!("recordings of {TICKS} ticks: {found:?}");
+    assert!(found.weighted < least(100), "{found:?}");
+    assert!(found.recorded >= least(100), "{found:?}");
+}
+
 #[test]
 #[ignore = "takes a minute"]
 fn a_model_with_the_memory_is_less_biased_than_one_without() {
@@ -579,8 +591,8 @@ fn a_model_with_the_memory_is_less_biased_than_one_without() {
 #[test]
 #[ignore = "takes minutes"]
 fn anytime_intervals_hold_at_all_looks_together() {
-    const REPETITIONS: usize = 200;
-    const LOOKS: [u64; 8] = [60, 75, 95, 120, 150, 190, 240, 300];
+    const REPETITIONS: usize = 100;
+    const LOOKS: [u64; 6] = [60, 75, 95, 120, 150, 190];
     let world = World { flows: 2, ..ALL };
     let truth = truth(&world, 6_000).difference();
     let once = |repetition| {
@@ -611,5 +623,5 @@ fn anytime_intervals_hold_at_all_looks_together() {
         LOOKS.len()
     );
     assert!(anytime <= REPETITIONS - least(REPETITIONS), "{anytime}");
-    assert!(single > anytime + 10, "{single}, {anytime}");
+    assert!(single > anytime + 3, "{single}, {anytime}");
 }
