@@ -7,7 +7,10 @@ use cc_ebpf::{FEATURES, FEATURES_VERSION, Fraction, Settings};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::action::{ActionSpace, CwndBounds};
+use crate::{
+    action::{ActionSpace, CwndBounds},
+    objective::Objective,
+};
 
 /// The statistics of each feature over a window: sum, mean, standard deviation, minimum, maximum.
 pub const STATISTICS: usize = 5;
@@ -16,7 +19,7 @@ pub const STATISTICS: usize = 5;
 ///
 /// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
 /// authors. Fields that a configuration file leaves out take these defaults; a policy file must
-/// state every field.
+/// state every field but the objective.
 ///
 /// ```
 /// use cc_core::interface::Interface;
@@ -42,8 +45,13 @@ pub struct Interface {
     pub cwnd: CwndBounds,
     /// The divisors of raw features.
     pub scales: Scales,
-    /// The settings of the reward function.
+    /// The settings of the reward function, whose value is an input of the policy's network.
     pub reward: RewardSettings,
+    /// What the policy was trained for, in quantities that a host observes. `None` in policy files
+    /// and recordings of before there were objectives; [`Self::objective`] has what takes its
+    /// place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<Objective>,
     /// Pacing rate as a multiple of cwnd / srtt; `None` leaves the flow unpaced.
     pub pacing_gain: Option<f32>,
     /// Length in seconds of the windowed minimum RTT, on which the features `RTT_MIN` and `DELAY`
@@ -86,6 +94,13 @@ impl Interface {
     /// Panics in debug builds if `j` is larger than `history`.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// The objective that recordings, estimates and canaries judge the policy by: the one that is
+    /// stated, or else one [derived](Objective::derived) from the reward.
+    pub fn objective(&self) -> Objective {
+        self.objective
+            .unwrap_or_else(|| Objective::derived(&self.reward))
     }
 
     /// The datapath's settings for policies of this interface: window length, minimum-RTT filter,
@@ -185,6 +200,11 @@ impl Interface {
                 "a finite number, positive where reward.kind is \"log\"",
             )?;
         }
+        if let Some((field, found, expected)) =
+            self.objective.as_ref().and_then(Objective::wrong_setting)
+        {
+            check(false, field, found.to_string(), expected)?;
+        }
         check(
             self.pacing_gain
                 .is_none_or(|gain| (0.75..=4.0).contains(&gain)),
@@ -212,6 +232,7 @@ impl Default for Interface {
             cwnd: CwndBounds { min: 2, max: 2000 },
             scales: Scales::default(),
             reward: RewardSettings::default(),
+            objective: None,
             pacing_gain: None,
             min_rtt_window_s: 10,
         }
@@ -364,11 +385,28 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_without_an_objective_has_that_of_its_reward() {
+        let mut interface = Interface::default();
+        let json = serde_json::to_string(&interface).expect("serialises");
+        assert!(!json.contains("objective"), "{json}");
+        assert_eq!(interface.objective(), Objective::derived(&interface.reward));
+        let stated = Objective {
+            throughput: 2.0,
+            ..Objective::default()
+        };
+        interface.objective = Some(stated);
+        let json = serde_json::to_string(&interface).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!((read.objective, read.objective()), (Some(stated), stated));
+    }
+
+    #[test]
     fn unknown_fields_are_named() {
         for (json, field) in [
             (r#"{"window": 50}"#, "window"),
             (r#"{"scales": {"rate": 1}}"#, "rate"),
             (r#"{"reward": {"alpha": 1}}"#, "alpha"),
+            (r#"{"objective": {"gamma": 1}}"#, "gamma"),
         ] {
             let error = serde_json::from_str::<Interface>(json)
                 .expect_err("refused")
@@ -383,7 +421,7 @@ mod tests {
     #[test]
     fn validation_names_the_field() {
         type Change = fn(&mut Interface);
-        let changes: [(&str, Change); 13] = [
+        let changes: [(&str, Change); 14] = [
             ("window_ms is 0", |e| e.window_ms = 0),
             ("history is 5000", |e| e.history = 5000),
             ("cwnd.min is 0", |e| e.cwnd.min = 0),
@@ -397,6 +435,12 @@ mod tests {
                 e.reward.delay_factor = f32::NAN;
             }),
             ("reward.loss_offset is 0", |e| e.reward.loss_offset = 0.0),
+            ("objective.loss is -1", |e| {
+                e.objective = Some(Objective {
+                    loss: -1.0,
+                    ..Objective::default()
+                });
+            }),
             ("pacing_gain is 0.5", |e| e.pacing_gain = Some(0.5)),
             ("pacing_gain is inf", |e| {
                 e.pacing_gain = Some(f32::INFINITY);

@@ -13,6 +13,7 @@
 //! | [`canary`] | a candidate policy beside the incumbent, and the guard rails for it |
 //! | [`interface`] | the settings that define a policy's observations, actions and rewards |
 //! | [`observation`], [`action`], [`reward`] | what a policy sees, does and is rewarded for |
+//! | [`objective`] | what a flow is to achieve, in quantities that its host observes |
 //! | [`policy`] | policies, and the files that they are stored in |
 //! | [`rows`] | the rows of recordings, and observations rebuilt from them |
 //! | [`status`] | the state of a running agent, and the messages over its socket |
@@ -67,6 +68,7 @@ pub mod flows;
 pub mod foreign;
 mod guarded;
 pub mod interface;
+pub mod objective;
 pub mod observation;
 pub mod ownership;
 pub mod policy;

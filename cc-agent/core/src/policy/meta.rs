@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::ActionSelection;
 use crate::interface::{Interface, InterfaceError};
+use crate::objective::Objective;
 
 /// The largest hidden layer that a policy may have.
 const MAX_HIDDEN: usize = 65_536;
@@ -62,9 +63,13 @@ impl PolicyMeta {
     pub fn from_json(json: &str) -> Result<Self, MetaError> {
         let value: Value = serde_json::from_str(json)?;
         // A configuration file may leave settings to their defaults; a policy file must not, for
-        // defaults may differ between the release that wrote it and the one that reads it.
+        // defaults may differ between the release that wrote it and the one that reads it. Files
+        // of before there were objectives lack the whole section.
         if let Some(interface) = value.get("environment") {
-            let complete = serde_json::to_value(Interface::default())?;
+            let complete = serde_json::to_value(Interface {
+                objective: interface.get("objective").map(|_| Objective::default()),
+                ..Interface::default()
+            })?;
             if let Some(field) = missing_field(&complete, interface) {
                 return Err(MetaError::Missing {
                     field: format!("environment.{field}"),
@@ -213,8 +218,13 @@ impl fmt::Display for Summary {
             cwnd,
             scales,
             reward,
+            objective,
             ..
         } = interface;
+        let origin = match objective {
+            Some(_) => "",
+            None => "; derived from the reward, as the file states none",
+        };
         let pacing = interface
             .pacing_gain
             .map_or_else(|| "none".to_owned(), |gain| format!("{gain} x cwnd / srtt"));
@@ -251,6 +261,7 @@ impl fmt::Display for Summary {
             reward.loss_factor,
             reward.loss_offset,
         )?;
+        writeln!(f, "objective     {}{origin}", interface.objective())?;
         writeln!(
             f,
             "network       hidden {hidden}, state {state}, {} parameters",
@@ -301,6 +312,31 @@ mod tests {
         assert_eq!(
             PolicyMeta::from_json(&meta().to_json()).expect("parses"),
             meta()
+        );
+    }
+
+    #[test]
+    fn an_objective_may_be_missing_and_must_otherwise_be_whole() {
+        let mut meta = meta();
+        assert_eq!(meta.interface.objective, None);
+        meta.interface.objective = Some(Objective::default());
+        let json = meta.to_json();
+        assert_eq!(PolicyMeta::from_json(&json).expect("parses"), meta);
+        let partial = json.replacen(r#""marks":0.0,"#, "", 1);
+        assert_ne!(partial, json);
+        let error = PolicyMeta::from_json(&partial).expect_err("refused");
+        assert!(
+            error
+                .to_string()
+                .starts_with("environment.objective.marks is missing"),
+            "{error}"
+        );
+        let negative = json.replacen(r#""loss":20.0"#, r#""loss":-20.0"#, 1);
+        assert_ne!(negative, json);
+        let error = PolicyMeta::from_json(&negative).expect_err("refused");
+        assert_eq!(
+            error.to_string(),
+            "environment.objective.loss is -20; expected a weight of 0 to 1000000"
         );
     }
 
