@@ -156,6 +156,22 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
     Ok(config)
 }
 
+/// Says where the objective that the policy's file will state differs from what is trained.
+fn divergence(config: &Config) -> Option<String> {
+    let Environments::Network(network) = &config.environment else {
+        return None;
+    };
+    let terms = network.objective.divergence(&network.policy);
+    (!terms.is_empty()).then(|| {
+        format!(
+            "warning: [environment.policy.objective], by which recordings, estimates and canaries \
+             will judge the policy, differs from [environment.objective], for which it is trained: \
+             {}; leave the former out to have it follow the latter",
+            terms.join("; ")
+        )
+    })
+}
+
 pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
     let training = Training {
         config: config(args)?,
@@ -171,6 +187,9 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         dir: args.out.clone(),
         command: super::command_line(),
     };
+    if let Some(warning) = training.config.as_ref().and_then(divergence) {
+        eprintln!("{warning}");
+    }
     let stop = interrupt::on_interrupt()?;
     let mut progress = ProgressView::new();
     let record = train::train(&training, &stop, &mut |event| progress.show(event));
