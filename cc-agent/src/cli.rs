@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context;
@@ -20,9 +22,13 @@ use crate::{
 };
 use cc_client::fetch;
 use cc_core::{
+    canary::{CanaryBy, Finding},
     policy::{PolicyFile, PolicySpec},
-    status::{self, default_socket},
+    status::{self, CanaryStatus, default_socket},
 };
+
+/// Time between two looks at a canary that is waited for.
+const CONCLUDE_PERIOD: Duration = Duration::from_secs(1);
 
 /// A learned TCP congestion control for stock Linux kernels.
 ///
@@ -51,22 +57,42 @@ enum Subcommands {
     Top(Running),
     /// Make a running agent serve another policy file. Its flows go on without a break.
     ///
-    /// With --canary the file is a candidate, which first decides for a share of the new flows;
-    /// `promote` and `withdraw` end the canary.
+    /// With --canary the file is a candidate, which first decides for a share of the flows;
+    /// `conclude` says what has been found, and `promote` and `withdraw` end the canary.
     Reload {
         /// The policy file, in the format of docs/policy.md.
         file: PathBuf,
         /// SHA-256 that the file must have, in hexadecimal; otherwise it is refused.
         #[arg(long, value_name = "HEX")]
         sha256: Option<String>,
-        /// Share of the new flows that the file decides for as a candidate, in percent.
+        /// Share of the flows, paths or hosts that the file decides for as a candidate, in percent.
         #[arg(long, value_name = "PERCENT")]
         canary: Option<f64>,
+        /// What the candidate is compared by: blocks of `time`, `path`s (remote prefixes) or remote
+        /// `host`s.
+        #[arg(long, value_name = "HOW", requires = "canary", default_value_t)]
+        canary_by: CanaryBy,
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Make a running agent serve the candidate of its canary to all flows.
-    Promote(AgentOptions),
+    /// Make a running agent serve the candidate of its canary to all flows, if it is found not to
+    /// be worse.
+    Promote {
+        /// Promote it whatever has been found.
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+    /// Say what a running agent's canary has found. Exits with 0 when the candidate is not worse
+    /// than tolerated in any metric, with 2 while that is open, and with 1 when it was withdrawn.
+    Conclude {
+        /// Wait for a conclusion for up to this long, in s.
+        #[arg(long, value_name = "SECS", default_value_t = 0.0)]
+        wait: f64,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
     /// Make a running agent end its canary and serve the incumbent policy to all flows.
     Withdraw(AgentOptions),
     /// Give the host its former default congestion control back after an agent with --default was
@@ -141,9 +167,20 @@ impl Cli {
                 file,
                 sha256,
                 canary,
+                canary_by,
                 agent,
-            } => reload(&file, sha256.as_deref(), canary, &agent),
-            Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
+            } => {
+                let canary = canary.map(|percent| (percent, canary_by));
+                reload(&file, sha256.as_deref(), canary, &agent)
+            }
+            Subcommands::Promote { force, agent } => {
+                let command = match force {
+                    true => status::Command::PromoteAnyway,
+                    false => status::Command::Promote,
+                };
+                send(&agent, command)
+            }
+            Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Restore(agent) => restore(&agent),
             Subcommands::Inspect { file, format } => inspect(&file, &format),
@@ -221,7 +258,7 @@ fn top(running: &Running) -> anyhow::Result<ExitCode> {
 fn reload(
     file: &Path,
     sha256: Option<&str>,
-    canary: Option<f64>,
+    canary: Option<(f64, CanaryBy)>,
     agent: &AgentOptions,
 ) -> anyhow::Result<ExitCode> {
     // The agent's working directory may be another one.
@@ -232,7 +269,7 @@ fn reload(
         file = PolicySpec::Onnx(file).pinned(sha256)?.to_string().into();
     }
     let command = match canary {
-        Some(percent) => status::Command::StartCanary { file, percent },
+        Some((percent, by)) => status::Command::StartCanary { file, percent, by },
         None => status::Command::Reload { file },
     };
     send(agent, command)
@@ -242,6 +279,46 @@ fn send(agent: &AgentOptions, command: status::Command) -> anyhow::Result<ExitCo
     let outcome = cc_client::command(&agent.socket(), command)?;
     write(&outcome)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what the canary has found, after waiting for it for up to `wait` seconds.
+fn conclude(wait: f64, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+    let Ok(wait) = Duration::try_from_secs_f64(wait) else {
+        anyhow::bail!("--wait {wait}: expected a number of seconds, 0 or more");
+    };
+    let deadline = Instant::now().checked_add(wait);
+    let first = fetch(&agent.socket())?;
+    let mut latest = first.canary;
+    if latest.is_none() {
+        let news = first
+            .news
+            .map_or_else(String::new, |news| format!("; {news}"));
+        anyhow::bail!("no canary runs{news}");
+    }
+    loop {
+        let is_open = |canary: &CanaryStatus| canary.finding == Finding::Open;
+        let has_time = deadline.is_none_or(|deadline| Instant::now() < deadline);
+        if !(has_time && latest.as_ref().is_some_and(is_open)) {
+            break;
+        }
+        thread::sleep(CONCLUDE_PERIOD.min(wait));
+        let status = fetch(&agent.socket())?;
+        latest = status.canary;
+        if latest.is_none() {
+            // It was withdrawn, or somebody has ended it.
+            write(&status.news.unwrap_or_default())?;
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    let Some(canary) = latest else {
+        return Ok(ExitCode::FAILURE);
+    };
+    write(&canary.to_string())?;
+    Ok(match canary.finding {
+        Finding::NotWorse => ExitCode::SUCCESS,
+        Finding::Worse => ExitCode::FAILURE,
+        Finding::Open => ExitCode::from(2),
+    })
 }
 
 fn inspect(file: &Path, format: &Format) -> anyhow::Result<ExitCode> {

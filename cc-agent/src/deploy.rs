@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::{inference::ReadyPolicy, recording_setup::RecordingSession};
 use cc_core::{
     ServedPolicy,
-    canary::GuardRails,
+    canary::{CanaryBy, GuardRails},
     interface::Interface,
     policy::{ActionSelection, FileError, PolicySpec, Summary},
 };
@@ -40,8 +40,10 @@ pub struct LoadedPolicy {
 pub struct CanarySettings {
     /// The candidate policy, ready to decide.
     pub candidate: LoadedPolicy,
-    /// Its share of the new flows, percent.
+    /// Its share of the flows, paths or hosts, percent.
     pub percent: f64,
+    /// What is compared, and hence assigned to an arm.
+    pub by: CanaryBy,
     /// The guard rails whose breach withdraws it.
     pub rails: GuardRails,
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use crate::settings_error::SettingsError;
 use cc_core::{
     action::ActionSpace,
+    canary::CanaryBy,
     ownership::exposure_to_root,
     policy::{ActionSelection, PolicySpec},
     regular_file,
@@ -41,19 +42,31 @@ pub struct RunOptions {
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 
-    /// Share of the new flows that the policy of --candidate decides for, in percent: 0 to 100.
+    /// Share of the flows, paths or hosts that the policy of --candidate decides for, in percent: 0
+    /// to 100.
     #[arg(long, value_name = "PERCENT")]
     pub canary: Option<f64>,
 
-    /// Candidate policy, served to the share of the new flows that --canary sets. It is withdrawn
-    /// when its flows do worse than those of --policy.
+    /// Candidate policy, served to the share that --canary sets. It is withdrawn when its flows do
+    /// worse than those of --policy, or when these do worse beside them.
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "from_text")]
     pub candidate: Option<PolicySpec>,
 
-    /// Flows that each policy needs before the candidate can be found worse [default: 20].
+    /// What the --candidate is compared by: blocks of `time`, `path`s (remote prefixes) or remote
+    /// `host`s [default: time].
+    #[arg(long, value_name = "HOW")]
+    #[serde(deserialize_with = "from_text")]
+    pub canary_by: Option<CanaryBy>,
+
+    /// Length of the blocks of time that candidates are compared by, in s [default: 10].
+    #[arg(long, value_name = "SECS")]
+    pub canary_block: Option<f64>,
+
+    /// Pairs of blocks, or paths or hosts for each policy, that are needed before a candidate is
+    /// found worse or not worse [default: 10].
     #[arg(long, value_name = "N")]
-    pub canary_flows: Option<u64>,
+    pub canary_units: Option<u64>,
 
     /// Name under which the congestion control is registered [default: rlcc].
     #[arg(long, value_name = "NAME")]
@@ -272,10 +285,10 @@ impl RunOptions {
     /// These options, with those of `other` where these are not given.
     pub fn or(self, other: Self) -> Self {
         first_of!(
-            self, other: policy, serving, seed, canary, candidate, canary_flows, name, history,
-            cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms, slots, per_ack, per_ack_file,
-            recording, added_delay_ms, batch_budget_ms, no_cage, nice, cgroup, default, socket,
-            socket_group, keep_capabilities, duration, plain,
+            self, other: policy, serving, seed, canary, candidate, canary_by, canary_block,
+            canary_units, name, history, cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms,
+            slots, per_ack, per_ack_file, recording, added_delay_ms, batch_budget_ms, no_cage, nice,
+            cgroup, default, socket, socket_group, keep_capabilities, duration, plain,
         )
     }
 }

@@ -243,6 +243,7 @@ impl<D: DatapathIo> EventLoop<D> {
             let service = &mut self.service;
             if heartbeat.is_due(now) {
                 service.beat();
+                service.turn_canary();
                 service.take_records();
                 service.take_acks();
                 // All rows of a heartbeat at once: waking the recorder for each row would cost more
@@ -330,13 +331,23 @@ impl<D: DatapathIo> EventLoop<D> {
             Command::Reload { file } => {
                 return self.load(PolicySpec::of_file(file), Purpose::Replace, by);
             }
-            Command::StartCanary { file, percent } if (0.0..=100.0).contains(&percent) => {
-                return self.load(PolicySpec::of_file(file), Purpose::Canary { percent }, by);
+            Command::StartCanary {
+                file,
+                percent,
+                by: way,
+            } if (0.0..=100.0).contains(&percent) => {
+                let purpose = Purpose::Canary { percent, by: way };
+                return self.load(PolicySpec::of_file(file), purpose, by);
             }
             Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
-            Command::Promote => {
-                let outcome = self.service.promote();
-                if let (Ok(_), Some(sha256)) = (&outcome, self.candidate.take()) {
+            command @ (Command::Promote | Command::PromoteAnyway) => {
+                let outcome = match command {
+                    Command::PromoteAnyway => self.service.promote(),
+                    _ => self.service.promote_proven(),
+                };
+                if outcome.is_ok()
+                    && let Some(sha256) = self.candidate.take()
+                {
                     self.remember(&sha256, &by.text);
                 }
                 outcome
@@ -419,9 +430,9 @@ impl<D: DatapathIo> EventLoop<D> {
                 }
                 outcome
             }
-            (Ok(loaded), Purpose::Canary { percent }) => {
+            (Ok(loaded), Purpose::Canary { percent, by: way }) => {
                 let sha256 = loaded.name.clone();
-                let outcome = self.service.start_canary(loaded, percent);
+                let outcome = self.service.start_canary(loaded, percent, way);
                 if outcome.is_ok() {
                     self.candidate = Some(sha256);
                 }

@@ -36,6 +36,8 @@ pub struct Settings {
     pub loader: PolicyLoader,
     /// The guard rails of every canary.
     pub rails: GuardRails,
+    /// Length of the blocks of time that canaries compare.
+    pub canary_block: Duration,
     /// The candidate to start with; `None` without `--canary`.
     pub canary: Option<CanarySettings>,
     /// What to record; `None` without `--record`.
@@ -165,6 +167,7 @@ impl RunOptions {
             policy,
             loader,
             rails,
+            canary_block: self.canary_block()?,
             canary,
             niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
@@ -186,11 +189,24 @@ impl RunOptions {
             batch_time: self.batch_budget()?.unwrap_or(window / 4) + added,
             ..GuardRails::default()
         };
-        if let Some(flows) = self.canary_flows {
-            within("--canary-flows", flows, 2, 1_000_000)?;
-            rails.flows = flows;
+        if let Some(units) = self.canary_units {
+            within("--canary-units", units, 2, 1_000_000)?;
+            rails.units = units;
         }
         Ok(rails)
+    }
+
+    /// Length of the blocks of time that canaries compare.
+    fn canary_block(&self) -> Result<Duration, SettingsError> {
+        let seconds = self.canary_block.unwrap_or(10.0);
+        if !(1.0..=86_400.0).contains(&seconds) {
+            return Err(out_of_range(
+                "--canary-block",
+                seconds,
+                "1 to 86400 seconds",
+            ));
+        }
+        Ok(Duration::from_secs_f64(seconds))
     }
 
     /// The longest time for a batch; `None` is a quarter of the policy's window.
@@ -227,6 +243,7 @@ impl RunOptions {
         Ok(Some(CanarySettings {
             candidate: loader.load_beside(spec, running)?,
             percent,
+            by: self.canary_by.unwrap_or_default(),
             rails,
         }))
     }
@@ -402,7 +419,8 @@ mod tests {
              per_ack_file = 'f'\nadded_delay_ms = 25\nbatch_budget_ms = 60000.0\n\
              no_cage = true\nnice = 3\ncgroup = '/c'\ndefault = true\n\
              socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\n\
-             plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_flows = 4\n\
+             plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_by = 'host'\n\
+             canary_block = 2.5\ncanary_units = 4\n\
              record = 'r'\nrecord_addresses = 'plain'\nrecord_file_mb = 3\n\
              record_file_s = 4\nrecord_delay_s = 5\nrecord_limit_mb = 6\n",
         )
@@ -437,7 +455,9 @@ mod tests {
         assert_eq!(settings.socket_group, Some(7));
         assert_eq!(settings.capabilities_to_keep(), Capabilities::ALL);
         let canary = settings.canary.expect("a candidate");
-        assert_eq!((canary.percent, canary.rails.flows), (12.5, 4));
+        assert_eq!((canary.percent, canary.rails.units), (12.5, 4));
+        assert_eq!(canary.by, cc_core::canary::CanaryBy::Host);
+        assert_eq!(settings.canary_block, Duration::from_millis(2_500));
         assert_eq!(canary.candidate.text, "fixed:9");
         let record = settings.recording.expect("a recording");
         assert!(matches!(record.addresses, Addresses::Plain));
@@ -512,6 +532,11 @@ mod tests {
                 "candidate = 'random'",
                 "--candidate random: expected also --canary",
             ),
+            (
+                "canary_block = 0.5",
+                "--canary-block 0.5: expected 1 to 86400 seconds",
+            ),
+            ("canary_units = 1", "--canary-units 1: expected 2 to"),
             (
                 "candidate = 'random'\ncanary = 101.0",
                 "--canary 101: expected 0 to 100",

@@ -1100,9 +1100,9 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
     let bench = Bench::new(ROOMY);
     let files = Files::new();
     let file = files.with("candidate.onnx", &constant_policy(9, |e| e.history = 3));
-    let agent = bench.agent(&["--policy", "fixed:7"]);
-    let old = bench.connect().sending();
-    wait_for_decision(&agent, &old, 7);
+    let agent = bench.agent(&["--policy", "fixed:7", "--canary-block", "1"]);
+    let first = bench.connect().sending();
+    wait_for_decision(&agent, &first, 7);
     let (done, said) = run_against(&agent, &["reload", &file, "--canary", "50"]);
     assert!(done && said.contains("50 %"), "{said}");
     let (done, said) = run_against(&agent, &["reload", &file]);
@@ -1111,36 +1111,37 @@ fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {
         "{said}"
     );
 
-    let flows: Vec<_> = (0..FLOWS).map(|_| bench.connect().sending()).collect();
-    // A flow that is in the middle of a recovery reaches its decision after it.
+    let flows: Vec<_> = (1..FLOWS).map(|_| bench.connect().sending()).collect();
+    // Between its blocks the candidate has no flow. A flow that is in the middle of a recovery
+    // reaches its decision after it.
     let status = wait_for_status(
         &agent,
-        "both arms have flows, and each a decision",
+        "its share of the flows has the candidate",
         |status| {
             let windows = flows_by_cwnd(status);
-            windows.values().sum::<usize>() == FLOWS + 1 && windows.keys().eq([&7, &9])
+            let canary = status.canary.as_ref();
+            let counted = canary.map(|canary| {
+                let flows = [&canary.incumbent_flows, &canary.candidate_flows];
+                flows.map(|arm| arm.flows as usize)
+            });
+            windows.values().sum::<usize>() == FLOWS
+            && windows.keys().eq([&7, &9])
+            // The incumbent has had all flows.
+            && counted == Some([FLOWS, windows[&9]])
         },
     );
-    let windows = flows_by_cwnd(&status);
-    let status = wait_for_status(&agent, "flows of both sides counted", |status| {
-        let canary = status.canary.as_ref();
-        canary.is_some_and(|canary| {
-            canary.incumbent_flows.flows + canary.candidate_flows.flows == FLOWS as u64
-        })
+    assert!((4..FLOWS - 4).contains(&flows_by_cwnd(&status)[&9]));
+    wait_for_status(&agent, "all flows are the incumbent's again", |status| {
+        flows_by_cwnd(status) == BTreeMap::from([(7, FLOWS)])
     });
-    let canary = status.canary.expect("it is on");
-    assert_eq!(canary.candidate_flows.flows as usize, windows[&9]);
-    assert_eq!(
-        canary.incumbent_flows.flows as usize,
-        windows[&7] - 1,
-        "the old flow does not count"
-    );
 
     let (done, said) = run_against(&agent, &["promote"]);
+    assert!(!done && said.contains("not yet found"), "{said}");
+    let (done, said) = run_against(&agent, &["promote", "--force"]);
     assert!(done && said.contains("always-9"), "{said}");
-    wait_for_decision(&agent, &old, 9);
+    wait_for_decision(&agent, &first, 9);
     let status = wait_for_status(&agent, "all flows were the candidate's", |status| {
-        flows_by_cwnd(status) == BTreeMap::from([(9, FLOWS + 1)])
+        flows_by_cwnd(status) == BTreeMap::from([(9, FLOWS)])
     });
     assert!(status.canary.is_none() && status.policy.contains("always-9"));
     assert_eq!(status.live_flows, flows.len() + 1);
@@ -1159,7 +1160,9 @@ fn a_candidate_with_more_queueing_delay_is_withdrawn() {
     let share = [
         "--canary",
         "50",
-        "--canary-flows",
+        "--canary-by",
+        "path",
+        "--canary-units",
         &EACH.to_string(),
         "--candidate",
         &file,
@@ -1169,7 +1172,7 @@ fn a_candidate_with_more_queueing_delay_is_withdrawn() {
         &name,
         &[&["--policy", "fixed:10"], &share[..]].concat(),
     );
-    // Each flow has a queue of its own, since a shared one delays both arms alike.
+    // Each flow has a path of its own: paths are compared.
     let mut flows: Vec<(Flow, Bench)> = Vec::new();
     let status = eventually("it was withdrawn", || {
         let status = agent.status();

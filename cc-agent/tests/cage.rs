@@ -336,6 +336,8 @@ fn a_stopped_candidate_is_withdrawn() {
         "fixed:9",
         "--canary",
         "50",
+        "--canary-block",
+        "1",
     ];
     let bench = Bench::new(&canary);
     let crowd = bench.crowd(FLOWS);
@@ -372,7 +374,8 @@ fn burns(policy: Pid) {
 
 fn a_candidate_that_burns_the_processor_delays_nobody() {
     // No guard rail ends the canary.
-    let bench = Bench::new(&["--policy", "fixed:7", "--canary-flows", "100000"]);
+    let units = ["--canary-units", "100000", "--canary-block", "1"];
+    let bench = Bench::new(&[&["--policy", "fixed:7"], &units[..]].concat());
     let file = bench.file("burns.onnx", &burning(MODERATE));
     let (done, said) = bench.run(&["reload", &file, "--canary", "50"]);
     assert!(done, "{said}");

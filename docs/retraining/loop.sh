@@ -20,11 +20,13 @@ step() { printf '\n### %s\n\n' "$*"; }
 flows() { cc-trainer evaluate --scenarios jitter --seconds 20 --jobs 6 --runs "$1" --schemes "$2" "${@:3}"; }
 # Estimates the policy $2 from the recordings in $1; "worse" and "no conclusion" are no failures.
 judge() { cc-trainer ope --from "$1" --policy "$2" "${@:3}" || test $? = 3 -o $? = 4; }
-# Runs the policy $1 as a canary on half of the running agent's new flows, and prints both arms.
+# Runs the policy $1 as a canary on half of the running agent's flows, in blocks of 2 s, and prints
+# both arms and the conclusion.
 try() {
   cc-agent reload "$1/policy.onnx" --canary 50 --name field
   flows 20 field --seed "$2" --out "$1-tried" > /dev/null
   cc-agent status --name field
+  cc-agent conclude --name field || true
 }
 
 main() {
@@ -49,7 +51,7 @@ main() {
   judge day2/first first/policy.onnx --serving softmax:0.5
 
   step "Try the second policy on half of the flows"
-  cc-agent run --plain --name field --policy first/policy.onnx > agent.log 2>&1 &
+  cc-agent run --plain --name field --policy first/policy.onnx --canary-block 2 > agent.log 2>&1 &
   agent=$!
   trap 'kill $agent 2> /dev/null || true; wait' EXIT
   until cc-agent status --name field > /dev/null 2>&1; do sleep 0.1; done

@@ -26,9 +26,10 @@ use hdrhistogram::Histogram;
 
 use crate::{
     action::base_cwnd,
-    canary::{Arm, ArmResults, Breach, Canary, CanaryReport, CanaryShare, FlowTotals, GuardRails},
+    canary::{Arm, Breach, Canary, CanaryFlow, CanaryPlan, CanaryReport, GuardRails},
     flows::{FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
+    objective::Measured,
     observation::{History, observe},
     policy::{Choice, Query, State},
     reward::Reward,
@@ -100,6 +101,8 @@ pub(crate) struct ServedFlow {
     asked: bool,
     /// The newest window that has ended.
     last: Option<WindowRecord>,
+    /// What was measured since the window before that one.
+    measured: Measured,
     /// The newest decision that was published for the flow; `None` before the first.
     published: Option<Decision>,
     /// The last action, as [`FlowView::action`] has it.
@@ -111,8 +114,8 @@ pub(crate) struct ServedFlow {
     rows: Option<EpisodeRows>,
     /// The arm whose policy decides for it.
     arm: Arm,
-    /// What its windows add up to, when it takes part in a canary.
-    totals: Option<FlowTotals>,
+    /// What the canary keeps of it, when it takes part in one.
+    canary: Option<CanaryFlow>,
 }
 
 /// A window that waits for the policy, with its reward under the settings of that policy.
@@ -261,11 +264,66 @@ impl Agent {
         self.hand_over(Arm::Incumbent, &former);
     }
 
-    /// Starts a canary: the candidate decides for its share of the flows that open from now on. Its
-    /// windows must have the same length. A canary that runs is withdrawn first.
-    pub fn start_canary(&mut self, candidate: ServedPolicy, share: CanaryShare, rails: GuardRails) {
+    /// Starts a canary at `now_ns`: the candidate decides for its share of the flows. Its windows
+    /// must have the same length. A canary that runs is withdrawn first.
+    ///
+    /// Where blocks of time are compared, the flows that are open take part, and
+    /// [`Self::turn_canary`] must be called at least several times in a block. Otherwise only those
+    /// that open from now on do.
+    pub fn start_canary(
+        &mut self,
+        candidate: ServedPolicy,
+        plan: CanaryPlan,
+        rails: GuardRails,
+        now_ns: u64,
+    ) {
         self.withdraw();
-        self.canary = Some(Canary::new(candidate, share, rails));
+        // The objective of the policy in service; that of the candidate if it alone states one.
+        let stated = [&self.incumbent, &candidate].map(|policy| policy.interface.objective);
+        let objective = stated.into_iter().flatten().next();
+        let objective = objective.unwrap_or_else(|| self.incumbent.interface.objective());
+        let canary = Canary::new(candidate, plan, rails, objective, now_ns);
+        for (id, flow) in self.flows.iter_mut() {
+            flow.canary = canary.join_live(&flow.identity, id.generation);
+        }
+        self.canary = Some(canary);
+    }
+
+    /// Goes on to the block of time that `now_ns` is in: its arm takes the candidate's share of the
+    /// flows over.
+    pub fn turn_canary(&mut self, now_ns: u64) {
+        if !self
+            .canary
+            .as_mut()
+            .is_some_and(|canary| canary.turn(now_ns))
+        {
+            return;
+        }
+        let Some(canary) = &mut self.canary else {
+            return;
+        };
+        let has_one_interface = self.incumbent.interface == canary.candidate().interface;
+        for (id, flow) in self.flows.iter_mut() {
+            let Some(mut member) = flow.canary else {
+                continue;
+            };
+            let arm = canary.arm_of(&member);
+            if arm == flow.arm {
+                continue;
+            }
+            canary.moved(&mut member, flow.last.as_ref(), now_ns);
+            flow.canary = Some(member);
+            flow.arm = arm;
+            if !has_one_interface {
+                let interface = match arm {
+                    Arm::Incumbent => &self.incumbent.interface,
+                    Arm::Candidate => &canary.candidate().interface,
+                };
+                self.counts.windows_skipped += flow.begin_anew(interface, &mut self.rows);
+            } else if flow.waiting.is_some() && !flow.asked {
+                self.waiting[arm as usize].push_back(id);
+            }
+        }
     }
 
     /// Ends the canary: the incumbent takes the candidate's flows over. Returns false when no
@@ -290,15 +348,19 @@ impl Agent {
     }
 
     /// The results of both arms so far; `None` when no canary runs.
-    pub fn canary(&self) -> Option<CanaryReport> {
+    pub fn canary(&self, now_ns: u64) -> Option<CanaryReport> {
         let canary = self.canary.as_ref()?;
-        Some(canary.report(&self.arm_results(canary)))
+        Some(canary.report(now_ns))
     }
 
     /// The guard rail that the candidate breaches; `None` when it breaches none or no canary runs.
-    pub fn breach(&self) -> Option<Breach> {
+    pub fn breach(&self, now_ns: u64) -> Option<Breach> {
         let canary = self.canary.as_ref()?;
-        canary.breach(&self.arm_results(canary))
+        let live = self.flows.iter();
+        let live = live.filter_map(|(_, _, flow)| {
+            Some((flow.arm, flow.canary.as_ref()?, flow.last.as_ref()?))
+        });
+        canary.breach(live, now_ns)
     }
 
     /// Takes over a live flow that a former agent served.
@@ -398,7 +460,8 @@ impl Agent {
             let Some(id) = self.waiting[arm as usize].pop_front() else {
                 break;
             };
-            let Some(flow) = self.flows.get_mut(id) else {
+            // A flow that the other arm has taken over waits there.
+            let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.arm == arm) else {
                 continue;
             };
             let Some(WaitingWindow { window, reward }) = flow.waiting.take() else {
@@ -487,12 +550,12 @@ impl Agent {
             if flow.waiting.is_some() {
                 self.waiting[flow.arm as usize].push_back(ticket.flow);
             }
-            if epoch != self.epoch {
+            if epoch != self.epoch || arm != flow.arm {
                 self.counts.answers_orphaned += 1;
                 settle(flow, &mut self.rows, ticket.window, None);
                 continue;
             }
-            if flow.totals.is_some() {
+            if flow.canary.is_some() {
                 usable += u64::from(*choice != Choice::Invalid);
                 unusable += u64::from(*choice == Choice::Invalid);
             }
@@ -597,27 +660,11 @@ impl Agent {
         for flow in self.flows.values_mut() {
             let handed_over = flow.arm == arm;
             flow.arm = Arm::Incumbent;
-            flow.totals = None;
-            if !handed_over || *interface == former.interface {
-                continue;
-            }
-            // The waiting window was observed and rewarded under the former interface.
-            self.counts.windows_skipped += u64::from(flow.waiting.take().is_some());
-            let bytes = flow.cwnd_bytes();
-            flow.history = History::new(interface, bytes);
-            if let Some(rows) = &mut self.rows {
-                let next = EpisodeRows::begin(rows, &flow.identity, bytes);
-                if let Some(episode) = flow.rows.replace(next) {
-                    episode.finish(rows, false);
-                }
+            flow.canary = None;
+            if handed_over && *interface != former.interface {
+                self.counts.windows_skipped += flow.begin_anew(interface, &mut self.rows);
             }
         }
-    }
-
-    /// The results of the canary's flows, closed and live, by [`Arm`].
-    fn arm_results(&self, canary: &Canary) -> [ArmResults; 2] {
-        let live = self.flows.iter();
-        canary.results(live.filter_map(|(_, _, flow)| Some((flow.arm, flow.totals.as_ref()?))))
     }
 }
 
@@ -630,13 +677,9 @@ impl FollowFlows for Agent {
 
     fn on_opened(&mut self, id: FlowId, identity: &Identity) -> ServedFlow {
         let initial = initial_cwnd_bytes(identity);
-        let (arm, totals) = match &self.canary {
-            Some(canary) => (
-                canary.arm_of(identity, id.generation),
-                Some(FlowTotals::default()),
-            ),
-            None => (Arm::Incumbent, None),
-        };
+        let joined = self.canary.as_ref();
+        let joined = joined.map(|canary| canary.join(identity, id.generation));
+        let (arm, canary) = joined.map_or((Arm::Incumbent, None), |(arm, flow)| (arm, Some(flow)));
         let interface = &policy_of(&self.incumbent, &self.canary, arm).interface;
         let rows = self.rows.as_mut();
         ServedFlow {
@@ -646,13 +689,14 @@ impl FollowFlows for Agent {
             waiting: None,
             asked: false,
             last: None,
+            measured: Measured::default(),
             published: None,
             action: String::new(),
             delays: FlowDelays::new(),
             seen_ns: 0,
             rows: rows.map(|rows| EpisodeRows::begin(rows, identity, initial)),
             arm,
-            totals,
+            canary,
         }
     }
 
@@ -660,16 +704,13 @@ impl FollowFlows for Agent {
         let Some(flow) = self.flows.get_mut(id) else {
             return;
         };
+        flow.measured = Measured::following(flow.last.as_ref(), window);
+        flow.last = Some(*window);
+        if let (Some(canary), Some(member)) = (&mut self.canary, &mut flow.canary) {
+            canary.add(member, flow.arm, window, &flow.measured);
+        }
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
-        flow.last = Some(*window);
-        if let Some(totals) = &mut flow.totals {
-            let comparable = match flow.arm {
-                Arm::Incumbent => reward,
-                Arm::Candidate => Reward::of(window, &self.incumbent.interface.reward),
-            };
-            totals.add(window, comparable.value);
-        }
         // A window that says nothing about the path is recorded, and the policy is not asked.
         let is_asked = !window.is_application_limited();
         let replaced = match is_asked {
@@ -705,9 +746,6 @@ impl FollowFlows for Agent {
         if let (Some(episode), Some(rows)) = (flow.rows, &mut self.rows) {
             episode.finish(rows, true);
         }
-        if let (Some(totals), Some(canary)) = (&flow.totals, &mut self.canary) {
-            canary.closed(flow.arm, totals);
-        }
     }
 }
 
@@ -718,6 +756,21 @@ impl ServedFlow {
             Some(window) => u64::from(base_cwnd(window, self.published)) * u64::from(window.mss),
             None => initial_cwnd_bytes(&self.identity),
         }
+    }
+
+    /// Begins a new history and a new episode for a policy with another interface. Returns the
+    /// number of waiting windows that are dropped: they were rewarded under the former interface.
+    fn begin_anew(&mut self, interface: &Interface, rows: &mut Option<RowBuffer>) -> u64 {
+        let dropped = self.waiting.take().is_some();
+        let bytes = self.cwnd_bytes();
+        self.history = History::new(interface, bytes);
+        if let Some(rows) = rows {
+            let next = EpisodeRows::begin(rows, &self.identity, bytes);
+            if let Some(episode) = self.rows.replace(next) {
+                episode.finish(rows, false);
+            }
+        }
+        dropped.into()
     }
 
     fn view(&self, id: FlowId, newest: u32) -> FlowView {
@@ -733,7 +786,7 @@ impl ServedFlow {
             ..FlowView::new(id, &self.identity)
         };
         match &self.last {
-            Some(window) => view.after(window),
+            Some(window) => view.after(window, &self.measured),
             None => view,
         }
     }

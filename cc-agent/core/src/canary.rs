@@ -1,4 +1,4 @@
-//! A canary: a candidate policy decides for a share of the new flows, and is compared with the
+//! A canary: a candidate policy decides for a share of the flows, and is compared with the
 //! incumbent, which decides for all others.
 //!
 //! ```text
@@ -9,21 +9,51 @@
 //!    └─────────────────────┘ the candidate is the incumbent, and has all flows
 //! ```
 //!
-//! Each flow counts once, with its own means, because the windows of a flow are not independent
-//! samples. Only flows that opened during the canary count, in either arm. The candidate breaches a
-//! guard rail when its mean over the flows is worse than the incumbent's by more than the rail
-//! tolerates, and by more than four standard errors.
+//! # What is compared
+//!
+//! Flows that share a queue share its delay and its loss, and what one flow takes another lacks.
+//! Arms in one queue therefore say little of a candidate, and may say the opposite of the truth: a
+//! candidate that takes from its neighbours has more throughput than they, at the same delay. So
+//! the arms are kept apart, by paths, by remote hosts or in time ([`CanaryBy`]), and the units of
+//! the statistics are these paths, hosts or pairs of blocks of time rather than flows.
+//!
+//! In time, the candidate has its share of the flows in its blocks only. These flows are compared
+//! with themselves in the incumbent's blocks; and so are their *neighbours*, the flows that the
+//! incumbent has in all blocks.
+//!
+//! # Guard rails
+//!
+//! The candidate breaches a rail when it is worse than tolerated in one of five metrics, or its
+//! neighbours are, beyond chance ([`compare`]); when its answers are not finite, or late; and at
+//! once when it does gross harm: within seconds of losing half of its packets, or of carrying less
+//! than a tenth of what is usual. It has passed when none of the metrics is worse than tolerated,
+//! beyond chance.
+
+mod compare;
+mod plan;
+mod tally;
 
 use std::{
+    collections::{HashMap, VecDeque},
     fmt,
-    hash::{DefaultHasher, Hash, Hasher},
     time::Duration,
 };
 
 use cc_ebpf::{Feature, Identity, WindowRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::served::ServedPolicy;
+pub use compare::{Comparison, Finding, Metric, Tolerance};
+pub use plan::{CanaryBy, CanaryPlan};
+
+use self::{
+    compare::Sample,
+    plan::Cluster,
+    tally::{Recent, Tally},
+};
+use crate::{
+    objective::{Measured, Objective},
+    served::ServedPolicy,
+};
 
 /// The policy that decides for a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,156 +75,46 @@ impl Arm {
     }
 }
 
-/// A candidate that decides for its share of the flows.
-#[derive(Debug)]
-pub(crate) struct Canary {
-    candidate: ServedPolicy,
-    share: CanaryShare,
-    rails: GuardRails,
-    /// The flows that have closed, and the answers for all flows, by [`Arm`].
-    closed: [ArmResults; 2],
-}
-
-impl Canary {
-    pub(crate) fn new(candidate: ServedPolicy, share: CanaryShare, rails: GuardRails) -> Self {
-        Self {
-            candidate,
-            share,
-            rails,
-            closed: Default::default(),
-        }
-    }
-
-    pub(crate) fn candidate(&self) -> &ServedPolicy {
-        &self.candidate
-    }
-
-    pub(crate) fn into_candidate(self) -> ServedPolicy {
-        self.candidate
-    }
-
-    /// The arm of a flow that opens.
-    pub(crate) fn arm_of(&self, identity: &Identity, generation: u32) -> Arm {
-        self.share.arm(identity, generation)
-    }
-
-    /// Counts a flow of the canary that has closed.
-    pub(crate) fn closed(&mut self, arm: Arm, flow: &FlowTotals) {
-        self.closed[arm as usize].add(flow, &self.rails);
-    }
-
-    /// Counts the answers of a policy to a batch.
-    pub(crate) fn answered(&mut self, arm: Arm, usable: u64, unusable: u64) {
-        self.closed[arm as usize].answered(usable, unusable);
-    }
-
-    /// Counts a batch by the time that its policy took.
-    pub(crate) fn timed(&mut self, arm: Arm, took: Duration) {
-        self.closed[arm as usize].timed(took > self.rails.batch_time);
-    }
-
-    /// The results by [`Arm`] over the flows that have closed and those that are live.
-    pub(crate) fn results<'a>(
-        &self,
-        live: impl Iterator<Item = (Arm, &'a FlowTotals)>,
-    ) -> [ArmResults; 2] {
-        let mut results = self.closed;
-        for (arm, flow) in live {
-            results[arm as usize].add(flow, &self.rails);
-        }
-        results
-    }
-
-    pub(crate) fn report(&self, results: &[ArmResults; 2]) -> CanaryReport {
-        let [incumbent, candidate] = results.map(|arm| arm.report());
-        CanaryReport {
-            percent: self.share.percent(),
-            incumbent,
-            candidate,
-        }
-    }
-
-    pub(crate) fn breach(&self, [incumbent, candidate]: &[ArmResults; 2]) -> Option<Breach> {
-        breach(incumbent, candidate, &self.rails)
-    }
-}
-
-/// The results of a canary so far.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CanaryReport {
-    /// The candidate's share of the new flows, percent.
-    pub percent: f64,
-    /// Metrics of the flows that the incumbent decides for.
-    pub incumbent: ArmReport,
-    /// Metrics of the flows that the candidate decides for.
-    pub candidate: ArmReport,
-}
-
-/// The candidate's share of the flows, and which flows these are.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CanaryShare {
-    percent: f64,
-    /// Makes successive canaries choose different flows.
-    salt: u64,
-}
-
-impl CanaryShare {
-    /// A share of `percent` of the flows, 0 to 100. Canaries with different salts choose different
-    /// flows.
-    pub fn new(percent: f64, salt: u64) -> Self {
-        Self { percent, salt }
-    }
-
-    /// The share in percent of the new flows.
-    pub fn percent(&self) -> f64 {
-        self.percent
-    }
-
-    /// The arm of a flow: by a hash of its endpoints and its slot's generation, so that it does not
-    /// depend on the order in which flows open.
-    pub fn arm(&self, identity: &Identity, generation: u32) -> Arm {
-        let mut hasher = DefaultHasher::new();
-        (self.salt, identity.endpoints(), generation).hash(&mut hasher);
-        let place = hasher.finish() as f64 / u64::MAX as f64 * 100.0;
-        if place < self.percent {
-            Arm::Candidate
-        } else {
-            Arm::Incumbent
-        }
-    }
-}
-
 /// How much worse than the incumbent a candidate may be before it is withdrawn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardRails {
-    /// Flows that each arm needs before its means are compared.
-    pub flows: u64,
-    /// Windows that a flow needs before it counts.
+    /// Pairs of blocks, or paths or hosts in each arm, that are needed before the arms are compared
+    /// by their means.
+    pub units: u64,
+    /// Windows that a unit needs in order to count.
     pub windows: u32,
-    /// Tolerance for the loss rate: lost bytes over lost and acknowledged bytes.
+    /// The part of the throughput that may be missing; the objective may be smaller by what that
+    /// costs.
+    pub throughput: f64,
+    /// Tolerance for the loss: lost bytes over lost and acknowledged bytes.
     pub loss: Tolerance,
     /// Tolerance for the mean queueing delay, ms.
     pub delay: Tolerance,
     /// Tolerance for the retransmission timeouts per minute.
-    pub stalls: Tolerance,
+    pub timeouts: Tolerance,
     /// The time for a batch from which on it counts as slow.
     pub batch_time: Duration,
 }
 
-/// The excess over the incumbent's mean that is tolerated: `part` × mean + `amount`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
-    /// Relative part, as a fraction of the incumbent's mean.
-    pub part: f64,
-    /// Absolute part, in the metric's unit.
-    pub amount: f64,
+impl GuardRails {
+    /// The tolerance of a metric on its scale of harm.
+    fn tolerance(&self, metric: Metric, objective: &Objective) -> Tolerance {
+        match metric {
+            Metric::Objective => Tolerance::of_objective(self.throughput, objective),
+            Metric::Throughput => Tolerance::of_throughput(self.throughput),
+            Metric::Delay => self.delay,
+            Metric::Loss => self.loss,
+            Metric::Timeouts => self.timeouts,
+        }
+    }
 }
 
 impl Default for GuardRails {
     fn default() -> Self {
         Self {
-            flows: 20,
+            units: 10,
             windows: 20,
+            throughput: 0.1,
             loss: Tolerance {
                 part: 0.25,
                 amount: 0.005,
@@ -203,7 +123,7 @@ impl Default for GuardRails {
                 part: 0.25,
                 amount: 5.0,
             },
-            stalls: Tolerance {
+            timeouts: Tolerance {
                 part: 0.25,
                 amount: 0.5,
             },
@@ -211,11 +131,6 @@ impl Default for GuardRails {
         }
     }
 }
-
-/// Standard errors by which the candidate's mean must exceed what is tolerated. More than the usual
-/// two, because the rails are checked again and again: under the normal distribution one in 30 000
-/// checks of equal policies would be mistaken.
-const STANDARD_ERRORS: f64 = 4.0;
 
 /// A candidate breaches the rails once at least this many of its answers, and more than this
 /// fraction of them, are NaN or infinite.
@@ -228,98 +143,95 @@ const SLOW: (u64, f64) = (10, 0.1);
 /// The batches that are recent: the counts are halved each time there are this many.
 const RECENT_BATCHES: u64 = 200;
 
-/// Sums over the windows of one flow of a canary.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct FlowTotals {
-    windows: u32,
-    ns: u64,
-    reward: f64,
-    throughput_mbps: f64,
-    delay_ms: f64,
-    lost: u64,
-    acked: u64,
-    timeouts: u64,
+/// Gross harm: the lost part of all bytes in the candidate's last seconds, and how much more it is
+/// than the incumbent's.
+const GROSS_LOSS: (f64, f64) = (0.5, 0.25);
+/// Bytes from which on a lost part says anything.
+const GROSS_BYTES: u64 = 64 << 10;
+/// Gross harm: a flow's throughput in the last seconds, as a part of what is usual.
+const COLLAPSED: f64 = 0.1;
+/// Time of a flow from which on its throughput says anything, ns.
+const GROSS_NS: u64 = 1_000_000_000;
+/// Flows of each arm without which the throughputs of different flows are not compared.
+const GROSS_FLOWS: usize = 8;
+/// Time that a flow has waited for an ACK, as far as it is counted in its last seconds, ns.
+const LONGEST_WAIT_NS: u64 = 4_000_000_000;
+
+/// How long after their end the blocks of a pair are still added to, ns: longer than Linux waits
+/// between two retransmission timeouts.
+const LATE_NS: u64 = 130_000_000_000;
+/// Pairs of blocks that are added to at a time, at most: blocks are at least a second long.
+const MOST_OPEN: usize = 256;
+/// Paths or hosts that are counted, at most.
+const MOST_CLUSTERS: usize = 16_384;
+
+/// One value for each [`Metric`].
+type PerMetric<T> = [T; Metric::ALL.len()];
+
+/// A candidate that decides for its share of the flows.
+#[derive(Debug)]
+pub(crate) struct Canary {
+    candidate: ServedPolicy,
+    plan: CanaryPlan,
+    rails: GuardRails,
+    objective: Objective,
+    begun_ns: u64,
+    /// The arm that has the candidate's share of the flows: with blocks, that of the present one.
+    arm: Arm,
+    units: Units,
+    /// By [`Arm`]: the answers for flows that take part, and the flows that have counted.
+    answers: [Answers; 2],
+    flows: [u64; 2],
 }
 
-impl FlowTotals {
-    /// Adds a window, and its reward under the incumbent's settings.
-    pub fn add(&mut self, window: &WindowRecord, reward: f64) {
-        let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
-        let sum = |feature: Feature| window.features.sum[feature as usize];
-        self.windows += 1;
-        self.ns += window.header.time_ns.saturating_sub(window.start_ns);
-        self.reward += reward;
-        self.throughput_mbps += mean(Feature::Throughput) * 8.0 / 1e3;
-        self.delay_ms += mean(Feature::Delay) / 1e3;
-        self.lost += sum(Feature::Lost);
-        self.acked += sum(Feature::Acked);
-        self.timeouts += sum(Feature::PtoDelta);
-    }
-
-    fn means(&self) -> Means {
-        let windows = f64::from(self.windows.max(1));
-        let minutes = self.ns as f64 / 60e9;
-        let part = |of: f64, all: f64| if all > 0.0 { of / all } else { 0.0 };
-        Means {
-            reward: self.reward / windows,
-            throughput_mbps: self.throughput_mbps / windows,
-            delay_ms: self.delay_ms / windows,
-            loss: part(self.lost as f64, (self.lost + self.acked) as f64),
-            stalls: part(self.timeouts as f64, minutes),
-        }
-    }
+/// What the statistical units came to.
+#[derive(Debug)]
+enum Units {
+    Blocks(Box<Blocks>),
+    Clusters(HashMap<Cluster, (Arm, Tally)>),
 }
 
-/// Means over the windows of one flow.
+/// The blocks of time after the first, in pairs with one block of either arm.
+#[derive(Debug, Default)]
+struct Blocks {
+    /// The number of the oldest pair in `open`.
+    first: u64,
+    /// The pairs that may still be added to.
+    open: VecDeque<Pair>,
+    /// The pairs before them: of the flows that the candidate has in its blocks, and of their
+    /// neighbours.
+    closed: [PerMetric<Sample>; 2],
+}
+
+/// A pair of blocks: of the flows that the candidate has in its blocks, and of their neighbours,
+/// what they came to in the block of each [`Arm`].
+type Pair = [[Tally; 2]; 2];
+
+/// What a canary keeps of a flow that takes part.
 #[derive(Clone, Copy, Debug)]
-struct Means {
-    reward: f64,
-    throughput_mbps: f64,
-    delay_ms: f64,
-    loss: f64,
-    stalls: f64,
+pub(crate) struct CanaryFlow {
+    cluster: Cluster,
+    /// Whether the candidate has the flow: always, or in its blocks.
+    is_treated: bool,
+    /// Since when the same arm has had it, ns.
+    since_ns: u64,
+    /// Windows that counted under each [`Arm`].
+    windows: [u32; 2],
+    recent: Recent,
+    /// What it did under the incumbent.
+    usual: Measured,
 }
 
-/// Mean and spread over flows of one metric (Welford, 1962).
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Spread {
-    count: u64,
-    mean: f64,
-    squares: f64,
-}
-
-impl Spread {
-    fn add(&mut self, value: f64) {
-        self.count += 1;
-        let before = value - self.mean;
-        self.mean += before / self.count as f64;
-        self.squares += before * (value - self.mean);
-    }
-
-    /// Variance of the mean over flows: the sample variance over their number.
-    fn error(&self) -> f64 {
-        if self.count < 2 {
-            return f64::INFINITY;
-        }
-        self.squares / (self.count - 1) as f64 / self.count as f64
-    }
-}
-
-/// The metrics of one arm over its flows, and the answers of its policy.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ArmResults {
-    reward: Spread,
-    throughput_mbps: Spread,
-    delay_ms: Spread,
-    loss: Spread,
-    stalls: Spread,
-    decisions: u64,
+/// The answers of a policy to flows that take part, and the times of its batches.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    usable: u64,
     invalid: u64,
     batches: Batches,
 }
 
 /// The recent batches of a policy, and those that were slow.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Batches {
     all: u64,
     slow: u64,
@@ -340,135 +252,474 @@ impl Batches {
     }
 }
 
-impl ArmResults {
-    /// Adds a flow, if it has lasted for as many windows as the rails ask for.
-    pub fn add(&mut self, flow: &FlowTotals, rails: &GuardRails) {
-        if flow.windows < rails.windows {
+impl Canary {
+    /// Begins at `now_ns`. Both arms are judged by `objective`.
+    pub(crate) fn new(
+        candidate: ServedPolicy,
+        plan: CanaryPlan,
+        rails: GuardRails,
+        objective: Objective,
+        now_ns: u64,
+    ) -> Self {
+        let (arm, units) = match plan.by {
+            CanaryBy::Time => (Arm::Incumbent, Units::Blocks(Box::default())),
+            CanaryBy::Path | CanaryBy::Host => (Arm::Candidate, Units::Clusters(HashMap::new())),
+        };
+        Self {
+            candidate,
+            plan,
+            rails,
+            objective,
+            begun_ns: now_ns,
+            arm,
+            units,
+            answers: Default::default(),
+            flows: [0; 2],
+        }
+    }
+
+    pub(crate) fn candidate(&self) -> &ServedPolicy {
+        &self.candidate
+    }
+
+    pub(crate) fn into_candidate(self) -> ServedPolicy {
+        self.candidate
+    }
+
+    /// The arm of a flow that opens, and what is kept of it.
+    pub(crate) fn join(&self, identity: &Identity, generation: u32) -> (Arm, CanaryFlow) {
+        let flow = CanaryFlow {
+            cluster: self.plan.cluster(identity),
+            is_treated: self.plan.is_treated(identity, generation),
+            since_ns: self.begun_ns,
+            windows: [0; 2],
+            recent: Recent::from(self.begun_ns),
+            usual: Measured::default(),
+        };
+        (self.arm_of(&flow), flow)
+    }
+
+    /// What is kept of a flow that was open when the canary began. It takes part where blocks of
+    /// time are compared; a path that the incumbent has filled says nothing of the candidate.
+    pub(crate) fn join_live(&self, identity: &Identity, generation: u32) -> Option<CanaryFlow> {
+        let is_by_time = matches!(self.units, Units::Blocks(_));
+        is_by_time.then(|| self.join(identity, generation).1)
+    }
+
+    /// The arm that decides for a flow that takes part.
+    pub(crate) fn arm_of(&self, flow: &CanaryFlow) -> Arm {
+        if flow.is_treated {
+            self.arm
+        } else {
+            Arm::Incumbent
+        }
+    }
+
+    /// Goes on to the block of `now_ns`. Returns whether the candidate's share of the flows has
+    /// another arm from now on.
+    pub(crate) fn turn(&mut self, now_ns: u64) -> bool {
+        let Units::Blocks(blocks) = &mut self.units else {
+            return false;
+        };
+        let block = now_ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1);
+        let ended = |pair: u64| self.begun_ns + (2 * pair + 3) * self.plan.block_ns();
+        while ended(blocks.first) + LATE_NS < now_ns {
+            if let Some(pair) = blocks.open.pop_front() {
+                add_pair(&mut blocks.closed, &pair, &self.rails, &self.objective);
+            }
+            blocks.first += 1;
+        }
+        let arm = self.plan.arm_of_block(block);
+        std::mem::replace(&mut self.arm, arm) != arm
+    }
+
+    /// Notes that another arm has the flow from `now_ns` on; `last` is its newest window. What it
+    /// has waited since then is the former arm's doing.
+    pub(crate) fn moved(
+        &mut self,
+        flow: &mut CanaryFlow,
+        last: Option<&WindowRecord>,
+        now_ns: u64,
+    ) {
+        let waits_ns = last.map_or(0, |last| flow.waits_ns(last, now_ns));
+        self.add_silence(flow, now_ns - waits_ns, now_ns);
+        flow.since_ns = now_ns;
+        flow.recent = Recent::from(now_ns);
+    }
+
+    /// Adds the time from `from_ns` to `to_ns`, in which a flow only waited, to the blocks that it
+    /// lies in.
+    fn add_silence(&mut self, flow: &CanaryFlow, from_ns: u64, to_ns: u64) {
+        let Units::Blocks(blocks) = &mut self.units else {
+            return;
+        };
+        let clock = Clock {
+            begun_ns: self.begun_ns,
+            plan: &self.plan,
+        };
+        let last = clock.block(to_ns);
+        for block in (clock.block(from_ns)..=last).rev() {
+            let Some(tally) = blocks.tally(&self.plan, block, flow.group()) else {
+                break;
+            };
+            let counted = clock.counted(block);
+            let (from_ns, to_ns) = (from_ns.max(counted.start), to_ns.min(counted.end));
+            if from_ns < to_ns {
+                let span = Measured::silence(to_ns - from_ns);
+                tally.add(&span, self.objective.value(&span));
+            }
+        }
+    }
+
+    /// Adds a window of a flow under `arm`, with what it `measured` since the window before.
+    /// Windows that the application limited say little of a policy, and are left out.
+    pub(crate) fn add(
+        &mut self,
+        flow: &mut CanaryFlow,
+        arm: Arm,
+        window: &WindowRecord,
+        measured: &Measured,
+    ) {
+        if window.is_application_limited() || window.start_ns < flow.since_ns {
             return;
         }
-        let means = flow.means();
-        self.reward.add(means.reward);
-        self.throughput_mbps.add(means.throughput_mbps);
-        self.delay_ms.add(means.delay_ms);
-        self.loss.add(means.loss);
-        self.stalls.add(means.stalls);
+        let end_ns = window.header.time_ns;
+        let measured = Measured {
+            ns: measured.ns.min(end_ns.saturating_sub(flow.since_ns)),
+            ..*measured
+        };
+        flow.recent.add(end_ns, &measured);
+        if arm == Arm::Incumbent {
+            flow.usual += measured;
+        }
+        let windows = &mut flow.windows[arm as usize];
+        *windows = windows.saturating_add(1);
+        self.flows[arm as usize] += u64::from(*windows == self.rails.windows);
+        match &mut self.units {
+            Units::Clusters(clusters) => {
+                if clusters.len() < MOST_CLUSTERS || clusters.contains_key(&flow.cluster) {
+                    let arm = match flow.is_treated {
+                        true => Arm::Candidate,
+                        false => Arm::Incumbent,
+                    };
+                    let new = || (arm, Tally::default());
+                    let (_, tally) = clusters.entry(flow.cluster).or_insert_with(new);
+                    tally.add(&measured, self.objective.value(&measured));
+                }
+            }
+            Units::Blocks(blocks) => {
+                let clock = Clock {
+                    begun_ns: self.begun_ns,
+                    plan: &self.plan,
+                };
+                let block = clock.block(window.start_ns);
+                let counted = clock.counted(block);
+                let began_ns = end_ns.saturating_sub(measured.ns);
+                if counted.contains(&window.start_ns)
+                    && end_ns <= counted.end
+                    && let Some(tally) = blocks.tally(&self.plan, block, flow.group())
+                {
+                    let span = Measured {
+                        ns: end_ns - began_ns.max(counted.start),
+                        ..measured
+                    };
+                    tally.add(&span, self.objective.value(&span));
+                }
+                // The flow may have waited through the end of the block before.
+                let begin_ns = counted.end - self.plan.block_ns();
+                if began_ns < begin_ns {
+                    self.add_silence(flow, began_ns, begin_ns - 1);
+                }
+            }
+        }
     }
 
-    /// Adds answers of the policy: how many were usable, and how many were NaN or infinite.
-    pub fn answered(&mut self, usable: u64, unusable: u64) {
-        self.decisions += usable;
-        self.invalid += unusable;
+    /// Counts the answers of a policy to a batch.
+    pub(crate) fn answered(&mut self, arm: Arm, usable: u64, unusable: u64) {
+        let answers = &mut self.answers[arm as usize];
+        answers.usable += usable;
+        answers.invalid += unusable;
     }
 
-    /// Adds a batch of the policy, and whether it was slow.
-    pub fn timed(&mut self, slow: bool) {
-        self.batches.add(slow);
+    /// Counts a batch by the time that its policy took.
+    pub(crate) fn timed(&mut self, arm: Arm, took: Duration) {
+        let slow = took > self.rails.batch_time;
+        self.answers[arm as usize].batches.add(slow);
     }
 
-    /// The means over the flows added so far, for the agent's status.
-    pub fn report(&self) -> ArmReport {
-        ArmReport {
-            flows: self.loss.count,
-            decisions: self.decisions,
-            answers_invalid: self.invalid,
-            reward: self.reward.mean,
-            reward_error: (self.reward.count > 1).then(|| self.reward.error().sqrt()),
-            throughput_mbps: self.throughput_mbps.mean,
-            delay_ms: self.delay_ms.mean,
-            loss: self.loss.mean,
-            timeouts_per_minute: self.stalls.mean,
+    /// The results of the units that have ended by `now_ns`.
+    pub(crate) fn report(&self, now_ns: u64) -> CanaryReport {
+        let (metrics, neighbours) = self.compare(now_ns);
+        let arm = |arm: Arm| ArmReport {
+            flows: self.flows[arm as usize],
+            decisions: self.answers[arm as usize].usable,
+            answers_invalid: self.answers[arm as usize].invalid,
+        };
+        let all = || metrics.iter().chain(&neighbours);
+        let finding = if all().any(|found| found.finding == Finding::Worse) {
+            Finding::Worse
+        } else if all().all(|found| found.finding == Finding::NotWorse) {
+            Finding::NotWorse
+        } else {
+            Finding::Open
+        };
+        CanaryReport {
+            plan: self.plan,
+            units_needed: self.rails.units,
+            finding,
+            metrics,
+            neighbours,
+            incumbent: arm(Arm::Incumbent),
+            candidate: arm(Arm::Candidate),
+        }
+    }
+
+    /// The guard rail that the candidate breaches; `None` when it breaches none. `live` are the
+    /// live flows that take part, with their newest windows.
+    pub(crate) fn breach<'a>(
+        &self,
+        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
+        now_ns: u64,
+    ) -> Option<Breach> {
+        self.bad_answers()
+            .or_else(|| self.gross_harm(live, now_ns))
+            .or_else(|| {
+                let (metrics, neighbours) = self.compare(now_ns);
+                // The objective last: the others say more about what is wrong.
+                let worse = |all: &[Comparison]| {
+                    let mut all = all.iter().rev();
+                    all.find(|found| found.finding == Finding::Worse).copied()
+                };
+                let own = worse(&metrics).map(Breach::Worse);
+                own.or_else(|| worse(&neighbours).map(Breach::Neighbours))
+            })
+    }
+
+    fn bad_answers(&self) -> Option<Breach> {
+        let [incumbent, candidate] = &self.answers;
+        let answers = candidate.usable + candidate.invalid;
+        if candidate.invalid >= INVALID.0 && candidate.invalid as f64 > INVALID.1 * answers as f64 {
+            return Some(Breach::Answers {
+                invalid: candidate.invalid,
+                answers,
+            });
+        }
+        let Batches { all, slow } = candidate.batches;
+        let tolerated = SLOW.1.max(2.0 * incumbent.batches.slow_part());
+        let is_slow = slow >= SLOW.0 && candidate.batches.slow_part() > tolerated;
+        is_slow.then_some(Breach::Slow {
+            slow,
+            batches: all,
+            limit: self.rails.batch_time,
+            tolerated,
+        })
+    }
+
+    /// Harm that shows within seconds. In time, the candidate's flows are compared with what they
+    /// did under the incumbent, and otherwise with the incumbent's flows at the same time.
+    fn gross_harm<'a>(
+        &self,
+        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
+        now_ns: u64,
+    ) -> Option<Breach> {
+        let is_by_time = matches!(self.units, Units::Blocks(_));
+        let (mut candidate, mut reference) = (Measured::default(), Measured::default());
+        let (mut collapsed, mut compared) = (0, 0);
+        // Throughputs, by arm.
+        let mut rates = [Vec::new(), Vec::new()];
+        for (arm, flow, last) in live {
+            let waits_ns = flow.waits_ns(last, now_ns).min(LONGEST_WAIT_NS);
+            let recent = flow.recent.sum(now_ns) + Measured::silence(waits_ns);
+            if recent.ns < GROSS_NS {
+                continue;
+            }
+            match arm {
+                Arm::Candidate => candidate += recent,
+                Arm::Incumbent if !is_by_time => reference += recent,
+                Arm::Incumbent => continue,
+            }
+            if !is_by_time {
+                rates[arm as usize].push(recent.throughput_mbps());
+            } else if flow.usual.ns >= GROSS_NS {
+                reference += flow.usual;
+                compared += 1;
+                let least = COLLAPSED * flow.usual.throughput_mbps();
+                collapsed += usize::from(recent.throughput_mbps() < least);
+            }
+        }
+        let loss = [reference, candidate].map(|measured| measured.loss());
+        let bytes = candidate.acked_bytes.saturating_add(candidate.lost_bytes);
+        if bytes >= GROSS_BYTES && loss[1] > GROSS_LOSS.0.max(loss[0] + GROSS_LOSS.1) {
+            return Some(Breach::Lossy {
+                candidate: loss[1],
+                incumbent: loss[0],
+            });
+        }
+        if rates.iter().all(|rates| rates.len() >= GROSS_FLOWS) {
+            // Paths differ: most of the candidate's are below a tenth of most of the incumbent's.
+            let [incumbents, candidates] = &mut rates;
+            incumbents.sort_unstable_by(f64::total_cmp);
+            let least = COLLAPSED * incumbents[incumbents.len() / 4];
+            compared = candidates.len();
+            collapsed = candidates.iter().filter(|rate| **rate < least).count();
+        }
+        (2 * collapsed > compared).then_some(Breach::Collapsed {
+            flows: collapsed as u64,
+            of: compared as u64,
+        })
+    }
+
+    /// The arms by each metric: of the flows that the candidate has, and of their neighbours, if
+    /// there are any.
+    fn compare(&self, now_ns: u64) -> (Vec<Comparison>, Vec<Comparison>) {
+        let [own, neighbours] = self.samples(now_ns);
+        let compare = |samples: PerMetric<Sample>| -> Vec<Comparison> {
+            let pairs = Metric::ALL.into_iter().zip(samples);
+            pairs
+                .map(|(metric, sample)| {
+                    let tolerance = self.rails.tolerance(metric, &self.objective);
+                    sample.compare(metric, tolerance, self.rails.units)
+                })
+                .collect()
+        };
+        let has_neighbours = neighbours[0].units() > 0;
+        let neighbours = if has_neighbours {
+            compare(neighbours)
+        } else {
+            Vec::new()
+        };
+        (compare(own), neighbours)
+    }
+
+    /// The units that have ended, by metric: of the flows that the candidate has, and of their
+    /// neighbours.
+    fn samples(&self, now_ns: u64) -> [PerMetric<Sample>; 2] {
+        match &self.units {
+            Units::Blocks(blocks) => {
+                let ended = now_ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1);
+                // Pair p has the blocks 2p + 1 and 2p + 2.
+                let pairs = (ended.saturating_sub(1) / 2).saturating_sub(blocks.first);
+                let mut samples = blocks.closed;
+                for pair in blocks.open.iter().take(pairs as usize) {
+                    add_pair(&mut samples, pair, &self.rails, &self.objective);
+                }
+                samples
+            }
+            Units::Clusters(clusters) => {
+                let mut own = PerMetric::<Sample>::default();
+                let enough = |tally: &Tally| tally.windows >= self.rails.windows;
+                for (arm, tally) in clusters.values().filter(|(_, tally)| enough(tally)) {
+                    for (metric, sample) in Metric::ALL.into_iter().zip(&mut own) {
+                        sample.add(metric, *arm as usize, tally);
+                    }
+                }
+                [own, Default::default()]
+            }
         }
     }
 }
 
-/// Means over the flows of one arm of a canary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Adds a pair to the samples of the candidate's flows and of their neighbours, each if it has
+/// enough windows in both blocks.
+fn add_pair(
+    samples: &mut [PerMetric<Sample>; 2],
+    pair: &Pair,
+    rails: &GuardRails,
+    objective: &Objective,
+) {
+    for (samples, [incumbent, candidate]) in samples.iter_mut().zip(pair) {
+        if incumbent.windows.min(candidate.windows) < rails.windows {
+            continue;
+        }
+        for (metric, sample) in Metric::ALL.into_iter().zip(samples) {
+            let tolerance = rails.tolerance(metric, objective);
+            sample.add_pair(metric, tolerance, [incumbent, candidate]);
+        }
+    }
+}
+
+impl Blocks {
+    /// What the flows of a group came to in a block; `None` for the first block, for those that are
+    /// closed, and for those of a distant future.
+    fn tally(&mut self, plan: &CanaryPlan, block: u64, group: usize) -> Option<&mut Tally> {
+        let pair = block.checked_sub(1)? / 2;
+        let at = usize::try_from(pair.checked_sub(self.first)?).ok()?;
+        if at >= MOST_OPEN {
+            return None;
+        }
+        if at >= self.open.len() {
+            self.open.resize(at + 1, Pair::default());
+        }
+        Some(&mut self.open[at][group][plan.arm_of_block(block) as usize])
+    }
+}
+
+/// When the blocks of a canary are.
+struct Clock<'a> {
+    begun_ns: u64,
+    plan: &'a CanaryPlan,
+}
+
+impl Clock<'_> {
+    /// The block that a time is in.
+    fn block(&self, ns: u64) -> u64 {
+        ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1)
+    }
+
+    /// The part of a block that is counted.
+    fn counted(&self, block: u64) -> std::ops::Range<u64> {
+        let start = self.begun_ns + block * self.plan.block_ns();
+        start + self.plan.washout_ns()..start + self.plan.block_ns()
+    }
+}
+
+impl CanaryFlow {
+    /// Its group in a pair of blocks.
+    fn group(&self) -> usize {
+        usize::from(!self.is_treated)
+    }
+
+    /// How long the flow has waited for an ACK since its newest window, ns: 0 unless data were on
+    /// their way after every ACK of that window.
+    fn waits_ns(&self, last: &WindowRecord, now_ns: u64) -> u64 {
+        let in_flight = last.features.min[Feature::InFlight as usize];
+        if last.acks == 0 || in_flight == 0 || last.is_application_limited() {
+            return 0;
+        }
+        let since_ns = last.header.time_ns.max(self.since_ns);
+        now_ns.saturating_sub(since_ns)
+    }
+}
+
+/// The results of a canary so far.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CanaryReport {
+    /// The candidate's share, and how it is assigned.
+    pub plan: CanaryPlan,
+    /// Units that are needed before the arms are compared.
+    pub units_needed: u64,
+    /// What all metrics say together: worse if one is, and not worse if none is.
+    pub finding: Finding,
+    /// The arms by each metric.
+    pub metrics: Vec<Comparison>,
+    /// The flows that the incumbent has in all blocks, in the candidate's blocks against the
+    /// others; empty where there are none.
+    pub neighbours: Vec<Comparison>,
+    /// Counts of the incumbent's arm.
+    pub incumbent: ArmReport,
+    /// Counts of the candidate's arm.
+    pub candidate: ArmReport,
+}
+
+/// Counts of one arm of a canary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArmReport {
-    /// Flows that opened during the canary and have lasted long enough to count.
+    /// Flows that the arm has had for long enough to count.
     pub flows: u64,
-    /// Decisions published for flows of the canary.
+    /// Decisions published for flows that take part.
     pub decisions: u64,
     /// Answers of the policy that were NaN or infinite.
     pub answers_invalid: u64,
-    /// Mean reward of a window, under the incumbent's settings in either arm.
-    pub reward: f64,
-    /// Standard error of the reward over the flows; `None` for fewer than two flows.
-    pub reward_error: Option<f64>,
-    /// Mean delivery rate of a flow, Mbit/s.
-    pub throughput_mbps: f64,
-    /// Mean queueing delay of a flow, ms.
-    pub delay_ms: f64,
-    /// Loss rate: lost bytes over lost and acknowledged bytes.
-    pub loss: f64,
-    /// Retransmission timeouts of a flow per minute.
-    pub timeouts_per_minute: f64,
-}
-
-/// The first guard rail that the candidate breaches; `None` when it breaches none.
-pub fn breach(
-    incumbent: &ArmResults,
-    candidate: &ArmResults,
-    rails: &GuardRails,
-) -> Option<Breach> {
-    let answers = candidate.decisions + candidate.invalid;
-    if candidate.invalid >= INVALID.0 && candidate.invalid as f64 > INVALID.1 * answers as f64 {
-        return Some(Breach::Answers {
-            invalid: candidate.invalid,
-            answers,
-        });
-    }
-    let Batches { all, slow } = candidate.batches;
-    let tolerated = SLOW.1.max(2.0 * incumbent.batches.slow_part());
-    if slow >= SLOW.0 && candidate.batches.slow_part() > tolerated {
-        return Some(Breach::Slow {
-            slow,
-            batches: all,
-            limit: rails.batch_time,
-            tolerated,
-        });
-    }
-    if incumbent.loss.count.min(candidate.loss.count) < rails.flows {
-        return None;
-    }
-    let worse = |metric, incumbent: &Spread, candidate: &Spread, tolerance: Tolerance| {
-        let allowed = incumbent.mean * (1.0 + tolerance.part) + tolerance.amount;
-        let error = candidate.error() + (1.0 + tolerance.part).powi(2) * incumbent.error();
-        (candidate.mean - allowed > STANDARD_ERRORS * error.sqrt()).then_some(Breach::Worse {
-            metric,
-            incumbent: incumbent.mean,
-            candidate: candidate.mean,
-            allowed,
-            flows: [incumbent.count, candidate.count],
-        })
-    };
-    worse(Metric::Loss, &incumbent.loss, &candidate.loss, rails.loss)
-        .or_else(|| {
-            worse(
-                Metric::Delay,
-                &incumbent.delay_ms,
-                &candidate.delay_ms,
-                rails.delay,
-            )
-        })
-        .or_else(|| {
-            worse(
-                Metric::Stalls,
-                &incumbent.stalls,
-                &candidate.stalls,
-                rails.stalls,
-            )
-        })
-}
-
-/// The metric that a guard rail limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Metric {
-    /// Mean queueing delay of a flow.
-    Delay,
-    /// Lost bytes over lost and acknowledged bytes.
-    Loss,
-    /// Retransmission timeouts per minute.
-    Stalls,
 }
 
 /// A breach of a guard rail, for which a candidate is withdrawn.
@@ -492,19 +743,24 @@ pub enum Breach {
         /// The largest fraction of slow batches that would have been tolerated.
         tolerated: f64,
     },
-    /// A metric of the candidate's flows is worse than tolerated.
-    Worse {
-        /// The metric; the next three values are in its unit.
-        metric: Metric,
-        /// Mean over the incumbent's flows.
-        incumbent: f64,
-        /// Mean over the candidate's flows.
+    /// Most of what the candidate's flows sent in the last seconds was lost.
+    Lossy {
+        /// The lost part of the bytes of the candidate's flows.
         candidate: f64,
-        /// The largest mean that would have been tolerated.
-        allowed: f64,
-        /// Number of flows of the incumbent and of the candidate.
-        flows: [u64; 2],
+        /// The lost part of the incumbent's.
+        incumbent: f64,
     },
+    /// The throughput of most of the candidate's flows has collapsed in the last seconds.
+    Collapsed {
+        /// Number of flows below a tenth of what is usual.
+        flows: u64,
+        /// Number of flows that were compared.
+        of: u64,
+    },
+    /// A metric of the candidate's flows is worse than tolerated.
+    Worse(Comparison),
+    /// A metric of the incumbent's flows is worse than tolerated in the candidate's blocks.
+    Neighbours(Comparison),
 }
 
 impl fmt::Display for Breach {
@@ -525,179 +781,30 @@ impl fmt::Display for Breach {
                 limit.as_secs_f64() * 1e3,
                 100.0 * tolerated,
             ),
-            Self::Worse {
-                metric,
-                incumbent,
+            Self::Lossy {
                 candidate,
-                allowed,
-                flows: [incumbents, candidates],
-            } => {
-                let (name, factor, unit) = match metric {
-                    Metric::Delay => ("queueing delay", 1.0, " ms"),
-                    Metric::Loss => ("loss", 100.0, " %"),
-                    Metric::Stalls => ("timeouts", 1.0, " per minute"),
-                };
-                let [candidate, incumbent, allowed] =
-                    [candidate, incumbent, allowed].map(|value| value * factor);
-                write!(
-                    f,
-                    "{name} {candidate:.2}{unit} over {candidates} flows, against \
-                     {incumbent:.2}{unit} over {incumbents} flows of the current policy; at most \
-                     {allowed:.2}{unit} is tolerated"
-                )
-            }
+                incumbent,
+            } => write!(
+                f,
+                "its flows lost {:.0} % of their bytes in the last seconds, against {:.0} % under \
+                 the current policy",
+                100.0 * candidate,
+                100.0 * incumbent,
+            ),
+            Self::Collapsed { flows, of } => write!(
+                f,
+                "the throughput of {flows} of its {of} flows is below a tenth of what is usual"
+            ),
+            Self::Worse(found) => write!(f, "{found}, over {} units", found.units),
+            Self::Neighbours(found) => write!(
+                f,
+                "its neighbours, flows of the current policy beside its own, have {found}, over \
+                 {} units",
+                found.units
+            ),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bytemuck::Zeroable;
-    use cc_ebpf::{FEATURES, Header};
-
-    /// A flow of 30 windows of 100 ms with this delay, loss and timeouts in each.
-    fn flow(delay_us: u32, lost: u32, timeouts: u32) -> FlowTotals {
-        let mut window = WindowRecord::zeroed();
-        let mut features = [0; FEATURES];
-        features[Feature::Delay as usize] = delay_us;
-        features[Feature::Lost as usize] = lost;
-        features[Feature::Acked as usize] = 100_000 - lost;
-        features[Feature::PtoDelta as usize] = timeouts;
-        features[Feature::Throughput as usize] = 1_000;
-        window.add(&features);
-        window.header = Header::of::<WindowRecord>(0, 1, 100_000_000);
-        let mut totals = FlowTotals::default();
-        (0..30).for_each(|_| totals.add(&window, -0.5));
-        totals
-    }
-
-    /// `count` flows, each a little different from the one before it.
-    fn flows(count: u32, delay_us: u32, lost: u32, timeouts: u32) -> ArmResults {
-        let mut flows = ArmResults::default();
-        for i in 0..count {
-            let flow = flow(delay_us + 100 * (i % 10), lost + 10 * (i % 7), timeouts);
-            flows.add(&flow, &GuardRails::default());
-        }
-        flows
-    }
-
-    fn judge(incumbent: &ArmResults, candidate: &ArmResults) -> Option<Metric> {
-        match breach(incumbent, candidate, &GuardRails::default())? {
-            Breach::Worse { metric, .. } => Some(metric),
-            Breach::Answers { .. } | Breach::Slow { .. } => None,
-        }
-    }
-
-    #[test]
-    fn a_flows_means() {
-        let means = flow(20_000, 1_000, 1).means();
-        assert_eq!((means.delay_ms, means.loss), (20.0, 0.01));
-        assert_eq!((means.throughput_mbps, means.stalls), (8.0, 600.0));
-        assert_eq!(means.reward, -0.5);
-    }
-
-    #[test]
-    fn what_is_worse_is_named_and_what_is_not_is_left() {
-        let current = flows(40, 20_000, 100, 0);
-        assert_eq!(judge(&current, &current), None);
-        assert_eq!(
-            judge(&current, &flows(40, 24_000, 100, 0)),
-            None,
-            "tolerated"
-        );
-        assert_eq!(
-            judge(&current, &flows(40, 60_000, 100, 0)),
-            Some(Metric::Delay)
-        );
-        assert_eq!(
-            judge(&current, &flows(40, 20_000, 3_000, 0)),
-            Some(Metric::Loss)
-        );
-        assert_eq!(
-            judge(&current, &flows(40, 20_000, 100, 1)),
-            Some(Metric::Stalls)
-        );
-        assert_eq!(
-            judge(&flows(40, 60_000, 3_000, 1), &current),
-            None,
-            "better"
-        );
-    }
-
-    #[test]
-    fn few_flows_say_nothing() {
-        let (few, many) = (flows(19, 90_000, 9_000, 1), flows(40, 20_000, 100, 0));
-        assert_eq!(judge(&many, &few), None);
-        assert_eq!(
-            judge(&flows(19, 20_000, 100, 0), &flows(40, 90_000, 9_000, 1)),
-            None
-        );
-        let mut short = FlowTotals::default();
-        short.add(&WindowRecord::zeroed(), 0.0);
-        let mut flows = ArmResults::default();
-        flows.add(&short, &GuardRails::default());
-        assert_eq!(flows.report().flows, 0);
-    }
-
-    /// A difference that a few odd flows make is chance.
-    #[test]
-    fn chance_is_no_breach() {
-        let current = flows(20, 20_000, 100, 0);
-        let mut candidate = flows(20, 20_000, 100, 0);
-        for _ in 0..2 {
-            candidate.add(&flow(400_000, 100, 0), &GuardRails::default());
-        }
-        assert!(candidate.report().delay_ms > 50.0);
-        assert_eq!(judge(&current, &candidate), None);
-    }
-
-    #[test]
-    fn answers_that_are_no_numbers_are_a_breach_at_once() {
-        let mut candidate = ArmResults::default();
-        candidate.answered(75, 25);
-        let found = breach(&ArmResults::default(), &candidate, &GuardRails::default());
-        let text = found.expect("a breach").to_string();
-        assert_eq!(text, "25 of its 100 answers were not finite");
-    }
-
-    #[test]
-    fn a_candidate_that_is_slower_than_the_incumbent_is_a_breach() {
-        let arm = |fast: u32, slow: u32| {
-            let mut arm = ArmResults::default();
-            (0..fast).for_each(|_| arm.timed(false));
-            (0..slow).for_each(|_| arm.timed(true));
-            arm
-        };
-        let judge = |incumbent, candidate| {
-            breach(&incumbent, &candidate, &GuardRails::default()).map(|breach| breach.to_string())
-        };
-        assert_eq!(judge(arm(100, 0), arm(0, 9)), None, "too few");
-        assert_eq!(judge(arm(100, 0), arm(90, 10)), None, "tolerated");
-        let found = judge(arm(100, 0), arm(80, 20)).expect("a breach");
-        let expected = "20 of its last 100 batches took longer than 25 ms; at most 10 % is \
-                        tolerated";
-        assert_eq!(found, expected);
-        assert_eq!(judge(arm(70, 30), arm(50, 50)), None, "the host is slow");
-        // What was long ago counts for less and less.
-        assert!(judge(arm(100, 0), arm(10_000, 40)).is_some());
-    }
-
-    #[test]
-    fn the_share_is_what_was_asked_for() {
-        let identity = |port| Identity {
-            family: 2,
-            remote_port: port,
-            ..Identity::default()
-        };
-        for (percent, expected) in [(0.0, 0..=0), (10.0, 800..=1_200), (100.0, 10_000..=10_000)] {
-            let share = CanaryShare::new(percent, 7);
-            let is_candidate = |port: &u16| share.arm(&identity(*port), 1) == Arm::Candidate;
-            let count = (0..10_000).filter(is_candidate).count();
-            assert!(expected.contains(&count), "{percent} %: {count}");
-        }
-        let other = |salt| CanaryShare::new(50.0, salt);
-        let differs = |port| other(1).arm(&identity(port), 1) != other(2).arm(&identity(port), 1);
-        assert!((0..100).any(differs), "another canary has other flows");
-    }
-}
+mod tests;

@@ -136,6 +136,15 @@ impl<T> FlowTable<T> {
     }
 
     /// The live flows in slot order, to change them.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (FlowId, &mut T)> {
+        self.slots.iter_mut().zip(0..).filter_map(|(entry, slot)| {
+            let entry = entry.as_deref_mut()?;
+            let generation = entry.generation;
+            Some((FlowId { slot, generation }, &mut entry.flow))
+        })
+    }
+
+    /// The live flows in slot order, to change them, without their names.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let entries = self.slots.iter_mut().flatten();
         entries.map(|entry| &mut entry.flow)

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::{
     flows::{FlowCounts, FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
+    objective::Measured,
     reward::Reward,
     rows::{
         Addresses, Decided, Episodes, FileHeader, NO_MODE, Recorded,
@@ -26,7 +27,8 @@ pub struct CongestionControlReport {
     pub congestion_control: String,
     /// Number of flows that are open at the moment.
     pub flows: usize,
-    /// Sum of the delivery rates over each flow's last window, Mbit/s.
+    /// Sum of the flows' throughputs since the windows before their last, Mbit/s: acknowledged
+    /// bytes over time.
     pub rate_mbps: f64,
     /// Mean over the flows of the smoothed RTT in their last windows, ms.
     pub srtt_ms: f64,
@@ -44,6 +46,8 @@ pub struct ForeignFlows {
 pub(crate) struct ForeignFlow {
     congestion_control: Arc<str>,
     last: Option<WindowRecord>,
+    /// What was measured since the window before that one.
+    measured: Measured,
     rows: Option<(Arc<FileHeader>, EpisodeRows)>,
 }
 
@@ -143,7 +147,7 @@ impl ForeignFlows {
                     index
                 }
             };
-            reports[index].add(flow.last.as_ref());
+            reports[index].add(flow);
         }
         reports
     }
@@ -167,6 +171,7 @@ impl FollowFlows for ForeignFlows {
         ForeignFlow {
             congestion_control,
             last: None,
+            measured: Measured::default(),
             rows,
         }
     }
@@ -180,6 +185,7 @@ impl FollowFlows for ForeignFlows {
             ..*window
         };
         let former = flow.last.replace(window);
+        flow.measured = Measured::following(former.as_ref(), &window);
         if let (Some(recording), Some((header, episode))) = (&mut self.recording, &mut flow.rows) {
             if let Some(former) = former {
                 let decision = implied_decision(&self.interface, &former, &window);
@@ -222,15 +228,15 @@ impl CongestionControlReport {
         }
     }
 
-    fn add(&mut self, window: Option<&WindowRecord>) {
-        let mean = |feature| {
-            window.map_or(0.0, |window| {
-                window.features.mean(feature as usize, window.acks)
-            })
-        };
+    fn add(&mut self, flow: &ForeignFlow) {
+        let srtt_us = flow.last.as_ref().map_or(0.0, |window| {
+            window
+                .features
+                .mean(Feature::SmoothedRtt as usize, window.acks)
+        });
         self.flows += 1;
-        self.rate_mbps += mean(Feature::Throughput) * 8.0 / 1e3;
-        self.srtt_ms += (mean(Feature::SmoothedRtt) / 1e3 - self.srtt_ms) / self.flows as f64;
+        self.rate_mbps += flow.measured.throughput_mbps();
+        self.srtt_ms += (srtt_us / 1e3 - self.srtt_ms) / self.flows as f64;
     }
 }
 

@@ -296,6 +296,30 @@ impl Default for RewardSettings {
     }
 }
 
+impl Objective {
+    /// The objective of a policy that states none: the weights of throughput and delay in a
+    /// logarithmic reward, and of a linear one, whose weights have units, the default's. Loss and
+    /// marks cost as much beside the throughput as in the default, whatever the reward has: in
+    /// most, loss is free.
+    pub fn derived(reward: &RewardSettings) -> Self {
+        let default = Self::default();
+        let (a, b) = (
+            f64::from(reward.throughput_factor),
+            f64::from(reward.delay_factor),
+        );
+        if reward.kind == RewardKind::Linear || a <= 0.0 || b < 0.0 {
+            return default;
+        }
+        Self {
+            throughput: a,
+            delay: b,
+            loss: default.loss * a / default.throughput,
+            marks: default.marks * a / default.throughput,
+            ..default
+        }
+    }
+}
+
 /// The form of the reward function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -398,6 +422,26 @@ mod tests {
         let json = serde_json::to_string(&interface).expect("serialises");
         let read: Interface = serde_json::from_str(&json).expect("parses");
         assert_eq!((read.objective, read.objective()), (Some(stated), stated));
+    }
+
+    #[test]
+    fn what_states_no_objective_gets_that_of_its_reward() {
+        let log = Objective::derived(&RewardSettings::default());
+        assert_eq!((log.throughput, log.delay), (1.0, f64::from(0.2_f32)));
+        assert_eq!(log.loss, 4.0, "not free, though the reward says so");
+        assert_eq!(log.wrong_setting(), None);
+        for reward in [
+            RewardSettings {
+                kind: RewardKind::Linear,
+                ..RewardSettings::default()
+            },
+            RewardSettings {
+                throughput_factor: -1.0,
+                ..RewardSettings::default()
+            },
+        ] {
+            assert_eq!(Objective::derived(&reward), Objective::default());
+        }
     }
 
     #[test]

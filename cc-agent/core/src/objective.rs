@@ -56,8 +56,6 @@ use std::fmt;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::interface::{RewardKind, RewardSettings};
-
 /// The weights of what a flow is to achieve; the [module](self) has the formula.
 ///
 /// `Default` has the weights that the embedded policy was trained with.
@@ -92,28 +90,6 @@ impl Default for Objective {
 }
 
 impl Objective {
-    /// The objective of a policy that states none: the weights of throughput and delay in a
-    /// logarithmic reward, and of a linear one, whose weights have units, the default's. Loss and
-    /// marks cost as much beside the throughput as in the default, whatever the reward has: in
-    /// most, loss is free.
-    pub fn derived(reward: &RewardSettings) -> Self {
-        let default = Self::default();
-        let (a, b) = (
-            f64::from(reward.throughput_factor),
-            f64::from(reward.delay_factor),
-        );
-        if reward.kind == RewardKind::Linear || a <= 0.0 || b < 0.0 {
-            return default;
-        }
-        Self {
-            throughput: a,
-            delay: b,
-            loss: default.loss * a / default.throughput,
-            marks: default.marks * a / default.throughput,
-            ..default
-        }
-    }
-
     /// The objective of a span, without a unit; finite for every span.
     pub fn value(&self, measured: &Measured) -> f64 {
         self.throughput * (measured.throughput_mbps() + self.throughput_offset_mbps).ln()
@@ -184,7 +160,7 @@ pub struct Measured {
     pub lost_bytes: u64,
     /// Payload that was acknowledged with the ECN echo, bytes.
     pub marked_bytes: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts that fired.
     pub timeouts: u64,
     /// Queueing delay summed over the ACKs, µs.
     pub delay_sum_us: u64,
@@ -406,26 +382,6 @@ mod tests {
     }
 
     #[test]
-    fn what_states_no_objective_gets_that_of_its_reward() {
-        let log = Objective::derived(&RewardSettings::default());
-        assert_eq!((log.throughput, log.delay), (1.0, f64::from(0.2_f32)));
-        assert_eq!(log.loss, 4.0, "not free, though the reward says so");
-        assert_eq!(log.wrong_setting(), None);
-        for reward in [
-            RewardSettings {
-                kind: RewardKind::Linear,
-                ..RewardSettings::default()
-            },
-            RewardSettings {
-                throughput_factor: -1.0,
-                ..RewardSettings::default()
-            },
-        ] {
-            assert_eq!(Objective::derived(&reward), Objective::default());
-        }
-    }
-
-    #[test]
     fn settings_out_of_range_are_named() {
         type Change = fn(&mut Objective);
         let changes: [(&str, Change); 6] = [
@@ -468,7 +424,7 @@ mod tests {
     }
 
     prop_compose! {
-        /// Objectives within their ranges.
+        /// Any objective whose settings are within their ranges.
         fn any_objective()(
             weights in prop::array::uniform3(0.0..1e6_f64),
             positive in prop::array::uniform3(1e-6..1e6_f64),

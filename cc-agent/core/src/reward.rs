@@ -1,5 +1,7 @@
-//! The reward of a window: mvfst-rl's (arXiv 1910.04054, section 3, and the later code of its
-//! authors).
+//! The reward of a window, an input of the policy's network: mvfst-rl's (arXiv 1910.04054, section
+//! 3, and the later code of its authors).
+//!
+//! What a policy was trained for, and is judged by, is its [objective](crate::objective).
 //!
 //! # Whose settings apply
 //!
@@ -10,8 +12,6 @@
 //!   flow when the window arrives. When a policy with another interface takes the flow over, a
 //!   window that still waits is discarded, so the policy that answers is rewarded by its own
 //!   settings;
-//! - for the rewards in the report of a canary, the incumbent's settings for both arms, so that the
-//!   arms can be compared;
 //! - for flows of other congestion controls, the settings in the header of the recording.
 
 use cc_ebpf::{Feature, WindowRecord};
@@ -21,7 +21,8 @@ use crate::interface::{RewardKind, RewardSettings};
 /// The quantities that a window's reward is computed from.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Terms {
-    /// Mean delivery rate, MB/s.
+    /// Mean over the ACKs of the kernel's delivery-rate samples, MB/s. What arrived over time is
+    /// [`Measured::throughput_mbps`](crate::objective::Measured::throughput_mbps).
     pub throughput: f64,
     /// Queueing delay, ms: the largest of the window, or its mean.
     pub delay: f64,

@@ -24,7 +24,7 @@ use cc_ebpf::Counter;
 use serde::{Deserialize, Serialize};
 
 use self::counters::{agent_counts, datapath_trouble, recording_counts};
-use crate::canary::ArmReport;
+use crate::canary::{ArmReport, CanaryBy, Comparison, Finding};
 
 /// The state of a running agent, as it goes over the socket in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,15 +82,33 @@ pub struct Snapshot {
 pub struct CanaryStatus {
     /// One-line description of the candidate.
     pub candidate: String,
-    /// The candidate's share of the new flows, percent.
+    /// What is compared, and hence assigned to an arm.
+    pub by: CanaryBy,
+    /// The candidate's share of the flows, paths or hosts, percent.
     pub percent: f64,
-    /// Flows that each arm needs before the guard rails apply.
-    pub flows_needed: u64,
-    /// Results of the incumbent's flows.
+    /// Length of a block of time, s.
+    pub block_s: f64,
+    /// Pairs of blocks, or paths or hosts in each arm, that are needed before anything is found.
+    pub units_needed: u64,
+    /// What all metrics say together.
+    pub finding: Finding,
+    /// The candidate against the incumbent, by each metric.
+    pub metrics: Vec<Comparison>,
+    /// The incumbent's other flows in the candidate's blocks, against the other blocks; empty where
+    /// there are none.
+    pub neighbours: Vec<Comparison>,
+    /// Counts of the incumbent's arm.
     #[serde(rename = "current_flows")]
     pub incumbent_flows: ArmReport,
-    /// Results of the candidate's flows.
+    /// Counts of the candidate's arm.
     pub candidate_flows: ArmReport,
+}
+
+impl CanaryStatus {
+    /// Units that there are so far: pairs of blocks, or paths or hosts in the arm that has fewer.
+    pub fn units(&self) -> u64 {
+        self.metrics.first().map_or(0, |metric| metric.units)
+    }
 }
 
 /// A distribution of durations in ms.
@@ -117,7 +135,7 @@ pub struct Recent {
     pub decisions_per_s: f64,
     /// Processor time per time; 1 is one busy processor.
     pub cpu: f64,
-    /// Delivery rate of all listed flows together, Mbit/s.
+    /// Throughput of all listed flows together, Mbit/s.
     pub rate_mbps: f64,
     /// The longest queueing delay of the listed flows, ms.
     pub queue_ms: f64,

@@ -43,7 +43,7 @@ use crate::columns::{number, text, timestamp};
 /// | `cwnd_before` | cwnd at the window's end, segments |
 /// | `base_cwnd`, `cwnd` | cwnd to which the action was applied, and the result, segments |
 /// | `decision_delay_ns` | from the window's nominal end to the decision's publication |
-/// | `throughput_mbps`, `delay_ms`, `loss_mb` | the reward's terms of this window |
+/// | `throughput_mbps`, `delay_ms`, `loss_mb` | the reward's terms of this window (see below) |
 /// | `reward` | reward of this window, not of the decision that answered it |
 /// | `policy` | SHA-256 of the policy file, or the name of a built-in policy |
 /// | `end` | whether the flow closed with this row |
@@ -57,6 +57,9 @@ use crate::columns::{number, text, timestamp};
 /// Each of the 20 `features` is a structure of the statistics over the window's ACKs: `sum`, `min`,
 /// `max`, `reference` (the first value), and `squares`, the sum of the squared deviations from
 /// `reference`.
+///
+/// `throughput_mbps` is the mean of the kernel's delivery-rate samples. What arrived is the sum of
+/// the feature `acked` over `length_ns`.
 ///
 /// The columns from `action` to `probabilities` and from `base_cwnd` to `decision_delay_ns` are
 /// null where no decision answered the window.

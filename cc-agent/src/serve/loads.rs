@@ -9,7 +9,7 @@ use crate::{
     deploy::{DeployError, LoadedPolicy},
     kernel::priority,
 };
-use cc_core::status::Outcome;
+use cc_core::{canary::CanaryBy, status::Outcome};
 
 /// Loads that may wait behind the one that is carried out; further ones are refused.
 const WAITING: usize = 4;
@@ -40,8 +40,10 @@ pub(super) enum Purpose {
     Replace,
     /// To be the candidate of a canary.
     Canary {
-        /// Share of the new flows, percent.
+        /// Share of the flows, paths or hosts, percent.
         percent: f64,
+        /// What is compared, and hence assigned to an arm.
+        by: CanaryBy,
     },
     /// To go on as the incumbent, whose process has failed.
     Restart,
@@ -144,6 +146,7 @@ mod tests {
         };
         let purpose = |percent: usize| Purpose::Canary {
             percent: percent as f64,
+            by: CanaryBy::Time,
         };
         assert!(queue.push(purpose(0), nobody(), slow).is_ok());
         began.recv().expect("it is carried out");

@@ -22,7 +22,7 @@ use crate::{
 use cc_cage::Job;
 use cc_core::{
     agent::Agent,
-    canary::{Arm, CanaryShare, GuardRails},
+    canary::{Arm, CanaryBy, CanaryPlan, Finding, GuardRails},
     interface::Interface,
     policy::PolicySpec,
     status::{AgentCounts, CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
@@ -69,6 +69,8 @@ pub(super) struct Service<D: DatapathIo> {
 struct Policies {
     loader: PolicyLoader,
     rails: GuardRails,
+    /// Length of a canary's blocks of time.
+    block: Duration,
     incumbent: Origin,
     /// Why the incumbent does not decide; `None` while it does.
     failure: Option<String>,
@@ -145,6 +147,7 @@ impl<D: DatapathIo> Service<D> {
             policies: Policies {
                 loader: settings.loader,
                 rails: settings.rails,
+                block: settings.canary_block,
                 incumbent: Origin {
                     job: policy.job.clone(),
                     text: policy.text.clone(),
@@ -178,7 +181,7 @@ impl<D: DatapathIo> Service<D> {
             .install(Arm::Incumbent, policy)
             .map_err(anyhow::Error::msg)?;
         if let Some(canary) = settings.canary {
-            let news = service.start_canary(canary.candidate, canary.percent)?;
+            let news = service.start_canary(canary.candidate, canary.percent, canary.by)?;
             info!("{news}");
         }
         service.beat();
@@ -455,8 +458,8 @@ impl<D: DatapathIo> Service<D> {
         self.policies.restarted = None;
     }
 
-    /// Gives a candidate `percent` of the new flows. A canary that is running ends, its candidate
-    /// withdrawn.
+    /// Gives a candidate `percent` of the flows, paths or hosts. A canary that is running ends, its
+    /// candidate withdrawn.
     ///
     /// # Errors
     ///
@@ -465,22 +468,54 @@ impl<D: DatapathIo> Service<D> {
         &mut self,
         loaded: LoadedPolicy,
         percent: f64,
+        by: CanaryBy,
     ) -> Result<String, anyhow::Error> {
         let candidate = loaded.served(self.session.as_ref());
-        let share = CanaryShare::new(percent, self.datapath.now_ns());
+        let now_ns = self.datapath.now_ns();
+        let plan = CanaryPlan {
+            percent,
+            by,
+            block: self.policies.block,
+            salt: now_ns,
+        };
         let origin = Origin {
             job: loaded.job.clone(),
             text: loaded.text.clone(),
         };
         self.agent
-            .start_canary(candidate, share, self.policies.rails);
+            .start_canary(candidate, plan, self.policies.rails, now_ns);
         if let Err(reason) = self.install(Arm::Candidate, loaded) {
             self.agent.withdraw();
             anyhow::bail!(reason);
         }
-        let text = format!("candidate {} has {percent} % of the new flows", origin.text);
+        let share = match by {
+            CanaryBy::Time => "flows in its blocks of time",
+            CanaryBy::Path => "paths",
+            CanaryBy::Host => "hosts",
+        };
+        let text = format!("candidate {} has {percent} % of the {share}", origin.text);
         self.policies.candidate = Some(origin);
         Ok(text)
+    }
+
+    /// Goes on to the present block of a canary's time.
+    pub(super) fn turn_canary(&mut self) {
+        self.agent.turn_canary(self.datapath.now_ns());
+    }
+
+    /// Makes the candidate the incumbent if the canary has found that it is not worse.
+    pub(super) fn promote_proven(&mut self) -> Outcome {
+        match self.canary() {
+            Some(canary) if canary.finding != Finding::NotWorse => Err(format!(
+                "the candidate is not yet found to be no worse: {} after {} of {} {}; wait \
+                 (`cc-agent conclude --wait SECS`), or promote it anyway with --force",
+                canary.finding,
+                canary.units(),
+                canary.units_needed,
+                canary.by.units(),
+            )),
+            _ => self.promote(),
+        }
     }
 
     /// Makes the candidate the incumbent.
@@ -518,7 +553,7 @@ impl<D: DatapathIo> Service<D> {
 
     /// Withdraws the candidate when it breaches a guard rail; `None` when it does not.
     pub(super) fn check_canary(&mut self) -> Option<Outcome> {
-        let breach = self.agent.breach()?;
+        let breach = self.agent.breach(self.datapath.now_ns())?;
         Some(self.withdraw_breaching(&breach.to_string()))
     }
 
@@ -585,12 +620,17 @@ impl<D: DatapathIo> Service<D> {
     }
 
     fn canary(&self) -> Option<CanaryStatus> {
-        let report = self.agent.canary()?;
+        let report = self.agent.canary(self.datapath.now_ns())?;
         let candidate = self.policies.candidate.as_ref()?;
         Some(CanaryStatus {
             candidate: candidate.text.clone(),
-            percent: report.percent,
-            flows_needed: self.policies.rails.flows,
+            by: report.plan.by,
+            percent: report.plan.percent,
+            block_s: report.plan.block.as_secs_f64(),
+            units_needed: report.units_needed,
+            finding: report.finding,
+            metrics: report.metrics,
+            neighbours: report.neighbours,
             incumbent_flows: report.incumbent,
             candidate_flows: report.candidate,
         })

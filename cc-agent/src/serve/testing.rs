@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError, mpsc},
+    time::Duration,
 };
 
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -18,7 +19,7 @@ use crate::kernel;
 use cc_core::{
     ServedPolicy,
     agent::{Agent, Batch},
-    canary::{Arm, CanaryShare, GuardRails},
+    canary::{Arm, CanaryBy, CanaryPlan, GuardRails},
     interface::Interface,
     policy::{Choice, Fixed, Policy, Query},
 };
@@ -82,7 +83,13 @@ pub(crate) fn batch(arm: Arm) -> Batch {
             interface: Interface::default(),
             header: None,
         };
-        agent.start_canary(candidate, CanaryShare::new(100.0, 0), GuardRails::default());
+        let plan = CanaryPlan {
+            percent: 100.0,
+            by: CanaryBy::Path,
+            block: Duration::from_secs(10),
+            salt: 0,
+        };
+        agent.start_canary(candidate, plan, GuardRails::default(), 0);
     }
     for bytes in [opened(0, 0), window(0, 1, 0)] {
         let record = Record::decode(&bytes).expect("a whole record");

@@ -6,7 +6,7 @@
 use std::{fs, path::PathBuf, thread};
 
 use cc_core::{
-    canary::Arm,
+    canary::{Arm, CanaryBy},
     interface::Interface,
     policy::{Choice, PolicyKind, PolicyMeta, Query, export::ActorCritic, heuristic_file},
     status::AgentCounts,
@@ -204,6 +204,7 @@ fn commands_follow_each_other() {
         let canary = |percent| Command::StartCanary {
             file: file.clone(),
             percent,
+            by: CanaryBy::Time,
         };
         let refused = agent.command(Command::Promote).await;
         assert_eq!(refused, Err("there is no candidate to promote".into()));
@@ -213,7 +214,10 @@ fn commands_follow_each_other() {
         let done = agent.command(reload()).await.expect("it is loaded");
         assert!(done.ends_with("decides from now on"), "{done}");
         let done = agent.command(canary(25.0)).await.expect("it is loaded");
-        assert!(done.ends_with("has 25 % of the new flows"), "{done}");
+        assert!(
+            done.ends_with("has 25 % of the flows in its blocks of time"),
+            "{done}"
+        );
         let status = agent.status();
         assert_eq!(
             status.canary.as_ref().map(|canary| canary.percent),
@@ -226,7 +230,16 @@ fn commands_follow_each_other() {
         let refused = agent.command(canary(101.0)).await.expect_err("too much");
         assert!(refused.contains("expected 0 to 100"), "{refused}");
 
-        let done = agent.command(Command::Promote).await.expect("a candidate");
+        let refused = agent.command(Command::Promote).await;
+        let refused = refused.expect_err("nothing is found");
+        assert!(
+            refused.starts_with(
+                "the candidate is not yet found to be no worse: open after 0 of 10 pairs"
+            ),
+            "{refused}"
+        );
+        let done = agent.command(Command::PromoteAnyway).await;
+        let done = done.expect("a candidate");
         assert!(done.ends_with("was promoted"), "{done}");
         assert_eq!(agent.status().canary, None);
         assert!(agent.command(Command::Withdraw).await.is_err());
@@ -319,7 +332,8 @@ fn a_policy_that_panics_is_started_again() {
 fn a_candidate_that_hangs_is_withdrawn_and_delays_nobody() {
     on_paused_time(async {
         // The canary of the options has all new flows; its policy never answers.
-        let options = "policy = 'fixed:30'\ncandidate = 'fixed:40'\ncanary = 100.0";
+        let options = "policy = 'fixed:30'\ncandidate = 'fixed:40'\ncanary = 100.0\n\
+                       canary_by = 'path'";
         let mut settings = settings(options, fixed(30));
         let (gate, stuck) = Gate::before(40);
         let canary = settings.canary.as_mut().expect("a candidate");

@@ -9,7 +9,6 @@ use std::{
 
 use cc_core::{
     interface::{Interface, RewardKind},
-    objective::Objective,
     policy::ActionSelection,
 };
 use serde::{Deserialize, Serialize};
@@ -310,16 +309,16 @@ impl Config {
         let Some(interface) = interface else {
             return warnings;
         };
-        if let Environments::Network(network) = &self.environment
-            && let Some(stated) = interface.objective
-            && let Some(trained) = network.objective.on_a_host()
-            && !is_alike(&stated, &trained)
-        {
-            warnings.push(format!(
-                "environment.policy.objective, by which recordings of the policy will be judged, \
-                 is not what it is trained for: {stated}, not {trained}; leave it out to have it \
-                 follow from environment.objective"
-            ));
+        if let Environments::Network(network) = &self.environment {
+            let terms = network.objective.divergence(interface);
+            if !terms.is_empty() {
+                warnings.push(format!(
+                    "environment.policy.objective, by which recordings, estimates and canaries will \
+                     judge the policy, is not what it is trained for: {}; leave it out to have it \
+                     follow environment.objective",
+                    terms.join("; ")
+                ));
+            }
         }
         if interface.objective.is_none() {
             warnings.push(format!(
@@ -546,17 +545,6 @@ impl Config {
         }
         Ok(())
     }
-}
-
-/// Whether two objectives weigh throughput, delay and loss alike.
-fn is_alike(one: &Objective, other: &Objective) -> bool {
-    let weights = |objective: &Objective| {
-        [objective.delay, objective.loss].map(|weight| weight / objective.throughput)
-    };
-    let pairs = weights(one).into_iter().zip(weights(other));
-    pairs
-        .into_iter()
-        .all(|(one, other)| (one - other).abs() <= 1e-3 * one.abs().max(other.abs()))
 }
 
 /// In what the reward that a policy observes differs from its objective; `None` where both weigh

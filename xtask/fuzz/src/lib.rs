@@ -198,13 +198,14 @@ fn request(bytes: &[u8]) {
     match (request, again) {
         (Request::Status, Request::Status) => {}
         (
-            Request::Command(Command::StartCanary { file, percent }),
+            Request::Command(Command::StartCanary { file, percent, by }),
             Request::Command(Command::StartCanary {
                 file: again,
                 percent: read,
+                by: way,
             }),
         ) => {
-            assert_eq!(file, again);
+            assert_eq!((file, by), (again, way));
             // serde_json reads a number to within one unit in the last place.
             let tolerance = percent.abs() * 2.0 * f64::EPSILON;
             assert!((percent - read).abs() <= tolerance, "{percent} as {text}");

@@ -2,6 +2,7 @@
 
 use bytemuck::Zeroable;
 use cc_core::{
+    canary::CanaryBy,
     policy::DEFAULT_POLICY,
     status::{Command, Request},
 };
@@ -57,8 +58,10 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
         Request::Command(Command::StartCanary {
             file: file(),
             percent: 2.5,
+            by: CanaryBy::Path,
         }),
         Request::Command(Command::Promote),
+        Request::Command(Command::PromoteAnyway),
         Request::Command(Command::Withdraw),
     ];
     requests

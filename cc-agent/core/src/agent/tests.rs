@@ -6,7 +6,10 @@ use bytemuck::Zeroable;
 use cc_ebpf::{ClosedRecord, FEATURES, Feature, Header, Mode, OpenedRecord};
 
 use super::*;
-use crate::rows::{AddressForm, FileHeader};
+use crate::{
+    canary::CanaryBy,
+    rows::{AddressForm, FileHeader},
+};
 
 const MS: u64 = 1_000_000;
 
@@ -629,13 +632,14 @@ mod policy_changes {
         agent
     }
 
-    /// Opens flows in the first slots, each between other ports.
+    /// Opens flows in these slots, each with another port on another path.
     fn open(agent: &mut Agent, slots: std::ops::Range<u32>) {
         for slot in slots {
             let Record::Opened(mut record) = opened(slot, 1, 0) else {
                 unreachable!("it is one")
             };
             record.identity.remote_port = 1_000 + slot as u16;
+            record.identity.remote_addr[0] = u32::from_ne_bytes([10, 0, slot as u8, 1]);
             feed(agent, &Record::Opened(record));
         }
     }
@@ -746,8 +750,9 @@ mod policy_changes {
         };
         agent.start_canary(
             recorded_policy("candidate", second),
-            CanaryShare::new(50.0, 1),
+            half(CanaryBy::Path),
             GuardRails::default(),
+            0,
         );
         open(&mut agent, 0..16);
         for slot in 0..16 {
@@ -814,18 +819,24 @@ mod policy_changes {
         arms
     }
 
+    fn half(by: CanaryBy) -> CanaryPlan {
+        CanaryPlan {
+            percent: 50.0,
+            by,
+            block: Duration::from_secs(1),
+            salt: 1,
+        }
+    }
+
     fn with_canary() -> (Agent, [usize; 2]) {
         let mut agent = recording(PAPERS);
         open(&mut agent, 0..8);
         let rails = GuardRails {
-            flows: 8,
+            units: 8,
             ..GuardRails::default()
         };
-        agent.start_canary(
-            policy("candidate", "0,*4"),
-            CanaryShare::new(50.0, 1),
-            rails,
-        );
+        let candidate = policy("candidate", "0,*4");
+        agent.start_canary(candidate, half(CanaryBy::Path), rails, 0);
         open(&mut agent, 8..64);
         let arms = round(&mut agent, 1, 64, |_| 1_000);
         assert!(arms[0] > 24 && arms[1] > 15, "{arms:?}");
@@ -838,13 +849,14 @@ mod policy_changes {
         for index in 2..=25 {
             round(&mut agent, index, 64, |_| 1_000);
         }
-        let canary = agent.canary().expect("it is on");
-        assert_eq!(canary.percent, 50.0);
+        let now_ns = 3_000 * MS;
+        let canary = agent.canary(now_ns).expect("it is on");
+        assert_eq!(canary.plan.percent, 50.0);
         // Those that opened before the canary do not count.
         assert_eq!(canary.incumbent.flows as usize, arms[0] - 8);
         assert_eq!(canary.candidate.flows as usize, arms[1]);
         assert_eq!(canary.candidate.decisions as usize, 25 * arms[1]);
-        assert_eq!(agent.breach(), None);
+        assert_eq!(agent.breach(now_ns), None);
         let count = |rows: &[(String, u32, bool)], name: &str| {
             rows.iter().filter(|(policy, ..)| policy == name).count()
         };
@@ -867,10 +879,10 @@ mod policy_changes {
         for slot in 0..64 {
             feed(&mut agent, &closed(slot, 1));
         }
-        let breach = agent.breach().expect("it is worse").to_string();
+        let breach = agent.breach(3_000 * MS).expect("it is worse").to_string();
         assert!(breach.starts_with("queueing delay 3"), "{breach}");
         assert!(agent.withdraw());
-        assert!(agent.canary().is_none() && agent.breach().is_none());
+        assert!(agent.canary(0).is_none() && agent.breach(0).is_none());
         assert!(!agent.withdraw() && !agent.promote());
     }
 
@@ -900,5 +912,69 @@ mod policy_changes {
             assert_eq!((of(winner, 2), of(loser, 2), of(loser, 1)), (64, 0, losers));
             assert_eq!(agent.counts().flows, before, "the same flows");
         }
+    }
+
+    /// In blocks of time, half of the flows go to and fro between the arms, and the others stay.
+    #[test]
+    fn blocks_of_time_hand_flows_over_and_back() {
+        for actions in [PAPERS, "0,*4"] {
+            let mut agent = recording(PAPERS);
+            open(&mut agent, 0..64);
+            let plan = half(CanaryBy::Time);
+            let candidate = policy("candidate", actions);
+            agent.start_canary(candidate, plan, GuardRails::default(), 0);
+            let mut had = [0; 2];
+            let mut shares = Vec::new();
+            for index in 1..=60 {
+                agent.turn_canary(u64::from(index) * 100 * MS);
+                let arms = round(&mut agent, index, 64, |_| 1_000);
+                assert_eq!(arms[0] + arms[1], 64);
+                if arms[1] > 0 {
+                    shares.push(arms[1]);
+                }
+                (had[0], had[1]) = (had[0] + arms[0], had[1] + arms[1]);
+            }
+            // Blocks 1 to 5, and half of a second of block 6: two or three are the candidate's.
+            assert!((20..=40).contains(&shares.len()), "{shares:?}");
+            assert!(shares.iter().all(|&share| share == shares[0]));
+            assert!((16..=48).contains(&shares[0]), "{shares:?}");
+            agent.stop_recording();
+            let rows = rows(&mut agent);
+            let of = |name: &str| rows.iter().filter(|row| row.0 == name && row.2).count();
+            assert_eq!([of("current"), of("candidate")], had);
+            assert_eq!(agent.counts().windows_skipped, 0);
+        }
+    }
+
+    #[test]
+    fn an_arm_that_has_lost_a_flow_decides_no_more_for_it() {
+        let mut agent = recording(PAPERS);
+        open(&mut agent, 0..16);
+        let plan = CanaryPlan {
+            percent: 100.0,
+            ..half(CanaryBy::Time)
+        };
+        let candidate = policy("candidate", PAPERS);
+        agent.start_canary(candidate, plan, GuardRails::default(), 0);
+        let windows = |agent: &mut Agent, index| {
+            (0..16).for_each(|slot| feed_window(agent, slot, index, 10));
+        };
+        windows(&mut agent, 1);
+        let asked = agent.take_batch_of(Arm::Incumbent, 8);
+        assert_eq!(asked.len(), 8);
+        let turns = |agent: &mut Agent, arm: Arm| {
+            let block = (1..9).find(|&block| plan.arm_of_block(block) == arm);
+            let now_ns = block.expect("one of both") * 1_000 * MS;
+            agent.turn_canary(now_ns);
+        };
+        turns(&mut agent, Arm::Candidate);
+        // Those that waited are asked about under the candidate, and once.
+        assert!(agent.take_batch_of(Arm::Incumbent, 16).is_empty());
+        assert_eq!(agent.take_batch_of(Arm::Candidate, 16).len(), 8);
+        windows(&mut agent, 2);
+        assert!(answer(&mut agent, asked, DOUBLE, 0).is_empty());
+        assert_eq!(agent.counts().answers_orphaned, 8);
+        assert_eq!(agent.take_batch_of(Arm::Candidate, 16).len(), 8);
+        assert!(agent.withdraw());
     }
 }

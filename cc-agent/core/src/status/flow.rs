@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use cc_ebpf::{Feature, Identity, Mode, WindowRecord};
 use serde::{Deserialize, Serialize};
 
-use crate::flows::FlowId;
+use crate::{flows::FlowId, objective::Measured};
 
 /// A live flow: its identity, its last window and its last decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct FlowView {
     pub mode: Mode,
     /// The cwnd in segments at the end of the last window.
     pub cwnd: u32,
-    /// Mean delivery rate of the last window, Mbit/s.
+    /// Throughput since the window before the last, Mbit/s: acknowledged bytes over time.
     pub rate_mbps: f64,
     /// Mean smoothed RTT of the last window, ms.
     pub srtt_ms: f64,
@@ -79,22 +79,19 @@ impl FlowView {
         }
     }
 
-    /// The flow after a window: its mode, cwnd, rate, delays and loss.
-    pub(crate) fn after(self, window: &WindowRecord) -> Self {
-        let mean = |feature: Feature| window.features.mean(feature as usize, window.acks);
-        let sum = |feature: Feature| window.features.sum[feature as usize] as f64;
-        let lost = sum(Feature::Lost);
+    /// The flow after a window: its mode, cwnd, throughput, delays and loss. `measured` is of the
+    /// time since the window before.
+    pub(crate) fn after(self, window: &WindowRecord, measured: &Measured) -> Self {
+        let srtt_us = window
+            .features
+            .mean(Feature::SmoothedRtt as usize, window.acks);
         Self {
             mode: Mode::from_raw(window.mode),
             cwnd: window.cwnd,
-            rate_mbps: mean(Feature::Throughput) * 8.0 / 1e3,
-            srtt_ms: mean(Feature::SmoothedRtt) / 1e3,
-            queue_ms: mean(Feature::Delay) / 1e3,
-            loss: if lost > 0.0 {
-                lost / (lost + sum(Feature::Acked))
-            } else {
-                0.0
-            },
+            rate_mbps: measured.throughput_mbps(),
+            srtt_ms: srtt_us / 1e3,
+            queue_ms: measured.delay_ms(),
+            loss: measured.loss(),
             ..self
         }
     }

@@ -7,6 +7,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::canary::CanaryBy;
+
 /// The default directory of sockets.
 const DIRECTORY: &str = "/run/cc-agent";
 
@@ -29,11 +31,16 @@ pub enum Command {
     StartCanary {
         /// Path of the file on the agent's host; with `@sha256:HEX` the file must have that hash.
         file: PathBuf,
-        /// The candidate's share of the new flows, percent.
+        /// The candidate's share of the flows, paths or hosts, percent.
         percent: f64,
+        /// What is compared, and hence assigned to an arm.
+        #[serde(default)]
+        by: CanaryBy,
     },
-    /// End the canary: the candidate becomes the incumbent.
+    /// End the canary, if the candidate is found not to be worse: it becomes the incumbent.
     Promote,
+    /// End the canary, whatever has been found: the candidate becomes the incumbent.
+    PromoteAnyway,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
 }
@@ -43,10 +50,12 @@ impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Reload { file } => write!(f, "reload {}", file.display()),
-            Self::StartCanary { file, percent } => {
-                write!(f, "reload {} --canary {percent}", file.display())
+            Self::StartCanary { file, percent, by } => {
+                let file = file.display();
+                write!(f, "reload {file} --canary {percent} --canary-by {by}")
             }
             Self::Promote => f.write_str("promote"),
+            Self::PromoteAnyway => f.write_str("promote --force"),
             Self::Withdraw => f.write_str("withdraw"),
         }
     }
@@ -78,6 +87,19 @@ pub enum Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_canary_is_by_time_unless_it_says_otherwise() {
+        let json = r#"{"try": {"file": "a.onnx", "percent": 5.0}}"#;
+        let command: Command = serde_json::from_str(json).expect("parses");
+        let expected = "reload a.onnx --canary 5 --canary-by time";
+        assert_eq!(command.to_string(), expected);
+        let json = serde_json::to_string(&command).expect("serialises");
+        assert_eq!(
+            serde_json::from_str::<Command>(&json).expect("parses"),
+            command
+        );
+    }
 
     #[test]
     fn sockets_are_named_after_the_congestion_control() {

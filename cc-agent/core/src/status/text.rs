@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{CanaryStatus, Percentiles, RecordingStatus, Snapshot};
+use crate::canary::{ArmReport, CanaryBy};
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,36 +82,35 @@ impl fmt::Display for Snapshot {
 
 impl fmt::Display for CanaryStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let share = match self.by {
+            CanaryBy::Time => format!("flows in its blocks of {} s", self.block_s),
+            CanaryBy::Path => "paths".to_owned(),
+            CanaryBy::Host => "hosts".to_owned(),
+        };
         write!(
             f,
-            "candidate   {} has {} % of the new flows",
-            self.candidate, self.percent
+            "candidate   {} has {} % of the {share}: {} after {} of {} {}",
+            self.candidate,
+            self.percent,
+            self.finding,
+            self.units(),
+            self.units_needed,
+            self.by.units(),
         )?;
-        let needed = self.flows_needed;
-        if self.incumbent_flows.flows.min(self.candidate_flows.flows) < needed {
-            write!(
-                f,
-                "; nothing is concluded before {needed} flows on each side"
-            )?;
-        }
-        for (arm, flows) in [
+        for (arm, counts) in [
             ("current", &self.incumbent_flows),
             ("candidate", &self.candidate_flows),
         ] {
-            write!(
-                f,
-                "\n  {arm:9} {} flows: reward {:.3}{}, {} Mbit/s, delay {} ms, loss {} %, \
-                 {} timeouts a minute",
-                flows.flows,
-                flows.reward,
-                flows
-                    .reward_error
-                    .map_or_else(String::new, |error| format!(" (standard error {error:.3})")),
-                digits(flows.throughput_mbps),
-                digits(flows.delay_ms),
-                digits(100.0 * flows.loss),
-                digits(flows.timeouts_per_minute),
-            )?;
+            let ArmReport {
+                flows, decisions, ..
+            } = counts;
+            write!(f, "\n  {arm:9} {flows} flows, {decisions} decisions")?;
+        }
+        for found in self.metrics.iter().filter(|found| found.units > 0) {
+            write!(f, "\n  {found}: {}", found.finding)?;
+        }
+        for found in &self.neighbours {
+            write!(f, "\n  beside it, {found}: {}", found.finding)?;
         }
         Ok(())
     }
@@ -173,7 +173,7 @@ pub fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::samples::*, *};
-    use crate::canary::ArmReport;
+    use crate::canary::{Comparison, Finding, Metric};
 
     #[test]
     fn numbers_keep_three_digits() {
@@ -204,20 +204,33 @@ mod tests {
             trouble: Some("no space".into()),
             ..RecordingStatus::default()
         });
+        let found = |metric, incumbent, candidate, tolerated| Comparison {
+            metric,
+            incumbent,
+            candidate,
+            tolerated,
+            units: 12,
+            finding: Finding::NotWorse,
+        };
         snapshot.canary = Some(CanaryStatus {
             candidate: "new.onnx".into(),
+            by: CanaryBy::Time,
             percent: 10.0,
-            flows_needed: 20,
+            block_s: 5.0,
+            units_needed: 20,
+            finding: Finding::Open,
+            metrics: vec![
+                found(Metric::Objective, 7.25, 7.5, 6.75),
+                found(Metric::Loss, 0.01, 0.002, 0.0175),
+            ],
+            neighbours: vec![found(Metric::Throughput, 20.0, 19.5, 18.0)],
             incumbent_flows: ArmReport {
                 flows: 90,
-                reward: -1.25,
-                reward_error: Some(0.031),
-                loss: 0.001,
+                decisions: 1_234,
                 ..ArmReport::default()
             },
             candidate_flows: ArmReport {
                 flows: 9,
-                delay_ms: 12.345,
                 ..ArmReport::default()
             },
         });
@@ -226,10 +239,13 @@ mod tests {
         snapshot.differs = Some("the policy last put into service was new.onnx".into());
         let text = snapshot.to_string();
         for part in [
-            "candidate   new.onnx has 10 % of the new flows; nothing is concluded before 20 flows",
-            "current   90 flows: reward -1.250 (standard error 0.031), 0.00 Mbit/s, delay 0.00 ms, \
-             loss 0.10 %",
-            "candidate 9 flows: reward 0.000, 0.00 Mbit/s, delay 12.3 ms",
+            "candidate   new.onnx has 10 % of the flows in its blocks of 5 s: open after 12 of 20 \
+             pairs of blocks",
+            "  current   90 flows, 1234 decisions\n  candidate 9 flows, 0 decisions\n",
+            "  objective 7.500, against 7.250; at least 6.750 is tolerated: not worse\n",
+            "  loss 0.20 %, against 1.00 %; at most 1.75 % is tolerated: not worse\n",
+            "  beside it, throughput 19.50 Mbit/s, against 20.00 Mbit/s; at least 18.00 Mbit/s is \
+             tolerated: not worse\n",
             "news        old.onnx was withdrawn",
             "before      the policy last put into service was new.onnx",
             "privileges  CAP_NET_ADMIN",

@@ -2,7 +2,7 @@
 //! from the agent's own measurements.
 
 use cc_core::interface::Interface;
-use cc_core::objective::Objective as HostObjective;
+use cc_core::objective::Objective as Observable;
 use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
@@ -91,23 +91,6 @@ impl Default for Objective {
     }
 }
 
-impl Objective {
-    /// The same weights in quantities that a host observes: the throughput itself in place of its
-    /// share of the link, and the queueing delay relative to half of the smallest RTT. `None` for
-    /// an objective without weights of its own, or without a value of throughput.
-    pub fn on_a_host(&self) -> Option<HostObjective> {
-        match self {
-            Self::Power(power) if power.throughput > 0.0 => Some(HostObjective {
-                throughput: power.throughput,
-                delay: power.delay.max(0.0),
-                loss: power.loss.max(0.0),
-                ..HostObjective::default()
-            }),
-            _ => None,
-        }
-    }
-}
-
 /// Counters of all flows at a seat's last turn, from which its reward is measured.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Meter {
@@ -178,6 +161,49 @@ pub(super) struct Situation<'a> {
 }
 
 impl Objective {
+    /// Returns what a host can observe of it: the objective by which recordings, estimates and
+    /// canaries judge the policies that are trained for it. The simulator's own quantities have
+    /// counterparts: the fair share is a constant of a link, which a logarithm turns into a
+    /// constant of the objective, and the delay relative to that of an idle link is the queueing
+    /// delay relative to the propagation.
+    pub fn observable(&self, policy: &Interface) -> Observable {
+        match self {
+            Self::Environment { .. } => Observable::derived(&policy.reward),
+            Self::Power(power) => Observable {
+                throughput: power.throughput,
+                delay: power.delay,
+                loss: power.loss,
+                ..Observable::default()
+            },
+        }
+    }
+
+    /// Returns the terms in which the objective that the policy's interface states weighs other
+    /// things than the reward that is trained, each as `term W of the throughput's weight, V in
+    /// training`. Weights count relative to the throughput's: a factor of the whole changes
+    /// nothing.
+    pub fn divergence(&self, policy: &Interface) -> Vec<String> {
+        let (Some(stated), trained) = (policy.objective, self.observable(policy)) else {
+            return Vec::new();
+        };
+        let weights = |objective: Observable| {
+            [objective.delay, objective.loss, objective.marks]
+                .map(|weight| weight / objective.throughput)
+        };
+        let pairs = weights(stated).into_iter().zip(weights(trained));
+        ["delay", "loss", "marks"]
+            .into_iter()
+            .zip(pairs)
+            .filter(|(_, (stated, trained))| {
+                // Within a tenth of each other, or both next to nothing.
+                (stated - trained).abs() > 0.1 * stated.max(*trained).max(0.01)
+            })
+            .map(|(term, (stated, trained))| {
+                format!("{term} {stated:.3} of the throughput's weight, {trained:.3} in training")
+            })
+            .collect()
+    }
+
     /// Returns the reward of the last action on the flow, measured since `meter` was started.
     pub(super) fn reward(
         &self,

@@ -180,6 +180,45 @@ fn the_agents_own_reward_can_be_the_objective() {
 }
 
 #[test]
+fn policies_state_what_they_are_trained_for() {
+    let world = |text: &str| World::new(config(text)).expect("a valid world");
+    let power =
+        format!("{ONE}\n[objective]\nkind = \"power\"\nthroughput = 5\ndelay = 1\nloss = 20\n");
+    let objective = world(&power).config().policy.objective;
+    // Those of the embedded policy.
+    assert_eq!(objective, Some(Default::default()));
+    let own = format!("{ONE}\n[objective]\nkind = \"environment\"\n");
+    let found = world(&own);
+    let policy = &found.config().policy;
+    let expected = cc_core::objective::Objective::derived(&policy.reward);
+    assert_eq!(policy.objective, Some(expected));
+    let nothing = power.replace("throughput = 5", "throughput = 0");
+    assert_eq!(world(&nothing).config().policy.objective, None);
+}
+
+#[test]
+fn an_objective_that_weighs_otherwise_than_training_is_told() {
+    let divergence = |stated: &str| {
+        let text = format!(
+            "{ONE}\n[policy.objective]\n{stated}\n\
+             [objective]\nkind = \"power\"\nthroughput = 5\ndelay = 1\nloss = 20\n"
+        );
+        let config = config(&text);
+        config.objective.divergence(&config.policy)
+    };
+    assert!(divergence("").is_empty());
+    // A factor of the whole, and what training knows nothing of.
+    assert!(divergence("throughput = 10\ndelay = 2\nloss = 40\ndelay_floor_ms = 5").is_empty());
+    assert_eq!(
+        divergence("loss = 0\nmarks = 5"),
+        [
+            "loss 0.000 of the throughput's weight, 4.000 in training",
+            "marks 1.000 of the throughput's weight, 0.000 in training",
+        ]
+    );
+}
+
+#[test]
 fn changing_the_cwnd_costs_the_configured_amount() {
     let with = |switch: f64| {
         let text = format!("{ONE}\n[objective]\nkind = \"power\"\nswitch = {switch}\n");

@@ -17,7 +17,8 @@ use cc_sim::sim::control::learned::Learned;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkConfig {
-    /// Observation, actions and window length of the policy; written to its policy file.
+    /// Observation, actions and window length of the policy; written to its policy file. An
+    /// objective that is not stated here is made of [`Self::objective`].
     pub policy: Interface,
     /// The links to draw from, each entry with a weight.
     pub links: Vec<Entry>,
@@ -78,10 +79,15 @@ impl World {
     /// Returns an error when a setting is out of range, a scenario cannot be read, or a link has no
     /// rate. The message names the setting.
     pub fn new(mut config: NetworkConfig) -> Result<Self, NetworkConfigError> {
-        // The policy's file says what the policy was trained for.
-        let policy = &mut config.policy;
-        policy.objective = policy.objective.or(config.objective.on_a_host());
         config.policy.validate()?;
+        let policy = Interface {
+            objective: Some(config.objective.observable(&config.policy)),
+            ..config.policy.clone()
+        };
+        // Some rewards, such as one without a weight of throughput, are no objective for a host.
+        if config.policy.objective.is_none() && policy.validate().is_ok() {
+            config.policy = policy;
+        }
         config.delay.validate().map_err(NetworkConfigError::Delay)?;
         if !(0.1..=86_400.0).contains(&config.episode_s) {
             return Err(NetworkConfigError::Range {
@@ -124,7 +130,7 @@ impl World {
         self.links.tasks()
     }
 
-    /// Returns the configuration that this world was made from.
+    /// Returns the configuration of this world, in which the policy has an objective.
     pub fn config(&self) -> &NetworkConfig {
         &self.config
     }
