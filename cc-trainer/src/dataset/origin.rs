@@ -18,8 +18,8 @@ pub struct FlowOrigin {
 }
 
 impl FlowOrigin {
-    /// Creates the origin of a flow whose first recorded window ended at `time_ns`, counted from 1970
-    /// UTC.
+    /// Creates the origin of a flow whose first recorded window ended at `time_ns`, counted from
+    /// 1970 UTC.
     pub(super) fn new(path: Option<u64>, directory: u32, time_ns: i64) -> Self {
         Self {
             path,
