@@ -75,15 +75,9 @@ enum Subcommands {
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Make a running agent serve the candidate of its canary to all flows, if it is found not to
-    /// be worse.
-    Promote {
-        /// Promote it whatever has been found.
-        #[arg(long)]
-        force: bool,
-        #[command(flatten)]
-        agent: AgentOptions,
-    },
+    /// Make a running agent serve the candidate of its canary to all flows, whatever has been found;
+    /// the answer says what that is.
+    Promote(AgentOptions),
     /// Say what a running agent's canary has found. Exits with 0 when the candidate is not worse
     /// than tolerated in any metric, with 2 while that is open, and with 1 when it was withdrawn.
     Conclude {
@@ -173,13 +167,7 @@ impl Cli {
                 let canary = canary.map(|percent| (percent, canary_by));
                 reload(&file, sha256.as_deref(), canary, &agent)
             }
-            Subcommands::Promote { force, agent } => {
-                let command = match force {
-                    true => status::Command::PromoteAnyway,
-                    false => status::Command::Promote,
-                };
-                send(&agent, command)
-            }
+            Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
             Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Restore(agent) => restore(&agent),

@@ -340,11 +340,8 @@ impl<D: DatapathIo> EventLoop<D> {
                 return self.load(PolicySpec::of_file(file), purpose, by);
             }
             Command::StartCanary { percent, .. } => Err(format!("{percent} %: expected 0 to 100")),
-            command @ (Command::Promote | Command::PromoteAnyway) => {
-                let outcome = match command {
-                    Command::PromoteAnyway => self.service.promote(),
-                    _ => self.service.promote_proven(),
-                };
+            Command::Promote => {
+                let outcome = self.service.promote();
                 if outcome.is_ok()
                     && let Some(sha256) = self.candidate.take()
                 {

@@ -503,23 +503,13 @@ impl<D: DatapathIo> Service<D> {
         self.agent.turn_canary(self.datapath.now_ns());
     }
 
-    /// Makes the candidate the incumbent if the canary has found that it is not worse.
-    pub(super) fn promote_proven(&mut self) -> Outcome {
-        match self.canary() {
-            Some(canary) if canary.finding != Finding::NotWorse => Err(format!(
-                "the candidate is not yet found to be no worse: {} after {} of {} {}; wait \
-                 (`cc-agent conclude --wait SECS`), or promote it anyway with --force",
-                canary.finding,
-                canary.units(),
-                canary.units_needed,
-                canary.by.units(),
-            )),
-            _ => self.promote(),
-        }
-    }
-
-    /// Makes the candidate the incumbent.
+    /// Makes the candidate the incumbent, whatever the canary has found; the answer says what.
     pub(super) fn promote(&mut self) -> Outcome {
+        let found = self.canary().map(|canary| {
+            let (units, needed) = (canary.units(), canary.units_needed);
+            let of = canary.by.units();
+            format!("; found: {} after {units} of {needed} {of}", canary.finding)
+        });
         let Some(candidate) = self.policies.candidate.take() else {
             return Err("there is no candidate to promote".into());
         };
@@ -531,7 +521,8 @@ impl<D: DatapathIo> Service<D> {
         self.policies.failure = None;
         self.policies.health = Health::default();
         let text = &self.policies.incumbent.text;
-        Ok(format!("candidate {text} was promoted"))
+        let found = found.unwrap_or_default();
+        Ok(format!("candidate {text} was promoted{found}"))
     }
 
     /// Ends the canary; the incumbent takes over the candidate's flows.

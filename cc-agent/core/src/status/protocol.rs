@@ -37,10 +37,8 @@ pub enum Command {
         #[serde(default)]
         by: CanaryBy,
     },
-    /// End the canary, if the candidate is found not to be worse: it becomes the incumbent.
-    Promote,
     /// End the canary, whatever has been found: the candidate becomes the incumbent.
-    PromoteAnyway,
+    Promote,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
 }
@@ -55,7 +53,6 @@ impl fmt::Display for Command {
                 write!(f, "reload {file} --canary {percent} --canary-by {by}")
             }
             Self::Promote => f.write_str("promote"),
-            Self::PromoteAnyway => f.write_str("promote --force"),
             Self::Withdraw => f.write_str("withdraw"),
         }
     }
