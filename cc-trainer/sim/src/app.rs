@@ -24,10 +24,18 @@ use writer::{Write, Writer};
 /// A time that is never reached.
 const NEVER: Nanos = Nanos::MAX;
 
-/// Bytes that a near end which streams keeps unsent in its kernel at most, and which are still sent
-/// after it stops (`TCP_NOTSENT_LOWAT`). The kernel takes more each time that half of them are sent
-/// (`tcp_stream_memory_free`).
+/// Bytes unsent in its kernel from which on a near end that streams waits (`TCP_NOTSENT_LOWAT`).
 pub const STREAM_AHEAD: u64 = 128 << 10;
+
+/// Bytes that a near end which streams has unsent in its kernel after it has sent `sent` of them.
+///
+/// The kernel takes more when less than half of [`STREAM_AHEAD`] is unsent, and then whole socket
+/// buffers of up to 64 KiB until it is reached (Linux 6.18, `__tcp_stream_memory_free` in
+/// include/net/tcp.h, `tcp_sendmsg_locked`), here three from the first to the last.
+pub(crate) fn stream_ahead(sent: u64) -> u64 {
+    const SOCKET_BUFFER: u64 = 64 << 10;
+    3 * SOCKET_BUFFER - sent % (2 * SOCKET_BUFFER)
+}
 
 /// An end of the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

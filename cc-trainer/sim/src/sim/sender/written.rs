@@ -3,7 +3,7 @@
 
 use cc_ebpf::CaState;
 
-use crate::app::STREAM_AHEAD;
+use crate::app::stream_ahead;
 use crate::path::Nanos;
 use crate::sim::NEVER;
 use crate::sim::wire::MSS;
@@ -63,9 +63,7 @@ impl Sender {
             return 0;
         };
         if let Some(before) = written.streams.take() {
-            // It fills up what may wait, each time that half of it is sent.
-            let since = written.sent - before;
-            written.unsent = (STREAM_AHEAD - since % (STREAM_AHEAD / 2)).max(written.unsent);
+            written.unsent = stream_ahead(written.sent - before).max(written.unsent);
         }
         written.sent + written.unsent
     }
