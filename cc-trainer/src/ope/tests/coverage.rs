@@ -39,8 +39,6 @@ struct World {
     late: bool,
     /// The candidate decides by its memory of the queue instead of by the queue.
     recurrent: bool,
-    /// The features do not have that memory.
-    blind: bool,
     /// Recordings end after a time instead of a number of decisions, which leaves out the
     /// sub-trajectory at the end of a flow the more often, the longer it takes.
     cut: bool,
@@ -122,7 +120,7 @@ impl Bottleneck {
         let level = self.senders[sender].level as f64 / LEVELS as f64;
         let queue = self.queue / QUEUE;
         let mut features = vec![1.0, level, queue, queue * queue, level * queue];
-        if world.recurrent && !world.blind {
+        if world.recurrent {
             features.push(self.senders[sender].memory / QUEUE);
         }
         features.into_iter().map(|feature| feature as f32).collect()
@@ -459,7 +457,6 @@ const ALL: World = World {
     missing: true,
     late: true,
     recurrent: true,
-    blind: false,
     cut: false,
 };
 
@@ -562,66 +559,8 @@ fn coverage_with_everything_at_once() {
 #[ignore = "takes a minute"]
 fn a_clock_that_ends_short_recordings_makes_intervals_miss_the_truth() {
     let world = World { cut: true, ..ALL };
-    let found = Coverage::of(&world, 60, 100, &truth(&world, 4_000));
+    let found = Coverage::of(&world, 60, 200, &truth(&world, 4_000));
     println!("recordings of {TICKS} ticks: {found:?}");
-    assert!(found.weighted < least(100), "{found:?}");
-    assert!(found.recorded >= least(100), "{found:?}");
-}
-
-#[test]
-#[ignore = "takes a minute"]
-fn a_model_with_the_memory_is_less_biased_than_one_without() {
-    let seeing = World {
-        recurrent: true,
-        flows: 3,
-        ..World::default()
-    };
-    let blind = World {
-        blind: true,
-        ..seeing
-    };
-    let truth = truth(&seeing, 4_000);
-    let error = |world: &World| Coverage::of(world, 60, 60, &truth).direct_error / 60.0;
-    let (seeing, blind) = (error(&seeing), error(&blind));
-    println!("mean error of the direct method with the memory {seeing:.4}, without {blind:.4}");
-    assert!(seeing.abs() < 0.7 * blind.abs(), "{seeing}, {blind}");
-}
-
-/// Evaluates a recording that grows, again and again.
-#[test]
-#[ignore = "takes minutes"]
-fn anytime_intervals_hold_at_all_looks_together() {
-    const REPETITIONS: usize = 100;
-    const LOOKS: [u64; 6] = [60, 75, 95, 120, 150, 190];
-    let world = World { flows: 2, ..ALL };
-    let truth = truth(&world, 6_000).difference();
-    let once = |repetition| {
-        let flows = recorded(&world, LOOKS[LOOKS.len() - 1], 10_000 + repetition);
-        let mut left = [false; 2];
-        for look in LOOKS {
-            let until = (10_000 + repetition) * 1_000 + look;
-            let count = flows.iter().take_while(|flow| flow.cluster < until).count();
-            for (left, anytime) in left.iter_mut().zip([Some(LOOKS[0] as usize), None]) {
-                let settings = OpeSettings {
-                    anytime,
-                    ..settings()
-                };
-                let evaluation = evaluate(&flows[..count], &settings).expect("valid");
-                let magic = &evaluation.terms[0].estimates[6];
-                *left |= !magic.difference.contains(truth);
-            }
-        }
-        left.map(usize::from)
-    };
-    let [anytime, single] = (0..REPETITIONS as u64)
-        .into_par_iter()
-        .map(once)
-        .reduce(|| [0; 2], |a, b| [a[0] + b[0], a[1] + b[1]]);
-    println!(
-        "of {REPETITIONS} recordings, the truth was outside of an interval at one of {} looks in \
-         {anytime} with --anytime, in {single} without",
-        LOOKS.len()
-    );
-    assert!(anytime <= REPETITIONS - least(REPETITIONS), "{anytime}");
-    assert!(single > anytime + 3, "{single}, {anytime}");
+    assert!(found.weighted < least(200), "{found:?}");
+    assert!(found.recorded >= least(200), "{found:?}");
 }
