@@ -22,7 +22,7 @@ use crate::{
 use cc_cage::Job;
 use cc_core::{
     agent::Agent,
-    canary::{Arm, CanaryBy, CanaryPlan, Finding, GuardRails},
+    canary::{Arm, CanaryBy, CanaryPlan, GuardRails},
     interface::Interface,
     policy::PolicySpec,
     status::{AgentCounts, CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},

@@ -219,7 +219,7 @@ pub fn flows(
         return Err(match &selection.of {
             Some(asked) if !others.is_empty() => CandidateError::NoSuchPolicy {
                 asked: asked.clone(),
-                policies: others.iter().map(|policy| policy.to_string()).collect(),
+                policies: others.iter().map(ToString::to_string).collect(),
             },
             _ => DatasetError::NoneKnown {
                 decisions: partitions.gathered().decisions,

@@ -61,7 +61,6 @@ pub(crate) fn requests() -> Vec<Vec<u8>> {
             by: CanaryBy::Path,
         }),
         Request::Command(Command::Promote),
-        Request::Command(Command::PromoteAnyway),
         Request::Command(Command::Withdraw),
     ];
     requests
