@@ -233,7 +233,7 @@ fn commands_follow_each_other() {
         let done = agent.command(Command::Promote).await;
         let done = done.expect("a candidate");
         assert!(
-            done.ends_with("was promoted; found: open after 0 of 10 pairs"),
+            done.ends_with("was promoted; found: open after 0 of 10 pairs of blocks"),
             "{done}"
         );
         assert_eq!(agent.status().canary, None);
