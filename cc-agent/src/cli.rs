@@ -75,8 +75,8 @@ enum Subcommands {
         #[command(flatten)]
         agent: AgentOptions,
     },
-    /// Make a running agent serve the candidate of its canary to all flows, whatever has been found;
-    /// the answer says what that is.
+    /// Make a running agent serve the candidate of its canary to all flows, whatever has been
+    /// found; the answer says what that is.
     Promote(AgentOptions),
     /// Say what a running agent's canary has found. Exits with 0 when the candidate is not worse
     /// than tolerated in any metric, with 2 while that is open, and with 1 when it was withdrawn.

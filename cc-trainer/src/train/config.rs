@@ -313,9 +313,9 @@ impl Config {
             let terms = network.objective.divergence(interface);
             if !terms.is_empty() {
                 warnings.push(format!(
-                    "environment.policy.objective, by which recordings, estimates and canaries will \
-                     judge the policy, is not what it is trained for: {}; leave it out to have it \
-                     follow environment.objective",
+                    "environment.policy.objective, by which recordings, estimates and canaries \
+                     will judge the policy, is not what it is trained for: {}; leave it out to \
+                     have it follow environment.objective",
                     terms.join("; ")
                 ));
             }

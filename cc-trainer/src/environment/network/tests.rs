@@ -155,22 +155,6 @@ fn the_time_of_an_action_is_counted_in_windows_and_silence_with_it() {
 }
 
 #[test]
-fn a_policy_says_in_its_file_what_it_was_trained_for() {
-    let world = |text: &str| World::new(config(text)).expect("a valid world");
-    let text = format!("{ONE}\n[objective]\nkind = \"power\"\nthroughput = 5\nloss = 20\n");
-    let stated = world(&text).config().policy.objective.expect("filled in");
-    assert_eq!(
-        (stated.throughput, stated.delay, stated.loss),
-        (5.0, 1.0, 20.0)
-    );
-    let own = format!("{text}\n[policy.objective]\nloss = 3\n");
-    let stated = world(&own).config().policy.objective.expect("as given");
-    assert_eq!(stated.loss, 3.0);
-    let text = format!("{ONE}\n[objective]\nkind = \"environment\"\n");
-    assert_eq!(world(&text).config().policy.objective, None);
-}
-
-#[test]
 fn the_agents_own_reward_can_be_the_objective() {
     let text = format!("{ONE}\n[objective]\nkind = \"environment\"\nscale = 0.5\n");
     let turns = play(&mut network(&text, 1), 20, |_| 0);
@@ -187,6 +171,9 @@ fn policies_state_what_they_are_trained_for() {
     let objective = world(&power).config().policy.objective;
     // Those of the embedded policy.
     assert_eq!(objective, Some(Default::default()));
+    let given = format!("{power}\n[policy.objective]\nloss = 3\n");
+    let stated = world(&given).config().policy.objective.expect("as given");
+    assert_eq!(stated.loss, 3.0);
     let own = format!("{ONE}\n[objective]\nkind = \"environment\"\n");
     let found = world(&own);
     let policy = &found.config().policy;
