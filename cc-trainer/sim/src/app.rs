@@ -30,11 +30,11 @@ pub const STREAM_AHEAD: u64 = 128 << 10;
 /// Bytes that a near end which streams has unsent in its kernel after it has sent `sent` of them.
 ///
 /// The kernel takes more when less than half of [`STREAM_AHEAD`] is unsent, and then whole socket
-/// buffers of up to 64 KiB until it is reached (Linux 6.18, `__tcp_stream_memory_free` in
-/// include/net/tcp.h, `tcp_sendmsg_locked`), here three from the first to the last.
+/// buffers of up to 64 KiB until it is reached, so that the last one exceeds it (Linux 6.18,
+/// `__tcp_stream_memory_free` in include/net/tcp.h, `tcp_sendmsg_locked`).
 pub(crate) fn stream_ahead(sent: u64) -> u64 {
     const SOCKET_BUFFER: u64 = 64 << 10;
-    3 * SOCKET_BUFFER - sent % (2 * SOCKET_BUFFER)
+    STREAM_AHEAD + SOCKET_BUFFER - sent % (STREAM_AHEAD / 2 + SOCKET_BUFFER)
 }
 
 /// An end of the path.
