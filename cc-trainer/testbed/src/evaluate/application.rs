@@ -37,6 +37,9 @@ use super::{
 
 /// Bytes passed to the kernel per send, or discarded per receive, at most.
 const CHUNK: usize = 1 << 20;
+/// Bytes after which a connection lets the clock and the others have their turn. Where the other end
+/// keeps up, as over loopback, the kernel always takes more and always has more.
+const TURN: u64 = 16 << 20;
 /// Send buffer of a connection that streams, bytes: so large that only [`STREAM_AHEAD`] limits what
 /// is unsent. The kernel's own size depends on the cwnd and on the congestion control.
 const SEND_BUFFER: usize = 256 << 20;
@@ -382,10 +385,15 @@ impl Connection {
         Ok(self.established)
     }
 
-    /// Passes as much to the kernel as it takes.
+    /// Passes as much to the kernel as it takes, [`TURN`] bytes or a little more at most.
     fn flush(&mut self) -> io::Result<()> {
         static ZEROS: [u8; CHUNK] = [0; CHUNK];
-        while self.established && !self.over && (self.unsent > 0 || self.streams) {
+        let most_sent = self.sent + TURN;
+        while self.established
+            && !self.over
+            && self.sent < most_sent
+            && (self.unsent > 0 || self.streams)
+        {
             let most = match self.streams {
                 true => CHUNK,
                 false => CHUNK.min(usize::try_from(self.unsent).unwrap_or(CHUNK)),
@@ -403,13 +411,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Discards what has arrived, and returns its size.
+    /// Discards what has arrived, [`TURN`] bytes or a little more at most, and returns its size.
     fn discard(&mut self, nowhere: &mut Vec<u8>) -> io::Result<u64> {
         let mut all = 0;
         // MSG_TRUNC discards the data without a copy (tcp(7)).
         while let Some(taken) = self.receive(nowhere.spare_capacity_mut(), libc::MSG_TRUNC)? {
             all += taken;
             self.received += taken;
+            if all >= TURN {
+                break;
+            }
         }
         Ok(all)
     }
