@@ -365,12 +365,14 @@ impl Field<'_> {
                 let seed = parts.into_iter().fold(task.seed, seed::fold);
                 let load = |file| Served::load(file, self.config.serving, seed);
                 let (mut policy, mut candidate) = (load(policy)?, load(candidate)?);
+                // As many flows times seconds as a canary of all links together has.
+                let length = duration(phase.seconds) * self.links.len() as u32;
                 let ended = simulated::canary(
-                    &mut policy,
-                    &mut candidate,
+                    [&mut policy, &mut candidate],
                     link,
                     &canary,
-                    phase,
+                    phase.percent,
+                    length,
                     seed,
                     self.cancel,
                 )?;

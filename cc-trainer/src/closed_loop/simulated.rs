@@ -31,7 +31,7 @@ use cc_sim::{
     },
 };
 
-use super::{LoopError, config::Canary, config::Phase};
+use super::{LoopError, config::Canary};
 
 /// Virtual time between two looks at a canary; blocks are at least a second long.
 const LOOK: Duration = Duration::from_millis(200);
@@ -167,19 +167,20 @@ pub(super) struct Phased {
     pub(super) status: Option<CanaryStatus>,
 }
 
-/// Tries `candidate` beside `policy` on the flows of one link. Each link has a canary of its own.
+/// Tries `candidate` beside `policy` on the flows of one link, for `length` at most. Each link has a
+/// canary of its own.
 pub(super) fn canary(
-    policy: &mut Served,
-    candidate: &mut Served,
+    [policy, candidate]: [&mut Served; 2],
     link: &Scenario,
     settings: &Canary,
-    phase: &Phase,
+    percent: f64,
+    length: Duration,
     seed: u64,
     cancel: &AtomicBool,
 ) -> Result<Phased, LoopError> {
     let mut agent = policy.agent(link, seed)?;
     let plan = CanaryPlan {
-        percent: phase.percent,
+        percent,
         by: CanaryBy::Time,
         block: Duration::from_secs_f64(settings.block_s),
         salt: seed,
@@ -191,7 +192,6 @@ pub(super) fn canary(
     agent
         .agent()
         .start_canary(candidate.served(), plan, rails, 0);
-    let end = Duration::from_secs_f64(phase.seconds);
     let mut at = Duration::ZERO;
     loop {
         if cancel.load(Ordering::Relaxed) {
@@ -208,7 +208,7 @@ pub(super) fn canary(
                 .decide(std::slice::from_mut(&mut asked.query))
                 .pop();
             let choice = choice.unwrap_or(cc_core::policy::Choice::Invalid);
-            agent.answer(choice, asked.query.state);
+            agent.answer_query(choice, asked.query);
         }
         let now = nanos(at);
         let agent = agent.agent();
@@ -218,7 +218,7 @@ pub(super) fn canary(
         let finding = report
             .as_ref()
             .map_or(Finding::Open, |report| report.finding);
-        if breach.is_some() || finding != Finding::Open || at >= end {
+        if breach.is_some() || finding != Finding::Open || at >= length {
             return Ok(Phased {
                 finding,
                 breach,

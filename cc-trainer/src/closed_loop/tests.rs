@@ -262,7 +262,10 @@ fn a_loop_promotes_refuses_and_withdraws() {
         assert_eq!(read, *report);
     }
     let table = fs::read_to_string(turning.table()).expect("it was written");
-    assert!(table.contains("| turn-1 | promoted | 150.0 ["), "{table}");
+    assert!(
+        table.contains("| turn-1 | promoted | 150.0 | 1.50 ["),
+        "{table}"
+    );
     assert!(
         table.contains("- **turn-2** refused: estimated to be worse"),
         "{table}"

@@ -133,7 +133,7 @@ impl SimulatedAgent {
         while let Some(mut asked) = self.next(until) {
             let flow = self.simulation.flow_of(asked.flow);
             let choice = decide(flow, &mut asked.query);
-            self.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
+            self.answer_query(choice.unwrap_or(Choice::Invalid), asked.query);
         }
     }
 
@@ -183,11 +183,22 @@ impl SimulatedAgent {
     /// Answers the last request: with the choice, and the policy's new state of the flow. The
     /// decision is published when its delay has passed.
     pub fn answer(&mut self, choice: Choice, state: State) {
+        self.reply(choice, state, Vec::new());
+    }
+
+    /// Answers the last request as [`answer`](Self::answer) does, with the query as the policy
+    /// left it: its state, and the probabilities of all actions, which rows have.
+    pub fn answer_query(&mut self, choice: Choice, query: Query) {
+        self.reply(choice, query.state, query.probabilities);
+    }
+
+    fn reply(&mut self, choice: Choice, state: State, probabilities: Vec<f32>) {
         let Some((flow, mut batch)) = self.asked.take() else {
             return;
         };
         if let Some(query) = batch.queries.first_mut() {
             query.state = state;
+            query.probabilities = probabilities;
         }
         let delay = self.delay.draw(&mut self.random);
         if delay == 0 {
