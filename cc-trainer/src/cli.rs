@@ -1,6 +1,7 @@
 //! The command line: one module per subcommand, and what they share.
 
 mod blocking;
+mod closed_loop;
 mod compare;
 mod dataset;
 mod evaluate;
@@ -54,6 +55,7 @@ enum Command {
     Train(train::TrainArgs),
     Evaluate(evaluate::EvaluateArgs),
     League(league::LeagueArgs),
+    Loop(closed_loop::LoopArgs),
     Search(search::SearchArgs),
     Link(link::Args),
     Heuristic(heuristic::HeuristicArgs),
@@ -71,6 +73,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
         Command::League(args) => league::command(&args),
+        Command::Loop(args) => closed_loop::command(&args),
         Command::Search(args) => search::command(&args),
         Command::Link(args) => link::command(&args),
         Command::Heuristic(args) => heuristic::command(&args),

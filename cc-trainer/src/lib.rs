@@ -7,9 +7,10 @@
 //!
 //! A [`study`] compares variants of a configuration over several seeds. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
-//! have achieved.
+//! have achieved. The [`closed_loop`] turns all of this without a person.
 
 pub mod actor;
+pub mod closed_loop;
 pub mod dataset;
 pub mod discount;
 pub mod environment;

@@ -10,7 +10,8 @@
 //! refused ([`Refusal`]) when it rests on too few of them, on the model alone, or on probabilities
 //! that contradict the recorded actions.
 //!
-//! The module is pure arithmetic over [`OpeFlow`]s; [`recorded`] makes these from recordings.
+//! The module is pure arithmetic over [`OpeFlow`]s; [`recorded`] makes these from recordings,
+//! [`estimate`](mod@estimate) does all of it, and [`verdict`] concludes.
 //!
 //! Sources:
 //!
@@ -23,12 +24,14 @@
 
 mod blend;
 mod clusters;
+pub mod estimate;
 mod fitted_q;
 mod interval;
 pub mod recorded;
 mod sums;
 #[cfg(test)]
 mod tests;
+pub mod verdict;
 
 use std::collections::BTreeMap;
 

@@ -42,7 +42,7 @@ use std::{
 use cc_ebpf::{Feature, Identity, WindowRecord};
 use serde::{Deserialize, Serialize};
 
-pub use compare::{Comparison, Finding, Metric, Tolerance};
+pub use compare::{Comparison, Finding, Metric};
 pub use plan::{CanaryBy, CanaryPlan};
 
 use self::{
@@ -53,6 +53,7 @@ use self::{
 use crate::{
     objective::{Measured, Objective},
     served::ServedPolicy,
+    tolerance::{Tolerance, Tolerances},
 };
 
 /// The policy that decides for a flow.
@@ -83,15 +84,8 @@ pub struct GuardRails {
     pub units: u64,
     /// Windows that a unit needs in order to count.
     pub windows: u32,
-    /// The part of the throughput that may be missing; the objective may be smaller by what that
-    /// costs.
-    pub throughput: f64,
-    /// Tolerance for the loss: lost bytes over lost and acknowledged bytes.
-    pub loss: Tolerance,
-    /// Tolerance for the mean queueing delay, ms.
-    pub delay: Tolerance,
-    /// Tolerance for the retransmission timeouts per minute.
-    pub timeouts: Tolerance,
+    /// What is tolerated of each metric.
+    pub tolerances: Tolerances,
     /// The time for a batch from which on it counts as slow.
     pub batch_time: Duration,
 }
@@ -100,11 +94,11 @@ impl GuardRails {
     /// The tolerance of a metric on its scale of harm.
     fn tolerance(&self, metric: Metric, objective: &Objective) -> Tolerance {
         match metric {
-            Metric::Objective => Tolerance::of_objective(self.throughput, objective),
-            Metric::Throughput => Tolerance::of_throughput(self.throughput),
-            Metric::Delay => self.delay,
-            Metric::Loss => self.loss,
-            Metric::Timeouts => self.timeouts,
+            Metric::Objective => Tolerance::of_objective(self.tolerances.throughput, objective),
+            Metric::Throughput => Tolerance::of_throughput(self.tolerances.throughput),
+            Metric::Delay => self.tolerances.delay,
+            Metric::Loss => self.tolerances.loss,
+            Metric::Timeouts => self.tolerances.timeouts,
         }
     }
 }
@@ -114,19 +108,7 @@ impl Default for GuardRails {
         Self {
             units: 10,
             windows: 20,
-            throughput: 0.1,
-            loss: Tolerance {
-                part: 0.25,
-                amount: 0.005,
-            },
-            delay: Tolerance {
-                part: 0.25,
-                amount: 5.0,
-            },
-            timeouts: Tolerance {
-                part: 0.25,
-                amount: 0.5,
-            },
+            tolerances: Tolerances::default(),
             batch_time: Duration::from_millis(25),
         }
     }

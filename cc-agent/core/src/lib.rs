@@ -14,6 +14,7 @@
 //! | [`interface`] | the settings that define a policy's observations, actions and rewards |
 //! | [`observation`], [`action`], [`reward`] | what a policy sees, does and is rewarded for |
 //! | [`objective`] | what a flow is to achieve, in quantities that its host observes |
+//! | [`tolerance`] | how much worse than the policy in service another one may be |
 //! | [`policy`] | policies, and the files that they are stored in |
 //! | [`rows`] | the rows of recordings, and observations rebuilt from them |
 //! | [`status`] | the state of a running agent, and the messages over its socket |
@@ -77,6 +78,7 @@ pub mod reward;
 pub mod rows;
 mod served;
 pub mod status;
+pub mod tolerance;
 
 pub use error_chain::error_chain;
 pub use guarded::guarded;

@@ -10,19 +10,23 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use cc_core::policy::{ActionSelection, PolicyFile, PolicySpec};
-use cc_trainer::{
-    dataset::Recordings,
-    ope::{
-        self, ClusterBy, Interval, LEAST_CLUSTERS, Method, MethodEstimate, OpeEvaluation,
-        OpeSettings, Per, RATIO_CONFIDENCE,
-        recorded::{self, CandidateFlows, MORE_IS_BETTER, Selection, TERM_NAMES},
-    },
+use cc_core::{
+    policy::{ActionSelection, PolicyFile, PolicySpec},
+    tolerance::Tolerances,
+};
+use cc_trainer::ope::{
+    ClusterBy, Interval, MethodEstimate, OpeSettings, Per, RATIO_CONFIDENCE,
+    estimate::{Estimated, Request, estimate},
+    recorded::TERM_NAMES,
+    verdict::{Conclusion, TermFinding, Verdict},
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tempfile::NamedTempFile;
 
-use super::{SCRATCH_PARTITION, bar, values::discount};
+use super::{bar, values::discount};
+
+/// Index of the reward among the terms.
+const REWARD: usize = TERM_NAMES.len() - 1;
 
 /// Estimate from recordings what another policy would have earned.
 ///
@@ -34,8 +38,9 @@ use super::{SCRATCH_PARTITION, bar, values::discount};
 /// or contradicts it, or where the recorded probabilities and actions do not fit together. The
 /// recorded policy must have sampled its actions (cc-agent run --serving softmax).
 ///
-/// Exit codes: 0 when the candidate's reward is better than the recorded one, 3 when it is worse, 4
-/// when there is no conclusion, 1 on an error.
+/// Exit codes: 0 when the candidate's reward is better than the recorded one and none of
+/// throughput, delay, loss and silence is worse by more than a canary tolerates; 3 when the reward
+/// is worse or one of these is; 4 when there is no conclusion; 1 on an error.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct OpeArgs {
@@ -146,94 +151,70 @@ fn units() -> impl TypedValueParser<Value = Per> {
 }
 
 pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
-    if let PolicySpec::Fixed(_) = args.policy {
-        bail!(
-            "{}: it sets the cwnd directly and chooses no actions, so it cannot be evaluated \
-             from recorded actions",
-            args.policy
-        );
-    }
-    if let (Some(_), Some(by)) = (args.anytime, args.cluster.filter(|by| !by.closes())) {
-        bail!(
-            "--anytime with --cluster {by}: a {by} goes on adding flows from day to day, so its \
-             clusters are never complete; use --cluster hour, or flow"
-        );
-    }
-    let mut settings = OpeSettings {
-        horizon: args.horizon,
-        per: args.per,
-        discount: args.discount,
-        confidence: args.confidence,
-        resamples: args.resamples,
-        least_effective: args.least_effective,
-        anytime: args.anytime,
-        seed: args.seed,
-        ..OpeSettings::default()
+    let request = Request {
+        from: args.from.clone(),
+        policy: args.policy.clone(),
+        serving: args.serving,
+        of: identifier(args.of.as_deref())?,
+        cluster: args.cluster,
+        settings: OpeSettings {
+            horizon: args.horizon,
+            per: args.per,
+            discount: args.discount,
+            confidence: args.confidence,
+            resamples: args.resamples,
+            least_effective: args.least_effective,
+            anytime: args.anytime,
+            seed: args.seed,
+            ..OpeSettings::default()
+        },
+        decisions: args.decisions,
+        scratch: args.scratch.clone().unwrap_or_else(env::temp_dir),
     };
-    settings.validate()?;
+    request.settings.validate()?;
     let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
-    let recordings = Recordings::open(&args.from)?;
-    let of = recorded::behaviour(
-        recordings.policies(),
-        identifier(args.of.as_deref())?.as_deref(),
-    )?;
-    let mut candidate = args
-        .policy
-        .load(recordings.interface(), args.serving, args.seed)
-        .with_context(|| format!("the policy {}", args.policy))?;
-    // The rows tell what the candidate would have observed, whatever the recorded policy did.
-    let recordings = recordings.with_features_version(candidate.interface().features_version)?;
-    recorded::check(&*candidate, recordings.interface())?;
-    let scratch = args.scratch.clone().unwrap_or_else(env::temp_dir);
-    let reading = bar(recordings.rows(), "rows read");
-    let partitions = recordings.partition(&scratch, SCRATCH_PARTITION, &|rows| {
+    let reading = bar(0, "rows read");
+    let estimated = estimate(&request, &|rows, all| {
+        reading.set_length(all);
         reading.set_position(rows);
-    })?;
+    });
     reading.finish_and_clear();
-    if args.per == Per::Second {
-        // Over a second, as much as over the windows that it has.
-        let windows = 1000.0 / f64::from(recordings.interface().window_ms);
-        settings.discount = args.discount.powf(windows);
-    }
-    let selection = Selection {
-        of: Some(of.clone()),
-        per: args.per,
-        most: args.decisions,
-    };
-    let mut taken = recorded::flows(&partitions, &mut *candidate, &selection)?;
-    let least = LEAST_CLUSTERS
-        .max(args.least_effective.ceil() as usize)
-        .max(args.anytime.unwrap_or(0));
-    let by = taken.group(args.cluster, least, args.anytime.is_some())?;
-    let evaluation = ope::evaluate(&taken.flows, &settings)?;
+    let estimated = estimated?;
+    let verdict = Verdict::new(&estimated.evaluation, &Tolerances::default());
     if let Some(figures) = figures {
-        let named: serde_json::Map<_, _> = TERM_NAMES
-            .iter()
-            .zip(&evaluation.terms)
-            .map(|(name, term)| ((*name).to_owned(), serde_json::json!(term)))
-            .collect();
-        let json = serde_json::json!({
-            "settings": settings,
-            "policy": args.policy.to_string(),
-            "of": of,
-            "recorded": recordings.policies(),
-            "flows": evaluation.flows,
-            "cluster": by,
-            "clusters": evaluation.clusters,
-            "effective_clusters": evaluation.effective_clusters,
-            "stretches": evaluation.sub_trajectories,
-            "decisions": evaluation.decisions,
-            "mean_ratio": evaluation.mean_ratio.value,
-            "mean_ratio_interval": evaluation.mean_ratio,
-            "terms": named,
-        });
-        figures.write(&json)?;
+        figures.write(&json(args, &estimated, &verdict))?;
     }
-    super::print(report(args, &of, by, &taken, &evaluation))?;
-    Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1) {
+    super::print(report(args, &estimated, &verdict))?;
+    Ok(match verdict.conclusion {
         Conclusion::Better => ExitCode::SUCCESS,
         Conclusion::Worse => ExitCode::from(3),
-        Conclusion::Undecided | Conclusion::Refused(_) => ExitCode::from(4),
+        Conclusion::None => ExitCode::from(4),
+    })
+}
+
+/// All figures, for `--json`.
+fn json(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> serde_json::Value {
+    let evaluation = &estimated.evaluation;
+    let named: serde_json::Map<_, _> = TERM_NAMES
+        .iter()
+        .zip(&evaluation.terms)
+        .map(|(name, term)| ((*name).to_owned(), serde_json::json!(term)))
+        .collect();
+    serde_json::json!({
+        "settings": estimated.settings,
+        "policy": args.policy.to_string(),
+        "of": estimated.of,
+        "recorded": estimated.policies,
+        "flows": evaluation.flows,
+        "cluster": estimated.by,
+        "clusters": evaluation.clusters,
+        "effective_clusters": evaluation.effective_clusters,
+        "stretches": evaluation.sub_trajectories,
+        "decisions": evaluation.decisions,
+        "mean_ratio": evaluation.mean_ratio.value,
+        "mean_ratio_interval": evaluation.mean_ratio,
+        "terms": named,
+        "verdict": verdict,
     })
 }
 
@@ -286,45 +267,15 @@ impl FigureFile {
     }
 }
 
-/// Conclusion about one reward term.
-#[derive(Debug, PartialEq)]
-enum Conclusion {
-    /// The interval of the difference is on the better side of 0.
-    Better,
-    /// The interval of the difference is on the worse side of 0.
-    Worse,
-    /// The interval of the difference contains 0.
-    Undecided,
-    /// The estimate allows no conclusion, for this reason.
-    Refused(String),
-}
-
-/// Concludes from MAGIC's estimate, whose interval also covers the uncertainty
-/// of the fitted Q function.
-fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
-    let estimates = &evaluation.terms[term].estimates;
-    let Some(estimate) = estimates.iter().find(|e| e.method == Method::Magic) else {
-        return Conclusion::Undecided;
-    };
-    if let Some(refusal) = &estimate.refusal {
-        return Conclusion::Refused(refusal.to_string());
-    }
-    let Interval { low, high, .. } = estimate.difference;
-    match (low > 0.0, high < 0.0) {
-        (false, false) => Conclusion::Undecided,
-        (up, _) if up == MORE_IS_BETTER[term] => Conclusion::Better,
-        _ => Conclusion::Worse,
-    }
-}
-
 /// Formats the results as tables, one per reward term, each with its conclusion.
-fn report(
-    args: &OpeArgs,
-    of: &str,
-    by: ClusterBy,
-    taken: &CandidateFlows,
-    evaluation: &OpeEvaluation,
-) -> String {
+fn report(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> String {
+    let Estimated {
+        of,
+        by,
+        taken,
+        evaluation,
+        ..
+    } = estimated;
     let Interval { value, low, high } = evaluation.mean_ratio;
     let mut text = format!(
         "{} flows recorded with {of}, {} sub-trajectories of {} decisions\n\
@@ -337,7 +288,7 @@ fn report(
         evaluation.effective_clusters,
         100.0 * RATIO_CONFIDENCE,
     );
-    if by == ClusterBy::Flow {
+    if *by == ClusterBy::Flow {
         text += "flows count as independent of each other: intervals are too narrow if they shared \
                  links\n";
     }
@@ -386,17 +337,21 @@ fn report(
                 if refusal.is_some() { "*" } else { "" }
             );
         }
-        let better = match conclusion(evaluation, term) {
-            Conclusion::Better => "better".to_owned(),
-            Conclusion::Worse => "worse".to_owned(),
-            Conclusion::Undecided => {
-                "undecided: the interval of the difference contains 0".to_owned()
+        let judged = &verdict.terms[term];
+        let tolerated = match judged.finding {
+            TermFinding::NotWorse | TermFinding::Worse | TermFinding::Open if term < REWARD => {
+                format!(" ({:+.4} is tolerated)", judged.tolerated)
             }
-            Conclusion::Refused(why) => format!("no conclusion: {why}"),
+            TermFinding::Open => ": the interval of the difference contains 0".to_owned(),
+            _ => String::new(),
         };
-        text += &format!("  candidate: {better}\n");
+        text += &format!("  candidate: {}{tolerated}\n", judged.finding);
     }
-    text + "\n* allows no conclusion. Step-wise doubly robust averages single decisions in \
+    text += &format!("\nverdict: {}", verdict.conclusion);
+    if verdict.conclusion != Conclusion::Better {
+        text += &format!(" ({})", verdict.reasons().join("; "));
+    }
+    text + "\n\n* allows no conclusion. Step-wise doubly robust averages single decisions in \
             recorded states.\n"
 }
 
@@ -408,66 +363,5 @@ fn shown(interval: &Interval) -> String {
         // Loss in MB per window is typically this small.
         true => format!("{value:.1e} [{low:.1e}, {high:.1e}]"),
         false => format!("{value:.4} [{low:.4}, {high:.4}]"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use cc_trainer::ope::{Refusal, Term};
-
-    use super::*;
-
-    const REWARD: usize = TERM_NAMES.len() - 1;
-
-    fn evaluation(low: f64, high: f64, refusal: Option<Refusal>) -> OpeEvaluation {
-        let interval = Interval {
-            value: 0.5 * (low + high),
-            low,
-            high,
-        };
-        let term = Term {
-            recorded: interval,
-            estimates: vec![MethodEstimate {
-                method: Method::Magic,
-                candidate: interval,
-                difference: interval,
-                effective: 100.0,
-                refusal,
-            }],
-            blend: Vec::new(),
-        };
-        OpeEvaluation {
-            flows: 1,
-            clusters: 1,
-            effective_clusters: 1.0,
-            sub_trajectories: 1,
-            decisions: 1,
-            mean_ratio: interval,
-            terms: vec![term; TERM_NAMES.len()],
-        }
-    }
-
-    #[test]
-    fn less_delay_is_better_and_less_reward_is_worse() {
-        let less = evaluation(-2.0, -1.0, None);
-        assert_eq!(conclusion(&less, 1), Conclusion::Better);
-        assert_eq!(conclusion(&less, REWARD), Conclusion::Worse);
-        assert_eq!(
-            conclusion(&evaluation(1.0, 2.0, None), REWARD),
-            Conclusion::Better
-        );
-        assert_eq!(
-            conclusion(&evaluation(-1.0, 2.0, None), REWARD),
-            Conclusion::Undecided
-        );
-        let refusal = Refusal::Few {
-            effective: 3.0,
-            least: 30.0,
-        };
-        let refused = evaluation(1.0, 2.0, Some(refusal));
-        let Conclusion::Refused(why) = conclusion(&refused, REWARD) else {
-            panic!("a refused estimate allows no conclusion");
-        };
-        assert!(why.contains("record more"), "{why}");
     }
 }

@@ -142,6 +142,7 @@ impl NetworkEnvironment {
             flow,
             query,
             windows,
+            ..
         } = asked;
         let Some(index) = episode.seat_of[flow] else {
             return;

@@ -592,7 +592,7 @@ fn quoted(setting: &impl Serialize) -> String {
 }
 
 /// The fields that differ between two structures, as `field: this, not that`.
-pub(super) fn differences_of(this: &impl Serialize, that: &impl Serialize) -> Vec<String> {
+pub(crate) fn differences_of(this: &impl Serialize, that: &impl Serialize) -> Vec<String> {
     let [this, that] = [serde_json::to_value(this), serde_json::to_value(that)];
     let mut differences = Vec::new();
     compare(

@@ -18,13 +18,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Tally;
-use crate::objective::Objective;
+use crate::tolerance::Tolerance;
 
 /// A quantity by which the arms of a canary are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Metric {
-    /// The [`Objective`], per unit of time.
+    /// The [objective](crate::objective::Objective), per unit of time.
     Objective,
     /// Acknowledged bytes over time of a flow, Mbit/s.
     Throughput,
@@ -99,38 +99,6 @@ impl Metric {
             Self::Loss => measured.loss(),
             Self::Timeouts => measured.timeouts_per_minute(),
         }
-    }
-}
-
-/// The harm in excess of the incumbent's mean that is tolerated: `part` × mean + `amount`.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
-    /// Relative part, as a fraction of the incumbent's mean.
-    pub part: f64,
-    /// Absolute part, in the metric's unit.
-    pub amount: f64,
-}
-
-impl Tolerance {
-    /// A throughput that is smaller by this part.
-    pub(super) fn of_throughput(part: f64) -> Self {
-        Self {
-            part: 0.0,
-            amount: -(1.0 - part).ln(),
-        }
-    }
-
-    /// What a throughput that is smaller by `part` costs of the objective.
-    pub(super) fn of_objective(part: f64, objective: &Objective) -> Self {
-        Self {
-            part: 0.0,
-            amount: objective.throughput * Self::of_throughput(part).amount,
-        }
-    }
-
-    /// The largest harm that is tolerated where the incumbent's is `harm`.
-    fn allowed(self, harm: f64) -> f64 {
-        harm * (1.0 + self.part) + self.amount
     }
 }
 

@@ -2,6 +2,7 @@
 //! live kernel, in virtual time.
 
 use cc_core::agent::{Agent, Batch};
+use cc_core::canary::Arm;
 use cc_core::interface::Interface;
 use cc_core::policy::{Choice, Query, State};
 use cc_core::status::{AgentCounts, FlowView};
@@ -56,6 +57,8 @@ pub struct DecisionRequest {
     /// Place of the flow's connection: the flow's number in the scenario's order, but for flows
     /// with several connections ([`Simulation::flow_of`]).
     pub flow: usize,
+    /// The arm whose policy is asked, while a canary runs; otherwise the incumbent's.
+    pub arm: Arm,
     /// What the policy is asked, with the flow's observation and state.
     pub query: Query,
     /// The windows that ended since the flow's previous request, oldest first; the last one is the
@@ -130,7 +133,7 @@ impl SimulatedAgent {
         while let Some(mut asked) = self.next(until) {
             let flow = self.simulation.flow_of(asked.flow);
             let choice = decide(flow, &mut asked.query);
-            self.answer(choice.unwrap_or(Choice::Invalid), asked.query.state);
+            self.answer_query(choice.unwrap_or(Choice::Invalid), asked.query);
         }
     }
 
@@ -151,10 +154,12 @@ impl SimulatedAgent {
                     probabilities: std::mem::take(&mut query.probabilities),
                     ..*query
                 };
+                let arm = batch.arm();
                 self.asked = Some((flow, batch));
                 let windows = std::mem::take(&mut self.windows[flow]);
                 return Some(DecisionRequest {
                     flow,
+                    arm,
                     query,
                     windows,
                 });
@@ -178,11 +183,22 @@ impl SimulatedAgent {
     /// Answers the last request: with the choice, and the policy's new state of the flow. The
     /// decision is published when its delay has passed.
     pub fn answer(&mut self, choice: Choice, state: State) {
+        self.reply(choice, state, Vec::new());
+    }
+
+    /// Answers the last request as [`answer`](Self::answer) does, with the query as the policy
+    /// left it: its state, and the probabilities of all actions, which rows have.
+    pub fn answer_query(&mut self, choice: Choice, query: Query) {
+        self.reply(choice, query.state, query.probabilities);
+    }
+
+    fn reply(&mut self, choice: Choice, state: State, probabilities: Vec<f32>) {
         let Some((flow, mut batch)) = self.asked.take() else {
             return;
         };
         if let Some(query) = batch.queries.first_mut() {
             query.state = state;
+            query.probabilities = probabilities;
         }
         let delay = self.delay.draw(&mut self.random);
         if delay == 0 {
@@ -206,6 +222,12 @@ impl SimulatedAgent {
     /// The simulation that the agent serves.
     pub fn simulation(&self) -> &Simulation {
         &self.simulation
+    }
+
+    /// The agent's core, for what an agent does beside serving: recording its flows, and canaries.
+    /// A canary by blocks of time must be turned several times in a block.
+    pub fn agent(&mut self) -> &mut Agent {
+        &mut self.agent
     }
 
     /// The agent's counters, over all flows.

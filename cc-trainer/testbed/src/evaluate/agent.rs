@@ -8,14 +8,14 @@ use std::{
     net::SocketAddr,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{self, Child, ExitStatus, Stdio},
     sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
 
 use cc_client::{StatusError, fetch_within};
-use cc_core::status::{Snapshot, default_socket};
+use cc_core::status::{Command, Snapshot, default_socket};
 use nix::{
     sys::{
         prctl,
@@ -148,7 +148,7 @@ impl Agents {
     ) -> Result<Self, AgentError> {
         let mut agents = Self::default();
         for (number, (scheme, policy)) in policies.into_iter().enumerate() {
-            let name = format!("rl{}x{number}", std::process::id());
+            let name = format!("rl{}x{number}", process::id());
             let mut arguments = arguments(policy, &name);
             if let Some(record) = record {
                 arguments.extend(["--record".into(), record.join(scheme).into()]);
@@ -190,6 +190,47 @@ impl Drop for Agents {
 }
 
 impl Agent {
+    /// Starts an agent of its own for a policy, beside those of evaluations, and waits until it is
+    /// ready. `program` is its path, `None` for the one beside this program; `name` that of its
+    /// congestion control; `options` are further options of `cc-agent run`. It logs to a file in
+    /// `logs`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when it cannot be started, or when it ends or is not ready in time.
+    pub fn start(
+        program: Option<&Path>,
+        name: &str,
+        policy: &ServedPolicy,
+        options: &[OsString],
+        logs: &Path,
+    ) -> Result<Self, AgentError> {
+        let program = find(program)?;
+        let mut arguments = arguments(policy, name);
+        arguments.extend_from_slice(options);
+        let agent = Self::spawn(&program, name.to_owned(), &arguments, logs, name)?;
+        agent.wait_until_ready(name, Instant::now() + START_PATIENCE)?;
+        Ok(agent)
+    }
+
+    /// Sends a command, and returns what was done.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the agent does not answer, or refuses the command.
+    pub fn command(&self, command: Command) -> Result<String, StatusError> {
+        cc_client::command(&self.socket, command)
+    }
+
+    /// The agent's state.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the agent does not answer in time.
+    pub fn status(&self) -> Result<Snapshot, StatusError> {
+        fetch_within(&self.socket, ANSWER_PATIENCE)
+    }
+
     fn spawn(
         program: &Path,
         control: String,
@@ -205,7 +246,7 @@ impl Agent {
         let output = fs::File::create(&log).map_err(start(&log))?;
         let copy = output.try_clone().map_err(start(&log))?;
         let socket = default_socket(&control);
-        let mut command = Command::new(program);
+        let mut command = process::Command::new(program);
         command
             .args(arguments)
             .arg("--socket")
@@ -258,10 +299,6 @@ impl Agent {
             p99_ms: flow.decision_delay_p99_ms,
             max_ms: flow.decision_delay_max_ms,
         })
-    }
-
-    fn status(&self) -> Result<Snapshot, StatusError> {
-        fetch_within(&self.socket, ANSWER_PATIENCE)
     }
 
     fn wait_until_ready(&self, scheme: &str, deadline: Instant) -> Result<(), AgentError> {

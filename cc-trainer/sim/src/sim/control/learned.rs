@@ -16,6 +16,8 @@ use crate::path::Nanos;
 
 /// `AF_INET` of [`cc_ebpf::Identity`].
 const AF_INET: u16 = 2;
+/// Remote port of the flow in slot 0.
+const FIRST_PORT: u16 = 5001;
 
 /// A flow under the learned congestion control, and its slot of the BPF maps.
 #[derive(Clone, Debug)]
@@ -136,6 +138,8 @@ impl Learned {
         // Simulated connections begin under this control, so their totals begin at 0.
         (self.flow).open(slot, generation, now, Totals::default(), self.cell);
         self.flow.opened.identity.family = AF_INET;
+        // Tells the flows of a link apart, as those of an emulated one.
+        self.flow.opened.identity.remote_port = FIRST_PORT.wrapping_add(slot as u16);
         self.flow.opened.identity.mss = ack.mss;
         self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
         self.records.0.push_back(Record::Opened(self.flow.opened));
