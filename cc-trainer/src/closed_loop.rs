@@ -166,7 +166,8 @@ pub enum LoopError {
     Nothing(PathBuf),
     /// The state cannot be read.
     #[error(
-        "{}: not the state of a loop of this version: {reason}; choose another directory with --out",
+        "{}: not the state of a loop of this version: {reason}; choose another directory with \
+         --out",
         path.display()
     )]
     State {

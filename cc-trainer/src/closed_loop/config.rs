@@ -276,7 +276,8 @@ pub enum LoopConfigError {
     Train(String),
     /// There are too few held-out flows.
     #[error(
-        "collect.held_out is {held_out} on each of {links} links, and nothing can be estimated          from fewer than {LEAST_CLUSTERS} flows in all: raise it"
+        "collect.held_out is {held_out} on each of {links} links, and nothing can be estimated \
+         from fewer than {LEAST_CLUSTERS} flows in all: raise it"
     )]
     HeldOut {
         /// Flows on each link.

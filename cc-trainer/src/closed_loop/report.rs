@@ -142,7 +142,8 @@ mod tests {
         };
         let line = line(&report);
         for part in [
-            "turn-2: promoted (it passed); power 200.0 [180.0, 220.0] (1.30 [1.17, 1.43] × turn 0's)",
+            "turn-2: promoted (it passed); power 200.0 [180.0, 220.0]",
+            " (1.30 [1.17, 1.43] × turn 0's)",
             "8.00 Mbit/s, p95 delay 40.0 ms, loss 0.10 %, 30 % beside cubic, entropy 1.250",
             "WORSE than before",
         ] {

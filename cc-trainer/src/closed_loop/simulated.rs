@@ -167,8 +167,8 @@ pub(super) struct Phased {
     pub(super) status: Option<CanaryStatus>,
 }
 
-/// Tries `candidate` beside `policy` on the flows of one link, for `length` at most. Each link has a
-/// canary of its own.
+/// Tries `candidate` beside `policy` on the flows of one link, for `length` at most. Each link has
+/// a canary of its own.
 pub(super) fn canary(
     [policy, candidate]: [&mut Served; 2],
     link: &Scenario,
