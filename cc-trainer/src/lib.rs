@@ -19,6 +19,7 @@ pub mod normalise;
 pub mod ope;
 pub mod policy_file;
 pub mod rollout;
+pub mod simulated_recording;
 mod softmax;
 pub mod study;
 pub mod toml_file;
