@@ -1,6 +1,7 @@
 //! The command line: one module per subcommand, and what they share.
 
 mod blocking;
+mod calibrate;
 mod compare;
 mod dataset;
 mod evaluate;
@@ -46,6 +47,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Blocking(blocking::BlockingArgs),
+    Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
     Ope(ope::OpeArgs),
@@ -63,6 +65,7 @@ enum Command {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Blocking(args) => blocking::command(&args),
+        Command::Calibrate(args) => calibrate::command(&args),
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),
         Command::Ope(args) => ope::command(&args),

@@ -10,6 +10,8 @@
 //! have achieved.
 
 pub mod actor;
+pub mod calibrate;
+mod cholesky;
 pub mod dataset;
 pub mod discount;
 pub mod environment;
