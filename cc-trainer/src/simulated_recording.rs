@@ -98,17 +98,19 @@ impl SimulatedRun {
     /// The control of flow number `flow`, which draws from a random stream of its own.
     fn control(&self, name: &str, flow: usize) -> Result<Control, UnknownControl> {
         let control = Control::named(name, self.seed.wrapping_add(flow as u64));
-        control.ok_or_else(|| UnknownControl(name.to_owned()))
+        control.ok_or_else(|| UnknownControl {
+            name: name.to_owned(),
+        })
     }
 }
 
 /// The simulator has no congestion control of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the simulator has no congestion control `{0}`; it has {}", Control::NAMES.join(", "))]
-pub struct UnknownControl(
+#[error("the simulator has no congestion control `{name}`; it has {}", Control::NAMES.join(", "))]
+pub struct UnknownControl {
     /// The name that was asked for.
-    pub String,
-);
+    pub name: String,
+}
 
 /// Runs a congestion control on a link and returns the rows that `cc-agent observe` would make of
 /// all flows, each flow's in order. Flows that name a scheme run that, the others `control`. Of the

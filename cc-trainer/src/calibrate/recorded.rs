@@ -345,7 +345,8 @@ fn control(subject: Subject, flows: Vec<Vec<Brief>>) -> Result<RecordedControl, 
     used.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
     used.truncate(MOST_FLOWS);
     let total: f64 = used.iter().map(|flow| seconds(flow)).sum();
-    let statistics = Statistics::of(used.iter().map(Vec::as_slice));
+    let slices: Vec<&[Sample]> = used.iter().map(Vec::as_slice).collect();
+    let statistics = Statistics::of(&slices);
     match statistics {
         Some(statistics) if total >= LEAST_S => Ok(RecordedControl {
             subject,
@@ -383,7 +384,7 @@ fn overlap(mut spans: Vec<(i64, i64)>) -> bool {
     let (mut shared, mut total, mut until) = (0, 0, i64::MIN);
     for (from, to) in spans {
         total += to - from;
-        shared += (until.min(to) - from).max(0);
+        shared += until.min(to).saturating_sub(from).max(0);
         until = until.max(to);
     }
     shared * 10 > total

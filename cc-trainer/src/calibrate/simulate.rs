@@ -88,7 +88,8 @@ impl Simulator {
                 self.samples(&scenario, &control.subject, ns, seed)
             })
             .collect::<Result<_, CalibrateError>>()?;
-        let statistics = Statistics::of(runs.iter().map(Vec::as_slice));
+        let runs: Vec<&[Sample]> = runs.iter().map(Vec::as_slice).collect();
+        let statistics = Statistics::of(&runs);
         statistics.ok_or_else(|| CalibrateError::Silent {
             subject: control.subject.label(),
             seconds: control.statistics.seconds,

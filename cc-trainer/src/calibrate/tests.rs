@@ -5,7 +5,7 @@ use cc_sim::scenario;
 
 use super::recorded::{gather, tests::rows};
 use super::*;
-use crate::train::TrainConfig;
+use crate::train::config::Config;
 
 fn settings() -> FitSettings {
     FitSettings {
@@ -136,7 +136,7 @@ fn what_is_written_is_read_by_evaluation_and_training() {
     assert_eq!(scenarios[0].name, "link");
     let named = scenario::load(&format!("{spec}/link")).expect("a scenario of a file");
     assert_eq!(named, scenarios);
-    let config = TrainConfig::load(&files[1]).expect("a training configuration");
+    let config = Config::load(&files[1]).expect("a training configuration");
     let text = format!("{config:?}");
     assert!(
         text.contains("jitter_ms: Some(Sometimes { share: 1.0"),
