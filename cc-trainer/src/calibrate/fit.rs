@@ -18,11 +18,19 @@ const PENALTY: f64 = 0.1;
 /// Largest part of the tolerance that a figure may differ by for no further feature to be tried.
 const SETTLED: f64 = 0.6;
 /// Most features that a twin has.
-const MOST_FEATURES: usize = 3;
+const MOST_FEATURES: usize = 2;
+/// Part of a structure's evaluations that tells whether it deserves the others.
+const SCREENING: f64 = 0.35;
+/// Evaluations after which a search that has not got better ends.
+const PATIENCE: usize = 12;
+/// Flows of each control that are simulated in a search: the longest ones.
+const SEARCHED_FLOWS: usize = 2;
 /// Number of the best points of a search that are run again with other seeds.
 const AGAIN: usize = 5;
-/// Repetitions of each recorded flow in that, and in the final comparison.
-const REPEATS: [u32; 2] = [3, 6];
+/// Repetitions of each flow in that.
+const REPEATS: u32 = 3;
+/// Flows of each control in the final comparison, at least.
+const COMPARED_FLOWS: u32 = 8;
 
 /// How a twin is looked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,7 +166,7 @@ pub fn fit(
     }
     let held_out =
         |control: &&RecordedControl| settings.hold_out.contains(&control.subject.label());
-    let (held, used): (Vec<&RecordedControl>, Vec<_>) = known.into_iter().partition(held_out);
+    let used: Vec<&RecordedControl> = known.into_iter().filter(|c| !held_out(c)).collect();
     if used.is_empty() {
         return Err(CalibrateError::AllHeldOut {
             path: path.name.clone(),
@@ -167,88 +175,127 @@ pub fn fit(
     }
     let search = Search {
         estimates: Estimates::of(&used),
-        controls: used,
+        controls: used.into_iter().map(searched).collect(),
         simulator,
         settings,
     };
     let (structure, evaluations) = search.structure(&mut watch)?;
     let twin = search.confirmed(&structure)?;
-    let fitted = search.controls.iter().map(|control| (*control, false));
-    let compared = fitted.chain(held.into_iter().map(|control| (control, true)));
-    let controls = compared.map(|(control, held_out)| {
-        let seed = seed::fold(settings.seed, 0xf1a1);
-        let found = simulator.statistics(&twin, control, REPEATS[1], seed)?;
-        let recorded = control.statistics;
-        let label = control.subject.label();
-        Ok(Agreement::new(
-            label,
-            held_out,
-            recorded,
-            found,
-            settings.tolerance,
-        ))
-    });
     Ok(Fitted {
         path: path.name.clone(),
         ranges: ranges(&structure, &twin, settings.tolerance),
         twin,
-        controls: controls.collect::<Result<_, CalibrateError>>()?,
+        controls: compare(&twin, path, simulator, settings)?,
         evaluations,
         bytes: path.bytes,
         notes,
     })
 }
 
+/// Compares the controls of a path that can be simulated with a twin, those that are held out last.
+/// Seeds are others than those of the search.
+///
+/// # Errors
+///
+/// Returns an error when a simulation fails.
+pub(super) fn compare(
+    twin: &Twin,
+    path: &RecordedPath,
+    simulator: &Simulator,
+    settings: &FitSettings,
+) -> Result<Vec<Agreement>, CalibrateError> {
+    let mut controls = Vec::new();
+    for control in path
+        .controls
+        .iter()
+        .filter(|control| simulator.knows(&control.subject))
+    {
+        let seed = seed::fold(settings.seed, 0xf1a1);
+        let repeats = COMPARED_FLOWS.div_ceil(control.flows.len().max(1) as u32);
+        let found = simulator.statistics(twin, control, repeats, seed)?;
+        let label = control.subject.label();
+        let held_out = settings.hold_out.contains(&label);
+        let recorded = control.statistics;
+        controls.push(Agreement::new(
+            label,
+            held_out,
+            recorded,
+            found,
+            settings.tolerance,
+        ));
+    }
+    controls.sort_by_key(|control| control.held_out);
+    Ok(controls)
+}
+
+/// The control with the flows that a search simulates.
+fn searched(control: &RecordedControl) -> RecordedControl {
+    let flows = control.flows.iter().take(SEARCHED_FLOWS);
+    RecordedControl {
+        flows: flows.cloned().collect(),
+        ..control.clone()
+    }
+}
+
 /// What a search for a twin needs.
 struct Search<'a> {
     estimates: Estimates,
-    controls: Vec<&'a RecordedControl>,
+    /// The controls that are fitted to, with the figures of all of their flows and those flows that
+    /// are simulated.
+    controls: Vec<RecordedControl>,
     simulator: &'a Simulator,
     settings: &'a FitSettings,
 }
 
 impl Search<'_> {
     /// The structure with the least price, and the number of evaluations that it took: features are
-    /// added one at a time, as long as figures differ.
+    /// added one at a time, as long as figures differ. Each is tried for a part of the evaluations,
+    /// and the most promising one for all of them.
     fn structure(
         &self,
         watch: &mut impl FnMut(&[Feature]),
     ) -> Result<(Structure, usize), CalibrateError> {
-        let mut run = |features: &[Feature], from: Option<&Twin>| {
-            watch(features);
-            self.run(features, from)
-        };
+        let all = self.settings.evaluations;
+        let some = (all as f64 * SCREENING).ceil() as usize;
         let controls = self.controls.len();
-        let mut best = run(&[], None)?;
+        watch(&[]);
+        let mut best = self.run(Space::new(&[], &self.estimates), None, all)?;
         let mut evaluations = best.evaluations.len();
         while !self.settled(&best) && best.space.features.len() < MOST_FEATURES {
             let base = best.space.twin(&best.best().point);
-            let of_base = best.space.features.clone();
-            let mut improved = false;
+            let of_base = &best.space.features;
+            let mut promising: Option<Structure> = None;
             for feature in Feature::ALL {
-                if of_base
-                    .iter()
-                    .any(|other| *other == feature || !feature.goes_with(*other))
-                {
+                if (of_base.iter()).any(|other| *other == feature || !feature.goes_with(*other)) {
                     continue;
                 }
                 let mut features = of_base.clone();
                 features.push(feature);
                 features.sort_unstable();
-                let next = run(&features, Some(&base))?;
+                watch(&features);
+                let space = Space::new(&features, &self.estimates);
+                let next = self.run(space, Some(&base), some)?;
                 evaluations += next.evaluations.len();
-                if next.priced(controls) < best.priced(controls) {
-                    best = next;
-                    improved = true;
-                    // Loss is tried first, and is what most paths lack.
-                    if self.settled(&best) {
-                        break;
-                    }
+                let other = promising.as_ref().map_or(f64::MAX, |s| s.priced(controls));
+                if next.priced(controls) < other {
+                    promising = Some(next);
+                }
+                // Loss is tried first, and is what most paths lack.
+                if promising.as_ref().is_some_and(|next| self.settled(next)) {
+                    break;
                 }
             }
-            if !improved {
+            let Some(promising) = promising else {
+                break;
+            };
+            let before = promising.evaluations.len();
+            watch(&promising.space.features);
+            let next = self.further(promising, all)?;
+            evaluations += next.evaluations.len() - before;
+            if next.priced(controls) >= best.priced(controls) {
                 break;
             }
+            best = next;
         }
         Ok((best, evaluations))
     }
@@ -260,35 +307,57 @@ impl Search<'_> {
     }
 
     /// Searches the box of a structure, beginning where the recording suggests, and at a twin of a
-    /// simpler structure.
-    fn run(&self, features: &[Feature], from: Option<&Twin>) -> Result<Structure, CalibrateError> {
-        let space = Space::new(features, &self.estimates);
-        let mut starts = vec![space.point(&self.estimates.start(features))];
+    /// simpler structure, for `most` evaluations.
+    fn run(
+        &self,
+        space: Space,
+        from: Option<&Twin>,
+        most: usize,
+    ) -> Result<Structure, CalibrateError> {
+        let suggested = space.point(&self.estimates.start(&space.features));
+        let mut starts = vec![suggested.clone()];
         if let Some(from) = from {
-            let mut point = space.point(from);
-            // A feature at its least noticeable says nothing: begin where it is suggested.
-            let suggested = &starts[0];
-            for ((at, suggested), dimension) in
-                point.iter_mut().zip(suggested).zip(&space.dimensions)
-            {
-                if dimension.parameter.value(from).is_none() {
-                    *at = *suggested;
+            let known = space.point(from);
+            let places = known.iter().zip(&suggested).zip(&space.dimensions);
+            // A feature at its least noticeable says nothing: begin where it is suggested, too.
+            let both = places.map(|((&known, &suggested), dimension)| {
+                match dimension.parameter.value(from) {
+                    Some(_) => known,
+                    None => suggested,
                 }
-            }
-            starts.push(space.point(from));
-            starts.push(point);
+            });
+            starts.push(both.collect());
+            starts.push(known);
         }
+        self.search(space, Vec::new(), &starts, most)
+    }
+
+    /// Searches the box of a structure further, up to `most` evaluations in all.
+    fn further(&self, structure: Structure, most: usize) -> Result<Structure, CalibrateError> {
+        let Structure { space, evaluations } = structure;
+        self.search(space, evaluations, &[], most)
+    }
+
+    fn search(
+        &self,
+        space: Space,
+        known: Vec<Evaluation>,
+        starts: &[Vec<f64>],
+        most: usize,
+    ) -> Result<Structure, CalibrateError> {
         let dimensions = space.dimensions.len();
         let budget = Budget {
-            initial: (2 * dimensions + 3).min(self.settings.evaluations),
-            most: self.settings.evaluations,
+            initial: (dimensions + 5).min(most),
+            most,
+            patience: PATIENCE,
             enough: ENOUGH * self.controls.len() as f64,
         };
         let evaluate = |point: &[f64]| {
             let twin = space.twin(point);
             self.residuals(&twin, 1, seed::fold(self.settings.seed, 1))
         };
-        let evaluations = minimise(&starts, dimensions, budget, self.settings.seed, evaluate)?;
+        let seed = self.settings.seed;
+        let evaluations = minimise(known, starts, dimensions, budget, seed, evaluate)?;
         Ok(Structure { space, evaluations })
     }
 
@@ -312,7 +381,7 @@ impl Search<'_> {
         let mut best: Option<(f64, Twin)> = None;
         for evaluation in order.into_iter().take(AGAIN) {
             let twin = structure.space.twin(&evaluation.point);
-            let residuals = self.residuals(&twin, REPEATS[0], seed)?;
+            let residuals = self.residuals(&twin, REPEATS, seed)?;
             let score = residuals.iter().map(|r| r * r).sum();
             if best.is_none_or(|(least, _)| score < least) {
                 best = Some((score, twin));

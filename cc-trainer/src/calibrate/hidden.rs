@@ -14,8 +14,9 @@ use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 use serde::Serialize;
 
+use super::agreement::Agreement;
 use super::error::CalibrateError;
-use super::fit::{FitSettings, Fitted, fit};
+use super::fit::{FitSettings, Fitted, compare, fit};
 use super::output::describe;
 use super::recorded::{PathBy, Subject, read};
 use super::simulate::Simulator;
@@ -73,9 +74,22 @@ pub struct Outcome {
     pub truth: Twin,
     /// What the calibration made of its recording.
     pub found: Fitted,
+    /// The controls as they were recorded, and on the hidden link itself with the seeds of the
+    /// comparison: what of a difference is chance.
+    pub itself: Vec<Agreement>,
 }
 
 impl Outcome {
+    /// Whether all controls, held out or not, have the recorded figures when they are run on the
+    /// hidden link itself again.
+    fn itself_agrees(&self, held_out: bool) -> bool {
+        let mut controls = self
+            .itself
+            .iter()
+            .filter(|control| control.held_out == held_out);
+        controls.all(Agreement::agrees)
+    }
+
     /// A parameter of the twin over that of the link; `None` where one of the two lacks it.
     fn ratio(&self, of: fn(&Twin) -> Option<f64>) -> Option<f64> {
         Some(of(&self.found.twin)? / of(&self.truth)?)
@@ -184,20 +198,26 @@ pub fn run(
         };
         recording.make(&truth, &controls)?;
         let recorded = read(&[place], PathBy::Directory, |_| {})?;
-        let mut found = fit(&recorded.paths[0], &simulator, &settings, |_| {})?;
-        for control in &mut found.controls {
+        let path = &recorded.paths[0];
+        let mut found = fit(path, &simulator, &settings, |_| {})?;
+        let mut itself = compare(&truth, path, &simulator, &settings)?;
+        for control in found.controls.iter_mut().chain(&mut itself) {
             if policy.starts_with(&control.control) {
                 control.control = RLCC.to_owned();
             }
         }
-        let outcome = Outcome { name, truth, found };
+        let outcome = Outcome {
+            name,
+            truth,
+            found,
+            itself,
+        };
         watch(&outcome);
         outcomes.push(outcome);
+        let text = serde_json::to_string_pretty(&outcomes).expect("figures are JSON");
+        put(&directory.join("trial.json"), &(text + "\n"))?;
+        put(&directory.join("table.md"), &table(&outcomes))?;
     }
-    let path = directory.join("trial.json");
-    let text = serde_json::to_string_pretty(&outcomes).expect("figures are JSON");
-    put(&path, &(text + "\n"))?;
-    put(&directory.join("table.md"), &table(&outcomes))?;
     Ok(outcomes)
 }
 
@@ -255,6 +275,16 @@ pub fn counts(outcomes: &[Outcome]) -> [usize; 2] {
     [fitted.count(), held.count()]
 }
 
+/// The same where each hidden link is its own twin.
+pub fn counts_itself(outcomes: &[Outcome]) -> [usize; 2] {
+    [false, true].map(|held_out| {
+        let agreeing = outcomes
+            .iter()
+            .filter(|outcome| outcome.itself_agrees(held_out));
+        agreeing.count()
+    })
+}
+
 /// The outcomes as a table in Markdown.
 pub fn table(outcomes: &[Outcome]) -> String {
     let mut text = "| link | hidden | found | fitted controls agree | held-out controls agree | \
@@ -304,6 +334,12 @@ pub fn table(outcomes: &[Outcome]) -> String {
         text,
         "\nAll figures of the fitted controls agree on {fitted} of {all} links, those of the \
          held-out ones on {held}."
+    );
+    let [fitted, held] = counts_itself(outcomes);
+    let _ = writeln!(
+        text,
+        "On the hidden links themselves, run again with the same seeds as the twins, those of the \
+         fitted controls agree with the recording on {fitted}, those of the held-out ones on {held}."
     );
     text
 }

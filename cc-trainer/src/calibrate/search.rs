@@ -48,15 +48,19 @@ fn score(residuals: &[f64]) -> f64 {
 pub(super) struct Budget {
     /// Number of points that fill the cube before the first process is made.
     pub(super) initial: usize,
-    /// Number of evaluations at most, the initial ones included.
+    /// Number of evaluations at most, those that are known included.
     pub(super) most: usize,
+    /// Number of evaluations after which a search ends that has not got better.
+    pub(super) patience: usize,
     /// Score at which the search ends before.
     pub(super) enough: f64,
 }
 
-/// Minimises the squared residuals that `evaluate` returns, and returns all evaluations in order.
-/// The first ones are at `starts`, points with as many coordinates as there are dimensions.
+/// Minimises the squared residuals that `evaluate` returns, and returns all evaluations in order,
+/// after those of an earlier search, `known`. Without these the first ones are at `starts`, points
+/// with as many coordinates as there are dimensions.
 pub(super) fn minimise<E>(
+    known: Vec<Evaluation>,
     starts: &[Vec<f64>],
     dimensions: usize,
     budget: Budget,
@@ -64,10 +68,11 @@ pub(super) fn minimise<E>(
     mut evaluate: impl FnMut(&[f64]) -> Result<Vec<f64>, E>,
 ) -> Result<Vec<Evaluation>, E> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut all: Vec<Evaluation> = Vec::new();
+    let mut all = known;
     let filling = (1..).map(|number| halton(number, dimensions));
-    let starts = starts.iter().cloned().chain(filling).take(budget.initial);
-    for point in starts {
+    let starts = starts.iter().cloned().chain(filling);
+    let missing = budget.initial.saturating_sub(all.len());
+    for point in starts.take(missing) {
         let residuals = evaluate(&point)?;
         all.push(Evaluation { point, residuals });
         if all.last().is_some_and(|last| last.score() <= budget.enough) {
@@ -75,7 +80,9 @@ pub(super) fn minimise<E>(
         }
     }
     let mut kernel = Kernel::new(dimensions);
-    while all.len() < budget.most {
+    let least = |all: &[Evaluation]| all.iter().map(Evaluation::score).fold(f64::MAX, f64::min);
+    let (mut best, mut since) = (least(&all), 0);
+    while all.len() < budget.most && since < budget.patience && best > budget.enough {
         let points: Vec<_> = all.iter().map(|e| e.point.clone()).collect();
         let values: Vec<_> = all.iter().map(|e| e.residuals.clone()).collect();
         let process = Process::likeliest(&points, &values, kernel, KERNELS, &mut random);
@@ -83,9 +90,13 @@ pub(super) fn minimise<E>(
         let point = next(&process, &all, &mut random);
         let residuals = evaluate(&point)?;
         all.push(Evaluation { point, residuals });
-        if all.last().is_some_and(|last| last.score() <= budget.enough) {
-            break;
-        }
+        // Less than a twentieth is no progress.
+        since = if least(&all) < 0.95 * best {
+            0
+        } else {
+            since + 1
+        };
+        best = least(&all);
     }
     Ok(all)
 }
@@ -174,6 +185,7 @@ mod tests {
     const BUDGET: Budget = Budget {
         initial: 12,
         most: 40,
+        patience: 40,
         enough: 1e-4,
     };
 
@@ -182,7 +194,7 @@ mod tests {
         seed: u64,
         mut of: impl FnMut(&[f64]) -> Vec<f64>,
     ) -> Vec<Evaluation> {
-        let found = minimise(&[], dimensions, BUDGET, seed, |point| {
+        let found = minimise(Vec::new(), &[], dimensions, BUDGET, seed, |point| {
             Ok::<_, Infallible>(of(point))
         });
         found.unwrap_or_else(|never| match never {})
@@ -238,14 +250,38 @@ mod tests {
     fn it_ends_where_it_is_good_enough_and_begins_where_it_is_told() {
         let mut asked = Vec::new();
         let start = vec![0.25, 0.75];
-        let found = minimise(&[start.clone()], 2, BUDGET, 1, |point| {
+        let found = minimise(Vec::new(), &[start.clone()], 2, BUDGET, 1, |point| {
             asked.push(point.to_vec());
             Ok::<_, Infallible>(vec![point[0] - 0.25])
         });
         let Ok(found) = found;
         assert_eq!((found.len(), &asked[0]), (1, &start));
-        let error = minimise(&[], 2, BUDGET, 1, |_| Err::<Vec<f64>, _>("broken"));
+        let broken = |_: &[f64]| Err::<Vec<f64>, _>("broken");
+        let error = minimise(Vec::new(), &[], 2, BUDGET, 1, broken);
         assert_eq!(error, Err("broken"));
+        let mut asked = 0;
+        let hopeless = Budget {
+            patience: 3,
+            ..BUDGET
+        };
+        let known = found.clone();
+        let more = minimise(known, &[], 2, hopeless, 1, |_| {
+            asked += 1;
+            Ok::<_, Infallible>(vec![5.0])
+        });
+        // What is known is good enough.
+        assert_eq!((more, asked), (Ok(found), 0));
+        let known: Vec<Evaluation> = (1..=12)
+            .map(|number| Evaluation {
+                point: halton(number, 2),
+                residuals: vec![5.0],
+            })
+            .collect();
+        let more = minimise(known, &[], 2, hopeless, 1, |_| {
+            Ok::<_, Infallible>(vec![5.0])
+        });
+        let Ok(more) = more;
+        assert_eq!(more.len(), 15, "three more without progress");
     }
 
     #[test]
