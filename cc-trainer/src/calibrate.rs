@@ -35,6 +35,7 @@ pub mod output;
 pub mod recorded;
 mod search;
 mod simulate;
+mod space;
 pub mod statistics;
 mod twin;
 

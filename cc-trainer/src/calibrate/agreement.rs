@@ -6,6 +6,8 @@ use super::statistics::Statistics;
 
 /// Number of residuals of a control; the first three are of the figures that are compared.
 const RESIDUALS: usize = 7;
+/// How much more the number of losses varies than if packets were lost independently.
+const CLUMPS: f64 = 1.5;
 /// Weight of the figures that only guide the search.
 const GUIDE: f64 = 0.5;
 
@@ -59,6 +61,11 @@ pub(super) fn residuals(
     tolerance: Tolerance,
 ) -> [f64; RESIDUALS] {
     let [throughput, delay, loss] = tolerance.differences(recorded, found);
+    // A control that sent little says little of the loss: a share of few packets is chance.
+    let packets = recorded.throughput_mbps * recorded.seconds * 1e6 / (8.0 * 1448.0);
+    let chance = CLUMPS * (recorded.loss / packets.max(1.0)).sqrt();
+    let allowed = tolerance.loss.max(tolerance.relative * recorded.loss);
+    let loss = loss * (allowed / allowed.max(chance));
     let median = (found.median_rtt_ms / recorded.median_rtt_ms - 1.0) / 0.1;
     let least = (found.least_rtt_ms / recorded.least_rtt_ms - 1.0) / 0.05;
     let little_ms = 0.3 + 0.02 * recorded.least_rtt_ms;
@@ -150,6 +157,20 @@ mod tests {
         let few = figures(10.0, 80.0, 0.0009);
         let agreement = Agreement::new("bbr".into(), true, clean, few, Tolerance::default());
         assert!(agreement.agrees());
+    }
+
+    #[test]
+    fn a_loss_that_is_chance_guides_less() {
+        let tolerance = Tolerance::default();
+        let residual = |throughput_mbps| {
+            let (one, other) = (
+                figures(throughput_mbps, 80.0, 0.02),
+                figures(throughput_mbps, 80.0, 0.026),
+            );
+            residuals(&one, &other, tolerance)[2].sinh()
+        };
+        assert!((residual(100.0) - 3.0).abs() < 1e-6, "{}", residual(100.0));
+        assert!(residual(0.5) < 1.0, "130 packets a second for 30 s");
     }
 
     #[test]

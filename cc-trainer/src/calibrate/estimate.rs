@@ -232,26 +232,4 @@ mod tests {
         assert!(levels(&[5.0; 30]).ratio > 0.9, "nothing alternates");
         assert_eq!(levels(&[]).period_s, 8.0);
     }
-
-    #[test]
-    fn a_start_lies_within_the_box_of_its_features() {
-        let estimates = Estimates::example();
-        for features in [
-            vec![],
-            vec![Feature::Loss],
-            vec![Feature::Steps],
-            vec![Feature::Policer],
-        ] {
-            let space = super::super::twin::Space::new(&features, &estimates);
-            let start = estimates.start(&features);
-            for at in space.point(&start) {
-                assert!((0.0..=1.0).contains(&at));
-            }
-            let again = space.twin(&space.point(&start));
-            assert!(
-                (again.rate_mbps / start.rate_mbps - 1.0).abs() < 1e-9,
-                "{features:?}"
-            );
-        }
-    }
 }

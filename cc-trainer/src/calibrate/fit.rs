@@ -9,7 +9,8 @@ use super::estimate::Estimates;
 use super::recorded::{RecordedControl, RecordedPath};
 use super::search::{Budget, Evaluation, minimise};
 use super::simulate::Simulator;
-use super::twin::{Feature, Space, Twin};
+use super::space::Space;
+use super::twin::{Feature, Twin};
 
 /// Score per control, in squared tolerances, at which a search ends.
 const ENOUGH: f64 = 0.15;

@@ -338,8 +338,8 @@ pub fn table(outcomes: &[Outcome]) -> String {
     let [fitted, held] = counts_itself(outcomes);
     let _ = writeln!(
         text,
-        "On the hidden links themselves, run again with the same seeds as the twins, those of the \
-         fitted controls agree with the recording on {fitted}, those of the held-out ones on {held}."
+        "Run again on the hidden links themselves, with the seeds of the twins, the fitted \
+         controls agree with their recordings on {fitted} links, the held-out ones on {held}."
     );
     text
 }

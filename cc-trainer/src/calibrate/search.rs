@@ -4,9 +4,9 @@
 //! What is minimised is a sum of squared residuals, and each residual is modelled by itself: a
 //! process of every figure knows more than one of their sum (R. Astudillo and P. Frazier, "Bayesian
 //! Optimization of Composite Functions", ICML 2019). The next point is the one of many with the
-//! greatest expected improvement (D. Jones, M. Schonlau, W. Welch, "Efficient Global Optimization of
-//! Expensive Black-Box Functions", Journal of Global Optimization 13, 1998), which is computed from
-//! draws, because a sum of squares of Gaussian variables has no closed form for it.
+//! greatest expected improvement (D. Jones, M. Schonlau, W. Welch, "Efficient Global Optimization
+//! of Expensive Black-Box Functions", Journal of Global Optimization 13, 1998), which is computed
+//! from draws, because a sum of squares of Gaussian variables has no closed form for it.
 
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng};
