@@ -2,6 +2,7 @@
 
 mod blocking;
 mod closed_loop;
+mod calibrate;
 mod compare;
 mod dataset;
 mod evaluate;
@@ -47,6 +48,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Blocking(blocking::BlockingArgs),
+    Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
     Ope(ope::OpeArgs),
@@ -65,6 +67,7 @@ enum Command {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Blocking(args) => blocking::command(&args),
+        Command::Calibrate(args) => calibrate::command(&args),
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),
         Command::Ope(args) => ope::command(&args),

@@ -33,6 +33,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
 pub use origin::FlowOrigin;
+pub(crate) use origin::path as path_of;
 pub use partition::{Gathered, Partitions};
 pub use trajectory::{MOST_WINDOWS, StepOutcome, TERMS, Trajectory, TrajectoryStep};
 

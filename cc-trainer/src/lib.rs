@@ -11,6 +11,8 @@
 
 pub mod actor;
 pub mod closed_loop;
+pub mod calibrate;
+mod cholesky;
 pub mod dataset;
 pub mod discount;
 pub mod environment;
@@ -20,6 +22,7 @@ pub mod normalise;
 pub mod ope;
 pub mod policy_file;
 pub mod rollout;
+pub mod simulated_recording;
 mod softmax;
 pub mod study;
 pub mod toml_file;

@@ -9,6 +9,7 @@ pub mod agent;
 mod application;
 pub mod control;
 mod delivery;
+pub mod observer;
 mod pacing;
 mod rack;
 mod receiver;
@@ -37,6 +38,7 @@ use crate::seed;
 use application::Application;
 pub use application::application_seed;
 pub use control::Control;
+use control::Observed;
 use control::learned::Learned;
 use receiver::Receiver;
 use sender::Sender;
@@ -400,6 +402,19 @@ impl Simulation {
     pub fn learned(&mut self, connection: usize) -> Option<&mut Learned> {
         match &mut self.connections[connection].sender.control {
             Control::Learned(learned) => Some(learned),
+            _ => None,
+        }
+    }
+
+    /// Returns the control of the connection in a place if it is one that is observed, to take its
+    /// records.
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no such place.
+    pub fn watched(&mut self, connection: usize) -> Option<&mut Observed> {
+        match &mut self.connections[connection].sender.control {
+            Control::Observed(observed) => Some(observed),
             _ => None,
         }
     }

@@ -32,7 +32,7 @@ impl FlowOrigin {
 /// Returns the identifier of the path to a remote address in the form of a recording: that of the
 /// network's prefix of a plain address (24 bits of IPv4, 48 of IPv6), or that of the whole hashed
 /// address. It is never 0; `None` for anything else.
-pub(super) fn path(remote: &str) -> Option<u64> {
+pub(crate) fn path(remote: &str) -> Option<u64> {
     let version = |number: u64| number << 56;
     match remote.parse::<SocketAddr>() {
         Ok(address) => Some(match address.ip().to_canonical() {

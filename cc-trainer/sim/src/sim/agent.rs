@@ -1,10 +1,12 @@
 //! The agent over the learned flows of a simulation: `cc_core::agent`, the code that serves the
 //! live kernel, in virtual time.
 
+use cc_core::ServedPolicy;
 use cc_core::agent::{Agent, Batch};
 use cc_core::canary::Arm;
 use cc_core::interface::Interface;
 use cc_core::policy::{Choice, Query, State};
+use cc_core::rows::{Addresses, Episodes, FileHeader, Recorded};
 use cc_core::status::{AgentCounts, FlowView};
 use cc_ebpf::{Record, WindowRecord};
 use rand::rngs::Xoshiro256PlusPlus;
@@ -120,6 +122,28 @@ impl SimulatedAgent {
             asked: None,
             publications: Vec::new(),
         }
+    }
+
+    /// Makes rows of every flow from now on, as `cc-agent run --record` does; to be called before
+    /// the first flow begins. The header's interface is that of the policy that decides.
+    pub fn start_recording(&mut self, header: FileHeader, episodes: Episodes) {
+        self.agent.replace(ServedPolicy {
+            interface: header.interface.clone(),
+            header: Some(header.into()),
+        });
+        self.agent.start_recording(episodes, Addresses::Absent);
+    }
+
+    /// Takes the rows that became complete since the last call. Rows of all flows are mixed.
+    pub fn take_rows(&mut self) -> Vec<Recorded> {
+        self.agent.take_rows()
+    }
+
+    /// Stops making rows, and returns those that were not taken. The last row of a flow that has
+    /// not stopped does not end it.
+    pub fn stop_recording(&mut self) -> Vec<Recorded> {
+        self.agent.stop_recording();
+        self.agent.take_rows()
     }
 
     /// Runs until the time given and has `decide` answer the requests. It gets the number of the

@@ -11,6 +11,8 @@ mod htcp;
 mod illinois;
 pub mod learned;
 mod monitor;
+mod observed;
+mod records;
 mod reno;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ pub use copa::Copa;
 pub use cubic::Cubic;
 pub use htcp::Htcp;
 pub use illinois::Illinois;
+pub use observed::Observed;
 pub use reno::Reno;
 pub use vegas::Vegas;
 pub use vivace::Vivace;
@@ -72,6 +75,8 @@ pub enum Control {
     Aurora(Box<Aurora>),
     /// The learned congestion control, as the BPF programs and an agent implement it.
     Learned(Box<Learned>),
+    /// Any of these, whose ACKs are measured in windows as `cc-agent observe` does.
+    Observed(Box<Observed>),
     /// A control that is defined elsewhere; see `examples/own_control.rs`.
     Custom(Box<dyn CongestionControl>),
 }
@@ -304,6 +309,7 @@ macro_rules! each {
             Control::Vivace($inner) => $call,
             Control::Aurora($inner) => $call,
             Control::Learned($inner) => $call,
+            Control::Observed($inner) => $call,
             Control::Custom($inner) => $call,
         }
     };
@@ -371,29 +377,36 @@ impl Control {
             Self::Vivace(_) => Self::Vivace(Box::new(Vivace::new(seed))),
             Self::Aurora(_) => Self::Aurora(Box::default()),
             Self::Learned(learned) => Self::Learned(Box::new(learned.another())),
+            Self::Observed(observed) => Self::Observed(Box::new(observed.another(seed)?)),
             Self::Custom(control) => Self::Custom(control.another()?),
         })
     }
 
     /// The connection takes the place of another one, which has ended.
     pub(super) fn succeed(&mut self, former: &Self, place: usize) {
-        if let (Self::Learned(learned), Self::Learned(former)) = (&mut *self, former) {
-            learned.succeed(former);
+        match (&mut *self, former) {
+            (Self::Learned(learned), Self::Learned(former)) => learned.succeed(former),
+            (Self::Observed(observed), Self::Observed(former)) => observed.succeed(former),
+            _ => {}
         }
         self.set_place(place);
     }
 
     /// The connection has this place.
     pub(super) fn set_place(&mut self, place: usize) {
-        if let Self::Learned(learned) = self {
-            learned.set_slot(place as u32);
+        match self {
+            Self::Learned(learned) => learned.set_slot(place as u32),
+            Self::Observed(observed) => observed.set_slot(place as u32),
+            _ => {}
         }
     }
 
     /// The connection ends at `now` (`release`).
     pub(super) fn release(&mut self, now: Nanos) {
-        if let Self::Learned(learned) = self {
-            learned.release(now);
+        match self {
+            Self::Learned(learned) => learned.release(now),
+            Self::Observed(observed) => observed.release(now),
+            _ => {}
         }
     }
 

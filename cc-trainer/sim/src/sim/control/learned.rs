@@ -1,21 +1,17 @@
 //! The learned congestion control: the simulated sender's callbacks do what the BPF programs do on
 //! the kernel's (`cc-ebpf/src/callbacks.rs`), by the same library code in the same order.
 
-use std::collections::VecDeque;
-
 use bytemuck::Zeroable;
 use cc_core::interface::Interface;
 use cc_ebpf::{
-    AckSample, CaState, ClosedRecord, CwndState, Decision, Flow, Header, Heartbeat, Published,
-    Record, RecordSink, Settings, Startup, Totals, WindowRecord, first_flight_rate, pacing_rate,
-    reno, restart_after_idle,
+    AckSample, CaState, CwndState, Decision, Flow, Heartbeat, Published, Record, Settings, Startup,
+    Totals, first_flight_rate, pacing_rate, reno, restart_after_idle,
 };
 
+use super::records::{AF_INET, Records};
 use super::{CongestionControl, RateSample, TransmitStart};
 use crate::path::Nanos;
 
-/// `AF_INET` of [`cc_ebpf::Identity`].
-const AF_INET: u16 = 2;
 /// Remote port of the flow in slot 0.
 const FIRST_PORT: u16 = 5001;
 
@@ -34,16 +30,6 @@ pub struct Learned {
     /// Whether the flow has begun.
     opened: bool,
     records: Records,
-}
-
-/// Records that wait to be taken by the agent, the oldest first.
-#[derive(Clone, Debug, Default)]
-struct Records(VecDeque<Record>);
-
-impl RecordSink for Records {
-    fn window(&mut self, record: &WindowRecord) {
-        self.0.push_back(Record::Window(*record));
-    }
 }
 
 impl Learned {
@@ -96,31 +82,19 @@ impl Learned {
             return;
         }
         self.flow.live = 0;
-        let Some((ack, cwnd)) = self.last else {
-            return;
-        };
-        self.records.0.push_back(Record::Closed(ClosedRecord {
-            header: Header::of::<ClosedRecord>(self.slot(), self.flow.generation, now),
-            totals: ack.totals,
-            bytes_acked: self.delivered * u64::from(ack.mss),
-            // A bulk sender sends only data.
-            segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
-            data_segs_out: (ack.totals.bytes_sent / u64::from(ack.mss.max(1))) as u32,
-            delivered: self.delivered as u32,
-            min_rtt_us: self.flow.window.features.min[cc_ebpf::Feature::RttMin as usize],
-            windows: self.flow.window.index,
-            cwnd,
-        }));
+        if let Some((ack, cwnd)) = self.last {
+            (self.records).closed(&self.flow, now, &ack, cwnd, self.delivered);
+        }
     }
 
     /// Removes and returns the oldest record; `None` when all have been taken.
     pub fn take_record(&mut self) -> Option<Record> {
-        self.records.0.pop_front()
+        self.records.take()
     }
 
     /// Whether a record waits to be taken by the agent.
     pub fn has_record(&self) -> bool {
-        !self.records.0.is_empty()
+        !self.records.is_empty()
     }
 
     /// The flow's state, which a real agent reads from the map of flows.
@@ -142,7 +116,7 @@ impl Learned {
         self.flow.opened.identity.remote_port = FIRST_PORT.wrapping_add(slot as u16);
         self.flow.opened.identity.mss = ack.mss;
         self.flow.opened.identity.initial_cwnd = cwnd.cwnd;
-        self.records.0.push_back(Record::Opened(self.flow.opened));
+        self.records.opened(&self.flow);
     }
 }
 
