@@ -44,6 +44,8 @@ pub struct Actor {
     outputs: Outputs,
     /// T of the policy softmax(logits / T) that actions are sampled from.
     temperature: f32,
+    /// Whether the most likely action is taken instead of a sampled one.
+    greedy: bool,
 }
 
 impl Actor {
@@ -86,7 +88,16 @@ impl Actor {
             policy,
             unroll,
             temperature: 1.0,
+            greedy: false,
         }
+    }
+
+    /// Takes the most likely action each time, the first of equal ones, as a policy that is served
+    /// greedily does. Nothing must be learned from the rollouts then, whose logits are those of a
+    /// distribution that was not sampled from.
+    pub fn greedy(mut self) -> Self {
+        self.greedy = true;
+        self
     }
 
     /// Samples actions from softmax(logits / `temperature`), which must be above 0, instead of
@@ -140,7 +151,10 @@ impl Actor {
             let choice = match &turn.taken {
                 Some(taken) => Choice::recorded(taken, actions),
                 None => Choice {
-                    action: softmax::sample(logits, self.random.random()),
+                    action: match self.greedy {
+                        true => softmax::most_likely(logits),
+                        false => softmax::sample(logits, self.random.random()),
+                    },
                     logits: logits.into(),
                     origin: Origin::Actor,
                 },
@@ -202,6 +216,8 @@ struct ActorSeat {
     total: f64,
     /// Number of steps in the current episode.
     steps: u64,
+    /// How long the actions of the current episode were in force.
+    intervals: f64,
 }
 
 impl ActorSeat {
@@ -221,13 +237,15 @@ impl ActorSeat {
         }
         self.total += f64::from(turn.reward);
         self.steps += 1;
+        self.intervals += f64::from(turn.intervals);
         if turn.first.is_some() {
             output.episodes.push(Episode {
                 task: self.task,
                 total: self.total,
                 steps: self.steps,
+                intervals: self.intervals,
             });
-            (self.total, self.steps) = (0.0, 0);
+            (self.total, self.steps, self.intervals) = (0.0, 0, 0.0);
         }
     }
 
@@ -257,9 +275,14 @@ impl ActorSeat {
         rollout.first.push(turn.first);
         rollout.action.push(choice.action as u32);
         rollout.logits.extend_from_slice(&choice.logits);
+        match turn.effects.is_empty() {
+            true => rollout.effects.extend(0..choice.logits.len() as u8),
+            false => rollout.effects.extend_from_slice(&turn.effects),
+        }
         rollout.origin.push(choice.origin);
         rollout.reward.push(turn.reward);
         rollout.intervals.push(turn.intervals);
+        rollout.quantities.push(turn.quantities);
         rollout.task.push(self.task as u32);
         self.task = turn.task;
     }
@@ -344,6 +367,7 @@ mod tests {
             lstm: Some(3),
             actions: 3,
             privileged: 1,
+            values: 1,
         };
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {
@@ -480,6 +504,7 @@ mod tests {
             task,
             total,
             steps: 3,
+            intervals: 3.0,
         };
         assert_eq!(
             output.episodes,

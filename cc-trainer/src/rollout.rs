@@ -1,6 +1,6 @@
 //! Rollouts: the sub-trajectories that actors hand to the learner.
 
-use crate::environment::End;
+use crate::environment::{End, Quantities};
 
 /// T + 1 successive steps of one seat, across the borders of its episodes.
 ///
@@ -21,6 +21,9 @@ pub struct Rollout {
     pub action: Vec<u32>,
     /// `[T + 1, A]`: logits of the behaviour policy; meaningless for [`Origin::Observed`].
     pub logits: Vec<f32>,
+    /// `[T + 1, A]`: for each action, the index of the first one that would have had the same
+    /// effect.
+    pub effects: Vec<u8>,
     /// `[T + 1]`: where the action came from.
     pub origin: Vec<Origin>,
     /// `[T + 1]`: reward of the action before, as the environment gave it.
@@ -28,6 +31,8 @@ pub struct Rollout {
     /// `[T + 1]`: how long the action before was in force, in the environment's intervals between
     /// two actions.
     pub intervals: Vec<f32>,
+    /// `[T + 1]`: what can be limited of the outcome of the action before.
+    pub quantities: Vec<Quantities>,
     /// `[T + 1]`: task of the action before.
     pub task: Vec<u32>,
     /// `[S]`: the LSTM's hidden state before the first step; empty without an LSTM.
@@ -68,9 +73,11 @@ impl Rollout {
             first: last(&self.first, steps),
             action: last(&self.action, steps),
             logits: last(&self.logits, steps),
+            effects: last(&self.effects, steps),
             origin: last(&self.origin, steps),
             reward: last(&self.reward, steps),
             intervals: last(&self.intervals, steps),
+            quantities: last(&self.quantities, steps),
             task: last(&self.task, steps),
             h: h.to_vec(),
             c: c.to_vec(),
@@ -101,6 +108,8 @@ pub struct Episode {
     pub total: f64,
     /// Length of the episode, steps.
     pub steps: u64,
+    /// How long its actions were in force, in the environment's intervals between two actions.
+    pub intervals: f64,
 }
 
 /// The factor of the LSTM's state before a step: 0 where an episode begins, else 1.

@@ -65,6 +65,8 @@ mod curve;
 pub mod environments;
 mod epoch;
 mod error;
+mod fit;
+pub mod greedy;
 pub mod held_out;
 mod parallel;
 pub mod progress;

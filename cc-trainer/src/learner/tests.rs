@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    environment::End,
+    environment::{End, Quantities},
     model::{Activation, RmsProp, Sequences, Shape},
     vtrace::Clips,
 };
@@ -83,6 +83,9 @@ impl Device for FixedNetwork {
 
 const ACTIONS: usize = 3;
 
+/// Ways in which three actions can have the same effects.
+const EFFECTS: [[u8; ACTIONS]; 4] = [[0, 1, 2], [0, 0, 2], [0, 1, 0], [0, 0, 0]];
+
 /// A batch, and the outputs of the network for it.
 #[derive(Clone, Debug)]
 struct LossCase {
@@ -110,6 +113,7 @@ impl LossCase {
                 lstm: None,
                 actions: ACTIONS,
                 privileged: 0,
+                values: 1,
             },
             outputs: Outputs {
                 logits: self.logits.clone(),
@@ -119,8 +123,8 @@ impl LossCase {
             derivatives: Arc::clone(&derivatives),
             step,
         };
-        let rewards = RewardStatistics::new(1);
-        let learner = Learner::new(Box::new(device), self.settings.clone(), rewards, 7);
+        let state = LearnerState::new(1, &self.settings);
+        let learner = Learner::new(Box::new(device), self.settings.clone(), state, 7);
         (learner, derivatives)
     }
 
@@ -149,8 +153,21 @@ impl LossCase {
             weight(logits[action]) / logits.iter().copied().map(weight).sum::<f64>()
         };
         let temperature = f64::from(self.settings.policy_temperature.unwrap_or(1.0));
-        let probability = |logits: &[f64], action: usize| softmax(logits, temperature, action);
-        let behaviour = |logits: &[f64], action: usize| softmax(logits, 1.0, action);
+        // Probabilities are those of effects: of all actions with the same one.
+        let merged = |logits: &[f64], temperature: f64, effects: &[u8], action: usize| -> f64 {
+            (0..ACTIONS)
+                .filter(|&other| match self.settings.merge_actions {
+                    true => effects[other] == effects[action],
+                    false => other == action,
+                })
+                .map(|other| softmax(logits, temperature, other))
+                .sum()
+        };
+        let probability = |logits: &[f64], effects: &[u8], action: usize| {
+            merged(logits, temperature, effects, action)
+        };
+        let behaviour =
+            |logits: &[f64], effects: &[u8], action: usize| merged(logits, 1.0, effects, action);
         let gamma = f64::from(self.settings.discount);
         let lambda = f64::from(self.settings.clips.lambda);
         let wide = |array: &[f32], at: usize| -> Vec<f64> {
@@ -163,10 +180,14 @@ impl LossCase {
         for (sequence, rollout) in self.rollouts.iter().enumerate() {
             let value = |step: usize| f64::from(self.baseline[step * batch_size + sequence]);
             let row = |step: usize| (step * batch_size + sequence) * ACTIONS;
+            let effects = |step: usize| &rollout.effects[step * ACTIONS..][..ACTIONS];
             let weight = |step: usize| {
                 let action = rollout.action[step] as usize;
-                probability(&wide(&self.logits, row(step)), action)
-                    / behaviour(&wide(&rollout.logits, step * ACTIONS), action)
+                let (own, other) = (
+                    wide(&self.logits, row(step)),
+                    wide(&rollout.logits, step * ACTIONS),
+                );
+                probability(&own, effects(step), action) / behaviour(&other, effects(step), action)
             };
             let intervals = |step: usize| f64::from(rollout.intervals[step + 1]);
             let discount = |step: usize| match rollout.first[step + 1] {
@@ -209,19 +230,27 @@ impl LossCase {
                     }
                     false => 0.0,
                 };
-                let shares = || (0..ACTIONS).map(|action| probability(logits, action));
-                let entropy: f64 = shares().map(|share| -share * share.ln()).sum();
+                // Of each effect, by the first of its actions.
+                let effects = effects(step);
+                let shares = || {
+                    (0..ACTIONS)
+                        .filter(|&action| {
+                            !self.settings.merge_actions || usize::from(effects[action]) == action
+                        })
+                        .map(|action| (action, probability(logits, effects, action)))
+                };
+                let entropy: f64 = shares().map(|(_, share)| -share * share.ln()).sum();
                 if rollout.origin[step] == Origin::Recorded {
                     let recorded = wide(&rollout.logits, step * ACTIONS);
                     let log_ratio = |(action, share): (usize, f64)| {
-                        share * (share / behaviour(&recorded, action)).ln()
+                        share * (share / behaviour(&recorded, effects, action)).ln()
                     };
-                    let divergence: f64 = shares().enumerate().map(log_ratio).sum();
+                    let divergence: f64 = shares().map(log_ratio).sum();
                     loss += f64::from(self.settings.pessimism) * divergence;
                 }
                 let action = rollout.action[step] as usize;
                 let error = target(step) - baseline[step * batch_size + sequence];
-                loss += -probability(logits, action).ln() * advantage
+                loss += -probability(logits, effects, action).ln() * advantage
                     + f64::from(self.settings.baseline_cost) * 0.5 * error * error
                     - entropy_cost * entropy;
             }
@@ -237,19 +266,21 @@ fn cases() -> impl Strategy<Value = LossCase> {
     let settings = (
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
         0.0..0.1f32,
         0.0..1.0f32,
         0.4..2.0f32,
     )
         .prop_map(
-            |(mean, end_of_episode_bootstrap, entropy_cost, pessimism, temperature)| {
+            |(mean, bootstrap, merge_actions, entropy_cost, pessimism, temperature)| {
                 LearnerSettings {
+                    merge_actions,
                     loss: if mean {
                         Reduction::Mean
                     } else {
                         Reduction::Sum
                     },
-                    end_of_episode_bootstrap,
+                    end_of_episode_bootstrap: bootstrap,
                     entropy_cost,
                     pessimism,
                     policy_temperature: Some(temperature),
@@ -269,8 +300,10 @@ fn cases() -> impl Strategy<Value = LossCase> {
             floats(steps + 1),
             proptest::collection::vec((0..ACTIONS as u32, 0..6u8), steps + 1),
             proptest::collection::vec((any::<bool>(), 0.1..4.0f32), steps + 1),
+            proptest::collection::vec(0..4usize, steps + 1),
         )
-            .prop_map(move |(logits, reward, rest, times)| Rollout {
+            .prop_map(move |(logits, reward, rest, times, alike)| Rollout {
+                effects: alike.iter().flat_map(|&alike| EFFECTS[alike]).collect(),
                 observation: vec![0.0; steps + 1],
                 observed_reward: vec![0.0; steps + 1],
                 first: rest
@@ -283,6 +316,7 @@ fn cases() -> impl Strategy<Value = LossCase> {
                     .collect(),
                 action: rest.iter().map(|&(action, _)| action).collect(),
                 task: vec![0; steps + 1],
+                quantities: vec![Quantities::default(); steps + 1],
                 origin: times
                     .iter()
                     .map(|&(recorded, _)| match recorded {
@@ -355,9 +389,11 @@ fn simple() -> LossCase {
         first: vec![None; 3],
         action: vec![0, 1, 2],
         logits: vec![0.0; 9],
+        effects: [0, 1, 2].repeat(3),
         reward: vec![9.0, 1.0, 2.0],
         intervals: vec![1.0; 3],
         task: vec![0; 3],
+        quantities: vec![Quantities::default(); 3],
         origin: vec![Origin::Actor; 3],
         version: 4,
         ..Rollout::default()

@@ -267,7 +267,7 @@ fn random_families_draw_within_their_ranges() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
         let (mut lossy, mut least, mut most) = (0, f64::MAX, 0.0_f64);
         for _ in 0..60 {
-            let scenario = world.links.draw(5.0, &mut random).scenario;
+            let scenario = world.links.draw(5.0, None, &mut random).scenario;
             let truth = Truth::new(&scenario, Duration::ZERO, Duration::from_secs(5));
             least = least.min(truth.mean_bits_per_second);
             most = most.max(truth.mean_bits_per_second);
