@@ -1,6 +1,6 @@
 //! Actors: many environments stepped together against one policy, which yields rollouts.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -38,6 +38,8 @@ pub struct Actor {
     turns: Vec<Turn>,
     policy: Arc<Snapshot>,
     unroll: usize,
+    /// Number of steps before those of a rollout, by which the LSTM's state is refreshed.
+    burn_in: usize,
     random: StdRng,
     inference: Inference,
     input: StepInput,
@@ -87,9 +89,17 @@ impl Actor {
             environments,
             policy,
             unroll,
+            burn_in: 0,
             temperature: 1.0,
             greedy: false,
         }
+    }
+
+    /// Puts this many steps before those of each rollout, from which the learner refreshes the
+    /// LSTM's state at its start.
+    pub fn with_burn_in(mut self, burn_in: usize) -> Self {
+        self.burn_in = burn_in;
+        self
     }
 
     /// Takes the most likely action each time, the first of equal ones, as a policy that is served
@@ -163,8 +173,8 @@ impl Actor {
 
             let seat = &mut seats[turn.seat];
             seat.record(&self.input, index, turn, &choice, *version);
-            if seat.rollout.len() == self.unroll + 1 {
-                let complete = seat.rollout.split(&seat.h, &seat.c, *version);
+            if seat.rollout.len() == self.burn_in + self.unroll + 1 {
+                let complete = seat.split(self.burn_in + 1, *version);
                 output.rollouts.push(complete);
             }
             seat.h
@@ -206,6 +216,8 @@ impl Choice<'_> {
 struct ActorSeat {
     /// The rollout in progress, of at most T steps.
     rollout: Rollout,
+    /// The LSTM's states, hidden and cell, before each step of the rollout in progress.
+    states: VecDeque<(Vec<f32>, Vec<f32>)>,
     /// The LSTM's hidden state before the next step.
     h: Vec<f32>,
     /// The LSTM's cell state before the next step.
@@ -249,6 +261,13 @@ impl ActorSeat {
         }
     }
 
+    /// Takes the complete rollout out, of which the last `kept` steps begin the next one.
+    fn split(&mut self, kept: usize, version: u64) -> Rollout {
+        self.states.drain(..self.states.len() - kept);
+        let (h, c) = &self.states[0];
+        self.rollout.split(kept, h, c, version)
+    }
+
     /// Appends a step to the rollout. The LSTM's state must still be the one before the step.
     fn record(
         &mut self,
@@ -258,6 +277,7 @@ impl ActorSeat {
         choice: &Choice<'_>,
         version: u64,
     ) {
+        self.states.push_back((self.h.clone(), self.c.clone()));
         let rollout = &mut self.rollout;
         if rollout.is_empty() {
             rollout.h.clone_from(&self.h);
@@ -414,6 +434,37 @@ mod tests {
 
         fn act(&mut self, action: usize) {
             assert!(action < 3);
+        }
+    }
+
+    /// Rollouts with a burn-in repeat the steps before theirs, with the state before the first of
+    /// these; what is learned from follows each other without a gap as before.
+    #[test]
+    fn a_burn_in_repeats_the_steps_before() {
+        let rollouts = |burn_in| {
+            let mut actor =
+                Actor::new(vec![Box::<Clock>::default()], policy(0), 4, 1).with_burn_in(burn_in);
+            let mut output = StepOutput::default();
+            (0..60).for_each(|_| actor.step(&mut output));
+            let of_first = |rollout: &Rollout| rollout.observation[1] == 0.0;
+            output.rollouts.retain(of_first);
+            output.rollouts
+        };
+        let (with, without) = (rollouts(8), rollouts(0));
+        assert!(with.len() > 4);
+        for (at, rollout) in with.iter().enumerate() {
+            assert_eq!(
+                (rollout.len(), rollout.observation[0]),
+                (13, 4.0 * at as f32)
+            );
+            // Eight steps are two rollouts of four: the state is the one of the rollout that
+            // begins there.
+            assert_eq!((&rollout.h, &rollout.c), (&without[at].h, &without[at].c));
+            let own = &without[at + 2];
+            assert_eq!(rollout.action[8..], own.action);
+            assert_eq!(rollout.observation[16..], own.observation);
+            assert_eq!(rollout.logits[24..], own.logits);
+            assert_eq!(rollout.reward[8..], own.reward);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Learner {
     updates: u64,
     // Memory that is kept between updates.
     batch: Batch,
+    /// The steps of the burn-in.
+    before: Batch,
     outputs: Outputs,
     targets: Targets,
     d_logits: Vec<f32>,
@@ -87,6 +89,7 @@ impl Learner {
             state,
             updates,
             batch: Batch::default(),
+            before: Batch::default(),
             outputs: Outputs::default(),
             targets: Targets::default(),
             d_logits: Vec::new(),
@@ -120,7 +123,7 @@ impl Learner {
     /// # Panics
     ///
     /// Panics if a rollout does not fit the network, or if its length is not
-    /// [`LearnerSettings::unroll`] + 1 steps.
+    /// [`LearnerSettings::burn_in`] + [`LearnerSettings::unroll`] + 1 steps.
     pub fn update(
         &mut self,
         rollouts: &[Rollout],
@@ -133,8 +136,21 @@ impl Learner {
         let state = self.device.shape().state();
 
         // Logits and values of T + 1 steps.
+        let (burn_in, merge) = (settings.burn_in, settings.merge_actions);
+        assert!(
+            rollouts
+                .iter()
+                .all(|rollout| rollout.len() == burn_in + steps + 1),
+            "rollouts are not of {burn_in} + {steps} + 1 steps"
+        );
         self.batch
-            .gather(rollouts, steps + 1, settings.merge_actions);
+            .gather(rollouts, burn_in..burn_in + steps + 1, merge);
+        if burn_in > 0 {
+            self.before.gather(rollouts, 0..burn_in, merge);
+            let input = self.before.sequences(burn_in, batch_size, state);
+            self.device.forward(&input, &mut self.outputs)?;
+            self.batch.set_state(&self.outputs.h, &self.outputs.c);
+        }
         self.batch
             .gather_rewards(rollouts, settings, &mut self.state);
         let input = self.batch.sequences(steps + 1, batch_size, state);

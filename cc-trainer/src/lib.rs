@@ -5,7 +5,8 @@
 //! [`vtrace`]; [`train`] runs both, and [`policy_file`] writes the ONNX file that cc-agent loads.
 //! [Learning CartPole](train#example) is the shortest example.
 //!
-//! A [`study`] compares variants of a configuration over several seeds. Recordings of live flows
+//! A [`study`] compares variants of a configuration over several seeds, and a [`sweep`] searches
+//! its settings. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
 //! have achieved.
 
@@ -21,6 +22,7 @@ pub mod policy_file;
 pub mod rollout;
 mod softmax;
 pub mod study;
+pub mod sweep;
 pub mod toml_file;
 pub mod train;
 pub mod vtrace;

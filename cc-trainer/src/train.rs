@@ -395,6 +395,7 @@ impl Run {
             .collect();
         Actor::new(environments, policy, config.learner.unroll, seed(0))
             .at_temperature(config.learner.policy_temperature())
+            .with_burn_in(config.learner.burn_in)
     }
 }
 

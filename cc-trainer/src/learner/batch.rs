@@ -1,5 +1,7 @@
 //! Rollouts gathered into the arrays of one update.
 
+use std::ops::Range;
+
 use super::{LearnerSettings, LearnerState};
 use crate::{
     discount,
@@ -50,16 +52,18 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Fills the arrays of T + 1 steps. Actions that have the same effect are told apart unless
+    /// Fills the arrays with a part of the rollouts' steps, and the LSTM's states with those before
+    /// the rollouts' first step. Actions that have the same effect are told apart unless
     /// `merge_actions`.
     ///
     /// # Panics
     ///
-    /// Panics if a rollout is not of `steps` steps.
-    pub(super) fn gather(&mut self, rollouts: &[Rollout], steps: usize, merge_actions: bool) {
+    /// Panics if a rollout has fewer steps, or another number of them than the first one.
+    pub(super) fn gather(&mut self, rollouts: &[Rollout], part: Range<usize>, merge_actions: bool) {
+        let (end, steps) = (part.end, rollouts.first().map_or(part.end, Rollout::len));
         assert!(
-            rollouts.iter().all(|rollout| rollout.len() == steps),
-            "rollouts are not of {steps} steps"
+            end <= steps && rollouts.iter().all(|rollout| rollout.len() == steps),
+            "rollouts are not of {end} steps"
         );
         for array in [
             &mut self.observation,
@@ -79,7 +83,7 @@ impl Batch {
             let width = array.len() / steps;
             &array[step * width..][..width]
         }
-        for step in 0..steps {
+        for step in part {
             for rollout in rollouts {
                 self.observation
                     .extend_from_slice(row(&rollout.observation, step, steps));
@@ -125,7 +129,7 @@ impl Batch {
         self.quantities.clear();
         self.intervals.clear();
         let mut lengths = Vec::with_capacity(settings.unroll * rollouts.len());
-        for step in 1..=settings.unroll {
+        for step in settings.burn_in + 1..=settings.burn_in + settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
                 let intervals = rollout.intervals[step];
@@ -155,6 +159,14 @@ impl Batch {
         for (reward, length) in self.reward.iter_mut().zip(lengths) {
             *reward *= length;
         }
+    }
+
+    /// Replaces the LSTM's states before the first step.
+    pub(super) fn set_state(&mut self, h: &[f32], c: &[f32]) {
+        self.h.clear();
+        self.h.extend_from_slice(h);
+        self.c.clear();
+        self.c.extend_from_slice(c);
     }
 
     /// The task whose baseline is the value of each of `steps` + 1 steps, after

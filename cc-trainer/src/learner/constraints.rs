@@ -312,29 +312,37 @@ mod tests {
 
     /// Two actions: one earns 1 and loses a tenth, the other earns nothing and loses nothing. At
     /// most a share of 0.04 may be lost, so that the best policy takes the first in 0.4 of all
-    /// cases. Gradient ascent on a softmax finds it, together with the multiplier.
+    /// cases. Gradient ascent on a softmax with an entropy bonus finds it, together with the
+    /// multiplier.
     #[test]
     fn a_limited_problem_is_solved_at_its_limit() {
         let settings = Constraints {
-            integral: 0.05,
-            proportional: 5.0,
+            integral: 0.5,
+            proportional: 50.0,
             smoothing: 1.0,
             ..loss_at_most(0.04)
         };
         let (mut multipliers, mut logit) = (Multipliers::default(), 0.0_f64);
-        for _ in 0..60_000 {
+        const ENTROPY_COST: f64 = 0.05;
+        for _ in 0..20_000 {
             let share = 1.0 / (1.0 + (-logit).exp());
             let mut rewards = [1.0, 0.0];
             let steps = [step(0.1), step(0.0)];
             let times = [share as f32, 1.0 - share as f32];
             multipliers.apply(&mut rewards, &steps, &times, &[true; 2], &settings);
             let advantage = f64::from(rewards[0] - rewards[1]);
-            logit += 0.1 * share * (1.0 - share) * advantage;
+            logit += share * (1.0 - share) * (advantage - ENTROPY_COST * logit);
         }
         let share = 1.0 / (1.0 + (-logit).exp());
         assert!((share - 0.4).abs() < 0.01, "{share}");
-        // At the limit the multiplier makes both actions alike: 1 = λ · 0.1.
+        // There the multiplier leaves as much advantage as the entropy takes:
+        // (1 − 0.1 λ) / (1 + λ) = 0.05 ln(0.4 / 0.6).
+        let slope = ENTROPY_COST * (0.4_f64 / 0.6).ln();
+        let expected = (1.0 - slope) / (0.1 + slope);
         let multiplier = multipliers.controls[0].multiplier;
-        assert!((multiplier - 10.0).abs() < 0.5, "{multiplier}");
+        assert!(
+            (multiplier - expected).abs() < 0.1,
+            "{multiplier} for {expected}"
+        );
     }
 }

@@ -13,6 +13,11 @@ pub struct LearnerSettings {
     pub batch: usize,
     /// Unroll length T: number of actions in a rollout.
     pub unroll: usize,
+    /// Number of steps before those of a rollout from which the LSTM's state at its start is
+    /// computed anew, by the present parameters and without a gradient: the stored state is that of
+    /// an earlier policy, which replayed the flow from its beginning (S. Kapturowski et al.,
+    /// "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019).
+    pub burn_in: usize,
     /// Discount factor γ per interval between two actions, which is a window of the policy's in
     /// networks and recordings. An action in force for d intervals is discounted by γ^d
     /// ([`crate::discount`]).
@@ -124,6 +129,7 @@ impl Default for LearnerSettings {
         Self {
             batch: 32,
             unroll: 80,
+            burn_in: 0,
             discount: 0.99,
             learning_rate: 1e-3,
             decay_steps: None,

@@ -23,6 +23,8 @@ struct FixedNetwork {
 /// Derivatives by logits and baselines, and the optimiser's step that followed.
 #[derive(Clone, Default)]
 struct Derivatives {
+    /// Number of steps, observations and hidden states of each forward pass.
+    forwards: Vec<(usize, Vec<f32>, Vec<f32>)>,
     logits: Vec<f32>,
     baseline: Vec<f32>,
     step: Option<RmsProp>,
@@ -55,6 +57,12 @@ impl Device for FixedNetwork {
         output: &mut Outputs,
     ) -> Result<(), DeviceFailure> {
         assert_eq!(input.not_done.len(), input.steps * input.batch_size);
+        let seen = (input.steps, input.observation.to_vec(), input.h.to_vec());
+        self.derivatives
+            .lock()
+            .expect("one thread")
+            .forwards
+            .push(seen);
         output.clone_from(&self.outputs);
         Ok(())
     }
@@ -104,13 +112,22 @@ impl LossCase {
     /// A learner after seven updates whose network has the case's outputs and whose steps return
     /// `step`, and what its network receives.
     fn learner(&self, step: Result<f32, StepError>) -> (Learner, Arc<Mutex<Derivatives>>) {
+        self.learner_with_lstm(step, None)
+    }
+
+    /// The same with an LSTM of this width, whose states after any pass are its hidden ones at 0.5.
+    fn learner_with_lstm(
+        &self,
+        step: Result<f32, StepError>,
+        lstm: Option<usize>,
+    ) -> (Learner, Arc<Mutex<Derivatives>>) {
         let derivatives: Arc<Mutex<Derivatives>> = Arc::default();
         let device = FixedNetwork {
             shape: Shape {
                 observation: 1,
                 hidden: vec![1],
                 activation: Activation::Relu,
-                lstm: None,
+                lstm,
                 actions: ACTIONS,
                 privileged: 0,
                 values: 1,
@@ -118,7 +135,8 @@ impl LossCase {
             outputs: Outputs {
                 logits: self.logits.clone(),
                 baseline: self.baseline.clone(),
-                ..Outputs::default()
+                h: vec![0.5; self.batch_size() * lstm.unwrap_or(0)],
+                c: vec![0.25; self.batch_size() * lstm.unwrap_or(0)],
             },
             derivatives: Arc::clone(&derivatives),
             step,
@@ -561,6 +579,94 @@ fn actions_of_unknown_probability_never_get_a_negative_weight() {
         (first - 1.25).abs() < 1e-4 && (second - 0.25).abs() < 1e-3,
         "{first} {second}"
     );
+}
+
+/// The states at the start of a burnt-in rollout are those that the present parameters lead to, and
+/// nothing is learned from the steps before: the derivatives are those without them.
+#[test]
+fn a_burn_in_refreshes_the_state_and_teaches_nothing() {
+    let mut case = simple();
+    let without = case.derivatives(0.0);
+    case.settings.burn_in = 2;
+    for rollout in &mut case.rollouts {
+        // Two steps before, whose actions and rewards would change everything.
+        rollout.observation = vec![7.0, 8.0, 0.0, 1.0, 2.0];
+        rollout.observed_reward = vec![0.0; 5];
+        rollout.first = vec![None; 5];
+        rollout.action.splice(..0, [2, 2]);
+        rollout.logits.splice(..0, vec![3.0; 6]);
+        rollout.effects = [0, 1, 2].repeat(5);
+        rollout.reward.splice(..0, [-50.0, 50.0]);
+        rollout.intervals.splice(..0, [9.0, 9.0]);
+        rollout.task.splice(..0, [0, 0]);
+        rollout.quantities = vec![Quantities::default(); 5];
+        rollout.origin.splice(..0, [Origin::Actor; 2]);
+        rollout.h = vec![-1.0];
+        rollout.c = vec![-1.0];
+    }
+    let (mut learner, shown) = case.learner_with_lstm(Ok(0.0), Some(1));
+    learner.update(&case.rollouts, 0.0).expect("finite losses");
+    let shown = shown.lock().expect("one thread").clone();
+    let [before, after] = &shown.forwards[..] else {
+        panic!("two passes, and not {}", shown.forwards.len())
+    };
+    assert_eq!(*before, (2, vec![7.0, 7.0, 8.0, 8.0], vec![-1.0, -1.0]));
+    let own = vec![0.0, 0.0, 1.0, 1.0, 2.0, 2.0];
+    assert_eq!(*after, (3, own, vec![0.5, 0.5]));
+    assert_eq!((shown.logits, shown.baseline), (without.0, without.1));
+}
+
+/// With values scaled per task, what a task's baseline learns is normalised by its own returns, and
+/// advantages are of unit size; the other tasks' baselines learn nothing from it.
+#[test]
+fn scaled_values_have_unit_errors_in_their_own_task() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    case.settings.value_scaling = ValueScaling::PerTask;
+    // Three baselines; the case's task is the last.
+    case.baseline = vec![0.0; 18];
+    for rollout in &mut case.rollouts {
+        rollout.task = vec![2; 3];
+    }
+    let (mut learner, shown) = case.learner(Ok(0.0));
+    let network = FixedNetwork {
+        shape: Shape {
+            values: 3,
+            ..learner.device.shape().clone()
+        },
+        outputs: Outputs {
+            logits: case.logits.clone(),
+            baseline: case.baseline.clone(),
+            ..Outputs::default()
+        },
+        derivatives: Arc::clone(&shown),
+        step: Ok(0.0),
+    };
+    learner.device = Box::new(network);
+    learner.state = LearnerState::new(3, &case.settings);
+    // Returns of mean 0 and deviation 4 in the task.
+    let returns = (0..400_000).map(|at| (2, if at % 2 == 0 { 4.0 } else { -4.0 }));
+    learner.state.values.learn(returns, 1e-4);
+    let scale = learner.state.values.scale(2);
+    assert!((scale.deviation - 4.0).abs() < 1e-2 && scale.mean.abs() < 1e-2);
+    let metrics = learner.update(&case.rollouts, 0.0).expect("finite losses");
+    let shown = shown.lock().expect("one thread").clone();
+    // Targets 2 and 2 of values 0, over a deviation of 4.
+    for (at, derivative) in shown.baseline.iter().enumerate() {
+        let expected = if at % 3 == 2 && at < 12 {
+            -0.5 / 4.0 * 2.0 / 4.0
+        } else {
+            0.0
+        };
+        assert!(
+            (derivative - expected).abs() < 1e-3,
+            "[{at}] {derivative} for {expected}"
+        );
+    }
+    assert!((metrics.policy_loss - 3.0f64.ln() * 2.0 / 4.0).abs() < 1e-2);
+    // The statistics have learnt the targets.
+    assert!(learner.state.values.scale(2) != scale);
+    assert_eq!(learner.state.values.scale(0).deviation, 1.0);
 }
 
 #[test]

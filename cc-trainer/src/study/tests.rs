@@ -224,11 +224,14 @@ fn the_error_of_a_faulty_study_names_the_fault() {
 #[test]
 fn every_committed_configuration_is_valid() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
-    let (mut studies, mut runs) = (0, 0);
+    let (mut studies, mut sweeps, mut runs) = (0, 0, 0);
     for file in fs::read_dir(dir).expect("a directory") {
         let path = file.expect("an entry").path();
         let table: toml::Table = toml_file::read(&path).expect("TOML");
-        if table.contains_key("variant") || table.contains_key("axis") {
+        if table.contains_key("parameter") {
+            crate::sweep::Sweep::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            sweeps += 1;
+        } else if table.contains_key("variant") || table.contains_key("axis") {
             Study::load(&path).unwrap_or_else(|error| panic!("{error}"));
             studies += 1;
         } else {
@@ -239,7 +242,7 @@ fn every_committed_configuration_is_valid() {
         }
     }
     assert!(
-        studies >= 2 && runs >= 5,
-        "{studies} studies and {runs} runs"
+        studies >= 6 && sweeps >= 1 && runs >= 6,
+        "{studies} studies, {sweeps} sweeps and {runs} runs"
     );
 }

@@ -608,6 +608,13 @@ impl Config {
                          all of them 0; choose a discount below 1, or no normalisation (\"none\")",
             });
         }
+        if self.learner.burn_in > 0 && self.model.lstm == 0 {
+            return Err(ConfigError::Conflict {
+                fields: ["learner.burn_in", "model.lstm"],
+                found: [self.learner.burn_in.to_string(), "0".to_owned()],
+                reason: "a burn-in refreshes the state of an LSTM, and there is none",
+            });
+        }
         if clips.c > clips.rho {
             return Err(ConfigError::Conflict {
                 fields: ["learner.clips.c", "learner.clips.rho"],
@@ -794,6 +801,10 @@ mod tests {
             (
                 "discount = 1\nreward_normalisation = \"global\"",
                 "learner.discount = 1 and learner.reward_normalisation = \"global\" contradict",
+            ),
+            (
+                "burn_in = 5\n[model]\nlstm = 0",
+                "learner.burn_in = 5 and model.lstm = 0 contradict",
             ),
             (
                 "clips = { c = 1.5, rho = 1.25 }",

@@ -4,14 +4,13 @@
 //! differ by more than their policies. Here every policy has the same episodes, and every link
 //! counts alike.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::Arc};
 
 use cc_core::durable::replace_durably;
 use cc_sim::seed;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
-use super::{TrainError, checkpoint::Checkpoint};
+use super::{TrainError, checkpoint::Checkpoint, environments::Environments};
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
     model::Weights,
@@ -51,17 +50,42 @@ struct Scores {
     /// Environment steps that the policy had learnt from.
     steps: u64,
     of: FixedEpisodes,
+    /// The environment; `None` for the one of training.
+    #[serde(default)]
+    environment: Option<Environments>,
     links: Vec<LinkScore>,
 }
 
-/// Judges the policy in the checkpoint of a run's directory. The scores are kept in the directory,
-/// and used again while the policy and the episodes are the same. Empty where there is no
-/// checkpoint, and for recordings, which act by themselves.
+/// Judges the policy in the checkpoint of a run's directory on the links that it was trained on.
+/// The scores are kept in the directory, and used again while the policy and the episodes are the
+/// same. Empty where there is no checkpoint, and for recordings, which act by themselves.
 ///
 /// # Errors
 ///
 /// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
 pub fn evaluate(dir: &Path, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, TrainError> {
+    judge(dir, None, episodes)
+}
+
+/// Judges the policy as [`evaluate`] does, in another environment, whose observations and actions
+/// must be those that it was trained with.
+///
+/// # Errors
+///
+/// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
+pub fn evaluate_on(
+    dir: &Path,
+    environment: &Environments,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
+    judge(dir, Some(environment), episodes)
+}
+
+fn judge(
+    dir: &Path,
+    environment: Option<&Environments>,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
     let Some(checkpoint) = Checkpoint::load(&dir.join("checkpoint.bin"))? else {
         return Ok(Vec::new());
     };
@@ -70,14 +94,15 @@ pub fn evaluate(dir: &Path, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, 
     let kept = fs::read(&path).ok();
     let kept = kept.and_then(|json| serde_json::from_slice::<Scores>(&json).ok());
     if let Some(kept) = kept
-        && (kept.steps, &kept.of) == (steps, episodes)
+        && (kept.steps, &kept.of, kept.environment.as_ref()) == (steps, episodes, environment)
     {
         return Ok(kept.links);
     }
     let scores = Scores {
         steps,
         of: *episodes,
-        links: links(&checkpoint, episodes)?,
+        links: links(&checkpoint, environment, episodes)?,
+        environment: environment.cloned(),
     };
     let json = serde_json::to_vec_pretty(&scores)
         .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
@@ -85,9 +110,13 @@ pub fn evaluate(dir: &Path, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, 
     Ok(scores.links)
 }
 
-fn links(checkpoint: &Checkpoint, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, TrainError> {
+fn links(
+    checkpoint: &Checkpoint,
+    environment: Option<&Environments>,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
     let record = &checkpoint.header.record;
-    let source = record.config.environment.open()?;
+    let source = environment.unwrap_or(&record.config.environment).open()?;
     let normalizer = checkpoint.header.normalizer.clone().map(Arc::new);
     let policy = Arc::new(Snapshot {
         version: 0,

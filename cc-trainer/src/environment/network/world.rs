@@ -77,6 +77,20 @@ impl Default for NetworkConfig {
     }
 }
 
+impl NetworkConfig {
+    /// Replaces the links by scenarios, as `--scenarios` names them, each as it is.
+    pub fn on_scenarios(&mut self, scenarios: &str) {
+        self.links = vec![Entry {
+            weight: 1.0,
+            scenarios: Some(scenarios.to_owned()),
+            random: None,
+            family: None,
+            flows: None,
+            shift_s: 0.0,
+        }];
+    }
+}
+
 /// A checked configuration with its scenarios, shared by any number of environments.
 #[derive(Clone, Debug)]
 pub struct World {
