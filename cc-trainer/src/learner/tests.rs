@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     environment::{End, Quantities},
-    model::{Activation, RmsProp, Sequences, Shape},
+    model::{Activation, ParameterLayout, RmsProp, Sequences, Shape},
     vtrace::Clips,
 };
 
@@ -39,7 +39,9 @@ impl Device for FixedNetwork {
         Ok(())
     }
 
-    fn parameters(&self, _: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+    fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        into.clear();
+        into.resize(ParameterLayout::of(&self.shape).len(), 0.0);
         Ok(())
     }
 

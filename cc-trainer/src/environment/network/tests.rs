@@ -297,10 +297,10 @@ fn a_flow_that_is_not_decided_about_goes_on_in_slow_start() {
     let mut network = network(ONE, 4);
     let mut turn = Turn::default();
     let mut last = 0;
-    for at in 0..4 {
+    for _ in 0..2 {
         network.next(&mut turn);
         let cwnd = network.cwnd().expect("a flow waits");
-        assert!(at == 0 || cwnd > last, "{cwnd} after {last}");
+        assert!(cwnd > last, "{cwnd} after {last}");
         last = cwnd;
         network.keep();
         assert_eq!(network.cwnd(), None, "answered");
