@@ -171,8 +171,9 @@ impl Learner {
             })
             .collect();
 
-        // ln π(a|x) of the learner's policy (of all actions with the same effect as a), and ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour
-        // policy. Where μ is unknown ρ is 1: the values are then the behaviour policy's.
+        // ln π(a|x) of the learner's policy, of all actions with the same effect as a, and
+        // ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour policy. Where μ is unknown ρ is 1: the
+        // values are then the behaviour policy's.
         let (batch, outputs) = (&self.batch, &self.outputs);
         let of_action = |logits: &[f32], at: usize| {
             let effects = &batch.effects[at * actions..][..actions];

@@ -41,12 +41,12 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// Title of the table.
+    /// Title of the sweep and of its results.
     pub title: String,
     /// Number of configurations that are drawn. More can be added later: those before stay the
     /// same.
     pub trials: usize,
-    /// Determines what is drawn.
+    /// Determines the settings that are drawn.
     #[serde(default)]
     pub seed: u64,
     /// Seeds that each configuration is trained with.
@@ -120,7 +120,7 @@ pub enum SweepError {
     /// A setting of the sweep itself is out of its range.
     #[error("{field} is {found}, and has to be {expected}")]
     Range {
-        /// The setting's key.
+        /// Key of the setting that is wrong.
         field: &'static str,
         /// The value that it has.
         found: String,
@@ -133,7 +133,7 @@ pub enum SweepError {
     /// A trial's settings do not parse as a configuration.
     #[error("trial {trial}: {source}")]
     Trial {
-        /// Number of the trial.
+        /// Number of the trial with the fault.
         trial: usize,
         /// What is wrong, with the setting's key.
         source: Box<toml::de::Error>,
@@ -141,7 +141,7 @@ pub enum SweepError {
     /// A trial has a setting out of its range.
     #[error("trial {trial}: {source}; narrow the range of the parameter")]
     Setting {
-        /// Number of the trial.
+        /// Number of the trial with the fault.
         trial: usize,
         /// The setting and the values it may have.
         source: ConfigError,
@@ -282,8 +282,8 @@ impl Sweep {
     }
 }
 
-/// Runs the trials of a sweep, rung by rung, and calls `watch` with each trial that has reached one,
-/// and the rung. What the directory holds is kept and continued. Once `stop` is true, it returns
+/// Runs the trials of a sweep, rung by rung, and calls `watch` with each trial that has reached
+/// one, and the rung. What the directory holds is kept and continued. Once `stop` is true, it returns
 /// with the trials as far as they got.
 ///
 /// # Errors

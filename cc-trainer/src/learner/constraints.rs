@@ -40,7 +40,7 @@ pub struct Constraints {
 }
 
 impl Default for Constraints {
-    /// No limits.
+    /// Settings without a limit on anything.
     fn default() -> Self {
         Self {
             loss_at_most: None,
@@ -58,7 +58,7 @@ impl Default for Constraints {
 pub const QUANTITIES: [&str; 2] = ["loss", "share"];
 
 impl Constraints {
-    /// Whether anything is limited.
+    /// Whether there is no limit at all.
     pub fn is_empty(&self) -> bool {
         self.loss_at_most.is_none() && self.share_at_least.is_none()
     }

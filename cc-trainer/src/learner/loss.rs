@@ -2,8 +2,8 @@
 //!
 //! Actions that have the same effect count as one where they are to be merged: with P the
 //! probability of an effect, the sum of the probabilities p of its actions, the terms are
-//! −w ln P(effect of a), the entropy −Σ P ln P, and the divergence Σ P ln(P / Q). Where every action
-//! has an effect of its own, P is p.
+//! −w ln P(effect of a), the entropy −Σ P ln P, and the divergence Σ P ln(P / Q). Where every
+//! action has an effect of its own, P is p.
 
 use crate::softmax::log_sum_exp;
 
@@ -65,8 +65,8 @@ impl ActionLogs {
         entropy
     }
 
-    /// Adds the derivatives of cost · KL(P‖Q) by the logits, with Q the effects' probabilities under
-    /// the behaviour policy.
+    /// Adds the derivatives of cost · KL(P‖Q) by the logits, with Q the effects' probabilities
+    /// under the behaviour policy.
     pub(super) fn divergence_gradient(&self, behaviour: &Self, cost: f32, into: &mut [f32]) {
         let ratio = |at: usize| self.effect[at] - behaviour.effect[at];
         let shares = || self.own.iter().map(|own| own.exp()).enumerate();

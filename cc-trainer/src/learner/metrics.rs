@@ -7,8 +7,8 @@ use super::{batch::Batch, constraints::ConstraintPoint};
 pub struct UpdateMetrics {
     /// Mean of −ln π(a|x) times the action's weight in the policy gradient.
     pub policy_loss: f64,
-    /// Mean of ½ (v − V)², with v the V-trace target; in units of the task's squared deviation where
-    /// values are scaled.
+    /// Mean of ½ (v − V)², with v the V-trace target; in units of the task's squared deviation
+    /// where values are scaled.
     pub baseline_loss: f64,
     /// Mean squared temporal difference, ½ (r + γ V′ − V)². It must not grow without bound.
     pub td_loss: f64,

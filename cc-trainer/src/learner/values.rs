@@ -20,7 +20,7 @@ use crate::model::{Layer, ParameterLayout, Shape};
 /// Bounds of σ: a task whose returns hardly differ must not be magnified without limit.
 const SIGMA: [f64; 2] = [1e-4, 1e6];
 
-/// How baselines are scaled.
+/// How the baselines of several tasks are scaled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValueScaling {
@@ -34,7 +34,7 @@ pub enum ValueScaling {
 /// Mean and deviation of returns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// μ, the mean.
+    /// μ, the mean of the returns.
     pub mean: f64,
     /// σ, the deviation, within bounds.
     pub deviation: f64,
@@ -78,7 +78,7 @@ impl ValueStatistics {
         }
     }
 
-    /// Whether nothing is scaled.
+    /// Whether values are not scaled at all.
     pub fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }

@@ -83,8 +83,8 @@ mod tests {
             [[axis]]
             panel = true
             option = [
-                { name = \"0ms\", label = \"0 ms\", set = { environment.delay = { kind = \"none\" } } },
-                { name = \"9ms\", set = { environment.delay = { kind = \"fixed\", ms = 9 } } },
+                { name = \"0ms\", label = \"0 ms\", set.environment.delay = { kind = \"none\" } },
+                { name = \"9ms\", set.environment.delay = { kind = \"fixed\", ms = 9 } },
             ]
             [[axis]]
             option = [

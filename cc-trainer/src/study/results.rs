@@ -78,11 +78,11 @@ pub struct VariantResults {
 /// it is the mean reward at the end of training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ScoreResults {
-    /// Mean over the runs.
+    /// Mean score of the variant's runs.
     pub mean: f64,
     /// Half the width of Student's 95 % interval of the mean over seeds; `None` for one run.
     pub margin: Option<f64>,
-    /// The best run's.
+    /// The score of the best run.
     pub best: f64,
     /// Share of the runs that collapsed ([`Study::collapsed_below`]).
     pub collapsed: Option<f64>,

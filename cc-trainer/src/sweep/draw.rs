@@ -25,7 +25,7 @@ pub struct Parameter {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the parameter `{key}` {wrong}")]
 pub struct ParameterError {
-    /// Key of the parameter.
+    /// Key of the setting that it draws.
     pub key: String,
     /// What is wrong with it, and what it needs.
     pub wrong: &'static str,

@@ -23,7 +23,7 @@ pub struct SweepResults {
     pub command: String,
     /// The host that the sweep ran on.
     pub host: Host,
-    /// Title of the sweep.
+    /// Title of the sweep ([`Sweep::title`]).
     pub title: String,
     /// Environment steps of the rungs; empty if all trials ran for the configuration's.
     pub rungs: Vec<u64>,
@@ -38,7 +38,7 @@ pub struct SweepResults {
 /// The results of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialResults {
-    /// Number of the trial.
+    /// Number of the trial, from 0.
     pub number: usize,
     /// What was drawn for it.
     pub settings: BTreeMap<String, toml::Value>,

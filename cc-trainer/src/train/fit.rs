@@ -103,7 +103,7 @@ fn mixture(fit: &mut Fit, world: &Arc<World>, seed: u64, steps: u64) {
 enum Behaviour {
     /// No decision is made: slow start, as before a flow's first decision.
     Undecided,
-    /// Uniformly random actions.
+    /// Each action with the same probability.
     Random,
     /// The actions that come nearest to CUBIC's curve.
     Sawtooth,
@@ -149,7 +149,7 @@ fn low_delay(interface: &Interface, observation: &[f32], cwnd: u32) -> f64 {
 struct Sawtooth {
     /// The cwnd at the last loss, segments; `None` before the first.
     most: Option<f64>,
-    /// Time since then, s.
+    /// Time since the last loss, s.
     seconds: f64,
 }
 
