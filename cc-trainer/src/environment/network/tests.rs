@@ -284,9 +284,10 @@ fn links_of_one_task_can_be_drawn_alone() {
     ";
     let world = Arc::new(World::new(config(text)).expect("a valid world"));
     assert_eq!(world.spec().tasks, 7);
-    for task in 0..7 {
+    // The slow ones of the calibrated links, and the family.
+    for task in [0, 1, 2, 6] {
         let mut network = NetworkEnvironment::new(world.clone(), 3).of_task(task);
-        for turn in play(&mut network, 20, |_| 0) {
+        for turn in play(&mut network, 15, |_| 1) {
             assert_eq!(turn.task, task);
         }
     }
