@@ -115,6 +115,7 @@ impl Learner {
             lstm: Some(width),
             actions: 5,
             privileged: 0,
+            values: 1,
         };
         let frames = STEPS * BATCH_SIZE;
         // The values do not matter for the time, as long as they are not all 0.

@@ -151,6 +151,7 @@ fn main() -> anyhow::Result<()> {
         lstm: None,
         actions: spec.actions,
         privileged: spec.privileged,
+        values: 1,
     };
     let mut parameters = model::initialise(&shape, 1);
     let mut device = model::device(DeviceKind::Cpu, &shape, 1)?;

@@ -1,6 +1,6 @@
 //! Actors: many environments stepped together against one policy, which yields rollouts.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -38,12 +38,16 @@ pub struct Actor {
     turns: Vec<Turn>,
     policy: Arc<Snapshot>,
     unroll: usize,
+    /// Number of steps before those of a rollout, by which the LSTM's state is refreshed.
+    burn_in: usize,
     random: StdRng,
     inference: Inference,
     input: StepInput,
     outputs: Outputs,
     /// T of the policy softmax(logits / T) that actions are sampled from.
     temperature: f32,
+    /// Whether the most likely action is taken instead of a sampled one.
+    greedy: bool,
 }
 
 impl Actor {
@@ -85,8 +89,25 @@ impl Actor {
             environments,
             policy,
             unroll,
+            burn_in: 0,
             temperature: 1.0,
+            greedy: false,
         }
+    }
+
+    /// Puts this many steps before those of each rollout, from which the learner refreshes the
+    /// LSTM's state at its start.
+    pub fn with_burn_in(mut self, burn_in: usize) -> Self {
+        self.burn_in = burn_in;
+        self
+    }
+
+    /// Takes the most likely action each time, the first of equal ones, as a policy that is served
+    /// greedily does. Nothing must be learned from the rollouts then, whose logits are those of a
+    /// distribution that was not sampled from.
+    pub fn greedy(mut self) -> Self {
+        self.greedy = true;
+        self
     }
 
     /// Samples actions from softmax(logits / `temperature`), which must be above 0, instead of
@@ -140,7 +161,10 @@ impl Actor {
             let choice = match &turn.taken {
                 Some(taken) => Choice::recorded(taken, actions),
                 None => Choice {
-                    action: softmax::sample(logits, self.random.random()),
+                    action: match self.greedy {
+                        true => softmax::most_likely(logits),
+                        false => softmax::sample(logits, self.random.random()),
+                    },
                     logits: logits.into(),
                     origin: Origin::Actor,
                 },
@@ -149,8 +173,8 @@ impl Actor {
 
             let seat = &mut seats[turn.seat];
             seat.record(&self.input, index, turn, &choice, *version);
-            if seat.rollout.len() == self.unroll + 1 {
-                let complete = seat.rollout.split(&seat.h, &seat.c, *version);
+            if seat.rollout.len() == self.burn_in + self.unroll + 1 {
+                let complete = seat.split(self.burn_in + 1, *version);
                 output.rollouts.push(complete);
             }
             seat.h
@@ -192,6 +216,8 @@ impl Choice<'_> {
 struct ActorSeat {
     /// The rollout in progress, of at most T steps.
     rollout: Rollout,
+    /// The LSTM's states, hidden and cell, before each step of the rollout in progress.
+    states: VecDeque<(Vec<f32>, Vec<f32>)>,
     /// The LSTM's hidden state before the next step.
     h: Vec<f32>,
     /// The LSTM's cell state before the next step.
@@ -202,6 +228,8 @@ struct ActorSeat {
     total: f64,
     /// Number of steps in the current episode.
     steps: u64,
+    /// How long the actions of the current episode were in force.
+    intervals: f64,
 }
 
 impl ActorSeat {
@@ -221,14 +249,23 @@ impl ActorSeat {
         }
         self.total += f64::from(turn.reward);
         self.steps += 1;
+        self.intervals += f64::from(turn.intervals);
         if turn.first.is_some() {
             output.episodes.push(Episode {
                 task: self.task,
                 total: self.total,
                 steps: self.steps,
+                intervals: self.intervals,
             });
-            (self.total, self.steps) = (0.0, 0);
+            (self.total, self.steps, self.intervals) = (0.0, 0, 0.0);
         }
+    }
+
+    /// Takes the complete rollout out, of which the last `kept` steps begin the next one.
+    fn split(&mut self, kept: usize, version: u64) -> Rollout {
+        self.states.drain(..self.states.len() - kept);
+        let (h, c) = &self.states[0];
+        self.rollout.split(kept, h, c, version)
     }
 
     /// Appends a step to the rollout. The LSTM's state must still be the one before the step.
@@ -240,6 +277,7 @@ impl ActorSeat {
         choice: &Choice<'_>,
         version: u64,
     ) {
+        self.states.push_back((self.h.clone(), self.c.clone()));
         let rollout = &mut self.rollout;
         if rollout.is_empty() {
             rollout.h.clone_from(&self.h);
@@ -257,9 +295,14 @@ impl ActorSeat {
         rollout.first.push(turn.first);
         rollout.action.push(choice.action as u32);
         rollout.logits.extend_from_slice(&choice.logits);
+        match turn.effects.is_empty() {
+            true => rollout.effects.extend(0..choice.logits.len() as u8),
+            false => rollout.effects.extend_from_slice(&turn.effects),
+        }
         rollout.origin.push(choice.origin);
         rollout.reward.push(turn.reward);
         rollout.intervals.push(turn.intervals);
+        rollout.quantities.push(turn.quantities);
         rollout.task.push(self.task as u32);
         self.task = turn.task;
     }
@@ -344,6 +387,7 @@ mod tests {
             lstm: Some(3),
             actions: 3,
             privileged: 1,
+            values: 1,
         };
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {
@@ -390,6 +434,37 @@ mod tests {
 
         fn act(&mut self, action: usize) {
             assert!(action < 3);
+        }
+    }
+
+    /// Rollouts with a burn-in repeat the steps before theirs, with the state before the first of
+    /// these; what is learned from follows each other without a gap as before.
+    #[test]
+    fn a_burn_in_repeats_the_steps_before() {
+        let rollouts = |burn_in| {
+            let mut actor =
+                Actor::new(vec![Box::<Clock>::default()], policy(0), 4, 1).with_burn_in(burn_in);
+            let mut output = StepOutput::default();
+            (0..60).for_each(|_| actor.step(&mut output));
+            let of_first = |rollout: &Rollout| rollout.observation[1] == 0.0;
+            output.rollouts.retain(of_first);
+            output.rollouts
+        };
+        let (with, without) = (rollouts(8), rollouts(0));
+        assert!(with.len() > 4);
+        for (at, rollout) in with.iter().enumerate() {
+            assert_eq!(
+                (rollout.len(), rollout.observation[0]),
+                (13, 4.0 * at as f32)
+            );
+            // Eight steps are two rollouts of four: the state is the one of the rollout that
+            // begins there.
+            assert_eq!((&rollout.h, &rollout.c), (&without[at].h, &without[at].c));
+            let own = &without[at + 2];
+            assert_eq!(rollout.action[8..], own.action);
+            assert_eq!(rollout.observation[16..], own.observation);
+            assert_eq!(rollout.logits[24..], own.logits);
+            assert_eq!(rollout.reward[8..], own.reward);
         }
     }
 
@@ -480,6 +555,7 @@ mod tests {
             task,
             total,
             steps: 3,
+            intervals: 3.0,
         };
         assert_eq!(
             output.episodes,

@@ -16,6 +16,7 @@ mod screen;
 mod search;
 mod sets;
 mod study;
+mod sweep;
 mod train;
 mod values;
 
@@ -54,6 +55,7 @@ enum Command {
     Ope(ope::OpeArgs),
     Sets(sets::SetsArgs),
     Study(study::StudyArgs),
+    Sweep(sweep::SweepArgs),
     Train(train::TrainArgs),
     Evaluate(evaluate::EvaluateArgs),
     League(league::LeagueArgs),
@@ -73,6 +75,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Ope(args) => ope::command(&args),
         Command::Sets(args) => sets::command(&args),
         Command::Study(args) => study::command(&args),
+        Command::Sweep(args) => sweep::command(&args),
         Command::Train(args) => train::command(&args),
         Command::Evaluate(args) => evaluate::command(&args),
         Command::League(args) => league::command(&args),

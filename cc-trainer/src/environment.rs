@@ -64,6 +64,9 @@ pub struct Turn {
     /// actions by which the learner's discount is meant. Always 1, as it is by default, in
     /// environments without a time of their own.
     pub intervals: f32,
+    /// What can be limited of that action's outcome; unknown, as by default, in environments that
+    /// do not measure it.
+    pub quantities: Quantities,
     /// The policy's observation, [`Spec::observation`] values.
     pub observation: Vec<f32>,
     /// The reward that is part of the policy's input, 0 while none is known yet.
@@ -77,6 +80,9 @@ pub struct Turn {
     pub privileged: Vec<f32>,
     /// Index of the seat's current task, below [`Spec::tasks`].
     pub task: usize,
+    /// For each action, the index of the first action that would have the same effect in this
+    /// turn, [`Spec::actions`] values; empty where all actions have effects of their own.
+    pub effects: Vec<u8>,
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
     pub taken: Option<RecordedAction>,
@@ -89,13 +95,26 @@ impl Default for Turn {
             first: None,
             reward: 0.0,
             intervals: 1.0,
+            quantities: Quantities::default(),
             observation: Vec::new(),
             observed_reward: 0.0,
             privileged: Vec::new(),
             task: 0,
+            effects: Vec::new(),
             taken: None,
         }
     }
+}
+
+/// What an action brought beside its reward, as means over the time in which it was in force: the
+/// quantities that [constraints](crate::learner::constraints) are about.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Quantities {
+    /// Share of the bytes sent that were retransmissions, from 0 to 1; `None` if not measured.
+    pub loss: Option<f32>,
+    /// Throughput relative to the fair share of the link; `None` if not measured, and while no
+    /// other flow is on the link.
+    pub share: Option<f32>,
 }
 
 /// An action that the behaviour policy took while it was recorded.

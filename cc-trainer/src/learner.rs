@@ -5,12 +5,23 @@
 //! in [`crate::vtrace`], the network in [`crate::model`].
 
 mod batch;
+pub mod constraints;
+mod loss;
 mod metrics;
 mod recorded;
 pub mod reward;
 mod settings;
+pub mod values;
 
-use self::{batch::Batch, metrics::StepTerms, recorded::Weighting, reward::RewardStatistics};
+use self::{
+    batch::Batch,
+    constraints::Multipliers,
+    loss::ActionLogs,
+    metrics::StepTerms,
+    recorded::Weighting,
+    reward::RewardStatistics,
+    values::{ValueScaling, ValueStatistics},
+};
 pub use self::{
     metrics::{TaskErrors, UpdateMetrics},
     settings::{Clipping, LearnerSettings, Normalisation, Reduction},
@@ -18,7 +29,7 @@ pub use self::{
 use crate::{
     model::{Device, DeviceFailure, Outputs, StepError},
     rollout::{Origin, Rollout},
-    softmax::{self, log_probability, log_sum_exp},
+    softmax,
     vtrace::{Targets, Trajectories},
 };
 
@@ -26,31 +37,59 @@ use crate::{
 pub struct Learner {
     device: Box<dyn Device>,
     settings: LearnerSettings,
-    rewards: RewardStatistics,
+    state: LearnerState,
     updates: u64,
     // Memory that is kept between updates.
     batch: Batch,
+    /// The steps of the burn-in.
+    before: Batch,
     outputs: Outputs,
     targets: Targets,
     d_logits: Vec<f32>,
     d_baseline: Vec<f32>,
 }
 
+/// What a learner has learnt beside parameters and moments.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LearnerState {
+    /// The statistics that rewards are normalised with.
+    pub rewards: RewardStatistics,
+    /// The multipliers of the constraints.
+    pub multipliers: Multipliers,
+    /// The statistics that values are scaled with; of no task where they are not.
+    pub values: ValueStatistics,
+}
+
+impl LearnerState {
+    /// The state of a learner that has learnt nothing, for this many tasks.
+    pub fn new(tasks: usize, settings: &LearnerSettings) -> Self {
+        Self {
+            rewards: RewardStatistics::new(tasks),
+            multipliers: Multipliers::default(),
+            values: ValueStatistics::new(match settings.value_scaling {
+                ValueScaling::None => 0,
+                ValueScaling::PerTask => tasks,
+            }),
+        }
+    }
+}
+
 impl Learner {
     /// A learner of the network on `device`, whose parameters and moments are set already.
-    /// `updates` and `rewards` are the number of updates and the reward statistics from before.
+    /// `updates` and `state` are the number of updates and the state from before.
     pub fn new(
         device: Box<dyn Device>,
         settings: LearnerSettings,
-        rewards: RewardStatistics,
+        state: LearnerState,
         updates: u64,
     ) -> Self {
         Self {
             device,
             settings,
-            rewards,
+            state,
             updates,
             batch: Batch::default(),
+            before: Batch::default(),
             outputs: Outputs::default(),
             targets: Targets::default(),
             d_logits: Vec::new(),
@@ -68,9 +107,9 @@ impl Learner {
         &*self.device
     }
 
-    /// The statistics that rewards are normalised with.
-    pub fn rewards(&self) -> &RewardStatistics {
-        &self.rewards
+    /// What has been learnt beside the network.
+    pub fn state(&self) -> &LearnerState {
+        &self.state
     }
 
     /// Makes one update. `done` is the position on the schedules of learning rate and entropy cost:
@@ -84,7 +123,7 @@ impl Learner {
     /// # Panics
     ///
     /// Panics if a rollout does not fit the network, or if its length is not
-    /// [`LearnerSettings::unroll`] + 1 steps.
+    /// [`LearnerSettings::burn_in`] + [`LearnerSettings::unroll`] + 1 steps.
     pub fn update(
         &mut self,
         rollouts: &[Rollout],
@@ -97,20 +136,49 @@ impl Learner {
         let state = self.device.shape().state();
 
         // Logits and values of T + 1 steps.
-        self.batch.gather(rollouts, steps + 1);
+        let (burn_in, merge) = (settings.burn_in, settings.merge_actions);
+        assert!(
+            rollouts
+                .iter()
+                .all(|rollout| rollout.len() == burn_in + steps + 1),
+            "rollouts are not of {burn_in} + {steps} + 1 steps"
+        );
         self.batch
-            .gather_rewards(rollouts, settings, &mut self.rewards);
+            .gather(rollouts, burn_in..burn_in + steps + 1, merge);
+        if burn_in > 0 {
+            self.before.gather(rollouts, 0..burn_in, merge);
+            let input = self.before.sequences(burn_in, batch_size, state);
+            self.device.forward(&input, &mut self.outputs)?;
+            self.batch.set_state(&self.outputs.h, &self.outputs.c);
+        }
+        self.batch
+            .gather_rewards(rollouts, settings, &mut self.state);
         let input = self.batch.sequences(steps + 1, batch_size, state);
         self.device.forward(&input, &mut self.outputs)?;
         // From here on, logits are those of the policy π = softmax(logits / T).
         let temperature = settings.policy_temperature();
         softmax::at_temperature(&mut self.outputs.logits, temperature);
 
-        // ln π(a|x) of the learner's policy, and ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour
-        // policy. Where μ is unknown ρ is 1: the values are then the behaviour policy's.
+        // V(x) of each step, by the baseline of its task.
+        let values = self.device.shape().values;
+        let value_task = self.batch.value_tasks(values, steps);
+        let scales = &self.state.values;
+        let value: Vec<f32> = (value_task.iter().enumerate())
+            .map(|(at, &task)| {
+                scales
+                    .scale(task)
+                    .value(self.outputs.baseline[at * values + task])
+            })
+            .collect();
+
+        // ln π(a|x) of the learner's policy, of all actions with the same effect as a, and
+        // ln ρ = ln π(a|x) − ln μ(a|x) against the behaviour policy. Where μ is unknown ρ is 1: the
+        // values are then the behaviour policy's.
         let (batch, outputs) = (&self.batch, &self.outputs);
         let of_action = |logits: &[f32], at: usize| {
-            log_probability(&logits[at * actions..][..actions], batch.action[at])
+            let effects = &batch.effects[at * actions..][..actions];
+            let logits = &logits[at * actions..][..actions];
+            softmax::log_probability_of_effect(logits, effects, batch.action[at])
         };
         let log_pi: Vec<f32> = (0..count)
             .map(|at| of_action(&outputs.logits, at))
@@ -129,10 +197,16 @@ impl Learner {
                 discount: &batch.discount,
                 lambda: &batch.lambda,
                 known: &batch.known,
-                value: &outputs.baseline,
+                value: &value,
             },
             &settings.clips,
         );
+        // Of unit size for every task.
+        if !scales.is_empty() {
+            for (advantage, &task) in self.targets.advantage.iter_mut().zip(&value_task) {
+                *advantage /= scales.scale(task).deviation as f32;
+            }
+        }
         let weights = Weighting::of(settings, done).advantage_weights(
             &self.targets.advantage,
             &batch.origin,
@@ -147,25 +221,29 @@ impl Learner {
         self.d_logits
             .resize((steps + 1) * batch_size * actions, 0.0);
         self.d_baseline.clear();
-        self.d_baseline.resize((steps + 1) * batch_size, 0.0);
-        let mut metrics = UpdateMetrics::new(actions, self.rewards.tasks());
+        self.d_baseline
+            .resize((steps + 1) * batch_size * values, 0.0);
+        let mut metrics = UpdateMetrics::new(actions, self.state.rewards.tasks());
+        let (mut logs, mut behaviour_logs) = (ActionLogs::default(), ActionLogs::default());
         for at in 0..count {
             let (action, weight) = (batch.action[at], weights[at]);
             let logits = &outputs.logits[at * actions..][..actions];
             let d_logits = &mut self.d_logits[at * actions..][..actions];
-            let error = outputs.baseline[at] - self.targets.value[at];
-            let entropy = policy_gradient(
-                logits,
-                action,
-                weight * scale,
-                entropy_cost * scale,
-                d_logits,
-            );
-            if settings.pessimism > 0.0 && batch.origin[at] == Origin::Recorded {
-                let behaviour = &batch.logits[at * actions..][..actions];
-                divergence_gradient(logits, behaviour, settings.pessimism * scale, d_logits);
+            let task = value_task[at];
+            let mut error = value[at] - self.targets.value[at];
+            if !scales.is_empty() {
+                error /= scales.scale(task).deviation as f32;
             }
-            self.d_baseline[at] = settings.baseline_cost * error * scale;
+            let effects = &batch.effects[at * actions..][..actions];
+            logs.set(logits, effects);
+            let entropy =
+                logs.policy_gradient(action, weight * scale, entropy_cost * scale, d_logits);
+            if settings.pessimism > 0.0 && batch.origin[at] == Origin::Recorded {
+                behaviour_logs.set(&batch.logits[at * actions..][..actions], effects);
+                let cost = settings.pessimism * scale;
+                logs.divergence_gradient(&behaviour_logs, cost, d_logits);
+            }
+            self.d_baseline[at * values + task] = settings.baseline_cost * error * scale;
             metrics.add(&StepTerms {
                 weighted_log_probability: log_pi[at] * weight,
                 error,
@@ -174,7 +252,8 @@ impl Learner {
                 action,
             });
         }
-        metrics.add_value_errors(batch, &outputs.baseline, batch_size);
+        metrics.add_value_errors(batch, &value, batch_size);
+        metrics.constraints = self.state.multipliers.points(&settings.constraints);
         metrics.divide(count);
         let diverged = |what| Diverged {
             what,
@@ -194,6 +273,7 @@ impl Learner {
             StepError::Device(failure) => UpdateError::Device(failure),
             StepError::Gradient { .. } => diverged("the gradient").into(),
         })?;
+        self.scale_values(&value_task)?;
         metrics.gradient_norm = f64::from(norm);
         metrics.learning_rate = f64::from(optimiser.learning_rate);
         metrics.lag = rollouts
@@ -203,6 +283,24 @@ impl Learner {
             / batch_size as f64;
         self.updates += 1;
         Ok(metrics)
+    }
+
+    /// Has the scales of values learn the targets of the update, and changes the baselines'
+    /// parameters so that values stay as they are.
+    fn scale_values(&mut self, value_task: &[usize]) -> Result<(), DeviceFailure> {
+        if self.state.values.is_empty() {
+            return Ok(());
+        }
+        let before = self.state.values.clone();
+        let targets = value_task.iter().zip(&self.targets.value);
+        let known = targets.zip(&self.batch.known).filter(|(_, known)| **known);
+        let returns = known.map(|((&task, &target), _)| (task, target));
+        self.state.values.learn(returns, self.settings.value_memory);
+        let mut parameters = Vec::new();
+        self.device.parameters(&mut parameters)?;
+        let shape = self.device.shape();
+        self.state.values.preserve(&before, shape, &mut parameters);
+        self.device.set_parameters(&parameters)
     }
 }
 
@@ -230,44 +328,6 @@ pub struct Diverged {
     pub what: &'static str,
     /// Number of updates before the one that failed.
     pub updates: u64,
-}
-
-/// Writes the derivatives of −weight · ln π(action) − entropy_cost · H(π) by the logits, and
-/// returns the entropy H, nats.
-fn policy_gradient(
-    logits: &[f32],
-    action: usize,
-    weight: f32,
-    entropy_cost: f32,
-    into: &mut [f32],
-) -> f32 {
-    let norm = log_sum_exp(logits);
-    let entropy: f32 = logits
-        .iter()
-        .map(|logit| -(logit - norm).exp() * (logit - norm))
-        .sum();
-    for ((at, logit), into) in logits.iter().enumerate().zip(into) {
-        let log = logit - norm;
-        let probability = log.exp();
-        let taken = f32::from(u8::from(at == action));
-        *into = weight * (probability - taken) + entropy_cost * probability * (log + entropy);
-    }
-    entropy
-}
-
-/// Adds the derivatives of cost · KL(π‖μ) by the logits of π. Those of μ, `behaviour`, may have
-/// any offset.
-fn divergence_gradient(logits: &[f32], behaviour: &[f32], cost: f32, into: &mut [f32]) {
-    let (norm, behaviour_norm) = (log_sum_exp(logits), log_sum_exp(behaviour));
-    let ratio = |logit: f32, behaviour: f32| (logit - norm) - (behaviour - behaviour_norm);
-    let divergence: f32 = logits
-        .iter()
-        .zip(behaviour)
-        .map(|(&logit, &behaviour)| (logit - norm).exp() * ratio(logit, behaviour))
-        .sum();
-    for ((&logit, &behaviour), into) in logits.iter().zip(behaviour).zip(into) {
-        *into += cost * (logit - norm).exp() * (ratio(logit, behaviour) - divergence);
-    }
 }
 
 #[cfg(test)]

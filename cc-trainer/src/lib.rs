@@ -5,7 +5,8 @@
 //! [`vtrace`]; [`train`] runs both, and [`policy_file`] writes the ONNX file that cc-agent loads.
 //! [Learning CartPole](train#example) is the shortest example.
 //!
-//! A [`study`] compares variants of a configuration over several seeds. Recordings of live flows
+//! A [`study`] compares variants of a configuration over several seeds, and a [`sweep`] searches
+//! its settings. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
 //! have achieved. The [`closed_loop`] turns all of this without a person.
 
@@ -25,6 +26,7 @@ pub mod rollout;
 pub mod simulated_recording;
 mod softmax;
 pub mod study;
+pub mod sweep;
 pub mod toml_file;
 pub mod train;
 pub mod vtrace;

@@ -35,6 +35,13 @@ pub struct Shape {
     /// Length P of the privileged observation, which is appended to the input of the
     /// baseline's head; 0 for none.
     pub privileged: usize,
+    /// Number K of baselines; more than 1 where each task has one of its own.
+    #[serde(default = "one")]
+    pub values: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 impl Shape {
@@ -88,7 +95,7 @@ pub struct Sequences<'a, R = f32> {
 pub struct Outputs<R = f32> {
     /// `[T, B, A]`: logits of the policy.
     pub logits: Vec<R>,
-    /// `[T, B]`: the baseline V(x).
+    /// `[T, B, K]`: the baselines V(x).
     pub baseline: Vec<R>,
     /// `[B, S]`: the LSTM's hidden state after the last step.
     pub h: Vec<R>,
@@ -131,7 +138,8 @@ impl<R: Real> Outputs<R> {
     fn resize(&mut self, shape: &Shape, steps: usize, batch_size: usize) {
         self.logits
             .resize(steps * batch_size * shape.actions, R::ZERO);
-        self.baseline.resize(steps * batch_size, R::ZERO);
+        self.baseline
+            .resize(steps * batch_size * shape.values, R::ZERO);
         self.h.resize(batch_size * shape.state(), R::ZERO);
         self.c.resize(batch_size * shape.state(), R::ZERO);
     }
@@ -231,7 +239,7 @@ pub trait Device: Send {
     -> Result<(), DeviceFailure>;
 
     /// Runs the backward pass: computes the gradient of a loss from its derivatives by the logits,
-    /// `[T, B, A]`, and by the baselines, `[T, B]`. `input` is that of the last forward pass.
+    /// `[T, B, A]`, and by the baselines, `[T, B, K]`. `input` is that of the last forward pass.
     ///
     /// # Errors
     ///

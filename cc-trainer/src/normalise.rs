@@ -31,7 +31,7 @@ pub struct Normalizer {
 }
 
 /// The transform of one input: the sum of its logarithmic and linear parts, or its bend; less the
-/// mean; times the gain; clipped to ±10.
+/// mean; times the gain; clipped to ±10, or to another limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Input {
@@ -43,9 +43,21 @@ pub struct Input {
     pub mean: f32,
     /// 1/deviation; 0 for an input that never changed, whose result is 0.
     pub gain: f32,
+    /// The result is clipped to ± this: [`Normalizer::LIMIT`], but for [raw](Normalizer::raw)
+    /// inputs.
+    #[serde(default = "limit", skip_serializing_if = "is_limit")]
+    pub limit: f32,
     /// A transform in place of the logarithmic and linear parts, which are 0 then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bend: Option<Bend>,
+}
+
+fn limit() -> f32 {
+    LIMIT
+}
+
+fn is_limit(limit: &f32) -> bool {
+    *limit == LIMIT
 }
 
 /// A nonlinear transform of an input.
@@ -115,6 +127,21 @@ impl Normalizer {
         }
     }
 
+    /// The inputs as mvfst-rl's networks see them (arXiv 1910.04054, appendix): observations as
+    /// they are, and the reward clipped to ±1.
+    pub fn raw(observation: usize) -> Self {
+        /// Far beyond every observation, so that nothing is clipped.
+        const FAR: f32 = 1e9;
+        let of = |limit| Input {
+            limit,
+            ..Input::LINEAR
+        };
+        Self {
+            observation: vec![of(FAR); observation],
+            reward: of(1.0),
+        }
+    }
+
     /// Transforms an observation in place.
     pub fn apply(&self, observation: &mut [f32]) {
         for (value, input) in observation.iter_mut().zip(&self.observation) {
@@ -130,6 +157,7 @@ impl Input {
         slope: 1.0,
         mean: 0.0,
         gain: 1.0,
+        limit: LIMIT,
         bend: None,
     };
 
@@ -147,7 +175,7 @@ impl Input {
         if self.gain == 0.0 {
             return 0.0;
         }
-        ((self.bent(x) - self.mean) * self.gain).clamp(-LIMIT, LIMIT)
+        ((self.bent(x) - self.mean) * self.gain).clamp(-self.limit, self.limit)
     }
 
     fn bent(&self, x: f32) -> f32 {
@@ -312,6 +340,26 @@ mod tests {
         assert_eq!(observation[0], 0.0);
         assert!((0.5..=LIMIT).contains(&observation[1]), "{observation:?}");
         assert_eq!(normalizer.reward.apply(5.0), 0.0);
+    }
+
+    #[test]
+    fn raw_inputs_stay_as_they_are_but_for_the_reward() {
+        let normalizer = Normalizer::raw(2);
+        let mut observation = [2_896.0, -0.5];
+        normalizer.apply(&mut observation);
+        assert_eq!(observation, [2_896.0, -0.5]);
+        assert_eq!(
+            [-7.0, 0.25].map(|x| normalizer.reward.apply(x)),
+            [-1.0, 0.25]
+        );
+        let json = serde_json::to_string(&normalizer).expect("plain data");
+        let back: Normalizer = serde_json::from_str(&json).expect("its own format");
+        assert_eq!(back, normalizer);
+        // The usual limit is not written, and is what an older file means.
+        let usual = serde_json::to_string(&Input::LINEAR).expect("plain data");
+        assert!(!usual.contains("limit"), "{usual}");
+        let back: Input = serde_json::from_str(&usual).expect("its own format");
+        assert_eq!(back.limit, Normalizer::LIMIT);
     }
 
     #[test]

@@ -41,6 +41,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clusters::ClusterBy;
 pub use interval::Interval;
+pub(crate) use interval::student_quantile;
 
 use blend::Blend;
 use fitted_q::{FittedQ, Functional};

@@ -91,6 +91,7 @@ pub fn encode(
             shape.actions,
             environment.actions.len(),
         ),
+        ("number of baselines", shape.values, 1),
         (
             "number of normalised inputs",
             normalizer.observation.len(),
@@ -208,6 +209,7 @@ pub fn decode(
         lstm: lstm.as_ref().map(|lstm| lstm.hidden),
         actions: policy.outputs,
         privileged,
+        values: 1,
     };
     let layout = ParameterLayout::of(&shape);
     let mut parameters = initialise(&shape, seed);
@@ -302,6 +304,7 @@ fn inputs(transform: &Transform) -> Vec<Input> {
             slope: transform.slope[i],
             mean: transform.offset[i],
             gain: transform.gain[i],
+            limit: transform.limit,
             bend: bend(i),
         })
         .collect()
@@ -314,7 +317,8 @@ fn transform(inputs: &[Input]) -> Transform {
         slope: each(|input| input.slope),
         offset: each(|input| input.mean),
         gain: each(|input| input.gain),
-        limit: Normalizer::LIMIT,
+        // All inputs of an observation have the same one.
+        limit: inputs.iter().fold(0.0, |most, input| input.limit.max(most)),
         bends: bends(inputs),
     }
 }
@@ -446,6 +450,7 @@ mod tests {
             lstm,
             actions: environment.actions.len(),
             privileged: 0,
+            values: 1,
         }
     }
 

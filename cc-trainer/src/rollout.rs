@@ -1,8 +1,9 @@
 //! Rollouts: the sub-trajectories that actors hand to the learner.
 
-use crate::environment::End;
+use crate::environment::{End, Quantities};
 
-/// T + 1 successive steps of one seat, across the borders of its episodes.
+/// T + 1 successive steps of one seat, across the borders of its episodes; before them, with a
+/// burn-in, some steps that only the LSTM's state is refreshed by.
 ///
 /// Step t holds an observation and the action taken on it; the outcome of that action is in step
 /// t + 1. The last step is the first of the seat's next rollout: it is there for the outcome of the
@@ -21,6 +22,9 @@ pub struct Rollout {
     pub action: Vec<u32>,
     /// `[T + 1, A]`: logits of the behaviour policy; meaningless for [`Origin::Observed`].
     pub logits: Vec<f32>,
+    /// `[T + 1, A]`: for each action, the index of the first one that would have had the same
+    /// effect.
+    pub effects: Vec<u8>,
     /// `[T + 1]`: where the action came from.
     pub origin: Vec<Origin>,
     /// `[T + 1]`: reward of the action before, as the environment gave it.
@@ -28,6 +32,8 @@ pub struct Rollout {
     /// `[T + 1]`: how long the action before was in force, in the environment's intervals between
     /// two actions.
     pub intervals: Vec<f32>,
+    /// `[T + 1]`: what can be limited of the outcome of the action before.
+    pub quantities: Vec<Quantities>,
     /// `[T + 1]`: task of the action before.
     pub task: Vec<u32>,
     /// `[S]`: the LSTM's hidden state before the first step; empty without an LSTM.
@@ -49,29 +55,32 @@ impl Rollout {
         self.action.is_empty()
     }
 
-    /// Takes the complete rollout out, and begins the next one with its last step. `h` and `c` are
-    /// the LSTM's state before that step, `version` is the policy's version at it.
-    pub(crate) fn split(&mut self, h: &[f32], c: &[f32], version: u64) -> Self {
+    /// Takes the complete rollout out, and begins the next one with its last `kept` steps: one, and
+    /// those of the burn-in before it. `h` and `c` are the LSTM's state before the first of them,
+    /// `version` is the policy's version.
+    pub(crate) fn split(&mut self, kept: usize, h: &[f32], c: &[f32], version: u64) -> Self {
         let steps = self.len();
-        debug_assert!(steps > 1);
-        /// The last of `steps` equal parts.
-        fn last<T: Clone>(array: &[T], steps: usize) -> Vec<T> {
+        debug_assert!(steps > kept && kept > 0);
+        /// The last `kept` of `steps` equal parts.
+        fn last<T: Clone>(array: &[T], steps: usize, kept: usize) -> Vec<T> {
             let width = array.len() / steps;
             let mut next = Vec::with_capacity(array.len());
-            next.extend_from_slice(&array[array.len() - width..]);
+            next.extend_from_slice(&array[array.len() - kept * width..]);
             next
         }
         let next = Self {
-            observation: last(&self.observation, steps),
-            observed_reward: last(&self.observed_reward, steps),
-            privileged: last(&self.privileged, steps),
-            first: last(&self.first, steps),
-            action: last(&self.action, steps),
-            logits: last(&self.logits, steps),
-            origin: last(&self.origin, steps),
-            reward: last(&self.reward, steps),
-            intervals: last(&self.intervals, steps),
-            task: last(&self.task, steps),
+            observation: last(&self.observation, steps, kept),
+            observed_reward: last(&self.observed_reward, steps, kept),
+            privileged: last(&self.privileged, steps, kept),
+            first: last(&self.first, steps, kept),
+            action: last(&self.action, steps, kept),
+            logits: last(&self.logits, steps, kept),
+            effects: last(&self.effects, steps, kept),
+            origin: last(&self.origin, steps, kept),
+            reward: last(&self.reward, steps, kept),
+            intervals: last(&self.intervals, steps, kept),
+            quantities: last(&self.quantities, steps, kept),
+            task: last(&self.task, steps, kept),
             h: h.to_vec(),
             c: c.to_vec(),
             version,
@@ -101,6 +110,8 @@ pub struct Episode {
     pub total: f64,
     /// Length of the episode, steps.
     pub steps: u64,
+    /// How long its actions were in force, in the environment's intervals between two actions.
+    pub intervals: f64,
 }
 
 /// The factor of the LSTM's state before a step: 0 where an episode begins, else 1.

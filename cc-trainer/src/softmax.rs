@@ -34,6 +34,22 @@ pub(crate) fn log_probability(logits: &[f32], action: usize) -> f32 {
     logits[action] - log_sum_exp(logits)
 }
 
+/// The logarithm of the softmax probability of an action's effect: of all actions whose entry in
+/// `effects`, the first action with the same effect, is that of `action`.
+pub(crate) fn log_probability_of_effect(logits: &[f32], effects: &[u8], action: usize) -> f32 {
+    let is_alike = |other: &usize| effects[*other] == effects[action];
+    let mut alike = (0..logits.len())
+        .filter(is_alike)
+        .map(|other| logits[other]);
+    match (alike.next(), alike.next()) {
+        (Some(first), Some(second)) => {
+            let all: Vec<f32> = [first, second].into_iter().chain(alike).collect();
+            log_sum_exp(&all) - log_sum_exp(logits)
+        }
+        _ => log_probability(logits, action),
+    }
+}
+
 /// Samples an action from the softmax by inverting its cumulative distribution: the action whose
 /// part of the unit interval holds `uniform`, a number in [0, 1).
 pub(crate) fn sample(logits: &[f32], uniform: f32) -> usize {
@@ -49,9 +65,24 @@ pub(crate) fn sample(logits: &[f32], uniform: f32) -> usize {
     logits.len() - 1
 }
 
+/// The action with the largest logit, the first of equal ones.
+pub(crate) fn most_likely(logits: &[f32]) -> usize {
+    let best = (0..logits.len()).reduce(|best, action| match logits[action] > logits[best] {
+        true => action,
+        false => best,
+    });
+    best.unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_most_likely_action_is_the_first_of_equal_ones() {
+        assert_eq!(most_likely(&[-1.0, 3.0, 3.0, 0.0]), 1);
+        assert_eq!(most_likely(&[2.0]), 0);
+    }
 
     #[test]
     fn actions_are_sampled_with_their_probabilities() {

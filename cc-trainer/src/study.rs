@@ -1,9 +1,12 @@
 //! Studies: comparing variants of a training configuration over several seeds, with their
-//! learning curves in one chart.
+//! learning curves in one chart, and their final policies on fixed episodes of every link.
+//!
+//! Variants are listed one by one, or are all combinations of the options of some axes.
 //!
 //! Each run is an ordinary training run in a directory of its own. It runs on one thread, so that
 //! its seed determines it, and as many runs as there are CPUs can proceed in parallel.
 
+mod axes;
 pub mod results;
 
 use std::{
@@ -19,11 +22,14 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use axes::{Axis, AxisOption};
+
 use crate::{
     toml_file::{self, TomlFileError},
     train::{
         self, TrainError, Training,
         config::{Config, ConfigError, Overrides},
+        greedy::{FixedEpisodes, LinkScore},
         record::{Finish, Record},
     },
 };
@@ -46,11 +52,22 @@ pub struct Study {
     /// are not drawn. `None` shows all of the curves.
     #[serde(default)]
     pub floor: Option<f64>,
+    /// The episodes on which final policies are judged, with their most likely actions; `None`
+    /// judges runs by the rewards of training alone.
+    #[serde(default)]
+    pub evaluation: Option<FixedEpisodes>,
+    /// Final score, in units of `reward_unit`, below which a run counts as collapsed. A mean over
+    /// runs that learnt and runs that did not says little about either.
+    #[serde(default)]
+    pub collapsed_below: Option<f64>,
     /// The training configuration that the variants have in common.
     pub base: toml::Table,
-    /// The variants, each with its own settings.
-    #[serde(rename = "variant")]
+    /// The variants, each with its own settings. Those of the axes come after the ones in the file.
+    #[serde(rename = "variant", default)]
     pub variants: Vec<Variant>,
+    /// Axes, all combinations of whose options are variants.
+    #[serde(rename = "axis", default)]
+    pub axes: Vec<Axis>,
 }
 
 fn reward() -> String {
@@ -100,6 +117,9 @@ pub struct StudyRun {
     pub seed: u64,
     /// Settings and learning curve of the run.
     pub record: Record,
+    /// The final policy on each link; empty without [`Study::evaluation`], and for runs that were
+    /// stopped.
+    pub links: Vec<LinkScore>,
 }
 
 /// Something that a caller of [`run`] may want to show.
@@ -154,6 +174,9 @@ pub enum StudyError {
         /// The value of `reward_unit` in the file.
         found: f64,
     },
+    /// Policies are to be judged on no episode.
+    #[error("evaluation.episodes is 0; give at least 1, or leave `evaluation` out")]
+    NoEpisodes,
     /// A variant does not parse as a configuration.
     #[error("variant `{variant}`: {source}")]
     Variant {
@@ -195,7 +218,9 @@ impl Study {
     ///
     /// Returns an error when the file cannot be read, or with the variant or setting that is wrong.
     pub fn load(path: &Path) -> Result<Self, StudyError> {
-        let study: Self = toml_file::read(path)?;
+        let mut study: Self = toml_file::read(path)?;
+        study.variants.extend(axes::combinations(&study.axes));
+        study.axes.clear();
         study.validate()?;
         Ok(study)
     }
@@ -217,6 +242,9 @@ impl Study {
         let names: Vec<&str> = self.variants.iter().map(|one| one.name.as_str()).collect();
         check("variant", &names)?;
         check("seeds", &self.seeds)?;
+        if self.evaluation.is_some_and(|own| own.episodes == 0) {
+            return Err(StudyError::NoEpisodes);
+        }
         if !(self.reward_unit.is_finite() && self.reward_unit > 0.0) {
             return Err(StudyError::Unit {
                 found: self.reward_unit,
@@ -296,7 +324,7 @@ pub fn run(
             let result = one_run(study, options, &study.variants[variant], seed, stop);
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             match result {
-                Ok(record) => {
+                Ok((record, links)) => {
                     watch(StudyEvent::Ended {
                         name: &name,
                         record: &record,
@@ -307,6 +335,7 @@ pub fn run(
                         variant,
                         seed,
                         record,
+                        links,
                     });
                 }
                 Err(error) => {
@@ -332,8 +361,12 @@ fn one_run(
     variant: &Variant,
     seed: u64,
     stop: &AtomicBool,
-) -> Result<Record, StudyError> {
+) -> Result<(Record, Vec<LinkScore>), StudyError> {
     let name = format!("{}-{seed}", variant.name);
+    let failed = |source| StudyError::Run {
+        run: name.clone(),
+        source: Box::new(source),
+    };
     let training = Training {
         config: Some(study.config(variant)?),
         overrides: Overrides {
@@ -344,13 +377,17 @@ fn one_run(
         dir: options.dir.join(&name),
         command: options.command.clone(),
     };
-    if let Some(record) = done(&training) {
-        return Ok(record);
-    }
-    train::train(&training, stop, &mut |_| {}).map_err(|source| StudyError::Run {
-        run: name,
-        source: Box::new(source),
-    })
+    let record = match done(&training) {
+        Some(record) => record,
+        None => train::train(&training, stop, &mut |_| {}).map_err(failed)?,
+    };
+    let links = match &study.evaluation {
+        Some(episodes) if record.finish != Finish::Open => {
+            train::greedy::evaluate(&training.dir, episodes).map_err(failed)?
+        }
+        _ => Vec::new(),
+    };
+    Ok((record, links))
 }
 
 /// The record of a finished run; `None` if there is none, or if training has to report

@@ -65,6 +65,8 @@ mod curve;
 pub mod environments;
 mod epoch;
 mod error;
+mod fit;
+pub mod greedy;
 pub mod held_out;
 mod parallel;
 pub mod progress;
@@ -393,6 +395,7 @@ impl Run {
             .collect();
         Actor::new(environments, policy, config.learner.unroll, seed(0))
             .at_temperature(config.learner.policy_temperature())
+            .with_burn_in(config.learner.burn_in)
     }
 }
 

@@ -118,6 +118,7 @@ fn shapes() -> [Shape; 3] {
         lstm: Some(512),
         actions: 5,
         privileged: 0,
+        values: 1,
     };
     let odd = Shape {
         observation: 37,
@@ -126,6 +127,7 @@ fn shapes() -> [Shape; 3] {
         lstm: Some(31),
         actions: 7,
         privileged: 6,
+        values: 1,
     };
     let without = Shape {
         lstm: None,

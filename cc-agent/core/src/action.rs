@@ -65,6 +65,29 @@ impl ActionSpace {
             .clamp(bounds.min, bounds.max.max(bounds.min))
     }
 
+    /// What each action does where the cwnd is `cwnd`: for each, the index of the first action that
+    /// leads to the same cwnd within `bounds`, which is its own where no earlier one does.
+    ///
+    /// ```
+    /// use cc_core::action::{ActionSpace, CwndBounds};
+    ///
+    /// let actions: ActionSpace = "0,/1.05,*1.05,*2".parse()?;
+    /// let bounds = CwndBounds { min: 2, max: 2000 };
+    /// let mut effects = Vec::new();
+    /// actions.effects(5, bounds, &mut effects);
+    /// assert_eq!(effects, [0, 0, 0, 3], "5, 5, 5 and 10 segments");
+    /// # Ok::<(), cc_core::action::ActionError>(())
+    /// ```
+    pub fn effects(&self, cwnd: u32, bounds: CwndBounds, into: &mut Vec<u8>) {
+        into.clear();
+        let mut after = [0; MAX_ACTIONS];
+        for index in 0..self.len().min(MAX_ACTIONS) {
+            after[index] = self.apply(index, cwnd, bounds);
+            let first = after[..index].iter().position(|&cwnd| cwnd == after[index]);
+            into.push(first.unwrap_or(index) as u8);
+        }
+    }
+
     /// The index of the action that comes nearest to changing the cwnd from `from` to `to`
     /// segments: the action whose cwnd, within `bounds`, differs from `to` by the smallest factor;
     /// of equally near ones the first.
@@ -504,6 +527,24 @@ mod tests {
             prop_assert!(nearest < space.len());
             prop_assert_eq!(space.apply(nearest, from, bounds), to);
             prop_assert!(nearest <= index || index >= space.len());
+        }
+
+        /// Two actions have the same effect exactly where they lead to the same cwnd, and the
+        /// effect is named by the first of them.
+        #[test]
+        fn effects_are_classes_of_equal_cwnds(space in any_space(), cwnd in 0..100_000u32) {
+            let bounds = CwndBounds { min: 2, max: 2_000 };
+            let mut effects = vec![7];
+            space.effects(cwnd, bounds, &mut effects);
+            let after = |index: usize| space.apply(index, cwnd, bounds);
+            let most = space.len().min(MAX_ACTIONS);
+            prop_assert_eq!(effects.len(), most);
+            for a in 0..most {
+                prop_assert!(usize::from(effects[a]) <= a);
+                for b in 0..most {
+                    prop_assert_eq!(effects[a] == effects[b], after(a) == after(b));
+                }
+            }
         }
 
         #[test]

@@ -41,7 +41,7 @@ pub struct Trajectory {
 }
 
 /// One decision with its outcome.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct TrajectoryStep {
     /// Number of the recorded row within the flow.
     pub sequence: u32,

@@ -22,7 +22,7 @@ use cc_core::policy::{Choice, State};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
-use super::{End, Environment, Spec, Turn};
+use super::{End, Environment, Quantities, Spec, Turn};
 use cc_sim::path::{Nanos, nanos};
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
@@ -36,7 +36,7 @@ pub use objective::{Objective, PowerObjective};
 pub use random::{RandomLinks, ServiceKind};
 pub use range::{Range, Sometimes};
 pub use schemes::SCHEMES;
-pub use world::{NetworkConfig, World};
+pub use world::{Inputs, NetworkConfig, World};
 
 /// An environment of simulated links: each episode draws one link from its [`World`].
 pub struct NetworkEnvironment {
@@ -46,6 +46,8 @@ pub struct NetworkEnvironment {
     episode: Option<LinkEpisode>,
     /// The flow of the last turn and its cwnd in segments, until the turn is answered.
     asked: Option<(usize, u32)>,
+    /// The task whose links alone are drawn; `None` draws from all of them by their weights.
+    only: Option<usize>,
 }
 
 /// State of a seat, kept from episode to episode.
@@ -54,21 +56,33 @@ struct LearnedSeat {
     /// Whether the seat has had a turn in the current episode.
     asked: bool,
     meter: Meter,
-    /// Reward of the last action of the previous episode, and how long it was in force in windows;
-    /// reported on the next episode's first turn.
-    last: (f64, f64),
+    /// Outcome of the last action of the previous episode; reported on the next episode's first
+    /// turn.
+    last: Earned,
+}
+
+/// The outcome of an action.
+#[derive(Clone, Copy, Debug, Default)]
+struct Earned {
+    reward: f64,
+    /// How long the action was in force, windows.
+    windows: f64,
+    quantities: Quantities,
 }
 
 impl LearnedSeat {
-    /// The reward of the seat's last action, and how long it was in force in windows.
+    /// The outcome of the seat's last action.
     fn earned(
         &self,
         objective: &Objective,
         situation: &Situation<'_>,
         latest: &mut Latest,
-    ) -> (f64, f64) {
-        let reward = objective.reward(situation, &self.meter, latest);
-        (reward, self.meter.windows(situation))
+    ) -> Earned {
+        Earned {
+            reward: objective.reward(situation, &self.meter, latest),
+            windows: self.meter.windows(situation),
+            quantities: self.meter.quantities(situation),
+        }
     }
 }
 
@@ -95,7 +109,14 @@ impl NetworkEnvironment {
             world,
             episode: None,
             asked: None,
+            only: None,
         }
+    }
+
+    /// Draws the links of one task alone, an index below [`Spec::tasks`].
+    pub fn of_task(mut self, task: usize) -> Self {
+        self.only = Some(task);
+        self
     }
 
     fn begin(&mut self) -> LinkEpisode {
@@ -105,7 +126,7 @@ impl NetworkEnvironment {
             settings,
             ..
         } = &*self.world;
-        let link = links.draw(config.episode_s, &mut self.random);
+        let link = links.draw(config.episode_s, self.only, &mut self.random);
         let scenario = link.scenario;
         // Shuffled, so that on links with few flows every seat is used equally often.
         let mut seats: Vec<usize> = (0..self.seats.len()).collect();
@@ -158,11 +179,12 @@ impl NetworkEnvironment {
             flow,
             windows: &windows,
         };
-        let (reward, windows) = match seat.asked {
+        let earned = match seat.asked {
             true => seat.earned(&config.objective, &situation, &mut episode.latest),
             false => seat.last,
         };
-        (turn.reward, turn.intervals) = (reward as f32, windows as f32);
+        (turn.reward, turn.intervals) = (earned.reward as f32, earned.windows as f32);
+        turn.quantities = earned.quantities;
         turn.first = (!seat.asked).then_some(End::Truncated);
         seat.asked = true;
         seat.meter.start(simulation);
@@ -170,6 +192,10 @@ impl NetworkEnvironment {
         episode
             .truth
             .privileged(simulation, flow, query.cwnd, privileged);
+        let policy = &config.policy;
+        policy
+            .actions
+            .effects(query.cwnd, policy.cwnd, &mut turn.effects);
         turn.seat = index;
         turn.task = episode.task;
         turn.observed_reward = query.reward;
@@ -195,6 +221,22 @@ impl NetworkEnvironment {
                 };
                 seat.last = seat.earned(&config.objective, &situation, &mut episode.latest);
             }
+        }
+    }
+}
+
+impl NetworkEnvironment {
+    /// The cwnd in segments that an action of the last turn is applied to; `None` once the turn has
+    /// been answered.
+    pub fn cwnd(&self) -> Option<u32> {
+        self.asked.map(|(_, cwnd)| cwnd)
+    }
+
+    /// Answers the last turn with no decision: the flow goes on as it does, in slow start if it has
+    /// never had a decision.
+    pub fn keep(&mut self) {
+        if let (Some(_), Some(episode)) = (self.asked.take(), &mut self.episode) {
+            episode.served.answer(Choice::Invalid, State::default());
         }
     }
 }

@@ -437,6 +437,11 @@ impl Environment for RecordedEnvironment {
         turn.observation.clone_from(&step.observation);
         turn.observed_reward = step.observed_reward;
         turn.task = 0;
+        let interface = self.store.interface();
+        let effects = &mut turn.effects;
+        interface
+            .actions
+            .effects(step.base_cwnd, interface.cwnd, effects);
         let action = usize::from(step.action);
         turn.taken = Some(RecordedAction {
             action,

@@ -1,9 +1,11 @@
 //! Rollouts gathered into the arrays of one update.
 
-use super::{LearnerSettings, reward::RewardStatistics};
+use std::ops::Range;
+
+use super::{LearnerSettings, LearnerState};
 use crate::{
     discount,
-    environment::End,
+    environment::{End, Quantities},
     model::Sequences,
     rollout::{Origin, Rollout, not_done},
 };
@@ -27,6 +29,9 @@ pub(super) struct Batch {
     pub(super) action: Vec<usize>,
     /// `[T + 1, B, A]`: logits of the behaviour policy.
     pub(super) logits: Vec<f32>,
+    /// `[T + 1, B, A]`: for each action, the index of the first one with the same effect; that of
+    /// the action itself where effects are not merged.
+    pub(super) effects: Vec<u8>,
     /// `[T + 1, B]`: where the actions came from.
     pub(super) origin: Vec<Origin>,
     /// `[T, B]`: the reward of the step's action: its rate, clipped and normalised, over the
@@ -40,18 +45,25 @@ pub(super) struct Batch {
     pub(super) known: Vec<bool>,
     /// `[T, B]`: the task of the step's action.
     pub(super) task: Vec<usize>,
+    /// `[T, B]`: what can be limited of the outcome of the step's action.
+    quantities: Vec<Quantities>,
+    /// `[T, B]`: how long the step's action was in force.
+    intervals: Vec<f32>,
 }
 
 impl Batch {
-    /// Fills the arrays of T + 1 steps.
+    /// Fills the arrays with a part of the rollouts' steps, and the LSTM's states with those before
+    /// the rollouts' first step. Actions that have the same effect are told apart unless
+    /// `merge_actions`.
     ///
     /// # Panics
     ///
-    /// Panics if a rollout is not of `steps` steps.
-    pub(super) fn gather(&mut self, rollouts: &[Rollout], steps: usize) {
+    /// Panics if a rollout has fewer steps, or another number of them than the first one.
+    pub(super) fn gather(&mut self, rollouts: &[Rollout], part: Range<usize>, merge_actions: bool) {
+        let (end, steps) = (part.end, rollouts.first().map_or(part.end, Rollout::len));
         assert!(
-            rollouts.iter().all(|rollout| rollout.len() == steps),
-            "rollouts are not of {steps} steps"
+            end <= steps && rollouts.iter().all(|rollout| rollout.len() == steps),
+            "rollouts are not of {end} steps"
         );
         for array in [
             &mut self.observation,
@@ -65,12 +77,13 @@ impl Batch {
             array.clear();
         }
         self.action.clear();
+        self.effects.clear();
         self.origin.clear();
-        fn row(array: &[f32], step: usize, steps: usize) -> &[f32] {
+        fn row<T>(array: &[T], step: usize, steps: usize) -> &[T] {
             let width = array.len() / steps;
             &array[step * width..][..width]
         }
-        for step in 0..steps {
+        for step in part {
             for rollout in rollouts {
                 self.observation
                     .extend_from_slice(row(&rollout.observation, step, steps));
@@ -78,6 +91,11 @@ impl Batch {
                     .extend_from_slice(row(&rollout.privileged, step, steps));
                 self.logits
                     .extend_from_slice(row(&rollout.logits, step, steps));
+                let effects = row(&rollout.effects, step, steps);
+                match merge_actions {
+                    true => self.effects.extend_from_slice(effects),
+                    false => self.effects.extend(0..effects.len() as u8),
+                }
                 self.observed_reward.push(rollout.observed_reward[step]);
                 self.not_done.push(not_done(rollout.first[step]));
                 self.action.push(rollout.action[step] as usize);
@@ -91,12 +109,13 @@ impl Batch {
     }
 
     /// Fills the arrays of T steps with the outcomes of the actions. The outcome of action t is in
-    /// step t + 1 of a rollout. Rewards are clipped and normalised as rates, per interval.
+    /// step t + 1 of a rollout. Rewards are clipped, normalised and charged with the constraints as
+    /// rates, per interval.
     pub(super) fn gather_rewards(
         &mut self,
         rollouts: &[Rollout],
         settings: &LearnerSettings,
-        statistics: &mut RewardStatistics,
+        state: &mut LearnerState,
     ) {
         self.reward.clear();
         self.discount.clear();
@@ -107,14 +126,18 @@ impl Batch {
             f64::from(settings.clips.lambda),
         );
         self.task.clear();
+        self.quantities.clear();
+        self.intervals.clear();
         let mut lengths = Vec::with_capacity(settings.unroll * rollouts.len());
-        for step in 1..=settings.unroll {
+        for step in settings.burn_in + 1..=settings.burn_in + settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
                 let intervals = rollout.intervals[step];
                 let rate = discount::rate(rollout.reward[step], intervals);
                 self.reward.push(settings.reward_clipping.apply(rate));
                 self.task.push(rollout.task[step] as usize);
+                self.quantities.push(rollout.quantities[step]);
+                self.intervals.push(intervals);
                 let intervals = f64::from(intervals);
                 lengths.push(discount::discounted_length(gamma, intervals) as f32);
                 self.discount
@@ -124,10 +147,37 @@ impl Batch {
                     .push(!(settings.end_of_episode_bootstrap && first == Some(End::Truncated)));
             }
         }
-        statistics.normalise(&mut self.reward, &self.task, &self.known, settings);
+        let rewards = &mut state.rewards;
+        rewards.normalise(&mut self.reward, &self.task, &self.known, settings);
+        state.multipliers.apply(
+            &mut self.reward,
+            &self.quantities,
+            &self.intervals,
+            &self.known,
+            &settings.constraints,
+        );
         for (reward, length) in self.reward.iter_mut().zip(lengths) {
             *reward *= length;
         }
+    }
+
+    /// Replaces the LSTM's states before the first step.
+    pub(super) fn set_state(&mut self, h: &[f32], c: &[f32]) {
+        self.h.clear();
+        self.h.extend_from_slice(h);
+        self.c.clear();
+        self.c.extend_from_slice(c);
+    }
+
+    /// The task whose baseline is the value of each of `steps` + 1 steps, after
+    /// [`gather_rewards`](Self::gather_rewards); 0 where there is one baseline. A step's task is
+    /// that of its action, which the next step tells. The last one, whose next step is not there,
+    /// is of the action before: if another episode had begun, its value would not be asked for.
+    pub(super) fn value_tasks(&self, values: usize, steps: usize) -> Vec<usize> {
+        let batch_size = self.task.len() / steps;
+        let last = self.task.len() - batch_size;
+        let of = |&task: &usize| if values > 1 { task } else { 0 };
+        self.task.iter().chain(&self.task[last..]).map(of).collect()
     }
 
     /// The network's input, of `steps` steps and LSTM states of width `state`.

@@ -1,13 +1,14 @@
 //! The figures of an update.
 
-use super::batch::Batch;
+use super::{batch::Batch, constraints::ConstraintPoint};
 
 /// The figures of one update. Means are over the T·B steps of its batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct UpdateMetrics {
     /// Mean of −ln π(a|x) times the action's weight in the policy gradient.
     pub policy_loss: f64,
-    /// Mean of ½ (v − V)², with v the V-trace target.
+    /// Mean of ½ (v − V)², with v the V-trace target; in units of the task's squared deviation
+    /// where values are scaled.
     pub baseline_loss: f64,
     /// Mean squared temporal difference, ½ (r + γ V′ − V)². It must not grow without bound.
     pub td_loss: f64,
@@ -29,6 +30,8 @@ pub struct UpdateMetrics {
     pub actions: Vec<f64>,
     /// The errors of the baseline in each task, by its index.
     pub tasks: Vec<TaskErrors>,
+    /// The constraints, after the update of their multipliers.
+    pub constraints: Vec<ConstraintPoint>,
 }
 
 /// The errors of the baseline in the steps of one task: sums, since a batch has few steps of each.

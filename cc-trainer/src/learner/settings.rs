@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::{constraints::Constraints, values::ValueScaling};
 use crate::{model::RmsProp, vtrace::Clips};
 
 /// Settings of the learner: the `[learner]` table of a configuration.
@@ -12,6 +13,11 @@ pub struct LearnerSettings {
     pub batch: usize,
     /// Unroll length T: number of actions in a rollout.
     pub unroll: usize,
+    /// Number of steps before those of a rollout from which the LSTM's state at its start is
+    /// computed anew, by the present parameters and without a gradient: the stored state is that of
+    /// an earlier policy, which replayed the flow from its beginning (S. Kapturowski et al.,
+    /// "Recurrent Experience Replay in Distributed Reinforcement Learning", ICLR 2019).
+    pub burn_in: usize,
     /// Discount factor γ per interval between two actions, which is a window of the policy's in
     /// networks and recordings. An action in force for d intervals is discounted by γ^d
     /// ([`crate::discount`]).
@@ -56,10 +62,20 @@ pub struct LearnerSettings {
     /// temperature at which the policy will be served when it learns from recordings, and 1
     /// otherwise.
     pub policy_temperature: Option<f32>,
+    /// Whether actions that lead to the same cwnd, at its bounds and where it is small, count as
+    /// one: probabilities, ratios, entropy and divergence are then those of effects.
+    pub merge_actions: bool,
     /// Temperature β of advantage-weighted regression, for actions recorded without behaviour
     /// probabilities: weight = exp(A / (β·RMS(A))), capped at 20. Lower values concentrate learning
     /// on the best actions (Peng et al. 2019, arXiv 1910.00177).
     pub temperature: f32,
+    /// Whether each task has a baseline of its own, scaled by its returns.
+    pub value_scaling: ValueScaling,
+    /// Forgetting rate of the statistics of returns, for scaled values: the weight of one return
+    /// once there are many.
+    pub value_memory: f64,
+    /// Limits that the policy is to keep, each with a learned multiplier.
+    pub constraints: Constraints,
     /// Clipping thresholds of V-trace's importance weights.
     pub clips: Clips,
     /// Largest norm of the gradient; larger gradients are scaled down to it. 0 turns clipping off.
@@ -113,6 +129,7 @@ impl Default for LearnerSettings {
         Self {
             batch: 32,
             unroll: 80,
+            burn_in: 0,
             discount: 0.99,
             learning_rate: 1e-3,
             decay_steps: None,
@@ -129,7 +146,11 @@ impl Default for LearnerSettings {
             anchor: 0.0,
             pessimism: 0.0,
             policy_temperature: None,
+            merge_actions: true,
             temperature: 1.0,
+            value_scaling: ValueScaling::default(),
+            value_memory: 3e-4,
+            constraints: Constraints::default(),
             clips: Clips::default(),
             gradient_clip: 1.0,
             decay: 0.99,

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    environment::End,
-    model::{Activation, RmsProp, Sequences, Shape},
+    environment::{End, Quantities},
+    model::{Activation, ParameterLayout, RmsProp, Sequences, Shape},
     vtrace::Clips,
 };
 
@@ -23,6 +23,8 @@ struct FixedNetwork {
 /// Derivatives by logits and baselines, and the optimiser's step that followed.
 #[derive(Clone, Default)]
 struct Derivatives {
+    /// Number of steps, observations and hidden states of each forward pass.
+    forwards: Vec<(usize, Vec<f32>, Vec<f32>)>,
     logits: Vec<f32>,
     baseline: Vec<f32>,
     step: Option<RmsProp>,
@@ -37,7 +39,9 @@ impl Device for FixedNetwork {
         Ok(())
     }
 
-    fn parameters(&self, _: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+    fn parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        into.clear();
+        into.resize(ParameterLayout::of(&self.shape).len(), 0.0);
         Ok(())
     }
 
@@ -55,6 +59,12 @@ impl Device for FixedNetwork {
         output: &mut Outputs,
     ) -> Result<(), DeviceFailure> {
         assert_eq!(input.not_done.len(), input.steps * input.batch_size);
+        let seen = (input.steps, input.observation.to_vec(), input.h.to_vec());
+        self.derivatives
+            .lock()
+            .expect("one thread")
+            .forwards
+            .push(seen);
         output.clone_from(&self.outputs);
         Ok(())
     }
@@ -83,6 +93,9 @@ impl Device for FixedNetwork {
 
 const ACTIONS: usize = 3;
 
+/// Ways in which three actions can have the same effects.
+const EFFECTS: [[u8; ACTIONS]; 4] = [[0, 1, 2], [0, 0, 2], [0, 1, 0], [0, 0, 0]];
+
 /// A batch, and the outputs of the network for it.
 #[derive(Clone, Debug)]
 struct LossCase {
@@ -101,26 +114,37 @@ impl LossCase {
     /// A learner after seven updates whose network has the case's outputs and whose steps return
     /// `step`, and what its network receives.
     fn learner(&self, step: Result<f32, StepError>) -> (Learner, Arc<Mutex<Derivatives>>) {
+        self.learner_with_lstm(step, None)
+    }
+
+    /// The same with an LSTM of this width, whose states after any pass are its hidden ones at 0.5.
+    fn learner_with_lstm(
+        &self,
+        step: Result<f32, StepError>,
+        lstm: Option<usize>,
+    ) -> (Learner, Arc<Mutex<Derivatives>>) {
         let derivatives: Arc<Mutex<Derivatives>> = Arc::default();
         let device = FixedNetwork {
             shape: Shape {
                 observation: 1,
                 hidden: vec![1],
                 activation: Activation::Relu,
-                lstm: None,
+                lstm,
                 actions: ACTIONS,
                 privileged: 0,
+                values: 1,
             },
             outputs: Outputs {
                 logits: self.logits.clone(),
                 baseline: self.baseline.clone(),
-                ..Outputs::default()
+                h: vec![0.5; self.batch_size() * lstm.unwrap_or(0)],
+                c: vec![0.25; self.batch_size() * lstm.unwrap_or(0)],
             },
             derivatives: Arc::clone(&derivatives),
             step,
         };
-        let rewards = RewardStatistics::new(1);
-        let learner = Learner::new(Box::new(device), self.settings.clone(), rewards, 7);
+        let state = LearnerState::new(1, &self.settings);
+        let learner = Learner::new(Box::new(device), self.settings.clone(), state, 7);
         (learner, derivatives)
     }
 
@@ -149,8 +173,21 @@ impl LossCase {
             weight(logits[action]) / logits.iter().copied().map(weight).sum::<f64>()
         };
         let temperature = f64::from(self.settings.policy_temperature.unwrap_or(1.0));
-        let probability = |logits: &[f64], action: usize| softmax(logits, temperature, action);
-        let behaviour = |logits: &[f64], action: usize| softmax(logits, 1.0, action);
+        // Probabilities are those of effects: of all actions with the same one.
+        let merged = |logits: &[f64], temperature: f64, effects: &[u8], action: usize| -> f64 {
+            (0..ACTIONS)
+                .filter(|&other| match self.settings.merge_actions {
+                    true => effects[other] == effects[action],
+                    false => other == action,
+                })
+                .map(|other| softmax(logits, temperature, other))
+                .sum()
+        };
+        let probability = |logits: &[f64], effects: &[u8], action: usize| {
+            merged(logits, temperature, effects, action)
+        };
+        let behaviour =
+            |logits: &[f64], effects: &[u8], action: usize| merged(logits, 1.0, effects, action);
         let gamma = f64::from(self.settings.discount);
         let lambda = f64::from(self.settings.clips.lambda);
         let wide = |array: &[f32], at: usize| -> Vec<f64> {
@@ -163,10 +200,14 @@ impl LossCase {
         for (sequence, rollout) in self.rollouts.iter().enumerate() {
             let value = |step: usize| f64::from(self.baseline[step * batch_size + sequence]);
             let row = |step: usize| (step * batch_size + sequence) * ACTIONS;
+            let effects = |step: usize| &rollout.effects[step * ACTIONS..][..ACTIONS];
             let weight = |step: usize| {
                 let action = rollout.action[step] as usize;
-                probability(&wide(&self.logits, row(step)), action)
-                    / behaviour(&wide(&rollout.logits, step * ACTIONS), action)
+                let (own, other) = (
+                    wide(&self.logits, row(step)),
+                    wide(&rollout.logits, step * ACTIONS),
+                );
+                probability(&own, effects(step), action) / behaviour(&other, effects(step), action)
             };
             let intervals = |step: usize| f64::from(rollout.intervals[step + 1]);
             let discount = |step: usize| match rollout.first[step + 1] {
@@ -209,19 +250,27 @@ impl LossCase {
                     }
                     false => 0.0,
                 };
-                let shares = || (0..ACTIONS).map(|action| probability(logits, action));
-                let entropy: f64 = shares().map(|share| -share * share.ln()).sum();
+                // Of each effect, by the first of its actions.
+                let effects = effects(step);
+                let shares = || {
+                    (0..ACTIONS)
+                        .filter(|&action| {
+                            !self.settings.merge_actions || usize::from(effects[action]) == action
+                        })
+                        .map(|action| (action, probability(logits, effects, action)))
+                };
+                let entropy: f64 = shares().map(|(_, share)| -share * share.ln()).sum();
                 if rollout.origin[step] == Origin::Recorded {
                     let recorded = wide(&rollout.logits, step * ACTIONS);
                     let log_ratio = |(action, share): (usize, f64)| {
-                        share * (share / behaviour(&recorded, action)).ln()
+                        share * (share / behaviour(&recorded, effects, action)).ln()
                     };
-                    let divergence: f64 = shares().enumerate().map(log_ratio).sum();
+                    let divergence: f64 = shares().map(log_ratio).sum();
                     loss += f64::from(self.settings.pessimism) * divergence;
                 }
                 let action = rollout.action[step] as usize;
                 let error = target(step) - baseline[step * batch_size + sequence];
-                loss += -probability(logits, action).ln() * advantage
+                loss += -probability(logits, effects, action).ln() * advantage
                     + f64::from(self.settings.baseline_cost) * 0.5 * error * error
                     - entropy_cost * entropy;
             }
@@ -237,19 +286,21 @@ fn cases() -> impl Strategy<Value = LossCase> {
     let settings = (
         any::<bool>(),
         any::<bool>(),
+        any::<bool>(),
         0.0..0.1f32,
         0.0..1.0f32,
         0.4..2.0f32,
     )
         .prop_map(
-            |(mean, end_of_episode_bootstrap, entropy_cost, pessimism, temperature)| {
+            |(mean, bootstrap, merge_actions, entropy_cost, pessimism, temperature)| {
                 LearnerSettings {
+                    merge_actions,
                     loss: if mean {
                         Reduction::Mean
                     } else {
                         Reduction::Sum
                     },
-                    end_of_episode_bootstrap,
+                    end_of_episode_bootstrap: bootstrap,
                     entropy_cost,
                     pessimism,
                     policy_temperature: Some(temperature),
@@ -269,8 +320,10 @@ fn cases() -> impl Strategy<Value = LossCase> {
             floats(steps + 1),
             proptest::collection::vec((0..ACTIONS as u32, 0..6u8), steps + 1),
             proptest::collection::vec((any::<bool>(), 0.1..4.0f32), steps + 1),
+            proptest::collection::vec(0..4usize, steps + 1),
         )
-            .prop_map(move |(logits, reward, rest, times)| Rollout {
+            .prop_map(move |(logits, reward, rest, times, alike)| Rollout {
+                effects: alike.iter().flat_map(|&alike| EFFECTS[alike]).collect(),
                 observation: vec![0.0; steps + 1],
                 observed_reward: vec![0.0; steps + 1],
                 first: rest
@@ -283,6 +336,7 @@ fn cases() -> impl Strategy<Value = LossCase> {
                     .collect(),
                 action: rest.iter().map(|&(action, _)| action).collect(),
                 task: vec![0; steps + 1],
+                quantities: vec![Quantities::default(); steps + 1],
                 origin: times
                     .iter()
                     .map(|&(recorded, _)| match recorded {
@@ -355,9 +409,11 @@ fn simple() -> LossCase {
         first: vec![None; 3],
         action: vec![0, 1, 2],
         logits: vec![0.0; 9],
+        effects: [0, 1, 2].repeat(3),
         reward: vec![9.0, 1.0, 2.0],
         intervals: vec![1.0; 3],
         task: vec![0; 3],
+        quantities: vec![Quantities::default(); 3],
         origin: vec![Origin::Actor; 3],
         version: 4,
         ..Rollout::default()
@@ -525,6 +581,94 @@ fn actions_of_unknown_probability_never_get_a_negative_weight() {
         (first - 1.25).abs() < 1e-4 && (second - 0.25).abs() < 1e-3,
         "{first} {second}"
     );
+}
+
+/// The states at the start of a burnt-in rollout are those that the present parameters lead to, and
+/// nothing is learned from the steps before: the derivatives are those without them.
+#[test]
+fn a_burn_in_refreshes_the_state_and_teaches_nothing() {
+    let mut case = simple();
+    let without = case.derivatives(0.0);
+    case.settings.burn_in = 2;
+    for rollout in &mut case.rollouts {
+        // Two steps before, whose actions and rewards would change everything.
+        rollout.observation = vec![7.0, 8.0, 0.0, 1.0, 2.0];
+        rollout.observed_reward = vec![0.0; 5];
+        rollout.first = vec![None; 5];
+        rollout.action.splice(..0, [2, 2]);
+        rollout.logits.splice(..0, vec![3.0; 6]);
+        rollout.effects = [0, 1, 2].repeat(5);
+        rollout.reward.splice(..0, [-50.0, 50.0]);
+        rollout.intervals.splice(..0, [9.0, 9.0]);
+        rollout.task.splice(..0, [0, 0]);
+        rollout.quantities = vec![Quantities::default(); 5];
+        rollout.origin.splice(..0, [Origin::Actor; 2]);
+        rollout.h = vec![-1.0];
+        rollout.c = vec![-1.0];
+    }
+    let (mut learner, shown) = case.learner_with_lstm(Ok(0.0), Some(1));
+    learner.update(&case.rollouts, 0.0).expect("finite losses");
+    let shown = shown.lock().expect("one thread").clone();
+    let [before, after] = &shown.forwards[..] else {
+        panic!("two passes, and not {}", shown.forwards.len())
+    };
+    assert_eq!(*before, (2, vec![7.0, 7.0, 8.0, 8.0], vec![-1.0, -1.0]));
+    let own = vec![0.0, 0.0, 1.0, 1.0, 2.0, 2.0];
+    assert_eq!(*after, (3, own, vec![0.5, 0.5]));
+    assert_eq!((shown.logits, shown.baseline), (without.0, without.1));
+}
+
+/// With values scaled per task, what a task's baseline learns is normalised by its own returns, and
+/// advantages are of unit size; the other tasks' baselines learn nothing from it.
+#[test]
+fn scaled_values_have_unit_errors_in_their_own_task() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    case.settings.value_scaling = ValueScaling::PerTask;
+    // Three baselines; the case's task is the last.
+    case.baseline = vec![0.0; 18];
+    for rollout in &mut case.rollouts {
+        rollout.task = vec![2; 3];
+    }
+    let (mut learner, shown) = case.learner(Ok(0.0));
+    let network = FixedNetwork {
+        shape: Shape {
+            values: 3,
+            ..learner.device.shape().clone()
+        },
+        outputs: Outputs {
+            logits: case.logits.clone(),
+            baseline: case.baseline.clone(),
+            ..Outputs::default()
+        },
+        derivatives: Arc::clone(&shown),
+        step: Ok(0.0),
+    };
+    learner.device = Box::new(network);
+    learner.state = LearnerState::new(3, &case.settings);
+    // Returns of mean 0 and deviation 4 in the task.
+    let returns = (0..400_000).map(|at| (2, if at % 2 == 0 { 4.0 } else { -4.0 }));
+    learner.state.values.learn(returns, 1e-4);
+    let scale = learner.state.values.scale(2);
+    assert!((scale.deviation - 4.0).abs() < 1e-2 && scale.mean.abs() < 1e-2);
+    let metrics = learner.update(&case.rollouts, 0.0).expect("finite losses");
+    let shown = shown.lock().expect("one thread").clone();
+    // Targets 2 and 2 of values 0, over a deviation of 4.
+    for (at, derivative) in shown.baseline.iter().enumerate() {
+        let expected = if at % 3 == 2 && at < 12 {
+            -0.5 / 4.0 * 2.0 / 4.0
+        } else {
+            0.0
+        };
+        assert!(
+            (derivative - expected).abs() < 1e-3,
+            "[{at}] {derivative} for {expected}"
+        );
+    }
+    assert!((metrics.policy_loss - 3.0f64.ln() * 2.0 / 4.0).abs() < 1e-2);
+    // The statistics have learnt the targets.
+    assert!(learner.state.values.scale(2) != scale);
+    assert_eq!(learner.state.values.scale(0).deviation, 1.0);
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl<R: Real> Cpu<R> {
         let shape = self.weights.shape();
         let frames = input.steps * input.batch_size;
         assert_eq!(d_logits.len(), frames * shape.actions, "[T, B, A]");
-        assert_eq!(d_baseline.len(), frames, "[T, B]");
+        assert_eq!(d_baseline.len(), frames * shape.values, "[T, B, K]");
         let (weights, transposed) = (&self.weights, self.recurrent_transposed.as_ref());
         let active = self.shards.len().min(input.batch_size);
         let backward = |_: usize, Shard { pass, backward }: &mut Shard<R>| {

@@ -115,6 +115,7 @@ mod tests {
             lstm: None,
             actions: 2,
             privileged: 0,
+            values: 1,
         };
         let cpu = device(DeviceKind::Cpu, &shape, 2).expect("processors");
         assert_eq!(*cpu.shape(), shape);

@@ -78,8 +78,8 @@ pub struct ParameterLayout {
     /// From the features to the logits. The features are the LSTM's hidden state, or without an
     /// LSTM the trunk's output and the reward.
     pub policy: Layer,
-    /// From the features to the baseline. With a privileged observation, from the features and that
-    /// to a ReLU layer of width [`CRITIC_WIDTH`], and from there to the baseline.
+    /// From the features to the baselines. With a privileged observation, from the features and
+    /// that to a ReLU layer of width [`CRITIC_WIDTH`], and from there to the baselines.
     pub critic: Vec<Layer>,
     len: usize,
 }
@@ -102,11 +102,11 @@ impl ParameterLayout {
         let features = shape.features();
         let policy = next.layer("policy", features, shape.actions);
         let critic = if shape.privileged == 0 {
-            vec![next.layer("critic", features, 1)]
+            vec![next.layer("critic", features, shape.values)]
         } else {
             vec![
                 next.layer("critic0", features + shape.privileged, CRITIC_WIDTH),
-                next.layer("critic1", CRITIC_WIDTH, 1),
+                next.layer("critic1", CRITIC_WIDTH, shape.values),
             ]
         };
         Self {
@@ -209,6 +209,7 @@ mod tests {
                     lstm,
                     actions: 2,
                     privileged,
+                    values: 3,
                 };
                 let layout = ParameterLayout::of(&shape);
                 let mut names = Vec::new();
@@ -243,6 +244,7 @@ mod tests {
             lstm: Some(512),
             actions: 5,
             privileged: 0,
+            values: 1,
         };
         let trunk = 220 * 512 + 512 + 512 * 512 + 512;
         let lstm = 513 * 2048 + 512 * 2048 + 2048;

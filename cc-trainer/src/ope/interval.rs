@@ -131,7 +131,7 @@ fn normal_tail(x: f64) -> f64 {
 /// matters.
 ///
 /// With t = √ν tan θ, the density of θ is proportional to cos^(ν−1) θ.
-fn student_quantile(share: f64, freedom: f64) -> f64 {
+pub(crate) fn student_quantile(share: f64, freedom: f64) -> f64 {
     let freedom = freedom.clamp(1.0, 1e4);
     let density = |angle: f64| angle.cos().max(0.0).powf(freedom - 1.0);
     let right = std::f64::consts::FRAC_PI_2;

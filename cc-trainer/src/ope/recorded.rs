@@ -10,7 +10,9 @@ use cc_core::{
 
 use super::{ClusterBy, OpeFlow, OpeStep, Per};
 use crate::{
-    dataset::{self, DatasetError, FlowOrigin, Partitions, StepOutcome, TERMS, Trajectory},
+    dataset::{
+        self, DatasetError, FlowOrigin, Partitions, StepOutcome, TERMS, Trajectory, TrajectoryStep,
+    },
     normalise::{Fit, Normalizer, input_shapes},
 };
 
@@ -210,7 +212,7 @@ pub fn flows(
             Ok(())
         })?;
         for chunk in all.chunks(BATCH) {
-            taken.add(chunk, candidate, &mut memory, selection.per);
+            taken.add(chunk, candidate, &mut memory, selection.per, interface);
         }
     }
     let gathered = partitions.gathered().decisions as usize;
@@ -281,6 +283,7 @@ impl CandidateFlows {
         candidate: &mut dyn Policy,
         memory: &mut Memory,
         per: Per,
+        interface: &Interface,
     ) {
         let answers = answers(candidate, trajectories, memory);
         for (trajectory, answers) in trajectories.iter().zip(answers) {
@@ -310,17 +313,50 @@ impl CandidateFlows {
                 let mut features = step.observation.clone();
                 features.extend([step.observed_reward, 1.0]);
                 features.extend(answer.memory);
+                let (action, behaviour, candidate) =
+                    of_effects(step, behaviour, answer.probabilities, interface);
                 steps.push(OpeStep {
                     features,
-                    action: step.action.into(),
-                    behaviour: behaviour.into(),
-                    candidate: answer.probabilities,
+                    action,
+                    behaviour,
+                    candidate,
                     rewards: rewards(&outcome, per).to_vec(),
                     seconds: outcome.seconds,
                 });
             }
             end(&mut steps);
         }
+    }
+}
+
+/// Returns a decision by what it does, if all recorded probabilities are known: the first of all
+/// actions that lead to the same cwnd, its probability under the behaviour policy, and the
+/// candidate's probabilities, each the sum over such actions. The ratio between two names for one
+/// thing is chance alone. Otherwise it is returned as it was recorded.
+fn of_effects(
+    step: &TrajectoryStep,
+    behaviour: f32,
+    candidate: Vec<f64>,
+    interface: &Interface,
+) -> (usize, f64, Vec<f64>) {
+    let taken = usize::from(step.action);
+    let Some(recorded) = &step.probabilities else {
+        return (taken, behaviour.into(), candidate);
+    };
+    let mut effects = Vec::new();
+    let actions = &interface.actions;
+    actions.effects(step.base_cwnd, interface.cwnd, &mut effects);
+    let effect = |action: usize| effects.get(action).map_or(action, |&first| first.into());
+    let taken = effect(taken);
+    let alike = (0..recorded.len()).filter(|&action| effect(action) == taken);
+    let others: Vec<f64> = alike.map(|action| f64::from(recorded[action])).collect();
+    let mut merged = vec![0.0; candidate.len()];
+    for (action, probability) in candidate.iter().enumerate() {
+        merged[effect(action)] += probability;
+    }
+    match others.as_slice() {
+        [_] => (taken, behaviour.into(), merged),
+        _ => (taken, others.iter().sum(), merged),
     }
 }
 
@@ -469,6 +505,7 @@ mod tests {
             lstm,
             actions: 5,
             privileged: 0,
+            values: 1,
         };
         let meta = policy_file::meta(
             "small",
@@ -480,6 +517,38 @@ mod tests {
         let normalizer = Normalizer::identity(shape.observation);
         policy_file::encode(&shape, &initialise(&shape, 1), &normalizer, &meta, "")
             .expect("it fits")
+    }
+
+    #[test]
+    fn actions_with_the_same_effect_are_one_decision() {
+        let interface = interface();
+        let mut step = TrajectoryStep {
+            base_cwnd: interface.cwnd.min,
+            action: 2,
+            probability: Some(0.2),
+            probabilities: Some(vec![0.3, 0.1, 0.2, 0.25, 0.15]),
+            ..Default::default()
+        };
+        let candidate = vec![0.0, 0.5, 0.1, 0.3, 0.1];
+        // At the smallest cwnd, `0`, `/2` and `-10` leave it where it is.
+        let (action, behaviour, merged) = of_effects(&step, 0.2, candidate.clone(), &interface);
+        assert_eq!(action, 0);
+        assert!((behaviour - 0.6).abs() < 1e-6, "{behaviour}");
+        let close = |a: &f64, b: &f64| (a - b).abs() < 1e-12;
+        let expected = [0.6, 0.0, 0.0, 0.3, 0.1];
+        assert!(
+            merged.iter().zip(&expected).all(|(a, b)| close(a, b)),
+            "{merged:?}"
+        );
+        // Elsewhere all five differ, and nothing changes.
+        step.base_cwnd = 100;
+        let apart = of_effects(&step, 0.2, candidate.clone(), &interface);
+        assert_eq!(apart, (2, f64::from(0.2_f32), candidate.clone()));
+        // Without the others' probabilities, nothing can be added up.
+        step.base_cwnd = interface.cwnd.min;
+        step.probabilities = None;
+        let alone = of_effects(&step, 0.2, candidate.clone(), &interface);
+        assert_eq!(alone, (2, f64::from(0.2_f32), candidate));
     }
 
     #[test]
@@ -508,8 +577,13 @@ mod tests {
                 }];
                 policy.decide(&mut query);
                 let [query] = query;
-                for (found, expected) in step.candidate.iter().zip(&query.probabilities) {
-                    assert!((found - f64::from(*expected)).abs() < 1e-5);
+                let own = query.probabilities.iter().map(|&p| p.into()).collect();
+                let probability = recorded.probability.expect("recorded with it");
+                let (action, behaviour, expected) =
+                    of_effects(recorded, probability, own, &interface());
+                assert_eq!((step.action, step.behaviour), (action, behaviour));
+                for (found, expected) in step.candidate.iter().zip(&expected) {
+                    assert!((found - expected).abs() < 1e-5);
                 }
                 state = query.state;
                 let observed = recorded.observation.len();
@@ -521,7 +595,6 @@ mod tests {
                         "its memory is known to the model"
                     );
                 }
-                assert_eq!(Some(step.behaviour as f32), recorded.probability);
                 checked += 1;
             }
             Ok(())

@@ -8,7 +8,10 @@ use std::{
 use serde::Serialize;
 
 use super::{Study, StudyError, StudyRun, Variant};
-use crate::train::CurvePoint;
+use crate::{
+    ope::student_quantile,
+    train::{CurvePoint, greedy::LinkScore},
+};
 use cc_testbed::{
     report::chart::{Chart, Curve, Panel, Spread},
     summary::{Host, table::figure, utc_now},
@@ -59,11 +62,54 @@ pub struct VariantResults {
     pub curve: Vec<Spread>,
     /// Mean reward over the last tenth of the runs' steps; `None` if a run has no point there.
     pub end: Option<Spread>,
+    /// The scores of the final policies; `None` if a run has none.
+    pub score: Option<ScoreResults>,
+    /// Mean score on each link over the runs, in the order of the configuration's tasks.
+    pub links: Vec<LinkScore>,
     /// Late gain: that mean less the mean over the tenth that begins a
     /// quarter of the steps earlier.
     pub late_gain: Option<f64>,
     /// One run for each seed.
     pub runs: Vec<RunResults>,
+}
+
+/// The final scores of a variant's runs. The score of a run is the mean over the links of the
+/// reward per window on fixed episodes, with the most likely actions; without [`Study::evaluation`]
+/// it is the mean reward at the end of training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ScoreResults {
+    /// Mean score of the variant's runs.
+    pub mean: f64,
+    /// Half the width of Student's 95 % interval of the mean over seeds; `None` for one run.
+    pub margin: Option<f64>,
+    /// The score of the best run.
+    pub best: f64,
+    /// Share of the runs that collapsed ([`Study::collapsed_below`]).
+    pub collapsed: Option<f64>,
+    /// Mean over the runs that did not collapse; `None` if there is none.
+    pub learnt: Option<f64>,
+}
+
+impl ScoreResults {
+    /// The figures of some runs' scores; `None` without scores.
+    fn of(scores: &[f64], collapsed_below: Option<f64>) -> Option<Self> {
+        let spread = Spread::of(0.0, scores)?;
+        let count = scores.len() as f64;
+        let squares: f64 = scores.iter().map(|one| (one - spread.mean).powi(2)).sum();
+        let margin = (scores.len() > 1).then(|| {
+            let quantile = student_quantile(0.975, count - 1.0);
+            quantile * (squares / (count - 1.0) / count).sqrt()
+        });
+        let least = collapsed_below.unwrap_or(f64::NEG_INFINITY);
+        let learnt: Vec<f64> = scores.iter().copied().filter(|&one| one >= least).collect();
+        Some(Self {
+            mean: spread.mean,
+            margin,
+            best: spread.greatest,
+            collapsed: collapsed_below.map(|_| 1.0 - learnt.len() as f64 / count),
+            learnt: Spread::of(0.0, &learnt).map(|learnt| learnt.mean),
+        })
+    }
 }
 
 /// The results of one run.
@@ -77,6 +123,8 @@ pub struct RunResults {
     pub seconds: f64,
     /// Mean reward over the last tenth of the steps.
     pub end: Option<f64>,
+    /// The final policy's score on each link, in units of [`Study::reward_unit`].
+    pub links: Vec<LinkScore>,
 }
 
 impl StudyResults {
@@ -143,29 +191,67 @@ impl StudyResults {
         }
     }
 
-    /// A table in Markdown with one row per variant.
+    /// Tables in Markdown with one row per variant: the figures of the runs, and where policies
+    /// were judged on fixed episodes, their mean score on each link.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| variant | parameters | steps | at the end | of its runs | gained late | s a run |\n\
-             |---|---|---|---|---|---|---|\n",
+            "| variant | parameters | steps | score | best | collapsed | of those that learnt \
+             | at the end | of its runs | gained late | s a run |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|\n",
         );
+        let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
         for results in &self.variants {
             let runs = &results.runs;
             let steps = runs.iter().map(|run| run.steps).min().unwrap_or(0);
             let seconds = runs.iter().map(|run| run.seconds).sum::<f64>() / runs.len() as f64;
-            let show = |value: Option<f64>| value.map_or("–".to_owned(), figure);
             let range = results.end.map_or("–".to_owned(), |end| {
                 format!("{} to {}", figure(end.least), figure(end.greatest))
             });
+            let score = results
+                .score
+                .map_or("–".to_owned(), |score| match score.margin {
+                    Some(margin) => format!("{} ± {}", figure(score.mean), figure(margin)),
+                    None => figure(score.mean),
+                });
+            let collapsed = results.score.and_then(|score| score.collapsed);
             // Writing to a string does not fail.
             let _ = writeln!(
                 table,
-                "| {} | {} | {steps} | {} | {range} | {} | {seconds:.0} |",
+                "| {} | {} | {steps} | {score} | {} | {} | {} | {} | {range} | {} | {seconds:.0} |",
                 results.variant.name,
                 results.parameters,
+                show(results.score.map(|score| score.best)),
+                collapsed.map_or("–".to_owned(), |share| format!(
+                    "{:.0} of {}",
+                    share * runs.len() as f64,
+                    runs.len()
+                )),
+                show(results.score.and_then(|score| score.learnt)),
                 show(results.end.map(|end| end.mean)),
                 show(results.late_gain),
             );
+        }
+        let links = self.variants.iter().map(|results| &results.links);
+        let Some(links) = links
+            .max_by_key(|links| links.len())
+            .filter(|own| !own.is_empty())
+        else {
+            return table;
+        };
+        let names = links.iter().map(|link| format!(" {} |", link.name));
+        let _ = write!(
+            table,
+            "\n| variant |{}\n|---|{}\n",
+            names.collect::<String>(),
+            "---|".repeat(links.len())
+        );
+        for results in &self.variants {
+            let scores = results
+                .links
+                .iter()
+                .map(|link| format!(" {} |", figure(link.score)));
+            let scores: String = scores.collect();
+            let _ = writeln!(table, "| {} |{scores}", results.variant.name);
         }
         table
     }
@@ -189,6 +275,10 @@ fn variant_results(study: &Study, variant: &Variant, runs: &[&StudyRun]) -> Opti
             .collect()
     };
     let end = part(1.0 - END);
+    let scores: Option<Vec<f64>> = match study.evaluation {
+        None => end.clone(),
+        Some(_) => runs.iter().map(|run| score(study, &run.links)).collect(),
+    };
     let mean = |values: Option<&Vec<f64>>| Some(Spread::of(0.0, values?)?.mean);
     let before = part(1.0 - END - BEFORE);
     let gained = |end: f64| Some(end - mean(before.as_ref())?);
@@ -202,6 +292,8 @@ fn variant_results(study: &Study, variant: &Variant, runs: &[&StudyRun]) -> Opti
             .as_ref()
             .and_then(|values| Spread::of(steps as f64, values)),
         late_gain: mean(end.as_ref()).and_then(gained),
+        score: scores.and_then(|scores| ScoreResults::of(&scores, study.collapsed_below)),
+        links: mean_links(study, runs),
         runs: runs
             .iter()
             .enumerate()
@@ -210,9 +302,46 @@ fn variant_results(study: &Study, variant: &Variant, runs: &[&StudyRun]) -> Opti
                 steps: run.record.last.steps,
                 seconds: run.record.last.seconds,
                 end: end.as_ref().map(|values| values[place]),
+                links: in_units(study, &run.links),
             })
             .collect(),
     })
+}
+
+/// The scores of a run on its links, in the study's units.
+fn in_units(study: &Study, links: &[LinkScore]) -> Vec<LinkScore> {
+    let of = |link: &LinkScore| LinkScore {
+        score: link.score / study.reward_unit,
+        ..link.clone()
+    };
+    links.iter().map(of).collect()
+}
+
+/// The score of a run: the mean over its links; `None` for a run that was not judged.
+fn score(study: &Study, links: &[LinkScore]) -> Option<f64> {
+    let scores: Vec<f64> = in_units(study, links)
+        .iter()
+        .map(|link| link.score)
+        .collect();
+    Some(Spread::of(0.0, &scores)?.mean)
+}
+
+/// The mean score on each link over the runs that were judged.
+fn mean_links(study: &Study, runs: &[&StudyRun]) -> Vec<LinkScore> {
+    let judged: Vec<_> = runs.iter().filter(|run| !run.links.is_empty()).collect();
+    let Some(first) = judged.first() else {
+        return Vec::new();
+    };
+    let mean = |(at, link): (usize, &LinkScore)| {
+        let of = judged
+            .iter()
+            .map(|run| run.links[at].score / study.reward_unit);
+        LinkScore {
+            name: link.name.clone(),
+            score: of.sum::<f64>() / judged.len() as f64,
+        }
+    };
+    first.links.iter().enumerate().map(mean).collect()
 }
 
 /// The learning curve as steps and mean reward per decision over the last
@@ -283,6 +412,28 @@ mod tests {
         assert_eq!(at(&[], 1.0), None);
         assert_eq!(mean_within(&curve, &(15.0..=50.0)), Some(3.0));
         assert_eq!(mean_within(&curve, &(50.0..=60.0)), None);
+    }
+
+    #[test]
+    fn scores_have_students_interval_and_tell_collapsed_runs_apart() {
+        let of = |scores: &[f64], least| ScoreResults::of(scores, least);
+        assert_eq!(of(&[], None), None);
+        let one = of(&[-2.0], Some(-3.0)).expect("one");
+        assert_eq!(
+            (one.mean, one.margin, one.collapsed),
+            (-2.0, None, Some(0.0))
+        );
+        // Mean −3, deviation 2; 3.182 is the quantile of three degrees of freedom.
+        let four = of(&[-2.0, -2.0, -2.0, -6.0], Some(-3.0)).expect("four");
+        let margin = 3.182_446 * 2.0 / 2.0;
+        assert!(
+            (four.margin.expect("four") - margin).abs() < 1e-3,
+            "{four:?}"
+        );
+        assert_eq!((four.mean, four.best), (-3.0, -2.0));
+        assert_eq!((four.collapsed, four.learnt), (Some(0.25), Some(-2.0)));
+        let all = of(&[-5.0, -6.0], Some(-3.0)).expect("two");
+        assert_eq!((all.collapsed, all.learnt), (Some(1.0), None));
     }
 
     #[test]

@@ -112,6 +112,46 @@ fn every_variant_is_trained_with_every_seed_and_kept() {
 }
 
 #[test]
+fn final_policies_are_judged_on_fixed_episodes_and_the_scores_kept() {
+    let text = SMALL.replacen(
+        "reward_unit = 0.5",
+        "reward_unit = 0.5\nevaluation = { episodes = 3, seed = 4 }\ncollapsed_below = 1",
+        1,
+    );
+    let study = study(&text).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let options = options(dir.path());
+    let (runs, _) = finish(&study, &options);
+    for run in &runs {
+        // A standing pole earns 1 a step.
+        assert_eq!(run.links.len(), 1);
+        assert!((run.links[0].score - 1.0).abs() < 1e-6, "{:?}", run.links);
+    }
+    let results = StudyResults::new(&study, &runs, "a test");
+    let score = results.variants[0].score.expect("was judged");
+    assert_eq!((score.mean, score.collapsed), (2.0, Some(0.0)));
+    assert!(
+        results.table().contains("| variant | cartpole |"),
+        "{}",
+        results.table()
+    );
+
+    // Scores in a run's directory are used as long as the episodes are the same.
+    let kept = dir.path().join("plain-3/greedy.json");
+    let scores = fs::read_to_string(&kept).expect("was written");
+    fs::write(&kept, scores.replace("\"score\": 1.0", "\"score\": 0.25")).expect("there is space");
+    let (runs, _) = finish(&study, &options);
+    assert_eq!(runs[0].links[0].score, 0.25);
+    let other = text.replacen("seed = 4", "seed = 5", 1);
+    let (runs, _) = finish(&self::study(&other).expect("a study"), &options);
+    assert!((runs[0].links[0].score - 1.0).abs() < 1e-6);
+    // Nothing is judged on no episode.
+    let none = text.replacen("episodes = 3", "episodes = 0", 1);
+    let error = self::study(&none).expect_err("no episode").to_string();
+    assert!(error.contains("evaluation.episodes is 0"), "{error}");
+}
+
+#[test]
 fn more_steps_continue_the_runs_that_are_there() {
     let study = study(SMALL).expect("a study");
     let dir = tempfile::tempdir().expect("a scratch directory");
@@ -184,11 +224,14 @@ fn the_error_of_a_faulty_study_names_the_fault() {
 #[test]
 fn every_committed_configuration_is_valid() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
-    let (mut studies, mut runs) = (0, 0);
+    let (mut studies, mut sweeps, mut runs) = (0, 0, 0);
     for file in fs::read_dir(dir).expect("a directory") {
         let path = file.expect("an entry").path();
         let table: toml::Table = toml_file::read(&path).expect("TOML");
-        if table.contains_key("variant") {
+        if table.contains_key("parameter") {
+            crate::sweep::Sweep::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            sweeps += 1;
+        } else if table.contains_key("variant") || table.contains_key("axis") {
             Study::load(&path).unwrap_or_else(|error| panic!("{error}"));
             studies += 1;
         } else {
@@ -199,7 +242,7 @@ fn every_committed_configuration_is_valid() {
         }
     }
     assert!(
-        studies >= 2 && runs >= 5,
-        "{studies} studies and {runs} runs"
+        studies >= 6 && sweeps >= 1 && runs >= 6,
+        "{studies} studies, {sweeps} sweeps and {runs} runs"
     );
 }

@@ -13,7 +13,12 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{record::Record, statistics::Statistics};
-use crate::{learner::reward::RewardStatistics, normalise::Normalizer};
+use crate::{
+    learner::{
+        LearnerState, constraints::Multipliers, reward::RewardStatistics, values::ValueStatistics,
+    },
+    normalise::Normalizer,
+};
 
 const MAGIC: &[u8; 4] = b"RLCK";
 const VERSION: u32 = 1;
@@ -41,7 +46,13 @@ pub(super) struct Checkpoint {
 pub(super) struct Header {
     pub(super) record: Record,
     pub(super) statistics: Statistics,
-    pub(super) rewards: RewardStatistics,
+    rewards: RewardStatistics,
+    /// Multipliers of the constraints; none in checkpoints of versions that had no constraints.
+    #[serde(default)]
+    multipliers: Multipliers,
+    /// Scales of values; none in checkpoints of versions that did not scale them.
+    #[serde(default)]
+    values: ValueStatistics,
     pub(super) normalizer: Option<Normalizer>,
     /// Length of [`Checkpoint::parameters`], to check the file.
     parameters: usize,
@@ -78,16 +89,32 @@ impl Header {
     pub(super) fn new(
         record: Record,
         statistics: Statistics,
-        rewards: RewardStatistics,
+        learner: LearnerState,
         normalizer: Option<Normalizer>,
     ) -> Self {
+        let LearnerState {
+            rewards,
+            multipliers,
+            values,
+        } = learner;
         Self {
             record,
             statistics,
             rewards,
+            multipliers,
+            values,
             normalizer,
             parameters: 0,
             moments: 0,
+        }
+    }
+
+    /// What the learner had learnt beside the network.
+    pub(super) fn learner(&self) -> LearnerState {
+        LearnerState {
+            rewards: self.rewards.clone(),
+            multipliers: self.multipliers.clone(),
+            values: self.values.clone(),
         }
     }
 }

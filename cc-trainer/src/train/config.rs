@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::environments::Environments;
 use crate::{
     environment::{Spec, recorded},
-    learner::{LearnerSettings, Normalisation},
+    learner::{LearnerSettings, Normalisation, values::ValueScaling},
     model::{Activation, DeviceKind, Shape},
     toml_file::{self, TomlFileError},
 };
@@ -133,9 +133,10 @@ pub struct ActorSettings {
     pub queue: Option<usize>,
     /// What an actor does with a rollout when the queue is full.
     pub when_full: WhenFull,
-    /// Number of steps under uniformly random actions, before learning begins, that the normaliser
-    /// of observations is fitted to.
+    /// Number of steps before learning begins that the normaliser of observations is fitted to.
     pub fit_steps: u64,
+    /// What acts in these steps.
+    pub fit_by: FitBy,
 }
 
 impl Default for ActorSettings {
@@ -145,8 +146,20 @@ impl Default for ActorSettings {
             queue: None,
             when_full: WhenFull::DropOldest,
             fit_steps: 20_000,
+            fit_by: FitBy::default(),
         }
     }
+}
+
+/// What acts while the normaliser is fitted, in simulated networks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FitBy {
+    /// Several behaviours, on all links alike.
+    #[default]
+    Mixture,
+    /// Uniformly random actions, on links as often as they are trained on.
+    Random,
 }
 
 /// What an actor does with a rollout when the queue is full.
@@ -192,6 +205,12 @@ pub enum ConfigError {
         /// The values that are allowed, such as `from 0 to 1`.
         expected: &'static str,
     },
+    /// Constraints are about quantities that the environment does not measure.
+    #[error(
+        "learner.constraints limits what only simulated networks measure (environment.kind = \
+         \"network\"); leave it out here, and give the objective's weights instead"
+    )]
+    Unmeasured,
     /// Two settings are in their ranges, but not together.
     #[error(
         "{} = {} and {} = {} contradict each other: {reason}",
@@ -366,6 +385,10 @@ impl Config {
                 true => spec.privileged,
                 false => 0,
             },
+            values: match self.learner.value_scaling {
+                ValueScaling::None => 1,
+                ValueScaling::PerTask => spec.tasks,
+            },
         }
     }
 
@@ -510,6 +533,12 @@ impl Config {
         ] {
             within(field, f64::from(found), range.clone(), expected)?;
         }
+        within(
+            "learner.value_memory",
+            learner.value_memory,
+            unit.clone(),
+            UNIT,
+        )?;
         within("learner.reward_memory", learner.reward_memory, unit, UNIT)?;
         within(
             "checkpoint_seconds",
@@ -517,7 +546,50 @@ impl Config {
             positive,
             POSITIVE,
         )?;
+        self.validate_constraints()?;
         self.validate_pairs()
+    }
+
+    /// Checks the limits, their control, and that the environment measures what is limited.
+    fn validate_constraints(&self) -> Result<(), ConfigError> {
+        let constraints = &self.learner.constraints;
+        let unit = |value: f64| (0.0..=1.0).contains(&value);
+        let not_negative = |value: f64| value.is_finite() && value >= 0.0;
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let loss = constraints.loss_at_most.unwrap_or(0.0);
+        let share = constraints.share_at_least.unwrap_or(1.0);
+        check(
+            "learner.constraints.loss_at_most",
+            loss,
+            unit(loss),
+            "from 0 to 1",
+        )?;
+        check(
+            "learner.constraints.share_at_least",
+            share,
+            positive(share),
+            "above 0",
+        )?;
+        let smoothing = constraints.smoothing;
+        check(
+            "learner.constraints.smoothing",
+            smoothing,
+            unit(smoothing) && smoothing > 0.0,
+            "above 0, up to 1",
+        )?;
+        for (field, gain) in [
+            ("learner.constraints.integral", constraints.integral),
+            ("learner.constraints.proportional", constraints.proportional),
+            ("learner.constraints.derivative", constraints.derivative),
+            ("learner.constraints.most", constraints.most),
+        ] {
+            check(field, gain, not_negative(gain), "0 or more")?;
+        }
+        match self.environment {
+            Environments::Network(_) => Ok(()),
+            _ if constraints.is_empty() => Ok(()),
+            _ => Err(ConfigError::Unmeasured),
+        }
     }
 
     /// Checks the settings that limit each other.
@@ -534,6 +606,13 @@ impl Config {
                 found: [discount.to_string(), quoted(reward_normalisation)],
                 reason: "normalised rewards are multiplied by 1 − γ or √(1 − γ²), which would make \
                          all of them 0; choose a discount below 1, or no normalisation (\"none\")",
+            });
+        }
+        if self.learner.burn_in > 0 && self.model.lstm == 0 {
+            return Err(ConfigError::Conflict {
+                fields: ["learner.burn_in", "model.lstm"],
+                found: [self.learner.burn_in.to_string(), "0".to_owned()],
+                reason: "a burn-in refreshes the state of an LSTM, and there is none",
             });
         }
         if clips.c > clips.rho {
@@ -724,6 +803,10 @@ mod tests {
                 "learner.discount = 1 and learner.reward_normalisation = \"global\" contradict",
             ),
             (
+                "burn_in = 5\n[model]\nlstm = 0",
+                "learner.burn_in = 5 and model.lstm = 0 contradict",
+            ),
+            (
                 "clips = { c = 1.5, rho = 1.25 }",
                 "learner.clips.c = 1.5 and learner.clips.rho = 1.25 contradict",
             ),
@@ -740,6 +823,40 @@ mod tests {
                 .expect("well-formed")
                 .resolve(&Overrides::default())
                 .expect("no contradiction");
+        }
+    }
+
+    #[test]
+    fn limits_are_checked_and_need_an_environment_that_measures() {
+        let resolved = |environment: &str, text: &str| {
+            let text = format!("[environment]\nkind = \"{environment}\"\n{text}");
+            parse(&text)
+                .expect("well-formed")
+                .resolve(&Overrides::default())
+        };
+        let limits = "[learner.constraints]\nloss_at_most = 0.01\nshare_at_least = 0.8";
+        resolved("network", limits).expect("valid");
+        let error = resolved("cartpole", limits).expect_err("has no loss");
+        assert!(matches!(error, ConfigError::Unmeasured), "{error}");
+        for (text, expected) in [
+            (
+                "loss_at_most = 1.5",
+                "loss_at_most is 1.5, and has to be from 0 to 1",
+            ),
+            (
+                "share_at_least = 0",
+                "share_at_least is 0, and has to be above 0",
+            ),
+            (
+                "smoothing = 0",
+                "smoothing is 0, and has to be above 0, up to 1",
+            ),
+            ("integral = -1", "integral is -1, and has to be 0 or more"),
+        ] {
+            let error = resolved("network", &format!("[learner.constraints]\n{text}"))
+                .expect_err("out of range")
+                .to_string();
+            assert_eq!(error, format!("learner.constraints.{expected}"));
         }
     }
 

@@ -106,6 +106,27 @@ impl Source {
         }
     }
 
+    /// Makes an environment with the links of one task alone; `None` for recordings.
+    pub(super) fn environment_of_task(
+        &self,
+        task: usize,
+        seed: u64,
+        normalizer: Option<&Arc<Normalizer>>,
+    ) -> Option<Box<dyn Environment>> {
+        let environment: Box<dyn Environment> = match self {
+            // They have one task.
+            Self::CartPole(_) | Self::GridWorld(_) => self.environment(0, seed, None),
+            Self::Network(world) => {
+                Box::new(NetworkEnvironment::new(world.clone(), seed).of_task(task))
+            }
+            Self::Recorded(_) => return None,
+        };
+        Some(match normalizer {
+            None => environment,
+            Some(normalizer) => Box::new(Normalised::new(environment, normalizer.clone())),
+        })
+    }
+
     /// The sizes of the environments.
     pub(super) fn spec(&self) -> Spec {
         match self {
@@ -137,6 +158,7 @@ impl Source {
     /// The normaliser that the settings name; `None` if one has to be fitted or none is needed.
     pub(super) fn normalizer(&self) -> Option<&Normalizer> {
         match self {
+            Self::Network(world) => world.normalizer(),
             Self::Recorded(store) => store.normalizer(),
             _ => None,
         }

@@ -82,6 +82,8 @@ pub(super) struct HeldOut {
     /// Whether recorded actions are cloned throughout.
     pub(super) cloning: bool,
     temperature: f32,
+    /// Whether actions with the same effect count as one.
+    merged: bool,
 }
 
 impl HeldOut {
@@ -110,6 +112,7 @@ impl HeldOut {
             cloning_steps: f64::from(config.learner.cloning) * config.decay_steps() as f64,
             cloning: config.learner.cloning >= 1.0,
             temperature: config.learner.policy_temperature(),
+            merged: config.learner.merge_actions,
         }))
     }
 
@@ -123,7 +126,7 @@ impl HeldOut {
             for (trajectory, logs) in chunk.iter().zip(self.logs(&mut inference, &weights, chunk)) {
                 likelihood += logs.iter().sum::<f64>();
                 decisions += logs.len() as u64;
-                let sums = ClusterSums::of(trajectory, &logs, &self.interface);
+                let sums = ClusterSums::of(trajectory, &logs, &self.interface, self.merged);
                 clusters.entry(cluster(trajectory)).or_default().add(&sums);
             }
         }
@@ -179,7 +182,12 @@ impl HeldOut {
             softmax::at_temperature(&mut outputs.logits, self.temperature);
             for (index, &own) in present.iter().enumerate() {
                 let logits = &outputs.logits[index * actions..][..actions];
-                let log = softmax::log_probability(logits, usize::from(step(own).action));
+                let step = step(own);
+                let action = usize::from(step.action);
+                let log = match effects(step, &self.interface, self.merged) {
+                    Some(effects) => softmax::log_probability_of_effect(logits, &effects, action),
+                    None => softmax::log_probability(logits, action),
+                };
                 logs[own].push(f64::from(log));
                 memory[own]
                     .0
@@ -191,6 +199,30 @@ impl HeldOut {
         }
         logs
     }
+}
+
+/// For each action in a step, the first one with the same effect; `None` where effects are told
+/// apart, or not all recorded probabilities are known.
+fn effects(step: &TrajectoryStep, interface: &Interface, merged: bool) -> Option<Vec<u8>> {
+    step.probabilities.as_ref().filter(|_| merged)?;
+    let mut effects = Vec::new();
+    let actions = &interface.actions;
+    actions.effects(step.base_cwnd, interface.cwnd, &mut effects);
+    Some(effects)
+}
+
+/// ln μ(a|x) of a recorded action, or of all with the same effect; `None` for a probability that is
+/// not known, or 0.
+fn log_behaviour(step: &TrajectoryStep, interface: &Interface, merged: bool) -> Option<f64> {
+    let probability = match (effects(step, interface, merged), &step.probabilities) {
+        (Some(effects), Some(all)) => {
+            let own = effects.get(usize::from(step.action))?;
+            let alike = effects.iter().zip(all).filter(|(effect, _)| *effect == own);
+            alike.map(|(_, share)| f64::from(*share)).sum()
+        }
+        _ => f64::from(step.probability?),
+    };
+    (probability > 0.0).then(|| probability.ln())
 }
 
 /// Sums over the sub-trajectories of the flows on one path, or of one flow. Times are in intervals.
@@ -205,12 +237,11 @@ struct ClusterSums {
 impl ClusterSums {
     /// The sums of a trajectory, given ln π(a|x) of its decisions. Sub-trajectories in which a
     /// probability or an outcome is not known are left out, and so is what remains at the end.
-    fn of(trajectory: &Trajectory, logs: &[f64], interface: &Interface) -> Self {
+    fn of(trajectory: &Trajectory, logs: &[f64], interface: &Interface, merged: bool) -> Self {
         let mut sums = Self::default();
         let known = |(step, log): (&TrajectoryStep, &f64)| {
-            let probability = step.probability.filter(|&probability| probability > 0.0)?;
             let outcome = step.outcome?;
-            let log_ratio = log - f64::from(probability).ln();
+            let log_ratio = log - log_behaviour(step, interface, merged)?;
             let intervals = outcome.intervals(interface);
             Some((log_ratio, intervals, f64::from(outcome.reward)))
         };

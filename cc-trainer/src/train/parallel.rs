@@ -142,6 +142,7 @@ mod tests {
             lstm: None,
             actions: 2,
             privileged: 0,
+            values: 1,
         };
         let weights = Weights::new(&shape, &initialise(&shape, 1));
         let version = 0;

@@ -246,6 +246,7 @@ mod tests {
             lstm: None,
             actions: 2,
             privileged: 0,
+            values: 1,
         };
         let snapshot = |version| {
             let weights = Weights::new(&shape, &initialise(&shape, 1));

@@ -3,7 +3,6 @@
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
 use cc_core::{interface::Interface, policy::PolicyFile};
-use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::{
     LastCheckpoint, Run, TrainError, Training,
@@ -11,6 +10,7 @@ use super::{
     config::{self, Config},
     curve::seconds_since_1970,
     environments::Source,
+    fit,
     held_out::HeldOut,
     record::{Finish, Record, RunPart},
     splits,
@@ -19,13 +19,10 @@ use super::{
 };
 use crate::{
     dataset,
-    environment::Turn,
-    learner::{Learner, reward::RewardStatistics},
+    learner::{Learner, LearnerState, values::ValueStatistics},
     model::{self, Shape},
-    normalise::Normalizer,
     policy_file::{self, ImportedNetwork},
 };
-use cc_sim::seed;
 use cc_testbed::summary::{Host, utc_now};
 
 impl Run {
@@ -77,10 +74,10 @@ impl Run {
                 cause,
                 kept: kept.clone(),
             })?;
+        let state = header.learner();
         let Header {
             mut record,
             statistics,
-            rewards,
             normalizer,
             ..
         } = header;
@@ -110,7 +107,7 @@ impl Run {
             learner: Learner::new(
                 device,
                 record.config.learner.clone(),
-                rewards,
+                state,
                 statistics.updates,
             ),
             seconds_before: record.last.seconds,
@@ -183,7 +180,7 @@ fn begin(
 ) -> (Header, Vec<f32>) {
     let normalizer = match &init {
         Some(init) => Some(init.normalizer.clone()),
-        None => fit_normalizer(source, config.seed, config.actor.fit_steps),
+        None => fit::normalizer(source, config.seed, &config.actor),
     };
     let parameters = match init {
         Some(init) => init.parameters,
@@ -206,7 +203,7 @@ fn begin(
     let header = Header::new(
         record,
         Statistics::new(tasks),
-        RewardStatistics::new(tasks),
+        LearnerState::new(tasks, &config.learner),
         normalizer,
     );
     (header, parameters)
@@ -242,9 +239,11 @@ fn initial_policy(
             differences.join("; ")
         )));
     }
-    let network = policy_file::decode(&file, shape.privileged, seed)
+    let mut network = policy_file::decode(&file, shape.privileged, seed)
         .map_err(|error| wrong(error.to_string()))?
         .widened(own, &widened);
+    (network.shape, network.parameters) =
+        ValueStatistics::repeated(&network.shape, &network.parameters, shape.values);
     match network.shape == *shape {
         true => Ok((network, splits::of_policy(file.meta()))),
         false => Err(wrong(format!(
@@ -252,24 +251,4 @@ fn initial_policy(
             network.shape
         ))),
     }
-}
-
-/// The normaliser of observations: the one that the configuration names, or else one fitted to
-/// `steps` steps under uniformly random actions. `None` for environments that need none.
-fn fit_normalizer(source: &Source, seed: u64, steps: u64) -> Option<Normalizer> {
-    if let Some(given) = source.normalizer() {
-        return Some(given.clone());
-    }
-    let mut fit = source.fit()?;
-    let seed = seed::fold(seed, u64::MAX);
-    let mut environment = source.environment(0, seed, None);
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut turn = Turn::default();
-    let actions = environment.spec().actions;
-    while fit.frames() < steps {
-        environment.next(&mut turn);
-        fit.add(&turn.observation, turn.observed_reward);
-        environment.act(random.random_range(0..actions));
-    }
-    Some(fit.normalizer())
 }

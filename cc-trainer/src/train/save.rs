@@ -32,7 +32,7 @@ impl Run {
             header: Header::new(
                 self.record.clone(),
                 self.statistics.clone(),
-                self.learner.rewards().clone(),
+                self.learner.state().clone(),
                 self.normalizer.as_deref().cloned(),
             ),
             parameters: Vec::new(),
@@ -71,9 +71,12 @@ impl Run {
     /// Writes `policy.onnx` with these parameters, for environments whose policies are served by
     /// cc-agent. It replaces the former one durably.
     pub(super) fn save_policy(&self, parameters: &[f32]) -> Result<(), TrainError> {
+        // A file has one baseline.
+        let values = &self.learner.state().values;
+        let (shape, parameters) = values.single(&self.record.shape, parameters);
         let policy = self.source.policy(
-            &self.record.shape,
-            parameters,
+            &shape,
+            &parameters,
             self.normalizer.as_deref(),
             self.record.config.serving,
             self.provenance(),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    learner::{TaskErrors, UpdateMetrics},
+    learner::{TaskErrors, UpdateMetrics, constraints::ConstraintPoint},
     rollout::Episode,
 };
 
@@ -57,6 +57,9 @@ pub struct CurvePoint {
     pub policy_lag: f64,
     /// Share of each action among the actions taken, by its index.
     pub actions: Vec<f64>,
+    /// The constraints and their multipliers; empty without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub constraints: Vec<ConstraintPoint>,
     /// Rollouts dropped since the beginning of the run because the queue was full.
     pub dropped: u64,
     /// Environment steps learnt from per second.
@@ -218,6 +221,8 @@ impl Statistics {
             actions: (0..actions)
                 .map(|action| mean(&|update| update.actions[action]))
                 .collect(),
+            constraints: (self.ring.back())
+                .map_or_else(Vec::new, |(.., update)| update.constraints.clone()),
             dropped: self.dropped,
             steps_per_second: steps as f64 / span,
             learner_utilization: time(&|timing| timing.learner),
@@ -277,6 +282,7 @@ mod tests {
                 task: total % 2,
                 total: total as f64,
                 steps: 7,
+                intervals: 7.0,
             });
         }
         let point = statistics.point(1.0, |task| format!("link {task}"));

@@ -39,6 +39,21 @@ pub enum AgentDelay {
         /// Longest delay in ms; longer ones are clamped to it.
         max_ms: f64,
     },
+    /// Hosts differ, and so do their hours: each simulation draws a host, whose delays are
+    /// log-normal and which loses some of its decisions, so that their flows keep their cwnd.
+    /// Drawing delay, jitter and loss in training makes a policy stand all of them
+    /// (communication-aware learning).
+    Hosts {
+        /// Least and largest median of the delay in ms; drawn uniformly in its logarithm.
+        median_ms: [f64; 2],
+        /// Standard deviation of the natural logarithm.
+        sigma: f64,
+        /// Longest delay in ms; longer ones are clamped to it.
+        max_ms: f64,
+        /// Least and largest share of the decisions that are lost, each from 0 to 1; drawn
+        /// uniformly.
+        lost: [f64; 2],
+    },
 }
 
 /// Whether a sender waits for the decisions about its flow.
@@ -76,6 +91,8 @@ pub struct SimulatedAgent {
     simulation: Simulation,
     agent: Agent,
     delay: AgentDelay,
+    /// Share of the decisions that are lost.
+    lost: f64,
     mode: SenderMode,
     random: Xoshiro256PlusPlus,
     /// For each place of a connection, the windows since its previous request.
@@ -111,12 +128,15 @@ impl SimulatedAgent {
             }
         }
         let slots = simulation.most_connections();
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let (delay, lost) = delay.host(&mut random);
         Self {
             simulation,
             agent: Agent::new(interface, slots),
             delay,
+            lost,
             mode,
-            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            random,
             windows: vec![Vec::new(); slots],
             newest: vec![(0, 0); slots],
             asked: None,
@@ -225,6 +245,9 @@ impl SimulatedAgent {
             query.probabilities = probabilities;
         }
         let delay = self.delay.draw(&mut self.random);
+        // No number is drawn where no decision is lost, so that older runs can be repeated.
+        let is_lost = self.lost > 0.0 && self.random.random::<f64>() < self.lost;
+        let choice = if is_lost { Choice::Invalid } else { choice };
         if delay == 0 {
             return self.decide(flow, batch, choice);
         }
@@ -367,7 +390,46 @@ impl AgentDelay {
                 check("sigma", sigma, 0.0)?;
                 check("max_ms", max_ms, 0.0)
             }
+            Self::Hosts {
+                median_ms: [least, most],
+                sigma,
+                max_ms,
+                lost: [rarely, often],
+            } => {
+                check("median_ms", least, 1e-3)?;
+                check("median_ms", most, least)?;
+                check("sigma", sigma, 0.0)?;
+                check("max_ms", max_ms, 0.0)?;
+                if 0.0 <= rarely && rarely <= often && often <= 1.0 {
+                    return Ok(());
+                }
+                Err(format!(
+                    "lost of the decision delay is [{rarely}, {often}]; expected the least and the \
+                     largest share, from 0 to 1"
+                ))
+            }
         }
+    }
+
+    /// Draws a host: the delay of its decisions, and the share of them that are lost.
+    fn host(self, random: &mut Xoshiro256PlusPlus) -> (Self, f64) {
+        let Self::Hosts {
+            median_ms: [least, most],
+            sigma,
+            max_ms,
+            lost: [rarely, often],
+        } = self
+        else {
+            return (self, 0.0);
+        };
+        let median_ms = least * (most / least).powf(random.random::<f64>());
+        let lost = rarely + (often - rarely) * random.random::<f64>();
+        let delay = Self::LogNormal {
+            median_ms,
+            sigma,
+            max_ms,
+        };
+        (delay, lost)
     }
 
     /// Draws a delay in ns.
@@ -375,6 +437,8 @@ impl AgentDelay {
         let ms = match *self {
             Self::None => 0.0,
             Self::Fixed { ms } => ms,
+            // A simulation has drawn its host before it draws delays.
+            Self::Hosts { .. } => return self.host(random).0.draw(random),
             Self::LogNormal {
                 median_ms,
                 sigma,
@@ -526,8 +590,88 @@ mod tests {
         assert!(ms(9_999) <= 15.0);
     }
 
+    const HOSTS: AgentDelay = AgentDelay::Hosts {
+        median_ms: [0.1, 60.0],
+        sigma: 0.5,
+        max_ms: 200.0,
+        lost: [0.0, 0.05],
+    };
+
+    #[test]
+    fn hosts_are_drawn_over_the_whole_range() {
+        HOSTS.validate().expect("valid");
+        let (mut low, mut high, mut lossy) = (0, 0, 0);
+        for seed in 0..1_000 {
+            let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+            let (delay, lost) = HOSTS.host(&mut random);
+            let AgentDelay::LogNormal { median_ms, .. } = delay else {
+                panic!("a host has one distribution: {delay:?}")
+            };
+            assert!((0.1..=60.0).contains(&median_ms), "{median_ms}");
+            assert!((0.0..=0.05).contains(&lost), "{lost}");
+            // The middle of the logarithm.
+            low += usize::from(median_ms < 2.45);
+            high += usize::from(median_ms > 20.0);
+            lossy += usize::from(lost > 0.025);
+        }
+        assert!((450..550).contains(&low) && high > 130, "{low} {high}");
+        assert!((450..550).contains(&lossy), "{lossy}");
+    }
+
+    #[test]
+    fn a_lost_decision_leaves_the_flow_as_it_is() {
+        let scenario = link("rate_mbps = 12\ndelay_ms = 10");
+        let counts = |lost: f64| {
+            let delay = AgentDelay::Hosts {
+                median_ms: [1.0, 1.0],
+                sigma: 0.0,
+                max_ms: 5.0,
+                lost: [lost, lost],
+            };
+            let mut served = served(&scenario, delay, SenderMode::Asynchronous);
+            let asked = run(&mut served, 20_000 * MS, 20).len() as u64;
+            let counts = served.counts();
+            // Each request ends as a decision or is lost; the last may still be on its way.
+            assert!(asked - counts.decisions - counts.answers_invalid <= 1);
+            (asked, counts.decisions)
+        };
+        let (asked, decided) = counts(0.0);
+        assert!(asked - decided <= 1, "{decided} of {asked}");
+        assert_eq!(counts(1.0).1, 0);
+        let (asked, decided) = counts(0.5);
+        let share = decided as f64 / asked as f64;
+        assert!((0.35..0.65).contains(&share), "{decided} of {asked}");
+    }
+
     #[test]
     fn delays_out_of_range_are_refused_by_name() {
+        let hosts = |median_ms, lost| AgentDelay::Hosts {
+            median_ms,
+            sigma: 1.0,
+            max_ms: 100.0,
+            lost,
+        };
+        for (bad, expected) in [
+            (
+                hosts([0.0, 1.0], [0.0, 0.1]),
+                "median_ms of the decision delay is 0",
+            ),
+            (
+                hosts([2.0, 1.0], [0.0, 0.1]),
+                "median_ms of the decision delay is 1",
+            ),
+            (
+                hosts([1.0, 2.0], [0.2, 0.1]),
+                "lost of the decision delay is [0.2, 0.1]",
+            ),
+            (
+                hosts([1.0, 2.0], [0.0, 1.5]),
+                "lost of the decision delay is [0, 1.5]",
+            ),
+        ] {
+            let error = bad.validate().expect_err("out of range");
+            assert!(error.starts_with(expected), "{error}");
+        }
         let bad = AgentDelay::Fixed { ms: -1.0 };
         let error = bad.validate().expect_err("negative");
         assert!(

@@ -150,15 +150,32 @@ impl Links {
         self.entries.iter().map(most).max().unwrap_or(1)
     }
 
-    /// Draws a link for an episode of `seconds` seconds.
-    pub(super) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> EpisodeLink {
-        let total = self.entries.last().map_or(0.0, |entry| entry.until);
-        let place = random.random::<f64>() * total;
-        let index = self.entries.partition_point(|entry| entry.until <= place);
-        let entry = &self.entries[index.min(self.entries.len() - 1)];
+    /// Draws a link for an episode of `seconds` seconds: one of a task, or of any.
+    pub(super) fn draw(
+        &self,
+        seconds: f64,
+        only: Option<usize>,
+        random: &mut Xoshiro256PlusPlus,
+    ) -> EpisodeLink {
+        let after = match only {
+            Some(task) => {
+                self.entries
+                    .partition_point(|entry| entry.first_task <= task)
+                    - 1
+            }
+            None => {
+                let total = self.entries.last().map_or(0.0, |entry| entry.until);
+                let place = random.random::<f64>() * total;
+                self.entries.partition_point(|entry| entry.until <= place)
+            }
+        };
+        let entry = &self.entries[after.min(self.entries.len() - 1)];
         let (scenario, offset) = match &entry.source {
             LinkSource::Scenarios(scenarios) => {
-                let index = random.random_range(0..scenarios.len());
+                let index = match only {
+                    Some(task) => (task - entry.first_task).min(scenarios.len() - 1),
+                    None => random.random_range(0..scenarios.len()),
+                };
                 (Arc::clone(&scenarios[index]), index)
             }
             LinkSource::Random(family) => (Arc::new(family.draw(seconds, random)), 0),

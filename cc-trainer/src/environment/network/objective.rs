@@ -8,6 +8,7 @@ use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
 use super::truth::Truth;
+use crate::environment::Quantities;
 use cc_sim::path::Nanos;
 use cc_sim::sim::{FlowTotals, Simulation};
 
@@ -141,6 +142,31 @@ impl Meter {
         let now = situation.simulation.now();
         let seconds = now.saturating_sub(self.since) as f64 / 1e9;
         seconds * 1e3 / f64::from(situation.policy.window_ms)
+    }
+
+    /// What can be limited of a flow since the measurement was started.
+    pub(super) fn quantities(&self, situation: &Situation<'_>) -> Quantities {
+        let Situation {
+            truth,
+            simulation,
+            flow,
+            ..
+        } = *situation;
+        let now = simulation.now();
+        let (before, after) = (&self.totals[flow], simulation.flow(flow));
+        let seconds = now.saturating_sub(self.since) as f64 / 1e9;
+        let sent = after.bytes_sent - before.bytes_sent;
+        let again = after.bytes_retransmitted - before.bytes_retransmitted;
+        let sharers = truth.active(now);
+        Quantities {
+            // Of nothing sent, nothing was lost.
+            loss: Some((again as f64 / sent.max(1) as f64).min(1.0) as f32),
+            share: (sharers > 1 && seconds > 0.0).then(|| {
+                let delivered = (after.delivered - before.delivered) as f64 * PAYLOAD_BITS;
+                let fair = truth.mean_bits_per_second / sharers as f64;
+                (delivered / seconds / fair) as f32
+            }),
+        }
     }
 
     /// Notes that the action changed the cwnd from `before` to `after` segments.

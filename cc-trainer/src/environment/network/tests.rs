@@ -242,6 +242,95 @@ fn several_flows_have_seats_of_their_own() {
     }
 }
 
+/// Loss and share are measured over the same time as the reward; there is no share to have on a
+/// link of one's own.
+#[test]
+fn what_can_be_limited_is_measured() {
+    let turns = play(&mut network(ONE, 2), 60, |_| 4);
+    let losses: Vec<f32> = turns
+        .iter()
+        .filter_map(|turn| turn.quantities.loss)
+        .collect();
+    assert!(turns.iter().all(|turn| turn.quantities.share.is_none()));
+    // Always doubling overflows the queue.
+    assert!(losses.iter().all(|loss| (0.0..=1.0).contains(loss)));
+    assert!(losses.iter().any(|&loss| loss > 0.05), "{losses:?}");
+    let beside = format!(
+        "{ONE}[links.flows]\nbackground_share = 1\nschemes = [\"cubic\"]\nlearned = [1, 1]\n"
+    );
+    let share = |action: usize| {
+        let turns = play(&mut network(&beside, 2), 90, |_| action);
+        let shares: Vec<f32> = turns
+            .iter()
+            .filter_map(|turn| turn.quantities.share)
+            .collect();
+        assert!(shares.len() > 20, "{}", shares.len());
+        shares.iter().sum::<f32>() / shares.len() as f32
+    };
+    // Who always halves has next to nothing beside CUBIC, and who doubles more than its share.
+    let (meek, bold) = (share(1), share(4));
+    assert!(meek < 0.5 && bold > 1.0 && bold < 2.1, "{meek} and {bold}");
+}
+
+#[test]
+fn links_of_one_task_can_be_drawn_alone() {
+    let text = "
+        episode_s = 1
+        [[links]]
+        weight = 0.01
+        scenarios = \"calibrated\"
+        [[links]]
+        random = { rate_mbps = [4, 9], delay_ms = [5, 9] }
+    ";
+    let world = Arc::new(World::new(config(text)).expect("a valid world"));
+    assert_eq!(world.spec().tasks, 7);
+    // The slow ones of the calibrated links, and the family.
+    for task in [0, 1, 2, 6] {
+        let mut network = NetworkEnvironment::new(world.clone(), 3).of_task(task);
+        for turn in play(&mut network, 15, |_| 1) {
+            assert_eq!(turn.task, task);
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_is_not_decided_about_goes_on_in_slow_start() {
+    let mut network = network(ONE, 4);
+    let mut turn = Turn::default();
+    let mut last = 0;
+    for _ in 0..2 {
+        network.next(&mut turn);
+        let cwnd = network.cwnd().expect("a flow waits");
+        assert!(cwnd > last, "{cwnd} after {last}");
+        last = cwnd;
+        network.keep();
+        assert_eq!(network.cwnd(), None, "answered");
+    }
+    assert!(last > 20, "{last}");
+}
+
+#[test]
+fn actions_with_the_same_effect_are_told_with_the_turn() {
+    let text = "
+        episode_s = 3
+        policy = { actions = \"0,/1.05,*1.05,/2\", cwnd = { min = 2, max = 4 } }
+        [[links]]
+        random = { rate_mbps = [4, 9], delay_ms = [5, 9] }
+    ";
+    let turns = play(&mut network(text, 3), 40, |turn| {
+        assert_eq!(turn.effects.len(), 4);
+        assert_eq!(turn.effects[0], 0);
+        3
+    });
+    // At two segments nothing changes anything; within [2, 4] a twentieth never does.
+    assert!(turns.iter().any(|turn| turn.effects == [0, 0, 0, 0]));
+    assert!(
+        turns
+            .iter()
+            .all(|turn| turn.effects[1] == 0 && turn.effects[2] == 0)
+    );
+}
+
 #[test]
 fn random_families_draw_within_their_ranges() {
     let kinds = [
@@ -267,7 +356,7 @@ fn random_families_draw_within_their_ranges() {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
         let (mut lossy, mut least, mut most) = (0, f64::MAX, 0.0_f64);
         for _ in 0..60 {
-            let scenario = world.links.draw(5.0, &mut random).scenario;
+            let scenario = world.links.draw(5.0, None, &mut random).scenario;
             let truth = Truth::new(&scenario, Duration::ZERO, Duration::from_secs(5));
             least = least.min(truth.mean_bits_per_second);
             most = most.max(truth.mean_bits_per_second);

@@ -8,6 +8,7 @@ use super::links::{Entry, Links};
 use super::range::{Range, ordered};
 use super::truth::PRIVILEGED;
 use super::{NetworkConfigError, Objective, Spec};
+use crate::normalise::Normalizer;
 use cc_sim::scenario::families::Family;
 use cc_sim::sim::RECEIVER_REST;
 use cc_sim::sim::agent::{AgentDelay, SenderMode};
@@ -36,6 +37,20 @@ pub struct NetworkConfig {
     /// Whether flows keep their initial cwnd until the first decision, as in the mvfst-rl paper,
     /// instead of starting in slow start.
     pub constant_start: bool,
+    /// What the network gets of an observation.
+    pub inputs: Inputs,
+}
+
+/// What a network gets of an observation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Inputs {
+    /// Logarithms of mean 0 and deviation 1, fitted before training begins.
+    #[default]
+    Standardised,
+    /// The observation as it is, in units of 100 ms and of kB, and the reward clipped to ±1, as in
+    /// the mvfst-rl paper.
+    Raw,
 }
 
 impl Default for NetworkConfig {
@@ -57,7 +72,22 @@ impl Default for NetworkConfig {
             delay: AgentDelay::default(),
             mode: SenderMode::default(),
             constant_start: false,
+            inputs: Inputs::default(),
         }
+    }
+}
+
+impl NetworkConfig {
+    /// Replaces the links by scenarios, as `--scenarios` names them, each as it is.
+    pub fn on_scenarios(&mut self, scenarios: &str) {
+        self.links = vec![Entry {
+            weight: 1.0,
+            scenarios: Some(scenarios.to_owned()),
+            random: None,
+            family: None,
+            flows: None,
+            shift_s: 0.0,
+        }];
     }
 }
 
@@ -69,6 +99,8 @@ pub struct World {
     /// Settings of the simulated datapath, derived from the policy's interface.
     pub(super) settings: Settings,
     pub(super) spec: Spec,
+    /// The transform of the inputs that needs no fit; `None` where they are standardised.
+    normalizer: Option<Normalizer>,
 }
 
 impl World {
@@ -114,9 +146,19 @@ impl World {
                 actions: config.policy.actions.len(),
                 tasks: links.tasks().len(),
             },
+            normalizer: match config.inputs {
+                Inputs::Standardised => None,
+                Inputs::Raw => Some(Normalizer::raw(config.policy.observation_len())),
+            },
             links,
             config,
         })
+    }
+
+    /// Returns the transform of the inputs that the configuration names; `None` where one has to be
+    /// fitted.
+    pub fn normalizer(&self) -> Option<&Normalizer> {
+        self.normalizer.as_ref()
     }
 
     /// Returns the sizes of this world's environments.

@@ -16,7 +16,7 @@ use crate::model::{Activation, Array, Layer, Shape, Write};
 pub(super) struct Backward<R> {
     /// By the logits, `[T·B, A]`; set by [`take`](Self::take).
     pub(super) logits: Matrix<R>,
-    /// By the baselines, `[T·B, 1]`; set by [`take`](Self::take).
+    /// By the baselines, `[T·B, K]`; set by [`take`](Self::take).
     pub(super) baseline: Matrix<R>,
     /// By the critic's hidden layer, `[T·B, 64]`.
     critic: Option<Matrix<R>>,
@@ -32,7 +32,7 @@ impl<R: Real> Backward<R> {
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
             logits: Matrix::new(shape.actions),
-            baseline: Matrix::new(1),
+            baseline: Matrix::new(shape.values),
             critic: (shape.privileged > 0).then(|| Matrix::new(crate::model::CRITIC_WIDTH)),
             h: shape.lstm.map(Matrix::new),
             trunk: shape
@@ -71,7 +71,8 @@ impl<R: Real> Backward<R> {
             actions,
             self.logits.rows_mut(),
         );
-        copy(d_baseline, all, sequences, 1, self.baseline.rows_mut());
+        let values = self.baseline.cols();
+        copy(d_baseline, all, sequences, values, self.baseline.rows_mut());
     }
 
     /// Computes the gradient. The derivatives overwrite the pass's gates.

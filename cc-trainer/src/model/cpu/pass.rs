@@ -30,7 +30,7 @@ pub(super) struct Pass<R> {
     pub(super) critic: Option<Matrix<R>>,
     /// `[T·n, A]`: the logits of the policy.
     pub(super) logits: Matrix<R>,
-    /// `[T·n, 1]`: the baselines, V(x).
+    /// `[T·n, K]`: the baselines, V(x).
     pub(super) baseline: Matrix<R>,
 }
 
@@ -60,7 +60,7 @@ impl<R: Real> Pass<R> {
                 .map(|units| (Lstm::new(units), Matrix::new(units + shape.privileged))),
             critic: (shape.privileged > 0).then(|| Matrix::new(CRITIC_WIDTH)),
             logits: Matrix::new(shape.actions),
-            baseline: Matrix::new(1),
+            baseline: Matrix::new(shape.values),
         }
     }
 
@@ -175,7 +175,7 @@ impl<R: Real> Pass<R> {
             self.baseline.rows(),
             all,
             sequences.clone(),
-            1,
+            self.baseline.cols(),
             &mut output.baseline,
         );
         if let Some((lstm, h)) = &self.lstm {

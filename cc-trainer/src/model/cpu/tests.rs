@@ -28,11 +28,19 @@ fn shapes() -> Vec<Shape> {
                     lstm,
                     actions: 3,
                     privileged,
+                    values: 1,
                 });
             }
         }
     }
     shapes
+}
+
+/// The same with three baselines.
+fn shapes_of_several_tasks() -> impl Iterator<Item = Shape> {
+    shapes()
+        .into_iter()
+        .map(|shape| Shape { values: 3, ..shape })
 }
 
 /// A network's parameters, an input, and derivatives by its outputs.
@@ -70,7 +78,7 @@ impl<R: Real> NetworkCase<R> {
             h: uniform(BATCH_SIZE * shape.state()),
             c: uniform(BATCH_SIZE * shape.state()),
             d_logits: uniform(frames * shape.actions),
-            d_baseline: uniform(frames),
+            d_baseline: uniform(frames * shape.values),
         }
     }
 
@@ -112,7 +120,7 @@ fn loss(case: &NetworkCase<f64>, output: &Outputs<f64>) -> f64 {
 #[test]
 fn the_gradient_of_every_array_is_that_of_finite_differences() {
     const STEP: f64 = 1e-6;
-    for (seed, shape) in (1..).zip(shapes()) {
+    for (seed, shape) in (1..).zip(shapes().into_iter().chain(shapes_of_several_tasks())) {
         let case = NetworkCase::<f64>::new(&shape, seed);
         let mut cpu = case.cpu(&shape, 2);
         let (_, gradient) = case.run(&mut cpu);

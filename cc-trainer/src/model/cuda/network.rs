@@ -192,7 +192,7 @@ impl<M: Machine> DeviceNetwork<M> {
     ) -> Result<(), DeviceFailure> {
         let frames = input.steps * input.batch_size;
         assert_eq!(d_logits.len(), frames * self.shape.actions, "[T, B, A]");
-        assert_eq!(d_baseline.len(), frames, "[T, B]");
+        assert_eq!(d_baseline.len(), frames * self.shape.values, "[T, B, K]");
         let Some(workspace) = self.workspace.take() else {
             assert_eq!(frames, 0, "backward follows forward");
             return self.fill(self.gradient, 0.0);

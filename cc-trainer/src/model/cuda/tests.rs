@@ -69,7 +69,7 @@ impl TestBatch {
             h: draw(4, state),
             c: draw(5, state),
             d_logits: draw(6, frames * shape.actions),
-            d_baseline: draw(7, frames),
+            d_baseline: draw(7, frames * shape.values),
         }
     }
 
@@ -154,6 +154,7 @@ fn shapes() -> [Shape; 4] {
         lstm: Some(11),
         actions: 5,
         privileged: 0,
+        values: 1,
     };
     [
         small.clone(),
@@ -170,6 +171,7 @@ fn shapes() -> [Shape; 4] {
         Shape {
             lstm: None,
             privileged: 2,
+            values: 3,
             ..small
         },
     ]
@@ -259,6 +261,7 @@ fn the_norm_covers_every_one_of_many_parameters() {
         lstm: None,
         actions: 5,
         privileged: 0,
+        values: 1,
     };
     let Some(host) = HostMachine::new() else {
         return;

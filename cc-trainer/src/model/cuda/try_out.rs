@@ -22,6 +22,7 @@ pub(super) fn try_out<M: Machine>(machine: M) -> Result<M, String> {
         lstm: Some(4),
         actions: 3,
         privileged: 2,
+        values: 1,
     };
     let failed = |error: StepError| error.to_string();
     let mut network = DeviceNetwork::new(machine, &shape).map_err(|failure| failure.to_string())?;

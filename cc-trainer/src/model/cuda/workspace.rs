@@ -116,9 +116,9 @@ impl Workspace {
             features,
             critic: critic(&mut next),
             logits: next.dense(frames, shape.actions),
-            baseline: next.dense(frames, 1),
+            baseline: next.dense(frames, shape.values),
             d_logits: next.dense(frames, shape.actions),
-            d_baseline: next.dense(frames, 1),
+            d_baseline: next.dense(frames, shape.values),
             d_critic: critic(&mut next),
             d_trunk: shape
                 .hidden

@@ -61,7 +61,7 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
             let logs: Vec<_> = (flow.steps.iter())
                 .map(|step| candidate[usize::from(step.action)].ln())
                 .collect();
-            ClusterSums::of(&flow, &logs, &interface())
+            ClusterSums::of(&flow, &logs, &interface(), true)
         })
         .collect();
     let found = estimate(&flows).expect("many flows");
@@ -77,7 +77,8 @@ fn the_estimate_is_the_rate_that_the_candidate_would_earn() {
 fn what_is_not_known_is_left_out() {
     let mut whole = flow(1, (0..3 * HORIZON).map(|at| (at % 2) as u8));
     let logs = vec![0.5_f64.ln(); 3 * HORIZON];
-    let sums = |flow: &Trajectory| ClusterSums::of(flow, &logs[..flow.steps.len()], &interface());
+    let sums =
+        |flow: &Trajectory| ClusterSums::of(flow, &logs[..flow.steps.len()], &interface(), true);
     let all = sums(&whole).recorded.0;
     assert!((all - 60.0).abs() < 1e-9, "{all}");
     whole.steps[HORIZON].probability = None;
@@ -87,6 +88,35 @@ fn what_is_not_known_is_left_out() {
     whole.steps.truncate(HORIZON - 1);
     assert_eq!(sums(&whole), ClusterSums::default());
     assert_eq!(estimate(&[sums(&flow(1, (0..20).map(|_| 0)))]), None);
+}
+
+/// Two names for one thing tell nothing about each other: the ratio is that of the thing.
+#[test]
+fn actions_with_the_same_effect_have_one_ratio() {
+    let mut flow = flow(1, (0..HORIZON).map(|at| (at % 2) as u8));
+    let interface = interface();
+    for step in &mut flow.steps {
+        // 0 and -10 both leave the smallest cwnd where it is.
+        step.base_cwnd = interface.cwnd.min;
+        step.action = if step.action == 0 { 0 } else { 2 };
+        step.probabilities = Some(vec![0.3, 0.1, 0.2, 0.2, 0.2]);
+        step.probability = Some(if step.action == 0 { 0.3 } else { 0.2 });
+    }
+    // `0`, `/2` and `-10`, of which the recorded policy did one or another with 0.6.
+    for step in &flow.steps {
+        let merged = log_behaviour(step, &interface, true).expect("known");
+        assert!((merged - 0.6_f64.ln()).abs() < 1e-6);
+        let apart = log_behaviour(step, &interface, false).expect("known");
+        assert!((apart - f64::from(step.probability.expect("known")).ln()).abs() < 1e-6);
+    }
+    // A candidate that does one of the three as often has weights of 1 with either.
+    let logs = vec![0.6_f64.ln(); HORIZON];
+    let sums = ClusterSums::of(&flow, &logs, &interface, true);
+    assert!((sums.weighted.0 - sums.recorded.0).abs() < 1e-5, "{sums:?}");
+    // Without the others' probabilities, the effect's is not known.
+    flow.steps[0].probabilities = None;
+    let alone = log_behaviour(&flow.steps[0], &interface, true).expect("known");
+    assert!((alone - 0.3_f64.ln()).abs() < 1e-6);
 }
 
 proptest! {
@@ -99,7 +129,7 @@ proptest! {
             .zip(&actions)
             .map(|(id, actions)| {
                 let flow = flow(id, actions.iter().copied());
-                ClusterSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface())
+                ClusterSums::of(&flow, &vec![0.5_f64.ln(); actions.len()], &interface(), true)
             })
             .collect();
         let found = estimate(&flows).expect("two flows or more");

@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 use crate::{
-    learner::reward::RewardStatistics,
+    learner::LearnerState,
     model::{self, Device, DeviceFailure, RmsProp, Shape, StepError},
 };
 
@@ -149,8 +149,8 @@ fn run_faulty(training: Training, fault: Fault, left: u64) -> Option<Result<Reco
             cpu.set_parameters(&parameters).expect("a CPU");
             let device = Faulty { cpu, fault, left };
             let settings = run.record.config.learner.clone();
-            let rewards = RewardStatistics::new(run.tasks.len());
-            run.learner = Learner::new(Box::new(device), settings, rewards, 0);
+            let state = LearnerState::new(run.tasks.len(), &settings);
+            run.learner = Learner::new(Box::new(device), settings, state, 0);
             run.complete(&AtomicBool::new(false), &mut |_| {})
         }));
         // The test may have failed and gone.

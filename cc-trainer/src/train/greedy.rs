@@ -1,0 +1,152 @@
+//! The final policy of a run on fixed episodes of every link, with its most likely actions.
+//!
+//! Returns in training are those of sampled actions on links that are drawn anew, so that two runs
+//! differ by more than their policies. Here every policy has the same episodes, and every link
+//! counts alike.
+
+use std::{fs, path::Path, sync::Arc};
+
+use cc_core::durable::replace_durably;
+use cc_sim::seed;
+use serde::{Deserialize, Serialize};
+
+use super::{TrainError, checkpoint::Checkpoint, environments::Environments};
+use crate::{
+    actor::{Actor, Snapshot, StepOutput},
+    model::Weights,
+};
+
+/// Name of the file in a run's directory that keeps the scores.
+const FILE: &str = "greedy.json";
+/// Keeps the seeds of these episodes apart from those of training.
+const FIXED: u64 = 0x6669_7865_6420_6570;
+
+/// The episodes that policies are judged on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedEpisodes {
+    /// Number of episodes on each link, at least 1.
+    pub episodes: u64,
+    /// Determines the links that are drawn from families, and everything random on all of them.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// How a policy did on one link, or on the links of one family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkScore {
+    /// Name of the link's task, such as a scenario's.
+    pub name: String,
+    /// Reward per interval between two decisions (a window), over all episodes: a sum over a sum,
+    /// so that silence counts with its length.
+    pub score: f64,
+}
+
+/// The scores as the run's directory keeps them.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Scores {
+    /// Environment steps that the policy had learnt from.
+    steps: u64,
+    of: FixedEpisodes,
+    /// The environment; `None` for the one of training.
+    #[serde(default)]
+    environment: Option<Environments>,
+    links: Vec<LinkScore>,
+}
+
+/// Judges the policy in the checkpoint of a run's directory on the links that it was trained on.
+/// The scores are kept in the directory, and used again while the policy and the episodes are the
+/// same. Empty where there is no checkpoint, and for recordings, which act by themselves.
+///
+/// # Errors
+///
+/// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
+pub fn evaluate(dir: &Path, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, TrainError> {
+    judge(dir, None, episodes)
+}
+
+/// Judges the policy as [`evaluate`] does, in another environment, whose observations and actions
+/// must be those that it was trained with.
+///
+/// # Errors
+///
+/// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
+pub fn evaluate_on(
+    dir: &Path,
+    environment: &Environments,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
+    judge(dir, Some(environment), episodes)
+}
+
+fn judge(
+    dir: &Path,
+    environment: Option<&Environments>,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
+    let Some(checkpoint) = Checkpoint::load(&dir.join("checkpoint.bin"))? else {
+        return Ok(Vec::new());
+    };
+    let steps = checkpoint.header.record.last.steps;
+    let path = dir.join(FILE);
+    let kept = fs::read(&path).ok();
+    let kept = kept.and_then(|json| serde_json::from_slice::<Scores>(&json).ok());
+    if let Some(kept) = kept
+        && (kept.steps, &kept.of, kept.environment.as_ref()) == (steps, episodes, environment)
+    {
+        return Ok(kept.links);
+    }
+    let scores = Scores {
+        steps,
+        of: *episodes,
+        links: links(&checkpoint, environment, episodes)?,
+        environment: environment.cloned(),
+    };
+    let json = serde_json::to_vec_pretty(&scores)
+        .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
+    replace_durably(&path, &json)?;
+    Ok(scores.links)
+}
+
+fn links(
+    checkpoint: &Checkpoint,
+    environment: Option<&Environments>,
+    episodes: &FixedEpisodes,
+) -> Result<Vec<LinkScore>, TrainError> {
+    let record = &checkpoint.header.record;
+    let source = environment.unwrap_or(&record.config.environment).open()?;
+    let normalizer = checkpoint.header.normalizer.clone().map(Arc::new);
+    let policy = Arc::new(Snapshot {
+        version: 0,
+        weights: Weights::new(&record.shape, &checkpoint.parameters),
+    });
+    let score = |(task, name): (usize, String)| {
+        let seed = [episodes.seed, task as u64]
+            .into_iter()
+            .fold(FIXED, seed::fold);
+        let environment = source.environment_of_task(task, seed, normalizer.as_ref())?;
+        let mut actor = Actor::new(vec![environment], Arc::clone(&policy), UNROLL, 0).greedy();
+        let mut output = StepOutput::default();
+        let (mut ended, mut reward, mut intervals) = (0, 0.0, 0.0);
+        while ended < episodes.episodes {
+            actor.step(&mut output);
+            output.rollouts.clear();
+            for episode in output.episodes.drain(..) {
+                ended += 1;
+                reward += episode.total;
+                intervals += episode.intervals;
+            }
+        }
+        Some(LinkScore {
+            name,
+            score: reward / f64::max(intervals, f64::MIN_POSITIVE),
+        })
+    };
+    let tasks = source.tasks().into_iter().enumerate();
+    Ok(tasks.filter_map(score).collect())
+}
+
+/// Length of the rollouts, which are thrown away.
+const UNROLL: usize = 100;
