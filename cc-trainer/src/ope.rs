@@ -23,6 +23,7 @@
 
 mod blend;
 mod clusters;
+mod cut;
 mod fitted_q;
 mod interval;
 pub mod recorded;
@@ -37,9 +38,11 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use clusters::ClusterBy;
+pub use cut::RecordingEnd;
 pub use interval::Interval;
 
 use blend::Blend;
+use cut::Selected;
 use fitted_q::{FittedQ, Functional};
 use interval::Kind;
 use sums::{Answers, Effective, SumLayout, Sums};
@@ -83,6 +86,9 @@ pub struct OpeFlow {
     ///
     /// Whether it is known must not depend on what it is, or terminations are counted too often.
     pub ended: bool,
+    /// When a clock ended the flow's recording; `None` where none did. What it cut off is allowed
+    /// for: what began too shortly before it is left out.
+    pub end: Option<RecordingEnd>,
 }
 
 /// A recorded decision with its rewards and the candidate's probabilities.
@@ -387,6 +393,11 @@ pub struct OpeEvaluation {
     /// Number of sub-trajectories of all flows.
     #[serde(rename = "stretches")]
     pub sub_trajectories: usize,
+    /// Number of sub-trajectories that are left out although they are whole, because they began so
+    /// shortly before the end of a flow's recording that others were cut off there.
+    pub left_out: usize,
+    /// How shortly before the end that is, s.
+    pub left_out_within_s: f64,
     /// Number of decisions in all sub-trajectories.
     pub decisions: usize,
     /// Mean of π(a|x)/μ(a|x) over these decisions, with its interval at [`RATIO_CONFIDENCE`].
@@ -411,9 +422,10 @@ pub enum OpeError {
     },
     /// The flows that are long enough form too few clusters.
     #[error(
-        "{flows} flows have a sub-trajectory of {horizon} decisions, in {clusters} clusters, but \
+        "{flows} flows have a sub-trajectory of {horizon} decisions{}, in {clusters} clusters, but \
          nothing can be said from fewer than {}: record more clusters, shorten the horizon, or, \
          where flows did not share links, take each as its own cluster",
+        but(*left_out),
         LEAST_CLUSTERS
     )]
     TooFew {
@@ -423,6 +435,8 @@ pub enum OpeError {
         clusters: usize,
         /// The configured horizon, in decisions.
         horizon: usize,
+        /// Number of sub-trajectories that began too shortly before the end of a recording.
+        left_out: usize,
     },
     /// A setting is out of its range.
     #[error("{setting} is {found}; expected {expected}")]
@@ -434,6 +448,14 @@ pub enum OpeError {
         /// The valid range, in words.
         expected: &'static str,
     },
+}
+
+/// Returns what was left out, for a message.
+fn but(left_out: usize) -> String {
+    match left_out {
+        0 => String::new(),
+        _ => format!(" (not counting {left_out} near the ends of recordings, where others are cut)"),
+    }
 }
 
 /// Estimates the candidate's rewards from recorded flows.
@@ -450,10 +472,11 @@ pub enum OpeError {
 pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluation, OpeError> {
     settings.validate()?;
     let sizes = Sizes::of(flows, settings)?;
-    let sub_trajectories: Vec<_> = flows
-        .iter()
-        .map(|flow| sub_trajectories(flow, settings.horizon))
-        .collect();
+    let Selected {
+        of: sub_trajectories,
+        left_out,
+        within_s,
+    } = Selected::new(flows, settings.horizon);
     let clusters = Clusters::of(flows);
     let usable = sub_trajectories
         .iter()
@@ -470,6 +493,7 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
             flows: usable,
             clusters: evaluated,
             horizon: settings.horizon,
+            left_out,
         });
     }
     let effective_clusters = sums::effective(in_cluster.iter().map(|&count| count as f64));
@@ -570,6 +594,8 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
         clusters: evaluated,
         effective_clusters,
         sub_trajectories: sub_trajectories.iter().map(Vec::len).sum(),
+        left_out,
+        left_out_within_s: within_s,
         decisions: layout.decisions(&total),
         mean_ratio: found.mean_ratio,
         terms: (0..sizes.terms)
@@ -809,6 +835,7 @@ impl Sizes {
                 flows: 0,
                 clusters: 0,
                 horizon: settings.horizon,
+                left_out: 0,
             });
         };
         let sizes = Self {
@@ -870,18 +897,4 @@ impl Sizes {
             && step.rewards.iter().all(|value| value.is_finite());
         (!finite).then(|| "a feature or a reward is not a finite number".to_owned())
     }
-}
-
-/// Indices of consecutive decisions of one flow.
-type SubTrajectory = std::ops::Range<usize>;
-
-/// Cuts a flow into sub-trajectories of full length, plus a shorter last one if
-/// the flow terminated in it.
-fn sub_trajectories(flow: &OpeFlow, horizon: usize) -> Vec<SubTrajectory> {
-    let steps = flow.steps.len();
-    (0..steps)
-        .step_by(horizon)
-        .map(|start| start..(start + horizon).min(steps))
-        .filter(|sub_trajectory| sub_trajectory.len() == horizon || flow.ended)
-        .collect()
 }

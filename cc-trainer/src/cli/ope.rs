@@ -222,6 +222,8 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
             "clusters": evaluation.clusters,
             "effective_clusters": evaluation.effective_clusters,
             "stretches": evaluation.sub_trajectories,
+            "left_out": evaluation.left_out,
+            "left_out_within_s": evaluation.left_out_within_s,
             "decisions": evaluation.decisions,
             "mean_ratio": evaluation.mean_ratio.value,
             "mean_ratio_interval": evaluation.mean_ratio,
@@ -360,6 +362,13 @@ fn report(
             text += &format!("{count} {what}\n");
         }
     }
+    if evaluation.left_out > 0 {
+        text += &format!(
+            "{} sub-trajectories are left out that began within {:.1} s of the end of a flow's \
+             recording, where others are cut off\n",
+            evaluation.left_out, evaluation.left_out_within_s
+        );
+    }
     for (term, name) in TERM_NAMES.iter().enumerate() {
         let found = &evaluation.terms[term];
         text += &format!(
@@ -441,6 +450,8 @@ mod tests {
             clusters: 1,
             effective_clusters: 1.0,
             sub_trajectories: 1,
+            left_out: 0,
+            left_out_within_s: 0.0,
             decisions: 1,
             mean_ratio: interval,
             terms: vec![term; TERM_NAMES.len()],

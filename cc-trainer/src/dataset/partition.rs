@@ -2,6 +2,7 @@
 //! a flow.
 
 use std::{
+    collections::BTreeMap,
     fs::{self, OpenOptions},
     io::Write,
     path::{Path, PathBuf},
@@ -21,7 +22,11 @@ use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use super::{DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble};
+use super::{
+    DatasetError, FlowOrigin, Recordings, Trajectory,
+    origin::path,
+    trajectory::{assemble, end_at},
+};
 
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
@@ -46,6 +51,10 @@ struct RecordingFile {
     /// Number of the directory that it is in, among those of all recordings.
     directory: u32,
     policy: Arc<str>,
+    /// When its agent started, by which it and its directory name a run of that agent.
+    started_ns: i64,
+    /// End of the last window of the run, ns since 1970 UTC.
+    last_ns: i64,
 }
 
 /// Counts of what was read from recordings.
@@ -94,8 +103,10 @@ impl Recordings {
                 buffers: vec![Vec::new(); count],
                 capacity: (HELD_BACK / count).max(stride),
             };
+            let mut last_ns = i64::MIN;
             for row in read {
                 let row = row?;
+                last_ns = last_ns.max(header.time_ns(&row));
                 let action = row.decision.as_ref().filter(|d| d.action.is_some());
                 if let Some(decision) = action {
                     decisions.fetch_add(1, Ordering::Relaxed);
@@ -113,10 +124,21 @@ impl Recordings {
             Ok(RecordingFile {
                 path: path.clone(),
                 directory: same.unwrap_or(number) as u32,
+                started_ns: header.started_ns,
                 policy: header.policy.into(),
+                last_ns,
             })
         });
-        let sources = sources.collect::<Result<_, DatasetError>>()?;
+        let mut sources: Vec<_> = sources.collect::<Result<_, DatasetError>>()?;
+        let run = |file: &RecordingFile| (file.directory, file.started_ns);
+        let mut ends: BTreeMap<_, i64> = BTreeMap::new();
+        for file in &sources {
+            let end = ends.entry(run(file)).or_insert(file.last_ns);
+            *end = file.last_ns.max(*end);
+        }
+        for file in &mut sources {
+            file.last_ns = ends[&run(file)];
+        }
         let gathered = Gathered {
             rows: rows.into_inner(),
             decisions: decisions.into_inner(),
@@ -206,7 +228,16 @@ impl Partitions {
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.interface, rows) {
+            let mut own = assemble(&self.interface, rows);
+            let last = packed(flow[flow.len() - 1].2).0;
+            end_at(
+                &mut own,
+                match last.flags & END {
+                    0 => self.sources[last.source as usize].last_ns,
+                    _ => last.time_ns,
+                },
+            );
+            for trajectory in own {
                 each(Trajectory {
                     origin,
                     ..trajectory

@@ -8,7 +8,7 @@ use cc_core::{
     policy::{Choice, Policy, Query, State},
 };
 
-use super::{ClusterBy, OpeFlow, OpeStep, Per};
+use super::{ClusterBy, OpeFlow, OpeStep, Per, RecordingEnd};
 use crate::{
     dataset::{self, DatasetError, FlowOrigin, Partitions, StepOutcome, TERMS, Trajectory},
     normalise::{Fit, Normalizer, input_shapes},
@@ -285,7 +285,8 @@ impl CandidateFlows {
         let answers = answers(candidate, trajectories, memory);
         for (trajectory, answers) in trajectories.iter().zip(answers) {
             let mut steps = Vec::new();
-            let mut end = |steps: &mut Vec<OpeStep>| {
+            let mut begun_ns = 0;
+            let mut end = |steps: &mut Vec<OpeStep>, begun_ns: i64, reached: bool| {
                 if !steps.is_empty() {
                     self.origins.push(trajectory.origin);
                     self.flows.push(OpeFlow {
@@ -295,18 +296,26 @@ impl CandidateFlows {
                         // The application decides when a flow ends, so the end is not an outcome of
                         // the policy: its reward is counted while the flow lasts.
                         ended: false,
+                        end: Some(RecordingEnd {
+                            after_s: (trajectory.until_ns - begun_ns) as f64 / 1e9,
+                            reached,
+                        }),
                     });
                 }
             };
-            for (step, answer) in trajectory.steps.iter().zip(answers) {
+            let last = trajectory.steps.len() - 1;
+            for (at, (step, answer)) in trajectory.steps.iter().zip(answers).enumerate() {
                 let known = step.probability.filter(|&p| p > 0.0);
                 self.without_probability += usize::from(known.is_none());
                 self.without_answer += usize::from(answer.is_none());
                 let (Some(behaviour), Some(answer), Some(outcome)) = (known, answer, step.outcome)
                 else {
-                    end(&mut steps);
+                    end(&mut steps, begun_ns, trajectory.reached && at == last);
                     continue;
                 };
+                if steps.is_empty() {
+                    begun_ns = step.time_ns;
+                }
                 let mut features = step.observation.clone();
                 features.extend([step.observed_reward, 1.0]);
                 features.extend(answer.memory);
@@ -319,7 +328,7 @@ impl CandidateFlows {
                     seconds: outcome.seconds,
                 });
             }
-            end(&mut steps);
+            end(&mut steps, begun_ns, trajectory.reached);
         }
     }
 }
@@ -645,6 +654,7 @@ mod tests {
             cluster: id,
             steps: Vec::new(),
             ended: false,
+            end: None,
         };
         let mut taken = CandidateFlows::default();
         // Two parts of each of 24 flows, over 12 paths.
