@@ -6,6 +6,7 @@ mod dataset;
 mod evaluate;
 mod heuristic;
 mod interrupt;
+mod joined;
 mod league;
 mod link;
 mod ope;

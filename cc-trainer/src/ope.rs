@@ -454,7 +454,9 @@ pub enum OpeError {
 fn but(left_out: usize) -> String {
     match left_out {
         0 => String::new(),
-        _ => format!(" (not counting {left_out} near the ends of recordings, where others are cut)"),
+        _ => {
+            format!(" (not counting {left_out} near the ends of recordings, where others are cut)")
+        }
     }
 }
 

@@ -12,17 +12,17 @@ use std::{
 use anyhow::{Context, bail};
 use cc_core::policy::{ActionSelection, PolicyFile, PolicySpec};
 use cc_trainer::{
-    dataset::Recordings,
+    dataset::{JoinCounts, Joined, Recordings},
     ope::{
         self, ClusterBy, Interval, LEAST_CLUSTERS, Method, MethodEstimate, OpeEvaluation,
         OpeSettings, Per, RATIO_CONFIDENCE,
-        recorded::{self, CandidateFlows, MORE_IS_BETTER, Selection, TERM_NAMES},
+        recorded::{self, CandidateFlows, Selection, TERM_NAMES},
     },
 };
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tempfile::NamedTempFile;
 
-use super::{SCRATCH_PARTITION, bar, values::discount};
+use super::{SCRATCH_PARTITION, bar, joined::JoinArgs, values::discount};
 
 /// Estimate from recordings what another policy would have earned.
 ///
@@ -98,6 +98,8 @@ pub(crate) struct OpeArgs {
     /// Seed of the folds and resamples.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    application: JoinArgs,
     /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
     /// system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
@@ -116,7 +118,9 @@ Examples:
   cc-trainer ope --from canary --of current.onnx --policy new.onnx --cluster path
       from the flows of one arm of a canary; flows to the same network count as one cluster
   cc-trainer ope --from day1 --from day2 --policy new.onnx --cluster hour --anytime=200
-      asked again with every further day, until it concludes";
+      asked again with every further day, until it concludes
+  cc-trainer ope --from recordings --policy new.onnx --join served.parquet --weigh stalls_s=-3
+      also of what the application measured, with a weight in the reward";
 
 /// Parses a kind of cluster here, so that the library's type does not depend on clap.
 fn clusters() -> impl TypedValueParser<Value = ClusterBy> {
@@ -172,7 +176,12 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     };
     settings.validate()?;
     let figures = args.json.as_deref().map(FigureFile::create).transpose()?;
-    let recordings = Recordings::open(&args.from)?;
+    let joined = args.application.read()?.map(Joined::complete);
+    let mut recordings = Recordings::open(&args.from)?;
+    if let Some(joined) = joined {
+        recordings = recordings.with_joined(joined)?;
+    }
+    let recordings = recordings;
     let of = recorded::behaviour(
         recordings.policies(),
         identifier(args.of.as_deref())?.as_deref(),
@@ -207,10 +216,9 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     let by = taken.group(args.cluster, least, args.anytime.is_some())?;
     let evaluation = ope::evaluate(&taken.flows, &settings)?;
     if let Some(figures) = figures {
-        let named: serde_json::Map<_, _> = TERM_NAMES
-            .iter()
+        let named: serde_json::Map<_, _> = (taken.terms.iter())
             .zip(&evaluation.terms)
-            .map(|(name, term)| ((*name).to_owned(), serde_json::json!(term)))
+            .map(|((name, _), term)| (name.clone(), serde_json::json!(term)))
             .collect();
         let json = serde_json::json!({
             "settings": settings,
@@ -231,8 +239,14 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
         });
         figures.write(&json)?;
     }
-    super::print(report(args, &of, by, &taken, &evaluation))?;
-    Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1) {
+    let unmatched = partitions.joined().map_or(0, |(_, counts)| {
+        let JoinCounts {
+            flows_without_row, ..
+        } = counts;
+        flows_without_row
+    });
+    super::print(report(args, &of, by, &taken, unmatched, &evaluation))?;
+    Ok(match conclusion(&evaluation, TERM_NAMES.len() - 1, true) {
         Conclusion::Better => ExitCode::SUCCESS,
         Conclusion::Worse => ExitCode::from(3),
         Conclusion::Undecided | Conclusion::Refused(_) => ExitCode::from(4),
@@ -303,7 +317,7 @@ enum Conclusion {
 
 /// Concludes from MAGIC's estimate, whose interval also covers the uncertainty
 /// of the fitted Q function.
-fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
+fn conclusion(evaluation: &OpeEvaluation, term: usize, more_is_better: bool) -> Conclusion {
     let estimates = &evaluation.terms[term].estimates;
     let Some(estimate) = estimates.iter().find(|e| e.method == Method::Magic) else {
         return Conclusion::Undecided;
@@ -314,7 +328,7 @@ fn conclusion(evaluation: &OpeEvaluation, term: usize) -> Conclusion {
     let Interval { low, high, .. } = estimate.difference;
     match (low > 0.0, high < 0.0) {
         (false, false) => Conclusion::Undecided,
-        (up, _) if up == MORE_IS_BETTER[term] => Conclusion::Better,
+        (up, _) if up == more_is_better => Conclusion::Better,
         _ => Conclusion::Worse,
     }
 }
@@ -325,6 +339,7 @@ fn report(
     of: &str,
     by: ClusterBy,
     taken: &CandidateFlows,
+    unmatched: u64,
     evaluation: &OpeEvaluation,
 ) -> String {
     let Interval { value, low, high } = evaluation.mean_ratio;
@@ -357,6 +372,10 @@ fn report(
             "decisions got no answer from the candidate",
         ),
         (taken.not_looked_at, "decisions were not read (--decisions)"),
+        (
+            unmatched as usize,
+            "flows are left out, of which the file of --join has no row",
+        ),
     ] {
         if count > 0 {
             text += &format!("{count} {what}\n");
@@ -369,7 +388,7 @@ fn report(
             evaluation.left_out, evaluation.left_out_within_s
         );
     }
-    for (term, name) in TERM_NAMES.iter().enumerate() {
+    for (term, (name, more_is_better)) in taken.terms.iter().enumerate() {
         let found = &evaluation.terms[term];
         text += &format!(
             "\n{name:<32} {:>28} {:>28} {:>9}\n{:<32} {:>28}\n",
@@ -395,7 +414,7 @@ fn report(
                 if refusal.is_some() { "*" } else { "" }
             );
         }
-        let better = match conclusion(evaluation, term) {
+        let better = match conclusion(evaluation, term, *more_is_better) {
             Conclusion::Better => "better".to_owned(),
             Conclusion::Worse => "worse".to_owned(),
             Conclusion::Undecided => {
@@ -461,14 +480,14 @@ mod tests {
     #[test]
     fn less_delay_is_better_and_less_reward_is_worse() {
         let less = evaluation(-2.0, -1.0, None);
-        assert_eq!(conclusion(&less, 1), Conclusion::Better);
-        assert_eq!(conclusion(&less, REWARD), Conclusion::Worse);
+        assert_eq!(conclusion(&less, 1, false), Conclusion::Better);
+        assert_eq!(conclusion(&less, REWARD, true), Conclusion::Worse);
         assert_eq!(
-            conclusion(&evaluation(1.0, 2.0, None), REWARD),
+            conclusion(&evaluation(1.0, 2.0, None), REWARD, true),
             Conclusion::Better
         );
         assert_eq!(
-            conclusion(&evaluation(-1.0, 2.0, None), REWARD),
+            conclusion(&evaluation(-1.0, 2.0, None), REWARD, true),
             Conclusion::Undecided
         );
         let refusal = Refusal::Few {
@@ -476,7 +495,7 @@ mod tests {
             least: 30.0,
         };
         let refused = evaluation(1.0, 2.0, Some(refusal));
-        let Conclusion::Refused(why) = conclusion(&refused, REWARD) else {
+        let Conclusion::Refused(why) = conclusion(&refused, REWARD, true) else {
             panic!("a refused estimate allows no conclusion");
         };
         assert!(why.contains("record more"), "{why}");

@@ -45,6 +45,9 @@ pub struct Trajectory {
     /// Whether they go on until then, rather than to a gap in the recording or to time in which no
     /// decision was in force.
     pub reached: bool,
+    /// What an application measured of the flow, in the order of [`Joined::names`](super::Joined);
+    /// `None` where nothing was joined, or not about this flow.
+    pub figures: Option<Arc<[f64]>>,
 }
 
 /// One decision with its outcome.
@@ -407,6 +410,7 @@ impl<'a> Assembly<'a> {
                     ended: false,
                     until_ns: 0,
                     reached: false,
+                    figures: None,
                 }),
             }
             follows = is_known;

@@ -14,8 +14,8 @@ use crate::{
     normalise::{Fit, Normalizer, input_shapes},
 };
 
-/// Names of the reward terms of the steps that [`flows`] returns: those of an outcome, and its
-/// reward.
+/// Names of the first reward terms of the steps that [`flows`] returns: those of an outcome, and
+/// its reward. What was joined with the recordings follows ([`CandidateFlows::terms`]).
 pub const TERM_NAMES: [&str; 5] = [TERMS[0], TERMS[1], TERMS[2], TERMS[3], "reward"];
 
 /// Whether a larger value of a term is better, in the order of [`TERM_NAMES`].
@@ -56,6 +56,8 @@ pub struct CandidateFlows {
     pub flows: Vec<OpeFlow>,
     /// Where and when each of the flows was recorded.
     pub origins: Vec<FlowOrigin>,
+    /// Names of the reward terms, and whether more of each is better.
+    pub terms: Vec<(String, bool)>,
     /// Number of decisions without a recorded probability, which have no importance weight.
     pub without_probability: usize,
     /// Number of decisions for which the candidate gave no usable answer.
@@ -187,7 +189,15 @@ pub fn flows(
 ) -> Result<CandidateFlows, CandidateError> {
     let interface = partitions.interface();
     check(candidate, interface)?;
-    let mut taken = CandidateFlows::default();
+    let own = TERM_NAMES.into_iter().zip(MORE_IS_BETTER);
+    let mut taken = CandidateFlows {
+        terms: own.map(|(name, more)| (name.to_owned(), more)).collect(),
+        ..CandidateFlows::default()
+    };
+    if let Some((joined, _)) = partitions.joined() {
+        let names = joined.names().iter().cloned();
+        taken.terms.extend(names.zip(joined.more_is_better()));
+    }
     let (mut seen, mut decisions) = (0, 0);
     let mut others = BTreeSet::new();
     let mut memory = Memory::default();
@@ -324,7 +334,7 @@ impl CandidateFlows {
                     action: step.action.into(),
                     behaviour: behaviour.into(),
                     candidate: answer.probabilities,
-                    rewards: rewards(&outcome, per).to_vec(),
+                    rewards: rewards(&outcome, trajectory.figures.as_deref(), per),
                     seconds: outcome.seconds,
                 });
             }
@@ -335,13 +345,15 @@ impl CandidateFlows {
 
 /// Returns the rewards of a decision in the order of [`TERM_NAMES`]: its outcome's rates, or for
 /// rates per second the rates times the seconds, of which the estimators make means over time.
-fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
-    let [throughput, delay, loss, silence] = outcome.terms;
-    let rates = [throughput, delay, loss, silence, outcome.reward.into()];
-    match per {
-        Per::Decision => rates,
-        Per::Second => rates.map(|rate| rate * outcome.seconds),
-    }
+/// `figures` are what was joined about the flow, which hold for each of its decisions.
+fn rewards(outcome: &StepOutcome, figures: Option<&[f64]>, per: Per) -> Vec<f64> {
+    let factor = match per {
+        Per::Decision => 1.0,
+        Per::Second => outcome.seconds,
+    };
+    let own = outcome.terms.into_iter().chain([outcome.reward.into()]);
+    let all = own.chain(figures.into_iter().flatten().copied());
+    all.map(|rate| rate * factor).collect()
 }
 
 /// Fits the transforms that bring the features to about unit size.
@@ -605,9 +617,10 @@ mod tests {
             reward: -6.0,
             ..StepOutcome::default()
         };
-        let [rates, amounts] = [Per::Decision, Per::Second].map(|per| rewards(&outcome, per));
-        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0]);
-        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0]);
+        let [rates, amounts] =
+            [Per::Decision, Per::Second].map(|per| rewards(&outcome, Some(&[7.0]), per));
+        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0, 7.0]);
+        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0, 3.5]);
     }
 
     #[test]

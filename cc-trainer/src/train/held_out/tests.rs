@@ -49,6 +49,7 @@ fn flow(id: u64, actions: impl Iterator<Item = u8>) -> Trajectory {
         ended: true,
         until_ns: 0,
         reached: true,
+        figures: None,
     }
 }
 
