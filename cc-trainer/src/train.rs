@@ -104,6 +104,7 @@ use self::{
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
+    environment::recorded::RecordedWorld,
     learner::{Learner, UpdateError},
     model::Weights,
     normalise::Normalizer,
@@ -200,7 +201,7 @@ impl Run {
         for warning in self.record.config.warnings(self.source.interface()) {
             watch(TrainEvent::Warning(&warning));
         }
-        if let Some(counts) = self.source.recorded().and_then(|world| world.joined())
+        if let Some(counts) = self.source.recorded().and_then(RecordedWorld::joined)
             && counts.flows_without_row > 0
         {
             watch(TrainEvent::Warning(&format!(

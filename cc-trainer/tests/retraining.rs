@@ -976,8 +976,8 @@ impl Place {
         fs::write(self.at(path), network.export(&meta, "")).expect("there is space");
     }
 
-    /// Writes DAY.served, what an application measured of the flows of a recording but every tenth.
-    /// Returns the costs.
+    /// Writes DAY.served, what an application measured of the flows of a recording but every tenth,
+    /// and returns the costs.
     fn serve(&self, day: &str) -> Vec<f64> {
         let mut costs: BTreeMap<u64, f64> = BTreeMap::new();
         for file in cc_recording::files(&self.at(day)).expect("a recording") {

@@ -61,7 +61,7 @@ pub enum JoinError {
     /// The file is not Parquet, or cannot be read.
     #[error("{}: {reason}", path.display())]
     Unreadable {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
         /// The error of the operating system or the Parquet library.
         reason: String,
@@ -74,19 +74,19 @@ pub enum JoinError {
         columns.join(", ")
     )]
     Columns {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
-        /// The names of its columns.
+        /// The names of all its columns.
         columns: Vec<String>,
     },
     /// A column cannot be an outcome term.
     #[error("{}: column `{column}` {reason}: leave it out, or name it otherwise", path.display())]
     Column {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
-        /// Name of the column.
+        /// Name of the column in question.
         column: String,
-        /// Why it cannot be one.
+        /// Why it cannot be one, as the end of a sentence.
         reason: String,
     },
     /// A value is missing or no number.
@@ -95,15 +95,15 @@ pub enum JoinError {
         path.display()
     )]
     Value {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
         /// Number of the row, from 0.
         row: usize,
-        /// Name of the column.
+        /// Name of the value's column.
         column: String,
-        /// The value.
+        /// The value, or what is there instead.
         found: String,
-        /// What it should be.
+        /// What the value should be.
         expected: &'static str,
     },
     /// Two rows are about one flow.
@@ -114,31 +114,31 @@ pub enum JoinError {
         column.name()
     )]
     Twice {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
         /// Number of the first such row, from 0.
         first: usize,
-        /// Number of the second.
+        /// Number of the second such row.
         row: usize,
         /// The column that identifies flows.
         column: JoinKey,
-        /// Its value.
+        /// The value of that column in both.
         key: u64,
     },
     /// A weight is for a term that the file does not have.
     #[error("--weigh {name}: {} has the columns {}", path.display(), columns.join(", "))]
     NoSuchTerm {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
         /// The name that was given.
         name: String,
-        /// The names of the file's terms.
+        /// The names of the terms that it has.
         columns: Vec<String>,
     },
     /// A weight is not a finite number.
     #[error("--weigh {name}={weight}: expected a finite number")]
     Weight {
-        /// The name of the term.
+        /// The name of the term that it is for.
         name: String,
         /// The weight that was given.
         weight: f64,
@@ -151,11 +151,11 @@ pub enum JoinError {
         second.display()
     )]
     Ambiguous {
-        /// The cookie.
+        /// The cookie that both of them have.
         cookie: u64,
         /// Directory of one of the flows.
         first: PathBuf,
-        /// Directory of another one.
+        /// Directory of another one of them.
         second: PathBuf,
     },
     /// No recorded flow has a row.
@@ -165,13 +165,13 @@ pub enum JoinError {
         hint(*key, *without_cookie)
     )]
     NoneMatched {
-        /// Path of the file.
+        /// Path of the file that was to be joined.
         path: PathBuf,
-        /// What identifies its flows.
+        /// The column that identifies its flows.
         key: JoinKey,
-        /// Number of its rows.
+        /// Number of rows of the file.
         rows: usize,
-        /// Number of recorded flows.
+        /// Number of flows in the recordings.
         flows: usize,
         /// Number of these that have no cookie.
         without_cookie: usize,

@@ -149,7 +149,7 @@ pub enum RecordedConfigError {
         path.display()
     )]
     Unweighed {
-        /// Path of the file.
+        /// Path of the file that is joined.
         path: PathBuf,
     },
     /// Terms have weights, but nothing is joined.

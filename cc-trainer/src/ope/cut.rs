@@ -32,7 +32,7 @@ pub(super) type SubTrajectory = std::ops::Range<usize>;
 
 /// The sub-trajectories that are evaluated.
 pub(super) struct Selected {
-    /// Those of each flow.
+    /// The sub-trajectories of each flow.
     pub(super) of: Vec<Vec<SubTrajectory>>,
     /// Number of whole ones that are left out because they began near the end.
     pub(super) left_out: usize,
