@@ -44,13 +44,17 @@ prepare() {
 }
 
 sim() {
+  # Few flows, as a day may have them, and many.
   predicted_and_fresh record sim/day/recorded --policy policies/recorded.onnx --seed 1
+  predicted_and_fresh record sim/days/recorded --policy policies/recorded.onnx --seed 4 --runs 200
   for policy in recorded "${candidates[@]}"; do
     predicted_and_fresh record "sim/fresh/$policy" --policy "policies/$policy.onnx" --seed 2 --runs 20
   done
   predicted_and_fresh take-over sim/switched.json --recorded-policy policies/recorded.onnx --seed 3 --runs 100 "${files[@]}"
-  predicted_and_fresh compare --recorded sim/day/recorded --fresh sim/fresh --switched sim/switched.json \
-    --json sim/compared.json "${files[@]}"
+  for from in day days; do
+    predicted_and_fresh compare --recorded "sim/$from/recorded" --fresh sim/fresh --switched sim/switched.json \
+      --json "sim/$from.json" "${files[@]}"
+  done
 }
 
 kernel() {

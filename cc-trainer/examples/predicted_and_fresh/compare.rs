@@ -15,11 +15,13 @@ use cc_trainer::{
         recorded::{self, Selection, TERM_NAMES},
     },
 };
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand_distr::StandardNormal;
 use serde::Serialize;
 use tempfile::TempDir;
 
 use super::{
-    means::{DEVIATIONS, Flow, Mean, difference},
+    means::{Flow, Mean, difference},
     name,
     take_over::{self, TakenOver},
 };
@@ -40,14 +42,14 @@ struct Candidate {
 
 /// The comparison of all candidates.
 #[derive(Clone, Debug, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     horizon: usize,
     flows: usize,
     candidates: Vec<Candidate>,
 }
 
 /// Estimates the candidates and reads what they earned.
-pub fn compare(
+pub(crate) fn compare(
     recorded: &Path,
     fresh: &Path,
     switched: Option<Vec<TakenOver>>,
@@ -140,7 +142,7 @@ fn earned(recording: &Path) -> anyhow::Result<Vec<Flow>> {
 
 impl Comparison {
     /// Formats the table, the rank correlations, and how often intervals hold.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = format!(
             "reward per window minus the recorded policy's; predicted from {} flows for {} \
              decisions\n\n{:<14}{:>30}{:>11}{:>30}{:>30}\n",
@@ -187,14 +189,13 @@ impl Comparison {
 
 /// A line about how predictions and what came of them agree.
 fn agreement(who: &str, what: &str, candidates: &[&Candidate], found: &[Mean]) -> String {
-    let values: Vec<_> = candidates.iter().map(|own| own.predicted.value).collect();
-    let earned: Vec<_> = found.iter().map(|own| own.value).collect();
+    let predicted: Vec<_> = candidates.iter().map(|own| own.predicted).collect();
     let pairs = || candidates.iter().zip(found);
     let contained = pairs().filter(|(own, found)| own.predicted.contains(found.value));
     let agreed = pairs().filter(|(own, found)| own.predicted.agrees(found));
     let signs = pairs().filter(|(own, found)| own.predicted.value * found.value > 0.0);
     let (contained, agreed, signs) = (contained.count(), agreed.count(), signs.count());
-    let correlation = match spearman(&values, &earned) {
+    let correlation = match spearman(&predicted, found) {
         None => "too few for a rank correlation".to_owned(),
         Some((value, low, high)) => {
             format!("rank correlation {value:.2} [{low:.2}, {high:.2}]")
@@ -207,26 +208,43 @@ fn agreement(who: &str, what: &str, candidates: &[&Candidate], found: &[Mean]) -
     )
 }
 
-/// Spearman's rank correlation with its 95 % interval (D. Bonett, T. Wright, "Sample Size
-/// Requirements for Estimating Pearson, Kendall and Spearman Correlations", Psychometrika 65,
-/// 2000); `None` for fewer than four pairs.
-fn spearman(a: &[f64], b: &[f64]) -> Option<(f64, f64, f64)> {
+/// Spearman's rank correlation with its 95 % interval; `None` for fewer than four pairs.
+///
+/// The interval is that of these candidates: percentiles over draws of both figures of each within
+/// their errors. Other candidates would have another correlation.
+fn spearman(a: &[Mean], b: &[Mean]) -> Option<(f64, f64, f64)> {
+    const DRAWS: usize = 2_000;
     if a.len() < 4 {
         return None;
     }
+    let values = |all: &[Mean]| all.iter().map(|own| own.value).collect::<Vec<_>>();
+    let mut random = StdRng::seed_from_u64(1);
+    let mut drawn = |all: &[Mean]| -> Vec<f64> {
+        let own = all.iter();
+        own.map(|own| own.value + own.error() * random.sample::<f64, _>(StandardNormal))
+            .collect()
+    };
+    let mut draws: Vec<f64> = (0..DRAWS)
+        .map(|_| correlation(&drawn(a), &drawn(b)))
+        .collect();
+    draws.sort_by(f64::total_cmp);
+    let beyond = DRAWS / 40;
+    Some((
+        correlation(&values(a), &values(b)),
+        draws[beyond - 1],
+        draws[DRAWS - beyond],
+    ))
+}
+
+/// The correlation of the ranks of two lists of values.
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let (a, b) = (ranks(a), ranks(b));
-    let count = a.len() as f64;
-    let middle = 0.5 * (count + 1.0);
+    let middle = 0.5 * (a.len() as f64 + 1.0);
     let product = |a: &[f64], b: &[f64]| -> f64 {
         let pairs = a.iter().zip(b);
         pairs.map(|(a, b)| (a - middle) * (b - middle)).sum()
     };
-    let value = product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt();
-    let half = DEVIATIONS * ((1.0 + 0.5 * value * value) / (count - 3.0)).sqrt();
-    // A perfect order has no finite logit.
-    let place = value.clamp(-1.0 + 1e-9, 1.0 - 1e-9).atanh();
-    let [low, high] = [place - half, place + half].map(f64::tanh);
-    Some((value, low, if value >= 1.0 { 1.0 } else { high }))
+    product(&a, &b) / (product(&a, &a) * product(&b, &b)).sqrt()
 }
 
 /// The ranks of values, from 1; equal ones share theirs.

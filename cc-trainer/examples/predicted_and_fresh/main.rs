@@ -33,7 +33,7 @@ enum Command {
     /// Write a copy of a policy that is served in another way, so that one `evaluate` can run it
     /// beside others.
     Serve {
-        /// The policy's file.
+        /// The file of the policy that is run.
         policy: PathBuf,
         /// How the copy selects actions: `greedy` or `softmax:T`.
         serving: ActionSelection,
@@ -44,7 +44,7 @@ enum Command {
     Record {
         /// Directory of the recording, which must not exist.
         to: PathBuf,
-        /// The policy's file.
+        /// The file of the policy that is run.
         #[arg(long)]
         policy: PathBuf,
         #[command(flatten)]
@@ -54,13 +54,13 @@ enum Command {
     TakeOver {
         /// File for the figures, which must not exist.
         to: PathBuf,
-        /// The recorded policy's file.
+        /// The file of the recorded policy.
         #[arg(long)]
         recorded_policy: PathBuf,
-        /// The candidates' files.
+        /// The files of the candidates.
         #[arg(required = true)]
         candidates: Vec<PathBuf>,
-        /// Number of decisions.
+        /// Number of decisions for which they do.
         #[arg(long, default_value_t = 10)]
         horizon: usize,
         #[command(flatten)]
@@ -75,10 +75,10 @@ enum Command {
         /// the candidate's file, and of the recorded policy in `recorded`.
         #[arg(long)]
         fresh: PathBuf,
-        /// The figures of `take-over`.
+        /// The file that `take-over` wrote.
         #[arg(long)]
         switched: Option<PathBuf>,
-        /// The candidates' files.
+        /// The files of the candidates.
         #[arg(required = true)]
         candidates: Vec<PathBuf>,
         /// Number of decisions of the estimates.

@@ -5,28 +5,28 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// Standard deviations from a mean to the end of its 95 % interval.
-pub const DEVIATIONS: f64 = 1.96;
+const DEVIATIONS: f64 = 1.96;
 
 /// What one flow earned, as sums over time.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Flow {
-    /// Identifier of the flow.
-    pub id: u64,
+pub(crate) struct Flow {
+    /// Identifier of the flow in its recording.
+    pub(crate) id: u64,
     /// Rewards times the seconds in which they were earned.
-    pub reward: f64,
-    /// The seconds.
-    pub seconds: f64,
+    pub(crate) reward: f64,
+    /// The number of these seconds.
+    pub(crate) seconds: f64,
 }
 
 /// A mean over flows with its 95 % interval.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Mean {
-    /// The mean.
-    pub value: f64,
-    /// Lower end of its interval.
-    pub low: f64,
-    /// Upper end of its interval.
-    pub high: f64,
+pub(crate) struct Mean {
+    /// The mean over the flows.
+    pub(crate) value: f64,
+    /// The lower end of its interval.
+    pub(crate) low: f64,
+    /// The upper end of its interval.
+    pub(crate) high: f64,
 }
 
 impl Mean {
@@ -38,17 +38,18 @@ impl Mean {
         }
     }
 
-    fn error(&self) -> f64 {
+    /// The standard error behind the interval.
+    pub(crate) fn error(&self) -> f64 {
         0.5 * (self.high - self.low) / DEVIATIONS
     }
 
     /// Whether the interval contains a value.
-    pub fn contains(&self, value: f64) -> bool {
+    pub(crate) fn contains(&self, value: f64) -> bool {
         (self.low..=self.high).contains(&value)
     }
 
     /// Whether two independent means differ by less than 1.96 errors of their difference.
-    pub fn agrees(&self, other: &Self) -> bool {
+    pub(crate) fn agrees(&self, other: &Self) -> bool {
         (self.value - other.value).abs() <= DEVIATIONS * self.error().hypot(other.error())
     }
 }
@@ -68,13 +69,13 @@ fn error(contributions: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// What flows earned per window.
-pub fn mean(flows: &[Flow]) -> Mean {
+pub(crate) fn mean(flows: &[Flow]) -> Mean {
     let (value, own) = ratio(flows);
     Mean::new(value, error(own.into_values()))
 }
 
 /// The difference of what two sets of flows earned. Flows of the same run are paired.
-pub fn difference(a: &[Flow], b: &[Flow]) -> Mean {
+pub(crate) fn difference(a: &[Flow], b: &[Flow]) -> Mean {
     let (a, mut contributions) = ratio(a);
     let (b, others) = ratio(b);
     for (id, other) in others {

@@ -22,18 +22,18 @@ use super::{
 
 /// What a candidate earned while it had taken over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TakenOver {
+pub(crate) struct TakenOver {
     /// Name of the candidate; `recorded` is the recorded policy.
-    pub name: String,
+    pub(crate) name: String,
     /// What it earned per window.
-    pub reward: Mean,
+    pub(crate) reward: Mean,
     /// The difference from what the recorded policy earned from the same states.
-    pub difference: Mean,
+    pub(crate) difference: Mean,
 }
 
 /// Measures what each candidate earns in `horizon` decisions from states of the recorded policy,
 /// discounted as `ope` does by default.
-pub fn measure(
+pub(crate) fn measure(
     recorded: &Path,
     candidates: &[PathBuf],
     horizon: usize,
@@ -159,7 +159,7 @@ fn earned(trajectory: &Trajectory, first: usize, horizon: usize, discount: f64) 
 }
 
 /// Finds a candidate among what was measured.
-pub fn of<'a>(all: &'a [TakenOver], candidate: &str) -> anyhow::Result<&'a TakenOver> {
+pub(crate) fn of<'a>(all: &'a [TakenOver], candidate: &str) -> anyhow::Result<&'a TakenOver> {
     let found = all.iter().find(|own| own.name == candidate);
     found.with_context(|| format!("take-over has no figures of {candidate}"))
 }

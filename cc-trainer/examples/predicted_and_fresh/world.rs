@@ -1,10 +1,6 @@
 //! Simulated runs that are recorded as an agent would record them.
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context, bail, ensure};
 use cc_core::{
@@ -13,7 +9,7 @@ use cc_core::{
     reward::Terms,
     rows::{AddressForm, Decided, FileHeader, Row},
 };
-use cc_ebpf::Startup;
+use cc_ebpf::{Startup, WindowRecord};
 use cc_recording::FileWriter;
 use cc_sim::{
     scenario::{self, Scenario},
@@ -26,34 +22,34 @@ use cc_sim::{
 };
 use rayon::prelude::*;
 
-/// Which runs to do.
+/// Which simulated runs to do.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Runs {
+pub(crate) struct Runs {
     /// Scenarios with one flow each, as for `cc-trainer evaluate`.
     #[arg(long, default_value = "jitter")]
     scenarios: String,
-    /// Number of runs on each.
+    /// Number of runs on each of them.
     #[arg(long, default_value_t = 40)]
     runs: u64,
-    /// Length of a run, s.
+    /// The length of each run, s.
     #[arg(long, default_value_t = 20)]
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Seed of the links' luck and of the policies' draws.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 /// One run: a link and its luck.
-pub struct Run {
+pub(crate) struct Run {
     /// Identifier of the run and of its flow.
-    pub id: u64,
-    /// The link.
-    pub scenario: Scenario,
+    pub(crate) id: u64,
+    /// The link and its one flow.
+    pub(crate) scenario: Scenario,
 }
 
 impl Runs {
-    /// Returns all runs.
-    pub fn all(&self) -> anyhow::Result<Vec<Run>> {
+    /// Returns the runs on all scenarios.
+    pub(crate) fn all(&self) -> anyhow::Result<Vec<Run>> {
         let mut all = Vec::new();
         for (index, scenario) in scenario::load(&self.scenarios)?.into_iter().enumerate() {
             if scenario.flows.len() != 1 || scenario.flows[0].scheme.is_some() {
@@ -73,11 +69,11 @@ impl Runs {
 }
 
 /// A policy's answer to a query about a flow, with the query as the policy left it.
-pub type Decide<'a> = dyn FnMut(&mut Query, &[cc_ebpf::WindowRecord]) -> Choice + 'a;
+pub(crate) type Decide<'a> = dyn FnMut(&mut Query, &[WindowRecord]) -> Choice + 'a;
 
 /// Runs one flow and returns its rows. It ends after `seconds`, or before the decision number
 /// `most`.
-pub fn rows(
+pub(crate) fn rows(
     run: &Run,
     interface: &Interface,
     seconds: u64,
@@ -144,14 +140,14 @@ fn decided(interface: &Interface, query: &Query, choice: Choice) -> Option<Decid
 }
 
 /// A policy that follows a flow with a state of its own.
-pub struct Follower {
+pub(crate) struct Follower {
     policy: OnnxPolicy,
     state: State,
 }
 
 impl Follower {
     /// Loads a policy. `seed` is that of its draws.
-    pub fn new(path: &Path, seed: u64) -> anyhow::Result<Self> {
+    pub(crate) fn new(path: &Path, seed: u64) -> anyhow::Result<Self> {
         let policy = OnnxPolicy::from_file(path, None, seed);
         Ok(Self {
             policy: policy.with_context(|| path.display().to_string())?,
@@ -159,13 +155,13 @@ impl Follower {
         })
     }
 
-    /// Returns the policy's interface.
-    pub fn interface(&self) -> &Interface {
+    /// Returns the interface of the policy.
+    pub(crate) fn interface(&self) -> &Interface {
         self.policy.interface()
     }
 
     /// Decides with its own state, whatever is in the query, and its own reward of the windows.
-    pub fn decide(&mut self, query: &mut Query, windows: &[cc_ebpf::WindowRecord]) -> Choice {
+    pub(crate) fn decide(&mut self, query: &mut Query, windows: &[WindowRecord]) -> Choice {
         let reward = self.policy.interface().reward;
         if let Some(newest) = windows.last() {
             query.reward = Terms::of(newest, &reward).reward(&reward) as f32;
@@ -178,7 +174,7 @@ impl Follower {
 }
 
 /// Records runs of a policy to a new directory.
-pub fn record(to: &Path, policy: &Path, runs: &Runs) -> anyhow::Result<()> {
+pub(crate) fn record(to: &Path, policy: &Path, runs: &Runs) -> anyhow::Result<()> {
     let interface = Follower::new(policy, 0)?.interface().clone();
     let all = runs.all()?.into_par_iter().map(|run| {
         let mut follower = Follower::new(policy, seed::fold(run.id, 2))?;
@@ -192,8 +188,8 @@ pub fn record(to: &Path, policy: &Path, runs: &Runs) -> anyhow::Result<()> {
 }
 
 /// Writes the rows of flows to a recording.
-pub fn write(
-    path: &PathBuf,
+pub(crate) fn write(
+    path: &Path,
     policy: &Path,
     interface: Interface,
     flows: &[Vec<Row>],
