@@ -1,13 +1,14 @@
 //! The command line: one module per subcommand, and what they share.
 
 mod blocking;
-mod closed_loop;
 mod calibrate;
+mod closed_loop;
 mod compare;
 mod dataset;
 mod evaluate;
 mod heuristic;
 mod interrupt;
+mod joined;
 mod league;
 mod link;
 mod ope;

@@ -11,6 +11,7 @@
 //! Parquet, which any engine reads, on one host or on many.
 
 pub mod features;
+mod join;
 mod origin;
 mod partition;
 pub mod timeline;
@@ -21,6 +22,7 @@ use std::{
     fs::File,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use cc_core::{
@@ -32,6 +34,7 @@ use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::Value;
 
+pub use join::{JoinCounts, JoinError, JoinKey, Joined};
 pub use origin::FlowOrigin;
 pub(crate) use origin::path as path_of;
 pub use partition::{Gathered, Partitions};
@@ -47,6 +50,7 @@ pub struct Recordings {
     rows: u64,
     /// The first file without the counters that version 2 of the features needs, if there is one.
     without_fractions: Option<PathBuf>,
+    joined: Option<Arc<Joined>>,
 }
 
 /// The first schema version of recordings with the counters behind
@@ -105,6 +109,17 @@ impl Recordings {
         self
     }
 
+    /// Joins what applications measured of the flows.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when a term has the name of a column of the timeline.
+    pub fn with_joined(mut self, joined: Joined) -> Result<Self, DatasetError> {
+        joined.beside(&timeline::schema(0, &[]))?;
+        self.joined = Some(Arc::new(joined));
+        Ok(self)
+    }
+
     /// Opens recordings whose interfaces are equal, apart from the version of the features when it
     /// will be `features_version` for all of them.
     fn gather(paths: &[PathBuf], features_version: Option<u32>) -> Result<Self, DatasetError> {
@@ -152,6 +167,7 @@ impl Recordings {
             policies: policies.into_iter().collect(),
             rows,
             without_fractions,
+            joined: None,
         })
     }
 
@@ -201,6 +217,9 @@ pub enum DatasetError {
         /// The settings that differ, each as `setting: this, not that`.
         differences: Vec<String>,
     },
+    /// What applications measured cannot be joined with the recordings.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// This build does not compute the version of the features that was asked for.
     #[error("{0}")]
     Interface(#[from] InterfaceError),

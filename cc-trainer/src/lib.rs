@@ -11,9 +11,9 @@
 //! have achieved. The [`closed_loop`] turns all of this without a person.
 
 pub mod actor;
-pub mod closed_loop;
 pub mod calibrate;
 mod cholesky;
+pub mod closed_loop;
 pub mod dataset;
 pub mod discount;
 pub mod environment;

@@ -24,6 +24,7 @@
 
 mod blend;
 mod clusters;
+mod cut;
 pub mod estimate;
 mod fitted_q;
 mod interval;
@@ -40,10 +41,12 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use clusters::ClusterBy;
+pub use cut::RecordingEnd;
 pub use interval::Interval;
 pub(crate) use interval::student_quantile;
 
 use blend::Blend;
+use cut::Selected;
 use fitted_q::{FittedQ, Functional};
 use interval::Kind;
 use sums::{Answers, Effective, SumLayout, Sums};
@@ -87,6 +90,9 @@ pub struct OpeFlow {
     ///
     /// Whether it is known must not depend on what it is, or terminations are counted too often.
     pub ended: bool,
+    /// When a clock ended the flow's recording; `None` where none did. What it cut off is allowed
+    /// for: what began too shortly before it is left out.
+    pub end: Option<RecordingEnd>,
 }
 
 /// A recorded decision with its rewards and the candidate's probabilities.
@@ -391,6 +397,11 @@ pub struct OpeEvaluation {
     /// Number of sub-trajectories of all flows.
     #[serde(rename = "stretches")]
     pub sub_trajectories: usize,
+    /// Number of sub-trajectories that are left out although they are whole, because they began so
+    /// shortly before the end of a flow's recording that others were cut off there.
+    pub left_out: usize,
+    /// How shortly before the end that is, s.
+    pub left_out_within_s: f64,
     /// Number of decisions in all sub-trajectories.
     pub decisions: usize,
     /// Mean of π(a|x)/μ(a|x) over these decisions, with its interval at [`RATIO_CONFIDENCE`].
@@ -415,9 +426,10 @@ pub enum OpeError {
     },
     /// The flows that are long enough form too few clusters.
     #[error(
-        "{flows} flows have a sub-trajectory of {horizon} decisions, in {clusters} clusters, but \
+        "{flows} flows have a sub-trajectory of {horizon} decisions{}, in {clusters} clusters, but \
          nothing can be said from fewer than {}: record more clusters, shorten the horizon, or, \
          where flows did not share links, take each as its own cluster",
+        but(*left_out),
         LEAST_CLUSTERS
     )]
     TooFew {
@@ -427,6 +439,8 @@ pub enum OpeError {
         clusters: usize,
         /// The configured horizon, in decisions.
         horizon: usize,
+        /// Number of sub-trajectories that began too shortly before the end of a recording.
+        left_out: usize,
     },
     /// A setting is out of its range.
     #[error("{setting} is {found}; expected {expected}")]
@@ -438,6 +452,16 @@ pub enum OpeError {
         /// The valid range, in words.
         expected: &'static str,
     },
+}
+
+/// Returns what was left out, for a message.
+fn but(left_out: usize) -> String {
+    match left_out {
+        0 => String::new(),
+        _ => {
+            format!(" (not counting {left_out} near the ends of recordings, where others are cut)")
+        }
+    }
 }
 
 /// Estimates the candidate's rewards from recorded flows.
@@ -454,10 +478,11 @@ pub enum OpeError {
 pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluation, OpeError> {
     settings.validate()?;
     let sizes = Sizes::of(flows, settings)?;
-    let sub_trajectories: Vec<_> = flows
-        .iter()
-        .map(|flow| sub_trajectories(flow, settings.horizon))
-        .collect();
+    let Selected {
+        of: sub_trajectories,
+        left_out,
+        within_s,
+    } = Selected::new(flows, settings.horizon);
     let clusters = Clusters::of(flows);
     let usable = sub_trajectories
         .iter()
@@ -474,6 +499,7 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
             flows: usable,
             clusters: evaluated,
             horizon: settings.horizon,
+            left_out,
         });
     }
     let effective_clusters = sums::effective(in_cluster.iter().map(|&count| count as f64));
@@ -574,6 +600,8 @@ pub fn evaluate(flows: &[OpeFlow], settings: &OpeSettings) -> Result<OpeEvaluati
         clusters: evaluated,
         effective_clusters,
         sub_trajectories: sub_trajectories.iter().map(Vec::len).sum(),
+        left_out,
+        left_out_within_s: within_s,
         decisions: layout.decisions(&total),
         mean_ratio: found.mean_ratio,
         terms: (0..sizes.terms)
@@ -813,6 +841,7 @@ impl Sizes {
                 flows: 0,
                 clusters: 0,
                 horizon: settings.horizon,
+                left_out: 0,
             });
         };
         let sizes = Self {
@@ -874,18 +903,4 @@ impl Sizes {
             && step.rewards.iter().all(|value| value.is_finite());
         (!finite).then(|| "a feature or a reward is not a finite number".to_owned())
     }
-}
-
-/// Indices of consecutive decisions of one flow.
-type SubTrajectory = std::ops::Range<usize>;
-
-/// Cuts a flow into sub-trajectories of full length, plus a shorter last one if
-/// the flow terminated in it.
-fn sub_trajectories(flow: &OpeFlow, horizon: usize) -> Vec<SubTrajectory> {
-    let steps = flow.steps.len();
-    (0..steps)
-        .step_by(horizon)
-        .map(|start| start..(start + horizon).min(steps))
-        .filter(|sub_trajectory| sub_trajectory.len() == horizon || flow.ended)
-        .collect()
 }

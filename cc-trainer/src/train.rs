@@ -106,6 +106,7 @@ use self::{
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
+    environment::recorded::RecordedWorld,
     learner::{Learner, UpdateError},
     model::Weights,
     normalise::Normalizer,
@@ -201,6 +202,15 @@ impl Run {
         });
         for warning in self.record.config.warnings(self.source.interface()) {
             watch(TrainEvent::Warning(&warning));
+        }
+        if let Some(counts) = self.source.recorded().and_then(RecordedWorld::joined)
+            && counts.flows_without_row > 0
+        {
+            watch(TrainEvent::Warning(&format!(
+                "{} of {} recorded flows are left out, of which what was joined has no row",
+                counts.flows_without_row,
+                counts.flows + counts.flows_without_row,
+            )));
         }
         if !self.is_done() {
             match self.record.config.actors() {

@@ -17,7 +17,7 @@ use std::{
     thread,
 };
 
-use arrow_array::{ArrayRef, Float32Array, RecordBatch};
+use arrow_array::{ArrayRef, Float32Array, Float64Array, RecordBatch, UInt64Array};
 use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
@@ -460,6 +460,71 @@ fn five_turns_of_recording_cloning_and_serving_keep_the_entropy() {
     place.record("after", &interface(), Some("another/policy.onnx"), flows);
     let sharper = entropy("after");
     assert!(sharper < 0.5, "{sharper} after {entropies:?}");
+}
+
+/// An application's cost of a flow is here the number of decisions for the action with the highest
+/// throughput. A policy that learns it with a weight does without that action.
+#[test]
+fn what_applications_measured_is_a_term_of_training_and_of_estimates() {
+    let place = Place::new();
+    place.policy("even.onnx", &interface(), EVEN);
+    place.record("day1", &interface(), Some("even.onnx"), 0..FLOWS);
+    place.record("day2", &interface(), Some("even.onnx"), FLOWS..2 * FLOWS);
+    let costs: Vec<_> = ["day1", "day2"].map(|day| place.serve(day)).into();
+
+    let output = place.run(0, "dataset day1 --join day1.served --out timeline");
+    let expected = "180 flows joined with day1.served, which has no row of 20 others";
+    assert!(output.contains(expected), "{output}");
+    let summary: BTreeMap<String, u64> = place.json("timeline/dataset.json");
+    assert_eq!((summary["joined_flows"], summary["left_out"]), (180, 0));
+
+    place.write("small.toml", SMALL);
+    let train = "train --config small.toml --from day1 --join day1.served";
+    let weigh = "--weigh surges=-5 --steps 15000 --out frugal";
+    let output = place.run(0, &format!("{train} {weigh}"));
+    let warning = "warning: 20 of 200 recorded flows are left out";
+    assert!(output.contains(warning), "{output}");
+    let ope = "ope --from day2 --policy frugal/policy.onnx --horizon 2 --join day2.served";
+    let output = place.run(3, &format!("{ope} --json frugal.json"));
+    assert!(output.contains("20 flows are left out"), "{output}");
+    let terms = place.json::<Figures>("frugal.json").terms;
+    let surges = &terms["surges"];
+    let mean = costs[1].iter().sum::<f64>() / costs[1].len() as f64;
+    assert!(
+        (surges.recorded.value - mean).abs() < 1e-6,
+        "{mean}: {surges:?}"
+    );
+    let magic = surges.estimates.last().expect("seven");
+    assert!(magic.difference.high < 0.0, "{magic:?}");
+    assert!(
+        output.ends_with("\n") && output.contains("\nsurges "),
+        "{output}"
+    );
+    // With the weight, the reward of the estimate is better, too.
+    let output = place.run(0, &format!("{ope} --weigh surges=-50 --json weighed.json"));
+    assert!(output.contains("candidate: better"), "{output}");
+
+    for (command, expected) in [
+        (format!("{train} --out new"), "no term of it has a weight"),
+        (
+            format!("{train} --weigh surge=-1 --out new"),
+            "--weigh surge: day1.served has the columns surges",
+        ),
+        (
+            "ope --from day1 --policy even.onnx --join day2.served".to_owned(),
+            "none of 200 recorded flows is among the 180 rows of day2.served",
+        ),
+        (
+            "dataset day1 --join day1/0.parquet --out new".to_owned(),
+            "day1/0.parquet",
+        ),
+        (
+            "dataset day1 --join missing --out new".to_owned(),
+            "missing: No such file",
+        ),
+    ] {
+        place.refuses(&command, &[expected]);
+    }
 }
 
 #[test]
@@ -909,6 +974,30 @@ impl Place {
         network.policy.weights.fill(0.0);
         network.policy.bias = logits.to_vec();
         fs::write(self.at(path), network.export(&meta, "")).expect("there is space");
+    }
+
+    /// Writes DAY.served, what an application measured of the flows of a recording but every tenth,
+    /// and returns the costs.
+    fn serve(&self, day: &str) -> Vec<f64> {
+        let mut costs: BTreeMap<u64, f64> = BTreeMap::new();
+        for file in cc_recording::files(&self.at(day)).expect("a recording") {
+            let (_, rows) = cc_recording::read(&file).expect("sound");
+            for row in rows {
+                let row = row.expect("sound");
+                let action = row.decision.and_then(|decision| decision.action);
+                *costs.entry(row.flow).or_default() += f64::from(u8::from(action == Some(3)));
+            }
+        }
+        costs.retain(|flow, _| !flow.is_multiple_of(10));
+        let flows: ArrayRef = Arc::new(UInt64Array::from_iter_values(costs.keys().copied()));
+        let surges: ArrayRef = Arc::new(Float64Array::from_iter_values(costs.values().copied()));
+        let batch = RecordBatch::try_from_iter([("flow", flows), ("surges", surges)]);
+        let batch = batch.expect("of the same length");
+        let file = File::create_new(self.at(&format!("{day}.served"))).expect("a new file");
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), None).expect("a writer");
+        writer.write(&batch).expect("there is space");
+        writer.close().expect("there is space");
+        costs.into_values().collect()
     }
 
     /// Records flows to two files, as when the first one has become full. The decisions are those

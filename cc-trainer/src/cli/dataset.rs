@@ -12,7 +12,7 @@ use cc_trainer::{
     normalise::input_shapes,
 };
 
-use super::{SCRATCH_PARTITION, bar, values::discount};
+use super::{SCRATCH_PARTITION, bar, joined::JoinArgs, values::discount};
 
 /// Make training material from recordings: a table with one row per decision and what followed it.
 ///
@@ -62,6 +62,8 @@ pub(crate) struct DatasetArgs {
     /// several times; the last one that matches an input applies.
     #[arg(long = "override", value_name = "NAME=KIND")]
     overrides: Vec<Override>,
+    #[command(flatten)]
+    application: JoinArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -72,13 +74,19 @@ Examples:
       the recordings of two hosts, with the kinds of some inputs set
   duckdb -c \"select policy, avg(throughput_mbps), avg(delay_ms)
              from 'timeline/*.parquet' group by policy\"
-      throughput and delay of each recorded policy";
+      throughput and delay of each recorded policy
+  cc-trainer dataset recordings --join served.parquet --out timeline
+      with what the application measured of each flow, as further columns";
 
 pub(crate) fn command(args: &DatasetArgs) -> anyhow::Result<ExitCode> {
-    let recordings = match args.features_version {
+    let joined = args.application.read()?;
+    let mut recordings = match args.features_version {
         None => Recordings::open(&args.paths)?,
         Some(version) => Recordings::open_as(&args.paths, version)?,
     };
+    if let Some(joined) = joined {
+        recordings = recordings.with_joined(joined)?;
+    }
     let names = features::names(recordings.interface());
     features::check(&names, &args.overrides).map_err(|reason| anyhow!(reason))?;
     let output = TimelineDirectory::create(&args.out)?;
@@ -122,7 +130,18 @@ fn report(
         trajectories,
         ended,
         files,
+        joined_flows,
+        flows_without_row,
+        rows_without_flow,
     } = summary;
+    let joined = match &args.application.join {
+        None => String::new(),
+        Some(path) => format!(
+            "{joined_flows} flows joined with {}, which has no row of {flows_without_row} others, \
+             and {rows_without_flow} rows of flows that were not recorded\n",
+            path.display()
+        ),
+    };
     let kinds = FeatureKind::NAMES.iter().filter_map(|(name, kind)| {
         let count = analysis.features.iter().filter(|found| found.kind == *kind);
         let count = count.count();
@@ -133,8 +152,8 @@ fn report(
          {decisions} decisions of {trajectories} flows or parts of flows, \
          {ended} of them up to the close\n\
          {without_probability} decisions without a probability, \
-         {left_out} left out after missing rows\n\
-         inputs: {}\n\
+         {left_out} left out after missing rows, or without what was joined\n\
+         {joined}inputs: {}\n\
          {files} files, dataset.json and features.json in {}\n",
         recordings.files().len(),
         recordings.policies().join(", "),

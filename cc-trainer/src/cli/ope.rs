@@ -23,7 +23,7 @@ use cc_trainer::ope::{
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use tempfile::NamedTempFile;
 
-use super::{bar, values::discount};
+use super::{bar, joined::JoinArgs, values::discount};
 
 /// Index of the reward among the terms.
 const REWARD: usize = TERM_NAMES.len() - 1;
@@ -103,6 +103,8 @@ pub(crate) struct OpeArgs {
     /// Seed of the folds and resamples.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    #[command(flatten)]
+    application: JoinArgs,
     /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
     /// system's directory for temporary files].
     #[arg(long, value_name = "DIR")]
@@ -121,7 +123,9 @@ Examples:
   cc-trainer ope --from canary --of current.onnx --policy new.onnx --cluster path
       from the flows of one arm of a canary; flows to the same network count as one cluster
   cc-trainer ope --from day1 --from day2 --policy new.onnx --cluster hour --anytime=200
-      asked again with every further day, until it concludes";
+      asked again with every further day, until it concludes
+  cc-trainer ope --from recordings --policy new.onnx --join served.parquet --weigh stalls_s=-3
+      also of what the application measured, with a weight in the reward";
 
 /// Parses a kind of cluster here, so that the library's type does not depend on clap.
 fn clusters() -> impl TypedValueParser<Value = ClusterBy> {
@@ -169,6 +173,7 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
             ..OpeSettings::default()
         },
         decisions: args.decisions,
+        joined: args.application.read()?,
         scratch: args.scratch.clone().unwrap_or_else(env::temp_dir),
     };
     request.settings.validate()?;
@@ -180,7 +185,11 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     });
     reading.finish_and_clear();
     let estimated = estimated?;
-    let verdict = Verdict::new(&estimated.evaluation, &Tolerances::default());
+    let verdict = Verdict::new(
+        &estimated.evaluation,
+        &estimated.taken.terms,
+        &Tolerances::default(),
+    );
     if let Some(figures) = figures {
         figures.write(&json(args, &estimated, &verdict))?;
     }
@@ -195,10 +204,9 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
 /// All figures, for `--json`.
 fn json(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> serde_json::Value {
     let evaluation = &estimated.evaluation;
-    let named: serde_json::Map<_, _> = TERM_NAMES
-        .iter()
+    let named: serde_json::Map<_, _> = (estimated.taken.terms.iter())
         .zip(&evaluation.terms)
-        .map(|(name, term)| ((*name).to_owned(), serde_json::json!(term)))
+        .map(|((name, _), term)| (name.clone(), serde_json::json!(term)))
         .collect();
     serde_json::json!({
         "settings": estimated.settings,
@@ -210,6 +218,8 @@ fn json(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> serde_json:
         "clusters": evaluation.clusters,
         "effective_clusters": evaluation.effective_clusters,
         "stretches": evaluation.sub_trajectories,
+        "left_out": evaluation.left_out,
+        "left_out_within_s": evaluation.left_out_within_s,
         "decisions": evaluation.decisions,
         "mean_ratio": evaluation.mean_ratio.value,
         "mean_ratio_interval": evaluation.mean_ratio,
@@ -272,6 +282,7 @@ fn report(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> String {
     let Estimated {
         of,
         by,
+        unmatched,
         taken,
         evaluation,
         ..
@@ -306,12 +317,23 @@ fn report(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> String {
             "decisions got no answer from the candidate",
         ),
         (taken.not_looked_at, "decisions were not read (--decisions)"),
+        (
+            *unmatched as usize,
+            "flows are left out, of which the file of --join has no row",
+        ),
     ] {
         if count > 0 {
             text += &format!("{count} {what}\n");
         }
     }
-    for (term, name) in TERM_NAMES.iter().enumerate() {
+    if evaluation.left_out > 0 {
+        text += &format!(
+            "{} sub-trajectories are left out that began within {:.1} s of the end of a flow's \
+             recording, where others are cut off\n",
+            evaluation.left_out, evaluation.left_out_within_s
+        );
+    }
+    for (term, (name, _)) in taken.terms.iter().enumerate() {
         let found = &evaluation.terms[term];
         text += &format!(
             "\n{name:<32} {:>28} {:>28} {:>9}\n{:<32} {:>28}\n",

@@ -18,7 +18,7 @@ use cc_trainer::{
 };
 use clap::ValueEnum;
 
-use super::interrupt;
+use super::{interrupt, joined::JoinArgs};
 
 /// Train a policy and write it as policy.onnx.
 ///
@@ -78,6 +78,8 @@ pub(crate) struct TrainArgs {
         conflicts_with = "init"
     )]
     normalisation: Option<PathBuf>,
+    #[command(flatten)]
+    application: JoinArgs,
     /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the
     /// system's directory for temporary files].
     #[arg(long, value_name = "DIR", requires = "from")]
@@ -113,6 +115,9 @@ enum DeviceArg {
 
 /// Returns the configuration of a new run; `None` when neither --config nor --from is given.
 fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
+    if args.application.join.is_some() && args.from.is_empty() {
+        bail!("--join is about recordings: name them with --from");
+    }
     let mut config = args.config.as_deref().map(Config::load).transpose()?;
     if !args.from.is_empty() {
         let mut recorded = Config::recorded(args.from.clone());
@@ -144,6 +149,10 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
             recorded.features_version = args.features_version.or(recorded.features_version);
             recorded.normalisation.clone_from(&args.normalisation);
             recorded.scratch.clone_from(&args.scratch);
+            if args.application.join.is_some() {
+                recorded.join.clone_from(&args.application.join);
+                recorded.weigh = args.application.weights();
+            }
         }
         config = Some(recorded);
     }

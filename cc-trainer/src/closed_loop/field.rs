@@ -163,13 +163,18 @@ impl Work for Field<'_> {
                 ..OpeSettings::default()
             },
             decisions: DECISIONS,
+            joined: None,
             scratch: task.dir.to_owned(),
         };
         let estimated = estimate(&request, &|_, _| {})?;
         if self.cancel.load(Ordering::Relaxed) {
             return Err(LoopError::Interrupted);
         }
-        let verdict = Verdict::new(&estimated.evaluation, &Tolerances::default());
+        let verdict = Verdict::new(
+            &estimated.evaluation,
+            &estimated.taken.terms,
+            &Tolerances::default(),
+        );
         let (mut sum, mut decisions) = (0.0, 0_u64);
         for step in estimated.taken.flows.iter().flat_map(|flow| &flow.steps) {
             sum += entropy::of(step.candidate.iter().copied());

@@ -2,6 +2,7 @@
 //! a flow.
 
 use std::{
+    collections::{BTreeMap, HashMap},
     fs::{self, OpenOptions},
     io::Write,
     path::{Path, PathBuf},
@@ -21,7 +22,11 @@ use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use super::{DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble};
+use super::{
+    DatasetError, FlowOrigin, JoinCounts, Joined, Recordings, Trajectory,
+    origin::path,
+    trajectory::{assemble, end_at},
+};
 
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
@@ -37,6 +42,7 @@ pub struct Partitions {
     sources: Vec<RecordingFile>,
     count: usize,
     gathered: Gathered,
+    joined: Option<(Arc<Joined>, JoinCounts)>,
 }
 
 /// A recording that rows come from.
@@ -46,6 +52,10 @@ struct RecordingFile {
     /// Number of the directory that it is in, among those of all recordings.
     directory: u32,
     policy: Arc<str>,
+    /// When its agent started, by which it and its directory name a run of that agent.
+    started_ns: i64,
+    /// End of the last window of the run, ns since 1970 UTC.
+    last_ns: i64,
 }
 
 /// Counts of what was read from recordings.
@@ -94,8 +104,16 @@ impl Recordings {
                 buffers: vec![Vec::new(); count],
                 capacity: (HELD_BACK / count).max(stride),
             };
+            let mut last_ns = i64::MIN;
+            // The flows with their cookies, which are needed for a join only.
+            let mut flows: HashMap<u64, u64> = HashMap::new();
             for row in read {
                 let row = row?;
+                last_ns = last_ns.max(header.time_ns(&row));
+                if self.joined.is_some() {
+                    let cookie = flows.entry(row.flow).or_default();
+                    *cookie = row.cookie.max(*cookie);
+                }
                 let action = row.decision.as_ref().filter(|d| d.action.is_some());
                 if let Some(decision) = action {
                     decisions.fetch_add(1, Ordering::Relaxed);
@@ -110,13 +128,30 @@ impl Recordings {
                 }
             }
             spread.end()?;
-            Ok(RecordingFile {
+            let file = RecordingFile {
                 path: path.clone(),
                 directory: same.unwrap_or(number) as u32,
+                started_ns: header.started_ns,
                 policy: header.policy.into(),
-            })
+                last_ns,
+            };
+            Ok((file, flows))
         });
-        let sources = sources.collect::<Result<_, DatasetError>>()?;
+        let sources: Vec<_> = sources.collect::<Result<_, DatasetError>>()?;
+        let (mut sources, flows): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
+        let joined = match &self.joined {
+            None => None,
+            Some(joined) => Some((joined.clone(), matched(joined, &sources, &flows)?)),
+        };
+        let run = |file: &RecordingFile| (file.directory, file.started_ns);
+        let mut ends: BTreeMap<_, i64> = BTreeMap::new();
+        for file in &sources {
+            let end = ends.entry(run(file)).or_insert(file.last_ns);
+            *end = file.last_ns.max(*end);
+        }
+        for file in &mut sources {
+            file.last_ns = ends[&run(file)];
+        }
         let gathered = Gathered {
             rows: rows.into_inner(),
             decisions: decisions.into_inner(),
@@ -133,6 +168,7 @@ impl Recordings {
             sources,
             count,
             gathered,
+            joined,
         })
     }
 }
@@ -154,7 +190,15 @@ impl Partitions {
         self.gathered
     }
 
-    /// Calls `each` with the trajectories of a partition, flow by flow.
+    /// Returns what applications measured of the flows, and what of it was matched; `None` where
+    /// nothing was joined.
+    pub fn joined(&self) -> Option<(&Joined, JoinCounts)> {
+        let (joined, counts) = self.joined.as_ref()?;
+        Some((&**joined, *counts))
+    }
+
+    /// Calls `each` with the trajectories of a partition, flow by flow. Where what was joined has
+    /// weights, or must be [complete](Joined::complete), it leaves out flows without a row.
     ///
     /// # Errors
     ///
@@ -206,15 +250,64 @@ impl Partitions {
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.interface, rows) {
+            let figures = self.joined.as_ref().and_then(|(joined, _)| {
+                let cookies = flow.iter().map(|&(_, _, at)| packed(at).0.cookie);
+                let cookie = cookies.max().unwrap_or(0);
+                joined.figures(first.flow, cookie).cloned()
+            });
+            let mut extra = 0.0;
+            if let Some((joined, _)) = &self.joined {
+                match &figures {
+                    Some(figures) => extra = joined.reward(figures) as f32,
+                    None if joined.is_complete() => continue,
+                    None => {}
+                }
+            }
+            let mut own = assemble(&self.interface, rows);
+            let outcomes = own.iter_mut().flat_map(|own| &mut own.steps);
+            for outcome in outcomes.filter_map(|step| step.outcome.as_mut()) {
+                // What is in force for no time earns nothing.
+                if outcome.seconds > 0.0 {
+                    outcome.reward += extra;
+                }
+            }
+            let last = packed(flow[flow.len() - 1].2).0;
+            end_at(
+                &mut own,
+                match last.flags & END {
+                    0 => self.sources[last.source as usize].last_ns,
+                    _ => last.time_ns,
+                },
+            );
+            for trajectory in own {
                 each(Trajectory {
                     origin,
+                    figures: figures.clone(),
                     ..trajectory
                 })?;
             }
         }
         Ok(())
     }
+}
+
+/// Matches the flows of recordings, each with its cookie, with what was joined.
+fn matched(
+    joined: &Joined,
+    sources: &[RecordingFile],
+    flows: &[HashMap<u64, u64>],
+) -> Result<JoinCounts, DatasetError> {
+    let mut all: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
+    for (source, flows) in sources.iter().zip(flows) {
+        let directory = source.path.parent().unwrap_or(Path::new(""));
+        for (&flow, &cookie) in flows {
+            let known = all.entry(flow).or_insert((cookie, directory));
+            known.0 = cookie.max(known.0);
+        }
+    }
+    let all = all.into_iter();
+    let flows = all.map(|(flow, (cookie, directory))| (flow, cookie, directory));
+    Ok(joined.count(flows)?)
 }
 
 /// The buffers of one thread that distributes rows.
@@ -289,6 +382,8 @@ struct Packed {
     initial_cwnd_bytes: u64,
     /// Identifier of the path to the remote address; 0 where there is no address.
     path: u64,
+    /// The socket's cookie; 0 where it is unknown.
+    cookie: u64,
     terms: [f64; 3],
     delay_ns: u64,
     window: WindowRecord,
@@ -324,6 +419,7 @@ impl Packed {
             time_ns,
             initial_cwnd_bytes: row.initial_cwnd_bytes,
             path: row.remote.as_deref().and_then(path).unwrap_or(0),
+            cookie: row.cookie,
             terms: [throughput, delay, loss],
             window: row.window,
             sequence: row.sequence,
@@ -382,7 +478,7 @@ impl Packed {
             local: None,
             remote: None,
             cgroup: 0,
-            cookie: 0,
+            cookie: self.cookie,
             netns: 0,
         }
     }

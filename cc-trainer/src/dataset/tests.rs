@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use arrow_array::{
-    Array,
+    Array, ArrayRef, Float64Array, UInt64Array,
     cast::AsArray,
     types::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type},
 };
@@ -338,6 +338,140 @@ fn a_replaced_policy_ends_a_trajectory_without_loss_of_steps() {
     let steps: Vec<TrajectoryStep> = parts.iter().flat_map(|part| part.steps.clone()).collect();
     assert_eq!(steps, whole.steps);
     assert_eq!((parts[0].ended, parts[1].ended), (false, true));
+    // Both go on until their end: the new policy's first decision, and the flow's last window.
+    assert!(parts[0].reached && parts[1].reached);
+    assert_eq!(parts[0].until_ns, parts[1].steps[0].time_ns);
+    assert_eq!(parts[1].until_ns, whole.until_ns);
+    assert!(whole.until_ns >= whole.steps[whole.steps.len() - 1].time_ns);
+}
+
+/// An agent that ends leaves its flows without a last row. They were recorded until it ended.
+#[test]
+fn flows_that_did_not_close_were_recorded_as_long_as_any_of_their_agent() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let at = |name: &str| directory.path().join(name);
+    record(&at("a"), &interface(), 1, 3, 4, true, &uniform);
+    let half = |rows: &[Row]| rows.iter().filter(|row| row.flow == 1).count() / 2;
+    rewrite(&at("a"), &at("a.parquet"), |rows| {
+        // The first flow fell silent halfway, and the second closed there.
+        let mut left = [half(rows), half(rows)];
+        rows.retain_mut(|row| {
+            let Some(left) = left.get_mut(row.flow as usize - 1) else {
+                row.end = false;
+                return true;
+            };
+            *left = left.saturating_sub(1);
+            row.end = row.flow == 2 && *left == 1;
+            *left > 0
+        });
+    });
+    let all = trajectories(&[at("a.parquet")], 1 << 30).expect("sound");
+    let [silent, closed, last] = &all[..] else {
+        panic!("three flows: {all:?}")
+    };
+    let newest = |own: &Trajectory| own.steps[own.steps.len() - 1].time_ns;
+    assert!(silent.reached && closed.reached && last.reached);
+    assert_eq!(silent.until_ns, last.until_ns);
+    assert!(silent.until_ns > newest(silent) + 1_000_000_000);
+    assert!((closed.until_ns - newest(closed)).abs() < 300_000_000);
+}
+
+#[test]
+fn what_applications_measured_is_joined_by_the_cookie_of_the_socket() {
+    let directory = TempDir::new().expect("a scratch directory");
+    let at = |name: &str| directory.path().join(name);
+    record(&at("a"), &interface(), 1, 4, 4, true, &uniform);
+    rewrite(&at("a"), &at("a.parquet"), |rows| {
+        for row in rows {
+            row.cookie = 100 + row.flow;
+        }
+    });
+    fs::remove_file(at("a")).expect("it is there");
+    let served = at("served");
+    let keys: ArrayRef = Arc::new(UInt64Array::from(vec![103, 101, 999]));
+    let times: ArrayRef = Arc::new(Float64Array::from(vec![3.5, 1.5, 9.0]));
+    join::tests::write(&served, vec![("cookie", keys), ("completion_s", times)]);
+    let plain = trajectories(&[at("a.parquet")], 1 << 30).expect("sound");
+
+    let scratch = TempDir::new().expect("a scratch directory");
+    let joined = |weights: &[(&str, f64)]| {
+        let weights = weights
+            .iter()
+            .map(|&(name, weight)| (name.to_owned(), weight));
+        let joined = Joined::read(&served).and_then(|own| own.weighed(&weights.collect()));
+        let recordings = Recordings::open(&[at("a.parquet")]).expect("one file");
+        let recordings = recordings.with_joined(joined.expect("sound"));
+        let recordings = recordings.expect("a new name");
+        let partitions = recordings.partition(scratch.path(), 1 << 30, &|_| {});
+        let partitions = partitions.expect("two match");
+        let mut all = Vec::new();
+        let visited = partitions.visit(0, |trajectory| {
+            all.push(trajectory);
+            Ok(())
+        });
+        visited.expect("sound");
+        all.sort_by_key(|trajectory| trajectory.flow);
+        (partitions, all)
+    };
+    let (partitions, all) = joined(&[]);
+    let figures: Vec<_> = all
+        .iter()
+        .map(|own| Some(own.figures.as_ref()?[0]))
+        .collect();
+    assert_eq!(figures, [Some(1.5), None, Some(3.5), None]);
+    let counts = JoinCounts {
+        flows: 2,
+        flows_without_row: 2,
+        rows_without_flow: 1,
+    };
+    assert_eq!(partitions.joined().map(|(_, counts)| counts), Some(counts));
+    for (own, plain) in all.iter().zip(&plain) {
+        assert_eq!(own.steps, plain.steps, "nothing has a weight");
+    }
+
+    // With a weight, every decision earns its flow's figure too, and what has none is left out.
+    let (_, weighed) = joined(&[("completion_s", -2.0)]);
+    assert_eq!(
+        weighed.iter().map(|own| own.flow).collect::<Vec<_>>(),
+        [1, 3]
+    );
+    for (own, cost) in weighed.iter().zip([3.0, 7.0]) {
+        for (step, plain) in own.steps.iter().zip(&plain[own.flow as usize - 1].steps) {
+            let (Some(own), Some(plain)) = (step.outcome, plain.outcome) else {
+                continue;
+            };
+            assert!((own.reward - (plain.reward - cost)).abs() < 1e-5);
+        }
+    }
+
+    // The timeline has a column more.
+    let output = TimelineDirectory::create(&at("timeline")).expect("new");
+    let settings = TimelineSettings::default();
+    let (summary, sample) =
+        timeline::write(&partitions, &output, &settings, &|_| {}).expect("there is space");
+    let analysis = sample.analyse(&[], &[]).expect("no overrides");
+    output.publish(&summary, &analysis).expect("there is space");
+    assert_eq!((summary.joined_flows, summary.rows_without_flow), (2, 1));
+    let file = File::open(at("timeline/timeline-000000.parquet")).expect("readable");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let mut rows = 0;
+    for batch in reader.build().expect("readable") {
+        let batch = batch.expect("readable");
+        let column = |name: &str| batch.column_by_name(name).expect("a column").clone();
+        let (flow, figure) = (column("flow"), column("completion_s"));
+        for row in 0..batch.num_rows() {
+            let expected = match flow.as_primitive::<UInt64Type>().value(row) {
+                1 => Some(1.5),
+                3 => Some(3.5),
+                _ => None,
+            };
+            let found = figure.as_primitive::<Float64Type>();
+            let found = found.is_valid(row).then(|| found.value(row));
+            assert_eq!(found, expected);
+            rows += 1;
+        }
+    }
+    assert_eq!(rows, plain.iter().map(|own| own.steps.len()).sum::<usize>());
 }
 
 #[test]

@@ -72,7 +72,8 @@ pub struct TimelineSummary {
     pub rows: u64,
     /// Number of decisions, which is the number of rows of the timeline.
     pub decisions: u64,
-    /// Number of decisions left out because rows before them are missing.
+    /// Number of decisions left out because rows before them are missing, or because joined terms
+    /// that have weights are not known of their flows.
     pub left_out: u64,
     /// Number of decisions without a probability.
     pub without_probability: u64,
@@ -83,9 +84,16 @@ pub struct TimelineSummary {
     pub ended: u64,
     /// Number of the timeline's Parquet files.
     pub files: u64,
+    /// Number of flows that what was joined has a row about; 0 where nothing was joined.
+    pub joined_flows: u64,
+    /// Number of flows that it has no row about.
+    pub flows_without_row: u64,
+    /// Number of its rows about flows that were not recorded.
+    pub rows_without_flow: u64,
 }
 
-/// Returns the columns, for observations of `observation` values.
+/// Returns the columns, for observations of `observation` values and `joined` terms of what
+/// applications measured.
 ///
 /// | column | meaning |
 /// |---|---|
@@ -110,11 +118,12 @@ pub struct TimelineSummary {
 /// | `episode_value` | discounted sum of what this decision and all later ones earned |
 /// | `terminal` | whether the flow closed after this decision |
 /// | `policy` | identifier of the policy that took the decision |
-pub fn schema(observation: usize) -> SchemaRef {
+/// | the joined terms | what an application measured of the flow, null where it did not |
+pub fn schema(observation: usize, joined: &[String]) -> SchemaRef {
     let always = |name: &str, kind| Field::new(name, kind, false);
     let maybe = |name: &str, kind| Field::new(name, kind, true);
     let state = || DataType::FixedSizeList(number(), observation as i32);
-    Arc::new(Schema::new(vec![
+    let mut columns = vec![
         always("flow", DataType::UInt64),
         always("ordinal", DataType::UInt32),
         always("sequence", DataType::UInt32),
@@ -146,7 +155,9 @@ pub fn schema(observation: usize) -> SchemaRef {
         always("episode_value", DataType::Float64),
         always("terminal", DataType::Boolean),
         always("policy", text()),
-    ]))
+    ];
+    columns.extend(joined.iter().map(|name| maybe(name, DataType::Float64)));
+    Arc::new(Schema::new(columns))
 }
 
 /// The output directory of a timeline.
@@ -252,7 +263,12 @@ pub fn write(
     let interface = partitions.interface();
     let gathered = partitions.gathered();
     let table = Table {
-        schema: schema(interface.observation_len()),
+        schema: schema(
+            interface.observation_len(),
+            partitions
+                .joined()
+                .map_or(&[], |(joined, _)| joined.names()),
+        ),
         actions: interface.actions.to_string(),
         interface,
         settings,
@@ -284,6 +300,11 @@ pub fn write(
         sample.append(own);
     }
     summary.left_out = gathered.decisions - summary.decisions;
+    if let Some((_, counts)) = partitions.joined() {
+        summary.joined_flows = counts.flows;
+        summary.flows_without_row = counts.flows_without_row;
+        summary.rows_without_flow = counts.rows_without_flow;
+    }
     if summary.decisions == 0 {
         return Err(DatasetError::NoneKnown {
             decisions: gathered.decisions,
@@ -347,6 +368,7 @@ struct Line {
     rewards: Vec<f32>,
     value: f64,
     terminal: bool,
+    figures: Option<Arc<[f64]>>,
 }
 
 /// The columns that come from the next decision.
@@ -401,6 +423,7 @@ impl<'a> TimelineFile<'a> {
                 rewards: rewards.collect(),
                 value,
                 terminal: trajectory.ended && next.is_none(),
+                figures: trajectory.figures.clone(),
                 step: step.clone(),
                 next,
             });
@@ -494,63 +517,63 @@ impl Table<'_> {
             let times = TimestampNanosecondArray::from_iter_values(lines.iter().map(of));
             Arc::new(times.with_timezone(UTC))
         };
-        RecordBatch::try_new(
-            self.schema.clone(),
-            vec![
-                Arc::new(UInt64Array::from_iter_values(
-                    lines.iter().map(|line| line.flow),
-                )),
-                u32s(&|line| Some(line.ordinal)),
-                u32s(&|line| Some(line.step.sequence)),
-                time(&|line| line.step.time_ns),
-                u32s(&|line| Some(line.next.as_ref()?.sequence - line.step.sequence)),
-                u64s(&|line| {
-                    let later = line.next.as_ref()?.time_ns;
-                    Some(later.saturating_sub(line.step.time_ns).max(0) as u64)
-                }),
-                self.states(lines, |line| Some(&line.step.observation))?,
-                self.states(lines, |line| Some(&line.next.as_ref()?.observation))?,
-                f32s(&|line| Some(line.step.observed_reward)),
-                Arc::new(UInt8Array::from_iter_values(
-                    lines.iter().map(|line| line.step.action),
-                )),
-                f32s(&|line| line.step.probability),
-                Arc::new(numbers(
-                    lines.iter().map(|line| line.step.probabilities.as_deref()),
-                )),
-                Arc::new(
-                    lines
-                        .iter()
-                        .map(|line| Some(line.next.as_ref()?.action))
-                        .collect::<UInt8Array>(),
-                ),
-                names(&|_| Some(self.actions.clone())),
-                names(&|line| line.next.as_ref().map(|_| self.actions.clone())),
-                u32s(&|line| Some(line.step.base_cwnd)),
-                u32s(&|line| Some(line.step.cwnd)),
-                names(&|line| {
-                    let mode = line.step.mode;
-                    (mode != NO_MODE).then(|| Mode::from_raw(mode).name().to_owned())
-                }),
-                u64s(&|line| line.step.delay_ns),
-                u64s(&|line| line.step.taken_after_ns),
-                u32s(&|line| Some(line.step.outcome?.windows)),
-                f64s(&|line| Some(line.step.outcome?.seconds)),
-                f64s(&outcome(0)),
-                f64s(&outcome(1)),
-                f64s(&outcome(2)),
-                f64s(&outcome(3)),
-                f32s(&|line| Some(line.step.outcome?.reward)),
-                Arc::new(numbers(
-                    lines.iter().map(|line| Some(line.rewards.as_slice())),
-                )),
-                f64s(&|line| Some(line.value)),
-                Arc::new(BooleanArray::from_iter(
-                    lines.iter().map(|line| Some(line.terminal)),
-                )),
-                names(&|line| Some(line.policy.to_string())),
-            ],
-        )
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt64Array::from_iter_values(
+                lines.iter().map(|line| line.flow),
+            )),
+            u32s(&|line| Some(line.ordinal)),
+            u32s(&|line| Some(line.step.sequence)),
+            time(&|line| line.step.time_ns),
+            u32s(&|line| Some(line.next.as_ref()?.sequence - line.step.sequence)),
+            u64s(&|line| {
+                let later = line.next.as_ref()?.time_ns;
+                Some(later.saturating_sub(line.step.time_ns).max(0) as u64)
+            }),
+            self.states(lines, |line| Some(&line.step.observation))?,
+            self.states(lines, |line| Some(&line.next.as_ref()?.observation))?,
+            f32s(&|line| Some(line.step.observed_reward)),
+            Arc::new(UInt8Array::from_iter_values(
+                lines.iter().map(|line| line.step.action),
+            )),
+            f32s(&|line| line.step.probability),
+            Arc::new(numbers(
+                lines.iter().map(|line| line.step.probabilities.as_deref()),
+            )),
+            Arc::new(
+                lines
+                    .iter()
+                    .map(|line| Some(line.next.as_ref()?.action))
+                    .collect::<UInt8Array>(),
+            ),
+            names(&|_| Some(self.actions.clone())),
+            names(&|line| line.next.as_ref().map(|_| self.actions.clone())),
+            u32s(&|line| Some(line.step.base_cwnd)),
+            u32s(&|line| Some(line.step.cwnd)),
+            names(&|line| {
+                let mode = line.step.mode;
+                (mode != NO_MODE).then(|| Mode::from_raw(mode).name().to_owned())
+            }),
+            u64s(&|line| line.step.delay_ns),
+            u64s(&|line| line.step.taken_after_ns),
+            u32s(&|line| Some(line.step.outcome?.windows)),
+            f64s(&|line| Some(line.step.outcome?.seconds)),
+            f64s(&outcome(0)),
+            f64s(&outcome(1)),
+            f64s(&outcome(2)),
+            f64s(&outcome(3)),
+            f32s(&|line| Some(line.step.outcome?.reward)),
+            Arc::new(numbers(
+                lines.iter().map(|line| Some(line.rewards.as_slice())),
+            )),
+            f64s(&|line| Some(line.value)),
+            Arc::new(BooleanArray::from_iter(
+                lines.iter().map(|line| Some(line.terminal)),
+            )),
+            names(&|line| Some(line.policy.to_string())),
+        ];
+        let joined = self.schema.fields().len() - columns.len();
+        columns.extend((0..joined).map(|term| f64s(&|line| Some(line.figures.as_ref()?[term]))));
+        RecordBatch::try_new(self.schema.clone(), columns)
     }
 
     fn states<'b>(

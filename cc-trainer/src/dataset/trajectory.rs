@@ -38,6 +38,16 @@ pub struct Trajectory {
     pub steps: Vec<TrajectoryStep>,
     /// Whether the flow closed after the last decision.
     pub ended: bool,
+    /// When the recording of these decisions would have ended at the latest, whatever was decided,
+    /// ns since 1970 UTC: when the flow closed, its agent stopped recording, or another policy took
+    /// over.
+    pub until_ns: i64,
+    /// Whether they go on until then, rather than to a gap in the recording or to time in which no
+    /// decision was in force.
+    pub reached: bool,
+    /// What an application measured of the flow, in the order of [`Joined::names`](super::Joined);
+    /// `None` where nothing was joined, or not about this flow.
+    pub figures: Option<Arc<[f64]>>,
 }
 
 /// One decision with its outcome.
@@ -398,14 +408,35 @@ impl<'a> Assembly<'a> {
                     policy,
                     steps: vec![step],
                     ended: false,
+                    until_ns: 0,
+                    reached: false,
+                    figures: None,
                 }),
             }
             follows = is_known;
         }
         if let Some(last) = all.last_mut() {
             last.ended = self.closed && !self.broken;
+            last.reached = !self.broken;
         }
         all
+    }
+}
+
+/// Notes when the recording of each of a flow's trajectories would have ended at the latest, where
+/// that of the flow ended at `until_ns`.
+pub(super) fn end_at(trajectories: &mut [Trajectory], until_ns: i64) {
+    let mut until_ns = until_ns;
+    let mut later: Option<&Trajectory> = None;
+    for own in trajectories.iter_mut().rev() {
+        if let Some(later) = later
+            && later.policy != own.policy
+        {
+            until_ns = later.steps[0].time_ns;
+            own.reached = true;
+        }
+        own.until_ns = until_ns;
+        later = Some(own);
     }
 }
 

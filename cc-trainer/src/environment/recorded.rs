@@ -5,7 +5,7 @@
 //! turn, so that its recurrent state is that of the learning policy, but stores the recorded
 //! action.
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, io, path::PathBuf, sync::Arc};
 
 use cc_core::{interface::Interface, objective::Objective, regular_file};
 use cc_sim::seed;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     dataset::{
-        DatasetError, Partitions, Recordings, StepOutcome, Trajectory,
+        DatasetError, JoinCounts, Joined, Partitions, Recordings, StepOutcome, Trajectory,
         features::{self, Analysis},
     },
     normalise::Normalizer,
@@ -36,6 +36,13 @@ pub struct RecordedConfig {
     /// What is maximised. `None` is the objective of the recorded policies.
     #[serde(default)]
     pub objective: Option<Objective>,
+    /// What applications measured of the flows: a Parquet file whose terms `weigh` gives weights
+    /// ([`Joined`]). Flows without a row are left out.
+    #[serde(default)]
+    pub join: Option<PathBuf>,
+    /// Weights of these terms in the reward, which they are added to.
+    #[serde(default)]
+    pub weigh: BTreeMap<String, f64>,
     /// Fraction of the flows that nothing is learned from, at least 0 and below 1: the policy is
     /// estimated on them after each pass over the others. The same flows are held out in every run,
     /// and together with a flow all others on its path, where remote addresses were recorded.
@@ -79,6 +86,8 @@ impl Default for RecordedConfig {
         Self {
             from: Vec::new(),
             objective: None,
+            join: None,
+            weigh: BTreeMap::new(),
             held_out: default_held_out(),
             patience: default_patience(),
             simulated: 0.0,
@@ -133,6 +142,19 @@ pub enum RecordedConfigError {
         /// The fraction in the configuration.
         share: f64,
     },
+    /// Something is joined, but nothing of it is learned.
+    #[error(
+        "environment.join (--join) is {}, but no term of it has a weight: name one with \
+         environment.weigh (--weigh TERM=WEIGHT), or leave the file out",
+        path.display()
+    )]
+    Unweighed {
+        /// Path of the file that is joined.
+        path: PathBuf,
+    },
+    /// Terms have weights, but nothing is joined.
+    #[error("environment.weigh has weights, but there is no environment.join with the terms")]
+    NothingJoined,
     /// Every flow is held out.
     #[error(
         "environment.held_out is {share}, which leaves none of the recorded flows to learn from: \
@@ -182,6 +204,18 @@ impl RecordedWorld {
                 .validate()
                 .map_err(DatasetError::from)?;
         }
+        match &config.join {
+            None if config.weigh.is_empty() => {}
+            None => return Err(RecordedConfigError::NothingJoined),
+            Some(path) => {
+                let joined = Joined::read(path).and_then(|own| own.weighed(&config.weigh));
+                let joined = joined.map_err(DatasetError::from)?;
+                if !joined.is_complete() {
+                    return Err(RecordedConfigError::Unweighed { path: path.clone() });
+                }
+                recordings = recordings.with_joined(joined)?;
+            }
+        }
         let interface = recordings.interface();
         let simulated = match (&config.network, share > 0.0) {
             (_, false) => None,
@@ -230,6 +264,11 @@ impl RecordedWorld {
     /// actions and rewards are made.
     pub fn interface(&self) -> &Interface {
         self.partitions.interface()
+    }
+
+    /// Returns counts of what was joined with the recordings; `None` where nothing was.
+    pub fn joined(&self) -> Option<JoinCounts> {
+        self.partitions.joined().map(|(_, counts)| counts)
     }
 
     /// Returns the identifiers of the policies that were recorded.

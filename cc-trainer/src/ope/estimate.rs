@@ -12,7 +12,7 @@ use super::{
     ClusterBy, LEAST_CLUSTERS, OpeError, OpeEvaluation, OpeSettings, Per, evaluate,
     recorded::{self, CandidateError, CandidateFlows, Selection},
 };
-use crate::dataset::{DatasetError, Recordings};
+use crate::dataset::{DatasetError, JoinError, Joined, Recordings};
 
 /// Size of the partitions that recordings are sorted in, bytes. Each thread holds one in memory.
 const PARTITION: u64 = 32 << 20;
@@ -36,6 +36,8 @@ pub struct Request {
     pub settings: OpeSettings,
     /// Number of decisions to read, approximately. They are held in memory.
     pub decisions: usize,
+    /// What the application measured about the flows; each of its columns becomes a term.
+    pub joined: Option<Joined>,
     /// Directory for the sorted recordings, which are removed at the end.
     pub scratch: PathBuf,
 }
@@ -49,6 +51,8 @@ pub struct Estimated {
     pub policies: Vec<String>,
     /// What the flows of a cluster have in common.
     pub by: ClusterBy,
+    /// Number of flows that are left out because nothing is joined with them.
+    pub unmatched: u64,
     /// The flows with the candidate's probabilities.
     pub taken: CandidateFlows,
     /// The estimates of all terms.
@@ -76,6 +80,9 @@ pub enum EstimateError {
     /// The recordings cannot be read.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// What was joined does not go with the recordings.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The candidate's file is refused.
     #[error("the policy {policy}: {source}")]
     Policy {
@@ -112,7 +119,10 @@ pub fn estimate(
         return Err(EstimateError::NeverComplete(by));
     }
     settings.validate()?;
-    let recordings = Recordings::open(&request.from)?;
+    let mut recordings = Recordings::open(&request.from)?;
+    if let Some(joined) = request.joined.clone() {
+        recordings = recordings.with_joined(joined.complete())?;
+    }
     let of = recorded::behaviour(recordings.policies(), request.of.as_deref())?;
     let mut candidate = request
         .policy
@@ -139,10 +149,12 @@ pub fn estimate(
         .max(settings.anytime.unwrap_or(0));
     let by = taken.group(request.cluster, least, closing)?;
     let evaluation = evaluate(&taken.flows, &settings)?;
+    let joined = partitions.joined();
     Ok(Estimated {
         of,
         policies: recordings.policies().to_vec(),
         by,
+        unmatched: joined.map_or(0, |(_, counts)| counts.flows_without_row),
         taken,
         evaluation,
         settings,

@@ -71,13 +71,13 @@ impl Kind {
         match self {
             Self::Percentile { tail } => {
                 replicates.sort_by(f64::total_cmp);
-                let last = replicates.len() - 1;
-                let at =
-                    |share: f64| replicates[((share * last as f64).round() as usize).min(last)];
+                // The k-th smallest of R replicates estimates the quantile k/(R + 1).
+                let rank = (tail * (replicates.len() + 1) as f64) as usize;
+                let beyond = rank.saturating_sub(1).min(replicates.len() / 2);
                 Interval {
                     value,
-                    low: at(tail),
-                    high: at(1.0 - tail),
+                    low: replicates[beyond],
+                    high: replicates[replicates.len() - 1 - beyond],
                 }
             }
             Self::Anytime { deviations } => {
@@ -207,9 +207,13 @@ mod tests {
         assert!((tail(10.0) - 0.008_55).abs() < 2e-5, "{}", tail(10.0));
         assert!((tail(1e6) - 0.025).abs() < 3e-5, "{}", tail(1e6));
         assert!(tail(3.0) < tail(10.0));
-        let mut replicates: Vec<f64> = (0..=1000).map(f64::from).collect();
-        let interval = Kind::Percentile { tail: 0.05 }.around(500.0, &mut replicates);
-        assert_eq!((interval.low, interval.high), (50.0, 950.0));
+        // Ends that 5 % of 999 replicates are beyond, and of 20.
+        for (count, low) in [(999, 50), (20, 1), (10, 1)] {
+            let mut replicates: Vec<f64> = (1..=count).rev().map(f64::from).collect();
+            let interval = Kind::Percentile { tail: 0.05 }.around(0.0, &mut replicates);
+            let expected = (f64::from(low), f64::from(count + 1 - low));
+            assert_eq!((interval.low, interval.high), expected);
+        }
     }
 
     #[test]

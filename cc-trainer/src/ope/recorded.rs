@@ -8,7 +8,7 @@ use cc_core::{
     policy::{Choice, Policy, Query, State},
 };
 
-use super::{ClusterBy, OpeFlow, OpeStep, Per};
+use super::{ClusterBy, OpeFlow, OpeStep, Per, RecordingEnd};
 use crate::{
     dataset::{
         self, DatasetError, FlowOrigin, Partitions, StepOutcome, TERMS, Trajectory, TrajectoryStep,
@@ -16,8 +16,8 @@ use crate::{
     normalise::{Fit, Normalizer, input_shapes},
 };
 
-/// Names of the reward terms of the steps that [`flows`] returns: those of an outcome, and its
-/// reward.
+/// Names of the first reward terms of the steps that [`flows`] returns: those of an outcome, and
+/// its reward. What was joined with the recordings follows ([`CandidateFlows::terms`]).
 pub const TERM_NAMES: [&str; 5] = [TERMS[0], TERMS[1], TERMS[2], TERMS[3], "reward"];
 
 /// Whether a larger value of a term is better, in the order of [`TERM_NAMES`].
@@ -58,6 +58,8 @@ pub struct CandidateFlows {
     pub flows: Vec<OpeFlow>,
     /// Where and when each of the flows was recorded.
     pub origins: Vec<FlowOrigin>,
+    /// Names of the reward terms, and whether more of each is better.
+    pub terms: Vec<(String, bool)>,
     /// Number of decisions without a recorded probability, which have no importance weight.
     pub without_probability: usize,
     /// Number of decisions for which the candidate gave no usable answer.
@@ -189,7 +191,15 @@ pub fn flows(
 ) -> Result<CandidateFlows, CandidateError> {
     let interface = partitions.interface();
     check(candidate, interface)?;
-    let mut taken = CandidateFlows::default();
+    let own = TERM_NAMES.into_iter().zip(MORE_IS_BETTER);
+    let mut taken = CandidateFlows {
+        terms: own.map(|(name, more)| (name.to_owned(), more)).collect(),
+        ..CandidateFlows::default()
+    };
+    if let Some((joined, _)) = partitions.joined() {
+        let names = joined.names().iter().cloned();
+        taken.terms.extend(names.zip(joined.more_is_better()));
+    }
     let (mut seen, mut decisions) = (0, 0);
     let mut others = BTreeSet::new();
     let mut memory = Memory::default();
@@ -288,7 +298,8 @@ impl CandidateFlows {
         let answers = answers(candidate, trajectories, memory);
         for (trajectory, answers) in trajectories.iter().zip(answers) {
             let mut steps = Vec::new();
-            let mut end = |steps: &mut Vec<OpeStep>| {
+            let mut begun_ns = 0;
+            let mut end = |steps: &mut Vec<OpeStep>, begun_ns: i64, reached: bool| {
                 if !steps.is_empty() {
                     self.origins.push(trajectory.origin);
                     self.flows.push(OpeFlow {
@@ -298,18 +309,26 @@ impl CandidateFlows {
                         // The application decides when a flow ends, so the end is not an outcome of
                         // the policy: its reward is counted while the flow lasts.
                         ended: false,
+                        end: Some(RecordingEnd {
+                            after_s: (trajectory.until_ns - begun_ns) as f64 / 1e9,
+                            reached,
+                        }),
                     });
                 }
             };
-            for (step, answer) in trajectory.steps.iter().zip(answers) {
+            let last = trajectory.steps.len() - 1;
+            for (at, (step, answer)) in trajectory.steps.iter().zip(answers).enumerate() {
                 let known = step.probability.filter(|&p| p > 0.0);
                 self.without_probability += usize::from(known.is_none());
                 self.without_answer += usize::from(answer.is_none());
                 let (Some(behaviour), Some(answer), Some(outcome)) = (known, answer, step.outcome)
                 else {
-                    end(&mut steps);
+                    end(&mut steps, begun_ns, trajectory.reached && at == last);
                     continue;
                 };
+                if steps.is_empty() {
+                    begun_ns = step.time_ns;
+                }
                 let mut features = step.observation.clone();
                 features.extend([step.observed_reward, 1.0]);
                 features.extend(answer.memory);
@@ -320,11 +339,11 @@ impl CandidateFlows {
                     action,
                     behaviour,
                     candidate,
-                    rewards: rewards(&outcome, per).to_vec(),
+                    rewards: rewards(&outcome, trajectory.figures.as_deref(), per),
                     seconds: outcome.seconds,
                 });
             }
-            end(&mut steps);
+            end(&mut steps, begun_ns, trajectory.reached);
         }
     }
 }
@@ -362,13 +381,15 @@ fn of_effects(
 
 /// Returns the rewards of a decision in the order of [`TERM_NAMES`]: its outcome's rates, or for
 /// rates per second the rates times the seconds, of which the estimators make means over time.
-fn rewards(outcome: &StepOutcome, per: Per) -> [f64; TERM_NAMES.len()] {
-    let [throughput, delay, loss, silence] = outcome.terms;
-    let rates = [throughput, delay, loss, silence, outcome.reward.into()];
-    match per {
-        Per::Decision => rates,
-        Per::Second => rates.map(|rate| rate * outcome.seconds),
-    }
+/// `figures` are what was joined about the flow, which hold for each of its decisions.
+fn rewards(outcome: &StepOutcome, figures: Option<&[f64]>, per: Per) -> Vec<f64> {
+    let factor = match per {
+        Per::Decision => 1.0,
+        Per::Second => outcome.seconds,
+    };
+    let own = outcome.terms.into_iter().chain([outcome.reward.into()]);
+    let all = own.chain(figures.into_iter().flatten().copied());
+    all.map(|rate| rate * factor).collect()
 }
 
 /// Fits the transforms that bring the features to about unit size.
@@ -669,9 +690,10 @@ mod tests {
             reward: -6.0,
             ..StepOutcome::default()
         };
-        let [rates, amounts] = [Per::Decision, Per::Second].map(|per| rewards(&outcome, per));
-        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0]);
-        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0]);
+        let [rates, amounts] =
+            [Per::Decision, Per::Second].map(|per| rewards(&outcome, Some(&[7.0]), per));
+        assert_eq!(rates, [8.0, 40.0, 0.25, 0.5, -6.0, 7.0]);
+        assert_eq!(amounts, [4.0, 20.0, 0.125, 0.25, -3.0, 3.5]);
     }
 
     #[test]
@@ -718,6 +740,7 @@ mod tests {
             cluster: id,
             steps: Vec::new(),
             ended: false,
+            end: None,
         };
         let mut taken = CandidateFlows::default();
         // Two parts of each of 24 flows, over 12 paths.

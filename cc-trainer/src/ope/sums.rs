@@ -2,7 +2,8 @@
 //! sums add up over clusters, so that a bootstrap resample costs additions only.
 
 use super::{
-    Discounting, Method, OpeFlow, OpeSettings, OpeStep, Per, Sizes, SubTrajectory,
+    Discounting, Method, OpeFlow, OpeSettings, OpeStep, Per, Sizes,
+    cut::SubTrajectory,
     fitted_q::{FittedQ, Functional, expected},
 };
 

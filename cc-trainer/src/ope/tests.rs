@@ -124,6 +124,7 @@ impl Process {
                     cluster: id as u64,
                     steps: Vec::new(),
                     ended: false,
+                    end: None,
                 };
                 while let Some(s) = state.filter(|_| flow.steps.len() < HORIZON) {
                     let action = draw(&self.behaviour[s], &mut random).unwrap_or(ACTIONS - 1);
@@ -310,6 +311,7 @@ fn a_constant_reward_is_estimated_exactly_from_little_data() {
         cluster: id,
         steps: (0..2 * HORIZON).map(|_| step()).collect(),
         ended: false,
+        end: None,
     };
     let data: Vec<OpeFlow> = (0..40).map(flow).collect();
     let evaluation = evaluate(&data, &settings(200)).expect("valid");
@@ -341,6 +343,7 @@ fn differences_between_flows_do_not_hide_a_wrong_model() {
             cluster: id,
             steps: (0..5 * HORIZON).map(|_| step()).collect(),
             ended: false,
+            end: None,
         }
     };
     let data: Vec<OpeFlow> = (0..30).map(&mut flow).collect();
@@ -517,6 +520,7 @@ fn nothing_is_said_from_fewer_than_ten_clusters() {
         flows: 90,
         clusters: 9,
         horizon: HORIZON,
+        left_out: 0,
     };
     assert_eq!(error, expected);
     assert!(error.to_string().contains("fewer than 10"), "{error}");
@@ -545,6 +549,7 @@ fn means_over_time_count_decisions_with_their_length() {
             })
             .collect(),
         ended: false,
+        end: None,
     };
     let data: Vec<OpeFlow> = (0..150).map(&mut flow).collect();
     let magic = |per, discount| {
@@ -614,6 +619,102 @@ fn anytime_intervals_are_wider_and_about_the_same_estimate() {
     assert!((1.35..1.8).contains(&ratio), "{ratio}");
 }
 
+/// Flows whose first observation has a sign that no later one has. The recorded policy takes
+/// either of two actions; the candidate remembers the sign and takes the action of that sign in
+/// nine cases of ten, which is what is rewarded, with some noise.
+fn signs(count: u64, seed: u64, remembered: bool) -> Vec<OpeFlow> {
+    let mut random = StdRng::seed_from_u64(cc_sim::seed::output(78, seed));
+    let mut flow = |id| {
+        let sign = usize::from(random.random_bool(0.5));
+        let mut step = |at| {
+            let action = usize::from(random.random_bool(0.5));
+            let shown = 2.0 * sign as f32 - 1.0;
+            let mut features = vec![1.0, if at == 0 { shown } else { 0.0 }];
+            features.extend(remembered.then_some(shown));
+            let mut candidate = vec![0.1, 0.1];
+            candidate[sign] = 0.9;
+            OpeStep {
+                features,
+                action,
+                behaviour: 0.5,
+                candidate,
+                rewards: vec![f64::from(u8::from(action == sign)) + random.random_range(-0.5..0.5)],
+                seconds: 0.1,
+            }
+        };
+        OpeFlow {
+            id,
+            cluster: id,
+            steps: (0..HORIZON).map(&mut step).collect(),
+            ended: false,
+            end: None,
+        }
+    };
+    (0..count).map(&mut flow).collect()
+}
+
+#[test]
+fn a_model_that_does_not_know_what_the_candidate_remembers_is_biased() {
+    const REPETITIONS: u64 = 40;
+    let truth = 0.9 - 0.5;
+    let study = |remembered: bool| {
+        let (mut contained, mut errors) = ([0; 2], 0.0);
+        for repetition in 0..REPETITIONS {
+            let data = signs(150, repetition, remembered);
+            let evaluation = evaluate(&data, &settings(100)).expect("valid");
+            let estimates = &evaluation.terms[0].estimates;
+            let [direct, weighted] = [2, 5].map(|method| &estimates[method].difference);
+            errors += (direct.value - truth) / REPETITIONS as f64;
+            contained[0] += usize::from(direct.contains(truth));
+            contained[1] += usize::from(weighted.contains(truth));
+        }
+        (contained, errors)
+    };
+    let [with, without] = [true, false].map(study);
+    println!("with its memory {with:?}, without {without:?}");
+    // 95 % of 40, within two standard deviations.
+    assert!(with.0[0] >= 35 && with.1.abs() < 0.02, "{with:?}");
+    assert!(without.0[0] == 0 && without.1 < -0.2, "{without:?}");
+    // The weights know the candidate's probabilities, and so what it remembers.
+    assert!(
+        with.0[1] >= 35 && without.0[1] >= 35,
+        "{with:?}, {without:?}"
+    );
+}
+
+/// Looks at a growing recording again and again, as somebody does who waits for a conclusion.
+#[test]
+#[ignore = "takes a minute"]
+fn looking_again_and_again_needs_a_confidence_sequence() {
+    const REPETITIONS: usize = 200;
+    let process = Process::new(3, 1.0);
+    let truth = process.value(&process.candidate, 0) - process.value(&process.behaviour, 0);
+    let anytime = OpeSettings {
+        anytime: Some(100),
+        ..settings(100)
+    };
+    let ever_missed = |repetition| {
+        let flows = process.flows(1_600, 20_000 + repetition, true);
+        let looks = (0..9).map(|look| (100.0 * 2_f64.powf(0.5 * f64::from(look))) as usize);
+        looks.fold([false; 2], |missed, flows_so_far| {
+            let kinds = [&anytime, &settings(100)].map(|settings| {
+                let found = evaluate(&flows[..flows_so_far], settings).expect("valid");
+                !found.terms[0].estimates[6].difference.contains(truth)
+            });
+            [missed[0] | kinds[0], missed[1] | kinds[1]]
+        })
+    };
+    let missed: Vec<_> = (0..REPETITIONS as u64)
+        .into_par_iter()
+        .map(ever_missed)
+        .collect();
+    let [sequence, fixed] = [0, 1].map(|kind| missed.iter().filter(|own| own[kind]).count());
+    println!("{sequence} of {REPETITIONS} by the sequence, {fixed} by fixed intervals");
+    // 5 %, within two standard deviations.
+    assert!(sequence <= 16, "{sequence} of {REPETITIONS}");
+    assert!(fixed > 30, "{fixed} of {REPETITIONS}");
+}
+
 #[test]
 fn a_conclusion_needs_more_than_the_model() {
     let effective = |returns: [f64; 3]| Effective {
@@ -678,27 +779,6 @@ fn the_seed_fixes_the_evaluation() {
     let data = Process::new(3, 1.0).flows(50, 1, true);
     let run = || evaluate(&data, &settings(50)).expect("valid");
     assert_eq!(run(), run());
-}
-
-#[test]
-fn flows_without_an_end_are_cut_into_whole_sub_trajectories() {
-    let step = OpeStep {
-        features: vec![1.0],
-        action: 0,
-        behaviour: 0.5,
-        candidate: vec![0.5, 0.5],
-        rewards: vec![1.0],
-        seconds: 0.1,
-    };
-    let mut flow = OpeFlow {
-        id: 1,
-        cluster: 1,
-        steps: vec![step; 10],
-        ended: false,
-    };
-    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8]);
-    flow.ended = true;
-    assert_eq!(sub_trajectories(&flow, 4), [0..4, 4..8, 8..10]);
 }
 
 #[test]

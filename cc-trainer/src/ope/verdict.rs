@@ -10,10 +10,7 @@ use std::fmt;
 use cc_core::tolerance::{Tolerance, Tolerances};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Interval, Method, OpeEvaluation, Refusal, Term,
-    recorded::{MORE_IS_BETTER, TERM_NAMES},
-};
+use super::{Interval, Method, OpeEvaluation, Refusal, Term, recorded::TERM_NAMES};
 
 /// Index of the throughput among [`TERM_NAMES`].
 const THROUGHPUT: usize = 0;
@@ -76,7 +73,7 @@ impl fmt::Display for Conclusion {
 /// One term of a [`Verdict`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TermVerdict {
-    /// Name of the term, one of [`TERM_NAMES`].
+    /// Name of the term, one of [`TERM_NAMES`] or of a joined column.
     pub name: String,
     /// Mean of the recorded policy, in the term's unit.
     pub recorded: f64,
@@ -97,14 +94,20 @@ pub struct TermVerdict {
 pub struct Verdict {
     /// What all terms say together.
     pub conclusion: Conclusion,
-    /// The terms, in the order of [`TERM_NAMES`].
+    /// The terms, in the order of [`TERM_NAMES`]; joined ones come after them.
     pub terms: Vec<TermVerdict>,
 }
 
 impl Verdict {
-    /// Concludes from an evaluation whose terms are those of [`TERM_NAMES`].
-    pub fn new(evaluation: &OpeEvaluation, tolerances: &Tolerances) -> Self {
-        let terms: Vec<_> = TERM_NAMES
+    /// Concludes from an evaluation whose terms are `names`, each with whether more of it is better:
+    /// those of [`TERM_NAMES`], and after them any that were joined, of which a tenth is tolerated
+    /// as of the throughput.
+    pub fn new(
+        evaluation: &OpeEvaluation,
+        names: &[(String, bool)],
+        tolerances: &Tolerances,
+    ) -> Self {
+        let terms: Vec<_> = names
             .iter()
             .zip(&evaluation.terms)
             .enumerate()
@@ -162,10 +165,15 @@ fn is_in_the_way(term: &TermVerdict) -> bool {
     }
 }
 
-fn judge(place: usize, name: &str, term: &Term, tolerances: &Tolerances) -> TermVerdict {
+fn judge(
+    place: usize,
+    (name, more_is_better): &(String, bool),
+    term: &Term,
+    tolerances: &Tolerances,
+) -> TermVerdict {
     let magic = term.estimates.iter().find(|e| e.method == Method::Magic);
     let recorded = term.recorded.value;
-    let tolerated = tolerated(place, recorded, tolerances);
+    let tolerated = tolerated(place, *more_is_better, recorded, tolerances);
     let nothing = Interval {
         value: 0.0,
         low: 0.0,
@@ -179,10 +187,10 @@ fn judge(place: usize, name: &str, term: &Term, tolerances: &Tolerances) -> Term
                 reason: refusal.to_string(),
             }
         }
-        Some(_) => found(place, &difference, tolerated),
+        Some(_) => found(place, *more_is_better, &difference, tolerated),
     };
     TermVerdict {
-        name: name.to_owned(),
+        name: name.clone(),
         recorded,
         difference,
         tolerated,
@@ -192,9 +200,9 @@ fn judge(place: usize, name: &str, term: &Term, tolerances: &Tolerances) -> Term
 }
 
 /// What the interval of the difference says, where up to `tolerated` is tolerated.
-fn found(place: usize, difference: &Interval, tolerated: f64) -> TermFinding {
+fn found(place: usize, more_is_better: bool, difference: &Interval, tolerated: f64) -> TermFinding {
     // On a scale on which more is worse.
-    let [least, most, tolerated] = match MORE_IS_BETTER[place] {
+    let [least, most, tolerated] = match more_is_better {
         true => [-difference.high, -difference.low, -tolerated],
         false => [difference.low, difference.high, tolerated],
     };
@@ -209,15 +217,19 @@ fn found(place: usize, difference: &Interval, tolerated: f64) -> TermFinding {
     }
 }
 
-/// The difference of a term that is tolerated, by the place of the term in [`TERM_NAMES`].
-fn tolerated(place: usize, recorded: f64, tolerances: &Tolerances) -> f64 {
+/// The difference of a term that is tolerated, by the place of the term.
+fn tolerated(place: usize, more_is_better: bool, recorded: f64, tolerances: &Tolerances) -> f64 {
     let more = |tolerance: Tolerance| tolerance.allowed(recorded) - recorded;
     match place {
         THROUGHPUT => -tolerances.throughput * recorded,
         1 => more(tolerances.delay),
         2 => more(tolerances.loss),
         3 => more(tolerances.silence),
-        _ => 0.0,
+        REWARD => 0.0,
+        _ => {
+            let share = tolerances.throughput * recorded.abs();
+            if more_is_better { -share } else { share }
+        }
     }
 }
 
@@ -238,7 +250,12 @@ fn rests_on_model(refusal: &Refusal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ope::MethodEstimate;
+    use crate::ope::{MethodEstimate, recorded::MORE_IS_BETTER};
+
+    fn names() -> Vec<(String, bool)> {
+        let own = TERM_NAMES.into_iter().zip(MORE_IS_BETTER);
+        own.map(|(name, more)| (name.to_owned(), more)).collect()
+    }
 
     fn interval(low: f64, high: f64) -> Interval {
         Interval {
@@ -383,7 +400,7 @@ mod tests {
             ),
         ];
         for (what, terms, expected) in cases {
-            let verdict = Verdict::new(&evaluation(terms), &Tolerances::default());
+            let verdict = Verdict::new(&evaluation(terms), &names(), &Tolerances::default());
             assert_eq!(verdict.conclusion, expected, "{what}: {verdict:?}");
             assert!(!verdict.reasons().is_empty(), "{what}");
         }
@@ -399,7 +416,7 @@ mod tests {
             none,
             (1.0, [0.1, 0.3], None),
         ];
-        let verdict = Verdict::new(&evaluation(terms), &Tolerances::default());
+        let verdict = Verdict::new(&evaluation(terms), &names(), &Tolerances::default());
         let reasons = verdict.reasons();
         assert_eq!(reasons.len(), 1, "{reasons:?}");
         assert!(reasons[0].starts_with("delay_ms worse ("), "{reasons:?}");
@@ -407,5 +424,35 @@ mod tests {
         let json = serde_json::to_string(&verdict).expect("plain data");
         let again: Verdict = serde_json::from_str(&json).expect("its own format");
         assert_eq!(again, verdict);
+    }
+
+    #[test]
+    fn a_joined_term_is_judged_by_its_own_direction() {
+        let none = (0.0, [0.0, 0.0], None);
+        let terms = [
+            (10.0, [1.0, 2.0], None),
+            none,
+            none,
+            none,
+            (1.0, [0.1, 0.3], None),
+        ];
+        let mut names = names();
+        names.push(("completion_s".to_owned(), false));
+        for ([low, high], expected) in [
+            ([-0.3, -0.1], Conclusion::Better),
+            ([-0.1, 0.05], Conclusion::Better),
+            ([-0.1, 0.2], Conclusion::None),
+            ([0.12, 0.4], Conclusion::Worse),
+        ] {
+            let mut evaluation = evaluation(terms);
+            let mut joined = evaluation.terms[0].clone();
+            joined.recorded = interval(1.0, 1.0);
+            for estimate in &mut joined.estimates {
+                estimate.difference = interval(low, high);
+            }
+            evaluation.terms.push(joined);
+            let verdict = Verdict::new(&evaluation, &names, &Tolerances::default());
+            assert_eq!(verdict.conclusion, expected, "{verdict:?}");
+        }
     }
 }

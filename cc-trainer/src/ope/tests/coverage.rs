@@ -39,9 +39,12 @@ struct World {
     late: bool,
     /// The candidate decides by its memory of the queue instead of by the queue.
     recurrent: bool,
-    /// Recordings end after a time instead of a number of decisions, which leaves out the
-    /// sub-trajectory at the end of a flow the more often, the longer it takes.
-    cut: bool,
+    /// Recordings end after a time instead of a number of decisions, which cuts the sub-trajectory
+    /// at the end of a flow off, the more often the longer it takes. The truth is that of the
+    /// sub-trajectories that begin more than this many seconds before.
+    cut: Option<f64>,
+    /// The recordings do not tell when the clock ended them.
+    unknown_end: bool,
 }
 
 /// The flows of a cluster and the queue that they share.
@@ -173,8 +176,10 @@ struct Recording {
     blank: u32,
     /// Number of decisions made; none is recorded after [`DECISIONS`] of them.
     made: usize,
-    /// The world at the beginnings of the part's sub-trajectories.
-    starts: Vec<Bottleneck>,
+    /// Number of the tick in which the current part began.
+    began: usize,
+    /// The world at the beginnings of the part's sub-trajectories, and the numbers of the ticks.
+    starts: Vec<(usize, Bottleneck)>,
 }
 
 /// Σ Γ r and Σ Γ s over sub-trajectories, of the candidate and of the recorded policy.
@@ -208,14 +213,18 @@ impl Truth {
 
 /// Records the flows of one cluster. Measures the truth as well if asked to.
 fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
-    let mut random = StdRng::seed_from_u64(cc_sim::seed::output(11, cluster));
+    let mut random = StdRng::seed_from_u64(cc_sim::seed::output(12, cluster));
     let mut place = Bottleneck::new(world, &mut random);
     let mut recordings: Vec<Recording> = (0..world.flows).map(|_| Recording::default()).collect();
     let (mut flows, mut truth) = (Vec::new(), Truth::default());
-    let mut end = |recording: &mut Recording, flow: usize, random: &mut StdRng| {
+    let seconds_left = |tick: usize| (TICKS as f64 - tick as f64) * TICK;
+    let mut end = |recording: &mut Recording, flow: usize, by_clock: bool, random: &mut StdRng| {
         let steps = std::mem::take(&mut recording.steps);
         let starts = std::mem::take(&mut recording.starts);
-        for (own, start) in steps.chunks_exact(HORIZON).zip(starts) {
+        for (own, (tick, start)) in steps.chunks_exact(HORIZON).zip(starts) {
+            if world.cut.is_some_and(|near| seconds_left(tick) <= near) {
+                continue;
+            }
             truth = truth.add(Truth {
                 candidate: taken_over(world, start, flow, random),
                 recorded: discounted(own),
@@ -227,14 +236,18 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
                 cluster,
                 steps,
                 ended: false,
+                end: (world.cut.is_some() && !world.unknown_end).then(|| RecordingEnd {
+                    after_s: seconds_left(recording.began),
+                    reached: by_clock,
+                }),
             });
         }
     };
     for tick in 0.. {
         let is_over = |recording: &Recording| recording.made > DECISIONS;
         let ends = match world.cut {
-            true => tick == TICKS,
-            false => recordings.iter().all(is_over),
+            Some(_) => tick == TICKS,
+            None => recordings.iter().all(is_over),
         };
         if ends {
             break;
@@ -246,12 +259,12 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
             let recording = &mut recordings[flow];
             recording.steps.extend(recording.open.take());
             recording.made += 1;
-            if !world.cut && is_over(recording) {
+            if world.cut.is_none() && is_over(recording) {
                 continue;
             }
             if world.missing && recording.blank == 0 && random.random_bool(0.03) {
                 recording.steps.pop();
-                end(recording, flow, &mut random);
+                end(recording, flow, false, &mut random);
                 recording.blank = 4;
             }
             recording.blank = recording.blank.saturating_sub(1);
@@ -260,7 +273,7 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
                 place.senders[flow].memory = 0.0;
             }
             if measure && recording.blank == 0 && recording.steps.len().is_multiple_of(HORIZON) {
-                recording.starts.push(place.clone());
+                recording.starts.push((tick, place.clone()));
             }
         }
         for &flow in &asked {
@@ -271,7 +284,10 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
             let behaviour = decided.behaviour();
             let action = draw(&behaviour, &mut random);
             let recording = &mut recordings[flow];
-            if recording.blank == 0 && (world.cut || !is_over(recording)) {
+            if recording.blank == 0 && (world.cut.is_some() || !is_over(recording)) {
+                if recording.steps.is_empty() {
+                    recording.began = tick;
+                }
                 recording.open = Some(OpeStep {
                     features: decided.features(world, flow),
                     action,
@@ -292,7 +308,7 @@ fn record(world: &World, cluster: u64, measure: bool) -> (Vec<OpeFlow>, Truth) {
         }
     }
     for (flow, recording) in recordings.iter_mut().enumerate() {
-        end(recording, flow, &mut random);
+        end(recording, flow, true, &mut random);
     }
     (flows, truth)
 }
@@ -388,10 +404,15 @@ struct Coverage {
     /// for the recorded policy.
     weighted: usize,
     recorded: usize,
-    /// The recorded policy's when each flow is a cluster.
+    /// The recorded policy's when each flow is a cluster, and the sum of the quotients of the two
+    /// intervals' widths.
     by_flow: usize,
+    widths: f64,
     /// Sum of the direct method's errors of the difference.
     direct_error: f64,
+    /// Sums of what is left out near the ends of recordings: seconds, and a share.
+    within_s: f64,
+    left_out: f64,
 }
 
 impl Coverage {
@@ -403,17 +424,18 @@ impl Coverage {
             weighted: self.weighted + other.weighted,
             recorded: self.recorded + other.recorded,
             by_flow: self.by_flow + other.by_flow,
+            widths: self.widths + other.widths,
             direct_error: self.direct_error + other.direct_error,
+            within_s: self.within_s + other.within_s,
+            left_out: self.left_out + other.left_out,
         }
     }
 
     fn of(world: &World, clusters: u64, repetitions: u64, truth: &Truth) -> Self {
         let once = |repetition| {
             let mut flows = recorded(world, clusters, repetition);
-            let term = evaluate(&flows, &settings())
-                .expect("valid")
-                .terms
-                .remove(0);
+            let mut whole = evaluate(&flows, &settings()).expect("valid");
+            let term = whole.terms.remove(0);
             for flow in &mut flows {
                 flow.cluster = flow.id;
             }
@@ -426,6 +448,7 @@ impl Coverage {
             };
             let concluded = magic.refusal.is_none();
             let count = |interval: &Interval, truth| usize::from(interval.contains(truth));
+            let width = |interval: &Interval| interval.high - interval.low;
             Self {
                 concluded: usize::from(concluded),
                 difference: usize::from(concluded) * count(&magic.difference, truth.difference()),
@@ -433,7 +456,10 @@ impl Coverage {
                 weighted: count(&weighted.difference, truth.difference()),
                 recorded: count(&term.recorded, truth.recorded()),
                 by_flow: count(&by_flow.recorded, truth.recorded()),
+                widths: width(&term.recorded) / width(&by_flow.recorded),
                 direct_error: direct.difference.value - truth.difference(),
+                within_s: whole.left_out_within_s,
+                left_out: whole.left_out as f64 / (whole.left_out + whole.sub_trajectories) as f64,
             }
         };
         (0..repetitions)
@@ -443,11 +469,14 @@ impl Coverage {
     }
 }
 
-/// The least number of `count` intervals of 95 % that contain the truth, within two standard
-/// deviations of the nominal number.
+/// Number of clusters that the truth is measured on where it must be known well.
+const TRUTH: u64 = 12_000;
+
+/// The least number of `count` intervals of 95 % that contain the truth, within three standard
+/// deviations of the nominal number, as there are more than thirty such numbers.
 fn least(count: usize) -> usize {
     let count = count as f64;
-    (0.95 * count - 2.0 * (0.95 * 0.05 * count).sqrt()) as usize
+    (0.95 * count - 3.0 * (0.95 * 0.05 * count).sqrt()) as usize
 }
 
 /// A world with all of these at once.
@@ -457,14 +486,15 @@ const ALL: World = World {
     missing: true,
     late: true,
     recurrent: true,
-    cut: false,
+    cut: None,
+    unknown_end: false,
 };
 
 /// Checks one world over 200 repetitions, and prints a line of the table in docs/retraining.md.
 fn study(name: &str, world: World) {
     const REPETITIONS: usize = 200;
     let world = World { flows: 3, ..world };
-    let truth = truth(&world, 4_000);
+    let truth = truth(&world, TRUTH);
     let found = Coverage::of(&world, 60, REPETITIONS as u64, &truth);
     println!(
         "{name}: true difference {:.3}; concluded {}; MAGIC's difference {}, candidate {}; \
@@ -498,7 +528,8 @@ fn clusters_of_flows_that_share_a_queue_have_the_intervals_that_they_claim() {
     }
     assert!(found.difference + 4 >= found.concluded, "{found:?}");
     // Intervals over flows, as if these did not share a queue, are too narrow.
-    assert!(found.by_flow + 3 <= found.recorded, "{found:?}");
+    assert!(found.by_flow <= found.recorded, "{found:?}");
+    assert!(found.widths > 1.2 * REPETITIONS as f64, "{found:?}");
 }
 
 #[test]
@@ -553,14 +584,30 @@ fn coverage_with_everything_at_once() {
     study("everything", ALL);
 }
 
-/// What is known to be missing: nothing corrects for the sub-trajectories that the end of
-/// a recording cuts off.
+/// Where recordings of the worst world are cut off, in the mean over repetitions, s.
+const NEAR: f64 = 1.0;
+
+/// The end of the recordings is allowed for, and has to be.
 #[test]
-#[ignore = "takes a minute"]
-fn a_clock_that_ends_short_recordings_makes_intervals_miss_the_truth() {
-    let world = World { cut: true, ..ALL };
-    let found = Coverage::of(&world, 60, 200, &truth(&world, 4_000));
+#[ignore = "takes two minutes"]
+fn coverage_where_a_clock_ends_short_recordings() {
+    let world = World {
+        cut: Some(NEAR),
+        ..ALL
+    };
+    let found = Coverage::of(&world, 60, 200, &truth(&world, TRUTH));
     println!("recordings of {TICKS} ticks: {found:?}");
-    assert!(found.weighted < least(200), "{found:?}");
+    let neglected = World {
+        cut: Some(0.0),
+        unknown_end: true,
+        ..ALL
+    };
+    let missed = Coverage::of(&neglected, 60, 200, &truth(&neglected, TRUTH));
+    println!("the same, when they ended being unknown: {missed:?}");
+    assert!(found.concluded > 100, "{found:?}");
+    assert!(found.difference >= least(found.concluded), "{found:?}");
+    assert!(found.candidate >= least(found.concluded), "{found:?}");
+    assert!(found.weighted >= least(200), "{found:?}");
     assert!(found.recorded >= least(200), "{found:?}");
+    assert!(missed.weighted < least(200), "{missed:?}");
 }

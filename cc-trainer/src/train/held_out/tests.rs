@@ -47,6 +47,9 @@ fn flow(id: u64, actions: impl Iterator<Item = u8>) -> Trajectory {
         policy: "even".into(),
         steps: actions.map(step).collect(),
         ended: true,
+        until_ns: 0,
+        reached: true,
+        figures: None,
     }
 }
 
