@@ -294,6 +294,8 @@ mod tests {
             clusters: 1,
             effective_clusters: 1.0,
             sub_trajectories: 1,
+            left_out: 0,
+            left_out_within_s: 0.0,
             decisions: 1,
             mean_ratio: interval(1.0, 1.0),
             terms: terms.into(),
