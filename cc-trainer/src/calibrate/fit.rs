@@ -15,7 +15,7 @@ use super::twin::{Feature, Twin};
 /// Score per control, in squared tolerances, at which a search ends.
 const ENOUGH: f64 = 0.15;
 /// What a feature has to lower the score per control by to be worth having.
-const PENALTY: f64 = 0.1;
+const PENALTY: f64 = 0.03;
 /// Largest part of the tolerance that a figure may differ by for no further feature to be tried.
 const SETTLED: f64 = 0.6;
 /// Most features that a twin has.
@@ -260,14 +260,29 @@ impl Search<'_> {
         let some = (all as f64 * SCREENING).ceil() as usize;
         let controls = self.controls.len();
         watch(&[]);
-        let mut best = self.run(Space::new(&[], &self.estimates), None, all)?;
+        let mut best = self.run(Space::new(&[], &self.estimates), None, all, self.enough())?;
         let mut evaluations = best.evaluations.len();
+        // A little loss that hardly shows in the figures of some controls rules those of others, so
+        // that it is looked for even where nothing differs.
+        watch(&[Feature::Loss]);
+        let base = best.space.twin(&best.best().point);
+        let space = Space::new(&[Feature::Loss], &self.estimates);
+        // It has to be clearly better.
+        let enough = self.enough().min(0.5 * best.best().score());
+        let lossy = self.run(space, Some(&base), all, enough)?;
+        evaluations += lossy.evaluations.len();
+        if lossy.priced(controls) < best.priced(controls) {
+            best = lossy;
+        }
         while !self.settled(&best) && best.space.features.len() < MOST_FEATURES {
             let base = best.space.twin(&best.best().point);
             let of_base = &best.space.features;
             let mut promising: Option<Structure> = None;
             for feature in Feature::ALL {
-                if (of_base.iter()).any(|other| *other == feature || !feature.goes_with(*other)) {
+                let other = |other: &Feature| *other == feature || !feature.goes_with(*other);
+                // Loss alone has been tried.
+                let known = of_base.is_empty() && feature == Feature::Loss;
+                if known || of_base.iter().any(other) {
                     continue;
                 }
                 let mut features = of_base.clone();
@@ -275,13 +290,12 @@ impl Search<'_> {
                 features.sort_unstable();
                 watch(&features);
                 let space = Space::new(&features, &self.estimates);
-                let next = self.run(space, Some(&base), some)?;
+                let next = self.run(space, Some(&base), some, self.enough())?;
                 evaluations += next.evaluations.len();
                 let other = promising.as_ref().map_or(f64::MAX, |s| s.priced(controls));
                 if next.priced(controls) < other {
                     promising = Some(next);
                 }
-                // Loss is tried first, and is what most paths lack.
                 if promising.as_ref().is_some_and(|next| self.settled(next)) {
                     break;
                 }
@@ -301,6 +315,11 @@ impl Search<'_> {
         Ok((best, evaluations))
     }
 
+    /// The score at which a search ends.
+    fn enough(&self) -> f64 {
+        ENOUGH * self.controls.len() as f64
+    }
+
     /// Whether all figures of the structure's best twin are well within the tolerance.
     fn settled(&self, structure: &Structure) -> bool {
         let tolerance = self.settings.tolerance;
@@ -308,12 +327,13 @@ impl Search<'_> {
     }
 
     /// Searches the box of a structure, beginning where the recording suggests, and at a twin of a
-    /// simpler structure, for `most` evaluations.
+    /// simpler structure, for `most` evaluations or until a score is `enough`.
     fn run(
         &self,
         space: Space,
         from: Option<&Twin>,
         most: usize,
+        enough: f64,
     ) -> Result<Structure, CalibrateError> {
         let suggested = space.point(&self.estimates.start(&space.features));
         let mut starts = vec![suggested.clone()];
@@ -330,13 +350,13 @@ impl Search<'_> {
             starts.push(both.collect());
             starts.push(known);
         }
-        self.search(space, Vec::new(), &starts, most)
+        self.search(space, Vec::new(), &starts, (most, enough))
     }
 
     /// Searches the box of a structure further, up to `most` evaluations in all.
     fn further(&self, structure: Structure, most: usize) -> Result<Structure, CalibrateError> {
         let Structure { space, evaluations } = structure;
-        self.search(space, evaluations, &[], most)
+        self.search(space, evaluations, &[], (most, self.enough()))
     }
 
     fn search(
@@ -344,14 +364,14 @@ impl Search<'_> {
         space: Space,
         known: Vec<Evaluation>,
         starts: &[Vec<f64>],
-        most: usize,
+        (most, enough): (usize, f64),
     ) -> Result<Structure, CalibrateError> {
         let dimensions = space.dimensions.len();
         let budget = Budget {
             initial: (dimensions + 5).min(most),
             most,
             patience: PATIENCE,
-            enough: ENOUGH * self.controls.len() as f64,
+            enough,
         };
         let evaluate = |point: &[f64]| {
             let twin = space.twin(point);
