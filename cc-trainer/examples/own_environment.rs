@@ -18,7 +18,7 @@ use std::sync::Arc;
 use cc_trainer::{
     actor::{Actor, Snapshot, StepOutput},
     environment::{End, Environment, Spec, Turn},
-    learner::{Learner, LearnerSettings, reward::RewardStatistics},
+    learner::{Learner, LearnerSettings, LearnerState},
     model::{self, Activation, DeviceKind, Shape, Weights},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -169,7 +169,8 @@ fn main() -> anyhow::Result<()> {
         ..LearnerSettings::default()
     };
     let (batch, unroll) = (settings.batch, settings.unroll);
-    let mut learner = Learner::new(device, settings, RewardStatistics::new(spec.tasks), 0);
+    let state = LearnerState::new(spec.tasks, &settings);
+    let mut learner = Learner::new(device, settings, state, 0);
 
     // The policy as the actor uses it: the parameters, and the number of updates before them.
     let snapshot = |version: u64, parameters: &[f32]| {
