@@ -275,22 +275,27 @@ fn what_can_be_limited_is_measured() {
 #[test]
 fn links_of_one_task_can_be_drawn_alone() {
     let text = "
-        episode_s = 1
         [[links]]
         weight = 0.01
         scenarios = \"calibrated\"
         [[links]]
         random = { rate_mbps = [4, 9], delay_ms = [5, 9] }
     ";
-    let world = Arc::new(World::new(config(text)).expect("a valid world"));
+    let world = World::new(config(text)).expect("a valid world");
     assert_eq!(world.spec().tasks, 7);
-    // The slow ones of the calibrated links, and the family.
-    for task in [0, 1, 2, 6] {
-        let mut network = NetworkEnvironment::new(world.clone(), 3).of_task(task);
-        for turn in play(&mut network, 15, |_| 1) {
-            assert_eq!(turn.task, task);
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
+    for task in 0..7 {
+        for _ in 0..20 {
+            let link = world.links.draw(5.0, Some(task), &mut random);
+            assert_eq!(link.task, task);
+            if task < 6 {
+                assert_eq!(link.scenario.name, world.tasks()[task]);
+            }
         }
     }
+    // By their weights, the family is drawn nearly always.
+    let mut drawn = || world.links.draw(5.0, None, &mut random).task;
+    assert!((0..50).filter(|_| drawn() == 6).count() > 40);
 }
 
 #[test]
