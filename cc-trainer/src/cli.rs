@@ -8,7 +8,9 @@ mod heuristic;
 mod interrupt;
 mod league;
 mod link;
+mod offline;
 mod ope;
+mod pool;
 mod runs;
 mod screen;
 mod search;
@@ -49,6 +51,8 @@ enum Command {
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
     Ope(ope::OpeArgs),
+    Pool(pool::PoolArgs),
+    Offline(offline::OfflineArgs),
     Sets(sets::SetsArgs),
     Study(study::StudyArgs),
     Train(train::TrainArgs),
@@ -66,6 +70,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),
         Command::Ope(args) => ope::command(&args),
+        Command::Pool(args) => pool::command(&args),
+        Command::Offline(args) => offline::command(&args),
         Command::Sets(args) => sets::command(&args),
         Command::Study(args) => study::command(&args),
         Command::Train(args) => train::command(&args),

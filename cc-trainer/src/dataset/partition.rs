@@ -21,7 +21,10 @@ use cc_ebpf::WindowRecord;
 use rayon::prelude::*;
 use tempfile::TempDir;
 
-use super::{DatasetError, FlowOrigin, Recordings, Trajectory, origin::path, trajectory::assemble};
+use super::{
+    DatasetError, FlowOrigin, Reading, Recordings, Trajectory, origin::path, reading::ReadRow,
+    trajectory::assemble,
+};
 
 /// Number of bytes that one reading thread buffers before it writes, over all partitions.
 const HELD_BACK: usize = 16 << 20;
@@ -34,6 +37,7 @@ const HELD_BACK: usize = 16 << 20;
 pub struct Partitions {
     directory: TempDir,
     interface: Interface,
+    reading: Option<Reading>,
     sources: Vec<RecordingFile>,
     count: usize,
     gathered: Gathered,
@@ -130,6 +134,7 @@ impl Recordings {
         Ok(Partitions {
             directory,
             interface: self.interface.clone(),
+            reading: self.reading,
             sources,
             count,
             gathered,
@@ -206,7 +211,15 @@ impl Partitions {
                 let policy = self.sources[packed.source as usize].policy.clone();
                 (packed.row(probabilities), packed.time_ns, policy)
             });
-            for trajectory in assemble(&self.interface, rows) {
+            let trajectories = match self.reading {
+                None => assemble(&self.interface, rows),
+                Some(reading) => {
+                    let mut rows: Vec<ReadRow> = rows.collect();
+                    reading.apply(&self.interface, &mut rows);
+                    assemble(&self.interface, rows.into_iter())
+                }
+            };
+            for trajectory in trajectories {
                 each(Trajectory {
                     origin,
                     ..trajectory

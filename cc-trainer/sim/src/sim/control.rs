@@ -11,6 +11,7 @@ mod htcp;
 mod illinois;
 pub mod learned;
 mod monitor;
+pub mod observed;
 mod reno;
 #[cfg(test)]
 mod tests;
