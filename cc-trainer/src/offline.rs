@@ -54,6 +54,9 @@ use self::{
 };
 use crate::model::{Cpu, Outputs, Sequences, Shape};
 
+/// Keeps the seeds of runs apart from others that are made of the same number.
+const OFFLINE: u64 = 0x6f66_666c;
+
 /// Points of a curve.
 const POINTS: u64 = 50;
 
@@ -188,7 +191,7 @@ pub fn learn(
         return Err(LearnError::Nothing);
     }
     let mut method = method(config, data);
-    let mut random = StdRng::seed_from_u64(seed::fold(config.seed, 0));
+    let mut random = StdRng::seed_from_u64(seed_of(config, 0));
     let period = config.updates.div_ceil(POINTS);
     let mut curve = Vec::new();
     let mut sum = Loss::default();
@@ -225,12 +228,17 @@ pub fn learn(
     })
 }
 
+/// The seed of one of several random things in a run.
+fn seed_of(config: &OfflineConfig, number: u64) -> u64 {
+    seed::fold(seed::fold(OFFLINE, config.seed), number)
+}
+
 /// The method of the settings, with new networks.
 fn method(config: &OfflineConfig, data: &Transitions) -> Box<dyn OfflineMethod> {
     let (width, actions) = (data.width(), data.actions());
     let network = |inputs: usize, outputs: usize, number: u64| {
         let layers = (&config.hidden[..], config.activation);
-        let seed = seed::fold(config.seed, number);
+        let seed = seed_of(config, number);
         Network::new(inputs, outputs, layers, &config.optimiser, seed)
     };
     // A network and its copy.
@@ -241,7 +249,7 @@ fn method(config: &OfflineConfig, data: &Transitions) -> Box<dyn OfflineMethod> 
             settings.clone(),
             pair(width, actions, 1),
             pair(width, actions * settings.quantiles, 2),
-            seed::fold(config.seed, 3),
+            seed_of(config, 3),
         )),
         Method::Dqn(settings) => {
             Box::new(QLearning::new(settings.clone(), pair(width, actions, 1)))
@@ -254,10 +262,13 @@ fn method(config: &OfflineConfig, data: &Transitions) -> Box<dyn OfflineMethod> 
             };
             Box::new(QLearning::new(settings, pair(width, actions, 1)))
         }
-        Method::Parametric(settings) => Box::new(ParametricQ::new(
-            settings.clone(),
-            pair(width + 1, 1, 2),
-            network(width, actions, 1),
-        )),
+        Method::Parametric(settings) => {
+            let values = (2..).take(settings.ensemble);
+            Box::new(ParametricQ::new(
+                settings.clone(),
+                values.map(|number| pair(width + 1, 1, number)).collect(),
+                network(width, actions, 1),
+            ))
+        }
     }
 }

@@ -127,6 +127,8 @@ pub struct Myopic {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parametric {
+    /// Number of networks of values, whose mean counts.
+    pub ensemble: usize,
     /// Weight α of the conservative regulariser.
     pub pessimism: f64,
     /// Temperature of the softmax over the actions' values that the policy learns.
@@ -200,6 +202,7 @@ impl Default for Myopic {
 impl Default for Parametric {
     fn default() -> Self {
         Self {
+            ensemble: 4,
             pessimism: 0.05,
             temperature: 0.05,
             target_period: 100,
@@ -341,11 +344,6 @@ impl OfflineConfig {
                 pessimism,
                 temperature,
                 target_period,
-            })
-            | Method::Parametric(Parametric {
-                pessimism,
-                temperature,
-                target_period,
             }) => checks.extend([
                 (
                     weight(*pessimism),
@@ -353,6 +351,22 @@ impl OfflineConfig {
                     pessimism as &dyn std::fmt::Display,
                     WEIGHT,
                 ),
+                (positive(*temperature), names[1], temperature, POSITIVE),
+                (*target_period > 0, names[2], target_period, COUNT),
+            ]),
+            Method::Parametric(Parametric {
+                ensemble,
+                pessimism,
+                temperature,
+                target_period,
+            }) => checks.extend([
+                (
+                    (1..=64).contains(ensemble),
+                    "method.ensemble",
+                    ensemble as &dyn std::fmt::Display,
+                    "1 to 64",
+                ),
+                (weight(*pessimism), names[0], pessimism, WEIGHT),
                 (positive(*temperature), names[1], temperature, POSITIVE),
                 (*target_period > 0, names[2], target_period, COUNT),
             ]),
@@ -414,6 +428,10 @@ mod tests {
             (
                 "method = { kind = \"dqn\", target_period = 0 }",
                 "method.target_period is 0",
+            ),
+            (
+                "method = { kind = \"parametric\", ensemble = 0 }",
+                "method.ensemble is 0; expected 1 to 64",
             ),
             (
                 "method = { kind = \"myopic\", temperature = 0 }",
