@@ -11,7 +11,9 @@ mod interrupt;
 mod joined;
 mod league;
 mod link;
+mod offline;
 mod ope;
+mod pool;
 mod runs;
 mod screen;
 mod search;
@@ -54,6 +56,8 @@ enum Command {
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
     Ope(ope::OpeArgs),
+    Pool(pool::PoolArgs),
+    Offline(offline::OfflineArgs),
     Sets(sets::SetsArgs),
     Study(study::StudyArgs),
     Sweep(sweep::SweepArgs),
@@ -74,6 +78,8 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),
         Command::Ope(args) => ope::command(&args),
+        Command::Pool(args) => pool::command(&args),
+        Command::Offline(args) => offline::command(&args),
         Command::Sets(args) => sets::command(&args),
         Command::Study(args) => study::command(&args),
         Command::Sweep(args) => sweep::command(&args),

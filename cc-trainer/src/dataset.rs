@@ -14,6 +14,7 @@ pub mod features;
 mod join;
 mod origin;
 mod partition;
+mod reading;
 pub mod timeline;
 mod trajectory;
 
@@ -38,6 +39,7 @@ pub use join::{JoinCounts, JoinError, JoinKey, Joined};
 pub use origin::FlowOrigin;
 pub(crate) use origin::path as path_of;
 pub use partition::{Gathered, Partitions};
+pub use reading::Reading;
 pub use trajectory::{MOST_WINDOWS, StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
 /// Recordings that belong together: they share one interface, and come from any number
@@ -48,6 +50,8 @@ pub struct Recordings {
     interface: Interface,
     policies: Vec<String>,
     rows: u64,
+    /// How decisions of observed flows are read; `None` as they were recorded.
+    reading: Option<Reading>,
     /// The first file without the counters that version 2 of the features needs, if there is one.
     without_fractions: Option<PathBuf>,
     joined: Option<Arc<Joined>>,
@@ -120,6 +124,31 @@ impl Recordings {
         Ok(self)
     }
 
+    /// Makes observed flows be read as those of a policy with the interface `like`: its actions,
+    /// history, bounds, pacing, reward and objective. The windows stay those of the recordings.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when there is a policy among what was recorded, whose decisions cannot be
+    /// read in another way, when a recording lacks what the version of the features needs, or when
+    /// a setting is out of its range.
+    pub fn read_as(mut self, like: &Interface, reading: Reading) -> Result<Self, DatasetError> {
+        let decided = |policy: &&String| !policy.starts_with("observed:");
+        if let Some(policy) = self.policies.iter().find(decided) {
+            return Err(DatasetError::Decided {
+                policy: policy.clone(),
+            });
+        }
+        self.interface = Interface {
+            window_ms: self.interface.window_ms,
+            min_rtt_window_s: self.interface.min_rtt_window_s,
+            objective: like.objective.or(self.interface.objective),
+            ..like.clone()
+        };
+        self.reading = Some(reading);
+        self.with_features_version(like.features_version)
+    }
+
     /// Opens recordings whose interfaces are equal, apart from the version of the features when it
     /// will be `features_version` for all of them.
     fn gather(paths: &[PathBuf], features_version: Option<u32>) -> Result<Self, DatasetError> {
@@ -166,6 +195,7 @@ impl Recordings {
             interface: header.interface,
             policies: policies.into_iter().collect(),
             rows,
+            reading: None,
             without_fractions,
             joined: None,
         })
@@ -247,6 +277,16 @@ pub enum DatasetError {
     NoDecisions {
         /// Number of rows that were read.
         rows: u64,
+    },
+    /// A policy was recorded, whose decisions are what they are.
+    #[error(
+        "the recordings have decisions of the policy {policy}, and only flows of other congestion \
+         controls, as `cc-agent observe` records them, can be read with another list of actions: \
+         name the files of these alone"
+    )]
+    Decided {
+        /// Identifier of the policy.
+        policy: String,
     },
     /// There are decisions, but rows before each of them are missing, so
     /// that no observation is known.

@@ -5,6 +5,9 @@
 //! [`vtrace`]; [`train`] runs both, and [`policy_file`] writes the ONNX file that cc-agent loads.
 //! [Learning CartPole](train#example) is the shortest example.
 //!
+//! A [`pool`] holds what classical congestion controls did on simulated links, and [`offline`]
+//! learns from it, or from such flows that were observed, without a policy of its own at work.
+//!
 //! A [`study`] compares variants of a configuration over several seeds, and a [`sweep`] searches
 //! its settings. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
@@ -20,8 +23,10 @@ pub mod environment;
 pub mod learner;
 pub mod model;
 pub mod normalise;
+pub mod offline;
 pub mod ope;
 pub mod policy_file;
+pub mod pool;
 pub mod rollout;
 pub mod simulated_recording;
 mod softmax;

@@ -23,8 +23,9 @@ use rayon::prelude::*;
 use tempfile::TempDir;
 
 use super::{
-    DatasetError, FlowOrigin, JoinCounts, Joined, Recordings, Trajectory,
+    DatasetError, FlowOrigin, JoinCounts, Joined, Reading, Recordings, Trajectory,
     origin::path,
+    reading::ReadRow,
     trajectory::{assemble, end_at},
 };
 
@@ -39,6 +40,7 @@ const HELD_BACK: usize = 16 << 20;
 pub struct Partitions {
     directory: TempDir,
     interface: Interface,
+    reading: Option<Reading>,
     sources: Vec<RecordingFile>,
     count: usize,
     gathered: Gathered,
@@ -165,6 +167,7 @@ impl Recordings {
         Ok(Partitions {
             directory,
             interface: self.interface.clone(),
+            reading: self.reading,
             sources,
             count,
             gathered,
@@ -263,7 +266,14 @@ impl Partitions {
                     None => {}
                 }
             }
-            let mut own = assemble(&self.interface, rows);
+            let mut own = match self.reading {
+                None => assemble(&self.interface, rows),
+                Some(reading) => {
+                    let mut rows: Vec<ReadRow> = rows.collect();
+                    reading.apply(&self.interface, &mut rows);
+                    assemble(&self.interface, rows.into_iter())
+                }
+            };
             let outcomes = own.iter_mut().flat_map(|own| &mut own.steps);
             for outcome in outcomes.filter_map(|step| step.outcome.as_mut()) {
                 // What is in force for no time earns nothing.

@@ -345,7 +345,7 @@ pub(crate) fn cluster(trajectory: &Trajectory) -> u64 {
 
 /// Whether a trajectory belongs to the `share` of the clusters that are held out. Every run and
 /// every recording of the same path, or flow, agrees on it.
-fn is_held_out(trajectory: &Trajectory, share: f64) -> bool {
+pub(crate) fn is_held_out(trajectory: &Trajectory, share: f64) -> bool {
     /// Keeps the hash apart from others of the same identifier.
     const HELD_OUT: u64 = 0x6865_6c64_2d6f_7574;
     let hash = seed::fold(seed::fold(0, HELD_OUT), cluster(trajectory));

@@ -1,6 +1,6 @@
 //! Small studies from end to end.
 
-use std::sync::Mutex;
+use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{results::StudyResults, *};
 
@@ -224,25 +224,52 @@ fn the_error_of_a_faulty_study_names_the_fault() {
 #[test]
 fn every_committed_configuration_is_valid() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
-    let (mut studies, mut sweeps, mut runs) = (0, 0, 0);
+    let mut kinds = BTreeMap::<_, u32>::new();
     for file in fs::read_dir(dir).expect("a directory") {
         let path = file.expect("an entry").path();
         let table: toml::Table = toml_file::read(&path).expect("TOML");
-        if table.contains_key("parameter") {
-            crate::sweep::Sweep::load(&path).unwrap_or_else(|error| panic!("{error}"));
-            sweeps += 1;
-        } else if table.contains_key("variant") || table.contains_key("axis") {
-            Study::load(&path).unwrap_or_else(|error| panic!("{error}"));
-            studies += 1;
-        } else {
-            let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
-            let resolved = config.resolve(&Overrides::default());
-            resolved.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            runs += 1;
-        }
+        // What only one kind of file has.
+        let keys = [
+            "parameter",
+            "variant",
+            "axis",
+            "scenario",
+            "canary",
+            "schemes",
+            "updates",
+        ];
+        let kind = keys.into_iter().find(|key| table.contains_key(*key));
+        let validity = match kind {
+            Some("parameter") => crate::sweep::Sweep::load(&path)
+                .err()
+                .map(|e| e.to_string()),
+            Some("variant" | "axis") => Study::load(&path).err().map(|e| e.to_string()),
+            Some("scenario") => {
+                let text = fs::read_to_string(&path).expect("a file");
+                let links = cc_sim::scenario::parse(&text, &path);
+                links.err().map(|e| e.to_string())
+            }
+            Some("canary") => crate::closed_loop::LoopConfig::load(&path)
+                .err()
+                .map(|e| e.to_string()),
+            Some("schemes") => toml_file::read::<crate::pool::PoolConfig>(&path)
+                .expect("a pool")
+                .validate()
+                .err()
+                .map(|e| e.to_string()),
+            Some(_) => toml_file::read::<crate::offline::OfflineConfig>(&path)
+                .expect("learning from a pool")
+                .validate()
+                .err()
+                .map(|e| e.to_string()),
+            None => {
+                let config = Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+                let resolved = config.resolve(&Overrides::default());
+                resolved.err().map(|e| e.to_string())
+            }
+        };
+        assert_eq!(validity, None, "{}", path.display());
+        *kinds.entry(kind).or_default() += 1;
     }
-    assert!(
-        studies >= 6 && sweeps >= 1 && runs >= 6,
-        "{studies} studies, {sweeps} sweeps and {runs} runs"
-    );
+    assert_eq!(kinds.len(), 8, "one of each kind: {kinds:?}");
 }

@@ -91,7 +91,7 @@ impl Default for RandomLinks {
 }
 
 impl RandomLinks {
-    pub(super) fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
+    pub(crate) fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
         let logarithmic = |name: &str, range: Range, least: f64, most: f64| {
             ordered(range, least, most, || place(name))
         };
@@ -118,7 +118,7 @@ impl RandomLinks {
         Ok(())
     }
 
-    pub(super) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Scenario {
+    pub(crate) fn draw(&self, seconds: f64, random: &mut Xoshiro256PlusPlus) -> Scenario {
         let mbps = logarithmic(self.rate_mbps, random);
         let base = milliseconds(logarithmic(self.delay_ms, random));
         let service = self.service.draw(mbps, seconds, random);
