@@ -249,7 +249,7 @@ fn every_committed_configuration_is_valid() {
                 let links = cc_sim::scenario::parse(&text, &path);
                 links.err().map(|e| e.to_string())
             }
-            Some("canary") => crate::closed_loop::LoopConfig::load(&path)
+            Some("canary") => crate::closed_loop::config::LoopConfig::load(&path)
                 .err()
                 .map(|e| e.to_string()),
             Some("schemes") => toml_file::read::<crate::pool::PoolConfig>(&path)
