@@ -30,6 +30,7 @@ impl Network {
             lstm: None,
             actions: outputs,
             privileged: 0,
+            values: 1,
         };
         let mut cpu = Cpu::new(&shape, 1)
             .unwrap_or_else(|error| unreachable!("one thread, the caller's: {error}"));
