@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    ops::Add,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -344,7 +345,7 @@ fn control(subject: Subject, flows: Vec<Vec<Brief>>) -> Result<RecordedControl, 
     }
     used.sort_by(|a, b| seconds(b).total_cmp(&seconds(a)));
     used.truncate(MOST_FLOWS);
-    let total: f64 = used.iter().map(|flow| seconds(flow)).sum();
+    let total = used.iter().map(|flow| seconds(flow)).fold(0.0, f64::add);
     let slices: Vec<&[Sample]> = used.iter().map(Vec::as_slice).collect();
     let statistics = Statistics::of(&slices);
     match statistics {
@@ -375,7 +376,8 @@ fn within(samples: impl Iterator<Item = Sample>) -> Vec<Sample> {
 
 /// Length of a flow, s.
 pub(super) fn seconds(flow: &[Sample]) -> f64 {
-    flow.iter().map(|sample| sample.ns as f64 / 1e9).sum()
+    let ns: u64 = flow.iter().map(|sample| sample.ns).sum();
+    ns as f64 / 1e9
 }
 
 /// Whether more than a tenth of the time of all spans was shared by two of them.

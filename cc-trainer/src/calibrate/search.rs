@@ -72,15 +72,16 @@ pub(super) fn minimise<E>(
     let filling = (1..).map(|number| halton(number, dimensions));
     let starts = starts.iter().cloned().chain(filling);
     let missing = budget.initial.saturating_sub(all.len());
+    let least = |all: &[Evaluation]| all.iter().map(Evaluation::score).fold(f64::MAX, f64::min);
     for point in starts.take(missing) {
-        let residuals = evaluate(&point)?;
-        all.push(Evaluation { point, residuals });
-        if all.last().is_some_and(|last| last.score() <= budget.enough) {
+        // What is known may be enough already.
+        if least(&all) <= budget.enough {
             return Ok(all);
         }
+        let residuals = evaluate(&point)?;
+        all.push(Evaluation { point, residuals });
     }
     let mut kernel = Kernel::new(dimensions);
-    let least = |all: &[Evaluation]| all.iter().map(Evaluation::score).fold(f64::MAX, f64::min);
     let (mut best, mut since) = (least(&all), 0);
     while all.len() < budget.most && since < budget.patience && best > budget.enough {
         let points: Vec<_> = all.iter().map(|e| e.point.clone()).collect();

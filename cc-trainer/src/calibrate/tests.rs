@@ -14,8 +14,10 @@ fn settings() -> FitSettings {
     }
 }
 
+/// The RTT is no whole number of packets' times. Where it is one, as at 3 Mbit/s and 40 ms, reno
+/// loses a quarter less than on a link that differs by a thousandth, which no search tells apart.
 fn link() -> Twin {
-    Twin::plain(3.0, 40.0, 60.0)
+    Twin::plain(3.1, 43.0, 60.0)
 }
 
 /// Recordings of 12 s of each control.
@@ -49,10 +51,10 @@ fn a_known_link_is_found_from_its_recording() {
         output::text(&found)
     );
     let near = |found: f64, truth: f64, by: f64| (found / truth - 1.0).abs() < by;
-    assert!(near(found.twin.rate_mbps, 3.0, 0.05), "{:?}", found.twin);
-    assert!(near(found.twin.rtt_ms, 40.0, 0.08), "{:?}", found.twin);
+    assert!(near(found.twin.rate_mbps, 3.1, 0.05), "{:?}", found.twin);
+    assert!(near(found.twin.rtt_ms, 43.0, 0.08), "{:?}", found.twin);
     assert!(
-        near(found.twin.queue_bytes() as f64, 22_500.0, 0.15),
+        near(found.twin.queue_bytes() as f64, 23_250.0, 0.15),
         "{:?}",
         found.twin
     );
