@@ -283,8 +283,8 @@ impl Sweep {
 }
 
 /// Runs the trials of a sweep, rung by rung, and calls `watch` with each trial that has reached
-/// one, and the rung. What the directory holds is kept and continued. Once `stop` is true, it returns
-/// with the trials as far as they got.
+/// one, and the rung. What the directory holds is kept and continued. Once `stop` is true, it
+/// returns with the trials as far as they got.
 ///
 /// # Errors
 ///

@@ -99,9 +99,9 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Concludes from an evaluation whose terms are `names`, each with whether more of it is better:
-    /// those of [`TERM_NAMES`], and after them any that were joined, of which a tenth is tolerated
-    /// as of the throughput.
+    /// Concludes from an evaluation whose terms are `names`, each with whether more of it is
+    /// better: those of [`TERM_NAMES`], and after them any that were joined, of which a tenth is
+    /// tolerated as of the throughput.
     pub fn new(
         evaluation: &OpeEvaluation,
         names: &[(String, bool)],

@@ -37,8 +37,8 @@ use super::{
 
 /// Bytes passed to the kernel per send, or discarded per receive, at most.
 const CHUNK: usize = 1 << 20;
-/// Bytes after which a connection lets the clock and the others have their turn. Where the other end
-/// keeps up, as over loopback, the kernel always takes more and always has more.
+/// Bytes after which a connection lets the clock and the others have their turn. Where the other
+/// end keeps up, as over loopback, the kernel always takes more and always has more.
 const TURN: u64 = 16 << 20;
 /// Send buffer of a connection that streams, bytes: so large that only [`STREAM_AHEAD`] limits what
 /// is unsent. The kernel's own size depends on the cwnd and on the congestion control.
