@@ -21,7 +21,7 @@ pub(crate) const SHORT_DOCS: usize = 99;
 
 /// The crates that compute and do nothing else: no sockets, no threads of an async runtime, no
 /// system calls.
-pub(crate) const PURE: [&str; 3] = ["cc-ebpf", "cc-core", "cc-sim"];
+pub(crate) const PURE: [&str; 4] = ["cc-abr", "cc-ebpf", "cc-core", "cc-sim"];
 
 /// The packages that no crate of [`PURE`] depends on directly.
 pub(crate) const IMPURE: [&str; 5] = ["aya", "libc", "nix", "socket2", "tokio"];
