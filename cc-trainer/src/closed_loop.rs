@@ -136,7 +136,7 @@ pub trait Work {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum LoopEvent<'a> {
-    /// A stage begins.
+    /// A stage of a step begins.
     Stage {
         /// Name of the step, such as `turn-3`.
         step: &'a str,
@@ -145,9 +145,9 @@ pub enum LoopEvent<'a> {
         /// Whether it was begun before, and interrupted.
         again: bool,
     },
-    /// A step has ended.
+    /// A step has ended, its report is written.
     Ended {
-        /// Its report.
+        /// The report of the step that ended.
         report: &'a TurnReport,
         /// The report in a line.
         line: &'a str,
@@ -171,7 +171,7 @@ pub enum LoopError {
         path.display()
     )]
     State {
-        /// Path of the state.
+        /// Path of the state's file, `loop.json`.
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
@@ -206,7 +206,7 @@ pub enum LoopError {
     /// A simulated or measured run is impossible.
     #[error("{0}")]
     Run(String),
-    /// Training failed.
+    /// A candidate could not be trained.
     #[error("training: {0}")]
     Train(#[from] TrainError),
     /// A candidate could not be estimated.

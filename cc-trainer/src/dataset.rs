@@ -261,7 +261,7 @@ pub enum DatasetError {
         path.display()
     )]
     NoFractions {
-        /// Path of the recording.
+        /// Path of the recording without the counters.
         path: PathBuf,
         /// The version of the features that was asked for.
         features_version: u32,
@@ -285,7 +285,7 @@ pub enum DatasetError {
          name the files of these alone"
     )]
     Decided {
-        /// Identifier of the policy.
+        /// Identifier of the policy, as the recording has it.
         policy: String,
     },
     /// There are decisions, but rows before each of them are missing, so

@@ -57,10 +57,10 @@ use crate::model::{Cpu, Outputs, Sequences, Shape};
 /// Keeps the seeds of runs apart from others that are made of the same number.
 const OFFLINE: u64 = 0x6f66_666c;
 
-/// Points of a curve.
+/// Number of points of a run's curve, at most.
 const POINTS: u64 = 50;
 
-/// A method under way.
+/// A method under way: its networks, and how they learn.
 trait OfflineMethod {
     /// Learns from a batch. `left` is what is left of the learning rate, 1 to 0.
     fn update(&mut self, batch: &Batch, left: f32) -> Result<Loss, Diverged>;
@@ -83,7 +83,7 @@ pub struct Loss {
 pub struct Point {
     /// Number of updates so far.
     pub updates: u64,
-    /// The losses.
+    /// Mean losses of these updates, whose fields are the point's own in JSON.
     #[serde(flatten)]
     pub loss: Loss,
 }
@@ -91,7 +91,7 @@ pub struct Point {
 /// A network whose logits are a policy's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearnedNetwork {
-    /// Its sizes.
+    /// The sizes of its layers.
     pub shape: Shape,
     /// Its parameters, in the order of [`crate::model::ParameterLayout`].
     pub parameters: Vec<f32>,
@@ -100,9 +100,9 @@ pub struct LearnedNetwork {
 /// What a run has learned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
-    /// The policy's network.
+    /// The network of the policy that was learned.
     pub network: LearnedNetwork,
-    /// How the losses went.
+    /// How the losses went, from the first update to the last.
     pub curve: Vec<Point>,
 }
 
@@ -117,14 +117,14 @@ pub struct Diverged {
     pub updates: u64,
 }
 
-/// Why nothing was learned.
+/// Why nothing was learned from the transitions.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LearnError {
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// No outcome is known.
+    /// No outcome of any decision is known.
     #[error(
         "no outcome of any decision is known, so nothing can be learned: record flows from their \
          beginning, and for longer than a few windows"

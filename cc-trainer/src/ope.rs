@@ -314,7 +314,7 @@ pub enum Refusal {
         "the looks begin at {first} clusters (--anytime), and these are {clusters}: record more"
     )]
     Early {
-        /// Number of clusters.
+        /// Number of clusters in the recordings.
         clusters: usize,
         /// Number of clusters of the first look, [`OpeSettings::anytime`].
         first: usize,

@@ -30,7 +30,7 @@ pub use record::{Recorded, record};
 
 use crate::environment::network::{NetworkConfigError, RandomLinks};
 
-/// Settings of a pool.
+/// Settings of a pool: its links, and the teachers that are recorded on them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PoolConfig {
@@ -100,9 +100,9 @@ pub enum PoolError {
     /// A setting is out of its range.
     #[error("{setting} is {found}; expected {expected}")]
     Setting {
-        /// Name of the setting.
+        /// Name of the setting, as configurations have it.
         setting: &'static str,
-        /// What was found.
+        /// The value that was found, as text.
         found: String,
         /// The values that it may have.
         expected: String,
@@ -132,7 +132,7 @@ pub enum PoolError {
     /// A file of the pool cannot be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// The path.
+        /// Path of the file or directory to be written.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -148,7 +148,7 @@ pub const PARTS: [&str; 3] = ["training", "validation", "test"];
 /// The links of a pool, each part in the order of [`PARTS`].
 #[derive(Clone, Debug)]
 pub struct Links {
-    /// Links of each part.
+    /// Links of each part; no link is in two.
     pub parts: [Vec<Scenario>; 3],
     /// The text of each part's scenario file.
     texts: [String; 3],
@@ -159,14 +159,14 @@ pub struct Links {
 pub struct PartFacts {
     /// Name of the part, of [`PARTS`].
     pub part: &'static str,
-    /// Number of its links.
+    /// Number of links in the part.
     pub links: usize,
     /// SHA-256 of the links' content, as `cc-trainer sets` computes it.
     pub sha256: String,
 }
 
 impl PoolConfig {
-    /// Checks all settings.
+    /// Checks that all settings are within their ranges.
     ///
     /// # Errors
     ///

@@ -51,7 +51,7 @@ use cc_sim::{
 /// One simulated run that is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedRun {
-    /// Length of the run.
+    /// Length of the run, in virtual time.
     pub length: Duration,
     /// Seed of everything that is random in the run.
     pub seed: u64,

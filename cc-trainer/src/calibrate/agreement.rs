@@ -89,9 +89,9 @@ pub struct Agreement {
     pub control: String,
     /// Whether the twin was fitted without it.
     pub held_out: bool,
-    /// Recorded figures.
+    /// Figures of the recorded flows of the control.
     pub recorded: Statistics,
-    /// Figures on the twin.
+    /// Figures of simulated flows of the control on the twin.
     pub twin: Statistics,
     /// Differences of throughput, delay and loss in units of what is allowed: −1 to 1 agree.
     pub differences: [f64; 3],
@@ -119,7 +119,7 @@ impl Agreement {
         self.differences.map(|difference| difference.abs() <= 1.0)
     }
 
-    /// Whether all three are.
+    /// Whether throughput, delay and loss are all within the tolerance.
     pub fn agrees(&self) -> bool {
         self.agree().into_iter().all(|agrees| agrees)
     }

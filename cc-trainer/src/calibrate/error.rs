@@ -8,7 +8,7 @@ use cc_sim::scenario::ScenarioError;
 
 use crate::simulated_recording::{RecordPolicyError, UnknownControl};
 
-/// Errors of calibration.
+/// Why no twin can be made of recordings, or a result cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -27,11 +27,11 @@ pub enum CalibrateError {
         first.display()
     )]
     Mixed {
-        /// The recording that differs.
+        /// A file of the recording whose windows differ.
         file: PathBuf,
         /// Length of its windows, ms.
         found_ms: u32,
-        /// The first recording.
+        /// The file that was read first, with which all others have to agree.
         first: PathBuf,
         /// Length of its windows, ms.
         expected_ms: u32,
@@ -43,7 +43,7 @@ pub enum CalibrateError {
         directory.display()
     )]
     NoAddresses {
-        /// Directory of the recording.
+        /// Directory of the recording whose rows lack addresses.
         directory: PathBuf,
     },
     /// No control has enough on any path.
@@ -60,9 +60,9 @@ pub enum CalibrateError {
         cc_sim::sim::Control::NAMES.join(", ")
     )]
     NotSimulated {
-        /// Name of the path.
+        /// Name of the path, as the flows were sorted.
         path: String,
-        /// The recorded controls.
+        /// The controls that were recorded on the path.
         found: Vec<String>,
     },
     /// All of a path's controls are held out.
@@ -72,15 +72,15 @@ pub enum CalibrateError {
         found.join(", ")
     )]
     AllHeldOut {
-        /// Name of the path.
+        /// Name of the path, as the flows were sorted.
         path: String,
-        /// The recorded controls.
+        /// The controls that were recorded on the path.
         found: Vec<String>,
     },
     /// No path can be calibrated to.
     #[error("no path can be calibrated to:\n  {}", reasons.join("\n  "))]
     NoPath {
-        /// What each path lacks.
+        /// What each path lacks, after its name.
         reasons: Vec<String>,
     },
     /// A policy cannot be loaded.
@@ -103,7 +103,7 @@ pub enum CalibrateError {
     /// A flow on a twin delivered nothing at all.
     #[error("a simulated flow of {subject} delivered nothing within {seconds:.0} s")]
     Silent {
-        /// The flow's control.
+        /// The control or policy of the flow, by its short name.
         subject: String,
         /// Length of the run, s.
         seconds: f64,
@@ -111,7 +111,7 @@ pub enum CalibrateError {
     /// A result cannot be written.
     #[error("writing {}: {source}", path.display())]
     Write {
-        /// Path of the file.
+        /// Path of the file or directory to be written.
         path: PathBuf,
         /// The error of the operating system.
         source: std::io::Error,

@@ -38,7 +38,7 @@ const COMPARED_FLOWS: u32 = 8;
 pub struct FitSettings {
     /// Number of evaluations at most for each structure that is tried.
     pub evaluations: usize,
-    /// Seed of everything random.
+    /// Seed of the simulated runs and of the search.
     pub seed: u64,
     /// How far figures may differ.
     pub tolerance: Tolerance,
@@ -60,9 +60,9 @@ impl Default for FitSettings {
 /// A twin of a recorded path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fitted {
-    /// Name of the path.
+    /// Name of the path, which its scenario bears too.
     pub path: String,
-    /// The twin.
+    /// The link whose figures are nearest to the recorded ones.
     pub twin: Twin,
     /// For each parameter the smallest and the largest value of a twin that was met in the search
     /// and whose figures were all within the tolerance: what the recording does not tell apart.

@@ -40,7 +40,7 @@ pub(super) struct Process {
 struct Output {
     mean: f64,
     deviation: f64,
-    /// K⁻¹ (y − mean).
+    /// K⁻¹ (y − mean), the weight of each evaluation in a prediction.
     weights: Vec<f64>,
 }
 

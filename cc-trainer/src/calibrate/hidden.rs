@@ -23,7 +23,7 @@ use super::simulate::Simulator;
 use super::twin::{Feature, Steps, TokenBucket, Twin};
 use crate::simulated_recording::{SimulatedRun, write};
 
-/// Rates, Mbit/s.
+/// Range of the hidden links' rates, Mbit/s.
 const RATES: [f64; 2] = [1.0, 100.0];
 /// Propagation delays of both directions together, ms.
 const RTTS: [f64; 2] = [5.0, 200.0];
@@ -51,7 +51,7 @@ const KINDS: [Option<Feature>; 10] = [
 /// What is drawn and recorded.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// Number of links.
+    /// Number of hidden links that are drawn.
     pub links: usize,
     /// Seed of the draw and of the recorded runs.
     pub seed: u64,
@@ -68,9 +68,9 @@ pub struct Trial {
 /// A hidden link, and what was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Name of the link.
+    /// Name of the hidden link and its recordings.
     pub name: String,
-    /// The link.
+    /// The parameters of the hidden link, which the calibration does not see.
     pub truth: Twin,
     /// What the calibration made of its recording.
     pub found: Fitted,

@@ -29,11 +29,11 @@ const FIGURES: &str = "calibration.json";
 /// The figures of a calibration as they are written to a file.
 #[derive(Debug, Serialize)]
 struct Figures<'a> {
-    /// Release of the program.
+    /// Version of cc-trainer that made the twins.
     version: &'static str,
     /// Command line of the calibration.
     command: &'a str,
-    /// The twins.
+    /// The twins, one for each path that has one.
     twins: &'a [Fitted],
     /// Paths without a twin, each with the reason.
     without: &'a [String],
@@ -72,7 +72,7 @@ pub fn write(
     Ok(paths)
 }
 
-/// All figures as JSON.
+/// All figures as JSON, the content of `calibration.json`.
 pub fn json(twins: &[Fitted], without: &[String], command: &str) -> String {
     let figures = Figures {
         version: env!("CARGO_PKG_VERSION"),

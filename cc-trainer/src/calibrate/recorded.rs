@@ -45,7 +45,7 @@ pub enum PathBy {
     Directory,
 }
 
-/// What governed recorded flows.
+/// What governed recorded flows: a control of the kernel, or a policy of the agent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
@@ -76,7 +76,7 @@ impl Subject {
 /// The flows of one control on one path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedControl {
-    /// What governed the flows.
+    /// The control or policy that governed the flows.
     pub subject: Subject,
     /// The windows of each flow, in order; the longest flow first.
     pub flows: Vec<Vec<Sample>>,
@@ -100,10 +100,10 @@ pub struct RecordedPath {
     pub overlapping: bool,
 }
 
-/// Recordings sorted by path.
+/// All recordings that were read, their flows sorted by path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedPaths {
-    /// The paths, by name.
+    /// The paths, in the order of their names.
     pub paths: Vec<RecordedPath>,
     /// The interface of the first recording, by whose windows twins are measured too.
     pub interface: Interface,

@@ -43,7 +43,7 @@ fn score(residuals: &[f64]) -> f64 {
     residuals.iter().map(|r| r * r).sum()
 }
 
-/// How long is searched.
+/// How many evaluations a search may take, and when it ends before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Number of points that fill the cube before the first process is made.

@@ -63,7 +63,7 @@ pub struct Statistics {
     pub loss: f64,
     /// Median of the RTT, as the percentile is computed, ms.
     pub median_rtt_ms: f64,
-    /// Smallest RTT, ms.
+    /// Smallest RTT in all windows, ms.
     pub least_rtt_ms: f64,
     /// Standard deviation of the RTT within windows, ms: the root of the mean variance.
     pub spread_ms: f64,

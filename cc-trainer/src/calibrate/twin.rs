@@ -69,7 +69,7 @@ pub struct Steps {
 pub struct TokenBucket {
     /// Rate at which tokens arrive, Mbit/s of IP packets.
     pub rate_mbps: f64,
-    /// Capacity, kB.
+    /// Capacity of the bucket, kB: what may pass at once after a pause.
     pub burst_kb: f64,
 }
 
@@ -97,11 +97,11 @@ pub struct Twin {
     pub aggregation_ms: Option<f64>,
     /// Standard deviation of each data packet's delay, ms.
     pub jitter_ms: Option<f64>,
-    /// Steps of the rate.
+    /// Steps of the rate; `None` where it has none.
     pub steps: Option<Steps>,
-    /// A policer.
+    /// A policer ahead of the queue; `None` for none.
     pub policer: Option<TokenBucket>,
-    /// A rate that wanders.
+    /// How the rate wanders; `None` where it does not.
     pub cellular: Option<Wandering>,
 }
 

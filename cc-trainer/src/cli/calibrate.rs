@@ -37,7 +37,7 @@ pub(crate) struct CalibrateArgs {
     /// Recordings: files, or directories of them.
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
-    /// Directory for the results.
+    /// Directory for the twins, a training configuration and all figures.
     #[arg(long, value_name = "DIR", default_value = "twin")]
     out: PathBuf,
     /// What makes flows belong to one path.
@@ -159,7 +159,7 @@ struct TrialArgs {
     /// Number of recorded flows of each control.
     #[arg(long, value_name = "N", default_value_t = 2)]
     flows: u32,
-    /// Directory for the results.
+    /// Directory for the recordings of the hidden links and the results.
     #[arg(long, value_name = "DIR", default_value = "trial")]
     out: PathBuf,
     #[command(flatten)]

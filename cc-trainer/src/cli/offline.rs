@@ -35,7 +35,7 @@ pub(crate) struct OfflineArgs {
     /// Number of updates [default: the configuration's].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     updates: Option<u64>,
-    /// Seed [default: the configuration's].
+    /// Seed of the initial parameters and the order of the states [default: the configuration's].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Directory for the sorted recordings, about 800 bytes per recorded row [default: the

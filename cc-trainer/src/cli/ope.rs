@@ -201,7 +201,7 @@ pub(crate) fn command(args: &OpeArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// All figures, for `--json`.
+/// All figures of an estimate, which `--json` prints.
 fn json(args: &OpeArgs, estimated: &Estimated, verdict: &Verdict) -> serde_json::Value {
     let evaluation = &estimated.evaluation;
     let named: serde_json::Map<_, _> = (estimated.taken.terms.iter())

@@ -44,7 +44,7 @@ pub struct LoopConfig {
     /// What is recorded in a turn.
     #[serde(default)]
     pub collect: Collect,
-    /// How is trained.
+    /// How a candidate is trained from the recordings.
     #[serde(default)]
     pub train: Train,
     /// How a candidate is estimated, and what follows from that.
@@ -147,10 +147,10 @@ impl Default for Estimate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NoConclusion {
-    /// The canary decides.
+    /// The candidate is tried on live flows, and the canary decides.
     #[default]
     Canary,
-    /// The candidate is refused.
+    /// The candidate is refused without a canary.
     Refuse,
 }
 
@@ -214,7 +214,7 @@ fn alone() -> usize {
 pub struct Measure {
     /// Length of a run, s.
     pub seconds: f64,
-    /// Runs on each link.
+    /// Number of runs on each link, which is the number of rounds.
     pub runs: u32,
     /// Whether there are as many runs beside a cubic flow.
     pub beside_cubic: bool,
@@ -236,7 +236,7 @@ impl Default for Measure {
 pub struct Trial {
     /// Name of the trial, of letters, digits, `-` and `_`.
     pub name: String,
-    /// The policy's file.
+    /// The policy's file, whose name ends in `.onnx`.
     pub policy: String,
 }
 
@@ -266,9 +266,9 @@ pub enum LoopConfigError {
          flows that a stage needs: use links with one flow of the scheme under test"
     )]
     Flows {
-        /// Name of the scenario.
+        /// Name of the link's scenario.
         scenario: String,
-        /// Number of its flows.
+        /// Number of flows that the scenario has.
         flows: usize,
     },
     /// The training settings are no configuration.
@@ -280,9 +280,9 @@ pub enum LoopConfigError {
          from fewer than {LEAST_CLUSTERS} flows in all: raise it"
     )]
     HeldOut {
-        /// Flows on each link.
+        /// Number of held-out flows on each link.
         held_out: u32,
-        /// Number of links.
+        /// Number of links in the scenarios.
         links: usize,
     },
 }
@@ -301,7 +301,7 @@ impl LoopConfig {
         Ok(config)
     }
 
-    /// Checks every setting.
+    /// Checks that every setting is within its range.
     ///
     /// # Errors
     ///
@@ -412,7 +412,7 @@ impl LoopConfig {
         Ok(())
     }
 
-    /// Loads the links.
+    /// Loads the scenarios of the links that the loop runs on.
     ///
     /// # Errors
     ///

@@ -7,7 +7,7 @@ use cc_recording::RecordingError;
 /// Rows of recordings, and the mean entropy of their decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Recorded {
-    /// Number of rows.
+    /// Number of rows, with decisions or without.
     pub(super) rows: u64,
     /// Mean entropy over the decisions with probabilities, nats; 0 without any.
     pub(super) entropy: f64,

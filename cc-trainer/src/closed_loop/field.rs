@@ -53,15 +53,15 @@ const DECISIONS: usize = 200_000;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FieldEvent<'a> {
-    /// Progress of runs.
+    /// Progress of the runs of a stage.
     Runs(&'a Event<'a>),
-    /// Runs have ended.
+    /// The runs of a stage have ended.
     Ran,
-    /// Progress of training.
+    /// Progress of training a candidate.
     Training(TrainEvent<'a>),
-    /// Training has ended.
+    /// Training of a candidate has ended.
     Trained,
-    /// The canary that runs.
+    /// The agent's status of the canary under way.
     Canary(&'a CanaryStatus),
 }
 
@@ -77,7 +77,7 @@ pub struct Field<'a> {
     pub command: String,
     /// Ends a stage early when it becomes true.
     pub cancel: &'a AtomicBool,
-    /// Shows progress.
+    /// Is called with what the stages may want to show.
     pub watch: &'a mut dyn FnMut(FieldEvent<'_>),
 }
 

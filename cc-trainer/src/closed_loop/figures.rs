@@ -15,11 +15,11 @@ const SEED: u64 = 1;
 /// The report of a turn or a trial, `report.json` in its directory. What is `None` was not done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnReport {
-    /// `turn-N`, or `trial-NAME`.
+    /// Name of the step: `turn-N`, or `trial-NAME`.
     pub name: String,
-    /// What was recorded.
+    /// How much was recorded of the policy in force.
     pub collected: Option<Collected>,
-    /// What was trained.
+    /// How long the candidate was trained; `None` in a trial too.
     pub trained: Option<Trained>,
     /// What the candidate was estimated to do.
     pub estimated: Option<Estimated>,
@@ -54,7 +54,7 @@ impl TurnReport {
 /// What was recorded in a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Collected {
-    /// Rows to learn from.
+    /// Number of rows to learn from.
     pub rows: u64,
     /// Rows that are held out.
     pub held_out: u64,
@@ -65,7 +65,7 @@ pub struct Collected {
 /// What was trained in a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trained {
-    /// Environment steps learnt from.
+    /// Number of environment steps (decisions) learnt from.
     pub steps: u64,
     /// Passes over the recordings after which the policy was best on the flows that training held
     /// out.
@@ -79,7 +79,7 @@ pub struct Estimated {
     pub verdict: Verdict,
     /// Effective sample size of the reward's estimate, in clusters.
     pub effective: f64,
-    /// Number of clusters.
+    /// Number of clusters in the held-out recordings.
     pub clusters: usize,
     /// What they have in common.
     pub cluster: String,
@@ -90,7 +90,7 @@ pub struct Estimated {
 /// How a candidate did on live flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tried {
-    /// How the canary ended.
+    /// How the phases of the canary ended.
     pub end: CanaryEnd,
     /// Its phases, as the agent last described them.
     pub phases: Vec<PhaseReport>,
@@ -112,7 +112,7 @@ pub struct PhaseReport {
 /// A mean over rounds of runs, with its 95 % interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
-    /// The mean.
+    /// The mean over the rounds, geometric for powers and their ratios.
     pub mean: f64,
     /// Its interval by the bootstrap over rounds; `None` for a single round.
     pub interval: Option<(f64, f64)>,

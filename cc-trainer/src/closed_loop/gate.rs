@@ -10,9 +10,9 @@ use crate::ope::verdict::{Conclusion, Verdict};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
 pub enum Decision {
-    /// It is in force.
+    /// The candidate passed and is in force.
     Promoted {
-        /// What it passed.
+        /// What it passed, in words for reports.
         reason: String,
     },
     /// It was not put in force.
@@ -42,7 +42,7 @@ impl Decision {
         }
     }
 
-    /// Why.
+    /// Why the outcome is what it is, in words for reports.
     pub fn reason(&self) -> &str {
         match self {
             Self::Promoted { reason } | Self::Refused { reason } | Self::Withdrawn { reason } => {
@@ -55,7 +55,7 @@ impl Decision {
 /// Mean entropies of what policies would do on the same recordings, nats.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entropies {
-    /// That of the candidate.
+    /// Mean entropy of the candidate's actions.
     pub candidate: f64,
     /// That of the policy that the loop began with, as it was first recorded.
     pub first: f64,

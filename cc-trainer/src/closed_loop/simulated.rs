@@ -159,7 +159,7 @@ fn renamed(rows: Vec<Recorded>, seed: u64, flows: &mut u64) -> Vec<Row> {
 pub(super) struct Phased {
     /// The guard rail that withdrew the candidate, if one did.
     pub(super) breach: Option<String>,
-    /// What was found last.
+    /// What the canary's comparison found last.
     pub(super) finding: Finding,
     /// Virtual time until it ended, s.
     pub(super) seconds: f64,

@@ -22,7 +22,7 @@ const FILE: &str = "loop.json";
 pub enum Step {
     /// Turn 0: the first policy is measured.
     First,
-    /// A turn, from 1.
+    /// A turn with a candidate that is trained, by its number from 1.
     Turn(u32),
     /// A trial of a policy of other origin, by its name.
     Trial(String),
@@ -45,7 +45,7 @@ impl Step {
 pub enum Stage {
     /// Record the policy in force.
     Collect,
-    /// Train a candidate.
+    /// Train a candidate from the recordings.
     Train,
     /// Estimate the candidate on the held-out recordings.
     Estimate,
@@ -97,36 +97,36 @@ impl Stage {
     }
 }
 
-/// The policy that serves.
+/// The policy that serves, and that the next turn records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     /// Its file, relative to the loop's directory.
     pub file: PathBuf,
-    /// SHA-256 of the file.
+    /// SHA-256 of the policy's file.
     pub sha256: String,
 }
 
-/// The step in progress.
+/// The step in progress, and how far it is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Open {
-    /// The step.
+    /// The step that is in progress.
     pub step: Step,
     /// The stage that is to be done next.
     pub stage: Stage,
-    /// The report so far.
+    /// The report with what the stages found so far.
     pub report: TurnReport,
 }
 
 /// The state of a loop: `loop.json` in its directory, replaced durably after every stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoopState {
-    /// Version of the format.
+    /// Version of the format of `loop.json`.
     pub format: u32,
     /// Version of cc-trainer that began the loop.
     pub version: String,
     /// The command line that began the loop.
     pub command: String,
-    /// The configuration.
+    /// The configuration that the loop runs with.
     pub config: LoopConfig,
     /// The settings that a continuation must share, and the digests of the links.
     pub shaping: Value,

@@ -8,7 +8,7 @@ use super::{
     transitions::Batch,
 };
 
-/// A policy that imitates.
+/// A policy that imitates what was recorded, whatever its reward.
 pub(super) struct BehaviourCloning {
     policy: Network,
 }

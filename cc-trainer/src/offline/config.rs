@@ -9,7 +9,7 @@ use crate::{dataset::Reading, model::Activation};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OfflineConfig {
-    /// Number of updates.
+    /// Number of updates of the networks, each from one batch.
     pub updates: u64,
     /// Number B of states in an update.
     pub batch: usize,
@@ -60,11 +60,11 @@ pub struct Optimiser {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Method {
-    /// Behaviour cloning.
+    /// Behaviour cloning, which imitates what was recorded.
     Bc,
-    /// Critic-regularised regression.
+    /// Critic-regularised regression, which imitates the better actions.
     Crr(Crr),
-    /// Q-learning.
+    /// Q-learning, which takes the action of the highest value.
     Dqn(Dqn),
     /// Regression of the next outcome on state and action.
     Myopic(Myopic),
@@ -214,9 +214,9 @@ impl Default for Parametric {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{setting} is {found}; expected {expected}")]
 pub struct SettingError {
-    /// Name of the setting.
+    /// Name of the setting, as configurations have it.
     pub setting: &'static str,
-    /// What was found.
+    /// The value that was found, as text.
     pub found: String,
     /// The values that it may have.
     pub expected: &'static str,

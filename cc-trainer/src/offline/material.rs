@@ -41,7 +41,7 @@ pub struct Material {
     pub interface: Interface,
     /// Identifiers of what was recorded, such as `observed:cubic`.
     pub policies: Vec<String>,
-    /// What is learned from.
+    /// The states, actions and outcomes that are learned from.
     pub learned: Transitions,
     /// What is held out, read in the same way.
     pub held_out: Transitions,
@@ -55,7 +55,7 @@ pub struct Material {
 /// How a policy does what was recorded on the states that were held out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Likeness {
-    /// Number of states.
+    /// Number of states that were held out.
     pub states: usize,
     /// Mean of ln π of what was done.
     pub log_likelihood: f64,

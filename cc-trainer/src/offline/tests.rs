@@ -12,9 +12,9 @@ use crate::environment::{
     cartpole::{CartPole, CartPoleConfig},
 };
 
-/// Length of the corridor.
+/// Length of the corridor, in places.
 const PLACES: usize = 6;
-/// Discount of the corridor.
+/// Discount of the corridor over a step.
 const GAMMA: f64 = 0.8;
 
 /// A corridor: action 0 stays and pays a little at once, action 1 goes on and pays nothing until

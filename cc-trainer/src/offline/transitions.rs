@@ -6,9 +6,9 @@
 pub struct Transitions {
     /// Length D of a state.
     width: usize,
-    /// Number A of actions.
+    /// Number A of actions to choose from.
     actions: usize,
-    /// `[N, D]`.
+    /// `[N, D]`: the states, in the order of their trajectories.
     states: Vec<f32>,
     taken: Vec<Taken>,
     /// `[N, A]`: how far each action would have changed the cwnd in the state.
@@ -28,7 +28,7 @@ pub struct Taken {
     pub change: f32,
 }
 
-/// What followed an action.
+/// What followed an action, up to the next state that counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// The discounted reward until the next state that counts.
@@ -82,12 +82,12 @@ impl Transitions {
         self.width
     }
 
-    /// Number A of actions.
+    /// Number A of actions to choose from.
     pub fn actions(&self) -> usize {
         self.actions
     }
 
-    /// Number of states.
+    /// Number N of states, with a known outcome or without.
     pub fn len(&self) -> usize {
         self.taken.len()
     }
@@ -169,9 +169,9 @@ impl Transitions {
 pub struct Batch {
     /// Length D of a state.
     pub width: usize,
-    /// Number A of actions.
+    /// Number A of actions to choose from.
     pub actions: usize,
-    /// `[B, D]`: the states.
+    /// `[B, D]`: the states, one after the other.
     pub states: Vec<f32>,
     /// `[B, D]`: the states that follow.
     pub next: Vec<f32>,
@@ -179,14 +179,14 @@ pub struct Batch {
     pub offers: Vec<f32>,
     /// `[B, A]`: the same in the states that follow.
     pub next_offers: Vec<f32>,
-    /// `[B]`: what was done.
+    /// `[B]`: what was done in each state.
     pub taken: Vec<Taken>,
-    /// `[B]`: what followed.
+    /// `[B]`: what followed in each state.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Batch {
-    /// Number B of states.
+    /// Number B of states in the batch.
     pub fn len(&self) -> usize {
         self.taken.len()
     }

@@ -31,7 +31,7 @@ pub enum TermFinding {
     Open,
     /// The estimate allows no conclusion.
     Refused {
-        /// Why, with the remedy.
+        /// Why there is no conclusion, with the remedy.
         reason: String,
     },
 }
@@ -56,7 +56,7 @@ pub enum Conclusion {
     Better,
     /// The reward is worse, or another term is worse than tolerated.
     Worse,
-    /// Neither is shown.
+    /// The estimates show neither of the two.
     None,
 }
 
@@ -84,7 +84,7 @@ pub struct TermVerdict {
     pub tolerated: f64,
     /// Effective sample size of the estimate, in clusters.
     pub effective: f64,
-    /// What these say.
+    /// What the difference and its interval say of the term.
     #[serde(flatten)]
     pub finding: TermFinding,
 }

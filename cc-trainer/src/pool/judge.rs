@@ -29,13 +29,13 @@ pub struct Verdict {
 /// A scheme beside its teachers on one link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LinkVerdict {
-    /// The link's name.
+    /// Name of the link's scenario in the evaluation.
     pub scenario: String,
-    /// Power of the scheme.
+    /// Power of the scheme on this link, Mbit/s per s.
     pub power: f64,
     /// Name of the teacher with the highest power on this link.
     pub best: String,
-    /// Its power.
+    /// Power of that teacher, Mbit/s per s.
     pub best_power: f64,
 }
 

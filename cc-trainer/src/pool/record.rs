@@ -26,13 +26,13 @@ const GROUP: usize = 8_192;
 /// What was recorded of one control.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// The control's name.
+    /// Name of the congestion control among the simulator's.
     pub scheme: String,
-    /// Number of flows.
+    /// Number of flows over all links.
     pub flows: usize,
     /// Number of rows, one per window.
     pub rows: u64,
-    /// The file.
+    /// Path of the file with these flows.
     pub file: PathBuf,
 }
 

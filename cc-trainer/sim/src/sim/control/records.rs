@@ -6,7 +6,7 @@ use cc_ebpf::{AckSample, ClosedRecord, Feature, Flow, Header, Record, RecordSink
 
 use crate::path::Nanos;
 
-/// `AF_INET` of [`cc_ebpf::Identity`].
+/// `AF_INET`, the address family of [`cc_ebpf::Identity`] for IPv4.
 pub(super) const AF_INET: u16 = 2;
 
 /// Records that wait to be taken, the oldest first.
@@ -23,7 +23,7 @@ impl Records {
         self.0.is_empty()
     }
 
-    /// Announces a flow.
+    /// Announces a flow that has begun.
     pub(super) fn opened(&mut self, flow: &Flow) {
         self.0.push_back(Record::Opened(flow.opened));
     }
