@@ -145,7 +145,7 @@ pub enum LoopEvent<'a> {
         /// Whether it was begun before, and interrupted.
         again: bool,
     },
-    /// A step has ended, its report is written.
+    /// A step has ended, and its report is written.
     Ended {
         /// The report of the step that ended.
         report: &'a TurnReport,

@@ -13,7 +13,7 @@ const WIRE: f64 = 1500.0 / 1448.0;
 pub(super) struct Estimates {
     /// Highest rate that lasted for seconds, Mbit/s of IP packets.
     rate_mbps: f64,
-    /// Smallest RTT of all recorded flows, ms.
+    /// Smallest RTT over all controls of the path, ms.
     rtt_ms: f64,
     /// Whether some control kept packets waiting, so that the rate is the link's.
     saturated: bool,

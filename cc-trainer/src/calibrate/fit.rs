@@ -62,7 +62,7 @@ impl Default for FitSettings {
 pub struct Fitted {
     /// Name of the path, which its scenario bears too.
     pub path: String,
-    /// The link whose figures are nearest to the recorded ones.
+    /// The parameters of the link that was fitted.
     pub twin: Twin,
     /// For each parameter the smallest and the largest value of a twin that was met in the search
     /// and whose figures were all within the tolerance: what the recording does not tell apart.

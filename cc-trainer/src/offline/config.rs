@@ -64,7 +64,7 @@ pub enum Method {
     Bc,
     /// Critic-regularised regression, which imitates the better actions.
     Crr(Crr),
-    /// Q-learning, which takes the action of the highest value.
+    /// Q-learning, which learns the value of every action in a state.
     Dqn(Dqn),
     /// Regression of the next outcome on state and action.
     Myopic(Myopic),
