@@ -48,7 +48,7 @@ impl Chooser for Schedule {
 
 /// The chooser of a name: one of [`NAMES`], or `fixed:N`. Those that plan maximise `metric`.
 ///
-/// `None` for another name.
+/// Returns `None` for any other name.
 pub fn named(name: &str, metric: &Metric) -> Option<Box<dyn Chooser>> {
     let mpc = |is_robust, offset| -> Option<Box<dyn Chooser>> {
         Some(Box::new(Mpc {

@@ -26,7 +26,7 @@ pub struct View<'a> {
     pub left: usize,
     /// Number of chunks of the video.
     pub chunks: usize,
-    /// Buffer, s.
+    /// Video that is downloaded and not played yet, s.
     pub buffer_s: f64,
     /// What was downloaded before, in order: at least one chunk. A player may remember the last
     /// ones only.

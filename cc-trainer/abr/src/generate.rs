@@ -8,7 +8,7 @@ use crate::trace::Trace;
 /// Lowest throughput of a generated trace, Mbit/s.
 const LEAST_MBPS: f64 = 0.01;
 
-/// Families of generated traces.
+/// Families of generated traces of throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Pensieve's synthetic traces (section 5.3): a Markov chain of ten mean throughputs from 0.2 to

@@ -15,7 +15,7 @@ pub enum LadderError {
     Bitrate {
         /// Place in the list, from 0.
         place: usize,
-        /// The number found, kbit/s.
+        /// The number that was found, kbit/s.
         kbps: f64,
     },
     /// A bitrate is not above the one before it.
@@ -26,7 +26,7 @@ pub enum LadderError {
     Order {
         /// Place in the list, from 0.
         place: usize,
-        /// The number found, kbit/s.
+        /// The number that was found, kbit/s.
         kbps: f64,
     },
     /// None of a video's bitrates is left by a mask.
@@ -37,7 +37,7 @@ pub enum LadderError {
     MaskLength {
         /// Number of entries of the mask.
         mask: usize,
-        /// Number of bitrates.
+        /// Number of bitrates in the list.
         levels: usize,
     },
     /// A video has a bitrate that is none of the actions.
@@ -57,7 +57,7 @@ pub enum LadderError {
 ///
 /// # Errors
 ///
-/// Returns the first fault.
+/// Returns the first fault that is found.
 pub fn check(kbps: &[f64]) -> Result<(), LadderError> {
     if kbps.is_empty() || kbps.len() > MAX_LEVELS {
         return Err(LadderError::Count(kbps.len()));

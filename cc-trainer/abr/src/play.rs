@@ -12,7 +12,7 @@ use crate::{
 pub struct NoSuchQuality {
     /// Chunk that it was selected for, from 0.
     pub chunk: usize,
-    /// The quality selected.
+    /// The quality that was selected, from 0.
     pub quality: usize,
     /// Number of the video's qualities.
     pub levels: usize,

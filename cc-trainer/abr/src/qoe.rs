@@ -5,7 +5,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// The three published measures.
+/// The three published measures of quality.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Qoe {
     /// Quality is the bitrate in Mbit/s; a second of rebuffering costs 4.3.

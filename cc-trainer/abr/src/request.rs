@@ -18,7 +18,7 @@ pub const MAX_HISTORY: usize = 1_000;
 /// Most chunks of which the sizes are given.
 pub const MAX_UPCOMING: usize = 1_000;
 
-/// What a player asks.
+/// What a player asks before each chunk.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Request {
@@ -46,7 +46,7 @@ pub struct Request {
 pub struct Past {
     /// Place of its bitrate in the request's list, from 0.
     pub quality: usize,
-    /// Its size, bytes.
+    /// Size of the chunk, bytes.
     pub bytes: u32,
     /// Time from the request for it to its last byte, ms.
     pub ms: f64,
@@ -59,7 +59,7 @@ pub struct Past {
 pub struct Decision {
     /// Place of the chosen bitrate in the request's list, from 0.
     pub quality: usize,
-    /// The chosen bitrate, kbit/s.
+    /// The bitrate that was chosen, kbit/s.
     pub kbps: f64,
 }
 
@@ -70,10 +70,10 @@ pub struct RequestError {
     /// What is wrong with the request.
     #[serde(rename = "error")]
     pub what: String,
-    /// Where in the request.
+    /// Where in the request the fault is.
     #[serde(rename = "where")]
     pub place: String,
-    /// How to mend it.
+    /// How to mend the request.
     pub remedy: String,
 }
 

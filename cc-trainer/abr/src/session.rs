@@ -219,7 +219,7 @@ impl Cursor {
         }
     }
 
-    /// Lets time pass.
+    /// Lets `ms` milliseconds of the trace pass.
     fn pass(&mut self, trace: &Trace, mut ms: f64) {
         loop {
             let duration_s = trace.times()[self.point] - self.time_s;

@@ -28,7 +28,7 @@ const TIME_UNIT_S: f64 = 10.0;
 /// and 5. (In its code row 4 has old sizes in the two columns that nobody reads.)
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct State {
-    /// The values, `[row][column]`.
+    /// The values, by row and by column, `[row][column]`.
     pub rows: [[f32; COLUMNS]; ROWS],
 }
 

@@ -61,7 +61,7 @@ pub enum TraceFault {
     /// A line is not what its format has there.
     #[error("`{text}` is not {expected}; mend or remove the line")]
     Line {
-        /// Beginning of the line.
+        /// Beginning of the line that is wrong.
         text: String,
         /// What the format has there.
         expected: &'static str,

@@ -47,7 +47,7 @@ pub enum VideoError {
     Uneven {
         /// Quality with the deviating number of sizes, from 0.
         quality: usize,
-        /// Number of its sizes.
+        /// Number of sizes of that quality.
         found: usize,
         /// Number of sizes of quality 0.
         expected: usize,
@@ -60,7 +60,7 @@ pub enum VideoError {
     Played {
         /// Number of chunks to be played.
         chunks: usize,
-        /// Number of sizes.
+        /// Number of sizes of each quality.
         sizes: usize,
     },
     /// The length of a chunk is no usable time.
@@ -75,15 +75,15 @@ pub enum VideoError {
     Size {
         /// Line of the fault, from 1.
         line: usize,
-        /// Beginning of the line.
+        /// Beginning of the line that is wrong.
         text: String,
     },
     /// A chunk has no byte.
     #[error("chunk {chunk} of quality {quality} has 0 bytes: give its size in bytes")]
     Empty {
-        /// The chunk, from 0.
+        /// Number of the chunk, from 0.
         chunk: usize,
-        /// The quality, from 0.
+        /// Number of the quality, from 0.
         quality: usize,
     },
 }
@@ -111,7 +111,7 @@ impl Video {
     ///
     /// # Errors
     ///
-    /// Returns the first fault.
+    /// Returns the first fault that is found.
     pub fn new(
         name: &str,
         kbps: Vec<f64>,
@@ -176,7 +176,7 @@ impl Video {
     ///
     /// # Errors
     ///
-    /// Returns the first fault.
+    /// Returns the first fault that is found.
     pub fn parse(text: &str) -> Result<Self, VideoError> {
         let file: File = toml::from_str(text)
             .map_err(|error| VideoError::Parse(error.to_string().trim_end().to_owned()))?;

@@ -79,7 +79,7 @@ impl Stage {
             Self::Estimate if decided.is_none() => Some(Self::Canary),
             // A trial that was not put in force has changed nothing.
             Self::Estimate | Self::Canary
-                if is_trial && !decided.is_some_and(|decision| decision.is_promotion()) =>
+                if is_trial && !decided.is_some_and(super::gate::Decision::is_promotion) =>
             {
                 None
             }

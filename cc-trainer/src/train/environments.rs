@@ -29,6 +29,7 @@ const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from rec
 /// The kind of environment to learn in, with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
+#[expect(clippy::large_enum_variant, reason = "a run has one of them")]
 pub enum Environments {
     /// CartPole: balancing a pole on a cart.
     CartPole(CartPoleConfig),

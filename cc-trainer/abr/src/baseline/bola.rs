@@ -17,7 +17,7 @@ use crate::{Chooser, View, chooser::throughput};
 /// when it sleeps, and the highest quality is chosen then.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bola {
-    /// Target buffer, s.
+    /// Buffer that the rule aims at, s.
     pub target_s: f64,
     /// The paper's γp: how much avoiding rebuffering counts beside utility.
     pub gp: f64,

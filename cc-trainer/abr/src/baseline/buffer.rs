@@ -1,4 +1,4 @@
-//! The buffer-based chooser.
+//! The buffer-based chooser: the quality follows from the buffer alone.
 
 use crate::{Chooser, View};
 

@@ -26,7 +26,7 @@ pub struct Mpc {
     pub horizon: usize,
     /// Number of past chunks that predictions and errors are taken over.
     pub memory: usize,
-    /// What a plan maximises.
+    /// The measure of quality that a plan maximises.
     pub metric: Metric,
 }
 

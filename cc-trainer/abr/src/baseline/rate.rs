@@ -1,4 +1,4 @@
-//! The rate-based chooser.
+//! The rate-based chooser: the quality follows from the past throughput alone.
 
 use crate::{Chooser, View};
 

@@ -1,4 +1,4 @@
-//! Formats of trace files.
+//! Formats of trace files, and how each is read.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ pub enum Format {
     Periods,
 }
 
-/// One period of [`Format::Periods`].
+/// One period of constant throughput in [`Format::Periods`].
 #[derive(Deserialize)]
 struct Period {
     duration_ms: f64,
