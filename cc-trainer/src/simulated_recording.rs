@@ -273,7 +273,7 @@ mod tests {
                 let mut total = Measured::default();
                 for (number, recorded) in rows.iter().enumerate() {
                     assert_eq!(recorded.row.sequence as usize, number);
-                    total = total + Measured::of(&recorded.row.window);
+                    total += Measured::of(&recorded.row.window);
                 }
                 let inner = Control::named(control, 3).expect("a known control");
                 let mut plain = Simulation::new(&scenario, vec![inner], 3);

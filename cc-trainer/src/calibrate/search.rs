@@ -251,7 +251,7 @@ mod tests {
     fn it_ends_where_it_is_good_enough_and_begins_where_it_is_told() {
         let mut asked = Vec::new();
         let start = vec![0.25, 0.75];
-        let found = minimise(Vec::new(), &[start.clone()], 2, BUDGET, 1, |point| {
+        let found = minimise(Vec::new(), std::slice::from_ref(&start), 2, BUDGET, 1, |point| {
             asked.push(point.to_vec());
             Ok::<_, Infallible>(vec![point[0] - 0.25])
         });

@@ -40,7 +40,7 @@ fn a_known_link_is_found_from_its_recording() {
     };
     let mut tried = Vec::new();
     let found = fit(&path, &simulator, &settings, |features| {
-        tried.push(features.to_vec())
+        tried.push(features.to_vec());
     });
     let found = found.expect("it can be simulated");
     assert!(found.agrees(), "{}", output::text(&found));

@@ -213,7 +213,7 @@ impl Joined {
         };
         let file = File::open(path).map_err(|error| unreadable(error.to_string()))?;
         let reader = ParquetRecordBatchReaderBuilder::try_new(file)
-            .and_then(parquet::arrow::arrow_reader::ArrowReaderBuilder::build)
+            .and_then(ParquetRecordBatchReaderBuilder::build)
             .map_err(|error| unreadable(error.to_string()))?;
         let schema = reader.schema();
         let columns: Vec<String> = schema.fields().iter().map(|f| f.name().clone()).collect();
