@@ -1,5 +1,6 @@
 //! The command line: one module per subcommand, and what they share.
 
+mod abr;
 mod blocking;
 mod compare;
 mod dataset;
@@ -45,6 +46,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Abr(abr::AbrArgs),
     Blocking(blocking::BlockingArgs),
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
@@ -62,6 +64,7 @@ enum Command {
 /// Runs the subcommand and prints an error if it fails.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
+        Command::Abr(args) => abr::command(&args),
         Command::Blocking(args) => blocking::command(&args),
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),

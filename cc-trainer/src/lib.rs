@@ -8,7 +8,10 @@
 //! A [`study`] compares variants of a configuration over several seeds. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
 //! have achieved.
+//!
+//! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]).
 
+pub mod abr;
 pub mod actor;
 pub mod dataset;
 pub mod discount;
