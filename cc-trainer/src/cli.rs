@@ -1,5 +1,6 @@
 //! The command line: one module per subcommand, and what they share.
 
+mod abr;
 mod blocking;
 mod calibrate;
 mod closed_loop;
@@ -51,6 +52,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Abr(abr::AbrArgs),
     Blocking(blocking::BlockingArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
@@ -73,6 +75,7 @@ enum Command {
 /// Runs the subcommand and prints an error if it fails.
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
+        Command::Abr(args) => abr::command(&args),
         Command::Blocking(args) => blocking::command(&args),
         Command::Calibrate(args) => calibrate::command(&args),
         Command::Compare(args) => compare::command(&args),

@@ -12,7 +12,10 @@
 //! its settings. Recordings of live flows
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
 //! have achieved. The [`closed_loop`] turns all of this without a person.
+//!
+//! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]).
 
+pub mod abr;
 pub mod actor;
 pub mod calibrate;
 mod cholesky;

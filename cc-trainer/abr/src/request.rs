@@ -18,6 +18,12 @@ pub const MAX_HISTORY: usize = 1_000;
 /// Most chunks of which the sizes are given.
 pub const MAX_UPCOMING: usize = 1_000;
 
+/// Makes the chooser for a video with some bitrates (kbit/s, ascending), or says why there is none.
+///
+/// This is the seam between a server, or an evaluation, and what decides: choosers that plan need
+/// the quality of each bitrate, and a learned policy the actions that the video has.
+pub type ChooserFor = dyn Fn(&[f64]) -> Result<Box<dyn Chooser>, String> + Send + Sync;
+
 /// What a player asks before each chunk.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -93,7 +99,7 @@ impl RequestError {
 /// # Errors
 ///
 /// Returns what is wrong with the body, where, and how to mend it.
-pub fn answer(body: &[u8], chooser: &dyn Chooser) -> Result<Decision, RequestError> {
+pub fn answer(body: &[u8], chooser_for: &ChooserFor) -> Result<Decision, RequestError> {
     let request: Request = serde_json::from_slice(body).map_err(|error| {
         let place = format!("line {}, column {}", error.line(), error.column());
         let text = error.to_string();
@@ -104,18 +110,23 @@ pub fn answer(body: &[u8], chooser: &dyn Chooser) -> Result<Decision, RequestErr
             "send the JSON object that docs/abr.md describes",
         )
     })?;
-    request.decide(chooser)
+    request.decide(chooser_for)
 }
 
 impl Request {
-    /// Checks the request and has a chooser answer it. Before the first chunk, when nothing is
+    /// Checks the request and has the chooser for its bitrates answer it. Before the first chunk, when nothing is
     /// known, the answer is the quality of [`Rules::PENSIEVE`].
     ///
     /// # Errors
     ///
-    /// Returns the first fault of the request, or that the chooser failed.
-    pub fn decide(&self, chooser: &dyn Chooser) -> Result<Decision, RequestError> {
+    /// Returns the first fault of the request, that there is no chooser for its bitrates, or that
+    /// the chooser failed.
+    pub fn decide(&self, chooser_for: &ChooserFor) -> Result<Decision, RequestError> {
         self.check()?;
+        let chooser = chooser_for(&self.kbps).map_err(|reason| {
+            let remedy = "ask for bitrates that the server's scheme knows, or have it replaced";
+            RequestError::new("kbps", reason, remedy)
+        })?;
         let levels = self.kbps.len();
         let left = self.chunks_left.unwrap_or(MAX_CHUNKS);
         let quality = if self.history.is_empty() {
@@ -253,6 +264,24 @@ mod tests {
         video::Video,
     };
 
+    fn fixed(quality: usize) -> impl Fn(&[f64]) -> Result<Box<dyn Chooser>, String> {
+        move |_| Ok(Box::new(Fixed(quality)))
+    }
+
+    #[test]
+    fn bitrates_that_the_scheme_does_not_know_are_refused() {
+        let chooser_for = |kbps: &[f64]| -> Result<Box<dyn Chooser>, String> {
+            let metric = Metric::new(Qoe::Hd, kbps).map_err(|error| error.to_string())?;
+            Ok(named("mpc", &metric).expect("a known name"))
+        };
+        let body = br#"{"kbps": [300, 800], "chunk_s": 4, "buffer_s": 0}"#;
+        let error = answer(body, &chooser_for).expect_err("800 has no quality");
+        assert!(
+            error.place == "kbps" && error.what.contains("800 kbit/s"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn an_answer_is_what_the_chooser_selects_in_a_session() {
         let video = Arc::new(Video::envivio());
@@ -265,6 +294,8 @@ mod tests {
         let metric = Metric::new(Qoe::Linear, video.kbps()).expect("its own bitrates");
         for name in NAMES {
             let chooser = named(name, &metric).expect("a known name");
+            let metric = metric.clone();
+            let chooser_for = move |_: &[f64]| Ok(named(name, &metric).expect("a known name"));
             let session = Session::new(video.clone(), trace.clone(), Rules::PENSIEVE);
             let downloads = play(session, &*chooser).expect("qualities of the video");
             for (chunk, download) in downloads.iter().enumerate() {
@@ -282,7 +313,7 @@ mod tests {
                     "chunks_left": 48 - chunk, "history": past.collect::<Vec<_>>(),
                     "next_bytes": &video.sizes()[chunk..],
                 });
-                let found = answer(request.to_string().as_bytes(), &*chooser);
+                let found = answer(request.to_string().as_bytes(), &chooser_for);
                 let quality = found.map(|decision| decision.quality);
                 assert_eq!(quality, Ok(download.quality), "{name}, chunk {chunk}");
             }
@@ -295,7 +326,7 @@ mod tests {
             "kbps": [300, 750], "chunk_s": 4, "buffer_s": 8.5, "chunks_left": 3,
             "history": [{"quality": 1, "bytes": 1000, "ms": 20}], "next_bytes": [[1, 2]],
         });
-        let ask = |body: &Value| answer(body.to_string().as_bytes(), &Fixed(1));
+        let ask = |body: &Value| answer(body.to_string().as_bytes(), &fixed(1));
         let expected = Decision {
             quality: 1,
             kbps: 750.0,
@@ -324,7 +355,7 @@ mod tests {
             assert!(!error.remedy.is_empty());
         }
         for body in ["", "{", "[]", "null", "{\"kbps\": [1]}", "\u{feff}{}"] {
-            assert!(answer(body.as_bytes(), &Fixed(0)).is_err(), "{body}");
+            assert!(answer(body.as_bytes(), &fixed(0)).is_err(), "{body}");
         }
         let mut extra = fine.clone();
         extra["bitrate"] = json!(1);
@@ -341,8 +372,8 @@ mod tests {
     #[test]
     fn nothing_is_known_before_the_first_chunk() {
         let body = br#"{"kbps": [300, 750, 1200], "chunk_s": 4, "buffer_s": 0}"#;
-        assert_eq!(answer(body, &Fixed(2)).map(|one| one.quality), Ok(1));
+        assert_eq!(answer(body, &fixed(2)).map(|one| one.quality), Ok(1));
         let body = br#"{"kbps": [300], "chunk_s": 4, "buffer_s": 0}"#;
-        assert_eq!(answer(body, &Fixed(2)).map(|one| one.quality), Ok(0));
+        assert_eq!(answer(body, &fixed(2)).map(|one| one.quality), Ok(0));
     }
 }

@@ -251,10 +251,17 @@ mod tests {
     fn it_ends_where_it_is_good_enough_and_begins_where_it_is_told() {
         let mut asked = Vec::new();
         let start = vec![0.25, 0.75];
-        let found = minimise(Vec::new(), std::slice::from_ref(&start), 2, BUDGET, 1, |point| {
-            asked.push(point.to_vec());
-            Ok::<_, Infallible>(vec![point[0] - 0.25])
-        });
+        let found = minimise(
+            Vec::new(),
+            std::slice::from_ref(&start),
+            2,
+            BUDGET,
+            1,
+            |point| {
+                asked.push(point.to_vec());
+                Ok::<_, Infallible>(vec![point[0] - 0.25])
+            },
+        );
         let Ok(found) = found;
         assert_eq!((found.len(), &asked[0]), (1, &start));
         let broken = |_: &[f64]| Err::<Vec<f64>, _>("broken");

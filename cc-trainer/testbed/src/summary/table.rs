@@ -28,7 +28,7 @@ pub fn markdown(summary: &Summary) -> String {
 }
 
 /// Formats rows for a terminal, with aligned columns.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());

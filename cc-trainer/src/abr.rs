@@ -1,0 +1,6 @@
+//! Bitrate selection ([`cc_abr`]) with files, threads and a server around it.
+
+pub mod evaluate;
+pub mod files;
+pub mod schemes;
+pub mod serve;
