@@ -11,11 +11,11 @@ const LEAST_MBPS: f64 = 0.01;
 /// Families of generated traces of throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Pensieve's synthetic traces (section 5.3): a Markov chain of ten mean throughputs from 0.2 to
-    /// 4.3 Mbit/s, neighbours being more likely by a factor of two per step. It leaves a state each
-    /// second with probability 1 ÷ T, T from 10 to 100 s. Around the mean the throughput is normal,
-    /// with a standard deviation of 5 to 50 % of it, redrawn every 1 to 5 s. T, deviation and time
-    /// are drawn for each trace.
+    /// Pensieve's synthetic traces (section 5.3): a Markov chain of ten mean throughputs from 0.2
+    /// to 4.3 Mbit/s, neighbours being more likely by a factor of two per step. It leaves a state
+    /// each second with probability 1 ÷ T, T from 10 to 100 s. Around the mean the throughput is
+    /// normal, with a standard deviation of 5 to 50 % of it, redrawn every 1 to 5 s. T, deviation
+    /// and time are drawn for each trace.
     Markov,
     /// Like a phone on the move (HSDPA): the logarithm of the throughput is the sum of a mean, a
     /// slow component of 5 to 60 s (coverage) and a fast one of 1 to 4 s, both Gaussian, with drops

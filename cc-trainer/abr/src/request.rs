@@ -114,8 +114,8 @@ pub fn answer(body: &[u8], chooser_for: &ChooserFor) -> Result<Decision, Request
 }
 
 impl Request {
-    /// Checks the request and has the chooser for its bitrates answer it. Before the first chunk, when nothing is
-    /// known, the answer is the quality of [`Rules::PENSIEVE`].
+    /// Checks the request and has the chooser for its bitrates answer it. Before the first chunk,
+    /// when nothing is known, the answer is the quality of [`Rules::PENSIEVE`].
     ///
     /// # Errors
     ///

@@ -64,11 +64,11 @@ pub enum EvaluateError {
     /// A scheme chose what the video does not have.
     #[error("{scheme} on {trace}: {source}")]
     Choice {
-        /// The scheme that chose.
+        /// The scheme that chose, as it was named in the command.
         scheme: Scheme,
-        /// Name of the trace.
+        /// Name of the trace: that of its file without the ending.
         trace: String,
-        /// What it chose.
+        /// The quality that it chose, which the video does not have.
         source: NoSuchQuality,
     },
     /// A scheme cannot choose among the video's bitrates.
@@ -76,7 +76,7 @@ pub enum EvaluateError {
     Scheme {
         /// The scheme.
         scheme: Scheme,
-        /// Why it cannot.
+        /// Why it cannot choose for this video, with the remedy.
         reason: String,
     },
     /// The evaluation was cancelled before its end.
@@ -95,7 +95,7 @@ pub struct Results {
     pub command: String,
     /// Host that it ran on.
     pub host: Host,
-    /// Name of the video.
+    /// Name of the video, as it was given on the command line.
     pub video: String,
     /// One row for each measure, set and scheme.
     pub rows: Vec<Row>,

@@ -47,7 +47,7 @@ pub enum FileError {
     Video {
         /// The file or directory.
         path: PathBuf,
-        /// The fault in it.
+        /// What is wrong with its content, and in which line.
         source: VideoError,
     },
     /// A directory has no file.

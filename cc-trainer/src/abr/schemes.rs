@@ -14,7 +14,7 @@ use cc_abr::{
 /// Name of the optimum, which needs the whole trace and can therefore not serve players.
 const OPTIMUM: &str = "optimum";
 
-/// What selects bitrates.
+/// What selects bitrates in an evaluation: a chooser by its name, or the optimum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// A classical chooser, by its name in [`baseline::named`].
@@ -25,7 +25,10 @@ pub enum Scheme {
 
 /// No scheme has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no scheme: take {names}, fixed:N (N from 0) or {OPTIMUM}", names = NAMES.join(", "))]
+#[error(
+    "`{0}` is no scheme: take {names}, fixed:N (N from 0) or {OPTIMUM}",
+    names = NAMES.join(", ")
+)]
 pub struct UnknownScheme(String);
 
 impl FromStr for Scheme {
@@ -57,7 +60,7 @@ impl fmt::Display for Scheme {
 /// What schemes aim at and are scored by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aim {
-    /// The published measure.
+    /// The measure of the quality of experience, one of the three published ones.
     pub qoe: Qoe,
     /// Penalty for a second of rebuffering instead of the published one.
     pub rebuffer_penalty: Option<f64>,

@@ -1,4 +1,4 @@
-//! `cc-trainer abr`: bitrate selection.
+//! `cc-trainer abr`: evaluating and serving bitrate selection, and drawing traces for it.
 
 use std::{
     fs,
@@ -292,7 +292,8 @@ fn traces(args: &TracesArgs) -> anyhow::Result<ExitCode> {
         fs::read_dir(&args.out).with_context(|| format!("reading {}", args.out.display()))?;
     if entries.next().is_some() {
         bail!(
-            "{} is not empty: what else is there would become part of the set; name a new directory",
+            "{} is not empty: what else is there would become part of the set; name a new \
+             directory",
             args.out.display()
         );
     }

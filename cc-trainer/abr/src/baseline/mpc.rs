@@ -18,9 +18,10 @@ use crate::{
 pub struct Mpc {
     /// RobustMPC: whether the prediction is lowered by its past errors.
     pub is_robust: bool,
-    /// Which chunk's sizes the first step of a plan has: 0 takes the next one. Pensieve's code takes
-    /// the one after it (1), so that all sizes are one chunk late, and its scores are lower. Chunks
-    /// beyond the known ones count as of the nominal size with 0, and as empty with 1, as there.
+    /// Which chunk's sizes the first step of a plan has: 0 takes the next one. Pensieve's code
+    /// takes the one after it (1), so that all sizes are one chunk late, and its scores are lower.
+    /// Chunks beyond the known ones count as of the nominal size with 0, and as empty with 1, as
+    /// there.
     pub offset: usize,
     /// Number of chunks of a plan.
     pub horizon: usize,

@@ -170,8 +170,8 @@ fn opportunities(text: &str) -> Result<Points, (usize, TraceFault)> {
 }
 
 fn download_log(text: &str) -> Result<Points, (usize, TraceFault)> {
-    let expected = "a line of a download log: time, ms since the start, latitude, longitude, bytes, \
-                    ms that they took";
+    let expected = "a line of a download log: time, ms since the start, latitude, longitude, \
+                    bytes, ms that they took";
     let mut points = Points::default();
     let mut start = None;
     for row in rows(text) {
