@@ -654,10 +654,17 @@ impl Found {
         };
         let mut estimates = Method::ALL.map(estimate);
         let [_, _, direct, _, _, weighted, magic] = &mut estimates;
-        let (direct, weighted) = (direct.difference, weighted.difference);
-        magic.refusal = magic
-            .refusal
-            .or_else(|| unconfirmed(&self.effective, &blend.weights, direct, weighted, least));
+        let rounding = ROUNDING * direct.candidate.value.abs();
+        let differences = [direct.difference, weighted.difference];
+        magic.refusal = magic.refusal.or_else(|| {
+            unconfirmed(
+                &self.effective,
+                &blend.weights,
+                differences,
+                rounding,
+                least,
+            )
+        });
         let lengths = self.returns.iter().zip(&self.effective.returns);
         Term {
             recorded: spread(&|answers, _| answers.recorded(Method::Magic, term)),
@@ -692,10 +699,13 @@ impl Found {
     }
 }
 
+/// Relative error of sums that are equal but for the order of their terms.
+const ROUNDING: f64 = 1e-9;
+
 /// Returns why MAGIC's estimate allows no conclusion although its effective sample size does:
 /// because it rests on the model, or because the model and the weights contradict each other.
 /// `direct` and `weighted` are the differences of the direct method and of the weighted doubly
-/// robust estimate.
+/// robust estimate, of which up to `rounding` is that of the arithmetic.
 ///
 /// Intervals of the two without a common point are harmless where both are on the same side of
 /// 0 and the blend does without the model alone: with enough data, those of any linear model
@@ -703,8 +713,8 @@ impl Found {
 fn unconfirmed(
     effective: &Effective,
     weights: &[f64],
-    direct: Interval,
-    weighted: Interval,
+    [direct, weighted]: [Interval; 2],
+    rounding: f64,
     least: f64,
 ) -> Option<Refusal> {
     let whole = effective.whole();
@@ -722,7 +732,8 @@ fn unconfirmed(
         });
     }
     let disputed = direct.value * weighted.value <= 0.0 || weights[0] > MOST_DISPUTED;
-    (!direct.overlaps(&weighted) && disputed).then_some(Refusal::Disagreement { direct, weighted })
+    (direct.gap(&weighted) > rounding && disputed)
+        .then_some(Refusal::Disagreement { direct, weighted })
 }
 
 /// The clusters of flows, numbered.

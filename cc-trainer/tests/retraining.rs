@@ -500,9 +500,19 @@ fn what_applications_measured_is_a_term_of_training_and_of_estimates() {
         output.ends_with("\n") && output.contains("\nsurges "),
         "{output}"
     );
-    // With the weight, the reward of the estimate is better, too.
-    let output = place.run(0, &format!("{ope} --weigh surges=-50 --json weighed.json"));
-    assert!(output.contains("candidate: better"), "{output}");
+    // With the weight, the reward of the estimate is better, too; the throughput that it costs is
+    // more than is tolerated.
+    let output = place.run(3, &format!("{ope} --weigh surges=-50 --json weighed.json"));
+    let reward = output
+        .split("\nreward ")
+        .nth(1)
+        .expect("the reward's table");
+    let found = reward.lines().find(|line| line.contains("candidate:"));
+    assert_eq!(found, Some("  candidate: better"), "{output}");
+    assert!(
+        output.contains("verdict: worse (throughput_mbps worse"),
+        "{output}"
+    );
 
     for (command, expected) in [
         (format!("{train} --out new"), "no term of it has a weight"),

@@ -21,9 +21,10 @@ impl Interval {
         (self.low..=self.high).contains(&value)
     }
 
-    /// Returns whether the two intervals have a point in common.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.low <= other.high && other.low <= self.high
+    /// Returns the distance between the two intervals, in their unit; 0 or less where they have a
+    /// point in common.
+    pub fn gap(&self, other: &Self) -> f64 {
+        (self.low - other.high).max(other.low - self.high)
     }
 }
 
@@ -223,10 +224,10 @@ mod tests {
             low,
             high,
         };
-        assert!(interval(0.0, 1.0).overlaps(&interval(1.0, 2.0)));
-        assert!(interval(0.0, 9.0).overlaps(&interval(1.0, 2.0)));
-        assert!(!interval(0.0, 0.9).overlaps(&interval(1.0, 2.0)));
-        assert!(!interval(2.1, 3.0).overlaps(&interval(1.0, 2.0)));
+        assert_eq!(interval(0.0, 1.0).gap(&interval(1.0, 2.0)), 0.0);
+        assert!(interval(0.0, 9.0).gap(&interval(1.0, 2.0)) < 0.0);
+        assert_eq!(interval(0.0, 0.5).gap(&interval(1.0, 2.0)), 0.5);
+        assert_eq!(interval(2.25, 3.0).gap(&interval(1.0, 2.0)), 0.25);
     }
 
     /// Looks at the mean of growing samples after every single observation, from the hundredth.
