@@ -730,7 +730,13 @@ fn a_conclusion_needs_more_than_the_model() {
     let (direct, near, far) = (interval(1.0, 2.0), interval(1.5, 4.0), interval(3.0, 4.0));
     let opposite = interval(-4.0, -3.0);
     let ask = |returns, weights: [f64; 3], weighted| {
-        unconfirmed(&effective(returns), &weights, direct, weighted, 30.0)
+        unconfirmed(
+            &effective(returns),
+            &weights,
+            [direct, weighted],
+            1e-9,
+            30.0,
+        )
     };
     let good = [0.0, 200.0, 50.0];
     assert_eq!(ask(good, [0.8, 0.1, 0.1], near), None);
@@ -763,6 +769,18 @@ fn a_conclusion_needs_more_than_the_model() {
         weighted: far,
     });
     assert_eq!(ask(good, [0.2, 0.0, 0.8], far), disputed);
+    let rounding = 1.5;
+    assert_eq!(
+        unconfirmed(
+            &effective(good),
+            &[0.2, 0.0, 0.8],
+            [direct, far],
+            rounding,
+            30.0
+        ),
+        None,
+        "so far apart is the arithmetic"
+    );
     assert_eq!(
         ask(good, [0.05, 0.0, 0.95], far),
         None,
