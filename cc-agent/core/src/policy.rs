@@ -24,11 +24,12 @@ mod onnx;
 mod ports;
 mod wire;
 
-pub use file::PolicyFile;
-pub use file_error::{FileError, META_KEY};
+pub use file::{PolicyFile, PolicyGraph};
+pub use file_error::{BITRATE_META_KEY, FileError, META_KEY};
 pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
-pub use onnx::{Answer, OnnxPolicy};
+pub use onnx::{Answer, OnnxNetwork, OnnxPolicy};
+pub use ports::Widths;
 
 /// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`. Its metadata name
 /// the run.
@@ -159,7 +160,7 @@ impl From<ActionSelection> for String {
 impl ActionSelection {
     /// Selects an action and returns its index and its probability. `logits` must be finite and at
     /// least one.
-    fn choose(self, logits: &[f32], rng: &mut StdRng) -> (usize, f32) {
+    pub fn choose(self, logits: &[f32], rng: &mut StdRng) -> (usize, f32) {
         let (best, max) =
             logits
                 .iter()

@@ -12,8 +12,7 @@ use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use super::file_error::FileError;
-use super::meta::PolicyMeta;
-use super::ports::ports;
+use super::ports::{Widths, ports};
 
 /// The batch for which the bounds hold: the agent's is never larger.
 const BATCH: u64 = 256;
@@ -66,7 +65,7 @@ pub(super) struct Demands {
 ///
 /// Returns an error when a shape cannot be known beforehand or does not fit its operator, and when
 /// a bound is exceeded.
-pub(super) fn check(graph: &GraphProto, meta: &PolicyMeta) -> Result<Demands, FileError> {
+pub(super) fn check(graph: &GraphProto, widths: &Widths) -> Result<Demands, FileError> {
     let bounded = |what: &dyn Fn() -> String, found: u64, most: u64| {
         if found <= most {
             return Ok(());
@@ -83,7 +82,7 @@ pub(super) fn check(graph: &GraphProto, meta: &PolicyMeta) -> Result<Demands, Fi
         MAX_NODES,
     )?;
     let mut values: HashMap<&str, Value> = HashMap::new();
-    for (name, width) in ports(meta).0 {
+    for (name, width) in ports(widths).0 {
         let width = width.map(|width| width as u64);
         let dims = [Some(BATCH), width].into_iter().flatten().collect();
         values.insert(name, Value::computed(dims));

@@ -14,7 +14,7 @@ use tract_onnx::pb::{
 use super::file::PolicyFile;
 use super::file_error::META_KEY;
 use super::meta::PolicyMeta;
-use super::ports::ports;
+use super::ports::{Widths, ports};
 
 /// A fully connected layer: `y = x · weights + bias`.
 #[derive(Debug, Clone, PartialEq)]
@@ -193,6 +193,19 @@ impl ActorCritic {
     ///
     /// Sizes that do not fit each other or `meta` make a file that the loader refuses.
     pub fn export(&self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
+        self.export_as(&meta.widths(), (META_KEY, meta.to_json()), description)
+    }
+
+    /// The network as a policy file of any kind: `metadata` are the key and the value of the entry
+    /// that says what the policy is for.
+    ///
+    /// Sizes that do not fit each other or `widths` make a file that the loader refuses.
+    pub fn export_as(
+        &self,
+        widths: &Widths,
+        metadata: (&str, String),
+        description: &str,
+    ) -> Vec<u8> {
         let mut graph = GraphBuilder::default();
         let mut x = "observation".to_owned();
         if let Some(transform) = &self.observation {
@@ -230,7 +243,7 @@ impl ActorCritic {
             value = graph.dense(&format!("baseline{i}"), &value, layer);
         }
         graph.node_into("Squeeze", &[&value, &axis], &["baseline"], vec![]);
-        graph.finish(meta, description)
+        graph.finish_as(widths, metadata, description)
     }
 }
 
@@ -253,6 +266,7 @@ impl ActorCritic {
     pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
         let wrong = |reason: String| ImportError { reason };
         let graph = file
+            .graph
             .proto
             .graph
             .as_ref()
@@ -324,7 +338,7 @@ impl ActorCritic {
             baseline: layers("baseline")?,
         };
         // Whatever else is in the graph would be lost.
-        let again = network.export(file.meta(), &file.proto.doc_string);
+        let again = network.export(file.meta(), &file.graph.proto.doc_string);
         let again = ModelProto::decode(again.as_slice()).ok();
         match again.and_then(|model| model.graph).as_ref() == Some(graph) {
             true => Ok(network),
@@ -574,7 +588,17 @@ impl GraphBuilder {
 
     /// The file's bytes; the same graph and metadata give the same bytes.
     pub(super) fn finish(self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
-        let (inputs, outputs) = ports(meta);
+        self.finish_as(&meta.widths(), (META_KEY, meta.to_json()), description)
+    }
+
+    /// The same for any kind of policy: `metadata` are the key and the value of its entry.
+    fn finish_as(
+        self,
+        widths: &Widths,
+        (key, value): (&str, String),
+        description: &str,
+    ) -> Vec<u8> {
+        let (inputs, outputs) = ports(widths);
         let value_info = |(name, width): &(&str, Option<usize>)| {
             let batch = dimension::Value::DimParam("N".to_owned());
             let width = width.map(|w| dimension::Value::DimValue(i64::try_from(w).unwrap_or(-1)));
@@ -618,8 +642,8 @@ impl GraphBuilder {
             doc_string: description.to_owned(),
             graph: Some(graph),
             metadata_props: vec![StringStringEntryProto {
-                key: META_KEY.to_owned(),
-                value: meta.to_json(),
+                key: key.to_owned(),
+                value,
             }],
             ..ModelProto::default()
         };

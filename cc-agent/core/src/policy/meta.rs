@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ActionSelection;
+use super::ports::Widths;
 use crate::interface::{Interface, InterfaceError};
 use crate::objective::Objective;
 
@@ -84,6 +85,15 @@ impl PolicyMeta {
     /// Formats the metadata as the JSON of a policy file.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
+    }
+
+    /// The widths of the inputs and outputs that the policy's graph must have.
+    pub fn widths(&self) -> Widths {
+        Widths {
+            observation: self.interface.observation_len(),
+            actions: self.interface.actions.len(),
+            state: self.state,
+        }
     }
 
     /// Checks the interface, the sizes of the layers and what they take of the agent.
