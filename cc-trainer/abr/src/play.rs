@@ -43,6 +43,7 @@ pub fn play(
                 chunks: video.chunks(),
                 buffer_s: last.buffer_ms / 1e3,
                 history: &history,
+                past: &video.sizes()[..chunk],
             });
         }
         let levels = video.levels();

@@ -88,7 +88,7 @@ impl PolicyGraph {
     ) -> Result<(M, Self), E> {
         let proto = decode(bytes)?;
         let entries = &proto.metadata_props;
-        let (meta, widths) = meta(&|key| {
+        let (meta, widths) = meta(&|key: &str| {
             let entry = entries.iter().find(|entry| entry.key == key);
             entry.map(|entry| entry.value.clone())
         })?;

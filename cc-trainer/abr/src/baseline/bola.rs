@@ -103,6 +103,7 @@ mod tests {
             chunks: 200,
             buffer_s,
             history: &history,
+            past: &[],
         })
     }
 
