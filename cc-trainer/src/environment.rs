@@ -9,6 +9,7 @@
 //! `cc-trainer/examples/own_environment.rs` implements a small environment and trains a policy in
 //! it.
 
+pub mod abr;
 pub mod cartpole;
 pub mod gridworld;
 pub mod network;
@@ -29,8 +30,23 @@ pub trait Environment: Send {
 
     /// Answers the turn that the last call of [`next`](Self::next) returned.
     ///
-    /// `action` is an index below [`Spec::actions`].
+    /// `action` is an index below [`Spec::actions`], and one that [`Turn::allowed`] allows.
     fn act(&mut self, action: usize);
+
+    /// How an observation divides into series, for networks that read each by itself; empty where
+    /// it does not. What lies in no series is not read by such networks.
+    fn series(&self) -> Vec<Series> {
+        Vec::new()
+    }
+}
+
+/// Values of an observation that follow each other in a series: a quantity over time, for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Index of the first value in the observation.
+    pub from: usize,
+    /// Number of values.
+    pub length: usize,
 }
 
 /// Sizes of an environment, by which the network's shape is chosen.
@@ -83,6 +99,8 @@ pub struct Turn {
     /// For each action, the index of the first action that would have the same effect in this
     /// turn, [`Spec::actions`] values; empty where all actions have effects of their own.
     pub effects: Vec<u8>,
+    /// `[A]`: whether each action may be taken, at least one; empty where all may.
+    pub allowed: Vec<bool>,
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
     pub taken: Option<RecordedAction>,
@@ -101,6 +119,7 @@ impl Default for Turn {
             privileged: Vec::new(),
             task: 0,
             effects: Vec::new(),
+            allowed: Vec::new(),
             taken: None,
         }
     }

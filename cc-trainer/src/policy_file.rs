@@ -8,7 +8,7 @@ use cc_core::policy::export::ImportError;
 use cc_core::policy::export::{
     Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta};
+use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta, Widths};
 
 use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
 use crate::normalise::{Bend, Input, Normalizer, input_shapes};
@@ -77,26 +77,30 @@ pub fn encode(
     meta: &PolicyMeta,
     description: &str,
 ) -> Result<Vec<u8>, ExportError> {
+    let network = network(shape, parameters, Some(normalizer), &meta.widths())?;
+    Ok(network.export(meta, description))
+}
+
+/// A network in the form that is exported, with its normaliser in front, if it has one. `widths`
+/// are those that the file's metadata ask for.
+///
+/// # Errors
+///
+/// Returns an error when lengths do not agree, or a parameter is not finite.
+pub(crate) fn network(
+    shape: &Shape,
+    parameters: &[f32],
+    normalizer: Option<&Normalizer>,
+    widths: &Widths,
+) -> Result<ActorCritic, ExportError> {
     let layout = ParameterLayout::of(shape);
-    let environment = &meta.interface;
+    let normalised = normalizer.map_or(shape.observation, |own| own.observation.len());
     for (what, found, expected) in [
         ("number of parameters", parameters.len(), layout.len()),
-        (
-            "observation",
-            shape.observation,
-            environment.observation_len(),
-        ),
-        (
-            "number of actions",
-            shape.actions,
-            environment.actions.len(),
-        ),
+        ("observation", shape.observation, widths.observation),
+        ("number of actions", shape.actions, widths.actions),
         ("number of baselines", shape.values, 1),
-        (
-            "number of normalised inputs",
-            normalizer.observation.len(),
-            shape.observation,
-        ),
+        ("number of normalised inputs", normalised, shape.observation),
     ] {
         if found != expected {
             return Err(ExportError::Size {
@@ -113,9 +117,9 @@ pub fn encode(
         });
     }
     let dense = |layer: &Layer| dense(layer, parameters, layer.weights.rows);
-    let network = ActorCritic {
-        observation: Some(transform(&normalizer.observation)),
-        reward: Some(transform(std::slice::from_ref(&normalizer.reward))),
+    Ok(ActorCritic {
+        observation: normalizer.map(|own| transform(&own.observation)),
+        reward: normalizer.map(|own| transform(std::slice::from_ref(&own.reward))),
         trunk: layout.trunk.iter().map(dense).collect(),
         activation: match shape.activation {
             Activation::Relu => Follows::Relu,
@@ -124,8 +128,7 @@ pub fn encode(
         lstm: layout.lstm.as_ref().map(|arrays| lstm(arrays, parameters)),
         policy: dense(&layout.policy),
         baseline: baseline(&layout, parameters),
-    };
-    Ok(network.export(meta, description))
+    })
 }
 
 /// A network decoded from a policy file.

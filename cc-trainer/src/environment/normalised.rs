@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Environment, Spec, Turn};
+use super::{Environment, Series, Spec, Turn};
 use crate::normalise::Normalizer;
 
 /// An environment whose observations and observed rewards pass through a [`Normalizer`].
@@ -37,5 +37,9 @@ impl Environment for Normalised {
 
     fn act(&mut self, action: usize) {
         self.environment.act(action);
+    }
+
+    fn series(&self) -> Vec<Series> {
+        self.environment.series()
     }
 }

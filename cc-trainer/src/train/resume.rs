@@ -15,6 +15,7 @@ use super::{
     record::{Finish, Record, RunPart},
     splits,
     statistics::{CurvePoint, Statistics},
+    validation::Validation,
     tensorboard::EventWriter,
 };
 use crate::{
@@ -118,6 +119,7 @@ impl Run {
             tasks: source.tasks(),
             normalizer,
             held_out,
+            validation: source.abr().and_then(Validation::of),
             source,
             dir,
             record,
@@ -198,6 +200,7 @@ fn begin(
         last: CurvePoint::default(),
         curve: Vec::new(),
         held_out: Vec::new(),
+        validation: Vec::new(),
     };
     let tasks = source.spec().tasks;
     let header = Header::new(
@@ -224,7 +227,7 @@ fn initial_policy(
     let file = PolicyFile::read(path).map_err(|error| wrong(error.to_string()))?;
     let Some(interface) = source.interface() else {
         return Err(wrong(
-            "this environment's policies have no files".to_owned(),
+            "policies of this environment begin with a new network".to_owned(),
         ));
     };
     let own = &file.meta().interface;

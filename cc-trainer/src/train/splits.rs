@@ -60,7 +60,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, TestSetError> {
         Environments::Network(network) => (Some(&**network), Vec::new()),
         // Recordings do not say on which links they were made.
         Environments::Recorded(recorded) => (recorded.network.as_deref(), vec![UNKNOWN.to_owned()]),
-        Environments::CartPole(_) | Environments::GridWorld(_) => (None, Vec::new()),
+        Environments::Abr(_) | Environments::CartPole(_) | Environments::GridWorld(_) => {
+            (None, Vec::new())
+        }
     };
     if let Some(network) = network {
         seen.extend(names(&test_links(network, config.allow_test_sets)?));
