@@ -51,7 +51,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether the policy file is that of the best epoch or judgement, instead of the newest policy.
+    /// Whether the policy file is that of the best epoch or judgement, instead of the newest one.
     pub(super) fn keeps_best(&self) -> bool {
         if let Some(validation) = &self.validation {
             return validation.keeps_best() && !self.record.validation.is_empty();

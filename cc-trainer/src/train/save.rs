@@ -68,7 +68,8 @@ impl Run {
         Ok(())
     }
 
-    /// Writes `policy.onnx` with these parameters, for environments whose policies have files. It replaces the former one durably.
+    /// Writes `policy.onnx` with these parameters, for environments whose policies have files. It
+    /// replaces the former one durably.
     pub(super) fn save_policy(&self, parameters: &[f32]) -> Result<(), TrainError> {
         // A file has one baseline.
         let values = &self.learner.state().values;

@@ -142,3 +142,111 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{path::Path, sync::atomic::AtomicBool};
+
+    use super::super::{
+        Training,
+        config::Overrides,
+        record::{Finish, Record},
+    };
+    use crate::abr::{
+        evaluate::{Evaluation, aims},
+        files::TraceSet,
+        schemes::Scheme,
+        video::VideoChoice,
+    };
+    use cc_abr::{
+        generate::{Family, trace},
+        qoe::Qoe,
+        session::Rules,
+    };
+
+    use super::*;
+
+    /// A short run on one thread that is judged every 500 steps.
+    fn small(dir: &Path, lstm: usize, steps: u64) -> Training {
+        let config = format!(
+            "
+            actors = 0
+            threads = 1
+            [environment]
+            kind = \"abr\"
+            sources = [{{ family = \"cellular\", count = 20 }}]
+            reward_divisor = 4
+            [environment.validation]
+            every = 500
+            sources = [{{ family = \"markov\", seed = 2, count = 5 }}]
+            [model]
+            hidden = [16]
+            lstm = {lstm}
+            [learner]
+            batch = 4
+            unroll = 47
+            learning_rate = 0.01
+            decay_steps = 4000
+            [actor]
+            environments = 4
+            "
+        );
+        Training {
+            config: Some(toml::from_str(&config).expect("settings")),
+            overrides: Overrides {
+                steps: Some(steps),
+                ..Overrides::default()
+            },
+            dir: dir.to_owned(),
+            command: String::new(),
+        }
+    }
+
+    fn run(training: &Training) -> Record {
+        super::super::train(training, &AtomicBool::new(false), &mut |_| {}).expect("a good run")
+    }
+
+    /// The policy file is that of the best judgement, and its score in an evaluation is the one
+    /// that was judged, with and without memory.
+    #[test]
+    fn the_file_of_the_best_judgement_is_kept_and_scores_as_it_was_judged() {
+        for lstm in [0, 5] {
+            let dir = tempfile::tempdir().expect("a scratch directory");
+            let record = run(&small(dir.path(), lstm, 2_000));
+            assert_eq!(record.finish, Finish::Steps);
+            let points = &record.validation;
+            assert!(points.len() >= 4, "{points:?}");
+            assert!(points.is_sorted_by(|one, next| one.steps < next.steps));
+            assert_eq!(points.last().map(|point| point.steps), Some(record.last.steps));
+            let best = points.iter().map(|point| point.score).fold(f64::MIN, f64::max);
+
+            let policy = dir.path().join("policy.onnx");
+            let scheme: Scheme = policy.to_str().expect("UTF-8").parse().expect("a policy");
+            let traces = (0..5).map(|number| Arc::new(trace(Family::Markov, 2, number, 320)));
+            let evaluation = Evaluation {
+                video: Arc::new(VideoChoice::default().load().expect("built in")),
+                sets: vec![TraceSet {
+                    name: "judges".to_owned(),
+                    traces: traces.collect(),
+                }],
+                schemes: vec![scheme],
+                aims: aims(&[Qoe::Linear], None),
+                rules: Rules::PENSIEVE,
+                command: String::new(),
+            };
+            let results = evaluation.run(&AtomicBool::new(false), &|| ());
+            let found = results.expect("results").rows[0].mean.qoe;
+            assert!((found - best).abs() < 1e-3, "{found} {points:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_that_is_continued_keeps_its_judgements() {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let first = run(&small(dir.path(), 0, 1_000));
+        let both = run(&small(dir.path(), 0, 2_000));
+        let kept = first.validation.len();
+        assert!(both.validation.len() > kept);
+        assert_eq!(both.validation[..kept], first.validation);
+    }
+}
