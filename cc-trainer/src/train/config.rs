@@ -389,6 +389,7 @@ impl Config {
                 ValueScaling::None => 1,
                 ValueScaling::PerTask => spec.tasks,
             },
+            branches: vec![],
         }
     }
 
