@@ -267,7 +267,7 @@ pub fn decode(
             &Dense {
                 inputs: branch.width,
                 outputs: branch.filters,
-                weights: transposed(&branch.weights, branch.width),
+                weights: branch.weights.clone(),
                 bias: branch.bias.clone(),
             },
         );
@@ -322,21 +322,14 @@ fn outputs_by_filter(branches: &[Branch]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// A row-major matrix with this many columns, transposed.
-fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
-    (0..columns)
-        .flat_map(|column| matrix.iter().skip(column).step_by(columns).copied())
-        .collect()
-}
-
-/// A branch in the form of a file, which has its filters as rows.
+/// A branch in the form of a file.
 fn export_branch(branch: &Branch, layer: &Layer, parameters: &[f32]) -> export::Branch {
     export::Branch {
         from: branch.from,
         length: branch.length,
         width: branch.width,
         filters: branch.filters,
-        weights: transposed(layer.weights.of(parameters), branch.filters),
+        weights: layer.weights.of(parameters).to_vec(),
         bias: layer.bias.of(parameters).to_vec(),
     }
 }

@@ -248,7 +248,8 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
 /// Returns the names of an observation's values in order, followed by `reward`.
 ///
 /// Examples are `sum.acked`, `max.delay`, `fraction.marked`, `past1.*2` (whether the newest
-/// decision was `*2`) and `past1.cwnd` (the cwnd that it set).
+/// decision was `*2`), `past1.cwnd` (the cwnd that it set) and `series.delay.2` (the mean delay two
+/// windows before the observed one).
 pub fn names(interface: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {
@@ -264,6 +265,15 @@ pub fn names(interface: &Interface) -> Vec<String> {
             names.push(format!("past{past}.{action}"));
         }
         names.push(format!("past{past}.cwnd"));
+    }
+    for quantity in Quantity::ALL {
+        let name = match quantity {
+            Quantity::Mean(feature) => feature_name(feature),
+            Quantity::Fraction(fraction) => fraction.name(),
+        };
+        for before in (0..interface.series).rev() {
+            names.push(format!("series.{name}.{before}"));
+        }
     }
     names.push("reward".to_owned());
     names

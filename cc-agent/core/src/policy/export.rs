@@ -140,7 +140,7 @@ pub struct Branch {
     pub width: usize,
     /// Number of filters.
     pub filters: usize,
-    /// The weights, shaped `[filters, width]`, row-major.
+    /// The weights, shaped `[width, filters]`, row-major.
     pub weights: Vec<f32>,
     /// The biases, one per filter.
     pub bias: Vec<f32>,
@@ -333,8 +333,8 @@ impl ActorCritic {
             let from = place(&format!("{name}.from")).ok_or_else(no_branch)?;
             let to = place(&format!("{name}.to")).ok_or_else(no_branch)?;
             let (width, filters, weights) = match dims[..] {
-                [width, filters] => (width, filters, transposed(&weights, filters)),
-                [filters, 1, width] => (width, filters, weights),
+                [width, filters] => (width, filters, weights),
+                [filters, 1, width] => (width, filters, transposed(&weights, width)),
                 _ => return Err(no_branch()),
             };
             let length = to.checked_sub(from).ok_or_else(no_branch)?;
@@ -540,13 +540,14 @@ impl GraphBuilder {
                     let layer = Dense {
                         inputs: branch.width,
                         outputs: branch.filters,
-                        weights: transposed(&branch.weights, branch.width),
+                        weights: branch.weights.clone(),
                         bias: branch.bias.clone(),
                     };
                     return self.dense(&name, &values, &layer);
                 }
                 let dims = [branch.filters, 1, branch.width];
-                let weights = self.floats(&part("weights"), &dims, &branch.weights);
+                let weights = transposed(&branch.weights, branch.filters);
+                let weights = self.floats(&part("weights"), &dims, &weights);
                 let bias = self.floats(&part("bias"), &dims[..1], &branch.bias);
                 // The op runs over [batch, channels, positions]; a series has one channel.
                 let channel = self.node("Unsqueeze", &[&values, axis], &part("channel"), vec![]);
