@@ -7,7 +7,7 @@
 //! Pearson's K² (Biometrika 60, 1973). The rules and their thresholds are those of Horizon (J.
 //! Gauci et al., arXiv 1811.00260, section 4) as far as they are published.
 
-use cc_core::interface::Interface;
+use cc_core::interface::{Interface, Quantity};
 use cc_ebpf::Feature;
 use cc_recording::feature_name;
 use rayon::prelude::*;
