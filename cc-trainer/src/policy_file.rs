@@ -697,7 +697,13 @@ mod tests {
     fn the_agents_engine_computes_what_a_network_with_branches_does() {
         let environment = environment(20);
         // As in Pensieve: 128 filters of width 4 over 8 values, and single values.
-        let lengths = [(8, 4, 128), (8, 4, 128), (6, 4, 128), (1, 4, 128), (1, 4, 128)];
+        let lengths = [
+            (8, 4, 128),
+            (8, 4, 128),
+            (6, 4, 128),
+            (1, 4, 128),
+            (1, 4, 128),
+        ];
         for (lengths, activation) in [
             (&lengths[..], Activation::Relu),
             (&[(190, 190, 32), (29, 4, 7)][..], Activation::Tanh),

@@ -5,8 +5,8 @@
 use std::process::ExitCode;
 
 use cc_trainer::model::{
-    self, Activation, Branch, Cpu, Device, DeviceKind, Outputs, ParameterLayout, RmsProp, Sequences,
-    Shape,
+    self, Activation, Branch, Cpu, Device, DeviceKind, Outputs, ParameterLayout, RmsProp,
+    Sequences, Shape,
 };
 use libtest_mimic::{Arguments, Completion, Trial};
 

@@ -262,7 +262,10 @@ mod tests {
         assert_eq!(row(&found[0], throughput), [0.0, 0.0, 100.0]);
         assert_eq!(row(&found[1], throughput), [0.0, 100.0, 200.0]);
         assert_eq!(row(&found[3], throughput), [200.0, 300.0, 400.0]);
-        assert_eq!(row(&found[3], Quantity::Mean(Feature::Delay)), [0.2, 0.3, 0.4]);
+        assert_eq!(
+            row(&found[3], Quantity::Mean(Feature::Delay)),
+            [0.2, 0.3, 0.4]
+        );
         // Of two segments.
         assert_eq!(row(&found[3], marked), [0.5, 0.0, 1.0]);
         // The newest of a series is the statistic of the window.

@@ -302,10 +302,7 @@ fn bombs() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         (
             "a convolution with many positions",
             bomb(
-                vec![
-                    ints("rows", &[1, 1, -1]),
-                    floats("filter", &[1, 1, 20_000]),
-                ],
+                vec![ints("rows", &[1, 1, -1]), floats("filter", &[1, 1, 20_000])],
                 vec![
                     node("Reshape", &["observation", "rows"], "row"),
                     node("Conv", &["row", "filter"], "filtered"),

@@ -317,7 +317,11 @@ mod tests {
             layout.arrays().map(|array| array.name.clone()).collect()
         };
         assert_eq!(names(&plain)[..2], ["trunk0.weights", "trunk0.bias"]);
-        assert!(!serde_json::to_string(&plain).expect("plain data").contains("branches"));
+        assert!(
+            !serde_json::to_string(&plain)
+                .expect("plain data")
+                .contains("branches")
+        );
 
         let branch = |from, length, width| Branch {
             from,
@@ -334,7 +338,10 @@ mod tests {
         assert_eq!(found[4], "trunk0.weights");
         let layout = ParameterLayout::of(&shape);
         // Five positions of the first, one of the second.
-        assert_eq!((shape.trunk_input(), layout.trunk[0].weights.rows), (300, 300));
+        assert_eq!(
+            (shape.trunk_input(), layout.trunk[0].weights.rows),
+            (300, 300)
+        );
         assert!(shape.branches[1].is_dense() && !shape.branches[0].is_dense());
         let parameters = initialise(&shape, 1);
         for layer in &layout.branches {
@@ -345,6 +352,9 @@ mod tests {
             assert!((0.45..=0.5).contains(&largest), "{largest}");
         }
         let json = serde_json::to_string(&shape).expect("plain data");
-        assert_eq!(serde_json::from_str::<Shape>(&json).expect("our own"), shape);
+        assert_eq!(
+            serde_json::from_str::<Shape>(&json).expect("our own"),
+            shape
+        );
     }
 }

@@ -1061,8 +1061,14 @@ mod tests {
         let error = config.shape(&spec, &[]).expect_err("no series").to_string();
         assert!(error.starts_with("model.convolution is for"), "{error}");
         for (text, expected) in [
-            ("convolution = { filters = 0 }", "model.convolution.filters is 0"),
-            ("convolution = { width = 0 }", "model.convolution.width is 0"),
+            (
+                "convolution = { filters = 0 }",
+                "model.convolution.filters is 0",
+            ),
+            (
+                "convolution = { width = 0 }",
+                "model.convolution.width is 0",
+            ),
         ] {
             let mut config = config.clone();
             config.model = toml::from_str(text).expect("well-formed");

@@ -519,12 +519,13 @@ fn a_policy_with_convolutions_is_served_as_it_was_trained() {
     let context = 5 * 20 + 2 * 6;
     assert_eq!(record.shape.observation, context + 7 * 5);
     assert_eq!(record.shape.trunk_input(), 6 + 7 * 3 * 6);
-    // The newest throughput of a window is the one before the newest in the next.
+    // The newest throughput of one turn is an earlier one in the next: windows without a turn may
+    // lie between the two.
     let at = context + 4;
     let mut before: Option<f32> = None;
     is_served_as_it_was_trained(dir.path(), &config, &record, |observation| {
         if let Some(before) = before.replace(observation[at]) {
-            assert_eq!(observation[at - 1], before);
+            assert!(observation[context..at].contains(&before), "{before}");
         }
     });
 

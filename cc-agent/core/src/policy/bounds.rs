@@ -289,7 +289,9 @@ impl<'a> Operation<'a> {
         for (name, usual) in [("strides", 1), ("dilations", 1), ("pads", 0)] {
             let found = ints(name);
             if found.iter().any(|&value| value != usual) {
-                return Err(format!("its {name} are {found:?}; expected {usual} throughout"));
+                return Err(format!(
+                    "its {name} are {found:?}; expected {usual} throughout"
+                ));
             }
         }
         if self.int("group").unwrap_or(1) != 1 {
@@ -303,7 +305,9 @@ impl<'a> Operation<'a> {
         let kernel = &weights[2..];
         let stated = ints("kernel_shape").iter().map(|dim| dim.cast_unsigned());
         if self.attribute("kernel_shape").is_some() && !stated.eq(kernel.iter().copied()) {
-            return Err(format!("its kernel_shape is not that of its weights, {kernel:?}"));
+            return Err(format!(
+                "its kernel_shape is not that of its weights, {kernel:?}"
+            ));
         }
         if x[1] != weights[1] {
             return Err(differ(x[1], weights[1]));
@@ -318,11 +322,17 @@ impl<'a> Operation<'a> {
         if let Some(bias) = self.inputs.get(2).copied().flatten()
             && bias.dims != weights[..1]
         {
-            return Err(format!("its bias is {:?}; expected {:?}", bias.dims, &weights[..1]));
+            return Err(format!(
+                "its bias is {:?}; expected {:?}",
+                bias.dims,
+                &weights[..1]
+            ));
         }
         // The engine may write out what the filters take at each position.
         let taken = product(&weights[1..]);
-        let written = product(&dims[2..]).saturating_mul(taken).saturating_mul(x[0]);
+        let written = product(&dims[2..])
+            .saturating_mul(taken)
+            .saturating_mul(x[0]);
         if written > MAX_ELEMENTS {
             return Err(format!(
                 "its filters take {written} values for {BATCH} flows; expected at most \

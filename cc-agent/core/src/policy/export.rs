@@ -355,7 +355,9 @@ impl ActorCritic {
         };
         let branches = (0..).map(|i| format!("branch{i}"));
         let branches = branches.take_while(|name| found(&format!("{name}.weights")).is_some());
-        let branches = branches.map(|name| branch(&name)).collect::<Result<_, _>>()?;
+        let branches = branches
+            .map(|name| branch(&name))
+            .collect::<Result<_, _>>()?;
         let lstm = match found("lstm.w") {
             None => None,
             Some((dims, input_weights)) => {
@@ -531,10 +533,9 @@ impl GraphBuilder {
             .map(|(i, branch)| {
                 let name = format!("branch{i}");
                 let part = |part: &str| format!("{name}.{part}");
-                let [from, to] = [("from", branch.from), ("to", branch.from + branch.length)]
-                    .map(|(end, at)| {
-                        self.ints(&part(end), &[i64::try_from(at).unwrap_or(i64::MAX)])
-                    });
+                let [from, to] = [("from", branch.from), ("to", branch.from + branch.length)].map(
+                    |(end, at)| self.ints(&part(end), &[i64::try_from(at).unwrap_or(i64::MAX)]),
+                );
                 let values = self.node("Slice", &[x, &from, &to, axis], &part("part"), vec![]);
                 if branch.width == branch.length {
                     let layer = Dense {

@@ -8,7 +8,8 @@ use super::{
     try_out::try_out,
 };
 use crate::model::{
-    Activation, Branch, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape, StepError,
+    Activation, Branch, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape,
+    StepError,
 };
 use cc_sim::seed;
 

@@ -2,7 +2,9 @@
 //! CPU's. What a driver or a library lacks shows here, before a run begins.
 
 use super::{machine::Machine, network::DeviceNetwork};
-use crate::model::{Activation, Branch, Cpu, Outputs, RmsProp, Sequences, Shape, StepError, initialise};
+use crate::model::{
+    Activation, Branch, Cpu, Outputs, RmsProp, Sequences, Shape, StepError, initialise,
+};
 
 /// Number of steps and of sequences. An episode begins in the middle of one.
 const SIZE: (usize, usize) = (3, 2);
