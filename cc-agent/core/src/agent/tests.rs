@@ -547,8 +547,8 @@ mod recording {
         });
     }
 
-    /// The observations are bit for bit those of the queries, with skipped windows, windows that are
-    /// not decided on, missing answers and other flows in between.
+    /// The observations are bit for bit those of the queries, with skipped windows, windows that
+    /// are not decided on, missing answers and other flows in between.
     fn rows_rebuild_those_of(interface: &Interface) {
         let mut agent = recording_of(interface.clone());
         for slot in 0..3 {

@@ -275,8 +275,8 @@ impl<'a> Operation<'a> {
         Ok(Value { dims, known })
     }
 
-    /// A convolution of `[batch, channels, …]` with the weights `[filters, channels, …]`, as policies
-    /// need it: with stride 1, and without padding, dilation and groups.
+    /// A convolution of `[batch, channels, …]` with the weights `[filters, channels, …]`, as
+    /// policies need it: with stride 1, and without padding, dilation and groups.
     fn conv(&self) -> Inferred {
         let (x, weights) = (&self.input(0)?.dims, &self.input(1)?.dims);
         if x.len() < 3 || weights.len() != x.len() {

@@ -147,8 +147,8 @@ pub struct Branch {
 }
 
 /// The network of the mvfst-rl paper (arXiv 1910.04054, section 4) and its variants: normalised or
-/// raw inputs, branches or none, a trunk of dense layers, the reward appended, an optional LSTM, and the heads for
-/// policy and baseline.
+/// raw inputs, branches or none, a trunk of dense layers, the reward appended, an optional LSTM,
+/// and the heads for policy and baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActorCritic {
     /// Normalisation of the observation; `None` takes it as it is.
