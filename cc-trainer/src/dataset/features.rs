@@ -269,7 +269,7 @@ pub fn names(interface: &Interface) -> Vec<String> {
     for quantity in Quantity::ALL {
         let name = match quantity {
             Quantity::Mean(feature) => feature_name(feature),
-            Quantity::Fraction(fraction) => fraction.name(),
+            Quantity::Fraction(fraction) => fraction.name().to_owned(),
         };
         for before in (0..interface.series).rev() {
             names.push(format!("series.{name}.{before}"));

@@ -1077,6 +1077,25 @@ mod tests {
         }
     }
 
+    /// Or a comparison of the two would be about something else than the encoder.
+    #[test]
+    fn the_configuration_with_convolutions_differs_from_families_by_the_encoder_alone() {
+        let load = |name: &str| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
+            Config::load(&folder.join(name)).expect(name)
+        };
+        let differences = differences_of(&load("convolution.toml"), &load("families.toml"));
+        let settings: Vec<_> = differences
+            .iter()
+            .filter_map(|difference| Some(difference.split_once(": ")?.0))
+            .collect();
+        assert_eq!(
+            settings,
+            ["environment.policy.series", "model.convolution"],
+            "{differences:?}"
+        );
+    }
+
     #[test]
     fn only_settings_that_shape_the_result_count_as_differences() {
         let config = parse(CARTPOLE).expect("valid");

@@ -4,7 +4,7 @@ mod failures;
 
 use std::{fs, path::Path};
 
-use cc_core::policy::{ActionSelection, OnnxPolicy, Policy, PolicyFile, PolicyKind, Query, State};
+use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind, Query, State};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
