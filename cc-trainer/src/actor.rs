@@ -388,6 +388,7 @@ mod tests {
             actions: 3,
             privileged: 1,
             values: 1,
+            branches: vec![],
         };
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {

@@ -3,7 +3,7 @@
 //! Agent and trainer read everything that shapes observation, action and reward from here, so that
 //! a policy is served exactly as it was trained.
 
-use cc_ebpf::{FEATURES, FEATURES_VERSION, Fraction, Settings};
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Feature, Fraction, Settings};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -37,8 +37,13 @@ pub struct Interface {
     pub features_version: u32,
     /// Length of an observation window in milliseconds: the time between decisions.
     pub window_ms: u32,
-    /// Number k of past decisions that the observation ends with; may be 0.
+    /// Number k of past decisions in the observation; may be 0.
     pub history: usize,
+    /// Number of windows whose [`Quantity`]s the observation ends with, as time series: the last
+    /// ones, the observed window included. 0 leaves the series out, as do files from before there
+    /// were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub series: usize,
     /// The actions that the policy chooses from.
     pub actions: ActionSpace,
     /// The range in segments that decided cwnds are clamped to.
@@ -62,8 +67,14 @@ pub struct Interface {
 impl Interface {
     /// The length of an observation: 5 statistics of 20 features and the
     /// [fractions](Self::fractions) of the window, then for each of the k past decisions its action
-    /// (one-hot) and the cwnd that it led to.
+    /// (one-hot) and the cwnd that it led to, then the [series](Self::series).
     pub fn observation_len(&self) -> usize {
+        self.series_offset() + self.series * Quantity::ALL.len()
+    }
+
+    /// The index in the observation at which the first series begins. Each has [`Self::series`]
+    /// values, and they are in the order of [`Quantity::ALL`].
+    pub fn series_offset(&self) -> usize {
         self.history_offset() + self.history * self.history_stride()
     }
 
@@ -153,6 +164,12 @@ impl Interface {
             "0 to 1000 past decisions",
         )?;
         check(
+            self.series <= 1_000,
+            "series",
+            self.series.to_string(),
+            "0 to 1000 windows",
+        )?;
+        check(
             self.cwnd.min >= 1,
             "cwnd.min",
             self.cwnd.min.to_string(),
@@ -228,6 +245,7 @@ impl Default for Interface {
             features_version: 1,
             window_ms: 100,
             history: 20,
+            series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
             scales: Scales::default(),
@@ -237,6 +255,33 @@ impl Default for Interface {
             min_rtt_window_s: 10,
         }
     }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// A quantity of a window whose last values an observation can hold as a time series
+/// ([`Interface::series`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// The mean of a feature over the window's ACKs.
+    Mean(Feature),
+    /// A fraction of the window.
+    Fraction(Fraction),
+}
+
+impl Quantity {
+    /// Every quantity, in the order of the observation.
+    pub const ALL: [Self; 7] = [
+        Self::Mean(Feature::Throughput),
+        Self::Mean(Feature::LatestRtt),
+        Self::Mean(Feature::Delay),
+        Self::Mean(Feature::Cwnd),
+        Self::Mean(Feature::InFlight),
+        Self::Mean(Feature::Lost),
+        Self::Fraction(Fraction::Marked),
+    ];
 }
 
 /// The divisors of raw features in an observation.
@@ -387,6 +432,29 @@ mod tests {
         assert_eq!(second.observation_len(), first.observation_len() + 2);
         assert_eq!(second.past_action(20), 102);
         assert_eq!(second.past_action(1), first.past_action(1) + 2);
+    }
+
+    #[test]
+    fn series_come_last_and_are_not_written_where_there_are_none() {
+        let without = Interface::default();
+        let json = serde_json::to_string(&without).expect("serialises");
+        assert!(!json.contains("series"), "{json}");
+        let with = Interface {
+            series: 8,
+            ..without.clone()
+        };
+        assert_eq!(with.series_offset(), without.observation_len());
+        assert_eq!(with.observation_len(), 220 + 7 * 8);
+        assert_eq!(with.past_action(1), without.past_action(1));
+        let json = serde_json::to_string(&with).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!(read, with);
+        let error = Interface {
+            series: 1_001,
+            ..without
+        };
+        let error = error.validate().expect_err("too many").to_string();
+        assert_eq!(error, "series is 1001; expected 0 to 1000 windows");
     }
 
     #[test]

@@ -636,4 +636,22 @@ fn inputs_are_named_after_statistic_feature_and_past_action() {
             "past2.0"
         ]
     );
+
+    let with_series = Interface {
+        series: 3,
+        ..interface()
+    };
+    let names = self::names(&with_series);
+    assert_eq!(names.len(), with_series.observation_len() + 1);
+    let first = with_series.series_offset();
+    assert_eq!(
+        names[first..first + 4],
+        [
+            "series.throughput.2",
+            "series.throughput.1",
+            "series.throughput.0",
+            "series.latest_rtt.2"
+        ]
+    );
+    assert_eq!(names[names.len() - 2..], ["series.marked.0", "reward"]);
 }

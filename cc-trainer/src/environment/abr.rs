@@ -235,10 +235,12 @@ fn series(past: usize, actions: usize) -> Vec<Series> {
     let last = |row: usize, length: usize| Series {
         from: (row + 1) * COLUMNS - length,
         length,
+        is_context: false,
     };
     let sizes = Series {
         from: SIZES * COLUMNS,
         length: actions,
+        is_context: false,
     };
     vec![
         last(2, past),

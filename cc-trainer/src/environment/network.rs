@@ -22,7 +22,7 @@ use cc_core::policy::{Choice, State};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
-use super::{End, Environment, Quantities, Spec, Turn};
+use super::{End, Environment, Quantities, Series, Spec, Turn};
 use cc_sim::path::{Nanos, nanos};
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
@@ -244,6 +244,10 @@ impl NetworkEnvironment {
 impl Environment for NetworkEnvironment {
     fn spec(&self) -> Spec {
         self.world.spec
+    }
+
+    fn series(&self) -> Vec<Series> {
+        Series::of(&self.world.config.policy)
     }
 
     fn next(&mut self, turn: &mut Turn) {

@@ -29,6 +29,10 @@ impl Environment for Normalised {
         self.environment.spec()
     }
 
+    fn series(&self) -> Vec<Series> {
+        self.environment.series()
+    }
+
     fn next(&mut self, turn: &mut Turn) {
         self.environment.next(turn);
         self.normalizer.apply(&mut turn.observation);
@@ -37,9 +41,5 @@ impl Environment for Normalised {
 
     fn act(&mut self, action: usize) {
         self.environment.act(action);
-    }
-
-    fn series(&self) -> Vec<Series> {
-        self.environment.series()
     }
 }

@@ -13,7 +13,7 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    End, Environment, RecordedAction, Spec, Turn,
+    End, Environment, RecordedAction, Series, Spec, Turn,
     network::{self, NetworkEnvironment, World},
 };
 use crate::{
@@ -464,6 +464,10 @@ impl Environment for RecordedEnvironment {
         self.store.spec()
     }
 
+    fn series(&self) -> Vec<Series> {
+        Series::of(self.store.interface())
+    }
+
     fn next(&mut self, turn: &mut Turn) {
         let ahead = self.current.take();
         let ahead = ahead.filter(|(trajectory, at)| *at < trajectory.steps.len());
@@ -521,6 +525,10 @@ impl Environment for BesideRecorded {
             tasks: spec.tasks + 1,
             ..spec
         }
+    }
+
+    fn series(&self) -> Vec<Series> {
+        self.network.series()
     }
 
     fn next(&mut self, turn: &mut Turn) {

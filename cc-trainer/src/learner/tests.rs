@@ -133,6 +133,7 @@ impl LossCase {
                 actions: ACTIONS,
                 privileged: 0,
                 values: 1,
+                branches: vec![],
             },
             outputs: Outputs {
                 logits: self.logits.clone(),

@@ -527,6 +527,7 @@ mod tests {
             actions: 5,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let meta = policy_file::meta(
             "small",

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     abr::policy::{self as bitrate_policy, BitrateMeta},
     environment::{
-        Environment, Normalised, Spec,
+        Environment, Normalised, Series, Spec,
         abr::{AbrConfig, AbrConfigError, AbrEnvironment, AbrWorld},
         cartpole::{CartPole, CartPoleConfig},
         gridworld::{GridWorld, GridWorldConfig},
@@ -146,6 +146,14 @@ impl Source {
             Self::Network(world) => world.spec(),
             Self::Recorded(store) => store.spec(),
             _ => self.environment(0, 0, None).spec(),
+        }
+    }
+
+    /// How an observation of the environments divides into time series; empty where it does not.
+    pub(super) fn series(&self) -> Vec<Series> {
+        match self.interface() {
+            Some(interface) => Series::of(interface),
+            None => self.environment(0, 0, None).series(),
         }
     }
 

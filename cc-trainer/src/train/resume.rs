@@ -34,7 +34,7 @@ impl Run {
         let config = settle(training, checkpoint.as_ref())?;
         let mut test_sets = splits::check(&config)?;
         let source = config.environment.open()?;
-        let shape = config.shape(&source.spec());
+        let shape = config.shape(&source.spec(), &source.series())?;
         let init = match (&config.init, &checkpoint) {
             (Some(path), None) => {
                 let (network, seen) = initial_policy(path, &source, &shape, config.seed)?;

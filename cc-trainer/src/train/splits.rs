@@ -203,7 +203,12 @@ mod tests {
             assert!(config.allow_test_sets, "{name}");
             assert!(!check(&config).expect(name).is_empty(), "{name}");
         }
-        for name in ["cartpole.toml", "cartpole-lstm.toml", "families.toml"] {
+        for name in [
+            "cartpole.toml",
+            "cartpole-lstm.toml",
+            "convolution.toml",
+            "families.toml",
+        ] {
             let config = load(name);
             assert!(!config.allow_test_sets, "{name}");
             assert_eq!(check(&config).expect(name), [""; 0], "{name}");

@@ -24,16 +24,17 @@ const MAX_FIELDS: usize = 1 << 16;
 /// The versions of the standard operators that the engine is tested against.
 const OPSETS: std::ops::RangeInclusive<i64> = 9..=18;
 
-/// The operators that a policy may use: dense, recurrent and element-wise arithmetic, and moving
-/// values about. None of them can loop, nest a graph, or have a shape that depends on an
-/// observation, so what a graph takes can be found beforehand ([`bounds`]).
-pub(super) const OPERATORS: [&str; 34] = [
+/// The operators that a policy may use: dense, convolutional, recurrent and element-wise
+/// arithmetic, and moving values about. None of them can loop, nest a graph, or have a shape that
+/// depends on an observation, so what a graph takes can be found beforehand ([`bounds`]).
+pub(super) const OPERATORS: [&str; 35] = [
     "Abs",
     "Add",
     "Cast",
     "Clip",
     "Concat",
     "Constant",
+    "Conv",
     "Div",
     "Elu",
     "Exp",

@@ -161,8 +161,9 @@ pub enum MetaError {
     Interface(#[from] InterfaceError),
     /// The observation would be too long.
     #[error(
-        "environment.history and environment.actions make observations of {found} values; \
-         expected at most {MAX_OBSERVATION}: take a shorter history or fewer actions"
+        "environment.history, environment.actions and environment.series make observations of \
+         {found} values; expected at most {MAX_OBSERVATION}: take a shorter history, fewer actions \
+         or shorter series"
     )]
     Observation {
         /// The length of an observation.
@@ -224,6 +225,7 @@ impl fmt::Display for Summary {
             .join(" + ");
         let Interface {
             history,
+            series,
             actions,
             cwnd,
             scales,
@@ -245,8 +247,13 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions",
-            self.observation, interface.features_version
+            "observation   {} values: features version {}, the last {history} decisions{}",
+            self.observation,
+            interface.features_version,
+            match series {
+                0 => String::new(),
+                _ => format!(", series of {series} windows"),
+            }
         )?;
         writeln!(f, "window        {} ms", interface.window_ms)?;
         writeln!(f, "actions       {actions}")?;
