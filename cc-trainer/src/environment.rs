@@ -29,7 +29,8 @@ pub trait Environment: Send {
 
     /// Answers the turn that the last call of [`next`](Self::next) returned.
     ///
-    /// `action` is an index below [`Spec::actions`].
+    /// `action` is an index below [`Spec::actions`], of an action that the turn
+    /// [allows](Turn::allowed).
     fn act(&mut self, action: usize);
 }
 
@@ -83,6 +84,10 @@ pub struct Turn {
     /// For each action, the index of the first action that would have the same effect in this
     /// turn, [`Spec::actions`] values; empty where all actions have effects of their own.
     pub effects: Vec<u8>,
+    /// For each action, whether it may be chosen in this turn, [`Spec::actions`] values of which at
+    /// least one is true; empty where all actions are allowed. A policy gives masked actions, those
+    /// that are not allowed, a probability of exactly 0.
+    pub allowed: Vec<bool>,
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
     pub taken: Option<RecordedAction>,
@@ -101,8 +106,16 @@ impl Default for Turn {
             privileged: Vec::new(),
             task: 0,
             effects: Vec::new(),
+            allowed: Vec::new(),
             taken: None,
         }
+    }
+}
+
+impl Turn {
+    /// Whether an action may be chosen in this turn.
+    pub fn allows(&self, action: usize) -> bool {
+        self.allowed.get(action).is_none_or(|allowed| *allowed)
     }
 }
 
