@@ -39,23 +39,9 @@ pub trait Environment: Send {
 
     /// Answers the turn that the last call of [`next`](Self::next) returned.
     ///
-    /// `action` is an index below [`Spec::actions`], and one that [`Turn::allowed`] allows.
+    /// `action` is an index below [`Spec::actions`], of an action that the turn
+    /// [allows](Turn::allowed).
     fn act(&mut self, action: usize);
-
-    /// How an observation divides into series, for networks that read each by itself; empty where
-    /// it does not. What lies in no series is not read by such networks.
-    fn series(&self) -> Vec<Series> {
-        Vec::new()
-    }
-}
-
-/// Values of an observation that follow each other in a series: a quantity over time, for instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Series {
-    /// Index of the first value in the observation.
-    pub from: usize,
-    /// Number of values.
-    pub length: usize,
 }
 
 /// Sizes of an environment, by which the network's shape is chosen.
@@ -143,7 +129,9 @@ pub struct Turn {
     /// For each action, the index of the first action that would have the same effect in this
     /// turn, [`Spec::actions`] values; empty where all actions have effects of their own.
     pub effects: Vec<u8>,
-    /// `[A]`: whether each action may be taken, at least one; empty where all may.
+    /// For each action, whether it may be chosen in this turn, [`Spec::actions`] values of which at
+    /// least one is true; empty where all actions are allowed. A policy gives masked actions, those
+    /// that are not allowed, a probability of exactly 0.
     pub allowed: Vec<bool>,
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
@@ -166,6 +154,13 @@ impl Default for Turn {
             allowed: Vec::new(),
             taken: None,
         }
+    }
+}
+
+impl Turn {
+    /// Whether an action may be chosen in this turn.
+    pub fn allows(&self, action: usize) -> bool {
+        self.allowed.get(action).is_none_or(|allowed| *allowed)
     }
 }
 

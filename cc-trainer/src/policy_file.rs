@@ -906,6 +906,37 @@ mod tests {
         );
     }
 
+    /// The file says whether actions are masked, and the network in it is the same.
+    #[test]
+    fn the_file_says_whether_actions_are_masked() {
+        let environment = environment(2);
+        let shape = shape(&environment, &[8], None);
+        let masked = Interface {
+            mask_actions: true,
+            ..environment.clone()
+        };
+        let [without, with] = [&environment, &masked].map(|interface| {
+            let provenance = BTreeMap::new();
+            let meta = meta(
+                "small",
+                &shape,
+                interface,
+                ActionSelection::Greedy,
+                provenance,
+            );
+            let normalizer = Normalizer::identity(shape.observation);
+            let parameters = initialise(&shape, 0);
+            encode(&shape, &parameters, &normalizer, &meta, "").expect("the sizes fit")
+        });
+        let read = |bytes: &[u8]| PolicyFile::parse(bytes).expect("accepted");
+        assert!(!read(&without).meta().interface.mask_actions);
+        assert!(read(&with).meta().interface.mask_actions);
+        assert!(read(&with).summary().to_string().contains("\nmasked "));
+        assert!(!read(&without).summary().to_string().contains("\nmasked "));
+        let parameters = |bytes: &[u8]| decode(&read(bytes), 0, 0).expect("ours").parameters;
+        assert_eq!(parameters(&without), parameters(&with));
+    }
+
     #[test]
     fn encoding_names_the_length_or_parameter_that_is_wrong() {
         let environment = environment(2);

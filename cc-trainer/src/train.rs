@@ -318,9 +318,9 @@ impl Run {
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
         let steps = (rollouts.len() * config.learner.unroll) as u64;
-        let done = self.statistics.steps as f64 / config.decay_steps() as f64;
+        let position = config.position(self.statistics.steps);
         let since = Instant::now();
-        let updated = self.learner.update(rollouts, done);
+        let updated = self.learner.update(rollouts, position);
         let metrics = updated.map_err(|error| match error {
             UpdateError::Diverged(cause) => self.diverged(cause),
             UpdateError::Device(cause) => self.device_failed(cause),

@@ -19,7 +19,7 @@ pub const STATISTICS: usize = 5;
 ///
 /// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
 /// authors. Fields that a configuration file leaves out take these defaults; a policy file must
-/// state every field but the objective.
+/// state every field but the objective and [`mask_actions`](Self::mask_actions).
 ///
 /// ```
 /// use cc_core::interface::Interface;
@@ -48,6 +48,11 @@ pub struct Interface {
     pub actions: ActionSpace,
     /// The range in segments that decided cwnds are clamped to.
     pub cwnd: CwndBounds,
+    /// Whether actions are masked that would lead to the same cwnd as an earlier one, at the bounds
+    /// and where the cwnd is small: they are never chosen. Files without this field, all of those
+    /// from before there were masks, have none.
+    #[serde(skip_serializing_if = "is_off")]
+    pub mask_actions: bool,
     /// The divisors of raw features.
     pub scales: Scales,
     /// The settings of the reward function, whose value is an input of the policy's network.
@@ -105,6 +110,29 @@ impl Interface {
     /// Panics in debug builds if `j` is larger than `history`.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// Writes which actions may be chosen where the cwnd is `cwnd` segments: `[A]`, of which the
+    /// first is always allowed. Without [`mask_actions`](Self::mask_actions) it writes nothing,
+    /// which stands for all of them.
+    ///
+    /// Agent, simulator and trainer all call this function. A recording has what it needs, the
+    /// interface and the cwnd that each action was applied to, so that whoever reads a recording
+    /// calls it too.
+    ///
+    /// ```
+    /// use cc_core::interface::Interface;
+    ///
+    /// let interface = Interface { mask_actions: true, ..Interface::default() };
+    /// let mut allowed = Vec::new();
+    /// interface.allowed(interface.cwnd.min, &mut allowed);
+    /// assert_eq!(allowed, [true, false, false, true, true], "`0`, `/2` and `-10` all keep 2");
+    /// ```
+    pub fn allowed(&self, cwnd: u32, into: &mut Vec<bool>) {
+        match self.mask_actions {
+            true => self.actions.distinct(cwnd, self.cwnd, into),
+            false => into.clear(),
+        }
     }
 
     /// The objective that recordings, estimates and canaries judge the policy by: the one that is
@@ -248,6 +276,7 @@ impl Default for Interface {
             series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
+            mask_actions: false,
             scales: Scales::default(),
             reward: RewardSettings::default(),
             objective: None,
@@ -282,6 +311,11 @@ impl Quantity {
         Self::Mean(Feature::Lost),
         Self::Fraction(Fraction::Marked),
     ];
+}
+
+/// Whether a setting is off, and need not be stated.
+fn is_off(setting: &bool) -> bool {
+    !setting
 }
 
 /// The divisors of raw features in an observation.
@@ -474,6 +508,30 @@ mod tests {
         assert_eq!(partial.window_ms, 50);
         assert_eq!(partial.reward.kind, RewardKind::Linear);
         assert_eq!(partial.history, 20);
+    }
+
+    #[test]
+    fn masks_are_stated_only_where_there_are_any() {
+        let mut interface = Interface::default();
+        let json = serde_json::to_string(&interface).expect("serialises");
+        assert!(!json.contains("mask"), "as before there were masks: {json}");
+        let mut allowed = vec![false];
+        interface.allowed(2, &mut allowed);
+        assert_eq!(allowed, [false; 0], "all of them");
+        interface.mask_actions = true;
+        let json = serde_json::to_string(&interface).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!(read, interface);
+        for (cwnd, expected) in [
+            (2, [true, false, false, true, true]),
+            (100, [true; 5]),
+            // `+10` and `*2` both end at the upper bound, and there `0` does, too.
+            (1995, [true, true, true, true, false]),
+            (2000, [true, true, true, false, false]),
+        ] {
+            interface.allowed(cwnd, &mut allowed);
+            assert_eq!(allowed, expected, "{cwnd}");
+        }
     }
 
     #[test]

@@ -359,11 +359,14 @@ impl Chooser for LearnedChooser {
             return usize::MAX;
         };
         let masks = policy.meta.lacking == Lacking::Masked;
-        let may = |action: &usize| !masks || self.qualities[*action].is_some();
-        let actions: Vec<usize> = (0..self.qualities.len()).filter(may).collect();
-        let logits: Vec<f32> = actions.iter().map(|&action| answer.logits[action]).collect();
-        let (index, _) = policy.selection.choose(&logits, &mut self.random(view));
-        let action = actions[index];
+        let allowed: Vec<bool> = match masks {
+            true => self.qualities.iter().map(Option::is_some).collect(),
+            false => Vec::new(),
+        };
+        let mut random = self.random(view);
+        let (action, _) = policy
+            .selection
+            .choose(&answer.logits, &allowed, &mut random);
         self.qualities[action].unwrap_or_else(|| policy.actions.nearest_lower(view.kbps, action))
     }
 }
@@ -407,6 +410,7 @@ mod tests {
     fn shape(lstm: Option<usize>) -> Shape {
         Shape {
             observation: ROWS * COLUMNS,
+            branches: Vec::new(),
             hidden: vec![24],
             activation: Activation::Relu,
             lstm,

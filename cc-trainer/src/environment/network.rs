@@ -196,6 +196,7 @@ impl NetworkEnvironment {
         policy
             .actions
             .effects(query.cwnd, policy.cwnd, &mut turn.effects);
+        policy.allowed(query.cwnd, &mut turn.allowed);
         turn.seat = index;
         turn.task = episode.task;
         turn.observed_reward = query.reward;

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::environments::Environments;
 use crate::{
     environment::{Series, Spec, recorded},
-    learner::{LearnerSettings, Normalisation, values::ValueScaling},
+    learner::{LearnerSettings, Normalisation, SchedulePosition, values::ValueScaling},
     model::{Activation, Branch, DeviceKind, Shape},
     toml_file::{self, TomlFileError},
 };
@@ -474,9 +474,20 @@ impl Config {
         self.actor.queue.unwrap_or(self.learner.batch)
     }
 
-    /// Number of steps after which the schedules of learning rate and entropy cost end.
+    /// Number of steps after which the learning rate's schedule ends.
     pub(super) fn decay_steps(&self) -> u64 {
         self.learner.decay_steps.unwrap_or(self.steps)
+    }
+
+    /// Where the update after this many steps is on the schedules.
+    pub(super) fn position(&self, steps: u64) -> SchedulePosition {
+        let decay_steps = self.decay_steps();
+        let entropy_steps = self.learner.entropy_steps.unwrap_or(decay_steps);
+        let of = |length: u64| steps as f64 / length as f64;
+        SchedulePosition {
+            learning_rate: of(decay_steps),
+            entropy: of(entropy_steps),
+        }
     }
 
     /// The settings that shape the result: all but those that a run may change when it is continued
@@ -521,6 +532,13 @@ impl Config {
         if let Some(Convolution { filters, width }) = self.model.convolution {
             at_least_1("model.convolution.filters", filters)?;
             at_least_1("model.convolution.width", width)?;
+        }
+        for (field, steps) in [
+            ("learner.decay_steps", learner.decay_steps),
+            ("learner.entropy_steps", learner.entropy_steps),
+        ] {
+            let steps = steps.unwrap_or(1);
+            check(field, steps, steps >= 1, "at least 1")?;
         }
         check(
             "actor.queue",
@@ -572,6 +590,12 @@ impl Config {
                 learner.learning_rate,
                 &positive,
                 POSITIVE,
+            ),
+            (
+                "learner.learning_rate_end",
+                learner.learning_rate_end.unwrap_or(0.0),
+                &not_negative,
+                NOT_NEGATIVE,
             ),
             ("learner.epsilon", learner.epsilon, &positive, POSITIVE),
             ("learner.clips.rho", learner.clips.rho, &positive, POSITIVE),
@@ -853,6 +877,18 @@ mod tests {
                 "[model]\nhidden = []",
                 "model.hidden is 0, and has to be at least 1",
             ),
+            (
+                "[learner]\nentropy_steps = 0",
+                "learner.entropy_steps is 0, and has to be at least 1",
+            ),
+            (
+                "[learner]\ndecay_steps = 0",
+                "learner.decay_steps is 0, and has to be at least 1",
+            ),
+            (
+                "[learner]\nlearning_rate_end = -0.5",
+                "learner.learning_rate_end is -0.5, and has to be 0 or more",
+            ),
         ] {
             let error = parse(&format!("{CARTPOLE}{text}"))
                 .expect("well-formed")
@@ -860,6 +896,23 @@ mod tests {
                 .expect_err("out of range");
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn the_entropy_has_a_schedule_of_its_own_if_it_is_given_one() {
+        let position = |text: &str| {
+            let config = parse(&format!("steps = 1000\n{CARTPOLE}[learner]\n{text}"));
+            let config = config.expect("well-formed").resolve(&Overrides::default());
+            let position = config.expect("valid").position(100);
+            (position.learning_rate, position.entropy)
+        };
+        assert_eq!(position(""), (0.1, 0.1));
+        assert_eq!(position("decay_steps = 200"), (0.5, 0.5));
+        assert_eq!(position("entropy_steps = 400"), (0.1, 0.25));
+        assert_eq!(
+            position("decay_steps = 200\nentropy_steps = 50"),
+            (0.5, 2.0)
+        );
     }
 
     #[test]

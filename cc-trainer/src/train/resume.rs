@@ -213,7 +213,8 @@ fn begin(
 }
 
 /// Reads the policy file to begin with, and the test sets that it has seen. Its interface and its
-/// network must be those of the run, but its version of the features may be an earlier one.
+/// network must be those of the run, but its version of the features may be an earlier one, and
+/// masks are the run's: the network is the same with and without them.
 fn initial_policy(
     path: &Path,
     source: &Source,
@@ -233,6 +234,7 @@ fn initial_policy(
     let own = &file.meta().interface;
     let widened = Interface {
         features_version: own.features_version.max(interface.features_version),
+        mask_actions: interface.mask_actions,
         ..own.clone()
     };
     let differences = dataset::differences(interface, &widened);

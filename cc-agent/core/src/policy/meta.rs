@@ -257,6 +257,12 @@ impl fmt::Display for Summary {
         )?;
         writeln!(f, "window        {} ms", interface.window_ms)?;
         writeln!(f, "actions       {actions}")?;
+        if interface.mask_actions {
+            writeln!(
+                f,
+                "masked        actions that would do the same as earlier ones"
+            )?;
+        }
         writeln!(f, "cwnd          {} to {} segments", cwnd.min, cwnd.max)?;
         writeln!(f, "pacing        {pacing}")?;
         writeln!(f, "serving       {serving}")?;
@@ -330,6 +336,25 @@ mod tests {
             PolicyMeta::from_json(&meta().to_json()).expect("parses"),
             meta()
         );
+    }
+
+    #[test]
+    fn masks_may_be_missing_and_are_read_where_they_are_stated() {
+        let mut meta = meta();
+        let json = meta.to_json();
+        assert!(!json.contains("mask_actions"), "{json}");
+        assert!(
+            !PolicyMeta::from_json(&json)
+                .expect("parses")
+                .interface
+                .mask_actions
+        );
+        meta.interface.mask_actions = true;
+        let json = meta.to_json();
+        assert!(json.contains(r#""mask_actions":true"#), "{json}");
+        assert_eq!(PolicyMeta::from_json(&json).expect("parses"), meta);
+        let wrong = json.replacen(r#""mask_actions":true"#, r#""mask_actions":"no""#, 1);
+        PolicyMeta::from_json(&wrong).expect_err("neither true nor false");
     }
 
     #[test]

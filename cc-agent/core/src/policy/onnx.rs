@@ -225,10 +225,13 @@ pub struct Answer {
 impl Policy for OnnxPolicy {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let answers = self.evaluate(queries);
+        let (serving, interface) = (self.serving, &self.summary.meta.interface);
+        let mut allowed = Vec::new();
         let choose = |(query, answer): (&mut Query, Option<Answer>)| match answer {
-            Some(answer) => {
-                query.probabilities = self.serving.probabilities(&answer.logits);
-                let (index, probability) = self.serving.choose(&answer.logits, &mut self.rng);
+            Some(Answer { logits, .. }) => {
+                interface.allowed(query.cwnd, &mut allowed);
+                query.probabilities = serving.probabilities(&logits, &allowed);
+                let (index, probability) = serving.choose(&logits, &allowed, &mut self.rng);
                 Choice::Action { index, probability }
             }
             None => Choice::Invalid,
@@ -720,6 +723,49 @@ mod tests {
             };
             let total: f32 = logits.iter().map(|l| l.exp()).sum();
             assert!((probability - logits[index].exp() / total).abs() < 1e-5);
+        }
+    }
+
+    /// A file that asks for masks is served with them, one that does not as before.
+    #[test]
+    fn masked_actions_are_never_served() {
+        let (mut meta, net) = small_net();
+        let decide = |meta: &PolicyMeta, serving| {
+            let bytes = net.export(meta, "");
+            let mut policy = OnnxPolicy::from_bytes(&bytes, Some(serving), 1).expect("valid");
+            let mut queries = random_queries(200, 112, 4);
+            for (query, at) in queries.iter_mut().zip(0_u32..) {
+                query.cwnd = if at.is_multiple_of(2) { 2 } else { 100 };
+            }
+            let choices = policy.decide(&mut queries);
+            (queries, choices)
+        };
+        let softmax = ActionSelection::Softmax { temperature: 1.0 };
+        let (without, _) = decide(&meta, softmax);
+        meta.interface.mask_actions = true;
+        for serving in [softmax, ActionSelection::Greedy] {
+            let (queries, choices) = decide(&meta, serving);
+            for ((query, choice), without) in queries.iter().zip(choices).zip(&without) {
+                let Choice::Action { index, probability } = choice else {
+                    panic!("{choice:?}")
+                };
+                let own = &query.probabilities;
+                assert!(probability > 0.0, "{index} of {own:?}");
+                assert!((own.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+                if query.cwnd == 2 {
+                    // `/2` and `-10` lead to what `0` leads to.
+                    assert_eq!(own[1..3], [0.0; 2]);
+                    assert!(![1, 2].contains(&index));
+                }
+                if serving == softmax {
+                    assert_eq!(own[index], probability);
+                    // The allowed ones are to each other as they are without a mask.
+                    let ratio = |all: &[f32]| f64::from(all[3]) / f64::from(all[4]);
+                    let expected = ratio(&without.probabilities);
+                    assert!((ratio(own) / expected - 1.0).abs() < 1e-4);
+                    assert_eq!(query.cwnd == 100, *own == without.probabilities);
+                }
+            }
         }
     }
 
