@@ -198,7 +198,11 @@ fn what_is_learnt_is_evaluated() {
     let policy = run.join("policy.onnx");
     let output = abr(&["inspect", path(&policy)]);
     let text = String::from_utf8_lossy(&output.stdout);
-    for line in ["selects bitrates of videos", "traces: set (4 traces)", "seed: 1"] {
+    for line in [
+        "selects bitrates of videos",
+        "traces: set (4 traces)",
+        "seed: 1",
+    ] {
         assert!(text.contains(line), "{text}");
     }
     let schemes = format!("{},{},bola", path(&policy), path(&table));
@@ -222,7 +226,10 @@ fn what_is_learnt_is_evaluated() {
         "300,500",
     ]);
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("500 kbit/s is none of the actions"), "{error}");
+    assert!(
+        error.contains("500 kbit/s is none of the actions"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -135,7 +135,11 @@ mod tests {
         for past in 1..=9 {
             let recent = state.recent(past);
             for row in 0..ROWS {
-                let kept = if row == SIZES { COLUMNS } else { past.min(COLUMNS) };
+                let kept = if row == SIZES {
+                    COLUMNS
+                } else {
+                    past.min(COLUMNS)
+                };
                 let older = COLUMNS - kept;
                 assert_eq!(recent.rows[row][older..], state.rows[row][older..]);
                 assert!(recent.rows[row][..older].iter().all(|value| *value == 0.0));

@@ -135,8 +135,18 @@ impl BitrateMeta {
         let range = |most| format!("1 to {most}");
         let fits = |value: usize, most: usize| (1..=most).contains(&value);
         let (past, state, count) = (meta.past_chunks, meta.state, meta.kbps.len());
-        check("layout", &meta.layout, meta.layout == LAYOUT, LAYOUT.to_owned())?;
-        check("the length of kbps", &count, count <= COLUMNS, range(COLUMNS))?;
+        check(
+            "layout",
+            &meta.layout,
+            meta.layout == LAYOUT,
+            LAYOUT.to_owned(),
+        )?;
+        check(
+            "the length of kbps",
+            &count,
+            count <= COLUMNS,
+            range(COLUMNS),
+        )?;
         check("past_chunks", &past, fits(past, COLUMNS), range(COLUMNS))?;
         check("state", &state, fits(state, MAX_STATE), range(MAX_STATE))?;
         Ok(meta)
@@ -512,8 +522,15 @@ mod tests {
         assert!(error.to_string().contains("bitrates of videos"), "{error}");
         let error = BitratePolicy::from_bytes(&policy::heuristic_file()).expect_err("no bitrates");
         assert!(error.to_string().contains("for cc-agent"), "{error}");
-        let text = BitratePolicy::from_bytes(&bytes).expect("accepted").meta().to_string();
-        for line in ["300, 750, 1200, 1850, 2850, 4300 kbit/s", "last 5 chunks", "seed: 3"] {
+        let text = BitratePolicy::from_bytes(&bytes)
+            .expect("accepted")
+            .meta()
+            .to_string();
+        for line in [
+            "300, 750, 1200, 1850, 2850, 4300 kbit/s",
+            "last 5 chunks",
+            "seed: 3",
+        ] {
             assert!(text.contains(line), "{text}");
         }
         let policy = Arc::new(BitratePolicy::from_bytes(&bytes).expect("accepted"));
@@ -525,10 +542,18 @@ mod tests {
     fn metadata_are_checked() {
         let fine = serde_json::to_value(meta(None, Lacking::Masked)).expect("plain data");
         for (field, value, expected) in [
-            ("past_chunks", serde_json::json!(9), "past_chunks is 9; expected 1 to 8"),
+            (
+                "past_chunks",
+                serde_json::json!(9),
+                "past_chunks is 9; expected 1 to 8",
+            ),
             ("layout", serde_json::json!("other"), "layout is other"),
             ("kbps", serde_json::json!([750.0, 300.0]), "ascending"),
-            ("kbps", serde_json::json!([1, 2, 3, 4, 5, 6, 7, 8, 9]), "length of kbps is 9"),
+            (
+                "kbps",
+                serde_json::json!([1, 2, 3, 4, 5, 6, 7, 8, 9]),
+                "length of kbps is 9",
+            ),
             ("state", serde_json::json!(0), "state is 0"),
             ("qoe", serde_json::json!("vmaf"), "vmaf"),
         ] {

@@ -196,7 +196,10 @@ mod tests {
         }
         for (missing, kind) in [("no/such.onnx", "policy"), ("no/such.json", "table")] {
             let error = missing.parse::<Scheme>().expect_err(missing).to_string();
-            assert!(error.starts_with(&format!("the {kind} {missing}: ")), "{error}");
+            assert!(
+                error.starts_with(&format!("the {kind} {missing}: ")),
+                "{error}"
+            );
         }
     }
 }

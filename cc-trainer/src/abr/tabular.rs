@@ -360,7 +360,12 @@ mod tests {
     fn a_chooser_takes_no_bitrate_that_the_video_lacks() {
         let mut table = QTable::zero(ENVIVIO_KBPS.to_vec());
         // The highest one would always be best.
-        table.values.iter_mut().skip(5).step_by(6).for_each(|value| *value = 1.0);
+        table
+            .values
+            .iter_mut()
+            .skip(5)
+            .step_by(6)
+            .for_each(|value| *value = 1.0);
         let chooser = |kbps: &[f64]| Arc::new(table.clone()).chooser(kbps);
         let history = [cc_abr::session::Download {
             bytes: 1_000,

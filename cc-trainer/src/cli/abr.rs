@@ -399,8 +399,7 @@ fn tabular(args: &TabularArgs) -> anyhow::Result<ExitCode> {
     let table = QTable::learn(world, &settings, &stop, &|steps| bar.set_position(steps));
     bar.finish_and_clear();
     let json = serde_json::to_vec(&table).context("the table")?;
-    replace_durably(&args.out, &json)
-        .with_context(|| format!("writing {}", args.out.display()))?;
+    replace_durably(&args.out, &json).with_context(|| format!("writing {}", args.out.display()))?;
     super::note(format_args!("written: {}", args.out.display()));
     Ok(ExitCode::SUCCESS)
 }

@@ -15,8 +15,8 @@ use super::{
     record::{Finish, Record, RunPart},
     splits,
     statistics::{CurvePoint, Statistics},
-    validation::Validation,
     tensorboard::EventWriter,
+    validation::Validation,
 };
 use crate::{
     dataset,

@@ -135,7 +135,9 @@ impl Run {
         self.events
             .scalars(steps, seconds_since_1970(), figure.into_iter())
             .map_err(TrainError::writing(&self.dir))?;
-        self.record.validation.push(ValidationPoint { steps, score });
+        self.record
+            .validation
+            .push(ValidationPoint { steps, score });
         match is_best && self.keeps_best() {
             true => self.save_policy(&parameters),
             false => Ok(()),
@@ -217,8 +219,14 @@ mod tests {
             let points = &record.validation;
             assert!(points.len() >= 4, "{points:?}");
             assert!(points.is_sorted_by(|one, next| one.steps < next.steps));
-            assert_eq!(points.last().map(|point| point.steps), Some(record.last.steps));
-            let best = points.iter().map(|point| point.score).fold(f64::MIN, f64::max);
+            assert_eq!(
+                points.last().map(|point| point.steps),
+                Some(record.last.steps)
+            );
+            let best = points
+                .iter()
+                .map(|point| point.score)
+                .fold(f64::MIN, f64::max);
 
             let policy = dir.path().join("policy.onnx");
             let scheme: Scheme = policy.to_str().expect("UTF-8").parse().expect("a policy");

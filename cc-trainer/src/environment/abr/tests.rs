@@ -172,7 +172,10 @@ fn a_seed_fixes_everything_and_training_differs_from_tests() {
         };
         let mut environment = AbrEnvironment::new(world(config), seed);
         let turns = episode(&mut environment, &[0]);
-        turns.iter().map(|turn| turn.observation[3 * COLUMNS + 7]).collect::<Vec<_>>()
+        turns
+            .iter()
+            .map(|turn| turn.observation[3 * COLUMNS + 7])
+            .collect::<Vec<_>>()
     };
     assert_eq!(rewards(false, 1), rewards(false, 2));
     assert_ne!(rewards(true, 1), rewards(true, 2));
@@ -195,7 +198,10 @@ fn a_replaced_action_downloads_the_nearest_lower_quality_and_costs() {
         let environment = AbrEnvironment::new(world.clone(), 1);
         let turns = episode(&mut environment.of_trace(trace.clone()), &[action]);
         assert!(turns.iter().all(|turn| turn.allowed.is_empty()));
-        turns[1..].iter().map(|turn| turn.reward).collect::<Vec<_>>()
+        turns[1..]
+            .iter()
+            .map(|turn| turn.reward)
+            .collect::<Vec<_>>()
     };
     for (lacking, nearest) in [(0, 1), (3, 2)] {
         for (paid, free) in rewards(lacking).iter().zip(rewards(nearest)) {
@@ -232,7 +238,10 @@ fn sources_and_videos_are_drawn_by_their_weights() {
     };
     let world = world(config);
     assert_eq!(world.sources(), ["markov-1", "cellular-1"]);
-    assert_eq!(world.summary(), "markov-1 (without end), cellular-1 (2 traces)");
+    assert_eq!(
+        world.summary(),
+        "markov-1 (without end), cellular-1 (2 traces)"
+    );
     assert_eq!(world.spec().tasks, 2);
     let mut environment = AbrEnvironment::new(world.clone(), 1);
     let mut turn = Turn::default();
@@ -244,7 +253,10 @@ fn sources_and_videos_are_drawn_by_their_weights() {
             counts[turn.task] += 1;
             let playing = environment.playing.as_ref().expect("a turn");
             let name = playing.session.trace().name().to_owned();
-            assert!(name.starts_with(["markov", "cellular"][turn.task]), "{name}");
+            assert!(
+                name.starts_with(["markov", "cellular"][turn.task]),
+                "{name}"
+            );
             names.insert(name);
         }
         environment.act(0);
@@ -299,7 +311,10 @@ fn what_is_held_out_is_not_trained_on() {
         own.sources = vec![of_files()];
         own.hold_out = 1;
     });
-    assert!(error.contains("none of the 7 traces of sources[0]"), "{error}");
+    assert!(
+        error.contains("none of the 7 traces of sources[0]"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -308,8 +323,14 @@ fn series_are_what_pensieves_network_reads() {
         let all = series(past, actions);
         all.iter().map(|one| (one.from, one.length)).collect()
     };
-    assert_eq!(of(8, 6), [(16, 8), (24, 8), (32, 6), (7, 1), (15, 1), (47, 1)]);
-    assert_eq!(of(1, 3), [(23, 1), (31, 1), (32, 3), (7, 1), (15, 1), (47, 1)]);
+    assert_eq!(
+        of(8, 6),
+        [(16, 8), (24, 8), (32, 6), (7, 1), (15, 1), (47, 1)]
+    );
+    assert_eq!(
+        of(1, 3),
+        [(23, 1), (31, 1), (32, 3), (7, 1), (15, 1), (47, 1)]
+    );
 }
 
 #[test]
