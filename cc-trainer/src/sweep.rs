@@ -237,7 +237,7 @@ impl Sweep {
             let config = self.config(trial)?;
             match config.environment {
                 Environments::Network(_) | Environments::Recorded(_) => {}
-                Environments::Abr(abr) if abr.validation.is_some() => {}
+                Environments::Abr(ref abr) if abr.validation.is_some() => {}
                 _ => return Err(SweepError::NoScore),
             }
             let resolved = config.resolve(&Overrides::default());

@@ -32,7 +32,7 @@ use super::{End, Environment, Series, Spec, Turn};
 use world::Played;
 
 /// The environment, with one seat. Its tasks are the sources of traces.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct AbrEnvironment {
     world: Arc<AbrWorld>,
     random: StdRng,
