@@ -243,11 +243,11 @@ mod tests {
             window(300, 29_000, 0),
             window(400, 39_000, 2),
         ];
-        let mut observed = |window: &WindowRecord| {
+        let observed = |window: &WindowRecord| {
             series.push(&interface, window);
             observe(&interface, window, &history, &series)
         };
-        let found = windows.each_ref().map(|window| observed(window));
+        let found = windows.each_ref().map(observed);
         for (window, found) in windows.iter().zip(&found) {
             let plain = observe(&without, window, &history, &Series::new(&without));
             assert_eq!(found[..interface.series_offset()], plain);
