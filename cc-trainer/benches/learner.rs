@@ -1,7 +1,7 @@
 //! Throughput of the learner in frames per second: forward pass, backward pass and optimiser's step
-//! at T = 80 and B = 32, for a network with layers of 512, as in the mvfst-rl paper, one with layers
-//! of 64, one with convolutions, as in Pensieve, and one with fully connected layers in their place,
-//! on two cores, and on a GPU if there is one.
+//! at T = 80 and B = 32, for a network with layers of 512, as in the mvfst-rl paper, one with
+//! layers of 64, one with convolutions, as in Pensieve, and one with fully connected layers in
+//! their place, on two cores, and on a GPU if there is one.
 //!
 //! V-trace and the gathering of rollouts are not part of it.
 

@@ -54,7 +54,7 @@ impl History {
 /// The quantities of a flow's last windows, [`Interface::series`] of them, the newest last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// `[quantities, windows]`, row-major.
+    /// `[quantities, windows]`, row-major: a series is a row.
     values: Vec<f32>,
     windows: usize,
 }
