@@ -1,9 +1,7 @@
 //! Bitrate selection ([`cc_abr`]) with files, threads and a server around it.
 
 pub mod evaluate;
-pub mod files;
 pub mod policy;
 pub mod schemes;
 pub mod serve;
 pub mod tabular;
-pub mod video;

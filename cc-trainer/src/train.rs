@@ -77,7 +77,7 @@ mod save;
 mod splits;
 mod statistics;
 pub mod tensorboard;
-pub mod validation;
+mod validation;
 
 use std::{
     path::PathBuf,

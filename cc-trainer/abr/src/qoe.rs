@@ -82,6 +82,30 @@ impl FromStr for Qoe {
     }
 }
 
+/// What schemes aim at and are scored by.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aim {
+    /// The measure of the quality of experience, one of the three published ones.
+    pub qoe: Qoe,
+    /// Penalty for a second of rebuffering instead of the published one.
+    pub rebuffer_penalty: Option<f64>,
+}
+
+impl Aim {
+    /// The measure for a video with these bitrates, kbit/s.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the measure does not know a bitrate, or the penalty cannot be used.
+    pub fn metric(&self, kbps: &[f64]) -> Result<Metric, QoeError> {
+        let metric = Metric::new(self.qoe, kbps)?;
+        match self.rebuffer_penalty {
+            Some(penalty) => metric.with_penalty(penalty),
+            None => Ok(metric),
+        }
+    }
+}
+
 /// A measure for the bitrates of one video.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {

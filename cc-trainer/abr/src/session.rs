@@ -169,8 +169,8 @@ impl Session {
         }
     }
 
-    /// The trace's mean throughputs, Mbit/s, over these times from where the session stands: what no
-    /// player knows. The times are in s, above 0 and ascending.
+    /// The trace's mean throughputs, Mbit/s, over these times from where the session stands: what
+    /// no player knows. The times are in s, above 0 and ascending.
     pub fn outlook<'a>(&'a self, times_s: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
         let mut cursor = self.cursor;
         let (mut passed_s, mut megabits) = (0.0, 0.0);

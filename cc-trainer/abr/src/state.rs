@@ -9,7 +9,7 @@ pub const ROWS: usize = 6;
 /// Number of columns: chunks of the past, and the most qualities that a state has room for.
 pub const COLUMNS: usize = 8;
 
-/// Row of the throughputs.
+/// Row of the throughputs of past chunks.
 const THROUGHPUTS: usize = 2;
 /// Row of the sizes of the next chunk, the only one that is not about the past.
 pub const SIZES: usize = 4;

@@ -12,7 +12,7 @@ use std::{
 use cc_abr::{
     optimum::{self, Resolution},
     play::{self, NoSuchQuality, Score},
-    qoe::{Metric, Qoe, QoeError},
+    qoe::{Aim, Metric, Qoe, QoeError},
     session::{Rules, Session},
     trace::Trace,
     video::Video,
@@ -24,10 +24,8 @@ use cc_testbed::{
 use rayon::prelude::*;
 use serde::Serialize;
 
-use super::{
-    files::TraceSet,
-    schemes::{Aim, Scheme},
-};
+use super::schemes::Scheme;
+use crate::environment::abr::files::TraceSet;
 
 /// Seed of the confidence intervals.
 const SEED: u64 = 1;

@@ -38,7 +38,7 @@ use crate::{
 /// The layout of observations, by the name that files have: Pensieve's state of six rows and eight
 /// columns, row after row.
 const LAYOUT: &str = "pensieve-6x8";
-/// Description in the files.
+/// Description in the files, which ONNX tools show.
 const DESCRIPTION: &str = "Policy that selects bitrates of videos, learnt by cc-trainer";
 /// Widest recurrent state of a file, as that of cc-agent's policies.
 const MAX_STATE: usize = 2_048;
@@ -47,7 +47,7 @@ const MAX_STATE: usize = 2_048;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BitrateMeta {
-    /// The policy's name.
+    /// The policy's name, for people.
     pub name: String,
     /// Name of the observation's layout: `pensieve-6x8`.
     pub layout: String,
@@ -403,9 +403,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        abr::video::VideoChoice,
         actor::{Actor, Snapshot, StepOutput},
-        environment::abr::{AbrConfig, AbrEnvironment, AbrWorld, TraceSource, VideoSource},
+        environment::abr::{
+            AbrConfig, AbrEnvironment, AbrWorld, TraceSource, VideoSource, video::VideoChoice,
+        },
         model::{Activation, Weights, initialise},
     };
 

@@ -31,19 +31,19 @@ const MBPS: [f64; 11] = [0.2, 0.4, 0.6, 0.8, 1.0, 1.4, 1.9, 2.5, 3.2, 4.3, 6.0];
 /// Upper ends of the classes of the buffer, s; there is one more above the last.
 const BUFFER_S: [f64; 9] = [4.0, 6.0, 8.0, 11.0, 14.0, 18.0, 24.0, 32.0, 45.0];
 
-/// Settings of the learning.
+/// Settings of the learning of a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TabularSettings {
     /// Number of decisions to learn from.
     pub steps: u64,
-    /// Discount per chunk, γ.
+    /// Discount γ of the reward per chunk.
     pub discount: f64,
     /// Step size at a cell's first visit; it falls as visits^-0.6, which converges.
     pub learning_rate: f64,
     /// Probability of a random action at the end; it falls linearly from 1 to this until half of
     /// the steps.
     pub exploration: f64,
-    /// Determines everything random.
+    /// Determines everything that is random in it.
     pub seed: u64,
 }
 

@@ -11,21 +11,21 @@ use std::{
 use anyhow::{Context, bail};
 use cc_abr::{
     generate::{self, Family},
-    qoe::Qoe,
+    qoe::{Aim, Qoe},
     session::Rules,
     video::{ENVIVIO_KBPS, Video},
 };
 use cc_core::{durable::replace_durably, policy::ActionSelection};
 use cc_trainer::abr::{
     evaluate::{self, Evaluation, Results},
-    files,
     policy::BitratePolicy,
-    schemes::{Aim, Scheme},
+    schemes::Scheme,
     serve,
     tabular::{QTable, TabularSettings},
-    video::VideoChoice,
 };
-use cc_trainer::environment::abr::{AbrConfig, AbrWorld, TraceSource, VideoSource};
+use cc_trainer::environment::abr::{
+    AbrConfig, AbrWorld, TraceSource, VideoSource, files, video::VideoChoice,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::interrupt;
@@ -193,7 +193,7 @@ struct TabularArgs {
     /// Number of decisions to learn from.
     #[arg(long, value_name = "N", default_value_t = TabularSettings::default().steps)]
     steps: u64,
-    /// Discount per chunk.
+    /// Discount of the reward per chunk.
     #[arg(long, value_name = "G", default_value_t = TabularSettings::default().discount)]
     discount: f64,
     /// Seed that determines the table.

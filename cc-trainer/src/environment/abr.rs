@@ -18,6 +18,8 @@
 
 mod config;
 mod error;
+pub mod files;
+pub mod video;
 mod world;
 
 use std::sync::Arc;
@@ -54,7 +56,7 @@ pub struct AbrEnvironment {
 /// The traces of an environment's sessions.
 #[derive(Clone, Debug)]
 enum Traces {
-    /// Drawn from all sources.
+    /// Drawn from all sources by their weights.
     Any,
     /// Drawn from one source, by its index.
     Source(usize),
@@ -62,7 +64,7 @@ enum Traces {
     One(Arc<Trace>),
 }
 
-/// A session in progress.
+/// A session in progress, with what it has downloaded.
 #[derive(Clone, Debug)]
 struct Playing {
     session: Session,
@@ -241,7 +243,7 @@ impl AbrWorld {
     }
 }
 
-/// What the critic sees of a mean throughput in Mbit/s: about 0.3 for 0.2, 0.8 for 1 and 1.8 for 10.
+/// What the critic sees of a mean throughput in Mbit/s: 0.3 for 0.2, 0.8 for 1, 1.9 for 10.
 fn outlook(mbps: f64) -> f32 {
     ((4.0 * mbps).ln_1p() / 2.0) as f32
 }

@@ -96,7 +96,7 @@ const ACTIONS: usize = 3;
 /// Ways in which three actions can have the same effects.
 const EFFECTS: [[u8; ACTIONS]; 4] = [[0, 1, 2], [0, 0, 2], [0, 1, 0], [0, 0, 0]];
 
-/// Masks over three actions.
+/// Masks over three actions, one at a time.
 const ALLOWED: [[bool; ACTIONS]; 5] = [
     [true; ACTIONS],
     [true, true, false],

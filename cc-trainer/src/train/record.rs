@@ -2,9 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    config::Config, held_out::HeldOutPoint, statistics::CurvePoint, validation::ValidationPoint,
-};
+use super::{config::Config, held_out::HeldOutPoint, statistics::CurvePoint};
 use crate::model::Shape;
 use cc_testbed::summary::Host;
 
@@ -41,6 +39,17 @@ pub struct Record {
     /// The policy on the traces that are held out, where it selects bitrates.
     #[serde(default)]
     pub validation: Vec<ValidationPoint>,
+}
+
+/// The policy at one point of training.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValidationPoint {
+    /// Number of environment steps learnt from.
+    pub steps: u64,
+    /// Mean over the traces of the means per chunk of the quality of experience, the first chunk
+    /// left out and replaced actions paid for.
+    pub score: f64,
 }
 
 /// The time from the beginning or a continuation of a run until it stopped.

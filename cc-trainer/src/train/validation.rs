@@ -7,9 +7,7 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use super::{Run, TrainError, curve::seconds_since_1970};
+use super::{Run, TrainError, curve::seconds_since_1970, record::ValidationPoint};
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
     environment::{
@@ -24,17 +22,6 @@ use cc_sim::seed;
 const FIXED: u64 = 0x7661_6c69_6461_7465;
 /// Length of the rollouts, which are thrown away.
 const UNROLL: usize = 100;
-
-/// The policy at one point of training.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ValidationPoint {
-    /// Number of environment steps learnt from.
-    pub steps: u64,
-    /// Mean over the traces of the means per chunk of the quality of experience, the first chunk
-    /// left out and replaced actions paid for.
-    pub score: f64,
-}
 
 /// How the policies of a run are judged.
 pub(super) struct Validation {
@@ -154,11 +141,12 @@ mod tests {
         config::Overrides,
         record::{Finish, Record},
     };
-    use crate::abr::{
-        evaluate::{Evaluation, aims},
-        files::TraceSet,
-        schemes::Scheme,
-        video::VideoChoice,
+    use crate::{
+        abr::{
+            evaluate::{Evaluation, aims},
+            schemes::Scheme,
+        },
+        environment::abr::{files::TraceSet, video::VideoChoice},
     };
     use cc_abr::{
         generate::{Family, trace},

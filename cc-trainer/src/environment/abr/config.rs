@@ -10,9 +10,10 @@ use cc_abr::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::abr::video::VideoChoice;
+use super::video::VideoChoice;
 
-/// Settings of an [`AbrEnvironment`](super::AbrEnvironment).
+/// Settings of an [`AbrEnvironment`](super::AbrEnvironment): the table `[environment]` of a
+/// configuration of kind `abr`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AbrConfig {
@@ -84,8 +85,8 @@ pub struct TraceSource {
     pub count: Option<u64>,
     /// Length of the family's traces, s.
     pub seconds: u32,
-    /// Range of a factor that each session multiplies its trace's throughputs by, drawn uniformly in
-    /// its logarithm, so that policies meet faster and slower networks than those of the traces;
+    /// Range of a factor that each session multiplies its trace's throughputs by, drawn uniformly
+    /// in its logarithm, so that policies meet faster and slower networks than those of the traces;
     /// `None` leaves them as they are.
     pub scale: Option<[f64; 2]>,
     /// How often a session has a trace of this source, in proportion to the other ones' weights.

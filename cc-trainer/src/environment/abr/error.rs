@@ -2,7 +2,7 @@
 
 use cc_abr::{ladder::LadderError, qoe::QoeError, state::COLUMNS};
 
-use crate::abr::{files::FileError, video::ChoiceError};
+use super::{files::FileError, video::ChoiceError};
 
 /// Why an [`AbrConfig`](super::AbrConfig) cannot be used. The message names the setting.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum AbrConfigError {
          raise it, or set 0"
     )]
     AllHeldOut {
-        /// The setting.
+        /// The setting, by which every so many-th is held out.
         hold_out: usize,
         /// Number of traces of the source.
         traces: usize,

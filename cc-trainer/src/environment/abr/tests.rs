@@ -11,8 +11,7 @@ use cc_abr::{
 };
 use proptest::prelude::*;
 
-use super::*;
-use crate::abr::video::VideoChoice;
+use super::{video::VideoChoice, *};
 
 fn markov() -> TraceSource {
     TraceSource {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cc_abr::{
     generate,
     ladder::Actions,
-    qoe::Metric,
+    qoe::{Aim, Metric},
     session::{Rules, Session},
     state::COLUMNS,
     trace::Trace,
@@ -13,8 +13,7 @@ use cc_abr::{
 };
 use rand::{RngExt, rngs::StdRng, seq::SliceRandom};
 
-use super::{AbrConfig, AbrConfigError, Lacking, TraceSource, VideoSource};
-use crate::abr::{files, schemes::Aim};
+use super::{AbrConfig, AbrConfigError, Lacking, TraceSource, VideoSource, files};
 
 /// The checked settings with the files that they name.
 #[derive(Clone, Debug)]
@@ -119,7 +118,7 @@ impl AbrWorld {
         &self.config
     }
 
-    /// The actions of policies.
+    /// The actions of policies, which are bitrates.
     pub fn actions(&self) -> &Actions {
         &self.actions
     }

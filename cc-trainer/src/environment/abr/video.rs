@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{self, FileError};
 
-/// Name of Pensieve's video.
+/// Name of Pensieve's video, which is built in.
 const ENVIVIO: &str = "envivio";
 /// What a generated video's name begins with; its seed follows.
 const GENERATED: &str = "generated:";
