@@ -56,7 +56,7 @@ struct EvaluateArgs {
     #[arg(long, value_name = "PATH", required = true)]
     traces: Vec<PathBuf>,
     /// Schemes, separated by commas: buffer-based, rate-based, bola, bola-finite, mpc, robust-mpc,
-    /// mpc-late, robust-mpc-late, fixed:N and optimum.
+    /// robust-mpc-first, mpc-late, robust-mpc-late, fixed:N and optimum.
     #[arg(
         long,
         value_name = "LIST",
