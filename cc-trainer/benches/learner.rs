@@ -116,6 +116,7 @@ impl Learner {
             actions: 5,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let frames = STEPS * BATCH_SIZE;
         // The values do not matter for the time, as long as they are not all 0.

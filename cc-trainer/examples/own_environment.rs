@@ -152,6 +152,7 @@ fn main() -> anyhow::Result<()> {
         actions: spec.actions,
         privileged: spec.privileged,
         values: 1,
+        branches: vec![],
     };
     let mut parameters = model::initialise(&shape, 1);
     let mut device = model::device(DeviceKind::Cpu, &shape, 1)?;

@@ -2,5 +2,8 @@
 
 pub mod evaluate;
 pub mod files;
+pub mod policy;
 pub mod schemes;
 pub mod serve;
+pub mod tabular;
+pub mod video;

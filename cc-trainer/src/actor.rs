@@ -128,7 +128,13 @@ impl Actor {
     }
 
     /// Runs each environment to its next turn and answers it with an action: a sampled one, or the
-    /// one that was recorded. Appends to `output` what is complete.
+    /// one that was recorded. Actions that a turn does not allow are neither sampled nor taken
+    /// greedily. Appends to `output` what is complete.
+    ///
+    /// # Panics
+    ///
+    /// Panics if an environment allows no action in a turn, or not the recorded one, or tells it of
+    /// another number of actions than it has.
     pub fn step(&mut self, output: &mut StepOutput) {
         let Snapshot { version, weights } = &*self.policy;
         let shape = weights.shape();
@@ -143,6 +149,7 @@ impl Actor {
             .zip(&mut self.seats)
         {
             environment.next(turn);
+            check_mask(turn, actions);
             seats[turn.seat].count(turn, output);
             self.input.push(turn, &seats[turn.seat], privileged > 0);
         }
@@ -157,15 +164,16 @@ impl Actor {
             .zip(&mut self.seats)
             .enumerate()
         {
-            let logits = &self.outputs.logits[index * actions..][..actions];
+            let logits = &mut self.outputs.logits[index * actions..][..actions];
+            softmax::mask(logits, &turn.allowed);
             let choice = match &turn.taken {
-                Some(taken) => Choice::recorded(taken, actions),
+                Some(taken) => Choice::recorded(taken, actions, &turn.allowed),
                 None => Choice {
                     action: match self.greedy {
                         true => softmax::most_likely(logits),
                         false => softmax::sample(logits, self.random.random()),
                     },
-                    logits: logits.into(),
+                    logits: (&*logits).into(),
                     origin: Origin::Actor,
                 },
             };
@@ -185,6 +193,36 @@ impl Actor {
     }
 }
 
+/// Checks that what a turn says about allowed actions can be true.
+///
+/// # Panics
+///
+/// Panics if no action is allowed, or not the recorded one, or if the number of actions is wrong.
+fn check_mask(turn: &Turn, actions: usize) {
+    let Turn { seat, allowed, .. } = turn;
+    if allowed.is_empty() {
+        return;
+    }
+    assert!(
+        allowed.len() == actions,
+        "an environment's turn of seat {seat} tells of {} actions whether they are allowed, where \
+         there are {actions}",
+        allowed.len()
+    );
+    assert!(
+        allowed.contains(&true),
+        "an environment's turn of seat {seat} allows none of the {actions} actions: a mask must \
+         leave at least one"
+    );
+    if let Some(taken) = &turn.taken {
+        assert!(
+            turn.allows(taken.action),
+            "an environment's turn of seat {seat} does not allow its recorded action, {}",
+            taken.action
+        );
+    }
+}
+
 /// An action, with the distribution that it was drawn from.
 struct Choice<'a> {
     action: usize,
@@ -194,15 +232,16 @@ struct Choice<'a> {
 
 impl Choice<'_> {
     /// A recorded action. Its logits are the logarithms of the recorded probabilities, those of 0
-    /// replaced by the smallest normal number.
-    fn recorded(taken: &RecordedAction, actions: usize) -> Self {
-        let (logits, origin) = match &taken.probabilities {
+    /// replaced by the smallest normal number, and masked where they are not allowed.
+    fn recorded(taken: &RecordedAction, actions: usize, allowed: &[bool]) -> Self {
+        let (mut logits, origin): (Vec<f32>, _) = match &taken.probabilities {
             Some(shares) => {
                 let log = |share: &f32| share.max(f32::MIN_POSITIVE).ln();
                 (shares.iter().map(log).collect(), Origin::Recorded)
             }
             None => (vec![0.0; actions], Origin::Observed),
         };
+        softmax::mask(&mut logits, allowed);
         Self {
             action: taken.action,
             logits: logits.into(),
@@ -299,6 +338,8 @@ impl ActorSeat {
             true => rollout.effects.extend(0..choice.logits.len() as u8),
             false => rollout.effects.extend_from_slice(&turn.effects),
         }
+        let actions = 0..choice.logits.len();
+        (rollout.allowed).extend(actions.map(|action| turn.allows(action)));
         rollout.origin.push(choice.origin);
         rollout.reward.push(turn.reward);
         rollout.intervals.push(turn.intervals);
@@ -388,6 +429,7 @@ mod tests {
             actions: 3,
             privileged: 1,
             values: 1,
+            branches: vec![],
         };
         let parameters = initialise(&shape, 5);
         Arc::new(Snapshot {
@@ -543,6 +585,175 @@ mod tests {
         // Otherwise the state would not matter.
         let last = output.rollouts.last().expect("as counted above");
         assert!(last.h.iter().any(|value| value.abs() > 0.01));
+    }
+
+    /// An environment of three actions whose turns have these masks, one after the other, and
+    /// recorded actions where there are any.
+    struct Masks {
+        masks: Vec<Vec<bool>>,
+        taken: Option<RecordedAction>,
+        turn: usize,
+        /// Whether the present turn allows each action.
+        allowed: Vec<bool>,
+    }
+
+    impl Masks {
+        fn new(masks: &[&[bool]], taken: Option<RecordedAction>) -> Box<Self> {
+            Box::new(Self {
+                masks: masks.iter().map(|mask| mask.to_vec()).collect(),
+                taken,
+                turn: 0,
+                allowed: Vec::new(),
+            })
+        }
+    }
+
+    impl Environment for Masks {
+        fn spec(&self) -> Spec {
+            Spec {
+                seats: 1,
+                observation: 2,
+                privileged: 1,
+                actions: 3,
+                tasks: 1,
+            }
+        }
+
+        fn next(&mut self, turn: &mut Turn) {
+            self.allowed
+                .clone_from(&self.masks[self.turn % self.masks.len()]);
+            turn.first = (self.turn == 0).then_some(End::Truncated);
+            self.turn += 1;
+            turn.observation = vec![self.turn as f32 * 0.01, 1.0];
+            turn.privileged = vec![0.0];
+            turn.allowed.clone_from(&self.allowed);
+            turn.taken.clone_from(&self.taken);
+        }
+
+        fn act(&mut self, action: usize) {
+            assert!(action < 3 && self.allowed.get(action) != Some(&false));
+        }
+    }
+
+    /// Masks that allow two actions, one, all of them and another one.
+    const ONE_AND_ANOTHER: [&[bool]; 4] = [
+        &[true, false, true],
+        &[false, true, false],
+        &[],
+        &[false, false, true],
+    ];
+
+    #[test]
+    fn actions_that_are_not_allowed_are_never_taken() {
+        for temperature in [0.3, 1.0, 4.0] {
+            for greedy in [false, true] {
+                let environments: Vec<Box<dyn Environment>> = (0..3)
+                    .map(|_| Masks::new(&ONE_AND_ANOTHER, None) as _)
+                    .collect();
+                let mut actor =
+                    Actor::new(environments, policy(0), 4, 1).at_temperature(temperature);
+                if greedy {
+                    actor = actor.greedy();
+                }
+                let mut output = StepOutput::default();
+                (0..200).for_each(|_| actor.step(&mut output));
+                assert!(output.rollouts.len() > 100);
+                let mut counts = [0; 3];
+                for rollout in &output.rollouts {
+                    assert_eq!(rollout.allowed.len(), 5 * 3);
+                    for (step, &action) in rollout.action.iter().enumerate() {
+                        let row = step * 3..step * 3 + 3;
+                        let (allowed, logits) =
+                            (&rollout.allowed[row.clone()], &rollout.logits[row]);
+                        assert!(allowed[action as usize]);
+                        counts[action as usize] += 1;
+                        for (logit, allowed) in logits.iter().zip(allowed) {
+                            assert_eq!(*logit == softmax::MASKED, !allowed);
+                        }
+                        let sum: f32 = (0..3)
+                            .map(|a| softmax::log_probability(logits, a).exp())
+                            .sum();
+                        assert!((sum - 1.0).abs() < 1e-5);
+                    }
+                }
+                assert!(
+                    greedy || counts.iter().all(|count| *count > 0),
+                    "{counts:?}"
+                );
+                // The masks of a rollout follow each other without a gap.
+                let kinds = |rollout: &Rollout| {
+                    let allowed = rollout.allowed.chunks_exact(3);
+                    allowed.map(|row| row.to_vec()).collect::<Vec<_>>()
+                };
+                let whole = |mask: &[bool]| match mask.is_empty() {
+                    true => vec![true; 3],
+                    false => mask.to_vec(),
+                };
+                let expected: Vec<_> = (0..5).map(|at| whole(ONE_AND_ANOTHER[at % 4])).collect();
+                assert!(
+                    output
+                        .rollouts
+                        .iter()
+                        .all(|rollout| kinds(rollout) == expected)
+                );
+            }
+        }
+    }
+
+    /// A mask of all actions draws what no mask draws.
+    #[test]
+    fn a_mask_that_allows_everything_is_none() {
+        let rollouts = |mask: &[bool]| {
+            let mut actor = Actor::new(vec![Masks::new(&[mask], None)], policy(0), 4, 1);
+            let mut output = StepOutput::default();
+            (0..100).for_each(|_| actor.step(&mut output));
+            output.rollouts
+        };
+        assert_eq!(rollouts(&[true; 3]), rollouts(&[]));
+    }
+
+    #[test]
+    fn recorded_probabilities_of_masked_actions_are_0() {
+        let taken = RecordedAction {
+            action: 2,
+            probabilities: Some(vec![0.25, 0.0, 0.75]),
+        };
+        let mask: &[bool] = &[true, false, true];
+        let mut actor = Actor::new(vec![Masks::new(&[mask], Some(taken))], policy(0), 4, 1);
+        let mut output = StepOutput::default();
+        (0..5).for_each(|_| actor.step(&mut output));
+        let rollout = &output.rollouts[0];
+        assert_eq!(rollout.action, [2; 5]);
+        let shares = [0, 1, 2].map(|at| softmax::log_probability(&rollout.logits[..3], at).exp());
+        assert!((shares[0] - 0.25).abs() < 1e-6 && (shares[2] - 0.75).abs() < 1e-6);
+        assert_eq!(shares[1], 0.0);
+    }
+
+    fn step_with(mask: &[bool], taken: Option<RecordedAction>) {
+        let mut actor = Actor::new(vec![Masks::new(&[mask], taken)], policy(0), 4, 1);
+        actor.step(&mut StepOutput::default());
+    }
+
+    #[test]
+    #[should_panic(expected = "allows none of the 3 actions: a mask must leave at least one")]
+    fn a_mask_that_leaves_no_action_is_refused() {
+        step_with(&[false; 3], None);
+    }
+
+    #[test]
+    #[should_panic(expected = "tells of 2 actions whether they are allowed, where there are 3")]
+    fn a_mask_of_another_length_is_refused() {
+        step_with(&[true; 2], None);
+    }
+
+    #[test]
+    #[should_panic(expected = "does not allow its recorded action, 1")]
+    fn a_recorded_action_that_is_masked_is_refused() {
+        let taken = RecordedAction {
+            action: 1,
+            probabilities: None,
+        };
+        step_with(&[true, false, true], Some(taken));
     }
 
     #[test]

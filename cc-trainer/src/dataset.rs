@@ -33,7 +33,7 @@ use cc_core::{
 };
 use cc_recording::{self, RecordingError};
 use parquet::file::reader::{FileReader, SerializedFileReader};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 pub use join::{JoinCounts, JoinError, JoinKey, Joined};
 pub use origin::FlowOrigin;
@@ -373,12 +373,17 @@ pub(crate) fn differences(expected: &Interface, found: &Interface) -> Vec<String
     fn compare(path: &str, expected: &Value, found: &Value, into: &mut Vec<String>) {
         match (expected, found) {
             (Value::Object(expected), Value::Object(found)) => {
-                for (name, expected) in expected {
+                // Settings that are left out where they are off have no value then.
+                let names: BTreeSet<_> = expected.keys().chain(found.keys()).collect();
+                let of = |settings: &Map<String, Value>, name| {
+                    settings.get(name).cloned().unwrap_or_default()
+                };
+                for name in names {
                     let path = match path {
                         "" => name.clone(),
                         _ => format!("{path}.{name}"),
                     };
-                    compare(&path, expected, &found[name], into);
+                    compare(&path, &of(expected, name), &of(found, name), into);
                 }
             }
             _ if expected != found => into.push(format!("{path}: {found}, not {expected}")),

@@ -9,6 +9,7 @@
 //! `cc-trainer/examples/own_environment.rs` implements a small environment and trains a policy in
 //! it.
 
+pub mod abr;
 pub mod cartpole;
 pub mod gridworld;
 pub mod network;
@@ -17,10 +18,19 @@ pub mod recorded;
 
 pub use normalised::Normalised;
 
+use cc_core::interface::{Interface, Quantity};
+
 /// An environment with one or more seats.
 pub trait Environment: Send {
     /// Returns the sizes of observations, actions and so on. They never change during a run.
     fn spec(&self) -> Spec;
+
+    /// Returns how an observation divides into time series, for a network that reads each by a
+    /// layer of its own; none, as by default, where it has no such order. They never change during
+    /// a run. What is in none of them is not read by such a network.
+    fn series(&self) -> Vec<Series> {
+        Vec::new()
+    }
 
     /// Advances the environment to the next turn and writes it to `turn`, reusing its buffers.
     ///
@@ -29,7 +39,8 @@ pub trait Environment: Send {
 
     /// Answers the turn that the last call of [`next`](Self::next) returned.
     ///
-    /// `action` is an index below [`Spec::actions`].
+    /// `action` is an index below [`Spec::actions`], of an action that the turn
+    /// [allows](Turn::allowed).
     fn act(&mut self, action: usize);
 }
 
@@ -47,6 +58,41 @@ pub struct Spec {
     /// Number of tasks that [`Turn::task`] distinguishes: kinds of link, for instance. Each task
     /// has its own reward statistics.
     pub tasks: usize,
+}
+
+/// A part of an observation: adjacent values of one quantity in an order, such as that of time, or
+/// a context, values that have no order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// Index in the observation of the part's first value.
+    pub from: usize,
+    /// Number of values; at least 1.
+    pub length: usize,
+    /// Whether it is a context, whose values only a fully connected layer can read together.
+    pub is_context: bool,
+}
+
+impl Series {
+    /// Returns the parts of the observations that an interface defines: all that an interface
+    /// without [series](Interface::series) has, as a context, then the series. None where it has no
+    /// series.
+    pub fn of(interface: &Interface) -> Vec<Self> {
+        if interface.series == 0 {
+            return Vec::new();
+        }
+        let first = interface.series_offset();
+        let context = Self {
+            from: 0,
+            length: first,
+            is_context: true,
+        };
+        let series = (0..Quantity::ALL.len()).map(|quantity| Self {
+            from: first + quantity * interface.series,
+            length: interface.series,
+            is_context: false,
+        });
+        [context].into_iter().chain(series).collect()
+    }
 }
 
 /// One turn: the request to choose an action for one seat, with the outcome of its previous action.
@@ -83,6 +129,10 @@ pub struct Turn {
     /// For each action, the index of the first action that would have the same effect in this
     /// turn, [`Spec::actions`] values; empty where all actions have effects of their own.
     pub effects: Vec<u8>,
+    /// For each action, whether it may be chosen in this turn, [`Spec::actions`] values of which at
+    /// least one is true; empty where all actions are allowed. A policy gives masked actions, those
+    /// that are not allowed, a probability of exactly 0.
+    pub allowed: Vec<bool>,
     /// The action that was taken on this turn, where the turn comes from a recording: the policy's
     /// choice is then ignored. `None` in environments that act on the choice.
     pub taken: Option<RecordedAction>,
@@ -101,8 +151,16 @@ impl Default for Turn {
             privileged: Vec::new(),
             task: 0,
             effects: Vec::new(),
+            allowed: Vec::new(),
             taken: None,
         }
+    }
+}
+
+impl Turn {
+    /// Whether an action may be chosen in this turn.
+    pub fn allows(&self, action: usize) -> bool {
+        self.allowed.get(action).is_none_or(|allowed| *allowed)
     }
 }
 

@@ -24,7 +24,7 @@ use self::{
 };
 pub use self::{
     metrics::{TaskErrors, UpdateMetrics},
-    settings::{Clipping, LearnerSettings, Normalisation, Reduction},
+    settings::{Clipping, LearnerSettings, Normalisation, Reduction, SchedulePosition},
 };
 use crate::{
     model::{Device, DeviceFailure, Outputs, StepError},
@@ -112,8 +112,12 @@ impl Learner {
         &self.state
     }
 
-    /// Makes one update. `done` is the position on the schedules of learning rate and entropy cost:
-    /// 0 at their start, 1 at their end.
+    /// Makes one update. `position` is where it is on the schedules of learning rate and entropy
+    /// cost; a number, 0 at their start and 1 at their end, stands for the same position on both.
+    ///
+    /// Actions that were not allowed do not exist for it: ratios, policy gradient, entropy and
+    /// divergence are those of the policies over the allowed ones, and the derivatives by masked
+    /// logits are exactly 0.
     ///
     /// # Errors
     ///
@@ -122,14 +126,16 @@ impl Learner {
     ///
     /// # Panics
     ///
-    /// Panics if a rollout does not fit the network, or if its length is not
-    /// [`LearnerSettings::burn_in`] + [`LearnerSettings::unroll`] + 1 steps.
+    /// Panics if a rollout does not fit the network, if its length is not
+    /// [`LearnerSettings::burn_in`] + [`LearnerSettings::unroll`] + 1 steps, or if an action was
+    /// taken that was not allowed.
     pub fn update(
         &mut self,
         rollouts: &[Rollout],
-        done: f64,
+        position: impl Into<SchedulePosition>,
     ) -> Result<UpdateMetrics, UpdateError> {
         let settings = &self.settings;
+        let position = position.into();
         let (steps, batch_size) = (settings.unroll, rollouts.len());
         let count = steps * batch_size;
         let actions = self.device.shape().actions;
@@ -158,6 +164,7 @@ impl Learner {
         // From here on, logits are those of the policy π = softmax(logits / T).
         let temperature = settings.policy_temperature();
         softmax::at_temperature(&mut self.outputs.logits, temperature);
+        softmax::mask(&mut self.outputs.logits, &self.batch.allowed);
 
         // V(x) of each step, by the baseline of its task.
         let values = self.device.shape().values;
@@ -207,7 +214,7 @@ impl Learner {
                 *advantage /= scales.scale(task).deviation as f32;
             }
         }
-        let weights = Weighting::of(settings, done).advantage_weights(
+        let weights = Weighting::of(settings, position.learning_rate).advantage_weights(
             &self.targets.advantage,
             &batch.origin,
             &batch.known,
@@ -216,7 +223,7 @@ impl Learner {
         // The loss's derivatives by logits and baselines. Step T, whose value is a bootstrap, has
         // none.
         let scale = settings.loss.scale(count);
-        let entropy_cost = settings.entropy_cost_at(done);
+        let entropy_cost = settings.entropy_cost_at(position.entropy);
         self.d_logits.clear();
         self.d_logits
             .resize((steps + 1) * batch_size * actions, 0.0);
@@ -268,7 +275,7 @@ impl Learner {
         softmax::at_temperature(&mut self.d_logits, temperature);
         self.device
             .backward(&input, &self.d_logits, &self.d_baseline)?;
-        let optimiser = settings.optimiser_at(done, self.updates);
+        let optimiser = settings.optimiser_at(position.learning_rate, self.updates);
         let norm = self.device.step(&optimiser).map_err(|error| match error {
             StepError::Device(failure) => UpdateError::Device(failure),
             StepError::Gradient { .. } => diverged("the gradient").into(),

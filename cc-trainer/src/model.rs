@@ -2,8 +2,10 @@
 //!
 //! A trunk of fully connected layers takes the observation; the reward is appended to its output;
 //! an LSTM follows, or nothing; two heads give the logits of the policy and the baseline (mvfst-rl,
-//! arXiv 1910.04054, section 4). The baseline may see more than the policy does. All parameters are
-//! in one flat vector, so that optimiser, checkpoint, norm and transfer need not know of layers.
+//! arXiv 1910.04054, section 4). The baseline may see more than the policy does. Before the trunk
+//! there may be [branches](Branch), one for each time series of the observation (Mao et al., "Neural
+//! Adaptive Video Streaming with Pensieve", SIGCOMM 2017, section 4.2). All parameters are in one
+//! flat vector, so that optimiser, checkpoint, norm and transfer need not know of layers.
 
 mod cpu;
 // Without the feature it is built for its tests alone, which need no GPU.
@@ -38,6 +40,11 @@ pub struct Shape {
     /// Number K of baselines; more than 1 where each task has one of its own.
     #[serde(default = "one")]
     pub values: usize,
+    /// The layers between the observation and the trunk, side by side: the trunk takes their
+    /// outputs, one after the other. Without any, it takes the observation itself. What no branch
+    /// reads of an observation is not part of the network's input.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub branches: Vec<Branch>,
 }
 
 fn one() -> usize {
@@ -55,6 +62,50 @@ impl Shape {
     /// Width of the LSTM's hidden state, and of its cell state; 0 without an LSTM.
     pub fn state(&self) -> usize {
         self.lstm.unwrap_or(0)
+    }
+
+    /// Width of the trunk's input: the outputs of all branches, or without branches the
+    /// observation.
+    pub fn trunk_input(&self) -> usize {
+        match self.branches.is_empty() {
+            true => self.observation,
+            false => self.branches.iter().map(Branch::outputs).sum(),
+        }
+    }
+}
+
+/// A layer that reads a part of the observation: a one-dimensional convolution (stride 1, without
+/// padding), followed by the trunk's activation function.
+///
+/// Each position of the filters gives `filters` outputs, those of the first position first. A
+/// filter as wide as the part has one position, and is a fully connected layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Branch {
+    /// Index in the observation at which the part begins.
+    pub from: usize,
+    /// Length of the part; at least `width`.
+    pub length: usize,
+    /// Width of a filter: the number of adjacent values that it takes; at least 1.
+    pub width: usize,
+    /// Number of filters; at least 1.
+    pub filters: usize,
+}
+
+impl Branch {
+    /// Number of positions of a filter in the part.
+    pub fn positions(&self) -> usize {
+        self.length + 1 - self.width
+    }
+
+    /// Number of outputs, positions times filters.
+    pub fn outputs(&self) -> usize {
+        self.positions() * self.filters
+    }
+
+    /// Whether the branch is a fully connected layer: its filters have one position.
+    pub fn is_dense(&self) -> bool {
+        self.width == self.length
     }
 }
 

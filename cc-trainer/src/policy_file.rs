@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 use cc_core::interface::Interface;
 use cc_core::policy::export::ImportError;
 use cc_core::policy::export::{
-    Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
+    self, Activation as Follows, ActorCritic, Bends, Dense, Logit, Lstm, Power, Ramp, Transform,
 };
-use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta};
+use cc_core::policy::{ActionSelection, PolicyFile, PolicyKind, PolicyMeta, Widths};
 
-use crate::model::{Activation, Array, Layer, LstmArrays, ParameterLayout, Shape, initialise};
+use crate::model::{
+    Activation, Array, Branch, Layer, LstmArrays, ParameterLayout, Shape, initialise,
+};
 use crate::normalise::{Bend, Input, Normalizer, input_shapes};
 
 /// Why a network cannot be encoded as a policy file.
@@ -77,26 +79,30 @@ pub fn encode(
     meta: &PolicyMeta,
     description: &str,
 ) -> Result<Vec<u8>, ExportError> {
+    let network = network(shape, parameters, Some(normalizer), &meta.widths())?;
+    Ok(network.export(meta, description))
+}
+
+/// A network in the form that is exported, with its normaliser in front, if it has one. `widths`
+/// are those that the file's metadata ask for.
+///
+/// # Errors
+///
+/// Returns an error when lengths do not agree, or a parameter is not finite.
+pub(crate) fn network(
+    shape: &Shape,
+    parameters: &[f32],
+    normalizer: Option<&Normalizer>,
+    widths: &Widths,
+) -> Result<ActorCritic, ExportError> {
     let layout = ParameterLayout::of(shape);
-    let environment = &meta.interface;
+    let normalised = normalizer.map_or(shape.observation, |own| own.observation.len());
     for (what, found, expected) in [
         ("number of parameters", parameters.len(), layout.len()),
-        (
-            "observation",
-            shape.observation,
-            environment.observation_len(),
-        ),
-        (
-            "number of actions",
-            shape.actions,
-            environment.actions.len(),
-        ),
+        ("observation", shape.observation, widths.observation),
+        ("number of actions", shape.actions, widths.actions),
         ("number of baselines", shape.values, 1),
-        (
-            "number of normalised inputs",
-            normalizer.observation.len(),
-            shape.observation,
-        ),
+        ("number of normalised inputs", normalised, shape.observation),
     ] {
         if found != expected {
             return Err(ExportError::Size {
@@ -113,10 +119,22 @@ pub fn encode(
         });
     }
     let dense = |layer: &Layer| dense(layer, parameters, layer.weights.rows);
-    let network = ActorCritic {
-        observation: Some(transform(&normalizer.observation)),
-        reward: Some(transform(std::slice::from_ref(&normalizer.reward))),
-        trunk: layout.trunk.iter().map(dense).collect(),
+    let branches = shape.branches.iter().zip(&layout.branches);
+    let mut trunk: Vec<Dense> = layout.trunk.iter().map(dense).collect();
+    // The file has the outputs of a branch filter by filter, and the network position by position.
+    if let (Some(first), false) = (trunk.first_mut(), shape.branches.is_empty()) {
+        let rows = first.weights.chunks_exact(first.outputs);
+        let rows: Vec<&[f32]> = rows.collect();
+        let order = outputs_by_filter(&shape.branches);
+        first.weights = order.flat_map(|row| rows[row]).copied().collect();
+    }
+    Ok(ActorCritic {
+        observation: normalizer.map(|own| transform(&own.observation)),
+        reward: normalizer.map(|own| transform(std::slice::from_ref(&own.reward))),
+        branches: branches
+            .map(|(branch, layer)| export_branch(branch, layer, parameters))
+            .collect(),
+        trunk,
         activation: match shape.activation {
             Activation::Relu => Follows::Relu,
             Activation::Tanh => Follows::Tanh,
@@ -124,8 +142,7 @@ pub fn encode(
         lstm: layout.lstm.as_ref().map(|arrays| lstm(arrays, parameters)),
         policy: dense(&layout.policy),
         baseline: baseline(&layout, parameters),
-    };
-    Ok(network.export(meta, description))
+    })
 }
 
 /// A network decoded from a policy file.
@@ -158,14 +175,26 @@ impl ImportedNetwork {
         let added = at..to.history_offset();
         let before = ParameterLayout::of(&self.shape);
         self.shape.observation += added.len();
+        // The index of the first new input among those of the layer that takes them.
+        let mut place = at;
+        for branch in &mut self.shape.branches {
+            if branch.from >= at {
+                branch.from += added.len();
+            } else if branch.from + branch.length >= at && branch.is_dense() {
+                place = at - branch.from;
+                branch.length += added.len();
+                branch.width = branch.length;
+            }
+        }
         let after = ParameterLayout::of(&self.shape);
         let mut parameters = Vec::with_capacity(after.len());
         for (old, new) in before.arrays().zip(after.arrays()) {
             let values = old.of(&self.parameters);
-            // A row is an input. Only the first layer takes the observation, before anything else.
+            // A row is an input. Only one layer takes the new ones: the first of the trunk, or the
+            // fully connected branch that takes the inputs before.
             let (head, tail) = match new.rows == old.rows {
                 true => (values, &[][..]),
-                false => values.split_at(at * old.cols),
+                false => values.split_at(place * old.cols),
             };
             parameters.extend_from_slice(head);
             parameters.resize(new.offset + new.rows * new.cols - tail.len(), 0.0);
@@ -192,6 +221,7 @@ pub fn decode(
     let ActorCritic {
         observation,
         reward,
+        branches,
         trunk,
         activation,
         lstm,
@@ -210,6 +240,14 @@ pub fn decode(
         actions: policy.outputs,
         privileged,
         values: 1,
+        branches: (branches.iter())
+            .map(|branch| Branch {
+                from: branch.from,
+                length: branch.length,
+                width: branch.width,
+                filters: branch.filters,
+            })
+            .collect(),
     };
     let layout = ParameterLayout::of(&shape);
     let mut parameters = initialise(&shape, seed);
@@ -226,6 +264,17 @@ pub fn decode(
     for (layer, dense) in layout.trunk.iter().zip(&trunk) {
         set(layer, dense);
     }
+    for (layer, branch) in layout.branches.iter().zip(&branches) {
+        set(
+            layer,
+            &Dense {
+                inputs: branch.width,
+                outputs: branch.filters,
+                weights: branch.weights.clone(),
+                bias: branch.bias.clone(),
+            },
+        );
+    }
     set(&layout.policy, &policy);
     let has_critic = privileged == 0 && baseline.len() == layout.critic.len();
     if has_critic {
@@ -235,6 +284,15 @@ pub fn decode(
     }
     if let (Some(arrays), Some(lstm)) = (&layout.lstm, &lstm) {
         set_lstm(arrays, lstm, &mut parameters);
+    }
+    if let (Some(layer), Some(dense), false) =
+        (layout.trunk.first(), trunk.first(), branches.is_empty())
+    {
+        let into = layer.weights.of_mut(&mut parameters);
+        let rows = dense.weights.chunks_exact(dense.outputs);
+        for (row, values) in outputs_by_filter(&shape.branches).zip(rows) {
+            into[row * dense.outputs..][..dense.outputs].copy_from_slice(values);
+        }
     }
     let inputs = |transform: &Option<Transform>, width| match transform {
         Some(transform) => inputs(transform),
@@ -250,6 +308,33 @@ pub fn decode(
             reward: inputs(&reward, 1).remove(0),
         },
     })
+}
+
+/// The indices of the branches' outputs in the order of a file: those of the first branch's first
+/// filter at all positions, then those of its second filter.
+fn outputs_by_filter(branches: &[Branch]) -> impl Iterator<Item = usize> {
+    let starts = branches.iter().scan(0, |end, branch| {
+        let start = *end;
+        *end += branch.outputs();
+        Some((start, *branch))
+    });
+    starts.flat_map(|(start, branch)| {
+        (0..branch.filters).flat_map(move |filter| {
+            (0..branch.positions()).map(move |position| start + position * branch.filters + filter)
+        })
+    })
+}
+
+/// A branch in the form of a file.
+fn export_branch(branch: &Branch, layer: &Layer, parameters: &[f32]) -> export::Branch {
+    export::Branch {
+        from: branch.from,
+        length: branch.length,
+        width: branch.width,
+        filters: branch.filters,
+        weights: layer.weights.of(parameters).to_vec(),
+        bias: layer.bias.of(parameters).to_vec(),
+    }
 }
 
 /// Copies ONNX's form of an LSTM to the layout's, the inverse of [`lstm`].
@@ -451,6 +536,7 @@ mod tests {
             actions: environment.actions.len(),
             privileged: 0,
             values: 1,
+            branches: vec![],
         }
     }
 
@@ -594,6 +680,49 @@ mod tests {
         }
     }
 
+    /// Branches over parts of an observation, of which some are convolutions.
+    fn branches(lengths: &[(usize, usize, usize)]) -> Vec<Branch> {
+        let mut from = 0;
+        let mut branches = Vec::new();
+        for &(length, width, filters) in lengths {
+            branches.push(Branch {
+                from,
+                length,
+                width: width.min(length),
+                filters,
+            });
+            from += length;
+        }
+        branches
+    }
+
+    #[test]
+    fn the_agents_engine_computes_what_a_network_with_branches_does() {
+        let environment = environment(20);
+        // As in Pensieve: 128 filters of width 4 over 8 values, and single values.
+        let lengths = [
+            (8, 4, 128),
+            (8, 4, 128),
+            (6, 4, 128),
+            (1, 4, 128),
+            (1, 4, 128),
+        ];
+        for (lengths, activation) in [
+            (&lengths[..], Activation::Relu),
+            (&[(190, 190, 32), (29, 4, 7)][..], Activation::Tanh),
+        ] {
+            for lstm in [Some(16), None] {
+                let shape = Shape {
+                    branches: branches(lengths),
+                    activation,
+                    ..shape(&environment, &[24, 16], lstm)
+                };
+                let largest = largest_difference(&environment, &shape, 6);
+                assert!(largest < 1e-4, "{shape:?}: {largest}");
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(12))]
 
@@ -605,12 +734,14 @@ mod tests {
             privileged in 0_usize..5,
             features_version in 1_u32..=2,
             tanh: bool,
+            lengths in prop::collection::vec((1_usize..20, 1_usize..8, 1_usize..9), 0..5),
             seed: u64,
         ) {
             let environment = Interface { features_version, ..environment(history) };
             let shape = Shape {
                 activation: if tanh { Activation::Tanh } else { Activation::Relu },
                 privileged,
+                branches: branches(&lengths),
                 ..shape(&environment, &hidden, lstm)
             };
             let largest = largest_difference(&environment, &shape, seed);
@@ -621,9 +752,17 @@ mod tests {
     #[test]
     fn decoding_a_file_gives_the_encoded_network() {
         let environment = environment(2);
-        for (lstm, privileged) in [(Some(5), 0), (None, 0), (Some(5), 3)] {
+        let series = branches(&[(8, 4, 5), (3, 4, 2), (90, 3, 3)]);
+        for (lstm, privileged, branches) in [
+            (Some(5), 0, vec![]),
+            (None, 0, vec![]),
+            (Some(5), 3, vec![]),
+            (None, 0, series.clone()),
+            (Some(5), 3, series),
+        ] {
             let shape = Shape {
                 privileged,
+                branches,
                 ..shape(&environment, &[7, 6], lstm)
             };
             let normalizer = normalizer(shape.observation, &mut StdRng::seed_from_u64(3));
@@ -687,8 +826,20 @@ mod tests {
             ..from.clone()
         };
         let mut random = StdRng::seed_from_u64(8);
-        for hidden in [&[7, 6][..], &[9]] {
-            let shape = shape(&from, hidden, Some(5));
+        // A fully connected branch over all that there was, and convolutions beside it.
+        let before_history = from.history_offset();
+        let whole = [(from.observation_len(), usize::MAX, 6)];
+        let apart = [(before_history, usize::MAX, 6), (8, 4, 3), (4, 2, 2)];
+        for (hidden, branches) in [
+            (&[7, 6][..], vec![]),
+            (&[9], vec![]),
+            (&[9], branches(&whole)),
+            (&[9, 5], branches(&apart)),
+        ] {
+            let shape = Shape {
+                branches,
+                ..shape(&from, hidden, Some(5))
+            };
             let former = ImportedNetwork {
                 parameters: initialise(&shape, 4),
                 normalizer: normalizer(shape.observation, &mut random),
@@ -753,6 +904,37 @@ mod tests {
             (file.meta().state, file.meta().kind),
             (1, PolicyKind::Trained)
         );
+    }
+
+    /// The file says whether actions are masked, and the network in it is the same.
+    #[test]
+    fn the_file_says_whether_actions_are_masked() {
+        let environment = environment(2);
+        let shape = shape(&environment, &[8], None);
+        let masked = Interface {
+            mask_actions: true,
+            ..environment.clone()
+        };
+        let [without, with] = [&environment, &masked].map(|interface| {
+            let provenance = BTreeMap::new();
+            let meta = meta(
+                "small",
+                &shape,
+                interface,
+                ActionSelection::Greedy,
+                provenance,
+            );
+            let normalizer = Normalizer::identity(shape.observation);
+            let parameters = initialise(&shape, 0);
+            encode(&shape, &parameters, &normalizer, &meta, "").expect("the sizes fit")
+        });
+        let read = |bytes: &[u8]| PolicyFile::parse(bytes).expect("accepted");
+        assert!(!read(&without).meta().interface.mask_actions);
+        assert!(read(&with).meta().interface.mask_actions);
+        assert!(read(&with).summary().to_string().contains("\nmasked "));
+        assert!(!read(&without).summary().to_string().contains("\nmasked "));
+        let parameters = |bytes: &[u8]| decode(&read(bytes), 0, 0).expect("ours").parameters;
+        assert_eq!(parameters(&without), parameters(&with));
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct Rollout {
     /// `[T + 1, A]`: for each action, the index of the first one that would have had the same
     /// effect.
     pub effects: Vec<u8>,
+    /// `[T + 1, A]`: for each action, whether it was allowed, as the one taken was; empty where all
+    /// actions were in all steps. The logits of the others mean nothing: their probabilities are 0.
+    pub allowed: Vec<bool>,
     /// `[T + 1]`: where the action came from.
     pub origin: Vec<Origin>,
     /// `[T + 1]`: reward of the action before, as the environment gave it.
@@ -76,6 +79,7 @@ impl Rollout {
             action: last(&self.action, steps, kept),
             logits: last(&self.logits, steps, kept),
             effects: last(&self.effects, steps, kept),
+            allowed: last(&self.allowed, steps, kept),
             origin: last(&self.origin, steps, kept),
             reward: last(&self.reward, steps, kept),
             intervals: last(&self.intervals, steps, kept),

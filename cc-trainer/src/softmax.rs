@@ -19,6 +19,22 @@ pub(crate) fn at_temperature(logits: &mut [f32], temperature: f32) {
     }
 }
 
+/// The logit of a masked action, whose probability is then exactly 0 beside any larger logit.
+///
+/// It is finite, so that products of that probability and its logarithm are 0 and not NaN.
+pub(crate) const MASKED: f32 = f32::MIN;
+
+/// Masks the actions that are not allowed: what is computed of the logits afterwards is about the
+/// allowed actions alone. Nothing is changed where `allowed` is empty, or all are allowed. To be
+/// called after [`at_temperature`], by which a masked logit must not be divided.
+pub(crate) fn mask(logits: &mut [f32], allowed: &[bool]) {
+    for (logit, allowed) in logits.iter_mut().zip(allowed) {
+        if !allowed {
+            *logit = MASKED;
+        }
+    }
+}
+
 /// ln Σ exp(z) over all logits z.
 pub(crate) fn log_sum_exp(logits: &[f32]) -> f32 {
     let (max, weights) = weights(logits);
@@ -61,8 +77,12 @@ pub(crate) fn sample(logits: &[f32], uniform: f32) -> usize {
             return action;
         }
     }
-    // Rounding alone leads here.
-    logits.len() - 1
+    // Rounding alone leads here: to the last action that has a probability.
+    let possible = weights(logits)
+        .1
+        .enumerate()
+        .filter(|(_, weight)| *weight > 0.0);
+    possible.last().map_or(0, |(action, _)| action)
 }
 
 /// The action with the largest logit, the first of equal ones.
@@ -76,6 +96,8 @@ pub(crate) fn most_likely(logits: &[f32]) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -98,6 +120,54 @@ mod tests {
     fn an_action_of_probability_0_is_never_sampled() {
         assert_eq!(sample(&[-200.0, 0.0, -200.0], 0.0), 1);
         assert_eq!(sample(&[-200.0, 0.0, -200.0], 0.999_999_9), 1);
+    }
+
+    #[test]
+    fn rounding_never_leads_to_an_action_of_probability_0() {
+        // Each of the small weights adds a third more to the sum, by rounding, than is subtracted
+        // for it later, so that something is left in the end.
+        let mut logits = vec![0.0];
+        logits.resize(9, (0.75 * f32::EPSILON).ln());
+        logits.push(MASKED);
+        assert_eq!(sample(&logits, 1.0 - f32::EPSILON / 2.0), 8);
+    }
+
+    proptest! {
+        /// Against the softmax over the allowed actions alone, in f64; masked actions have a
+        /// probability of exactly 0, and are never sampled.
+        #[test]
+        fn masked_actions_do_not_exist(
+            actions in proptest::collection::vec((-30.0..30.0f32, any::<bool>()), 1..9),
+            allowed_one: prop::sample::Index,
+            uniform in 0.0..1.0f32,
+        ) {
+            let (mut logits, mut allowed): (Vec<f32>, Vec<bool>) = actions.into_iter().unzip();
+            let allowed_one = allowed_one.index(logits.len());
+            allowed[allowed_one] = true;
+            let own = |logits: &[f32]| -> Vec<f64> {
+                let pairs = logits.iter().zip(&allowed).filter(|(_, allowed)| **allowed);
+                pairs.map(|(logit, _)| f64::from(*logit)).collect()
+            };
+            let reduced = own(&logits);
+            mask(&mut logits, &allowed);
+            prop_assert_eq!(own(&logits), reduced.clone(), "the others are left alone");
+            let norm = reduced.iter().map(|logit| logit.exp()).sum::<f64>().ln();
+            prop_assert!((f64::from(log_sum_exp(&logits)) - norm).abs() < 1e-4);
+            for (action, &allowed) in allowed.iter().enumerate() {
+                let log = log_probability(&logits, action);
+                match allowed {
+                    true => {
+                        let expected = f64::from(logits[action]) - norm;
+                        prop_assert!((f64::from(log) - expected).abs() < 1e-4);
+                    }
+                    false => prop_assert_eq!((log.exp(), log.is_finite()), (0.0, true)),
+                }
+            }
+            prop_assert!(allowed[sample(&logits, uniform)]);
+            prop_assert!(allowed[sample(&logits, 0.0)]);
+            prop_assert!(allowed[sample(&logits, 1.0 - f32::EPSILON / 2.0)]);
+            prop_assert!(allowed[most_likely(&logits)]);
+        }
     }
 
     #[test]

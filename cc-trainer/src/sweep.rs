@@ -237,6 +237,7 @@ impl Sweep {
             let config = self.config(trial)?;
             match config.environment {
                 Environments::Network(_) | Environments::Recorded(_) => {}
+                Environments::Abr(ref abr) if abr.validation.is_some() => {}
                 _ => return Err(SweepError::NoScore),
             }
             let resolved = config.resolve(&Overrides::default());
@@ -386,6 +387,10 @@ fn reached(
                 let links = greedy::evaluate_on(&training.dir, &on, &episodes).map_err(failed)?;
                 let count = links.len().max(1) as f64;
                 Some(links.iter().map(|link| link.score).sum::<f64>() / count)
+            }
+            Environments::Abr(_) => {
+                let scores = record.validation.iter().map(|point| point.score);
+                scores.reduce(f64::max)
             }
             _ => record
                 .held_out

@@ -3,7 +3,7 @@
 //!
 //! The directory gets `checkpoint.bin`, from which the run continues; `train.json` with the
 //! settings and the learning curve; event files for TensorBoard; and, if the environment's policies
-//! are served by cc-agent, `policy.onnx`.
+//! have files, `policy.onnx`.
 //!
 //! # Example
 //!
@@ -77,6 +77,7 @@ mod save;
 mod splits;
 mod statistics;
 pub mod tensorboard;
+pub mod validation;
 
 use std::{
     path::PathBuf,
@@ -103,6 +104,7 @@ use self::{
     record::{Finish, Record},
     statistics::{Statistics, Timing},
     tensorboard::EventWriter,
+    validation::Validation,
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
@@ -177,6 +179,8 @@ struct Run {
     tasks: Vec<String>,
     /// Recorded flows that nothing is learned from, if there are any.
     held_out: Option<HeldOut>,
+    /// How policies that select bitrates are judged, if they are.
+    validation: Option<Validation>,
     /// When this part of the run began.
     begun: Instant,
     /// Time spent in earlier parts of the run, s.
@@ -219,6 +223,7 @@ impl Run {
             }
         }
         self.complete_curve()?;
+        self.complete_validation()?;
         self.save()?;
         Ok(self.record)
     }
@@ -313,9 +318,9 @@ impl Run {
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
         let steps = (rollouts.len() * config.learner.unroll) as u64;
-        let done = self.statistics.steps as f64 / config.decay_steps() as f64;
+        let position = config.position(self.statistics.steps);
         let since = Instant::now();
-        let updated = self.learner.update(rollouts, done);
+        let updated = self.learner.update(rollouts, position);
         let metrics = updated.map_err(|error| match error {
             UpdateError::Diverged(cause) => self.diverged(cause),
             UpdateError::Device(cause) => self.device_failed(cause),
@@ -339,6 +344,7 @@ impl Run {
 
         self.extend_curve_after(steps)?;
         self.try_held_out_after(steps)?;
+        self.validate_after(steps)?;
         if self.shown.elapsed() >= PROGRESS_PERIOD {
             self.shown = Instant::now();
             watch(TrainEvent::Progress(&self.point()));

@@ -146,10 +146,89 @@ fn faulty_input_is_named_with_its_place() {
         assert!(!output.status.success(), "{arguments:?}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+    let heuristic = dir.path().join("heuristic.onnx");
+    fs::write(&heuristic, cc_core::policy::heuristic_file()).expect("a scratch file");
+    for arguments in [["inspect", path(&heuristic)], ["serve", path(&heuristic)]] {
+        let output = match arguments {
+            ["serve", file] => abr(&["serve", "--scheme", file]),
+            _ => abr(&arguments),
+        };
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(error.contains("a congestion-control policy"), "{error}");
+    }
     let output = abr(&["serve", "--scheme", "optimum"]);
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("whole trace"),
         "{output:?}"
+    );
+}
+
+/// A learned policy and a table from their training to an evaluation.
+#[test]
+fn what_is_learnt_is_evaluated() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let (set, run) = (dir.path().join("set"), dir.path().join("run"));
+    let config = dir.path().join("config.toml");
+    let table = dir.path().join("table.json");
+    let count = ["traces", "--count", "6", "--out", path(&set)];
+    assert!(abr(&count).status.success());
+    let text = format!(
+        "steps = 2000\nactors = 0\nthreads = 1\n[environment]\nkind = \"abr\"\n\
+         sources = [{{ traces = {set:?} }}]\nhold_out = 3\nvalidation = {{ every = 1000 }}\n\
+         [model]\nhidden = [16]\nlstm = 0\n[learner]\nbatch = 4\nunroll = 47\n\
+         [actor]\nenvironments = 4\n"
+    );
+    fs::write(&config, text).expect("a scratch file");
+    let output = Command::new(env!("CARGO_BIN_EXE_cc-trainer"))
+        .args(["train", "--config", path(&config), "--out", path(&run)])
+        .output()
+        .expect("the binary starts");
+    assert!(output.status.success(), "{output:?}");
+    let output = abr(&[
+        "tabular",
+        "--traces",
+        path(&set),
+        "--steps",
+        "5000",
+        "--out",
+        path(&table),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+
+    let policy = run.join("policy.onnx");
+    let output = abr(&["inspect", path(&policy)]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in [
+        "selects bitrates of videos",
+        "traces: set (4 traces)",
+        "seed: 1",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+    let schemes = format!("{},{},bola", path(&policy), path(&table));
+    for selection in ["greedy", "softmax:2"] {
+        let arguments = ["evaluate", "--traces", path(&set), "--schemes", &schemes];
+        let output = abr(&[&arguments[..], &["--selection", selection, "--json"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let results: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+        assert_eq!(results["rows"].as_array().map(Vec::len), Some(3));
+        assert_eq!(results["rows"][0]["scheme"], path(&policy));
+    }
+    let output = abr(&[
+        "evaluate",
+        "--traces",
+        path(&set),
+        "--schemes",
+        path(&policy),
+        "--video",
+        "generated:1",
+        "--kbps",
+        "300,500",
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        error.contains("500 kbit/s is none of the actions"),
+        "{error}"
     );
 }
 

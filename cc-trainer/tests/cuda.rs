@@ -5,7 +5,8 @@
 use std::process::ExitCode;
 
 use cc_trainer::model::{
-    self, Activation, Cpu, Device, DeviceKind, Outputs, ParameterLayout, RmsProp, Sequences, Shape,
+    self, Activation, Branch, Cpu, Device, DeviceKind, Outputs, ParameterLayout, RmsProp,
+    Sequences, Shape,
 };
 use libtest_mimic::{Arguments, Completion, Trial};
 
@@ -109,8 +110,9 @@ fn the_same_calls_give_the_same_bits() {
     }
 }
 
-/// The network of the mvfst-rl paper, one with odd sizes throughout, and one without an LSTM.
-fn shapes() -> [Shape; 3] {
+/// The network of the mvfst-rl paper, one with odd sizes throughout, one without an LSTM, and one
+/// with branches.
+fn shapes() -> [Shape; 4] {
     let paper = Shape {
         observation: 220,
         hidden: vec![512, 512],
@@ -119,6 +121,7 @@ fn shapes() -> [Shape; 3] {
         actions: 5,
         privileged: 0,
         values: 1,
+        branches: vec![],
     };
     let odd = Shape {
         observation: 37,
@@ -128,12 +131,23 @@ fn shapes() -> [Shape; 3] {
         actions: 7,
         privileged: 6,
         values: 1,
+        branches: vec![],
     };
     let without = Shape {
         lstm: None,
         ..odd.clone()
     };
-    [paper, odd, without]
+    let branch = |from, length, width| Branch {
+        from,
+        length,
+        width,
+        filters: 33,
+    };
+    let branched = Shape {
+        branches: vec![branch(0, 9, 4), branch(5, 30, 30), branch(36, 1, 1)],
+        ..without.clone()
+    };
+    [paper, odd, without, branched]
 }
 
 fn gpu(shape: &Shape) -> Box<dyn Device> {

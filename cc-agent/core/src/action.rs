@@ -80,11 +80,34 @@ impl ActionSpace {
     /// ```
     pub fn effects(&self, cwnd: u32, bounds: CwndBounds, into: &mut Vec<u8>) {
         into.clear();
+        self.each_effect(cwnd, bounds, |_, first| into.push(first as u8));
+    }
+
+    /// Whether each action leads to another cwnd than all actions before it where the cwnd is
+    /// `cwnd`. The first one always does.
+    ///
+    /// ```
+    /// use cc_core::action::{ActionSpace, CwndBounds};
+    ///
+    /// let actions: ActionSpace = "0,/1.05,*1.05,*2".parse()?;
+    /// let bounds = CwndBounds { min: 2, max: 2000 };
+    /// let mut distinct = Vec::new();
+    /// actions.distinct(5, bounds, &mut distinct);
+    /// assert_eq!(distinct, [true, false, false, true], "5, 5, 5 and 10 segments");
+    /// # Ok::<(), cc_core::action::ActionError>(())
+    /// ```
+    pub fn distinct(&self, cwnd: u32, bounds: CwndBounds, into: &mut Vec<bool>) {
+        into.clear();
+        self.each_effect(cwnd, bounds, |index, first| into.push(first == index));
+    }
+
+    /// Calls `with` with the index of each action and that of the first action with its effect.
+    fn each_effect(&self, cwnd: u32, bounds: CwndBounds, mut with: impl FnMut(usize, usize)) {
         let mut after = [0; MAX_ACTIONS];
         for index in 0..self.len().min(MAX_ACTIONS) {
             after[index] = self.apply(index, cwnd, bounds);
             let first = after[..index].iter().position(|&cwnd| cwnd == after[index]);
-            into.push(first.unwrap_or(index) as u8);
+            with(index, first.unwrap_or(index));
         }
     }
 
@@ -545,6 +568,31 @@ mod tests {
                     prop_assert_eq!(effects[a] == effects[b], after(a) == after(b));
                 }
             }
+        }
+
+        /// The distinct actions reach every cwnd that any action reaches, each of them once, and
+        /// the action that is nearest to anything is one of them.
+        #[test]
+        fn distinct_actions_reach_every_cwnd_once(
+            space in any_space(),
+            cwnd in 0..100_000u32,
+            target in 0..100_000u32,
+        ) {
+            let bounds = CwndBounds { min: 2, max: 2_000 };
+            let mut distinct = Vec::new();
+            space.distinct(cwnd, bounds, &mut distinct);
+            let most = space.len().min(MAX_ACTIONS);
+            prop_assert_eq!(distinct.len(), most);
+            prop_assert!(distinct[0], "one is left in any case");
+            let reached = |index: &usize| space.apply(*index, cwnd, bounds);
+            let own: Vec<u32> =
+                (0..most).filter(|&index| distinct[index]).map(|index| reached(&index)).collect();
+            let all: std::collections::BTreeSet<u32> =
+                (0..most).map(|index| reached(&index)).collect();
+            prop_assert_eq!(own.len(), all.len());
+            prop_assert!(own.iter().all(|cwnd| all.contains(cwnd)));
+            let nearest = space.nearest(cwnd, target, bounds);
+            prop_assert!(nearest >= most || distinct[nearest]);
         }
 
         #[test]

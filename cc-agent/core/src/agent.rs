@@ -30,7 +30,7 @@ use crate::{
     flows::{FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
     objective::Measured,
-    observation::{History, observe},
+    observation::{History, Series, observe},
     policy::{Choice, Query, State},
     reward::Reward,
     rows::{
@@ -94,6 +94,7 @@ impl Batch {
 pub(crate) struct ServedFlow {
     identity: Identity,
     history: History,
+    series: Series,
     state: State,
     /// The newest window, while no query has been made of it.
     waiting: Option<WaitingWindow>,
@@ -123,6 +124,8 @@ pub(crate) struct ServedFlow {
 struct WaitingWindow {
     window: WindowRecord,
     reward: Reward,
+    /// The flow's series when the window ended: later windows may end while it waits.
+    series: Series,
 }
 
 /// Decision delays of one flow.
@@ -464,13 +467,18 @@ impl Agent {
             let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.arm == arm) else {
                 continue;
             };
-            let Some(WaitingWindow { window, reward }) = flow.waiting.take() else {
+            let Some(waiting) = flow.waiting.take() else {
                 continue;
             };
+            let WaitingWindow {
+                window,
+                reward,
+                series,
+            } = waiting;
             flow.asked = true;
             let interface = &policy_of(&self.incumbent, &self.canary, arm).interface;
             batch.queries.push(Query {
-                observation: observe(interface, &window, &flow.history),
+                observation: observe(interface, &window, &flow.history, &series),
                 reward: reward.value as f32,
                 cwnd: base_cwnd(&window, flow.published),
                 state: std::mem::take(&mut flow.state),
@@ -685,6 +693,7 @@ impl FollowFlows for Agent {
         ServedFlow {
             identity: *identity,
             history: History::new(interface, initial),
+            series: Series::new(interface),
             state: State::default(),
             waiting: None,
             asked: false,
@@ -711,12 +720,14 @@ impl FollowFlows for Agent {
         }
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
+        flow.series.push(&policy.interface, window);
         // A window that says nothing about the path is recorded, and the policy is not asked.
         let is_asked = !window.is_application_limited();
         let replaced = match is_asked {
             true => flow.waiting.replace(WaitingWindow {
                 window: *window,
                 reward,
+                series: flow.series.clone(),
             }),
             false => None,
         };
@@ -764,6 +775,7 @@ impl ServedFlow {
         let dropped = self.waiting.take().is_some();
         let bytes = self.cwnd_bytes();
         self.history = History::new(interface, bytes);
+        self.series = Series::new(interface);
         if let Some(rows) = rows {
             let next = EpisodeRows::begin(rows, &self.identity, bytes);
             if let Some(episode) = self.rows.replace(next) {

@@ -3,7 +3,7 @@
 //! Agent and trainer read everything that shapes observation, action and reward from here, so that
 //! a policy is served exactly as it was trained.
 
-use cc_ebpf::{FEATURES, FEATURES_VERSION, Fraction, Settings};
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Feature, Fraction, Settings};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -19,7 +19,7 @@ pub const STATISTICS: usize = 5;
 ///
 /// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
 /// authors. Fields that a configuration file leaves out take these defaults; a policy file must
-/// state every field but the objective.
+/// state every field but the objective and [`mask_actions`](Self::mask_actions).
 ///
 /// ```
 /// use cc_core::interface::Interface;
@@ -37,12 +37,22 @@ pub struct Interface {
     pub features_version: u32,
     /// Length of an observation window in milliseconds: the time between decisions.
     pub window_ms: u32,
-    /// Number k of past decisions that the observation ends with; may be 0.
+    /// Number k of past decisions in the observation; may be 0.
     pub history: usize,
+    /// Number of windows whose [`Quantity`]s the observation ends with, as time series: the last
+    /// ones, the observed window included. 0 leaves the series out, as do files from before there
+    /// were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub series: usize,
     /// The actions that the policy chooses from.
     pub actions: ActionSpace,
     /// The range in segments that decided cwnds are clamped to.
     pub cwnd: CwndBounds,
+    /// Whether actions are masked that would lead to the same cwnd as an earlier one, at the bounds
+    /// and where the cwnd is small: they are never chosen. Files without this field, all of those
+    /// from before there were masks, have none.
+    #[serde(skip_serializing_if = "is_off")]
+    pub mask_actions: bool,
     /// The divisors of raw features.
     pub scales: Scales,
     /// The settings of the reward function, whose value is an input of the policy's network.
@@ -62,8 +72,14 @@ pub struct Interface {
 impl Interface {
     /// The length of an observation: 5 statistics of 20 features and the
     /// [fractions](Self::fractions) of the window, then for each of the k past decisions its action
-    /// (one-hot) and the cwnd that it led to.
+    /// (one-hot) and the cwnd that it led to, then the [series](Self::series).
     pub fn observation_len(&self) -> usize {
+        self.series_offset() + self.series * Quantity::ALL.len()
+    }
+
+    /// The index in the observation at which the first series begins. Each has [`Self::series`]
+    /// values, and they are in the order of [`Quantity::ALL`].
+    pub fn series_offset(&self) -> usize {
         self.history_offset() + self.history * self.history_stride()
     }
 
@@ -94,6 +110,29 @@ impl Interface {
     /// Panics in debug builds if `j` is larger than `history`.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// Writes which actions may be chosen where the cwnd is `cwnd` segments: `[A]`, of which the
+    /// first is always allowed. Without [`mask_actions`](Self::mask_actions) it writes nothing,
+    /// which stands for all of them.
+    ///
+    /// Agent, simulator and trainer all call this function. A recording has what it needs, the
+    /// interface and the cwnd that each action was applied to, so that whoever reads a recording
+    /// calls it too.
+    ///
+    /// ```
+    /// use cc_core::interface::Interface;
+    ///
+    /// let interface = Interface { mask_actions: true, ..Interface::default() };
+    /// let mut allowed = Vec::new();
+    /// interface.allowed(interface.cwnd.min, &mut allowed);
+    /// assert_eq!(allowed, [true, false, false, true, true], "`0`, `/2` and `-10` all keep 2");
+    /// ```
+    pub fn allowed(&self, cwnd: u32, into: &mut Vec<bool>) {
+        match self.mask_actions {
+            true => self.actions.distinct(cwnd, self.cwnd, into),
+            false => into.clear(),
+        }
     }
 
     /// The objective that recordings, estimates and canaries judge the policy by: the one that is
@@ -151,6 +190,12 @@ impl Interface {
             "history",
             self.history.to_string(),
             "0 to 1000 past decisions",
+        )?;
+        check(
+            self.series <= 1_000,
+            "series",
+            self.series.to_string(),
+            "0 to 1000 windows",
         )?;
         check(
             self.cwnd.min >= 1,
@@ -228,8 +273,10 @@ impl Default for Interface {
             features_version: 1,
             window_ms: 100,
             history: 20,
+            series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
+            mask_actions: false,
             scales: Scales::default(),
             reward: RewardSettings::default(),
             objective: None,
@@ -237,6 +284,38 @@ impl Default for Interface {
             min_rtt_window_s: 10,
         }
     }
+}
+
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+/// A quantity of a window whose last values an observation can hold as a time series
+/// ([`Interface::series`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// The mean of a feature over the window's ACKs.
+    Mean(Feature),
+    /// A fraction of the window.
+    Fraction(Fraction),
+}
+
+impl Quantity {
+    /// Every quantity, in the order of the observation.
+    pub const ALL: [Self; 7] = [
+        Self::Mean(Feature::Throughput),
+        Self::Mean(Feature::LatestRtt),
+        Self::Mean(Feature::Delay),
+        Self::Mean(Feature::Cwnd),
+        Self::Mean(Feature::InFlight),
+        Self::Mean(Feature::Lost),
+        Self::Fraction(Fraction::Marked),
+    ];
+}
+
+/// Whether a setting is off, and need not be stated.
+fn is_off(setting: &bool) -> bool {
+    !setting
 }
 
 /// The divisors of raw features in an observation.
@@ -390,6 +469,29 @@ mod tests {
     }
 
     #[test]
+    fn series_come_last_and_are_not_written_where_there_are_none() {
+        let without = Interface::default();
+        let json = serde_json::to_string(&without).expect("serialises");
+        assert!(!json.contains("series"), "{json}");
+        let with = Interface {
+            series: 8,
+            ..without.clone()
+        };
+        assert_eq!(with.series_offset(), without.observation_len());
+        assert_eq!(with.observation_len(), 220 + 7 * 8);
+        assert_eq!(with.past_action(1), without.past_action(1));
+        let json = serde_json::to_string(&with).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!(read, with);
+        let error = Interface {
+            series: 1_001,
+            ..without
+        };
+        let error = error.validate().expect_err("too many").to_string();
+        assert_eq!(error, "series is 1001; expected 0 to 1000 windows");
+    }
+
+    #[test]
     fn serde_round_trips_and_fills_in_defaults() {
         let interface = Interface {
             pacing_gain: Some(1.25),
@@ -406,6 +508,30 @@ mod tests {
         assert_eq!(partial.window_ms, 50);
         assert_eq!(partial.reward.kind, RewardKind::Linear);
         assert_eq!(partial.history, 20);
+    }
+
+    #[test]
+    fn masks_are_stated_only_where_there_are_any() {
+        let mut interface = Interface::default();
+        let json = serde_json::to_string(&interface).expect("serialises");
+        assert!(!json.contains("mask"), "as before there were masks: {json}");
+        let mut allowed = vec![false];
+        interface.allowed(2, &mut allowed);
+        assert_eq!(allowed, [false; 0], "all of them");
+        interface.mask_actions = true;
+        let json = serde_json::to_string(&interface).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!(read, interface);
+        for (cwnd, expected) in [
+            (2, [true, false, false, true, true]),
+            (100, [true; 5]),
+            // `+10` and `*2` both end at the upper bound, and there `0` does, too.
+            (1995, [true, true, true, true, false]),
+            (2000, [true, true, true, false, false]),
+        ] {
+            interface.allowed(cwnd, &mut allowed);
+            assert_eq!(allowed, expected, "{cwnd}");
+        }
     }
 
     #[test]

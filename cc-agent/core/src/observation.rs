@@ -8,12 +8,17 @@
 //! come between the statistics and the past decisions:
 //!
 //! `[… | max×20 | marked | app_limited | past decisions, oldest first]`
+//!
+//! Where the interface asks for them, the time series of the last windows follow, one
+//! [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last:
+//!
+//! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
 
 use std::collections::VecDeque;
 
 use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
-use crate::interface::{Interface, Scales};
+use crate::interface::{Interface, Quantity, Scales};
 
 /// The last k decisions on a flow, k being [`Interface::history`].
 #[derive(Clone, Debug, PartialEq)]
@@ -46,9 +51,51 @@ impl History {
     }
 }
 
+/// The quantities of a flow's last windows, [`Interface::series`] of them, the newest last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// `[quantities, windows]`, row-major.
+    values: Vec<f32>,
+    windows: usize,
+}
+
+impl Series {
+    /// Creates the series of a flow without windows: zeros.
+    pub fn new(interface: &Interface) -> Self {
+        Self {
+            values: vec![0.0; Quantity::ALL.len() * interface.series],
+            windows: interface.series,
+        }
+    }
+
+    /// Adds a window, which replaces the oldest one. Every window of a flow is added when it ends,
+    /// whether or not the policy is asked about it.
+    pub fn push(&mut self, interface: &Interface, window: &WindowRecord) {
+        if self.windows == 0 {
+            return;
+        }
+        let series = self.values.chunks_exact_mut(self.windows);
+        for (quantity, series) in Quantity::ALL.into_iter().zip(series) {
+            series.rotate_left(1);
+            series[self.windows - 1] = match quantity {
+                Quantity::Mean(feature) => {
+                    let mean = window.features.mean(feature as usize, window.acks);
+                    (mean / scale(feature, &interface.scales)) as f32
+                }
+                Quantity::Fraction(fraction) => fraction.of(window) as f32,
+            };
+        }
+    }
+}
+
 /// Computes the observation of a window: [`Interface::observation_len`] values, scaled by
-/// [`Interface::scales`].
-pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) -> Vec<f32> {
+/// [`Interface::scales`]. The window itself is the newest one of `series`.
+pub fn observe(
+    interface: &Interface,
+    window: &WindowRecord,
+    history: &History,
+    series: &Series,
+) -> Vec<f32> {
     let mut observation = Vec::with_capacity(interface.observation_len());
     let statistics = &window.features;
     let scales = Feature::ALL.map(|feature| scale(feature, &interface.scales));
@@ -77,6 +124,7 @@ pub fn observe(interface: &Interface, window: &WindowRecord, history: &History) 
         observation.extend((0..actions).map(|other| f32::from(u8::from(other == action))));
         observation.push(cwnd);
     }
+    observation.extend_from_slice(&series.values);
     debug_assert_eq!(observation.len(), interface.observation_len());
     observation
 }
@@ -114,7 +162,7 @@ mod tests {
         let interface = Interface::default();
         let mut history = History::new(&interface, 12_520);
         history.push(&interface, 4, 25_040);
-        let observation = observe(&interface, &window(), &history);
+        let observation = observe(&interface, &window(), &history, &Series::new(&interface));
         assert_eq!(observation.len(), 220);
         let (delay, acked) = (Feature::Delay as usize, Feature::Acked as usize);
         assert_eq!(observation[delay], 0.0, "the sum of a state is 0");
@@ -146,8 +194,8 @@ mod tests {
             history.push(interface, 4, 25_040);
             history
         };
-        let former = observe(&first, &window, &history(&first));
-        let found = observe(&second, &window, &history(&second));
+        let former = observe(&first, &window, &history(&first), &Series::new(&first));
+        let found = observe(&second, &window, &history(&second), &Series::new(&second));
         assert_eq!(found.len(), 222);
         assert_eq!(found[..100], former[..100]);
         assert_eq!(found[100..102], [1.0 / 3.0, 0.5]);
@@ -163,6 +211,65 @@ mod tests {
         };
         let mut history = History::new(&interface, 12_520);
         history.push(&interface, 4, 25_040);
-        assert_eq!(observe(&interface, &window(), &history).len(), 100);
+        let observation = observe(&interface, &window(), &history, &Series::new(&interface));
+        assert_eq!(observation.len(), 100);
+    }
+
+    #[test]
+    fn series_have_the_last_windows_with_the_newest_last_after_the_same_observation() {
+        let without = Interface::default();
+        let interface = Interface {
+            series: 3,
+            ..without.clone()
+        };
+        let window = |throughput: u32, delay: u32, marked: u32| {
+            let mut window = WindowRecord::zeroed();
+            window.mss = 1_000;
+            for more in [0, 2_000] {
+                let mut features = [0; FEATURES];
+                features[Feature::Delay as usize] = delay + more;
+                features[Feature::Acked as usize] = 1_000;
+                features[Feature::Throughput as usize] = throughput;
+                window.add(&features);
+            }
+            window.marked = marked;
+            window
+        };
+        let history = History::new(&interface, 12_520);
+        let mut series = Series::new(&interface);
+        let windows = [
+            window(100, 9_000, 0),
+            window(200, 19_000, 1),
+            window(300, 29_000, 0),
+            window(400, 39_000, 2),
+        ];
+        let mut observed = |window: &WindowRecord| {
+            series.push(&interface, window);
+            observe(&interface, window, &history, &series)
+        };
+        let found = windows.each_ref().map(|window| observed(window));
+        for (window, found) in windows.iter().zip(&found) {
+            let plain = observe(&without, window, &history, &Series::new(&without));
+            assert_eq!(found[..interface.series_offset()], plain);
+        }
+        let row = |found: &[f32], quantity: Quantity| -> Vec<f32> {
+            let at = Quantity::ALL.iter().position(|other| *other == quantity);
+            let start = interface.series_offset() + 3 * at.expect("one of them");
+            found[start..start + 3].to_vec()
+        };
+        let throughput = Quantity::Mean(Feature::Throughput);
+        let marked = Quantity::Fraction(cc_ebpf::Fraction::Marked);
+        assert_eq!(row(&found[0], throughput), [0.0, 0.0, 100.0]);
+        assert_eq!(row(&found[1], throughput), [0.0, 100.0, 200.0]);
+        assert_eq!(row(&found[3], throughput), [200.0, 300.0, 400.0]);
+        assert_eq!(
+            row(&found[3], Quantity::Mean(Feature::Delay)),
+            [0.2, 0.3, 0.4]
+        );
+        // Of two segments.
+        assert_eq!(row(&found[3], marked), [0.5, 0.0, 1.0]);
+        // The newest of a series is the statistic of the window.
+        let mean = 20 + Feature::Throughput as usize;
+        assert_eq!(found[3][mean], row(&found[3], throughput)[2]);
     }
 }

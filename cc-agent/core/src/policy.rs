@@ -24,11 +24,12 @@ mod onnx;
 mod ports;
 mod wire;
 
-pub use file::PolicyFile;
-pub use file_error::{FileError, META_KEY};
+pub use file::{PolicyFile, PolicyGraph};
+pub use file_error::{BITRATE_META_KEY, FileError, META_KEY};
 pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
-pub use onnx::{Answer, OnnxPolicy};
+pub use onnx::{Answer, OnnxNetwork, OnnxPolicy};
+pub use ports::Widths;
 
 /// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`. Its metadata name
 /// the run.
@@ -157,26 +158,16 @@ impl From<ActionSelection> for String {
 }
 
 impl ActionSelection {
-    /// Selects an action and returns its index and its probability. `logits` must be finite and at
-    /// least one.
-    fn choose(self, logits: &[f32], rng: &mut StdRng) -> (usize, f32) {
-        let (best, max) =
-            logits
-                .iter()
-                .copied()
-                .enumerate()
-                .fold(
-                    (0, f32::NEG_INFINITY),
-                    |top, (i, l)| if l > top.1 { (i, l) } else { top },
-                );
-        let Self::Softmax { temperature } = self else {
+    /// Selects one of the allowed actions and returns its index and its probability. `logits` must
+    /// be finite and at least one; `allowed` is as [`Interface::allowed`] writes it.
+    pub fn choose(self, logits: &[f32], allowed: &[bool], rng: &mut StdRng) -> (usize, f32) {
+        let (best, weights) = self.weights(logits, allowed);
+        let Self::Softmax { .. } = self else {
             return (best, 1.0);
         };
-        let weight = |logit: f32| (f64::from(logit - max) / f64::from(temperature)).exp();
-        let total: f64 = logits.iter().map(|&l| weight(l)).sum();
+        let total: f64 = weights.iter().sum();
         let mut left = rng.random::<f64>() * total;
-        for (i, &logit) in logits.iter().enumerate() {
-            let weight = weight(logit);
+        for (i, &weight) in weights.iter().enumerate() {
             if left < weight {
                 return (i, (weight / total) as f32);
             }
@@ -186,17 +177,41 @@ impl ActionSelection {
         (best, (1.0 / total) as f32)
     }
 
-    /// The probability of every action. `logits` must be finite and at least one.
-    fn probabilities(self, logits: &[f32]) -> Vec<f32> {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let Self::Softmax { temperature } = self else {
-            let best = logits.iter().position(|&logit| logit == max);
-            return one_hot(best.unwrap_or(0), logits.len());
+    /// The probability of every action, which is 0 for those that are not allowed. `logits` must be
+    /// finite and at least one; `allowed` is as [`Interface::allowed`] writes it.
+    fn probabilities(self, logits: &[f32], allowed: &[bool]) -> Vec<f32> {
+        let (best, weights) = self.weights(logits, allowed);
+        let Self::Softmax { .. } = self else {
+            return one_hot(best, logits.len());
         };
-        let weight = |logit: f32| (f64::from(logit - max) / f64::from(temperature)).exp();
-        let total: f64 = logits.iter().map(|&l| weight(l)).sum();
-        logits.iter().map(|&l| (weight(l) / total) as f32).collect()
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|w| (w / total) as f32).collect()
     }
+
+    /// The allowed action of the largest logit, the first of equal ones, and the weight of each
+    /// action in the distribution, relative to that one; no weights where there is none to draw
+    /// from.
+    fn weights(self, logits: &[f32], allowed: &[bool]) -> (usize, Vec<f64>) {
+        let (mut best, mut max) = (0, f32::NEG_INFINITY);
+        for (i, &logit) in logits.iter().enumerate() {
+            if is_allowed(allowed, i) && logit > max {
+                (best, max) = (i, logit);
+            }
+        }
+        let Self::Softmax { temperature } = self else {
+            return (best, Vec::new());
+        };
+        let weight = |(i, logit): (usize, &f32)| match is_allowed(allowed, i) {
+            true => (f64::from(logit - max) / f64::from(temperature)).exp(),
+            false => 0.0,
+        };
+        (best, logits.iter().enumerate().map(weight).collect())
+    }
+}
+
+/// Whether an action may be chosen, given what [`Interface::allowed`] writes.
+fn is_allowed(allowed: &[bool], action: usize) -> bool {
+    allowed.get(action).is_none_or(|allowed| *allowed)
 }
 
 /// A distribution over `actions` that gives one of them probability 1.
@@ -230,7 +245,7 @@ impl Policy for Fixed {
     }
 }
 
-/// A policy that samples every action with equal probability.
+/// A policy that samples every allowed action with equal probability.
 #[derive(Debug)]
 pub struct Random {
     interface: Interface,
@@ -250,13 +265,21 @@ impl Random {
 impl Policy for Random {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let actions = self.interface.actions.len();
-        let probability = 1.0 / actions as f32;
+        let mut allowed = Vec::new();
         queries
             .iter_mut()
             .map(|query| {
-                query.probabilities = vec![probability; actions];
+                self.interface.allowed(query.cwnd, &mut allowed);
+                let own: Vec<usize> = (0..actions)
+                    .filter(|&action| is_allowed(&allowed, action))
+                    .collect();
+                let probability = 1.0 / own.len() as f32;
+                query.probabilities = vec![0.0; actions];
+                for &action in &own {
+                    query.probabilities[action] = probability;
+                }
                 Choice::Action {
-                    index: self.rng.random_range(0..actions),
+                    index: own[self.rng.random_range(0..own.len())],
                     probability,
                 }
             })
@@ -486,6 +509,7 @@ pub enum PolicyError {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use prost::Message;
     use tract_onnx::pb::ModelProto;
 
@@ -706,16 +730,25 @@ mod tests {
     fn greedy_takes_the_first_of_the_largest() {
         let mut rng = StdRng::seed_from_u64(0);
         assert_eq!(
-            ActionSelection::Greedy.choose(&[-1.0, 3.0, 3.0], &mut rng),
+            ActionSelection::Greedy.choose(&[-1.0, 3.0, 3.0], &[], &mut rng),
             (1, 1.0)
         );
         assert_eq!(
-            ActionSelection::Greedy.choose(&[f32::MIN], &mut rng),
+            ActionSelection::Greedy.choose(&[f32::MIN], &[], &mut rng),
             (0, 1.0)
         );
         assert_eq!(
-            ActionSelection::Greedy.probabilities(&[-1.0, 3.0, 3.0]),
+            ActionSelection::Greedy.probabilities(&[-1.0, 3.0, 3.0], &[]),
             [0.0, 1.0, 0.0]
+        );
+        let masked = [true, false, true];
+        assert_eq!(
+            ActionSelection::Greedy.choose(&[f32::MIN, 3.0, f32::MIN], &masked, &mut rng),
+            (0, 1.0)
+        );
+        assert_eq!(
+            ActionSelection::Greedy.probabilities(&[-1.0, 3.0, 3.0], &masked),
+            [0.0, 0.0, 1.0]
         );
     }
 
@@ -727,8 +760,8 @@ mod tests {
             let mut counts = [0.0; 4];
             for _ in 0..10_000 {
                 let serving = ActionSelection::Softmax { temperature };
-                let (index, probability) = serving.choose(&logits, &mut rng);
-                assert_eq!(serving.probabilities(&logits)[index], probability);
+                let (index, probability) = serving.choose(&logits, &[], &mut rng);
+                assert_eq!(serving.probabilities(&logits, &[])[index], probability);
                 assert!(
                     (probability - expected[index]).abs() < 1e-5,
                     "{index}: {probability}"
@@ -744,8 +777,100 @@ mod tests {
     #[test]
     fn softmax_survives_extreme_logits() {
         let mut rng = StdRng::seed_from_u64(2);
-        let (index, probability) =
-            ActionSelection::Softmax { temperature: 0.01 }.choose(&[f32::MIN, f32::MAX], &mut rng);
+        let serving = ActionSelection::Softmax { temperature: 0.01 };
+        let logits = [f32::MIN, f32::MAX];
+        let (index, probability) = serving.choose(&logits, &[], &mut rng);
         assert_eq!((index, probability), (1, 1.0));
+        let (index, probability) = serving.choose(&logits, &[true, false], &mut rng);
+        assert_eq!((index, probability), (0, 1.0));
+    }
+
+    proptest! {
+        /// Against the softmax over the allowed actions alone, in f64; where all are allowed, the
+        /// distribution and the choices are those without a mask, to the bit.
+        #[test]
+        fn a_masked_action_has_no_probability_and_the_others_share_it(
+            actions in proptest::collection::vec((-9.0..9.0f32, any::<bool>()), 1..9),
+            first: prop::sample::Index,
+            temperature in 0.1..3.0f32,
+            seed: u64,
+        ) {
+            let (logits, mut allowed): (Vec<f32>, Vec<bool>) = actions.into_iter().unzip();
+            let first = first.index(logits.len());
+            allowed[first] = true;
+            let serving = ActionSelection::Softmax { temperature };
+            let found = serving.probabilities(&logits, &allowed);
+            let weight = |i: usize| (f64::from(logits[i]) / f64::from(temperature)).exp();
+            let total: f64 = (0..logits.len()).filter(|&i| allowed[i]).map(weight).sum();
+            for (i, &found) in found.iter().enumerate() {
+                match allowed[i] {
+                    true => prop_assert!((f64::from(found) - weight(i) / total).abs() < 1e-6),
+                    false => prop_assert_eq!(found, 0.0),
+                }
+            }
+            let mut rng = StdRng::seed_from_u64(seed);
+            for _ in 0..30 {
+                let (index, probability) = serving.choose(&logits, &allowed, &mut rng);
+                prop_assert!(allowed[index]);
+                prop_assert_eq!(found[index], probability);
+            }
+            let (best, _) = ActionSelection::Greedy.choose(&logits, &allowed, &mut rng);
+            prop_assert!(allowed[best]);
+            for (i, &logit) in logits.iter().enumerate().filter(|(i, _)| allowed[*i]) {
+                prop_assert!(logit < logits[best] || (logit == logits[best] && best <= i));
+            }
+
+            let all = vec![true; logits.len()];
+            prop_assert_eq!(
+                serving.probabilities(&logits, &all),
+                serving.probabilities(&logits, &[])
+            );
+            let draw = |allowed: &[bool]| {
+                let mut rng = StdRng::seed_from_u64(seed);
+                (0..30).map(|_| serving.choose(&logits, allowed, &mut rng)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(draw(&all), draw(&[]));
+        }
+    }
+
+    /// Interfaces with masks bind policies without a network as well.
+    #[test]
+    fn policies_without_a_file_choose_allowed_actions() {
+        let interface = Interface {
+            mask_actions: true,
+            ..Interface::default()
+        };
+        let mut asked = queries(300);
+        for query in &mut asked {
+            query.cwnd = interface.cwnd.min;
+        }
+        // `/2` and `-10` lead to what `0` leads to.
+        let allowed = [0, 3, 4];
+        let mut random = Random::new(interface.clone(), 3);
+        for choice in random.decide(&mut asked) {
+            let Choice::Action { index, probability } = choice else {
+                panic!("{choice:?}")
+            };
+            assert!(allowed.contains(&index), "{index}");
+            assert_eq!(probability, 1.0 / 3.0);
+        }
+        let third = 1.0 / 3.0;
+        assert_eq!(asked[0].probabilities, [third, 0.0, 0.0, third, third]);
+        // A delay of half a second, for which the rule halves the cwnd wherever it may.
+        let mut observation = vec![0.0; interface.observation_len()];
+        let mean = cc_ebpf::FEATURES + cc_ebpf::Feature::Delay as usize;
+        observation[mean] = 5.0;
+        let mut rule = Heuristic::new(interface.clone()).expect("the default actions");
+        let mut index = |cwnd: u32| {
+            let mut asked = queries(1);
+            asked[0].observation.clone_from(&observation);
+            asked[0].cwnd = cwnd;
+            match rule.decide(&mut asked)[..] {
+                [Choice::Action { index, .. }] => index,
+                _ => panic!("an answer"),
+            }
+        };
+        assert_eq!(index(100), 1);
+        assert_eq!(index(interface.cwnd.min), 0);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cc_core::interface::Interface;
-use cc_core::policy::export::ActorCritic;
+use cc_core::policy::export::{ActorCritic, Branch, Dense};
 use cc_core::policy::{
     DEFAULT_POLICY, FileError, OnnxPolicy, Policy, PolicyKind, PolicyMeta, Query, State,
     heuristic_file,
@@ -95,6 +95,39 @@ fn network(hidden: &[usize], state: usize) -> Vec<u8> {
     ActorCritic::random(&meta, 1).export(&meta, "")
 }
 
+/// A network with a convolution of this width and number of filters over all inputs.
+fn convolutional(width: usize, filters: usize) -> Vec<u8> {
+    let meta = PolicyMeta {
+        name: "test".to_owned(),
+        kind: PolicyKind::Trained,
+        interface: Interface::default(),
+        hidden: vec![16],
+        state: 8,
+        serving: Default::default(),
+        provenance: BTreeMap::new(),
+    };
+    let length = meta.interface.observation_len();
+    let inputs = filters * (length + 1 - width);
+    ActorCritic {
+        branches: vec![Branch {
+            from: 0,
+            length,
+            width,
+            filters,
+            weights: vec![0.25; filters * width],
+            bias: vec![0.5; filters],
+        }],
+        trunk: vec![Dense {
+            inputs,
+            outputs: 16,
+            weights: vec![0.01; inputs * 16],
+            bias: vec![0.0; 16],
+        }],
+        ..ActorCritic::random(&meta, 1)
+    }
+    .export(&meta, "")
+}
+
 fn node(operator: &str, inputs: &[&str], output: &str) -> NodeProto {
     NodeProto {
         op_type: operator.to_owned(),
@@ -110,6 +143,16 @@ fn with(mut node: NodeProto, name: &str, value: i64) -> NodeProto {
         name: name.to_owned(),
         r#type: AttributeType::Int as i32,
         i: value,
+        ..AttributeProto::default()
+    });
+    node
+}
+
+fn with_all(mut node: NodeProto, name: &str, values: &[i64]) -> NodeProto {
+    node.attribute.push(AttributeProto {
+        name: name.to_owned(),
+        r#type: AttributeType::Ints as i32,
+        ints: values.to_vec(),
         ..AttributeProto::default()
     });
     node
@@ -257,6 +300,28 @@ fn bombs() -> Vec<(&'static str, Vec<u8>, &'static str)> {
             "its input 1 (shape) is computed",
         ),
         (
+            "a convolution with many positions",
+            bomb(
+                vec![ints("rows", &[1, 1, -1]), floats("filter", &[1, 1, 20_000])],
+                vec![
+                    node("Reshape", &["observation", "rows"], "row"),
+                    node("Conv", &["row", "filter"], "filtered"),
+                ],
+            ),
+            "its filters take",
+        ),
+        (
+            "a convolution with padding",
+            bomb(
+                vec![ints("channel", &[1]), floats("filter", &[1, 1, 3])],
+                vec![
+                    node("Unsqueeze", &["observation", "channel"], "row"),
+                    with_all(node("Conv", &["row", "filter"], "y"), "pads", &[1 << 40; 2]),
+                ],
+            ),
+            "its pads are",
+        ),
+        (
             "a long sequence",
             bomb(
                 sequence,
@@ -293,6 +358,7 @@ fn networks_are_accepted_within_the_bound() {
         ("a usual network", network(&[512, 512], 512)),
         // About as large as a file may be: 6.8 million weights.
         ("a large network", network(&[1_024, 1_024], 768)),
+        ("a convolution", convolutional(4, 96)),
         ("a long chain", long_chain()),
     ] {
         let (outcome, most) = peak(|| serve(&bytes));
@@ -305,6 +371,7 @@ fn networks_are_accepted_within_the_bound() {
 fn changed_networks_stay_within_the_bound() {
     let files = [
         network(&[256, 128], 64),
+        convolutional(8, 24),
         DEFAULT_POLICY.to_vec(),
         heuristic_file(),
     ];

@@ -2,6 +2,7 @@
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use rand_distr::{Distribution, StandardNormal};
+use serde::{Deserialize, Serialize};
 
 use crate::trace::Trace;
 
@@ -9,7 +10,8 @@ use crate::trace::Trace;
 const LEAST_MBPS: f64 = 0.01;
 
 /// Families of generated traces of throughput.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Family {
     /// Pensieve's synthetic traces (section 5.3): a Markov chain of ten mean throughputs from 0.2
     /// to 4.3 Mbit/s, neighbours being more likely by a factor of two per step. It leaves a state

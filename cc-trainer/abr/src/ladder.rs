@@ -115,6 +115,18 @@ impl Actions {
         let quality = |kbps: &f64| video.iter().position(|one| one == kbps);
         Ok(self.kbps.iter().map(quality).collect())
     }
+
+    /// The quality of a video with these bitrates (kbit/s, ascending) that comes nearest to an
+    /// action from below: the highest one whose bitrate is not above the action's, or the lowest
+    /// one if there is none.
+    ///
+    /// # Panics
+    ///
+    /// Panics when there is no such action.
+    pub fn nearest_lower(&self, video: &[f64], action: usize) -> usize {
+        let not_above = |kbps: &f64| *kbps <= self.kbps[action];
+        video.iter().rposition(not_above).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -131,6 +143,15 @@ mod tests {
         let error = actions.qualities(&[300.0, 500.0]).expect_err("no action");
         assert!(error.to_string().contains("500 kbit/s"), "{error}");
         assert_eq!(actions.qualities(&[]), Err(LadderError::Count(0)));
+    }
+
+    #[test]
+    fn an_action_that_is_lacking_has_a_neighbour_below() {
+        let actions = Actions::new(vec![200.0, 300.0, 750.0, 1200.0, 4300.0]).expect("ascending");
+        let nearest: Vec<usize> = (0..5)
+            .map(|action| actions.nearest_lower(&[300.0, 1200.0], action))
+            .collect();
+        assert_eq!(nearest, [0, 0, 0, 1, 1]);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A whole session with a chooser, and its score.
 
 use crate::{
-    Chooser, View,
+    Chooser,
     qoe::Metric,
     session::{Download, Session},
 };
@@ -33,17 +33,8 @@ pub fn play(
     let mut quality = session.rules().first_quality(video.levels());
     while !session.is_over() {
         let chunk = session.next_chunk();
-        if let Some(last) = history.last() {
-            let last: &Download = last;
-            quality = chooser.choose(&View {
-                kbps: video.kbps(),
-                chunk_s: video.chunk_s(),
-                upcoming: &video.sizes()[chunk..],
-                left: video.chunks() - chunk,
-                chunks: video.chunks(),
-                buffer_s: last.buffer_ms / 1e3,
-                history: &history,
-            });
+        if !history.is_empty() {
+            quality = chooser.choose(&session.view(&history));
         }
         let levels = video.levels();
         if quality >= levels {

@@ -5,10 +5,14 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
+
 /// The three published measures of quality.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Qoe {
     /// Quality is the bitrate in Mbit/s; a second of rebuffering costs 4.3.
+    #[default]
     Linear,
     /// Quality is ln(bitrate ÷ lowest bitrate); a second of rebuffering costs 2.66.
     Log,

@@ -47,7 +47,7 @@ pub struct Request {
 }
 
 /// A chunk that a player has downloaded.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Past {
     /// Place of its bitrate in the request's list, from 0.
@@ -58,6 +58,10 @@ pub struct Past {
     pub ms: f64,
     /// Buffer when it had arrived, s; learned policies read it.
     pub buffer_s: Option<f64>,
+    /// Size of the chunk in each bitrate, bytes; learned policies with memory read it. Left out,
+    /// the others are estimated from `bytes`.
+    #[serde(default)]
+    pub sizes: Vec<u32>,
 }
 
 /// The answer to a request.
@@ -133,6 +137,8 @@ impl Request {
             Rules::PENSIEVE.first_quality(levels)
         } else {
             let history: Vec<Download> = self.downloads().collect();
+            let past: Vec<Vec<u32>> = self.history.iter().map(|one| one.sizes.clone()).collect();
+            let are_known = past.iter().all(|sizes| !sizes.is_empty());
             chooser.choose(&View {
                 kbps: &self.kbps,
                 chunk_s: self.chunk_s,
@@ -141,6 +147,7 @@ impl Request {
                 chunks: left + self.history.len(),
                 buffer_s: self.buffer_s,
                 history: &history,
+                past: if are_known { &past } else { &[] },
             })
         };
         let kbps = self.kbps.get(quality).copied().ok_or_else(|| {
@@ -218,6 +225,14 @@ impl Request {
             if past.bytes == 0 {
                 let remedy = "give the bytes of the chunk, or leave the chunk out";
                 return Err(RequestError::new(&place("bytes"), "0 bytes", remedy));
+            }
+            let sizes = &past.sizes;
+            if !sizes.is_empty() && (sizes.len() != levels || sizes.contains(&0)) {
+                return Err(RequestError::new(
+                    &place("sizes"),
+                    format!("{} sizes, or one of 0 bytes", sizes.len()),
+                    format!("give the bytes of each of the {levels} bitrates, or none"),
+                ));
             }
             within(&place("ms"), past.ms, 1e-3, 1e9)?;
             within(
@@ -324,7 +339,8 @@ mod tests {
     fn a_malformed_request_is_told_where() {
         let fine = json!({
             "kbps": [300, 750], "chunk_s": 4, "buffer_s": 8.5, "chunks_left": 3,
-            "history": [{"quality": 1, "bytes": 1000, "ms": 20}], "next_bytes": [[1, 2]],
+            "history": [{"quality": 1, "bytes": 1000, "ms": 20, "sizes": [500, 1000]}],
+            "next_bytes": [[1, 2]],
         });
         let ask = |body: &Value| answer(body.to_string().as_bytes(), &fixed(1));
         let expected = Decision {
@@ -342,6 +358,7 @@ mod tests {
             ("/history/0/quality", json!(2), "history[0].quality"),
             ("/history/0/bytes", json!(0), "history[0].bytes"),
             ("/history/0/ms", json!(0), "history[0].ms"),
+            ("/history/0/sizes", json!([1]), "history[0].sizes"),
             ("/next_bytes/0", json!([1]), "next_bytes[0]"),
             ("/next_bytes/0", json!([1, 0]), "next_bytes[0]"),
             ("/history/0/ms", json!("fast"), "line 1, column "),

@@ -16,7 +16,7 @@ use std::{ops::Range, sync::Arc};
 
 use rand::{Rng, RngExt};
 
-use crate::{trace::Trace, video::Video};
+use crate::{View, trace::Trace, video::Video};
 
 /// Range of the factor that the delay of each chunk is multiplied by in training.
 pub const TRAINING_NOISE: Range<f64> = 0.9..1.1;
@@ -153,6 +153,20 @@ impl Session {
     /// Whether all chunks have been downloaded.
     pub fn is_over(&self) -> bool {
         self.next == self.video.chunks()
+    }
+
+    /// What is known before the next chunk is asked for, given all downloads of the session.
+    pub fn view<'a>(&'a self, history: &'a [Download]) -> View<'a> {
+        View {
+            kbps: self.video.kbps(),
+            chunk_s: self.video.chunk_s(),
+            upcoming: &self.video.sizes()[self.next..],
+            left: self.video.chunks() - self.next,
+            chunks: self.video.chunks(),
+            buffer_s: self.buffer_ms / 1e3,
+            history,
+            past: &self.video.sizes()[..self.next],
+        }
     }
 
     /// Downloads the next chunk in a quality. `noise` multiplies its delay: 1 in tests, drawn from

@@ -7,6 +7,9 @@ pub const ROWS: usize = 6;
 /// Number of columns: chunks of the past, and the most qualities that a state has room for.
 pub const COLUMNS: usize = 8;
 
+/// Row of the sizes of the next chunk, the only one that is not about the past.
+pub const SIZES: usize = 4;
+
 /// Chunks that are left are given as a fraction of this number, at most 1.
 const CHUNKS_LEFT_CAP: f64 = 48.0;
 /// Times are given in units of this many seconds.
@@ -57,10 +60,23 @@ impl State {
         let next = view.upcoming.first();
         for (column, quality) in qualities.iter().enumerate() {
             if let (Some(sizes), Some(quality)) = (next, quality) {
-                rows[4][column] = (f64::from(sizes[*quality]) / 1e6) as f32;
+                rows[SIZES][column] = (f64::from(sizes[*quality]) / 1e6) as f32;
             }
         }
         Self { rows }
+    }
+
+    /// The same state with the last `past` chunks only: 0 in the other columns of all rows but that
+    /// of the sizes. A `past` of [`COLUMNS`] or more leaves it as it is.
+    #[must_use]
+    pub fn recent(mut self, past: usize) -> Self {
+        let older = COLUMNS.saturating_sub(past);
+        for (row, values) in self.rows.iter_mut().enumerate() {
+            if row != SIZES {
+                values[..older].fill(0.0);
+            }
+        }
+        self
     }
 
     /// The values in one row, row after row, as networks take them.
@@ -98,6 +114,7 @@ mod tests {
             chunks: 48,
             buffer_s: 13.0,
             history: &history,
+            past: &[],
         };
         let all: Vec<_> = (0..6).map(Some).collect();
         let state = State::of(&view, &all);
@@ -115,6 +132,19 @@ mod tests {
         }
         assert_eq!(state.rows[4][6..], [0.0, 0.0]);
         assert_eq!(state.flat()[8 + 7], state.rows[1][7]);
+        for past in 1..=9 {
+            let recent = state.recent(past);
+            for row in 0..ROWS {
+                let kept = if row == SIZES {
+                    COLUMNS
+                } else {
+                    past.min(COLUMNS)
+                };
+                let older = COLUMNS - kept;
+                assert_eq!(recent.rows[row][older..], state.rows[row][older..]);
+                assert!(recent.rows[row][..older].iter().all(|value| *value == 0.0));
+            }
+        }
 
         let young = View {
             history: &history[..2],

@@ -15,13 +15,17 @@ use cc_abr::{
     session::Rules,
     video::{ENVIVIO_KBPS, Video},
 };
-use cc_core::durable::replace_durably;
+use cc_core::{durable::replace_durably, policy::ActionSelection};
 use cc_trainer::abr::{
     evaluate::{self, Evaluation, Results},
     files,
+    policy::BitratePolicy,
     schemes::{Aim, Scheme},
     serve,
+    tabular::{QTable, TabularSettings},
+    video::VideoChoice,
 };
+use cc_trainer::environment::abr::{AbrConfig, AbrWorld, TraceSource, VideoSource};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::interrupt;
@@ -29,7 +33,8 @@ use super::interrupt;
 /// Evaluate and serve what selects the bitrates of videos.
 ///
 /// The rules are Pensieve's (SIGCOMM 2017), at the level of chunks; docs/abr.md has them, and the
-/// scores of the classical schemes beside published ones.
+/// scores of the classical schemes beside published ones. Policies are learnt by `cc-trainer train`
+/// with an environment of kind `abr`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AbrArgs {
     #[command(subcommand)]
@@ -39,7 +44,9 @@ pub(crate) struct AbrArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Evaluate(EvaluateArgs),
+    Inspect(InspectArgs),
     Serve(ServeArgs),
+    Tabular(TabularArgs),
     Traces(TracesArgs),
 }
 
@@ -56,7 +63,8 @@ struct EvaluateArgs {
     #[arg(long, value_name = "PATH", required = true)]
     traces: Vec<PathBuf>,
     /// Schemes, separated by commas: buffer-based, rate-based, bola, bola-finite, mpc, robust-mpc,
-    /// robust-mpc-first, mpc-late, robust-mpc-late, fixed:N and optimum.
+    /// robust-mpc-first, mpc-late, robust-mpc-late, fixed:N, optimum, and files of learned policies
+    /// (.onnx) and of tables (.json).
     #[arg(
         long,
         value_name = "LIST",
@@ -64,6 +72,8 @@ struct EvaluateArgs {
         default_value = "buffer-based,rate-based,bola,mpc,robust-mpc"
     )]
     schemes: Vec<Scheme>,
+    #[command(flatten)]
+    selection: SelectionArgs,
     #[command(flatten)]
     video: VideoArgs,
     /// Qualities of experience, separated by commas: linear, log, hd. Schemes that plan aim at the
@@ -92,7 +102,9 @@ Examples:
   cc-trainer abr evaluate --traces traces
       the classical schemes on a hundred generated traces
   cc-trainer abr evaluate --traces traces --schemes robust-mpc,optimum --qoe linear,hd --out abr
-      what is left to gain, with the distribution over the traces";
+      what is left to gain, with the distribution over the traces
+  cc-trainer abr evaluate --traces traces --schemes robust-mpc,run/policy.onnx
+      a learned policy beside the best classical scheme";
 
 /// Answer the requests of video players over HTTP.
 ///
@@ -108,6 +120,8 @@ struct ServeArgs {
     /// Scheme that decides, as `abr evaluate` takes it; all but optimum.
     #[arg(long, value_name = "SCHEME", default_value = "robust-mpc")]
     scheme: Scheme,
+    #[command(flatten)]
+    selection: SelectionArgs,
     /// Quality of experience that schemes which plan aim at: linear, log or hd.
     #[arg(long, value_name = "QOE", default_value = "linear")]
     qoe: Qoe,
@@ -151,6 +165,65 @@ struct TracesArgs {
     out: PathBuf,
 }
 
+/// Show what a learned policy's file says of itself.
+#[derive(Debug, clap::Args)]
+struct InspectArgs {
+    /// The file, as `cc-trainer train` wrote it.
+    #[arg(value_name = "FILE.onnx")]
+    file: PathBuf,
+}
+
+/// Learn a table of tabular Q-learning, the simplest learner to compare others with.
+///
+/// The state is the throughput of the last chunk, the buffer and the last bitrate, each in a few
+/// classes. `abr evaluate` takes the file as a scheme.
+#[derive(Debug, clap::Args)]
+struct TabularArgs {
+    /// Traces to learn from: a directory of trace files, or one file. May be given several times.
+    #[arg(long, value_name = "PATH", required = true)]
+    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    video: VideoArgs,
+    /// Quality of experience that is learnt for: linear, log or hd.
+    #[arg(long, value_name = "QOE", default_value = "linear")]
+    qoe: Qoe,
+    /// Penalty for a second of rebuffering [default: the quality of experience's own].
+    #[arg(long, value_name = "P")]
+    rebuffer_penalty: Option<f64>,
+    /// Number of decisions to learn from.
+    #[arg(long, value_name = "N", default_value_t = TabularSettings::default().steps)]
+    steps: u64,
+    /// Discount per chunk.
+    #[arg(long, value_name = "G", default_value_t = TabularSettings::default().discount)]
+    discount: f64,
+    /// Seed that determines the table.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// File for the table, ending in .json.
+    #[arg(long, value_name = "FILE.json")]
+    out: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
+struct SelectionArgs {
+    /// How learned policies select actions: greedy, softmax or softmax:T [default: what the file
+    /// says].
+    #[arg(long, value_name = "SELECTION")]
+    selection: Option<ActionSelection>,
+    /// Seed of the actions that learned policies sample.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    selection_seed: u64,
+}
+
+impl SelectionArgs {
+    fn apply(&self, scheme: &Scheme) -> Scheme {
+        match self.selection {
+            Some(selection) => scheme.selecting(selection, self.selection_seed),
+            None => scheme.clone(),
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 struct VideoArgs {
     /// Video: `envivio` (Pensieve's), `generated:SEED`, a file in TOML, or a directory with
@@ -187,44 +260,39 @@ fn family() -> impl TypedValueParser<Value = Family> {
 pub(crate) fn command(args: &AbrArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Evaluate(args) => evaluate(args),
+        Command::Inspect(args) => inspect(args),
         Command::Serve(args) => serve(args),
+        Command::Tabular(args) => tabular(args),
         Command::Traces(args) => traces(args),
     }
 }
 
 impl VideoArgs {
-    fn load(&self) -> anyhow::Result<Video> {
-        let video = if self.video == "envivio" {
-            Video::envivio()
-        } else if let Some(seed) = self.video.strip_prefix("generated:") {
-            let seed = seed
-                .parse()
-                .with_context(|| format!("`{seed}` is no seed: give a whole number"))?;
-            Video::generate(seed, self.kbps.clone(), self.chunk_s, self.chunks)?
-        } else {
-            let path = Path::new(&self.video);
-            files::video(path, &self.kbps, self.chunk_s, Some(self.chunks))?
-        };
-        for without in &self.without {
-            if !video.kbps().contains(without) {
-                bail!(
-                    "--without {without}: the video has no such bitrate, but {:?} kbit/s",
-                    video.kbps()
-                );
-            }
+    fn choice(&self) -> VideoChoice {
+        VideoChoice {
+            video: self.video.clone(),
+            kbps: self.kbps.clone(),
+            chunks: self.chunks,
+            chunk_s: self.chunk_s,
+            without: self.without.clone(),
         }
-        let keep = |kbps: &f64| !self.without.contains(kbps);
-        let mask: Vec<bool> = video.kbps().iter().map(keep).collect();
-        Ok(video.masked(&mask)?)
+    }
+
+    fn load(&self) -> anyhow::Result<Video> {
+        Ok(self.choice().load()?)
     }
 }
 
 fn evaluate(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
+    let schemes = args
+        .schemes
+        .iter()
+        .map(|scheme| args.selection.apply(scheme));
     let sets: Result<Vec<_>, _> = args.traces.iter().map(|path| files::traces(path)).collect();
     let evaluation = Evaluation {
         video: Arc::new(args.video.load()?),
         sets: sets?,
-        schemes: args.schemes.clone(),
+        schemes: schemes.collect(),
         aims: evaluate::aims(&args.qoe, args.rebuffer_penalty),
         rules: Rules::PENSIEVE,
         command: super::command_line(),
@@ -267,7 +335,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     };
     // A penalty that cannot be used is better refused now than at each request.
     aim.metric(&ENVIVIO_KBPS)?;
-    let Some(choosers) = args.scheme.choosers(aim) else {
+    let Some(choosers) = args.selection.apply(&args.scheme).choosers(aim) else {
         bail!(
             "{} needs the whole trace beforehand and cannot serve: take another --scheme",
             args.scheme
@@ -283,6 +351,56 @@ fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     ));
     serve::serve(listener, choosers.into(), serve::Limits::default(), &stop)
         .with_context(|| format!("serving on {address}"))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn inspect(args: &InspectArgs) -> anyhow::Result<ExitCode> {
+    let policy = BitratePolicy::read(&args.file)
+        .with_context(|| format!("the policy {}", args.file.display()))?;
+    super::print(format_args!("{}\n", policy.meta()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tabular(args: &TabularArgs) -> anyhow::Result<ExitCode> {
+    if args.out.extension().is_none_or(|ending| ending != "json") {
+        bail!(
+            "--out {}: name a file that ends in .json, by which `abr evaluate` knows a table",
+            args.out.display()
+        );
+    }
+    if !(0.0..=1.0).contains(&args.discount) {
+        bail!("--discount {}: give a number from 0 to 1", args.discount);
+    }
+    let choice = args.video.choice();
+    let source = |path: &PathBuf| TraceSource {
+        traces: Some(path.clone()),
+        ..TraceSource::default()
+    };
+    let config = AbrConfig {
+        sources: args.traces.iter().map(source).collect(),
+        actions: choice.load()?.kbps().to_vec(),
+        videos: vec![VideoSource {
+            choice,
+            ..VideoSource::default()
+        }],
+        qoe: args.qoe,
+        rebuffer_penalty: args.rebuffer_penalty,
+        ..AbrConfig::default()
+    };
+    let settings = TabularSettings {
+        steps: args.steps,
+        discount: args.discount,
+        seed: args.seed,
+        ..TabularSettings::default()
+    };
+    let world = Arc::new(AbrWorld::open(config)?);
+    let stop = interrupt::on_interrupt()?;
+    let bar = super::bar(args.steps, "decisions");
+    let table = QTable::learn(world, &settings, &stop, &|steps| bar.set_position(steps));
+    bar.finish_and_clear();
+    let json = serde_json::to_vec(&table).context("the table")?;
+    replace_durably(&args.out, &json).with_context(|| format!("writing {}", args.out.display()))?;
+    super::note(format_args!("written: {}", args.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@
 //! Pearson's K² (Biometrika 60, 1973). The rules and their thresholds are those of Horizon (J.
 //! Gauci et al., arXiv 1811.00260, section 4) as far as they are published.
 
-use cc_core::interface::Interface;
+use cc_core::interface::{Interface, Quantity};
 use cc_ebpf::Feature;
 use cc_recording::feature_name;
 use rayon::prelude::*;
@@ -248,7 +248,8 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
 /// Returns the names of an observation's values in order, followed by `reward`.
 ///
 /// Examples are `sum.acked`, `max.delay`, `fraction.marked`, `past1.*2` (whether the newest
-/// decision was `*2`) and `past1.cwnd` (the cwnd that it set).
+/// decision was `*2`), `past1.cwnd` (the cwnd that it set) and `series.delay.2` (the mean delay two
+/// windows before the observed one).
 pub fn names(interface: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {
@@ -264,6 +265,15 @@ pub fn names(interface: &Interface) -> Vec<String> {
             names.push(format!("past{past}.{action}"));
         }
         names.push(format!("past{past}.cwnd"));
+    }
+    for quantity in Quantity::ALL {
+        let name = match quantity {
+            Quantity::Mean(feature) => feature_name(feature),
+            Quantity::Fraction(fraction) => fraction.name().to_owned(),
+        };
+        for before in (0..interface.series).rev() {
+            names.push(format!("series.{name}.{before}"));
+        }
     }
     names.push("reward".to_owned());
     names

@@ -174,6 +174,21 @@ fn trajectories(paths: &[PathBuf], bytes: u64) -> Result<Vec<Trajectory>, Datase
     Ok(all)
 }
 
+/// A setting that is left out where it is off differs from one that is on, in both directions.
+#[test]
+fn masks_are_a_difference_of_interfaces() {
+    let masked = Interface {
+        mask_actions: true,
+        ..interface()
+    };
+    assert_eq!(differences(&interface(), &interface()), [""; 0]);
+    assert_eq!(differences(&masked, &masked), [""; 0]);
+    let found = differences(&interface(), &masked);
+    assert_eq!(found, ["mask_actions: true, not null"]);
+    let found = differences(&masked, &interface());
+    assert_eq!(found, ["mask_actions: null, not true"]);
+}
+
 #[test]
 fn every_decision_is_read_back_with_its_outcome() {
     let directory = TempDir::new().expect("a scratch directory");
@@ -636,4 +651,22 @@ fn inputs_are_named_after_statistic_feature_and_past_action() {
             "past2.0"
         ]
     );
+
+    let with_series = Interface {
+        series: 3,
+        ..interface()
+    };
+    let names = self::names(&with_series);
+    assert_eq!(names.len(), with_series.observation_len() + 1);
+    let first = with_series.series_offset();
+    assert_eq!(
+        names[first..first + 4],
+        [
+            "series.throughput.2",
+            "series.throughput.1",
+            "series.throughput.0",
+            "series.latest_rtt.2"
+        ]
+    );
+    assert_eq!(names[names.len() - 2..], ["series.marked.0", "reward"]);
 }

@@ -189,7 +189,8 @@ struct Assembly<'a> {
     before: Option<WindowRecord>,
     /// Number of the next row.
     expected: u32,
-    /// Number of decisions to leave out until the observation's past decisions are known.
+    /// Number of decisions to leave out until the observation's past decisions and windows are
+    /// known.
     unknown: usize,
     /// Whether the flow closed with the newest row.
     closed: bool,
@@ -243,7 +244,7 @@ impl<'a> Assembly<'a> {
     fn add(&mut self, row: Row, time_ns: i64, policy: Arc<str>) {
         self.flow = row.flow;
         if row.sequence != self.expected {
-            self.unknown = self.interface.history;
+            self.unknown = self.interface.history.max(self.interface.series);
             self.lose();
         } else if let Some(before) = &self.before
             && row.window.index != before.index.wrapping_add(1)

@@ -22,7 +22,7 @@ use cc_core::policy::{Choice, State};
 use rand::rngs::Xoshiro256PlusPlus;
 use rand::{RngExt, SeedableRng, seq::SliceRandom};
 
-use super::{End, Environment, Quantities, Spec, Turn};
+use super::{End, Environment, Quantities, Series, Spec, Turn};
 use cc_sim::path::{Nanos, nanos};
 use cc_sim::sim::Simulation;
 use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
@@ -196,6 +196,7 @@ impl NetworkEnvironment {
         policy
             .actions
             .effects(query.cwnd, policy.cwnd, &mut turn.effects);
+        policy.allowed(query.cwnd, &mut turn.allowed);
         turn.seat = index;
         turn.task = episode.task;
         turn.observed_reward = query.reward;
@@ -244,6 +245,10 @@ impl NetworkEnvironment {
 impl Environment for NetworkEnvironment {
     fn spec(&self) -> Spec {
         self.world.spec
+    }
+
+    fn series(&self) -> Vec<Series> {
+        Series::of(&self.world.config.policy)
     }
 
     fn next(&mut self, turn: &mut Turn) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Environment, Spec, Turn};
+use super::{Environment, Series, Spec, Turn};
 use crate::normalise::Normalizer;
 
 /// An environment whose observations and observed rewards pass through a [`Normalizer`].
@@ -27,6 +27,10 @@ impl Normalised {
 impl Environment for Normalised {
     fn spec(&self) -> Spec {
         self.environment.spec()
+    }
+
+    fn series(&self) -> Vec<Series> {
+        self.environment.series()
     }
 
     fn next(&mut self, turn: &mut Turn) {

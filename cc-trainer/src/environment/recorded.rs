@@ -13,12 +13,13 @@ use rand::{SeedableRng, rngs::StdRng, seq::SliceRandom};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    End, Environment, RecordedAction, Spec, Turn,
+    End, Environment, RecordedAction, Series, Spec, Turn,
     network::{self, NetworkEnvironment, World},
 };
 use crate::{
     dataset::{
         DatasetError, JoinCounts, Joined, Partitions, Recordings, StepOutcome, Trajectory,
+        TrajectoryStep,
         features::{self, Analysis},
     },
     normalise::Normalizer,
@@ -464,6 +465,10 @@ impl Environment for RecordedEnvironment {
         self.store.spec()
     }
 
+    fn series(&self) -> Vec<Series> {
+        Series::of(self.store.interface())
+    }
+
     fn next(&mut self, turn: &mut Turn) {
         let ahead = self.current.take();
         let ahead = ahead.filter(|(trajectory, at)| *at < trajectory.steps.len());
@@ -481,18 +486,8 @@ impl Environment for RecordedEnvironment {
         interface
             .actions
             .effects(step.base_cwnd, interface.cwnd, effects);
-        let action = usize::from(step.action);
-        turn.taken = Some(RecordedAction {
-            action,
-            probabilities: step.probabilities.clone().or_else(|| {
-                let probability = step.probability?;
-                Some(spread(
-                    action,
-                    probability,
-                    self.store.interface().actions.len(),
-                ))
-            }),
-        });
+        interface.allowed(step.base_cwnd, &mut turn.allowed);
+        turn.taken = Some(taken(step, turn, interface));
         self.last = step.outcome.unwrap_or_default();
         self.current = Some((trajectory, at + 1));
     }
@@ -500,11 +495,46 @@ impl Environment for RecordedEnvironment {
     fn act(&mut self, _: usize) {}
 }
 
+/// The recorded action of a step whose turn has its effects and its mask.
+///
+/// With masks an action stands for all that lead to the same cwnd, of which an agent chooses the
+/// first. Where a row has another one, as one of another origin may, the first is taken in its
+/// place, with the sum of the probabilities.
+fn taken(step: &TrajectoryStep, turn: &Turn, interface: &Interface) -> RecordedAction {
+    let first = |action: usize| match interface.mask_actions {
+        true => usize::from(turn.effects[action]),
+        false => action,
+    };
+    let action = first(usize::from(step.action));
+    let probabilities = match (&step.probabilities, step.probability) {
+        (Some(all), _) if interface.mask_actions => {
+            let mut merged = vec![0.0; all.len()];
+            for (action, probability) in all.iter().enumerate() {
+                merged[first(action)] += probability;
+            }
+            Some(merged)
+        }
+        (Some(all), _) => Some(all.clone()),
+        (None, Some(probability)) => {
+            let actions = interface.actions.len();
+            Some(spread(action, probability, actions, &turn.allowed))
+        }
+        (None, None) => None,
+    };
+    RecordedAction {
+        action,
+        probabilities,
+    }
+}
+
 /// Completes a distribution of which one probability is known: the rest is spread
-/// evenly over the other actions.
-fn spread(action: usize, probability: f32, actions: usize) -> Vec<f32> {
-    let rest = (1.0 - probability) / actions.saturating_sub(1).max(1) as f32;
-    let mut all = vec![rest; actions];
+/// evenly over the other allowed actions.
+fn spread(action: usize, probability: f32, actions: usize, allowed: &[bool]) -> Vec<f32> {
+    let is_allowed = |other: usize| allowed.get(other).is_none_or(|allowed| *allowed);
+    let others = (0..actions).filter(|&other| other != action && is_allowed(other));
+    let rest = (1.0 - probability) / others.clone().count().max(1) as f32;
+    let mut all = vec![0.0; actions];
+    others.for_each(|other| all[other] = rest);
     all[action] = probability;
     all
 }
@@ -521,6 +551,10 @@ impl Environment for BesideRecorded {
             tasks: spec.tasks + 1,
             ..spec
         }
+    }
+
+    fn series(&self) -> Vec<Series> {
+        self.network.series()
     }
 
     fn next(&mut self, turn: &mut Turn) {
@@ -705,7 +739,49 @@ mod tests {
 
     #[test]
     fn the_rest_of_a_probability_is_spread_over_the_other_actions() {
-        assert_eq!(spread(1, 0.5, 3), [0.25, 0.5, 0.25]);
-        assert_eq!(spread(0, 1.0, 1), [1.0]);
+        assert_eq!(spread(1, 0.5, 3, &[]), [0.25, 0.5, 0.25]);
+        assert_eq!(spread(0, 1.0, 1, &[]), [1.0]);
+        assert_eq!(spread(1, 0.5, 3, &[true, true, false]), [0.5, 0.5, 0.0]);
+        assert_eq!(spread(1, 1.0, 2, &[false, true]), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn masked_actions_of_a_recording_are_those_that_they_equal() {
+        let masked = Interface {
+            mask_actions: true,
+            ..interface()
+        };
+        let mut step = TrajectoryStep {
+            base_cwnd: masked.cwnd.min,
+            action: 2,
+            probability: Some(0.25),
+            probabilities: Some(vec![0.25, 0.125, 0.25, 0.25, 0.125]),
+            ..TrajectoryStep::default()
+        };
+        let found = |step: &TrajectoryStep, interface: &Interface| {
+            let mut turn = Turn::default();
+            let effects = &mut turn.effects;
+            interface
+                .actions
+                .effects(step.base_cwnd, interface.cwnd, effects);
+            interface.allowed(step.base_cwnd, &mut turn.allowed);
+            let taken = taken(step, &turn, interface);
+            assert!(turn.allows(taken.action));
+            (taken.action, taken.probabilities)
+        };
+        // `0`, `/2` and `-10` all leave the smallest cwnd where it is.
+        let merged = vec![0.625, 0.0, 0.0, 0.25, 0.125];
+        assert_eq!(found(&step, &masked), (0, Some(merged.clone())));
+        assert_eq!(found(&step, &interface()), (2, step.probabilities.clone()));
+        // What an agent with masks has recorded is as it was.
+        step.action = 3;
+        step.probabilities = Some(merged.clone());
+        assert_eq!(found(&step, &masked), (3, Some(merged)));
+        // Without the others' probabilities, masked ones get no share of the rest.
+        step.probabilities = None;
+        let rest = vec![0.375, 0.0, 0.0, 0.25, 0.375];
+        assert_eq!(found(&step, &masked), (3, Some(rest)));
+        step.probability = None;
+        assert_eq!(found(&step, &masked), (3, None));
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     environment::{End, Quantities},
     model::Sequences,
     rollout::{Origin, Rollout, not_done},
+    softmax,
 };
 
 /// B rollouts side by side, time-major: element `[t, b]` is at index t·B + b.
@@ -27,8 +28,10 @@ pub(super) struct Batch {
     c: Vec<f32>,
     /// `[T + 1, B]`: the actions taken.
     pub(super) action: Vec<usize>,
-    /// `[T + 1, B, A]`: logits of the behaviour policy.
+    /// `[T + 1, B, A]`: logits of the behaviour policy, masked where actions were not allowed.
     pub(super) logits: Vec<f32>,
+    /// `[T + 1, B, A]`: whether each action was allowed.
+    pub(super) allowed: Vec<bool>,
     /// `[T + 1, B, A]`: for each action, the index of the first one with the same effect; that of
     /// the action itself where effects are not merged.
     pub(super) effects: Vec<u8>,
@@ -58,7 +61,8 @@ impl Batch {
     ///
     /// # Panics
     ///
-    /// Panics if a rollout has fewer steps, or another number of them than the first one.
+    /// Panics if a rollout has fewer steps, or another number of them than the first one, or an
+    /// action that was not allowed.
     pub(super) fn gather(&mut self, rollouts: &[Rollout], part: Range<usize>, merge_actions: bool) {
         let (end, steps) = (part.end, rollouts.first().map_or(part.end, Rollout::len));
         assert!(
@@ -77,6 +81,7 @@ impl Batch {
             array.clear();
         }
         self.action.clear();
+        self.allowed.clear();
         self.effects.clear();
         self.origin.clear();
         fn row<T>(array: &[T], step: usize, steps: usize) -> &[T] {
@@ -96,12 +101,22 @@ impl Batch {
                     true => self.effects.extend_from_slice(effects),
                     false => self.effects.extend(0..effects.len() as u8),
                 }
+                let action = rollout.action[step] as usize;
+                let allowed = row(&rollout.allowed, step, steps);
+                assert!(
+                    allowed.get(action).is_none_or(|allowed| *allowed),
+                    "action {action} was taken in step {step}, which does not allow it"
+                );
+                self.allowed.extend_from_slice(allowed);
+                // None of them where all are allowed.
+                self.allowed.resize(self.logits.len(), true);
                 self.observed_reward.push(rollout.observed_reward[step]);
                 self.not_done.push(not_done(rollout.first[step]));
-                self.action.push(rollout.action[step] as usize);
+                self.action.push(action);
                 self.origin.push(rollout.origin[step]);
             }
         }
+        softmax::mask(&mut self.logits, &self.allowed);
         for rollout in rollouts {
             self.h.extend_from_slice(&rollout.h);
             self.c.extend_from_slice(&rollout.c);

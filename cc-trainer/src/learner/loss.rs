@@ -4,6 +4,9 @@
 //! probability of an effect, the sum of the probabilities p of its actions, the terms are
 //! −w ln P(effect of a), the entropy −Σ P ln P, and the divergence Σ P ln(P / Q). Where every
 //! action has an effect of its own, P is p.
+//!
+//! Masked actions, whose logits are [`MASKED`](crate::softmax::MASKED), have p = 0: the sums are
+//! those over the allowed actions alone, and the derivatives by masked logits are exactly 0.
 
 use crate::softmax::log_sum_exp;
 
@@ -21,7 +24,8 @@ pub(super) struct ActionLogs {
 }
 
 impl ActionLogs {
-    /// Takes logits and effects, [`Turn::effects`](crate::environment::Turn::effects).
+    /// Takes logits, masked where actions are not allowed, and effects,
+    /// [`Turn::effects`](crate::environment::Turn::effects).
     pub(super) fn set(&mut self, logits: &[f32], effects: &[u8]) {
         let norm = log_sum_exp(logits);
         self.own.clear();
@@ -82,6 +86,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::softmax::mask;
 
     const ACTIONS: usize = 5;
 
@@ -144,6 +149,73 @@ mod tests {
             prop_assert!((f64::from(entropy) - expected).abs() < 1e-5);
             for at in 0..ACTIONS {
                 const STEP: f64 = 1e-5;
+                let moved = |by: f64| {
+                    let mut logits = logits.clone();
+                    logits[at] += by;
+                    loss(&logits)
+                };
+                let expected = (moved(STEP) - moved(-STEP)) / (2.0 * STEP);
+                prop_assert!((f64::from(found[at]) - expected).abs() < 1e-4,
+                    "by logit {at}: {} but {expected}", found[at]);
+            }
+        }
+
+        /// Against differences of the three terms over the allowed actions alone, written out over
+        /// their effects in f64, as if the masked ones did not exist. By these the derivatives are
+        /// exactly 0.
+        #[test]
+        fn masked_actions_do_not_exist(
+            actions in proptest::collection::vec(
+                (-3.0..3.0f64, -3.0..3.0f64, 0..4u8, any::<bool>()),
+                ACTIONS,
+            ),
+            action in 0..ACTIONS,
+            weight in -2.0..2.0f64,
+            entropy_cost in 0.0..1.0f64,
+            cost in 0.0..1.0f64,
+        ) {
+            let mut allowed: Vec<bool> = actions.iter().map(|own| own.3).collect();
+            allowed[action] = true;
+            let logits: Vec<f64> = actions.iter().map(|own| own.0).collect();
+            let cwnds: Vec<u8> = actions.iter().map(|own| own.2).collect();
+            let kept: Vec<usize> = (0..ACTIONS).filter(|&at| allowed[at]).collect();
+            let reduced = effects(&kept.iter().map(|&at| cwnds[at]).collect::<Vec<_>>());
+            let taken = kept.iter().position(|&at| at == action).expect("it is allowed");
+            let behaviour: Vec<f64> = kept.iter().map(|&at| actions[at].1).collect();
+            let other = shares(&behaviour, &reduced);
+            let loss = |logits: &[f64]| {
+                let own: Vec<f64> = kept.iter().map(|&at| logits[at]).collect();
+                let own = shares(&own, &reduced);
+                let pairs = || own.iter().zip(&other).filter(|(p, _)| **p > 0.0);
+                let entropy: f64 = pairs().map(|(p, _)| -p * p.ln()).sum();
+                let divergence: f64 = pairs().map(|(p, q)| p * (p / q).ln()).sum();
+                -weight * own[usize::from(reduced[taken])].ln() - entropy_cost * entropy
+                    + cost * divergence
+            };
+
+            let (mut logs, mut recorded) = (ActionLogs::default(), ActionLogs::default());
+            let masked = |of: &dyn Fn(usize) -> f64| -> Vec<f32> {
+                let mut all: Vec<f32> = (0..ACTIONS).map(|at| of(at) as f32).collect();
+                mask(&mut all, &allowed);
+                all
+            };
+            let effects = effects(&cwnds);
+            logs.set(&masked(&|at| logits[at]), &effects);
+            recorded.set(&masked(&|at| actions[at].1), &effects);
+            let mut found = [0.0; ACTIONS];
+            let entropy =
+                logs.policy_gradient(action, weight as f32, entropy_cost as f32, &mut found);
+            logs.divergence_gradient(&recorded, cost as f32, &mut found);
+            let own: Vec<f64> = kept.iter().map(|&at| logits[at]).collect();
+            let own = shares(&own, &reduced);
+            let expected: f64 = own.iter().filter(|p| **p > 0.0).map(|p| -p * p.ln()).sum();
+            prop_assert!((f64::from(entropy) - expected).abs() < 1e-5, "{} {}", entropy, expected);
+            for at in 0..ACTIONS {
+                const STEP: f64 = 1e-5;
+                if !allowed[at] {
+                    prop_assert_eq!(found[at], 0.0, "by masked logit {}", at);
+                    continue;
+                }
                 let moved = |by: f64| {
                     let mut logits = logits.clone();
                     logits[at] += by;

@@ -22,16 +22,23 @@ pub struct LearnerSettings {
     /// networks and recordings. An action in force for d intervals is discounted by γ^d
     /// ([`crate::discount`]).
     pub discount: f32,
-    /// Learning rate at the start of the run; it falls linearly to 0.
+    /// Learning rate at the start of the run.
     pub learning_rate: f32,
-    /// Environment steps after which the learning rate is 0 and the entropy cost has its final
-    /// value. `None` stands for the steps of the run.
+    /// Learning rate at the end of the schedule, reached linearly. `None` is 0; the value of
+    /// [`learning_rate`](Self::learning_rate) keeps it constant.
+    pub learning_rate_end: Option<f32>,
+    /// Environment steps after which the learning rate and, without
+    /// [`entropy_steps`](Self::entropy_steps), the entropy cost have their final values. `None`
+    /// stands for the steps of the run.
     pub decay_steps: Option<u64>,
     /// Weight of the policy's entropy in the loss at the start of the run.
     pub entropy_cost: f32,
     /// Weight of the policy's entropy at the end of the schedule, reached
     /// linearly. `None` keeps [`entropy_cost`](Self::entropy_cost) constant.
     pub entropy_cost_end: Option<f32>,
+    /// Environment steps after which the entropy cost has its final value. `None` stands for
+    /// [`decay_steps`](Self::decay_steps).
+    pub entropy_steps: Option<u64>,
     /// Weight of the baseline's squared error in the loss.
     pub baseline_cost: f32,
     /// Whether the loss is the mean or the sum over the steps of a batch. A learning rate that
@@ -132,9 +139,11 @@ impl Default for LearnerSettings {
             burn_in: 0,
             discount: 0.99,
             learning_rate: 1e-3,
+            learning_rate_end: None,
             decay_steps: None,
             entropy_cost: 0.01,
             entropy_cost_end: None,
+            entropy_steps: None,
             baseline_cost: 0.5,
             loss: Reduction::Mean,
             reward_clipping: Clipping::None,
@@ -168,20 +177,21 @@ impl LearnerSettings {
         self.policy_temperature.unwrap_or(1.0)
     }
 
-    /// Weight of the entropy at position `done` of the schedules, from 0 to 1.
+    /// Weight of the entropy at position `done` of its schedule, from 0 to 1.
     pub(super) fn entropy_cost_at(&self, done: f64) -> f32 {
         let end = self.entropy_cost_end.unwrap_or(self.entropy_cost);
         end + (self.entropy_cost - end) * left(done)
     }
 
     /// Hyperparameters of the optimiser's step after `updates` updates, at position `done` of the
-    /// schedules, from 0 to 1.
+    /// learning rate's schedule, from 0 to 1.
     pub(super) fn optimiser_at(&self, done: f64, updates: u64) -> RmsProp {
         let step = updates + 1;
         let warm_up = (step as f64 / self.warm_up.max(1) as f64).min(1.0) as f32;
         let weight = 1.0 - f64::from(self.decay).powf(step as f64);
+        let end = self.learning_rate_end.unwrap_or(0.0);
         RmsProp {
-            learning_rate: self.learning_rate * left(done) * warm_up,
+            learning_rate: (end + (self.learning_rate - end) * left(done)) * warm_up,
             decay: self.decay,
             epsilon: self.epsilon,
             momentum: self.momentum,
@@ -195,7 +205,27 @@ impl LearnerSettings {
     }
 }
 
-/// The part of the schedules that is left after `done`: from 1 at their start to 0 at their end.
+/// Where an update is on the schedules: 0 at the start of each, 1 at its end and after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SchedulePosition {
+    /// Position on the schedule of the learning rate, and of the phase in which recorded actions
+    /// are cloned.
+    pub learning_rate: f64,
+    /// Position on the schedule of the entropy cost.
+    pub entropy: f64,
+}
+
+impl From<f64> for SchedulePosition {
+    /// The same position on all schedules.
+    fn from(done: f64) -> Self {
+        Self {
+            learning_rate: done,
+            entropy: done,
+        }
+    }
+}
+
+/// The part of a schedule that is left after `done`: from 1 at its start to 0 at its end.
 fn left(done: f64) -> f32 {
     1.0 - done.clamp(0.0, 1.0) as f32
 }
@@ -223,6 +253,8 @@ impl Reduction {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -270,5 +302,37 @@ mod tests {
             ..settings.clone()
         };
         assert_eq!(none.optimiser_at(0.0, 0).learning_rate, 0.5);
+    }
+
+    #[test]
+    fn the_learning_rate_ends_where_it_is_to_end_and_may_be_constant() {
+        let rates = |end| {
+            let settings = LearnerSettings {
+                learning_rate: 0.5,
+                learning_rate_end: end,
+                ..LearnerSettings::default()
+            };
+            [0.0, 0.25, 1.0, 7.0].map(|done| settings.optimiser_at(done, 0).learning_rate)
+        };
+        assert_eq!(rates(None), [0.5, 0.375, 0.0, 0.0]);
+        assert_eq!(rates(Some(0.0)), rates(None));
+        assert_eq!(rates(Some(0.25)), [0.5, 0.4375, 0.25, 0.25]);
+        assert_eq!(rates(Some(0.5)), [0.5; 4]);
+    }
+
+    proptest! {
+        /// To the bit the rate of before there was another end than 0.
+        #[test]
+        fn without_an_end_the_learning_rate_falls_to_0_as_ever(
+            learning_rate in 1e-7..1.0f32,
+            done in 0.0..1.5f64,
+            warm_up in 0..9u64,
+            updates in 0..20u64,
+        ) {
+            let settings = LearnerSettings { learning_rate, warm_up, ..LearnerSettings::default() };
+            let rise = ((updates + 1) as f64 / warm_up.max(1) as f64).min(1.0) as f32;
+            let found = settings.optimiser_at(done, updates).learning_rate;
+            prop_assert_eq!(found, learning_rate * left(done) * rise);
+        }
     }
 }

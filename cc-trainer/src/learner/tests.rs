@@ -96,6 +96,15 @@ const ACTIONS: usize = 3;
 /// Ways in which three actions can have the same effects.
 const EFFECTS: [[u8; ACTIONS]; 4] = [[0, 1, 2], [0, 0, 2], [0, 1, 0], [0, 0, 0]];
 
+/// Masks over three actions.
+const ALLOWED: [[bool; ACTIONS]; 5] = [
+    [true; ACTIONS],
+    [true, true, false],
+    [false, true, true],
+    [true, false, true],
+    [false, true, false],
+];
+
 /// A batch, and the outputs of the network for it.
 #[derive(Clone, Debug)]
 struct LossCase {
@@ -133,6 +142,7 @@ impl LossCase {
                 actions: ACTIONS,
                 privileged: 0,
                 values: 1,
+                branches: vec![],
             },
             outputs: Outputs {
                 logits: self.logits.clone(),
@@ -165,29 +175,35 @@ impl LossCase {
 
     /// The loss by its definition, in f64, with no code of the learner's: targets at the case's own
     /// outputs, held constant; policy, entropy and error from `logits` and `baseline`. The policy
-    /// is softmax(logits / T).
+    /// is softmax(logits / T) over the allowed actions.
     fn loss(&self, logits: &[f64], baseline: &[f64], entropy_cost: f64) -> f64 {
         let batch_size = self.batch_size();
-        let softmax = |logits: &[f64], temperature: f64, action: usize| {
-            let weight = |logit: f64| (logit / temperature).exp();
-            weight(logits[action]) / logits.iter().copied().map(weight).sum::<f64>()
+        let softmax = |logits: &[f64], temperature: f64, allowed: &[bool], action: usize| {
+            let weight = |action: usize| match allowed[action] {
+                true => (logits[action] / temperature).exp(),
+                false => 0.0,
+            };
+            weight(action) / (0..ACTIONS).map(weight).sum::<f64>()
         };
         let temperature = f64::from(self.settings.policy_temperature.unwrap_or(1.0));
-        // Probabilities are those of effects: of all actions with the same one.
-        let merged = |logits: &[f64], temperature: f64, effects: &[u8], action: usize| -> f64 {
-            (0..ACTIONS)
-                .filter(|&other| match self.settings.merge_actions {
-                    true => effects[other] == effects[action],
-                    false => other == action,
-                })
-                .map(|other| softmax(logits, temperature, other))
-                .sum()
-        };
-        let probability = |logits: &[f64], effects: &[u8], action: usize| {
-            merged(logits, temperature, effects, action)
+        // Probabilities are those of effects: of all actions with the same one. What a step's
+        // choices are, `of`, are the actions' effects and whether they were allowed.
+        let merged =
+            |logits: &[f64], temperature: f64, of: (&[u8], &[bool]), action: usize| -> f64 {
+                let (effects, allowed) = of;
+                (0..ACTIONS)
+                    .filter(|&other| match self.settings.merge_actions {
+                        true => effects[other] == effects[action],
+                        false => other == action,
+                    })
+                    .map(|other| softmax(logits, temperature, allowed, other))
+                    .sum()
+            };
+        let probability = |logits: &[f64], of: (&[u8], &[bool]), action: usize| {
+            merged(logits, temperature, of, action)
         };
         let behaviour =
-            |logits: &[f64], effects: &[u8], action: usize| merged(logits, 1.0, effects, action);
+            |logits: &[f64], of: (&[u8], &[bool]), action: usize| merged(logits, 1.0, of, action);
         let gamma = f64::from(self.settings.discount);
         let lambda = f64::from(self.settings.clips.lambda);
         let wide = |array: &[f32], at: usize| -> Vec<f64> {
@@ -200,14 +216,21 @@ impl LossCase {
         for (sequence, rollout) in self.rollouts.iter().enumerate() {
             let value = |step: usize| f64::from(self.baseline[step * batch_size + sequence]);
             let row = |step: usize| (step * batch_size + sequence) * ACTIONS;
-            let effects = |step: usize| &rollout.effects[step * ACTIONS..][..ACTIONS];
+            let choices = |step: usize| {
+                let effects = &rollout.effects[step * ACTIONS..][..ACTIONS];
+                let allowed: &[bool] = match rollout.allowed.is_empty() {
+                    true => &[true; ACTIONS],
+                    false => &rollout.allowed[step * ACTIONS..][..ACTIONS],
+                };
+                (effects, allowed)
+            };
             let weight = |step: usize| {
                 let action = rollout.action[step] as usize;
                 let (own, other) = (
                     wide(&self.logits, row(step)),
                     wide(&rollout.logits, step * ACTIONS),
                 );
-                probability(&own, effects(step), action) / behaviour(&other, effects(step), action)
+                probability(&own, choices(step), action) / behaviour(&other, choices(step), action)
             };
             let intervals = |step: usize| f64::from(rollout.intervals[step + 1]);
             let discount = |step: usize| match rollout.first[step + 1] {
@@ -250,27 +273,28 @@ impl LossCase {
                     }
                     false => 0.0,
                 };
-                // Of each effect, by the first of its actions.
-                let effects = effects(step);
+                // Of each effect, by the first of its actions. One that is masked has no share.
+                let of = choices(step);
                 let shares = || {
                     (0..ACTIONS)
                         .filter(|&action| {
-                            !self.settings.merge_actions || usize::from(effects[action]) == action
+                            !self.settings.merge_actions || usize::from(of.0[action]) == action
                         })
-                        .map(|action| (action, probability(logits, effects, action)))
+                        .map(|action| (action, probability(logits, of, action)))
+                        .filter(|(_, share)| *share > 0.0)
                 };
                 let entropy: f64 = shares().map(|(_, share)| -share * share.ln()).sum();
                 if rollout.origin[step] == Origin::Recorded {
                     let recorded = wide(&rollout.logits, step * ACTIONS);
                     let log_ratio = |(action, share): (usize, f64)| {
-                        share * (share / behaviour(&recorded, effects, action)).ln()
+                        share * (share / behaviour(&recorded, of, action)).ln()
                     };
                     let divergence: f64 = shares().map(log_ratio).sum();
                     loss += f64::from(self.settings.pessimism) * divergence;
                 }
                 let action = rollout.action[step] as usize;
                 let error = target(step) - baseline[step * batch_size + sequence];
-                loss += -probability(logits, effects, action).ln() * advantage
+                loss += -probability(logits, of, action).ln() * advantage
                     + f64::from(self.settings.baseline_cost) * 0.5 * error * error
                     - entropy_cost * entropy;
             }
@@ -320,36 +344,56 @@ fn cases() -> impl Strategy<Value = LossCase> {
             floats(steps + 1),
             proptest::collection::vec((0..ACTIONS as u32, 0..6u8), steps + 1),
             proptest::collection::vec((any::<bool>(), 0.1..4.0f32), steps + 1),
-            proptest::collection::vec(0..4usize, steps + 1),
+            proptest::collection::vec((0..4usize, 0..ALLOWED.len()), steps + 1),
+            any::<bool>(),
         )
-            .prop_map(move |(logits, reward, rest, times, alike)| Rollout {
-                effects: alike.iter().flat_map(|&alike| EFFECTS[alike]).collect(),
-                observation: vec![0.0; steps + 1],
-                observed_reward: vec![0.0; steps + 1],
-                first: rest
-                    .iter()
-                    .map(|&(_, kind)| match kind {
-                        0 => Some(End::Terminated),
-                        1 => Some(End::Truncated),
-                        _ => None,
-                    })
-                    .collect(),
-                action: rest.iter().map(|&(action, _)| action).collect(),
-                task: vec![0; steps + 1],
-                quantities: vec![Quantities::default(); steps + 1],
-                origin: times
-                    .iter()
-                    .map(|&(recorded, _)| match recorded {
-                        true => Origin::Recorded,
-                        false => Origin::Actor,
-                    })
-                    .collect(),
-                intervals: times.iter().map(|&(_, intervals)| intervals).collect(),
-                logits,
-                reward,
-                version: 4,
-                ..Rollout::default()
-            });
+            .prop_map(
+                move |(logits, reward, rest, times, choices, masked)| Rollout {
+                    effects: choices
+                        .iter()
+                        .flat_map(|&(alike, _)| EFFECTS[alike])
+                        .collect(),
+                    // Some rollouts tell of no masks at all.
+                    allowed: match masked {
+                        true => choices
+                            .iter()
+                            .flat_map(|&(_, mask)| ALLOWED[mask])
+                            .collect(),
+                        false => Vec::new(),
+                    },
+                    observation: vec![0.0; steps + 1],
+                    observed_reward: vec![0.0; steps + 1],
+                    first: rest
+                        .iter()
+                        .map(|&(_, kind)| match kind {
+                            0 => Some(End::Terminated),
+                            1 => Some(End::Truncated),
+                            _ => None,
+                        })
+                        .collect(),
+                    action: (rest.iter().zip(&choices))
+                        .map(|(&(action, _), &(_, mask))| {
+                            let allowed = |action: &u32| !masked || ALLOWED[mask][*action as usize];
+                            let mut turned = (action..action + 3).map(|action| action % 3);
+                            turned.find(allowed).expect("one is allowed")
+                        })
+                        .collect(),
+                    task: vec![0; steps + 1],
+                    quantities: vec![Quantities::default(); steps + 1],
+                    origin: times
+                        .iter()
+                        .map(|&(recorded, _)| match recorded {
+                            true => Origin::Recorded,
+                            false => Origin::Actor,
+                        })
+                        .collect(),
+                    intervals: times.iter().map(|&(_, intervals)| intervals).collect(),
+                    logits,
+                    reward,
+                    version: 4,
+                    ..Rollout::default()
+                },
+            );
         (
             proptest::collection::vec(rollout, batch_size),
             floats((steps + 1) * batch_size * ACTIONS),
@@ -387,6 +431,11 @@ proptest! {
             let expected = (loss(STEP) - loss(-STEP)) / (2.0 * STEP);
             prop_assert!((f64::from(d_logits[at]) - expected).abs() < 1e-4,
                 "by logit {at}: {} but {expected}", d_logits[at]);
+            let (row, action) = (at / ACTIONS, at % ACTIONS);
+            let (step, rollout) = (row / case.batch_size(), row % case.batch_size());
+            if case.rollouts[rollout].allowed.get(step * ACTIONS + action) == Some(&false) {
+                prop_assert_eq!(d_logits[at], 0.0, "by masked logit {}", at);
+            }
         }
         for at in 0..baseline.len() {
             let loss = |by: f64| {
@@ -471,6 +520,82 @@ fn the_entropy_cost_follows_its_schedule() {
     assert!(slope(0.0) > 0.0);
     assert!((slope(0.5) / slope(0.0) - 0.5).abs() < 1e-5);
     assert_eq!(slope(1.0), 0.0);
+}
+
+/// The entropy cost and the learning rate have positions of their own.
+#[test]
+fn the_schedules_may_have_different_lengths() {
+    let mut case = simple();
+    case.logits[0] = 1.0;
+    for rollout in &mut case.rollouts {
+        rollout.logits[0] = 1.0;
+        rollout.reward = vec![0.0; 3];
+    }
+    let at = |learning_rate: f64, entropy: f64| {
+        let (mut learner, shown) = case.learner(Ok(0.0));
+        let position = SchedulePosition {
+            learning_rate,
+            entropy,
+        };
+        learner
+            .update(&case.rollouts, position)
+            .expect("finite losses");
+        let shown = shown.lock().expect("one thread").clone();
+        (shown.step.expect("a step").learning_rate, shown.logits[0])
+    };
+    let (rate, slope) = at(0.0, 0.0);
+    let (later, ended) = at(0.25, 1.0);
+    assert_eq!((later, ended), (0.75 * rate, 0.0));
+    assert_eq!(at(0.5, 0.0), (0.5 * rate, slope));
+}
+
+/// Masks that allow everything change nothing, to the bit.
+#[test]
+fn a_mask_that_allows_everything_is_none() {
+    let mut case = simple();
+    case.logits = (0..18).map(|at| (at as f32).sin()).collect();
+    let without = case.derivatives(0.3);
+    for rollout in &mut case.rollouts {
+        rollout.allowed = vec![true; 9];
+    }
+    let with = case.derivatives(0.3);
+    assert_eq!((with.0, with.1), (without.0, without.1));
+    assert_eq!(with.3, without.3);
+}
+
+#[test]
+#[should_panic(expected = "action 1 was taken in step 1, which does not allow it")]
+fn an_action_that_is_not_allowed_is_not_learned_from() {
+    let mut case = simple();
+    case.rollouts[1].allowed = [true, false, true].repeat(3);
+    case.rollouts[1].action = vec![0, 1, 2];
+    case.derivatives(0.0);
+}
+
+/// With a mask, cloning moves the probability of the other allowed actions alone to the recorded
+/// one, and so does advantage-weighted regression.
+#[test]
+fn recorded_actions_are_cloned_among_the_allowed_ones() {
+    let mut case = simple();
+    case.settings.entropy_cost = 0.0;
+    case.settings.cloning = 0.25;
+    for origin in [Origin::Recorded, Origin::Observed] {
+        for rollout in &mut case.rollouts {
+            rollout.origin = vec![origin; 3];
+            rollout.allowed = [true, true, false].repeat(3);
+            rollout.action = vec![0, 1, 1];
+        }
+        for done in [0.2, 0.5] {
+            let (d_logits, ..) = case.derivatives(done);
+            // Two equally likely actions: −ln π has the derivatives −1/2 and 1/2 times the weight.
+            assert!(d_logits[0] < 0.0, "{origin:?} {done}: {d_logits:?}");
+            assert!((d_logits[0] + d_logits[1]).abs() < 1e-6, "{d_logits:?}");
+            assert_eq!(d_logits[2], 0.0);
+            if done < 0.25 {
+                assert!((d_logits[0] + 0.5 / 4.0).abs() < 1e-6, "{d_logits:?}");
+            }
+        }
+    }
 }
 
 /// The weight of each action of the first rollout, recovered from the

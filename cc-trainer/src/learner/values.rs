@@ -226,6 +226,7 @@ mod tests {
             actions: 3,
             privileged,
             values: 3,
+            branches: vec![],
         }
     }
 

@@ -4,6 +4,7 @@
 //! backward pass of its own; only summing the gradient and the optimiser's step see all of them.
 
 mod backward;
+mod branches;
 mod inference;
 mod lstm;
 mod matrix;

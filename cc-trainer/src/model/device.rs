@@ -116,6 +116,7 @@ mod tests {
             actions: 2,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let cpu = device(DeviceKind::Cpu, &shape, 2).expect("processors");
         assert_eq!(*cpu.shape(), shape);

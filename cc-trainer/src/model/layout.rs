@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use super::Shape;
+use super::{Shape, Write};
 
 /// Width of the hidden layer of a baseline with a privileged observation.
 pub const CRITIC_WIDTH: usize = 64;
@@ -71,7 +71,10 @@ pub struct LstmArrays {
 /// The arrays of a network, in the order of the flat vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParameterLayout {
-    /// The fully connected layers that take the observation.
+    /// The branches: the weights of a filter are a column of `[width, filters]`, the same at all of
+    /// its positions.
+    pub branches: Vec<Layer>,
+    /// The fully connected layers that take the observation, or the outputs of the branches.
     pub trunk: Vec<Layer>,
     /// The LSTM; `None` for a network without one.
     pub lstm: Option<LstmArrays>,
@@ -88,7 +91,11 @@ impl ParameterLayout {
     /// The layout of a network of this shape.
     pub fn of(shape: &Shape) -> Self {
         let mut next = Allocator { offset: 0 };
-        let mut width = shape.observation;
+        let branches = shape.branches.iter().enumerate();
+        let branches = branches
+            .map(|(i, branch)| next.layer(&format!("branch{i}"), branch.width, branch.filters))
+            .collect();
+        let mut width = shape.trunk_input();
         let mut trunk = Vec::with_capacity(shape.hidden.len());
         for (i, &outputs) in shape.hidden.iter().enumerate() {
             trunk.push(next.layer(&format!("trunk{i}"), width, outputs));
@@ -110,6 +117,7 @@ impl ParameterLayout {
             ]
         };
         Self {
+            branches,
             trunk,
             lstm,
             policy,
@@ -127,14 +135,37 @@ impl ParameterLayout {
         self.len
     }
 
+    /// The positions of all branches' filters, in the order of the outputs.
+    pub(super) fn positions<'a>(&'a self, shape: &'a Shape) -> impl Iterator<Item = Position<'a>> {
+        let mut end = 0;
+        let branches = shape.branches.iter().zip(&self.branches);
+        let positions = branches.flat_map(|(branch, layer)| {
+            (0..branch.positions()).map(move |position| (branch, layer, position))
+        });
+        positions.map(move |(branch, layer, position)| {
+            let start = end;
+            end += branch.filters;
+            Position {
+                layer,
+                inputs: branch.from + position..branch.from + position + branch.width,
+                outputs: start..end,
+                write: match position {
+                    0 => Write::Replace,
+                    _ => Write::Add,
+                },
+            }
+        })
+    }
+
     /// All arrays, in the order of the flat vector.
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
         fn of(layer: &Layer) -> [&Array; 2] {
             [&layer.weights, &layer.bias]
         }
         let lstm = self.lstm.iter();
-        self.trunk
+        self.branches
             .iter()
+            .chain(&self.trunk)
             .flat_map(of)
             .chain(lstm.flat_map(|lstm| [&lstm.input, &lstm.recurrent, &lstm.bias]))
             .chain(of(&self.policy))
@@ -142,9 +173,22 @@ impl ParameterLayout {
     }
 }
 
+/// A position of a branch's filters.
+pub(super) struct Position<'a> {
+    /// The branch's parameters.
+    pub(super) layer: &'a Layer,
+    /// The columns of the observation that the filters take there.
+    pub(super) inputs: Range<usize>,
+    /// The columns of the trunk's input that they give.
+    pub(super) outputs: Range<usize>,
+    /// Whether a gradient of the parameters is the first one, or is added to those of the
+    /// positions before.
+    pub(super) write: Write,
+}
+
 /// Random initial parameters, in [`ParameterLayout`]'s order: uniform on ±1/√inputs for the
-/// weights and the bias of a layer, and on ±1/√S for those of the LSTM, as PyTorch's `nn.Linear`
-/// and `nn.LSTM` do by default.
+/// weights and the bias of a layer, on ±1/√width for those of a filter, and on ±1/√S for those of
+/// the LSTM, as PyTorch's `nn.Linear`, `nn.Conv1d` and `nn.LSTM` do by default.
 pub fn initialise(shape: &Shape, seed: u64) -> Vec<f32> {
     let layout = ParameterLayout::of(shape);
     let mut rng = StdRng::seed_from_u64(seed);
@@ -156,7 +200,7 @@ pub fn initialise(shape: &Shape, seed: u64) -> Vec<f32> {
             .fill_with(|| rng.random_range(-bound..bound));
     };
     let heads = [&layout.policy].into_iter().chain(&layout.critic);
-    for layer in layout.trunk.iter().chain(heads) {
+    for layer in layout.branches.iter().chain(&layout.trunk).chain(heads) {
         draw(&layer.weights, layer.weights.rows);
         draw(&layer.bias, layer.weights.rows);
     }
@@ -196,7 +240,7 @@ impl Allocator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Activation;
+    use crate::model::{Activation, Branch};
 
     #[test]
     fn arrays_are_adjacent_and_have_unique_names() {
@@ -210,6 +254,7 @@ mod tests {
                     actions: 2,
                     privileged,
                     values: 3,
+                    branches: vec![],
                 };
                 let layout = ParameterLayout::of(&shape);
                 let mut names = Vec::new();
@@ -245,10 +290,71 @@ mod tests {
             actions: 5,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let trunk = 220 * 512 + 512 + 512 * 512 + 512;
         let lstm = 513 * 2048 + 512 * 2048 + 2048;
         let heads = 512 * 5 + 5 + 512 + 1;
         assert_eq!(ParameterLayout::of(&shape).len(), trunk + lstm + heads);
+    }
+
+    /// Those of a network without branches, which begins with the same arrays as before there were
+    /// any, drawn in the same order.
+    #[test]
+    fn branches_come_before_the_trunk_and_filters_are_drawn_by_their_width() {
+        let plain = Shape {
+            observation: 12,
+            hidden: vec![3],
+            activation: Activation::Relu,
+            lstm: None,
+            actions: 2,
+            privileged: 0,
+            values: 1,
+            branches: vec![],
+        };
+        let names = |shape: &Shape| -> Vec<String> {
+            let layout = ParameterLayout::of(shape);
+            layout.arrays().map(|array| array.name.clone()).collect()
+        };
+        assert_eq!(names(&plain)[..2], ["trunk0.weights", "trunk0.bias"]);
+        assert!(
+            !serde_json::to_string(&plain)
+                .expect("plain data")
+                .contains("branches")
+        );
+
+        let branch = |from, length, width| Branch {
+            from,
+            length,
+            width,
+            filters: 50,
+        };
+        let shape = Shape {
+            branches: vec![branch(0, 8, 4), branch(8, 4, 4)],
+            ..plain
+        };
+        let found = names(&shape);
+        assert_eq!(found[..2], ["branch0.weights", "branch0.bias"]);
+        assert_eq!(found[4], "trunk0.weights");
+        let layout = ParameterLayout::of(&shape);
+        // Five positions of the first, one of the second.
+        assert_eq!(
+            (shape.trunk_input(), layout.trunk[0].weights.rows),
+            (300, 300)
+        );
+        assert!(shape.branches[1].is_dense() && !shape.branches[0].is_dense());
+        let parameters = initialise(&shape, 1);
+        for layer in &layout.branches {
+            assert_eq!((layer.weights.rows, layer.weights.cols), (4, 50));
+            let weights = layer.weights.of(&parameters);
+            let largest = weights.iter().fold(0.0_f32, |max, x| max.max(x.abs()));
+            // Of 200 uniform on ±1/2.
+            assert!((0.45..=0.5).contains(&largest), "{largest}");
+        }
+        let json = serde_json::to_string(&shape).expect("plain data");
+        assert_eq!(
+            serde_json::from_str::<Shape>(&json).expect("our own"),
+            shape
+        );
     }
 }

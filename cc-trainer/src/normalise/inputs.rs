@@ -1,6 +1,6 @@
 //! Shapes of the inputs of a policy network, before they are normalised.
 
-use cc_core::interface::{Interface, STATISTICS};
+use cc_core::interface::{Interface, Quantity, STATISTICS};
 use cc_ebpf::{Feature, Unit};
 
 use super::Input;
@@ -32,6 +32,13 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     for _ in 0..interface.history {
         inputs.extend(std::iter::repeat_n(Input::LINEAR, interface.actions.len()));
         inputs.push(Input::logarithmic(scales.bytes / SEGMENT));
+    }
+    for quantity in Quantity::ALL {
+        let shape = match quantity {
+            Quantity::Mean(feature) => Input::logarithmic(curvature(feature)),
+            Quantity::Fraction(_) => Input::logarithmic(1.0 / FRACTION),
+        };
+        inputs.extend(std::iter::repeat_n(shape, interface.series));
     }
     inputs
 }
@@ -67,5 +74,21 @@ mod tests {
             assert!((fraction.apply(0.01) - 2_f32.ln()).abs() < 1e-6);
         }
         assert_eq!(inputs[interface.past_action(1)], Input::LINEAR);
+    }
+
+    #[test]
+    fn the_values_of_a_series_have_the_shape_of_its_feature() {
+        let interface = Interface {
+            series: 4,
+            ..Interface::default()
+        };
+        let inputs = input_shapes(&interface);
+        assert_eq!(inputs.len(), interface.observation_len());
+        let mean = &inputs[20 + Feature::Throughput as usize];
+        let first = interface.series_offset();
+        assert!(inputs[first..first + 4].iter().all(|input| input == mean));
+        assert_ne!(&inputs[first + 4], mean, "an RTT");
+        let last = inputs.last().expect("some");
+        assert!((last.apply(0.01) - 2_f32.ln()).abs() < 1e-6);
     }
 }

@@ -264,6 +264,12 @@ impl OfflineConfig {
         let mut checks: Vec<Check<'_>> = vec![
             (self.updates > 0, "updates", &self.updates, COUNT),
             (
+                !self.policy.mask_actions,
+                "policy.mask_actions",
+                &self.policy.mask_actions,
+                "false: offline methods learn about all actions; masks are for cc-trainer train",
+            ),
+            (
                 (1..=65_536).contains(&self.batch),
                 "batch",
                 &self.batch,

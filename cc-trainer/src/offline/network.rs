@@ -31,6 +31,7 @@ impl Network {
             actions: outputs,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let mut cpu = Cpu::new(&shape, 1)
             .unwrap_or_else(|error| unreachable!("one thread, the caller's: {error}"));

@@ -458,6 +458,13 @@ mod material {
         let missing = vec![scratch.path().join("nowhere")];
         assert!(gather(&config(), &missing, scratch.path()).is_err());
         let mut wrong = config();
+        wrong.policy.mask_actions = true;
+        let error = wrong.validate().expect_err("not learned with").to_string();
+        assert!(
+            error.starts_with("policy.mask_actions is true; expected false"),
+            "{error}"
+        );
+        wrong.policy.mask_actions = false;
         wrong.policy.pacing_gain = Some(9.0);
         let error = gather(&wrong, &from, scratch.path()).expect_err("too fast");
         assert!(error.to_string().contains("pacing_gain"), "{error}");

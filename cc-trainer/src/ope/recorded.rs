@@ -133,7 +133,7 @@ pub enum CandidateError {
 }
 
 /// Checks that a candidate has the observations, actions and windows of the recordings.
-/// Its reward settings may differ.
+/// Its reward settings may differ, and so may its masks, which are part of how it chooses.
 ///
 /// # Errors
 ///
@@ -141,6 +141,7 @@ pub enum CandidateError {
 pub fn check(candidate: &dyn Policy, recorded: &Interface) -> Result<(), CandidateError> {
     let own = Interface {
         reward: recorded.reward,
+        mask_actions: recorded.mask_actions,
         ..candidate.interface().clone()
     };
     let differences = dataset::differences(recorded, &own);
@@ -352,6 +353,11 @@ impl CandidateFlows {
 /// actions that lead to the same cwnd, its probability under the behaviour policy, and the
 /// candidate's probabilities, each the sum over such actions. The ratio between two names for one
 /// thing is chance alone. Otherwise it is returned as it was recorded.
+///
+/// A behaviour policy with masks gave all but the first of these actions the probability 0, so that
+/// the one recorded probability is the sum, whether or not the others are known. A candidate
+/// without masks is then estimated as one that chooses among the first ones: no action that the
+/// recorded policy could not take counts as one that it happened not to take.
 fn of_effects(
     step: &TrajectoryStep,
     behaviour: f32,
@@ -359,9 +365,11 @@ fn of_effects(
     interface: &Interface,
 ) -> (usize, f64, Vec<f64>) {
     let taken = usize::from(step.action);
-    let Some(recorded) = &step.probabilities else {
+    let recorded = step.probabilities.as_deref();
+    if recorded.is_none() && !interface.mask_actions {
         return (taken, behaviour.into(), candidate);
-    };
+    }
+    let recorded = recorded.unwrap_or_default();
     let mut effects = Vec::new();
     let actions = &interface.actions;
     actions.effects(step.base_cwnd, interface.cwnd, &mut effects);
@@ -374,7 +382,7 @@ fn of_effects(
         merged[effect(action)] += probability;
     }
     match others.as_slice() {
-        [_] => (taken, behaviour.into(), merged),
+        [] | [_] => (taken, behaviour.into(), merged),
         _ => (taken, others.iter().sum(), merged),
     }
 }
@@ -490,7 +498,8 @@ fn answers(
 
 #[cfg(test)]
 mod tests {
-    use cc_core::policy::{ActionSelection, OnnxPolicy, Random};
+    use cc_core::action::CwndBounds;
+    use cc_core::policy::{ActionSelection, OnnxPolicy, PolicySpec, Random};
     use tempfile::TempDir;
 
     use super::*;
@@ -502,6 +511,7 @@ mod tests {
         model::{Activation, Shape, initialise},
         ope::{Method, OpeSettings, evaluate},
         policy_file,
+        simulated_recording::{SimulatedRun, record_policy, write},
     };
 
     fn partitions(directory: &TempDir, known: bool) -> Partitions {
@@ -518,7 +528,10 @@ mod tests {
     }
 
     fn network(lstm: Option<usize>) -> Vec<u8> {
-        let interface = interface();
+        network_for(&interface(), lstm)
+    }
+
+    fn network_for(interface: &Interface, lstm: Option<usize>) -> Vec<u8> {
         let shape = Shape {
             observation: interface.observation_len(),
             hidden: vec![8],
@@ -527,11 +540,12 @@ mod tests {
             actions: 5,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let meta = policy_file::meta(
             "small",
             &shape,
-            &interface,
+            interface,
             ActionSelection::Greedy,
             Default::default(),
         );
@@ -570,6 +584,152 @@ mod tests {
         step.probabilities = None;
         let alone = of_effects(&step, 0.2, candidate.clone(), &interface);
         assert_eq!(alone, (2, f64::from(0.2_f32), candidate));
+    }
+
+    /// What a policy with masks records, and what a policy without them records, is evidence about
+    /// either: the ratios are those of effects.
+    #[test]
+    fn masked_actions_have_no_ratio_of_their_own() {
+        let mut interface = interface();
+        interface.mask_actions = true;
+        let mut step = TrajectoryStep {
+            base_cwnd: interface.cwnd.min,
+            action: 0,
+            probability: Some(0.5),
+            probabilities: Some(vec![0.5, 0.0, 0.0, 0.25, 0.25]),
+            ..Default::default()
+        };
+        let (plain, masked) = (vec![0.1, 0.3, 0.2, 0.3, 0.1], vec![0.6, 0.0, 0.0, 0.3, 0.1]);
+        for probabilities in [step.probabilities.clone(), None] {
+            step.probabilities = probabilities;
+            for candidate in [&plain, &masked] {
+                let (action, behaviour, merged) =
+                    of_effects(&step, 0.5, candidate.clone(), &interface);
+                assert_eq!((action, behaviour), (0, 0.5));
+                let close = |(a, b): (&f64, &f64)| (a - b).abs() < 1e-12;
+                assert!(merged.iter().zip(&masked).all(close), "{merged:?}");
+            }
+        }
+    }
+
+    /// A recording by a policy with masks, of a link on which the cwnd meets both of its bounds.
+    #[test]
+    fn a_masked_policy_is_estimated_from_recordings_with_masks() {
+        let directory = TempDir::new().expect("a scratch directory");
+        let path = directory.path().join("a.parquet");
+        let interface = Interface {
+            mask_actions: true,
+            cwnd: CwndBounds { min: 4, max: 12 },
+            ..interface()
+        };
+        let masked = interface.clone();
+        let shares = move |query: &Query| {
+            let mut policy = Random::new(masked.clone(), 0);
+            let mut asked = [query.clone()];
+            policy.decide(&mut asked);
+            let [query] = asked;
+            query.probabilities
+        };
+        record(&path, &interface, 0, 12, 6, true, &shares);
+        let recordings = Recordings::open(&[path]).expect("one file");
+        let partitions = recordings
+            .partition(directory.path(), 1 << 20, &|_| {})
+            .expect("there is space");
+        // The recorded policy itself: every ratio is 1, and masked actions have no probability on
+        // either side.
+        let mut same = Random::new(interface.clone(), 1);
+        let taken = flows(&partitions, &mut same, &Selection::default()).expect("it fits");
+        let steps = || taken.flows.iter().flat_map(|flow| &flow.steps);
+        assert!(steps().count() > 300);
+        assert!(
+            steps().any(|step| step.candidate.contains(&0.0)),
+            "the bounds are met"
+        );
+        for step in steps() {
+            assert!((step.candidate[step.action] / step.behaviour - 1.0).abs() < 1e-6);
+            let supported = step.candidate.iter().filter(|p| **p > 0.0).count();
+            assert!((step.behaviour * supported as f64 - 1.0).abs() < 1e-6);
+        }
+        let settings = OpeSettings {
+            horizon: 3,
+            resamples: 100,
+            ..OpeSettings::default()
+        };
+        let evaluation = evaluate(&taken.flows, &settings).expect("enough");
+        assert!((evaluation.mean_ratio.value - 1.0).abs() < 1e-6);
+        // A policy without masks is supported, too, by the effects of what it does: its ratios are
+        // 1 in the mean over the recorded policy's actions.
+        let mut without = Random::new(
+            Interface {
+                mask_actions: false,
+                ..interface
+            },
+            1,
+        );
+        let taken = flows(&partitions, &mut without, &Selection::default()).expect("it fits");
+        for step in taken.flows.iter().flat_map(|flow| &flow.steps) {
+            assert!((step.candidate.iter().sum::<f64>() - 1.0).abs() < 1e-6);
+            let supported = step.candidate.iter().filter(|p| **p > 0.0).count();
+            assert!((step.behaviour * supported as f64 - 1.0).abs() < 1e-6);
+        }
+        let evaluation = evaluate(&taken.flows, &settings).expect("enough");
+        let ratio = evaluation.mean_ratio;
+        assert!((0.8..1.25).contains(&ratio.value), "{ratio:?}");
+    }
+
+    /// What the agent chose and recorded with masks is what an estimate of the same file finds: its
+    /// probabilities, and zeros for the same actions.
+    #[test]
+    fn an_agents_masks_are_found_again_in_its_recording() {
+        let directory = TempDir::new().expect("a scratch directory");
+        let interface = Interface {
+            mask_actions: true,
+            cwnd: CwndBounds { min: 4, max: 12 },
+            ..interface()
+        };
+        let bytes = network_for(&interface, Some(6));
+        let path = directory.path().join("policy.onnx");
+        std::fs::write(&path, &bytes).expect("there is space");
+        let serving = ActionSelection::Softmax { temperature: 1.0 };
+        let link = "[[scenario]]\nname = \"link\"\nrate_mbps = 12\ndelay_ms = 10\n\
+                    queue = { bdp = 3 }\n";
+        let link = cc_sim::scenario::parse(link, std::path::Path::new("."));
+        let link = link.expect("a scenario").remove(0);
+        let run = SimulatedRun::new(std::time::Duration::from_secs(20), 5);
+        let rows = record_policy(&link, &PolicySpec::Onnx(path), Some(serving), &run);
+        let rows = rows.expect("it is served");
+        let recordings = write(directory.path(), "masked", &rows).expect("there is space");
+        let mut allowed = Vec::new();
+        let mut masked = 0;
+        for row in &rows {
+            let Some(decision) = &row.row.decision else {
+                continue;
+            };
+            let own = decision.probabilities.as_ref().expect("sampled");
+            interface.allowed(decision.base_cwnd, &mut allowed);
+            for (probability, allowed) in own.iter().zip(&allowed) {
+                assert_eq!(*probability == 0.0, !allowed, "{decision:?}");
+            }
+            let action = usize::from(decision.action.expect("one of its actions"));
+            assert_eq!(decision.probability, Some(own[action]));
+            masked += usize::from(allowed.contains(&false));
+        }
+        assert!(masked > 100, "the bounds are met: {masked}");
+
+        let partitions = Recordings::open(&recordings).expect("one file");
+        assert_eq!(partitions.interface(), &interface);
+        let partitions = partitions
+            .partition(directory.path(), 1 << 20, &|_| {})
+            .expect("there is space");
+        let mut same = OnnxPolicy::from_bytes(&bytes, Some(serving), 9).expect("accepted");
+        let taken = flows(&partitions, &mut same, &Selection::default()).expect("it fits");
+        let steps = || taken.flows.iter().flat_map(|flow| &flow.steps);
+        assert!(steps().count() > 100);
+        for step in steps() {
+            let ratio = step.candidate[step.action] / step.behaviour;
+            assert!((ratio - 1.0).abs() < 1e-3, "{ratio}");
+            assert!(step.candidate.contains(&0.0));
+        }
     }
 
     #[test]

@@ -17,9 +17,9 @@ use sha2::{Digest, Sha256};
 
 use super::environments::Environments;
 use crate::{
-    environment::{Spec, recorded},
-    learner::{LearnerSettings, Normalisation, values::ValueScaling},
-    model::{Activation, DeviceKind, Shape},
+    environment::{Series, Spec, recorded},
+    learner::{LearnerSettings, Normalisation, SchedulePosition, values::ValueScaling},
+    model::{Activation, Branch, DeviceKind, Shape},
     toml_file::{self, TomlFileError},
 };
 
@@ -99,6 +99,58 @@ pub struct Model {
     pub activation: Activation,
     /// Width of the LSTM; 0 for a network without one.
     pub lstm: usize,
+    /// The layers before the trunk, one for each time series of the observation; `None` for a trunk
+    /// that takes the observation itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub convolution: Option<Convolution>,
+}
+
+/// A layer for each time series of an observation: a convolution, or for a context and a series
+/// that is shorter than a filter a fully connected layer with as many outputs as there are filters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Convolution {
+    /// Number of filters.
+    pub filters: usize,
+    /// Width of a filter: the number of adjacent values that it takes.
+    pub width: usize,
+}
+
+impl Default for Convolution {
+    /// As in Pensieve (Mao et al., SIGCOMM 2017, section 5.1).
+    fn default() -> Self {
+        Self {
+            filters: 128,
+            width: 4,
+        }
+    }
+}
+
+impl Convolution {
+    /// The layer for a series.
+    fn branch(&self, series: &Series) -> Branch {
+        Branch {
+            from: series.from,
+            length: series.length,
+            width: match series.is_context {
+                true => series.length,
+                false => self.width.min(series.length),
+            },
+            filters: self.filters,
+        }
+    }
+
+    /// The setting that makes these branches of their series; `None` without any. Where all are
+    /// fully connected, the filters are as wide as the longest series.
+    fn of(branches: &[Branch]) -> Option<Self> {
+        let first = branches.first()?;
+        let convolution = branches.iter().find(|branch| !branch.is_dense());
+        let widths = branches.iter().map(|branch| branch.width);
+        Some(Self {
+            filters: first.filters,
+            width: convolution.map_or(widths.max()?, |branch| branch.width),
+        })
+    }
 }
 
 impl Default for Model {
@@ -107,6 +159,7 @@ impl Default for Model {
             hidden: vec![64, 64],
             activation: Activation::Relu,
             lstm: 64,
+            convolution: None,
         }
     }
 }
@@ -118,6 +171,7 @@ impl Model {
             hidden: shape.hidden.clone(),
             activation: shape.activation,
             lstm: shape.state(),
+            convolution: Convolution::of(&shape.branches),
         }
     }
 }
@@ -211,6 +265,13 @@ pub enum ConfigError {
          \"network\"); leave it out here, and give the objective's weights instead"
     )]
     Unmeasured,
+    /// Convolutions are over time series, of which the observation has none.
+    #[error(
+        "model.convolution is for observations with time series, and this environment's have \
+         none; leave it out, or give the policies series: environment.policy.series for simulated \
+         networks, recordings of a policy that has them for recorded flows"
+    )]
+    NoSeries,
     /// Two settings are in their ranges, but not together.
     #[error(
         "{} = {} and {} = {} contradict each other: {reason}",
@@ -373,9 +434,19 @@ impl Config {
         format!("{:x}", Sha256::digest(text))
     }
 
-    /// The network's shape for an environment.
-    pub fn shape(&self, spec: &Spec) -> Shape {
-        Shape {
+    /// The network's shape for an environment whose observations divide into these series.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConfigError::NoSeries`] when the network is to have convolutions and there are no
+    /// series.
+    pub fn shape(&self, spec: &Spec, series: &[Series]) -> Result<Shape, ConfigError> {
+        let branches = match &self.model.convolution {
+            None => Vec::new(),
+            Some(_) if series.is_empty() => return Err(ConfigError::NoSeries),
+            Some(convolution) => series.iter().map(|each| convolution.branch(each)).collect(),
+        };
+        Ok(Shape {
             observation: spec.observation,
             hidden: self.model.hidden.clone(),
             activation: self.model.activation,
@@ -389,7 +460,8 @@ impl Config {
                 ValueScaling::None => 1,
                 ValueScaling::PerTask => spec.tasks,
             },
-        }
+            branches,
+        })
     }
 
     /// Number of actor threads, as [`resolve`](Self::resolve) settled it.
@@ -402,9 +474,20 @@ impl Config {
         self.actor.queue.unwrap_or(self.learner.batch)
     }
 
-    /// Number of steps after which the schedules of learning rate and entropy cost end.
+    /// Number of steps after which the learning rate's schedule ends.
     pub(super) fn decay_steps(&self) -> u64 {
         self.learner.decay_steps.unwrap_or(self.steps)
+    }
+
+    /// Where the update after this many steps is on the schedules.
+    pub(super) fn position(&self, steps: u64) -> SchedulePosition {
+        let decay_steps = self.decay_steps();
+        let entropy_steps = self.learner.entropy_steps.unwrap_or(decay_steps);
+        let of = |length: u64| steps as f64 / length as f64;
+        SchedulePosition {
+            learning_rate: of(decay_steps),
+            entropy: of(entropy_steps),
+        }
     }
 
     /// The settings that shape the result: all but those that a run may change when it is continued
@@ -445,6 +528,17 @@ impl Config {
         at_least_1("model.hidden", self.model.hidden.len())?;
         for &width in &self.model.hidden {
             at_least_1("model.hidden", width)?;
+        }
+        if let Some(Convolution { filters, width }) = self.model.convolution {
+            at_least_1("model.convolution.filters", filters)?;
+            at_least_1("model.convolution.width", width)?;
+        }
+        for (field, steps) in [
+            ("learner.decay_steps", learner.decay_steps),
+            ("learner.entropy_steps", learner.entropy_steps),
+        ] {
+            let steps = steps.unwrap_or(1);
+            check(field, steps, steps >= 1, "at least 1")?;
         }
         check(
             "actor.queue",
@@ -496,6 +590,12 @@ impl Config {
                 learner.learning_rate,
                 &positive,
                 POSITIVE,
+            ),
+            (
+                "learner.learning_rate_end",
+                learner.learning_rate_end.unwrap_or(0.0),
+                &not_negative,
+                NOT_NEGATIVE,
             ),
             ("learner.epsilon", learner.epsilon, &positive, POSITIVE),
             ("learner.clips.rho", learner.clips.rho, &positive, POSITIVE),
@@ -777,6 +877,18 @@ mod tests {
                 "[model]\nhidden = []",
                 "model.hidden is 0, and has to be at least 1",
             ),
+            (
+                "[learner]\nentropy_steps = 0",
+                "learner.entropy_steps is 0, and has to be at least 1",
+            ),
+            (
+                "[learner]\ndecay_steps = 0",
+                "learner.decay_steps is 0, and has to be at least 1",
+            ),
+            (
+                "[learner]\nlearning_rate_end = -0.5",
+                "learner.learning_rate_end is -0.5, and has to be 0 or more",
+            ),
         ] {
             let error = parse(&format!("{CARTPOLE}{text}"))
                 .expect("well-formed")
@@ -784,6 +896,23 @@ mod tests {
                 .expect_err("out of range");
             assert_eq!(error.to_string(), message);
         }
+    }
+
+    #[test]
+    fn the_entropy_has_a_schedule_of_its_own_if_it_is_given_one() {
+        let position = |text: &str| {
+            let config = parse(&format!("steps = 1000\n{CARTPOLE}[learner]\n{text}"));
+            let config = config.expect("well-formed").resolve(&Overrides::default());
+            let position = config.expect("valid").position(100);
+            (position.learning_rate, position.entropy)
+        };
+        assert_eq!(position(""), (0.1, 0.1));
+        assert_eq!(position("decay_steps = 200"), (0.5, 0.5));
+        assert_eq!(position("entropy_steps = 400"), (0.1, 0.25));
+        assert_eq!(
+            position("decay_steps = 200\nentropy_steps = 50"),
+            (0.5, 2.0)
+        );
     }
 
     #[test]
@@ -942,6 +1071,82 @@ mod tests {
         let found = recorded.warnings(Some(&Interface::default()));
         assert!(found[0].contains("set environment.objective"), "{found:?}");
         assert_eq!(recorded.warnings(None), [""; 0]);
+    }
+
+    #[test]
+    fn a_convolution_makes_a_layer_for_each_series() {
+        let spec = Spec {
+            seats: 1,
+            observation: 30,
+            privileged: 0,
+            actions: 3,
+            tasks: 1,
+        };
+        let part = |from, length, is_context| Series {
+            from,
+            length,
+            is_context,
+        };
+        let series = [part(0, 20, true), part(20, 8, false), part(28, 1, false)];
+        let mut config = parse(CARTPOLE).expect("valid");
+        let text = toml::to_string(&config).expect("plain data");
+        assert!(!text.contains("convolution"), "{text}");
+        let plain = config.shape(&spec, &series).expect("no series are needed");
+        assert_eq!((plain.branches.len(), plain.trunk_input()), (0, 30));
+
+        config.model = toml::from_str("convolution = {}").expect("the defaults");
+        let shape = config.shape(&spec, &series).expect("there are series");
+        let branch = |from, length, width| Branch {
+            from,
+            length,
+            width,
+            filters: 128,
+        };
+        let expected = [branch(0, 20, 20), branch(20, 8, 4), branch(28, 1, 1)];
+        assert_eq!(shape.branches, expected);
+        assert_eq!(Model::of(&shape), config.model);
+        // Without one that is long enough, the setting is another one that makes the same layers.
+        config.model = toml::from_str("convolution = { width = 9 }").expect("settings");
+        let shape = config.shape(&spec, &series).expect("there are series");
+        config.model = Model::of(&shape);
+        assert_eq!(config.shape(&spec, &series).expect("the same"), shape);
+
+        let error = config.shape(&spec, &[]).expect_err("no series").to_string();
+        assert!(error.starts_with("model.convolution is for"), "{error}");
+        for (text, expected) in [
+            (
+                "convolution = { filters = 0 }",
+                "model.convolution.filters is 0",
+            ),
+            (
+                "convolution = { width = 0 }",
+                "model.convolution.width is 0",
+            ),
+        ] {
+            let mut config = config.clone();
+            config.model = toml::from_str(text).expect("well-formed");
+            let error = config.resolve(&Overrides::default()).expect_err(text);
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
+    }
+
+    /// Or a comparison of the two would be about something else than the encoder.
+    #[test]
+    fn the_configuration_with_convolutions_differs_from_families_by_the_encoder_alone() {
+        let load = |name: &str| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("training");
+            Config::load(&folder.join(name)).expect(name)
+        };
+        let differences = differences_of(&load("convolution.toml"), &load("families.toml"));
+        let settings: Vec<_> = differences
+            .iter()
+            .filter_map(|difference| Some(difference.split_once(": ")?.0))
+            .collect();
+        assert_eq!(
+            settings,
+            ["environment.policy.series", "model.convolution"],
+            "{differences:?}"
+        );
     }
 
     #[test]

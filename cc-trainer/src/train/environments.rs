@@ -7,8 +7,10 @@ use cc_core::policy::ActionSelection;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    abr::policy::{self as bitrate_policy, BitrateMeta},
     environment::{
-        Environment, Normalised, Spec,
+        Environment, Normalised, Series, Spec,
+        abr::{AbrConfig, AbrConfigError, AbrEnvironment, AbrWorld},
         cartpole::{CartPole, CartPoleConfig},
         gridworld::{GridWorld, GridWorldConfig},
         network::{NetworkConfig, NetworkConfigError, NetworkEnvironment, World},
@@ -31,6 +33,8 @@ const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from rec
 #[serde(tag = "kind", rename_all = "lowercase")]
 #[expect(clippy::large_enum_variant, reason = "a run has one of them")]
 pub enum Environments {
+    /// Bitrates of videos over traces.
+    Abr(Box<AbrConfig>),
     /// CartPole: balancing a pole on a cart.
     CartPole(CartPoleConfig),
     /// A corridor with a junction, which takes memory to solve.
@@ -45,6 +49,9 @@ pub enum Environments {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The settings of the environment of bitrates cannot be used, or a file that they name.
+    #[error("environment.{0}")]
+    Abr(#[from] AbrConfigError),
     /// The settings of the network environment contradict each other or name what does not exist.
     #[error("environment.{0}")]
     Network(#[from] NetworkConfigError),
@@ -61,6 +68,7 @@ impl Environments {
     /// Returns an error that names the setting or the file that cannot be used.
     pub(super) fn open(&self) -> Result<Source, OpenError> {
         Ok(match self {
+            Self::Abr(config) => Source::Abr(Arc::new(AbrWorld::open((**config).clone())?)),
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),
             Self::Network(config) => Source::Network(Arc::new(World::new((**config).clone())?)),
@@ -80,6 +88,7 @@ impl Environments {
 /// Makes environments of one kind, from settings that were checked and files that were read.
 #[derive(Clone, Debug)]
 pub(super) enum Source {
+    Abr(Arc<AbrWorld>),
     CartPole(CartPoleConfig),
     GridWorld(GridWorldConfig),
     Network(Arc<World>),
@@ -96,6 +105,7 @@ impl Source {
         normalizer: Option<&Arc<Normalizer>>,
     ) -> Box<dyn Environment> {
         let environment: Box<dyn Environment> = match self {
+            Self::Abr(world) => Box::new(AbrEnvironment::new(world.clone(), seed)),
             Self::CartPole(config) => Box::new(CartPole::new(config, seed)),
             Self::GridWorld(config) => Box::new(GridWorld::new(config, seed)),
             Self::Network(world) => Box::new(NetworkEnvironment::new(world.clone(), seed)),
@@ -115,6 +125,7 @@ impl Source {
         normalizer: Option<&Arc<Normalizer>>,
     ) -> Option<Box<dyn Environment>> {
         let environment: Box<dyn Environment> = match self {
+            Self::Abr(world) => Box::new(AbrEnvironment::new(world.clone(), seed).of_source(task)),
             // They have one task.
             Self::CartPole(_) | Self::GridWorld(_) => self.environment(0, seed, None),
             Self::Network(world) => {
@@ -131,15 +142,25 @@ impl Source {
     /// The sizes of the environments.
     pub(super) fn spec(&self) -> Spec {
         match self {
+            Self::Abr(world) => world.spec(),
             Self::Network(world) => world.spec(),
             Self::Recorded(store) => store.spec(),
             _ => self.environment(0, 0, None).spec(),
         }
     }
 
+    /// How an observation of the environments divides into time series; empty where it does not.
+    pub(super) fn series(&self) -> Vec<Series> {
+        match self.interface() {
+            Some(interface) => Series::of(interface),
+            None => self.environment(0, 0, None).series(),
+        }
+    }
+
     /// Name of each task, by its index.
     pub(super) fn tasks(&self) -> Vec<String> {
         match self {
+            Self::Abr(world) => world.sources(),
             Self::CartPole(_) => vec!["cartpole".to_owned()],
             Self::GridWorld(_) => vec!["gridworld".to_owned()],
             Self::Network(world) => world.tasks().to_vec(),
@@ -150,7 +171,7 @@ impl Source {
     /// An empty fit of the observations' normaliser; `None` for environments that need none.
     pub(super) fn fit(&self) -> Option<Fit> {
         match self {
-            Self::CartPole(_) | Self::GridWorld(_) => None,
+            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) => None,
             Self::Network(world) => Some(Fit::new(input_shapes(&world.config().policy))),
             Self::Recorded(store) => Some(Fit::new(input_shapes(store.interface()))),
         }
@@ -173,18 +194,26 @@ impl Source {
         }
     }
 
+    /// The traces and videos of the environment of bitrates; `None` for other environments.
+    pub(super) fn abr(&self) -> Option<&Arc<AbrWorld>> {
+        match self {
+            Self::Abr(world) => Some(world),
+            _ => None,
+        }
+    }
+
     /// The interface of the policies; `None` for environments whose policies
     /// are not served by cc-agent.
     pub(super) fn interface(&self) -> Option<&Interface> {
         match self {
-            Self::CartPole(_) | Self::GridWorld(_) => None,
+            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) => None,
             Self::Network(world) => Some(&world.config().policy),
             Self::Recorded(store) => Some(store.interface()),
         }
     }
 
     /// The bytes of a trained policy's file; `None` for environments whose policies are not served
-    /// by cc-agent. `provenance` describes the run.
+    /// by any program. `provenance` describes the run.
     pub(super) fn policy(
         &self,
         shape: &Shape,
@@ -193,6 +222,11 @@ impl Source {
         serving: ActionSelection,
         mut provenance: BTreeMap<String, String>,
     ) -> Option<Result<Vec<u8>, ExportError>> {
+        if let Self::Abr(world) = self {
+            provenance.insert("traces".to_owned(), world.summary());
+            let meta = bitrate_meta(world.config(), shape, serving, provenance);
+            return Some(bitrate_policy::encode(shape, parameters, &meta));
+        }
         let (interface, normalizer) = (self.interface()?, normalizer?);
         let description = match self {
             Self::Recorded(store) => {
@@ -210,5 +244,29 @@ impl Source {
             &meta,
             description,
         ))
+    }
+}
+
+/// The metadata of a trained policy that selects bitrates.
+fn bitrate_meta(
+    config: &AbrConfig,
+    shape: &Shape,
+    serving: ActionSelection,
+    provenance: BTreeMap<String, String>,
+) -> BitrateMeta {
+    BitrateMeta {
+        name: POLICY.to_owned(),
+        layout: BitrateMeta::LAYOUT.to_owned(),
+        kbps: config.actions.clone(),
+        past_chunks: config.past_chunks,
+        lacking: config.lacking,
+        qoe: config.qoe,
+        rebuffer_penalty: config.rebuffer_penalty,
+        hidden: shape.hidden.clone(),
+        has_memory: shape.lstm.is_some(),
+        // A policy without an LSTM passes a state of width 1 through.
+        state: shape.lstm.unwrap_or(1),
+        serving,
+        provenance,
     }
 }

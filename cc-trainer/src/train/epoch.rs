@@ -51,8 +51,11 @@ impl Run {
         Ok(())
     }
 
-    /// Whether the policy file is that of the best epoch, instead of the newest policy.
+    /// Whether the policy file is that of the best epoch or judgement, instead of the newest one.
     pub(super) fn keeps_best(&self) -> bool {
+        if let Some(validation) = &self.validation {
+            return validation.keeps_best() && !self.record.validation.is_empty();
+        }
         self.held_out.as_ref().is_some_and(|own| own.patience > 0)
             && best(&self.record.held_out).is_some()
     }

@@ -56,8 +56,15 @@ fn random(fit: &mut Fit, source: &Source, seed: u64, steps: u64) {
     while fit.frames() < steps {
         environment.next(&mut turn);
         fit.add(&turn.observation, turn.observed_reward);
-        environment.act(random.random_range(0..actions));
+        environment.act(any_action(&turn, actions, &mut random));
     }
+}
+
+/// One of the actions that a turn allows, each with the same probability.
+fn any_action(turn: &Turn, actions: usize, random: &mut StdRng) -> usize {
+    let mut allowed = (0..actions).filter(|&action| turn.allows(action));
+    let place = random.random_range(0..allowed.clone().count());
+    allowed.nth(place).expect("the place is below their number")
 }
 
 /// Adds as many frames of each behaviour on each task.
@@ -84,7 +91,8 @@ fn mixture(fit: &mut Fit, world: &Arc<World>, seed: u64, steps: u64) {
                         continue;
                     }
                     Behaviour::Random => {
-                        environment.act(random.random_range(0..interface.actions.len()));
+                        let actions = interface.actions.len();
+                        environment.act(any_action(&turn, actions, &mut random));
                         continue;
                     }
                     Behaviour::Sawtooth => seats[turn.seat].target(interface, &turn, cwnd),
@@ -182,6 +190,29 @@ impl Sawtooth {
 mod tests {
     use super::*;
     use crate::environment::End;
+
+    #[test]
+    fn random_actions_are_allowed_ones() {
+        let mut turn = Turn::default();
+        let mut random = StdRng::seed_from_u64(5);
+        let mut plain = StdRng::seed_from_u64(5);
+        for _ in 0..100 {
+            let expected = plain.random_range(0..4);
+            assert_eq!(
+                any_action(&turn, 4, &mut random),
+                expected,
+                "as without masks"
+            );
+        }
+        turn.allowed = vec![false, true, false, true];
+        let mut counts = [0; 4];
+        for _ in 0..1000 {
+            counts[any_action(&turn, 4, &mut random)] += 1;
+        }
+        // Binomial(1000, 0.5): the standard deviation is 16.
+        assert_eq!((counts[0], counts[2]), (0, 0));
+        assert!((436..564).contains(&counts[1]), "{counts:?}");
+    }
 
     #[test]
     fn the_sawtooth_is_cubics() {

@@ -159,7 +159,7 @@ impl HeldOut {
         let mut logs = vec![Vec::new(); trajectories.len()];
         // The LSTM's states of the trajectories.
         let mut memory = vec![(vec![0.0; state], vec![0.0; state]); trajectories.len()];
-        let mut outputs = Outputs::default();
+        let (mut outputs, mut allowed) = (Outputs::default(), Vec::new());
         for at in 0..longest.unwrap_or(0) {
             let present: Vec<usize> = (0..trajectories.len())
                 .filter(|&own| at < trajectories[own].steps.len())
@@ -181,8 +181,10 @@ impl HeldOut {
             inference.forward(weights, &input, &mut outputs);
             softmax::at_temperature(&mut outputs.logits, self.temperature);
             for (index, &own) in present.iter().enumerate() {
-                let logits = &outputs.logits[index * actions..][..actions];
+                let logits = &mut outputs.logits[index * actions..][..actions];
                 let step = step(own);
+                self.interface.allowed(step.base_cwnd, &mut allowed);
+                softmax::mask(logits, &allowed);
                 let action = usize::from(step.action);
                 let log = match effects(step, &self.interface, self.merged) {
                     Some(effects) => softmax::log_probability_of_effect(logits, &effects, action),
@@ -202,9 +204,12 @@ impl HeldOut {
 }
 
 /// For each action in a step, the first one with the same effect; `None` where effects are told
-/// apart, or not all recorded probabilities are known.
+/// apart, or not all recorded probabilities are known. With masks an action's probability is that
+/// of its effect, so that the others need not be known.
 fn effects(step: &TrajectoryStep, interface: &Interface, merged: bool) -> Option<Vec<u8>> {
-    step.probabilities.as_ref().filter(|_| merged)?;
+    if !interface.mask_actions {
+        step.probabilities.as_ref().filter(|_| merged)?;
+    }
     let mut effects = Vec::new();
     let actions = &interface.actions;
     actions.effects(step.base_cwnd, interface.cwnd, &mut effects);

@@ -143,6 +143,7 @@ mod tests {
             actions: 2,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let weights = Weights::new(&shape, &initialise(&shape, 1));
         let version = 0;

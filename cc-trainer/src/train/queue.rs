@@ -247,6 +247,7 @@ mod tests {
             actions: 2,
             privileged: 0,
             values: 1,
+            branches: vec![],
         };
         let snapshot = |version| {
             let weights = Weights::new(&shape, &initialise(&shape, 1));

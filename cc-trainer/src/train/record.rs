@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{config::Config, held_out::HeldOutPoint, statistics::CurvePoint};
+use super::{
+    config::Config, held_out::HeldOutPoint, statistics::CurvePoint, validation::ValidationPoint,
+};
 use crate::model::Shape;
 use cc_testbed::summary::Host;
 
@@ -36,6 +38,9 @@ pub struct Record {
     /// The policy on the recorded flows that are held out, after each pass over the others.
     #[serde(default)]
     pub held_out: Vec<HeldOutPoint>,
+    /// The policy on the traces that are held out, where it selects bitrates.
+    #[serde(default)]
+    pub validation: Vec<ValidationPoint>,
 }
 
 /// The time from the beginning or a continuation of a run until it stopped.

@@ -16,6 +16,7 @@ use super::{
     splits,
     statistics::{CurvePoint, Statistics},
     tensorboard::EventWriter,
+    validation::Validation,
 };
 use crate::{
     dataset,
@@ -33,7 +34,7 @@ impl Run {
         let config = settle(training, checkpoint.as_ref())?;
         let mut test_sets = splits::check(&config)?;
         let source = config.environment.open()?;
-        let shape = config.shape(&source.spec());
+        let shape = config.shape(&source.spec(), &source.series())?;
         let init = match (&config.init, &checkpoint) {
             (Some(path), None) => {
                 let (network, seen) = initial_policy(path, &source, &shape, config.seed)?;
@@ -118,6 +119,7 @@ impl Run {
             tasks: source.tasks(),
             normalizer,
             held_out,
+            validation: source.abr().and_then(Validation::of),
             source,
             dir,
             record,
@@ -198,6 +200,7 @@ fn begin(
         last: CurvePoint::default(),
         curve: Vec::new(),
         held_out: Vec::new(),
+        validation: Vec::new(),
     };
     let tasks = source.spec().tasks;
     let header = Header::new(
@@ -210,7 +213,8 @@ fn begin(
 }
 
 /// Reads the policy file to begin with, and the test sets that it has seen. Its interface and its
-/// network must be those of the run, but its version of the features may be an earlier one.
+/// network must be those of the run, but its version of the features may be an earlier one, and
+/// masks are the run's: the network is the same with and without them.
 fn initial_policy(
     path: &Path,
     source: &Source,
@@ -224,12 +228,13 @@ fn initial_policy(
     let file = PolicyFile::read(path).map_err(|error| wrong(error.to_string()))?;
     let Some(interface) = source.interface() else {
         return Err(wrong(
-            "this environment's policies have no files".to_owned(),
+            "policies of this environment begin with a new network".to_owned(),
         ));
     };
     let own = &file.meta().interface;
     let widened = Interface {
         features_version: own.features_version.max(interface.features_version),
+        mask_actions: interface.mask_actions,
         ..own.clone()
     };
     let differences = dataset::differences(interface, &widened);

@@ -13,8 +13,8 @@ use cc_testbed::summary::utc_now;
 
 impl Run {
     /// Writes `checkpoint.bin`, `train.json`, `held_out.csv` if flows are held out, and, for
-    /// environments whose policies are served by cc-agent, `policy.onnx`, unless that of the best
-    /// epoch is to stay. Each replaces the former one durably, and only if the network is
+    /// environments whose policies have files, `policy.onnx`, unless that of the best judgement is
+    /// to stay. Each replaces the former one durably, and only if the network is
     /// one of finite numbers. The checkpoint is the first, so that there is one whenever another
     /// of these files is there; the others follow from it.
     pub(super) fn save(&mut self) -> Result<(), TrainError> {
@@ -68,8 +68,8 @@ impl Run {
         Ok(())
     }
 
-    /// Writes `policy.onnx` with these parameters, for environments whose policies are served by
-    /// cc-agent. It replaces the former one durably.
+    /// Writes `policy.onnx` with these parameters, for environments whose policies have files. It
+    /// replaces the former one durably.
     pub(super) fn save_policy(&self, parameters: &[f32]) -> Result<(), TrainError> {
         // A file has one baseline.
         let values = &self.learner.state().values;

@@ -60,7 +60,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, TestSetError> {
         Environments::Network(network) => (Some(&**network), Vec::new()),
         // Recordings do not say on which links they were made.
         Environments::Recorded(recorded) => (recorded.network.as_deref(), vec![UNKNOWN.to_owned()]),
-        Environments::CartPole(_) | Environments::GridWorld(_) => (None, Vec::new()),
+        Environments::Abr(_) | Environments::CartPole(_) | Environments::GridWorld(_) => {
+            (None, Vec::new())
+        }
     };
     if let Some(network) = network {
         seen.extend(names(&test_links(network, config.allow_test_sets)?));
@@ -201,7 +203,12 @@ mod tests {
             assert!(config.allow_test_sets, "{name}");
             assert!(!check(&config).expect(name).is_empty(), "{name}");
         }
-        for name in ["cartpole.toml", "cartpole-lstm.toml", "families.toml"] {
+        for name in [
+            "cartpole.toml",
+            "cartpole-lstm.toml",
+            "convolution.toml",
+            "families.toml",
+        ] {
             let config = load(name);
             assert!(!config.allow_test_sets, "{name}");
             assert_eq!(check(&config).expect(name), [""; 0], "{name}");

@@ -4,7 +4,7 @@ mod failures;
 
 use std::{fs, path::Path};
 
-use cc_core::policy::{ActionSelection, OnnxPolicy, Policy, PolicyFile, PolicyKind, Query, State};
+use cc_core::policy::{ActionSelection, OnnxPolicy, PolicyFile, PolicyKind, Query, State};
 
 use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
@@ -388,28 +388,25 @@ fn a_run_on_links_leaves_a_policy_that_can_be_served() {
     assert_ne!(fs::read(&path).expect("written anew"), bytes);
 }
 
-/// From the simulator to the agent: a policy that observes marks is trained for a few steps on
-/// links that make them, exported, loaded by the agent's engine, and served to a flow on such a
-/// link.
-#[test]
-fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
-    let dir = tempfile::tempdir().expect("a scratch directory");
-    let config = "
+/// Settings for a few steps on links that mark, of a policy and a model with these settings.
+fn on_marking_links(policy: &str, model: &str) -> Config {
+    let config = format!(
+        "
         actors = 0
         threads = 1
         [environment]
         kind = \"network\"
         episode_s = 3
-        policy = { features_version = 2, history = 2 }
+        policy = {{ {policy} }}
         [[environment.links]]
         [environment.links.random]
         rate_mbps = [12, 12]
         delay_ms = [20, 20]
         queue_bdp = [3, 3]
-        ce_threshold_ms = { share = 1, range = [5, 10] }
+        ce_threshold_ms = {{ share = 1, range = [5, 10] }}
         [model]
         hidden = [8]
-        lstm = 4
+        {model}
         [learner]
         batch = 2
         unroll = 10
@@ -417,24 +414,23 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
         [actor]
         environments = 2
         fit_steps = 300
-    ";
-    let config: Config = toml::from_str(config).expect("settings");
-    let record = run(&Training {
-        config: Some(config.clone()),
-        ..small(dir.path(), 200)
-    });
-    assert_eq!(record.shape.observation, 5 * 20 + 2 + 2 * 6);
-    let saved = saved(dir.path());
-    let normalizer = saved.header.normalizer.expect("one is needed");
-    assert!(normalizer.observation[100].gain > 0.0, "marks were seen");
-    assert!(
-        normalizer.observation[101].gain > 0.0,
-        "what a bulk flow sends first is limited by the application"
+    "
     );
+    toml::from_str(&config).expect("settings")
+}
 
-    let policy = dir.path().join("policy.onnx");
+/// A policy is trained, exported, loaded by the agent's engine, and served to a flow on a link of
+/// the run; it is the network that was trained. `seen` is called with each observation.
+fn is_served_as_it_was_trained(
+    dir: &Path,
+    config: &Config,
+    record: &Record,
+    mut seen: impl FnMut(&[f32]),
+) {
+    let saved = saved(dir);
+    let normalizer = saved.header.normalizer.expect("one is needed");
+    let policy = dir.join("policy.onnx");
     let mut served = OnnxPolicy::from_file(&policy, None, 0).expect("the agent accepts it");
-    assert_eq!(served.interface().features_version, 2);
     let mut trained = Cpu::<f32>::new(&record.shape, 1).expect("threads");
     trained.set_parameters(&saved.parameters);
 
@@ -442,11 +438,10 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
     let mut environment = source.environment(0, 5, None);
     let (mut turn, mut state) = (Turn::default(), State::default());
     let mut outputs = Outputs {
-        h: vec![0.0; 4],
-        c: vec![0.0; 4],
+        h: vec![0.0; record.shape.state()],
+        c: vec![0.0; record.shape.state()],
         ..Outputs::default()
     };
-    let mut marked = 0;
     for _ in 0..25 {
         environment.next(&mut turn);
         let mut query = [Query {
@@ -460,7 +455,7 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
         let [answered] = query;
         state = answered.state;
 
-        marked += usize::from(turn.observation[100] > 0.0);
+        seen(&turn.observation);
         let mut observation = turn.observation.clone();
         normalizer.apply(&mut observation);
         let (h, c) = (outputs.h.clone(), outputs.c.clone());
@@ -481,7 +476,80 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
         // Doubles the cwnd, so that the queue fills and is marked.
         environment.act(4);
     }
+}
+
+/// From the simulator to the agent: a policy that observes marks is trained for a few steps on
+/// links that make them, and served to a flow on such a link.
+#[test]
+fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let config = on_marking_links("features_version = 2, history = 2", "lstm = 4");
+    let record = run(&Training {
+        config: Some(config.clone()),
+        ..small(dir.path(), 200)
+    });
+    assert_eq!(record.shape.observation, 5 * 20 + 2 + 2 * 6);
+    let normalizer = saved(dir.path()).header.normalizer;
+    let normalizer = normalizer.expect("one is needed");
+    assert!(normalizer.observation[100].gain > 0.0, "marks were seen");
+    assert!(
+        normalizer.observation[101].gain > 0.0,
+        "what a bulk flow sends first is limited by the application"
+    );
+    let file = PolicyFile::read(&dir.path().join("policy.onnx")).expect("a policy");
+    assert_eq!(file.meta().interface.features_version, 2);
+    let mut marked = 0;
+    is_served_as_it_was_trained(dir.path(), &config, &record, |observation| {
+        marked += usize::from(observation[100] > 0.0);
+    });
     assert!(marked > 3, "{marked} of 25 windows with marks");
+}
+
+/// The same with convolutions over the series of the last windows. The run begins a second one with
+/// its policy.
+#[test]
+fn a_policy_with_convolutions_is_served_as_it_was_trained() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let model = "lstm = 0\nconvolution = { filters = 6, width = 3 }";
+    let config = on_marking_links("history = 2, series = 5", model);
+    let record = run(&Training {
+        config: Some(config.clone()),
+        ..small(dir.path(), 200)
+    });
+    let context = 5 * 20 + 2 * 6;
+    assert_eq!(record.shape.observation, context + 7 * 5);
+    assert_eq!(record.shape.trunk_input(), 6 + 7 * 3 * 6);
+    // The newest throughput of one turn is an earlier one in the next: windows without a turn may
+    // lie between the two.
+    let at = context + 4;
+    let mut before: Option<f32> = None;
+    is_served_as_it_was_trained(dir.path(), &config, &record, |observation| {
+        if let Some(before) = before.replace(observation[at]) {
+            assert!(observation[context..at].contains(&before), "{before}");
+        }
+    });
+
+    let further = tempfile::tempdir().expect("a scratch directory");
+    let init = Some(dir.path().join("policy.onnx"));
+    let other = Config {
+        init,
+        ..config.clone()
+    };
+    let again = run(&Training {
+        config: Some(other),
+        ..small(further.path(), 40)
+    });
+    assert_eq!(again.shape, record.shape);
+
+    let config = on_marking_links("history = 2", model);
+    let nowhere = tempfile::tempdir().expect("a scratch directory");
+    let training = Training {
+        config: Some(config),
+        ..small(nowhere.path(), 40)
+    };
+    let error = train(&training, &AtomicBool::new(false), &mut |_| {});
+    let error = error.expect_err("no series").to_string();
+    assert!(error.contains("environment.policy.series"), "{error}");
 }
 
 /// A short run from recordings.

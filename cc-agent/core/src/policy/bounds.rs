@@ -12,8 +12,7 @@ use tract_onnx::pb::tensor_proto::DataType;
 use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto};
 
 use super::file_error::FileError;
-use super::meta::PolicyMeta;
-use super::ports::ports;
+use super::ports::{Widths, ports};
 
 /// The batch for which the bounds hold: the agent's is never larger.
 const BATCH: u64 = 256;
@@ -66,7 +65,7 @@ pub(super) struct Demands {
 ///
 /// Returns an error when a shape cannot be known beforehand or does not fit its operator, and when
 /// a bound is exceeded.
-pub(super) fn check(graph: &GraphProto, meta: &PolicyMeta) -> Result<Demands, FileError> {
+pub(super) fn check(graph: &GraphProto, widths: &Widths) -> Result<Demands, FileError> {
     let bounded = |what: &dyn Fn() -> String, found: u64, most: u64| {
         if found <= most {
             return Ok(());
@@ -83,7 +82,7 @@ pub(super) fn check(graph: &GraphProto, meta: &PolicyMeta) -> Result<Demands, Fi
         MAX_NODES,
     )?;
     let mut values: HashMap<&str, Value> = HashMap::new();
-    for (name, width) in ports(meta).0 {
+    for (name, width) in ports(widths).0 {
         let width = width.map(|width| width as u64);
         let dims = [Some(BATCH), width].into_iter().flatten().collect();
         values.insert(name, Value::computed(dims));
@@ -174,6 +173,7 @@ impl<'a> Operation<'a> {
             }
             "Concat" => free(self.concat()?),
             "Constant" => free(self.constant()?),
+            "Conv" => self.conv(),
             "Flatten" => {
                 let dims = &self.input(0)?.dims;
                 let axis = axis(self.int("axis").unwrap_or(1), dims.len() + 1)?;
@@ -272,6 +272,74 @@ impl<'a> Operation<'a> {
         // The order of elements is that of the inputs for lists only.
         let known = known.filter(|_| dims.len() == 1);
         Ok(Value { dims, known })
+    }
+
+    /// A convolution of `[batch, channels, …]` with the weights `[filters, channels, …]`, as
+    /// policies need it: with stride 1, and without padding, dilation and groups.
+    fn conv(&self) -> Inferred {
+        let (x, weights) = (&self.input(0)?.dims, &self.input(1)?.dims);
+        if x.len() < 3 || weights.len() != x.len() {
+            return Err(format!(
+                "its input 0 is {x:?} and its weights are {weights:?}; expected three dimensions \
+                 or more, and equally many"
+            ));
+        }
+        let ints = |name: &str| self.attribute(name).map_or(&[][..], |found| &found.ints);
+        for (name, usual) in [("strides", 1), ("dilations", 1), ("pads", 0)] {
+            let found = ints(name);
+            if found.iter().any(|&value| value != usual) {
+                return Err(format!(
+                    "its {name} are {found:?}; expected {usual} throughout"
+                ));
+            }
+        }
+        if self.int("group").unwrap_or(1) != 1 {
+            return Err("its channels are in groups; expected one group".to_owned());
+        }
+        if let Some(pad) = self.attribute("auto_pad")
+            && pad.s != b"NOTSET"
+        {
+            return Err("its padding is computed; expected none".to_owned());
+        }
+        let kernel = &weights[2..];
+        let stated = ints("kernel_shape").iter().map(|dim| dim.cast_unsigned());
+        if self.attribute("kernel_shape").is_some() && !stated.eq(kernel.iter().copied()) {
+            return Err(format!(
+                "its kernel_shape is not that of its weights, {kernel:?}"
+            ));
+        }
+        if x[1] != weights[1] {
+            return Err(differ(x[1], weights[1]));
+        }
+        let mut dims = vec![x[0], weights[0]];
+        for (&length, &width) in x[2..].iter().zip(kernel) {
+            match width {
+                1.. if width <= length => dims.push(length - width + 1),
+                _ => return Err(format!("its filters {kernel:?} do not fit into {x:?}")),
+            }
+        }
+        if let Some(bias) = self.inputs.get(2).copied().flatten()
+            && bias.dims != weights[..1]
+        {
+            return Err(format!(
+                "its bias is {:?}; expected {:?}",
+                bias.dims,
+                &weights[..1]
+            ));
+        }
+        // The engine may write out what the filters take at each position.
+        let taken = product(&weights[1..]);
+        let written = product(&dims[2..])
+            .saturating_mul(taken)
+            .saturating_mul(x[0]);
+        if written > MAX_ELEMENTS {
+            return Err(format!(
+                "its filters take {written} values for {BATCH} flows; expected at most \
+                 {MAX_ELEMENTS}"
+            ));
+        }
+        let work = product(&dims).saturating_mul(taken).saturating_add(written);
+        Ok((vec![Value::computed(dims)], work))
     }
 
     fn gemm(&self) -> Inferred {

@@ -14,7 +14,7 @@ use tract_onnx::pb::{
 use super::file::PolicyFile;
 use super::file_error::META_KEY;
 use super::meta::PolicyMeta;
-use super::ports::ports;
+use super::ports::{Widths, ports};
 
 /// A fully connected layer: `y = x · weights + bias`.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,18 +124,43 @@ pub struct Ramp {
     pub rise: Vec<f32>,
 }
 
+/// A layer on a part of the observation, followed by the activation function of the trunk: a
+/// one-dimensional convolution with stride 1 and without padding. With `width` equal to `length`,
+/// it has one position and is a fully connected layer.
+///
+/// The output is `[filters, positions]`, row-major, with `length + 1 − width` positions: all
+/// positions of the first filter, then those of the second, and so on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Branch {
+    /// Index in the observation at which the part begins.
+    pub from: usize,
+    /// Length of the part; at least `width`.
+    pub length: usize,
+    /// Number of adjacent values that a filter takes; at least 1.
+    pub width: usize,
+    /// Number of filters.
+    pub filters: usize,
+    /// The weights, shaped `[width, filters]`, row-major.
+    pub weights: Vec<f32>,
+    /// The biases, one per filter.
+    pub bias: Vec<f32>,
+}
+
 /// The network of the mvfst-rl paper (arXiv 1910.04054, section 4) and its variants: normalised or
-/// raw inputs, a trunk of dense layers, the reward appended, an optional LSTM, and the heads for
-/// policy and baseline.
+/// raw inputs, branches or none, a trunk of dense layers, the reward appended, an optional LSTM,
+/// and the heads for policy and baseline.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ActorCritic {
     /// Normalisation of the observation; `None` takes it as it is.
     pub observation: Option<Transform>,
     /// Normalisation of the reward; `None` takes it as it is.
     pub reward: Option<Transform>,
-    /// The layers of the trunk, of which the first takes the observation.
+    /// Layers on parts of the observation, side by side; may be empty.
+    pub branches: Vec<Branch>,
+    /// The layers of the trunk, of which the first takes the outputs of the branches, one after the
+    /// other, or without branches the observation.
     pub trunk: Vec<Dense>,
-    /// Activation function after each layer of the trunk.
+    /// Activation function after each branch and each layer of the trunk.
     pub activation: Activation,
     /// The LSTM, which takes the trunk's output and the reward. With `None` the heads take these,
     /// and the state passes through unchanged.
@@ -181,6 +206,7 @@ impl ActorCritic {
         Self {
             observation: None,
             reward: None,
+            branches: vec![],
             trunk,
             activation: Activation::Relu,
             lstm: Some(lstm),
@@ -193,6 +219,19 @@ impl ActorCritic {
     ///
     /// Sizes that do not fit each other or `meta` make a file that the loader refuses.
     pub fn export(&self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
+        self.export_as(&meta.widths(), (META_KEY, meta.to_json()), description)
+    }
+
+    /// The network as a policy file of any kind: `metadata` are the key and the value of the entry
+    /// that says what the policy is for.
+    ///
+    /// Sizes that do not fit each other or `widths` make a file that the loader refuses.
+    pub fn export_as(
+        &self,
+        widths: &Widths,
+        metadata: (&str, String),
+        description: &str,
+    ) -> Vec<u8> {
         let mut graph = GraphBuilder::default();
         let mut x = "observation".to_owned();
         if let Some(transform) = &self.observation {
@@ -202,11 +241,19 @@ impl ActorCritic {
             Activation::Relu => "Relu",
             Activation::Tanh => "Tanh",
         };
+        // The constant is made where it is first used, so that a graph without branches has its
+        // constants in the order that it always had.
+        let mut axis = None;
+        if !self.branches.is_empty() {
+            let axis = axis.insert(graph.ints("axis1", &[1]));
+            let sums = graph.branches(&x, &self.branches, axis);
+            x = graph.node(operator, &[&sums], "branches.activation", vec![]);
+        }
         for (i, layer) in self.trunk.iter().enumerate() {
             let sums = graph.dense(&format!("trunk{i}"), &x, layer);
             x = graph.node(operator, &[&sums], &format!("trunk{i}.activation"), vec![]);
         }
-        let axis = graph.ints("axis1", &[1]);
+        let axis = axis.unwrap_or_else(|| graph.ints("axis1", &[1]));
         let mut reward = graph.node("Unsqueeze", &["reward", &axis], "reward.column", vec![]);
         if let Some(transform) = &self.reward {
             reward = graph.transform(&reward, transform);
@@ -230,7 +277,7 @@ impl ActorCritic {
             value = graph.dense(&format!("baseline{i}"), &value, layer);
         }
         graph.node_into("Squeeze", &[&value, &axis], &["baseline"], vec![]);
-        graph.finish(meta, description)
+        graph.finish_as(widths, metadata, description)
     }
 }
 
@@ -253,6 +300,7 @@ impl ActorCritic {
     pub fn import(file: &PolicyFile) -> Result<Self, ImportError> {
         let wrong = |reason: String| ImportError { reason };
         let graph = file
+            .graph
             .proto
             .graph
             .as_ref()
@@ -286,6 +334,44 @@ impl ActorCritic {
             let names = names.take_while(|name| found(&format!("{name}.weights")).is_some());
             names.map(|name| dense(&name)).collect()
         };
+        let place = |name: &str| -> Option<usize> {
+            let mut tensors = graph.initializer.iter();
+            let tensor = tensors.find(|tensor| tensor.name == name)?;
+            let bytes = <[u8; 8]>::try_from(tensor.raw_data.as_slice()).ok()?;
+            usize::try_from(i64::from_le_bytes(bytes)).ok()
+        };
+        let branch = |name: &str| -> Result<Branch, ImportError> {
+            let no_branch = || wrong(format!("`{name}` is no branch"));
+            let (dims, weights) = needed(&format!("{name}.weights"))?;
+            let (_, bias) = needed(&format!("{name}.bias"))?;
+            let from = place(&format!("{name}.from")).ok_or_else(no_branch)?;
+            let to = place(&format!("{name}.to")).ok_or_else(no_branch)?;
+            let (width, filters, weights) = match dims[..] {
+                [width, filters] => (width, filters, weights),
+                [filters, 1, width] => (width, filters, transposed(&weights, width)),
+                _ => return Err(no_branch()),
+            };
+            let length = to.checked_sub(from).ok_or_else(no_branch)?;
+            if to > file.meta().interface.observation_len() {
+                return Err(no_branch());
+            }
+            match (1..=length).contains(&width) && filters > 0 && bias.len() == filters {
+                true => Ok(Branch {
+                    from,
+                    length,
+                    width,
+                    filters,
+                    weights,
+                    bias,
+                }),
+                false => Err(no_branch()),
+            }
+        };
+        let branches = (0..).map(|i| format!("branch{i}"));
+        let branches = branches.take_while(|name| found(&format!("{name}.weights")).is_some());
+        let branches = branches
+            .map(|name| branch(&name))
+            .collect::<Result<_, _>>()?;
         let lstm = match found("lstm.w") {
             None => None,
             Some((dims, input_weights)) => {
@@ -317,6 +403,7 @@ impl ActorCritic {
         let network = Self {
             observation: transform(&found, "observation"),
             reward: transform(&found, "reward.column"),
+            branches,
             trunk: layers("trunk")?,
             activation,
             lstm,
@@ -324,13 +411,20 @@ impl ActorCritic {
             baseline: layers("baseline")?,
         };
         // Whatever else is in the graph would be lost.
-        let again = network.export(file.meta(), &file.proto.doc_string);
+        let again = network.export(file.meta(), &file.graph.proto.doc_string);
         let again = ModelProto::decode(again.as_slice()).ok();
         match again.and_then(|model| model.graph).as_ref() == Some(graph) {
             true => Ok(network),
             false => Err(wrong("it has other nodes".to_owned())),
         }
     }
+}
+
+/// A row-major matrix with this many columns, transposed.
+fn transposed(matrix: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns)
+        .flat_map(|column| matrix.iter().skip(column).step_by(columns.max(1)).copied())
+        .collect()
 }
 
 /// A constant's dimensions and values.
@@ -444,6 +538,42 @@ impl GraphBuilder {
         let weights = self.floats(&format!("{name}.weights"), &dims, &layer.weights);
         let bias = self.floats(&format!("{name}.bias"), &dims[1..], &layer.bias);
         self.node_into("Gemm", &[x, &weights, &bias], &[output], vec![]);
+    }
+
+    /// The sums of all branches on `x`, one after the other; gives their name back. `axis` is the
+    /// constant `[1]`.
+    fn branches(&mut self, x: &str, branches: &[Branch], axis: &str) -> String {
+        let sums: Vec<String> = (branches.iter().enumerate())
+            .map(|(i, branch)| {
+                let name = format!("branch{i}");
+                let part = |part: &str| format!("{name}.{part}");
+                let [from, to] = [("from", branch.from), ("to", branch.from + branch.length)].map(
+                    |(end, at)| self.ints(&part(end), &[i64::try_from(at).unwrap_or(i64::MAX)]),
+                );
+                let values = self.node("Slice", &[x, &from, &to, axis], &part("part"), vec![]);
+                if branch.width == branch.length {
+                    let layer = Dense {
+                        inputs: branch.width,
+                        outputs: branch.filters,
+                        weights: branch.weights.clone(),
+                        bias: branch.bias.clone(),
+                    };
+                    return self.dense(&name, &values, &layer);
+                }
+                let dims = [branch.filters, 1, branch.width];
+                let weights = transposed(&branch.weights, branch.filters);
+                let weights = self.floats(&part("weights"), &dims, &weights);
+                let bias = self.floats(&part("bias"), &dims[..1], &branch.bias);
+                // The op runs over [batch, channels, positions]; a series has one channel.
+                let channel = self.node("Unsqueeze", &[&values, axis], &part("channel"), vec![]);
+                let inputs = [channel.as_str(), &weights, &bias];
+                let filtered = self.node("Conv", &inputs, &part("filtered"), vec![]);
+                let flat = vec![int("axis", 1)];
+                self.node("Flatten", &[&filtered], &part("sums"), flat)
+            })
+            .collect();
+        let inputs: Vec<&str> = sums.iter().map(String::as_str).collect();
+        self.node("Concat", &inputs, "branches.sums", vec![int("axis", 1)])
     }
 
     /// A transform of `x`; gives its output's name back.
@@ -574,7 +704,17 @@ impl GraphBuilder {
 
     /// The file's bytes; the same graph and metadata give the same bytes.
     pub(super) fn finish(self, meta: &PolicyMeta, description: &str) -> Vec<u8> {
-        let (inputs, outputs) = ports(meta);
+        self.finish_as(&meta.widths(), (META_KEY, meta.to_json()), description)
+    }
+
+    /// The same for any kind of policy: `metadata` are the key and the value of its entry.
+    fn finish_as(
+        self,
+        widths: &Widths,
+        (key, value): (&str, String),
+        description: &str,
+    ) -> Vec<u8> {
+        let (inputs, outputs) = ports(widths);
         let value_info = |(name, width): &(&str, Option<usize>)| {
             let batch = dimension::Value::DimParam("N".to_owned());
             let width = width.map(|w| dimension::Value::DimValue(i64::try_from(w).unwrap_or(-1)));
@@ -618,8 +758,8 @@ impl GraphBuilder {
             doc_string: description.to_owned(),
             graph: Some(graph),
             metadata_props: vec![StringStringEntryProto {
-                key: META_KEY.to_owned(),
-                value: meta.to_json(),
+                key: key.to_owned(),
+                value,
             }],
             ..ModelProto::default()
         };

@@ -10,9 +10,9 @@ use tract_onnx::pb::tensor_shape_proto::dimension;
 use tract_onnx::pb::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, type_proto};
 
 use super::bounds;
-use super::file_error::{FileError, MAX_BYTES, META_KEY};
+use super::file_error::{BITRATE_META_KEY, FileError, MAX_BYTES, META_KEY};
 use super::meta::{PolicyMeta, Summary};
-use super::ports::{Port, ports};
+use super::ports::{Port, Widths, ports};
 use super::wire;
 use crate::ownership::exposure_to_root;
 use crate::regular_file;
@@ -24,16 +24,17 @@ const MAX_FIELDS: usize = 1 << 16;
 /// The versions of the standard operators that the engine is tested against.
 const OPSETS: std::ops::RangeInclusive<i64> = 9..=18;
 
-/// The operators that a policy may use: dense, recurrent and element-wise arithmetic, and moving
-/// values about. None of them can loop, nest a graph, or have a shape that depends on an
-/// observation, so what a graph takes can be found beforehand ([`bounds`]).
-pub(super) const OPERATORS: [&str; 34] = [
+/// The operators that a policy may use: dense, convolutional, recurrent and element-wise
+/// arithmetic, and moving values about. None of them can loop, nest a graph, or have a shape that
+/// depends on an observation, so what a graph takes can be found beforehand ([`bounds`]).
+pub(super) const OPERATORS: [&str; 35] = [
     "Abs",
     "Add",
     "Cast",
     "Clip",
     "Concat",
     "Constant",
+    "Conv",
     "Div",
     "Elu",
     "Exp",
@@ -64,12 +65,67 @@ pub(super) const OPERATORS: [&str; 34] = [
     "Unsqueeze",
 ];
 
-/// A decoded and checked policy file.
+/// The decoded and checked graph of a policy, whatever its actions are.
 #[derive(Debug)]
-pub struct PolicyFile {
+pub struct PolicyGraph {
     pub(super) proto: ModelProto,
     /// The name of the batch dimension.
     pub(super) batch: String,
+    pub(super) widths: Widths,
+    parameters: usize,
+}
+
+impl PolicyGraph {
+    /// Decodes and checks the bytes of a file. `meta` gets the file's metadata entries, as a
+    /// function from key to value, and returns the metadata with the widths that they ask for.
+    ///
+    /// # Errors
+    ///
+    /// Returns the error of `meta`, or one that names what does not fit, with what was found and
+    /// what is expected, as [`PolicyFile::parse`] does.
+    pub fn parse<M, E: From<FileError>>(
+        bytes: &[u8],
+        meta: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<(M, Widths), E>,
+    ) -> Result<(M, Self), E> {
+        let proto = decode(bytes)?;
+        let entries = &proto.metadata_props;
+        let (meta, widths) = meta(&|key: &str| {
+            let entry = entries.iter().find(|entry| entry.key == key);
+            entry.map(|entry| entry.value.clone())
+        })?;
+        let (batch, parameters) = check_graph(&proto, &widths)?;
+        let graph = Self {
+            proto,
+            batch,
+            widths,
+            parameters,
+        };
+        Ok((meta, graph))
+    }
+
+    /// Reads and checks a file, as [`parse`](Self::parse) does.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the file cannot be read, is no regular file or too large, and in the
+    /// cases of [`parse`](Self::parse).
+    pub fn read<M, E: From<FileError>>(
+        path: &Path,
+        meta: impl FnOnce(&dyn Fn(&str) -> Option<String>) -> Result<(M, Widths), E>,
+    ) -> Result<(M, Self), E> {
+        Self::parse(&contents(path)?, meta)
+    }
+
+    /// The number of weights and biases.
+    pub fn parameters(&self) -> usize {
+        self.parameters
+    }
+}
+
+/// A decoded and checked policy file.
+#[derive(Debug)]
+pub struct PolicyFile {
+    pub(super) graph: PolicyGraph,
     summary: Summary,
 }
 
@@ -123,56 +179,22 @@ impl PolicyFile {
     /// encoding, data outside the file, the operators, the metadata, the inputs and outputs, the
     /// size of a tensor, the shapes of values, and the memory and time that a batch would take.
     pub fn parse(bytes: &[u8]) -> Result<Self, FileError> {
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(FileError::TooLarge {
-                bytes: bytes.len() as u64,
-            });
-        }
-        if let Some(found) = wire::fields(bytes).filter(|found| *found > MAX_FIELDS) {
-            return Err(FileError::Bound {
-                what: "the number of the file's fields".to_owned(),
-                found: found as u64,
-                most: MAX_FIELDS as u64,
-            });
-        }
-        let proto = ModelProto::decode(bytes)?;
-        let graph = proto.graph.as_ref().ok_or(FileError::NoGraph)?;
-        check_contained(graph)?;
-        check_operators(&proto, graph)?;
-        let meta = read_meta(&proto)?;
-        let batch = check_ports(graph, &meta)?;
-        check_values(graph)?;
-        let mut parameters = 0;
-        for tensor in &graph.initializer {
-            let elements = check_tensor(tensor)?;
-            if tensor.data_type == DataType::Float as i32 {
-                parameters += elements;
-            }
-        }
-        for attribute in graph.node.iter().flat_map(|node| &node.attribute) {
-            attribute
-                .t
-                .iter()
-                .chain(&attribute.tensors)
-                .try_for_each(|t| check_tensor(t).map(drop))?;
-        }
-        bounds::check(graph, &meta)?;
+        let (meta, graph) = PolicyGraph::parse(bytes, read_meta)?;
         let summary = Summary {
             observation: meta.interface.observation_len(),
             meta,
-            parameters,
+            parameters: graph.parameters,
             bytes: bytes.len(),
             sha256: format!("{:x}", Sha256::digest(bytes)),
-            producer: format!("{} {}", proto.producer_name, proto.producer_version)
-                .trim()
-                .to_owned(),
-            description: proto.doc_string.clone(),
+            producer: format!(
+                "{} {}",
+                graph.proto.producer_name, graph.proto.producer_version
+            )
+            .trim()
+            .to_owned(),
+            description: graph.proto.doc_string.clone(),
         };
-        Ok(Self {
-            proto,
-            batch,
-            summary,
-        })
+        Ok(Self { graph, summary })
     }
 
     /// The policy's description of itself.
@@ -184,6 +206,52 @@ impl PolicyFile {
     pub fn summary(&self) -> &Summary {
         &self.summary
     }
+}
+
+/// Decodes a file of a permissible size, and checks that all of it is in the file and of known
+/// operators.
+fn decode(bytes: &[u8]) -> Result<ModelProto, FileError> {
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(FileError::TooLarge {
+            bytes: bytes.len() as u64,
+        });
+    }
+    if let Some(found) = wire::fields(bytes).filter(|found| *found > MAX_FIELDS) {
+        return Err(FileError::Bound {
+            what: "the number of the file's fields".to_owned(),
+            found: found as u64,
+            most: MAX_FIELDS as u64,
+        });
+    }
+    let proto = ModelProto::decode(bytes)?;
+    let graph = proto.graph.as_ref().ok_or(FileError::NoGraph)?;
+    check_contained(graph)?;
+    check_operators(&proto, graph)?;
+    Ok(proto)
+}
+
+/// Checks the graph for these widths. Returns the name of the batch dimension and the number of
+/// weights and biases.
+fn check_graph(proto: &ModelProto, widths: &Widths) -> Result<(String, usize), FileError> {
+    let graph = proto.graph.as_ref().ok_or(FileError::NoGraph)?;
+    let batch = check_ports(graph, widths)?;
+    check_values(graph)?;
+    let mut parameters = 0;
+    for tensor in &graph.initializer {
+        let elements = check_tensor(tensor)?;
+        if tensor.data_type == DataType::Float as i32 {
+            parameters += elements;
+        }
+    }
+    for attribute in graph.node.iter().flat_map(|node| &node.attribute) {
+        attribute
+            .t
+            .iter()
+            .chain(&attribute.tensors)
+            .try_for_each(|t| check_tensor(t).map(drop))?;
+    }
+    bounds::check(graph, widths)?;
+    Ok((batch, parameters))
 }
 
 /// The bytes of a file that is not too large.
@@ -290,18 +358,20 @@ fn check_operators(proto: &ModelProto, graph: &GraphProto) -> Result<(), FileErr
     Ok(())
 }
 
-fn read_meta(proto: &ModelProto) -> Result<PolicyMeta, FileError> {
-    let entry = proto
-        .metadata_props
-        .iter()
-        .find(|entry| entry.key == META_KEY);
-    Ok(PolicyMeta::from_json(
-        &entry.ok_or(FileError::NoMeta)?.value,
-    )?)
+fn read_meta(entry: &dyn Fn(&str) -> Option<String>) -> Result<(PolicyMeta, Widths), FileError> {
+    let Some(json) = entry(META_KEY) else {
+        return Err(match entry(BITRATE_META_KEY) {
+            Some(_) => FileError::Bitrates,
+            None => FileError::NoMeta,
+        });
+    };
+    let meta = PolicyMeta::from_json(&json)?;
+    let widths = meta.widths();
+    Ok((meta, widths))
 }
 
 /// Compares names, types and shapes with the metadata; gives the batch dimension's name back.
-fn check_ports(graph: &GraphProto, meta: &PolicyMeta) -> Result<String, FileError> {
+fn check_ports(graph: &GraphProto, widths: &Widths) -> Result<String, FileError> {
     // Old exporters list constants among the inputs.
     let constants: HashSet<&str> = graph.initializer.iter().map(|t| t.name.as_str()).collect();
     let inputs: Vec<_> = graph
@@ -310,7 +380,7 @@ fn check_ports(graph: &GraphProto, meta: &PolicyMeta) -> Result<String, FileErro
         .filter(|input| !constants.contains(input.name.as_str()))
         .collect();
     let outputs: Vec<_> = graph.output.iter().collect();
-    let (expected_inputs, expected_outputs) = ports(meta);
+    let (expected_inputs, expected_outputs) = ports(widths);
     let batch = inputs
         .first()
         .map_or("N", |input| batch_name(input).unwrap_or("N"));
@@ -725,6 +795,12 @@ mod tests {
         let error = refusal(|p| p.metadata_props.clear());
         assert!(
             error.starts_with("the metadata entry `rlcc` is missing"),
+            "{error}"
+        );
+        let error = refusal(|p| p.metadata_props[0].key = BITRATE_META_KEY.to_owned());
+        assert!(
+            error.starts_with("it is a policy that selects the bitrates of videos")
+                && error.contains("cc-trainer abr serve"),
             "{error}"
         );
         let mend = |from: &'static str, to: &'static str| {

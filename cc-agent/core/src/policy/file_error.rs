@@ -8,6 +8,10 @@ use crate::ownership::Exposure;
 /// The key of the metadata entry that holds the [`PolicyMeta`](super::PolicyMeta) as JSON.
 pub const META_KEY: &str = "rlcc";
 
+/// The key of the metadata entry of policies that select the bitrates of videos. The agent does not
+/// serve them; it knows the key to say what such a file is.
+pub const BITRATE_META_KEY: &str = "rlcc-bitrate";
+
 /// Size limit of policy files: 32 MiB, room for eight million weights.
 pub(super) const MAX_BYTES: u64 = 32 << 20;
 
@@ -15,6 +19,12 @@ pub(super) const MAX_BYTES: u64 = 32 << 20;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
+    /// The policy selects the bitrates of videos.
+    #[error(
+        "it is a policy that selects the bitrates of videos, not a congestion window: serve it \
+         with `cc-trainer abr serve --scheme`, and give a congestion-control policy here"
+    )]
+    Bitrates,
     /// Decoding or running the file would take more memory or time than a policy may.
     #[error("{what} is {found}; a policy may have at most {most}: export a smaller network")]
     Bound {
@@ -60,7 +70,7 @@ pub enum FileError {
     /// The metadata entry is wrong.
     #[error("metadata entry `{META_KEY}`: {0}")]
     Meta(#[from] MetaError),
-    /// There is no metadata entry.
+    /// There is no metadata entry of this project.
     #[error(
         "the metadata entry `{META_KEY}` is missing, so the file does not say what it was trained \
          for; export it with cc-trainer"

@@ -169,6 +169,7 @@ impl Heuristic {
 impl Policy for Heuristic {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let length = self.interface.observation_len();
+        let mut allowed = Vec::new();
         queries
             .iter_mut()
             .map(|query| {
@@ -177,8 +178,11 @@ impl Policy for Heuristic {
                     return Choice::Invalid;
                 }
                 let logits = self.logits(&query.observation);
+                self.interface.allowed(query.cwnd, &mut allowed);
+                // `0`, the first action, always is.
+                let others = (1..5).filter(|&a| super::is_allowed(&allowed, a));
                 let first_best =
-                    (1..5).fold(0, |best, a| if logits[a] > logits[best] { a } else { best });
+                    others.fold(0, |best, a| if logits[a] > logits[best] { a } else { best });
                 query.probabilities = super::one_hot(first_best, logits.len());
                 Choice::Action {
                     index: first_best,

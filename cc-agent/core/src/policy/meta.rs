@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ActionSelection;
+use super::ports::Widths;
 use crate::interface::{Interface, InterfaceError};
 use crate::objective::Objective;
 
@@ -86,6 +87,15 @@ impl PolicyMeta {
         serde_json::to_string(self).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
     }
 
+    /// The widths of the inputs and outputs that the policy's graph must have.
+    pub fn widths(&self) -> Widths {
+        Widths {
+            observation: self.interface.observation_len(),
+            actions: self.interface.actions.len(),
+            state: self.state,
+        }
+    }
+
     /// Checks the interface, the sizes of the layers and what they take of the agent.
     ///
     /// # Errors
@@ -151,8 +161,9 @@ pub enum MetaError {
     Interface(#[from] InterfaceError),
     /// The observation would be too long.
     #[error(
-        "environment.history and environment.actions make observations of {found} values; \
-         expected at most {MAX_OBSERVATION}: take a shorter history or fewer actions"
+        "environment.history, environment.actions and environment.series make observations of \
+         {found} values; expected at most {MAX_OBSERVATION}: take a shorter history, fewer actions \
+         or shorter series"
     )]
     Observation {
         /// The length of an observation.
@@ -214,6 +225,7 @@ impl fmt::Display for Summary {
             .join(" + ");
         let Interface {
             history,
+            series,
             actions,
             cwnd,
             scales,
@@ -235,11 +247,22 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions",
-            self.observation, interface.features_version
+            "observation   {} values: features version {}, the last {history} decisions{}",
+            self.observation,
+            interface.features_version,
+            match series {
+                0 => String::new(),
+                _ => format!(", series of {series} windows"),
+            }
         )?;
         writeln!(f, "window        {} ms", interface.window_ms)?;
         writeln!(f, "actions       {actions}")?;
+        if interface.mask_actions {
+            writeln!(
+                f,
+                "masked        actions that would do the same as earlier ones"
+            )?;
+        }
         writeln!(f, "cwnd          {} to {} segments", cwnd.min, cwnd.max)?;
         writeln!(f, "pacing        {pacing}")?;
         writeln!(f, "serving       {serving}")?;
@@ -313,6 +336,25 @@ mod tests {
             PolicyMeta::from_json(&meta().to_json()).expect("parses"),
             meta()
         );
+    }
+
+    #[test]
+    fn masks_may_be_missing_and_are_read_where_they_are_stated() {
+        let mut meta = meta();
+        let json = meta.to_json();
+        assert!(!json.contains("mask_actions"), "{json}");
+        assert!(
+            !PolicyMeta::from_json(&json)
+                .expect("parses")
+                .interface
+                .mask_actions
+        );
+        meta.interface.mask_actions = true;
+        let json = meta.to_json();
+        assert!(json.contains(r#""mask_actions":true"#), "{json}");
+        assert_eq!(PolicyMeta::from_json(&json).expect("parses"), meta);
+        let wrong = json.replacen(r#""mask_actions":true"#, r#""mask_actions":"no""#, 1);
+        PolicyMeta::from_json(&wrong).expect_err("neither true nor false");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tract_onnx::prelude::*;
 use tract_onnx::tract_core::internal::bail;
 use tract_onnx::tract_core::model::typed::TypedSimpleState;
 
-use super::file::PolicyFile;
+use super::file::{PolicyFile, PolicyGraph};
 use super::file_error::FileError;
 use super::ports::ports;
 use super::{ActionSelection, Choice, Policy, Query, State, Summary};
@@ -23,12 +23,10 @@ use crate::interface::Interface;
 /// share its batch: rows are independent, and a row with a value that is not finite spoils no
 /// other.
 pub struct OnnxPolicy {
-    engine: Engine,
+    network: OnnxNetwork,
     summary: Summary,
     serving: ActionSelection,
     rng: StdRng,
-    /// Whether a failure of the engine has been logged: it would be the same at every window.
-    failure_logged: bool,
 }
 
 impl OnnxPolicy {
@@ -69,17 +67,91 @@ impl OnnxPolicy {
         serving: Option<ActionSelection>,
         seed: u64,
     ) -> Result<Self, FileError> {
-        let engine =
-            guarded(|| Engine::new(&file)).map_err(|reason| FileError::Engine { reason })?;
-        let mut policy = Self {
-            engine,
+        let name = &file.summary().meta.name;
+        Ok(Self {
+            network: OnnxNetwork::new(&file.graph, name)?,
             summary: file.summary().clone(),
             serving: serving.unwrap_or(file.summary().meta.serving),
             rng: StdRng::seed_from_u64(seed),
+        })
+    }
+
+    /// Runs the network on every query and moves each query's state on, as [`Policy::decide`] does.
+    /// Returns `None` for a query without a usable answer.
+    pub fn evaluate(&mut self, queries: &mut [Query]) -> Vec<Option<Answer>> {
+        self.network.evaluate(queries)
+    }
+}
+
+/// The network of a policy's graph, compiled to be run, whatever its actions are.
+pub struct OnnxNetwork {
+    engine: Engine,
+    /// Name of the policy, for logs.
+    name: String,
+    /// Whether a failure of the engine has been logged: it would be the same at every window.
+    failure_logged: bool,
+}
+
+impl OnnxNetwork {
+    /// Compiles a graph. `name` is the policy's, for logs.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the engine cannot run the graph or its outputs differ from those that
+    /// the file declares.
+    pub fn new(graph: &PolicyGraph, name: &str) -> Result<Self, FileError> {
+        let engine =
+            guarded(|| Engine::new(graph)).map_err(|reason| FileError::Engine { reason })?;
+        let mut network = Self {
+            engine,
+            name: name.to_owned(),
             failure_logged: false,
         };
-        policy.try_out()?;
-        Ok(policy)
+        network.try_out()?;
+        Ok(network)
+    }
+
+    /// The same network with working memory of its own, for another thread.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        let Engine {
+            one,
+            middle,
+            any,
+            observation,
+            state,
+        } = &self.engine;
+        Self {
+            engine: Engine {
+                one: one.fork(),
+                middle: middle.fork(),
+                any: any.fork(),
+                observation: *observation,
+                state: *state,
+            },
+            name: self.name.clone(),
+            failure_logged: self.failure_logged,
+        }
+    }
+
+    /// Runs the network on one observation and moves `state` on. Returns `None`, and leaves the
+    /// state as it is, when there is no usable answer.
+    pub fn answer(
+        &mut self,
+        observation: Vec<f32>,
+        reward: f32,
+        state: &mut State,
+    ) -> Option<Answer> {
+        let mut queries = [Query {
+            observation,
+            reward,
+            cwnd: 0,
+            state: std::mem::take(state),
+            probabilities: Vec::new(),
+        }];
+        let answer = self.evaluate(&mut queries).pop().flatten();
+        *state = std::mem::take(&mut queries[0].state);
+        answer
     }
 
     /// Runs every plan once, so that a graph that cannot run is refused now and not at a flow's
@@ -89,7 +161,7 @@ impl OnnxPolicy {
         let zeros = Query {
             observation: vec![0.0; self.engine.observation],
             reward: 0.0,
-            cwnd: self.summary.meta.interface.cwnd.min,
+            cwnd: 0,
             state: State::default(),
             probabilities: Vec::new(),
         };
@@ -102,7 +174,7 @@ impl OnnxPolicy {
             finite &= answers.iter().all(Option::is_some);
         }
         if !finite {
-            let policy = &self.summary.meta.name;
+            let policy = &self.name;
             tracing::warn!(
                 policy,
                 "the answer to an all-zero observation is not finite"
@@ -111,9 +183,9 @@ impl OnnxPolicy {
         Ok(())
     }
 
-    /// Runs the network on every query and moves each query's state on, as [`Policy::decide`] does.
-    /// Returns `None` for a query without a usable answer.
-    pub fn evaluate(&mut self, queries: &mut [Query]) -> Vec<Option<Answer>> {
+    /// Runs the network on every query and moves each query's state on. Returns `None` for a query
+    /// without a usable answer.
+    fn evaluate(&mut self, queries: &mut [Query]) -> Vec<Option<Answer>> {
         let mut answers = vec![None; queries.len()];
         let (indices, mut rows): (Vec<usize>, Vec<&mut Query>) = queries
             .iter_mut()
@@ -153,10 +225,13 @@ pub struct Answer {
 impl Policy for OnnxPolicy {
     fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
         let answers = self.evaluate(queries);
+        let (serving, interface) = (self.serving, &self.summary.meta.interface);
+        let mut allowed = Vec::new();
         let choose = |(query, answer): (&mut Query, Option<Answer>)| match answer {
-            Some(answer) => {
-                query.probabilities = self.serving.probabilities(&answer.logits);
-                let (index, probability) = self.serving.choose(&answer.logits, &mut self.rng);
+            Some(Answer { logits, .. }) => {
+                interface.allowed(query.cwnd, &mut allowed);
+                query.probabilities = serving.probabilities(&logits, &allowed);
+                let (index, probability) = serving.choose(&logits, &allowed, &mut self.rng);
                 Choice::Action { index, probability }
             }
             None => Choice::Invalid,
@@ -190,14 +265,14 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(file: &PolicyFile) -> TractResult<Self> {
+    fn new(graph: &PolicyGraph) -> TractResult<Self> {
         let typed = tract_onnx::onnx()
             .with_ignore_value_info(true)
-            .model_for_proto_model(&file.proto)?
+            .model_for_proto_model(&graph.proto)?
             .into_typed()?
             .into_decluttered()?;
-        let batch = typed.symbols.sym(&file.batch);
-        check_outputs(&typed, file, &batch)?;
+        let batch = typed.symbols.sym(&graph.batch);
+        check_outputs(&typed, graph, &batch)?;
         let sized = |n: usize| {
             Plan::new(
                 typed.set_symbols(&HashMap::from([(batch.clone(), n.to_dim())]))?,
@@ -208,8 +283,8 @@ impl Engine {
             one: sized(1)?,
             middle: sized(MIDDLE)?,
             any: Plan::new(typed.clone(), None)?,
-            observation: file.meta().interface.observation_len(),
-            state: file.meta().state,
+            observation: graph.widths.observation,
+            state: graph.widths.state,
         })
     }
 
@@ -302,6 +377,15 @@ impl Plan {
         })
     }
 
+    /// The same plan with working memory of its own.
+    fn fork(&self) -> Self {
+        Self {
+            rows: self.rows,
+            runnable: Arc::clone(&self.runnable),
+            session: None,
+        }
+    }
+
     fn run(&mut self, inputs: TVec<TValue>) -> TractResult<TVec<TValue>> {
         match &mut self.session {
             Some(session) => session.run(inputs),
@@ -311,8 +395,8 @@ impl Plan {
 }
 
 /// Compares the outputs' true types and shapes with those declared: a file may declare anything.
-fn check_outputs(model: &TypedModel, file: &PolicyFile, batch: &Symbol) -> TractResult<()> {
-    let (_, expected) = ports(file.meta());
+fn check_outputs(model: &TypedModel, graph: &PolicyGraph, batch: &Symbol) -> TractResult<()> {
+    let (_, expected) = ports(&graph.widths);
     for ((name, width), outlet) in expected.iter().zip(model.output_outlets()?) {
         let fact = model.outlet_fact(*outlet)?;
         let mut shape = tvec![batch.to_dim()];
@@ -639,6 +723,49 @@ mod tests {
             };
             let total: f32 = logits.iter().map(|l| l.exp()).sum();
             assert!((probability - logits[index].exp() / total).abs() < 1e-5);
+        }
+    }
+
+    /// A file that asks for masks is served with them, one that does not as before.
+    #[test]
+    fn masked_actions_are_never_served() {
+        let (mut meta, net) = small_net();
+        let decide = |meta: &PolicyMeta, serving| {
+            let bytes = net.export(meta, "");
+            let mut policy = OnnxPolicy::from_bytes(&bytes, Some(serving), 1).expect("valid");
+            let mut queries = random_queries(200, 112, 4);
+            for (query, at) in queries.iter_mut().zip(0_u32..) {
+                query.cwnd = if at.is_multiple_of(2) { 2 } else { 100 };
+            }
+            let choices = policy.decide(&mut queries);
+            (queries, choices)
+        };
+        let softmax = ActionSelection::Softmax { temperature: 1.0 };
+        let (without, _) = decide(&meta, softmax);
+        meta.interface.mask_actions = true;
+        for serving in [softmax, ActionSelection::Greedy] {
+            let (queries, choices) = decide(&meta, serving);
+            for ((query, choice), without) in queries.iter().zip(choices).zip(&without) {
+                let Choice::Action { index, probability } = choice else {
+                    panic!("{choice:?}")
+                };
+                let own = &query.probabilities;
+                assert!(probability > 0.0, "{index} of {own:?}");
+                assert!((own.iter().sum::<f32>() - 1.0).abs() < 1e-5);
+                if query.cwnd == 2 {
+                    // `/2` and `-10` lead to what `0` leads to.
+                    assert_eq!(own[1..3], [0.0; 2]);
+                    assert!(![1, 2].contains(&index));
+                }
+                if serving == softmax {
+                    assert_eq!(own[index], probability);
+                    // The allowed ones are to each other as they are without a mask.
+                    let ratio = |all: &[f32]| f64::from(all[3]) / f64::from(all[4]);
+                    let expected = ratio(&without.probabilities);
+                    assert!((ratio(own) / expected - 1.0).abs() < 1e-4);
+                    assert_eq!(query.cwnd == 100, *own == without.probabilities);
+                }
+            }
         }
     }
 

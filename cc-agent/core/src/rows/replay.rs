@@ -2,7 +2,7 @@
 
 use crate::{
     interface::Interface,
-    observation::{History, observe},
+    observation::{History, Series, observe},
     rows::Row,
 };
 
@@ -10,25 +10,29 @@ use crate::{
 /// the first.
 ///
 /// After a gap in [`Row::sequence`] the history lacks the decisions of the lost rows; observations
-/// are right again after [`Interface::history`] further decisions.
+/// are right again after [`Interface::history`] further decisions and [`Interface::series`] further
+/// windows.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    history: Option<History>,
+    /// What the rows before have left; `None` before the first.
+    before: Option<(History, Series)>,
 }
 
 impl Replay {
     /// Creates the state before the first row of an episode.
     pub fn new() -> Self {
-        Self { history: None }
+        Self { before: None }
     }
 
     /// Returns the observation of the row's window, [`Interface::observation_len`] values, bit for
     /// bit as the policy got it. Then adds the row's decision to the history.
     pub fn next(&mut self, interface: &Interface, row: &Row) -> Vec<f32> {
-        let history = self
-            .history
-            .get_or_insert_with(|| History::new(interface, row.initial_cwnd_bytes));
-        let observation = observe(interface, &row.window, history);
+        let (history, series) = self.before.get_or_insert_with(|| {
+            let history = History::new(interface, row.initial_cwnd_bytes);
+            (history, Series::new(interface))
+        });
+        series.push(interface, &row.window);
+        let observation = observe(interface, &row.window, history, series);
         if let Some(decision) = &row.decision {
             let action = decision.action.map_or(0, usize::from);
             let bytes = u64::from(decision.cwnd) * u64::from(row.window.mss);

@@ -105,6 +105,7 @@ mod tests {
             chunks: 200,
             buffer_s,
             history: &history,
+            past: &[],
         })
     }
 

@@ -51,6 +51,7 @@ mod tests {
                 chunks: 48,
                 buffer_s,
                 history: &[],
+                past: &[],
             })
         };
         let chosen = [0.0, 4.99, 5.0, 6.99, 7.0, 9.5, 14.99, 15.0, 60.0].map(choose);

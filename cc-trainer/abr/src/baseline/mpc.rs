@@ -231,6 +231,7 @@ mod tests {
                         chunks: 48,
                         buffer_s,
                         history: &history,
+                        past: &[],
                     };
                     let mpc = Mpc {
                         is_robust: false,
@@ -306,6 +307,7 @@ mod tests {
             chunks: 48,
             buffer_s: 4.0,
             history,
+            past: &[],
         };
         let near = |one: f64, other: f64| assert!((one - other).abs() < 1e-12, "{one} {other}");
         let robust = Mpc::published(metric());

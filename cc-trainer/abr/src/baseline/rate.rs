@@ -47,6 +47,7 @@ mod tests {
                 chunks: 48,
                 buffer_s: 10.0,
                 history: &history,
+                past: &[],
             })
         };
         // A megabit in one second is 1000 kbit/s.

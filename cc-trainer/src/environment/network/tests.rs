@@ -337,6 +337,45 @@ fn actions_with_the_same_effect_are_told_with_the_turn() {
 }
 
 #[test]
+fn masks_leave_one_action_for_each_cwnd() {
+    let text = |mask: bool| {
+        format!(
+            "
+        episode_s = 3
+        policy = {{ actions = \"0,/1.05,*1.05,/2\", cwnd = {{ min = 2, max = 4 }}, \
+             mask_actions = {mask} }}
+        [[links]]
+        random = {{ rate_mbps = [4, 9], delay_ms = [5, 9] }}
+    "
+        )
+    };
+    let rule = |turn: &Turn| if turn.allows(3) { 3 } else { 0 };
+    let turns = play(&mut network(&text(true), 3), 40, rule);
+    for turn in &turns {
+        let first = (0_u8..)
+            .zip(&turn.effects)
+            .map(|(index, first)| index == *first);
+        assert!(turn.allowed.iter().copied().eq(first), "{turn:?}");
+    }
+    assert!(
+        turns
+            .iter()
+            .any(|turn| turn.allowed == [true, false, false, false])
+    );
+    assert!(turns.iter().any(|turn| turn.allowed[3]));
+    // Without masks the same turns have none.
+    let without = play(&mut network(&text(false), 3), 40, |turn| {
+        if turn.effects[3] == 3 { 3 } else { 0 }
+    });
+    assert!(without.iter().all(|turn| turn.allowed.is_empty()));
+    let plain = |turn: &Turn| Turn {
+        allowed: Vec::new(),
+        ..turn.clone()
+    };
+    assert_eq!(without, turns.iter().map(plain).collect::<Vec<_>>());
+}
+
+#[test]
 fn random_families_draw_within_their_ranges() {
     let kinds = [
         "constant", "poisson", "cellular", "steps", "ramps", "outages",

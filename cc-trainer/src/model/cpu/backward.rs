@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{
+    branches::gradient_of_branches,
     matrix::{Matrix, Packed, View, ViewMut, multiply, sum_rows},
     pass::{Pass, copy},
     real::Real,
@@ -22,6 +23,8 @@ pub(super) struct Backward<R> {
     critic: Option<Matrix<R>>,
     /// By the LSTM's hidden states, `[T·B, S]`.
     h: Option<Matrix<R>>,
+    /// By the outputs of the branches, next to each other; `None` without branches.
+    branches: Option<Matrix<R>>,
     /// By the outputs of the trunk's layers.
     trunk: Vec<Matrix<R>>,
     /// By the parameters, in [`ParameterLayout`](crate::model::ParameterLayout)'s order.
@@ -35,6 +38,7 @@ impl<R: Real> Backward<R> {
             baseline: Matrix::new(shape.values),
             critic: (shape.privileged > 0).then(|| Matrix::new(crate::model::CRITIC_WIDTH)),
             h: shape.lstm.map(Matrix::new),
+            branches: (!shape.branches.is_empty()).then(|| Matrix::new(shape.trunk_input())),
             trunk: shape
                 .hidden
                 .iter()
@@ -48,6 +52,7 @@ impl<R: Real> Backward<R> {
     pub(super) fn resize(&mut self, rows: usize, parameters: usize) {
         let heads = [&mut self.logits, &mut self.baseline];
         let middle = self.critic.iter_mut().chain(&mut self.h);
+        let middle = middle.chain(&mut self.branches);
         for matrix in heads.into_iter().chain(middle).chain(&mut self.trunk) {
             matrix.resize(rows);
         }
@@ -143,12 +148,18 @@ impl<R: Real> Backward<R> {
             through_activation(derivative, &pass.trunk[i], weights.shape().activation);
             let input = match i.checked_sub(1) {
                 Some(before) => pass.trunk[before].view(),
-                None => pass.observation.view(),
+                None => pass.trunk_input().view(),
             };
             of_layer(layer, input, derivative, gradient);
-            if let Some(below) = lower.last_mut() {
+            if let Some(below) = lower.last_mut().or(self.branches.as_mut()) {
                 down(weights, &layer.weights, derivative, below, Write::Replace);
             }
+        }
+
+        if let (Some(derivative), Some(branches)) = (&mut self.branches, &pass.branches) {
+            let (shape, observation) = (weights.shape(), pass.observation.view());
+            through_activation(derivative, &branches.outputs, shape.activation);
+            gradient_of_branches(shape, layout, observation, derivative, gradient);
         }
     }
 }

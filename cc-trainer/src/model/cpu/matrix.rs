@@ -122,6 +122,16 @@ impl<'a, R: Real> View<'a, R> {
         Self { cols, ..self }
     }
 
+    /// The part with some of the columns.
+    pub(super) fn part(self, columns: Range<usize>) -> Self {
+        assert!(columns.end <= self.cols, "columns of the matrix");
+        Self {
+            data: &self.data[(columns.start * self.col_stride).min(self.data.len())..],
+            cols: columns.len(),
+            ..self
+        }
+    }
+
     pub(super) fn transposed(self) -> Self {
         Self {
             rows: self.cols,
@@ -187,6 +197,17 @@ impl<'a, R: Real> ViewMut<'a, R> {
     pub(super) fn columns(self, cols: usize) -> Self {
         assert!(cols <= self.cols, "columns of the matrix");
         Self { cols, ..self }
+    }
+
+    /// The part with some of the columns.
+    pub(super) fn part(self, columns: Range<usize>) -> Self {
+        assert!(columns.end <= self.cols, "columns of the matrix");
+        let start = columns.start.min(self.data.len());
+        Self {
+            data: &mut self.data[start..],
+            cols: columns.len(),
+            ..self
+        }
     }
 }
 

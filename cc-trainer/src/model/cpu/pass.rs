@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{
+    branches::Branches,
     lstm::Lstm,
     matrix::{Matrix, View, multiply},
     real::Real,
@@ -21,6 +22,8 @@ pub(super) struct Pass<R> {
     pub(super) observation: Matrix<R>,
     /// `[T·n]`: 0 where an episode begins, else 1.
     pub(super) not_done: Vec<R>,
+    /// The branches that the trunk takes; `None` where it takes the observations.
+    pub(super) branches: Option<Branches<R>>,
     /// Outputs of the trunk's layers. Those of the last are followed by the reward, and without an
     /// LSTM by the privileged observation.
     pub(super) trunk: Vec<Matrix<R>>,
@@ -54,6 +57,7 @@ impl<R: Real> Pass<R> {
             sequences: 0..0,
             observation: Matrix::new(shape.observation),
             not_done: Vec::new(),
+            branches: Branches::new(shape),
             trunk,
             lstm: shape
                 .lstm
@@ -73,7 +77,10 @@ impl<R: Real> Pass<R> {
     ) {
         self.begin(weights.shape(), input, sequences);
         let layout = weights.layout();
-        let mut below = self.observation.view();
+        if let Some(branches) = &mut self.branches {
+            branches.forward(weights, self.observation.view());
+        }
+        let mut below = trunk_input(&self.branches, &self.observation).view();
         for (layer, out) in layout.trunk.iter().zip(&mut self.trunk) {
             let activation = weights.shape().activation;
             multiply(
@@ -152,6 +159,11 @@ impl<R: Real> Pass<R> {
         );
     }
 
+    /// The input of the trunk: the outputs of the branches, or without any the observations.
+    pub(super) fn trunk_input(&self) -> &Matrix<R> {
+        trunk_input(&self.branches, &self.observation)
+    }
+
     /// The input of the heads, `[T·n, F + P]`.
     pub(super) fn features(&self) -> &Matrix<R> {
         match &self.lstm {
@@ -213,6 +225,9 @@ impl<R: Real> Pass<R> {
         {
             matrix.resize(rows);
         }
+        if let Some(branches) = &mut self.branches {
+            branches.outputs.resize(rows);
+        }
         if let Some((lstm, h)) = &mut self.lstm {
             lstm.resize(input.steps, sequences.len());
             h.resize(rows);
@@ -242,6 +257,16 @@ impl<R: Real> Pass<R> {
             self.not_done.chunks_exact_mut(1),
         );
     }
+}
+
+/// As [`Pass::trunk_input`], while other fields of the pass are borrowed.
+fn trunk_input<'a, R>(
+    branches: &'a Option<Branches<R>>,
+    observation: &'a Matrix<R>,
+) -> &'a Matrix<R> {
+    branches
+        .as_ref()
+        .map_or(observation, |branches| &branches.outputs)
 }
 
 /// Copies some sequences of an array `[T, all, width]` into rows.
@@ -289,7 +314,7 @@ fn linear<R: Real>(weights: &Weights<R>, layer: &Layer, x: View<'_, R>, out: &mu
 }
 
 /// Adds the bias to as many columns as it has, and applies the activation function to them.
-fn activate<R: Real>(out: &mut Matrix<R>, bias: &[R], activation: Activation) {
+pub(super) fn activate<R: Real>(out: &mut Matrix<R>, bias: &[R], activation: Activation) {
     vectorised(
         #[inline(always)]
         || {

@@ -6,7 +6,7 @@ mod tape;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use super::*;
-use crate::model::{Activation, Array, CRITIC_WIDTH, Layer, ParameterLayout};
+use crate::model::{Activation, Array, Branch, CRITIC_WIDTH, Layer, ParameterLayout};
 use tape::{Tape, Var};
 
 /// Number of steps T of a case.
@@ -29,11 +29,35 @@ fn shapes() -> Vec<Shape> {
                     actions: 3,
                     privileged,
                     values: 1,
+                    branches: vec![],
                 });
             }
         }
     }
+    let branched: Vec<_> = shapes.iter().cloned().map(with_branches).collect();
+    shapes.extend(branched);
     shapes
+}
+
+/// The network with branches of every kind: convolutions that overlap, a fully connected layer, a
+/// single value; one value of the observation is in none of them.
+fn with_branches(shape: Shape) -> Shape {
+    let branch = |from, length, width, filters| Branch {
+        from,
+        length,
+        width,
+        filters,
+    };
+    Shape {
+        observation: 12,
+        branches: vec![
+            branch(1, 6, 3, 4),
+            branch(7, 4, 4, 5),
+            branch(5, 4, 2, 3),
+            branch(0, 1, 1, 2),
+        ],
+        ..shape
+    }
 }
 
 /// The same with three baselines.
@@ -181,16 +205,26 @@ fn written_out(
         .collect();
     for frame in 0..STEPS * BATCH_SIZE {
         let row = |all: &[f64], width: usize| constants(&all[frame * width..][..width]);
-        let mut x = row(&case.observation, shape.observation);
-        for layer in &layout.trunk {
-            x = dense(&x, layer);
-            x = x
-                .into_iter()
+        let activated = |sums: Vec<Var>| -> Vec<Var> {
+            sums.into_iter()
                 .map(|x| match shape.activation {
                     Activation::Relu => tape.relu(x),
                     Activation::Tanh => tape.tanh(x),
                 })
-                .collect();
+                .collect()
+        };
+        let mut x = row(&case.observation, shape.observation);
+        if !shape.branches.is_empty() {
+            let mut outputs = Vec::new();
+            for (branch, layer) in shape.branches.iter().zip(&layout.branches) {
+                for start in branch.from..=branch.from + branch.length - branch.width {
+                    outputs.extend(activated(dense(&x[start..start + branch.width], layer)));
+                }
+            }
+            x = outputs;
+        }
+        for layer in &layout.trunk {
+            x = activated(dense(&x, layer));
         }
         x.extend(row(&case.reward, 1));
         if let Some(lstm) = &layout.lstm {
@@ -394,6 +428,23 @@ fn one_pass_over_a_sequence_equals_its_steps_one_by_one() {
             }
         }
     }
+}
+
+#[test]
+fn what_no_branch_reads_is_not_an_input() {
+    let shape = with_branches(shapes().swap_remove(0));
+    let mut case = NetworkCase::<f64>::new(&shape, 1);
+    let mut cpu = case.cpu(&shape, 1);
+    let before = case.run(&mut cpu);
+    let change = |case: &mut NetworkCase<f64>, value: usize| {
+        for row in case.observation.chunks_exact_mut(shape.observation) {
+            row[value] += 1.0;
+        }
+    };
+    change(&mut case, 11);
+    assert_eq!(case.run(&mut cpu), before);
+    change(&mut case, 10);
+    assert_ne!(case.run(&mut cpu), before);
 }
 
 #[test]

@@ -132,9 +132,16 @@ impl<M: Machine> DeviceNetwork<M> {
         }
         let workspace = self.begin(input)?;
 
-        // The trunk, then the reward next to its output.
-        let layout = self.layout.clone();
-        let mut below = workspace.observation;
+        // The branches, then the trunk, then the reward next to its output.
+        let (layout, shape) = (self.layout.clone(), self.shape.clone());
+        if let Some(branches) = workspace.branches {
+            for position in layout.positions(&shape) {
+                let x = workspace.observation.columns(position.inputs);
+                let y = branches.columns(position.outputs);
+                self.layer(position.layer, x, y, Some(shape.activation))?;
+            }
+        }
+        let mut below = workspace.trunk_input();
         for (layer, &out) in layout.trunk.iter().zip(&workspace.trunk) {
             let activation = Some(self.shape.activation);
             below = self.layer(layer, below, out.columns(0..layer.bias.cols), activation)?;
@@ -249,11 +256,26 @@ impl<M: Machine> DeviceNetwork<M> {
             )?;
             let input = match i.checked_sub(1) {
                 Some(before) => workspace.trunk[before],
-                None => workspace.observation,
+                None => workspace.trunk_input(),
             };
             self.of_layer(layer, input, d, workspace.ones)?;
-            if let Some(before) = i.checked_sub(1) {
-                self.down(&layer.weights, d, workspace.d_trunk[before], Write::Replace)?;
+            let below = match i.checked_sub(1) {
+                Some(before) => Some(workspace.d_trunk[before]),
+                None => workspace.d_branches,
+            };
+            if let Some(below) = below {
+                self.down(&layer.weights, d, below, Write::Replace)?;
+            }
+        }
+
+        if let (Some(d), Some(branches)) = (workspace.d_branches, workspace.branches) {
+            let shape = self.shape.clone();
+            self.activate_backward(d, branches, shape.activation)?;
+            for position in layout.positions(&shape) {
+                let (layer, d) = (position.layer, d.columns(position.outputs));
+                let input = workspace.observation.columns(position.inputs);
+                self.add_of_matrix(&layer.weights, input, d, position.write)?;
+                self.add_sum_rows(d, &layer.bias, workspace.ones, position.write)?;
             }
         }
         self.workspace = Some(workspace);
@@ -424,9 +446,21 @@ impl<M: Machine> DeviceNetwork<M> {
         input: DeviceMatrix,
         d: DeviceMatrix,
     ) -> Result<(), DeviceFailure> {
+        self.add_of_matrix(weights, input, d, Write::Replace)
+    }
+
+    /// As [`of_matrix`](Self::of_matrix); the gradient replaces the one that is there, or is added
+    /// to it.
+    fn add_of_matrix(
+        &mut self,
+        weights: &Array,
+        input: DeviceMatrix,
+        d: DeviceMatrix,
+        write: Write,
+    ) -> Result<(), DeviceFailure> {
         let into = self.array(self.gradient, weights);
         let input = input.columns(0..weights.rows);
-        self.multiply(Transposed(input), Plain(d), into, Write::Replace)
+        self.multiply(Transposed(input), Plain(d), into, write)
     }
 
     /// Computes the gradient of a bias: the sum of the rows of d.
@@ -436,8 +470,20 @@ impl<M: Machine> DeviceNetwork<M> {
         bias: &Array,
         ones: DeviceMatrix,
     ) -> Result<(), DeviceFailure> {
+        self.add_sum_rows(d, bias, ones, Write::Replace)
+    }
+
+    /// As [`sum_rows`](Self::sum_rows); the gradient replaces the one that is there, or is added to
+    /// it.
+    fn add_sum_rows(
+        &mut self,
+        d: DeviceMatrix,
+        bias: &Array,
+        ones: DeviceMatrix,
+        write: Write,
+    ) -> Result<(), DeviceFailure> {
         let into = self.array(self.gradient, bias);
-        self.multiply(Plain(ones), Plain(d), into, Write::Replace)
+        self.multiply(Plain(ones), Plain(d), into, write)
     }
 
     /// Computes the derivatives by a layer's input, for as many of its columns as `below` has.

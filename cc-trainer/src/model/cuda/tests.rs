@@ -8,7 +8,8 @@ use super::{
     try_out::try_out,
 };
 use crate::model::{
-    Activation, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape, StepError,
+    Activation, Branch, Cpu, DeviceFailure, Outputs, ParameterLayout, RmsProp, Sequences, Shape,
+    StepError,
 };
 use cc_sim::seed;
 
@@ -146,7 +147,7 @@ fn assert_close(what: &str, found: &[f32], reference: &[f64]) {
     }
 }
 
-fn shapes() -> [Shape; 4] {
+fn shapes() -> [Shape; 6] {
     let small = Shape {
         observation: 7,
         hidden: vec![19, 13],
@@ -155,6 +156,7 @@ fn shapes() -> [Shape; 4] {
         actions: 5,
         privileged: 0,
         values: 1,
+        branches: vec![],
     };
     [
         small.clone(),
@@ -172,9 +174,32 @@ fn shapes() -> [Shape; 4] {
             lstm: None,
             privileged: 2,
             values: 3,
+            ..small.clone()
+        },
+        Shape {
+            branches: branches(),
+            ..small.clone()
+        },
+        Shape {
+            lstm: None,
+            hidden: vec![17],
+            activation: Activation::Tanh,
+            branches: branches(),
             ..small
         },
     ]
+}
+
+/// A convolution, a fully connected layer that reads some of the same values, and a single value;
+/// of the 7 values of an observation the last is not read.
+fn branches() -> Vec<Branch> {
+    let branch = |from, length, width, filters| Branch {
+        from,
+        length,
+        width,
+        filters,
+    };
+    vec![branch(0, 5, 2, 6), branch(3, 3, 3, 5), branch(1, 1, 1, 3)]
 }
 
 fn moments(network: &DeviceNetwork<HostMachine>, cpu: &Cpu<f64>) -> (Vec<f32>, Vec<f64>) {
@@ -262,6 +287,7 @@ fn the_norm_covers_every_one_of_many_parameters() {
         actions: 5,
         privileged: 0,
         values: 1,
+        branches: vec![],
     };
     let Some(host) = HostMachine::new() else {
         return;

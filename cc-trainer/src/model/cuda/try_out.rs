@@ -2,7 +2,9 @@
 //! CPU's. What a driver or a library lacks shows here, before a run begins.
 
 use super::{machine::Machine, network::DeviceNetwork};
-use crate::model::{Activation, Cpu, Outputs, RmsProp, Sequences, Shape, StepError, initialise};
+use crate::model::{
+    Activation, Branch, Cpu, Outputs, RmsProp, Sequences, Shape, StepError, initialise,
+};
 
 /// Number of steps and of sequences. An episode begins in the middle of one.
 const SIZE: (usize, usize) = (3, 2);
@@ -23,6 +25,20 @@ pub(super) fn try_out<M: Machine>(machine: M) -> Result<M, String> {
         actions: 3,
         privileged: 2,
         values: 1,
+        branches: vec![
+            Branch {
+                from: 0,
+                length: 4,
+                width: 2,
+                filters: 3,
+            },
+            Branch {
+                from: 3,
+                length: 2,
+                width: 2,
+                filters: 4,
+            },
+        ],
     };
     let failed = |error: StepError| error.to_string();
     let mut network = DeviceNetwork::new(machine, &shape).map_err(|failure| failure.to_string())?;

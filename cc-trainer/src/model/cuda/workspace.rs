@@ -17,6 +17,8 @@ pub(super) struct Workspace {
     pub(super) privileged: DeviceMatrix,
     /// `[1, T·B]`: ones, to sum rows by a product.
     pub(super) ones: DeviceMatrix,
+    /// `[T·B, outputs]`: the outputs of the branches, next to each other; `None` without branches.
+    pub(super) branches: Option<DeviceMatrix>,
     /// Outputs of the trunk's layers. Those of the last are followed by the reward, and without an
     /// LSTM by the privileged observation.
     pub(super) trunk: Vec<DeviceMatrix>,
@@ -35,6 +37,8 @@ pub(super) struct Workspace {
     pub(super) d_baseline: DeviceMatrix,
     /// Derivatives by the output of the critic's hidden layer.
     pub(super) d_critic: Option<DeviceMatrix>,
+    /// Derivatives by the outputs of the branches.
+    pub(super) d_branches: Option<DeviceMatrix>,
     /// Derivatives by the outputs of the trunk's layers.
     pub(super) d_trunk: Vec<DeviceMatrix>,
     end: usize,
@@ -77,6 +81,10 @@ impl Workspace {
         let reward = next.dense(frames, 1);
         let privileged = next.dense(frames, shape.privileged);
         let ones = next.dense(1, frames);
+        let branches = |next: &mut DeviceAllocator| {
+            (!shape.branches.is_empty()).then(|| next.aligned(frames, shape.trunk_input()))
+        };
+        let own_branches = branches(&mut next);
         let mut trunk = shape.hidden.clone();
         if let Some(last) = trunk.last_mut() {
             *last += 1 + beside(shape.lstm.is_none());
@@ -111,6 +119,7 @@ impl Workspace {
             reward,
             privileged,
             ones,
+            branches: own_branches,
             trunk,
             lstm,
             features,
@@ -120,6 +129,7 @@ impl Workspace {
             d_logits: next.dense(frames, shape.actions),
             d_baseline: next.dense(frames, shape.values),
             d_critic: critic(&mut next),
+            d_branches: branches(&mut next),
             d_trunk: shape
                 .hidden
                 .iter()
@@ -127,6 +137,11 @@ impl Workspace {
                 .collect(),
             end: next.at,
         }
+    }
+
+    /// The input of the trunk: the outputs of the branches, or without any the observations.
+    pub(super) fn trunk_input(&self) -> DeviceMatrix {
+        self.branches.unwrap_or(self.observation)
     }
 
     /// The index after the last element of all arrays.

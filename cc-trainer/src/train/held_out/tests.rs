@@ -122,6 +122,74 @@ fn actions_with_the_same_effect_have_one_ratio() {
     assert!((alone - 0.3_f64.ln()).abs() < 1e-6);
 }
 
+/// A recording with masks has one name for each thing, whose probability needs no others.
+#[test]
+fn the_ratio_of_a_masked_recording_is_that_of_its_actions() {
+    let masked = Interface {
+        mask_actions: true,
+        ..interface()
+    };
+    let mut flow = flow(1, (0..1).map(|_| 0));
+    let step = &mut flow.steps[0];
+    step.base_cwnd = masked.cwnd.min;
+    (step.action, step.probability) = (0, Some(0.5));
+    for probabilities in [Some(vec![0.5, 0.0, 0.0, 0.25, 0.25]), None] {
+        step.probabilities = probabilities;
+        for merged in [true, false] {
+            assert_eq!(effects(step, &masked, merged), Some(vec![0, 0, 0, 3, 4]));
+            let log = log_behaviour(step, &masked, merged).expect("known");
+            assert!((log - 0.5_f64.ln()).abs() < 1e-6);
+        }
+    }
+    // The candidate's own probability is that over the allowed actions.
+    let shape = Shape {
+        observation: 1,
+        branches: Vec::new(),
+        hidden: vec![1],
+        activation: crate::model::Activation::Tanh,
+        lstm: None,
+        actions: 5,
+        privileged: 0,
+        values: 1,
+    };
+    let parameters = crate::model::initialise(&shape, 3);
+    flow.steps[0].observation = vec![0.5];
+    let held_out = |interface: &Interface| HeldOut {
+        trajectories: vec![flow.clone()],
+        interface: interface.clone(),
+        steps_per_epoch: 1,
+        patience: 0,
+        cloning_steps: 0.0,
+        cloning: false,
+        temperature: 0.5,
+        merged: false,
+    };
+    let with = held_out(&masked).point(&shape, &parameters).log_likelihood;
+    let weights = Weights::new(&shape, &parameters);
+    let mut outputs = Outputs::default();
+    let input = Sequences {
+        steps: 1,
+        batch_size: 1,
+        observation: &[0.5],
+        reward: &[flow.steps[0].observed_reward],
+        not_done: &[0.0],
+        privileged: &[],
+        h: &[],
+        c: &[],
+    };
+    Inference::new(&shape).forward(&weights, &input, &mut outputs);
+    let weight = |at: usize| (f64::from(outputs.logits[at]) / 0.5).exp();
+    let expected = (weight(0) / (weight(0) + weight(3) + weight(4))).ln();
+    assert!((with - expected).abs() < 1e-5, "{with} but {expected}");
+    let without = held_out(&interface())
+        .point(&shape, &parameters)
+        .log_likelihood;
+    assert!(
+        without < with - 1e-3,
+        "all five share it: {without} and {with}"
+    );
+}
+
 proptest! {
     /// A policy like the recorded one differs by nothing, without any doubt.
     #[test]
