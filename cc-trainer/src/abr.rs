@@ -2,5 +2,7 @@
 
 pub mod evaluate;
 pub mod files;
+pub mod http;
+pub mod player;
 pub mod schemes;
 pub mod serve;

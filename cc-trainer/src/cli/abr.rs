@@ -1,4 +1,7 @@
-//! `cc-trainer abr`: evaluating and serving bitrate selection, and drawing traces for it.
+//! `cc-trainer abr`: evaluating and serving bitrate selection, playing with a real player, and
+//! drawing traces.
+
+mod play;
 
 use std::{
     fs,
@@ -39,6 +42,7 @@ pub(crate) struct AbrArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Evaluate(EvaluateArgs),
+    Play(play::PlayArgs),
     Serve(ServeArgs),
     Traces(TracesArgs),
 }
@@ -187,6 +191,7 @@ fn family() -> impl TypedValueParser<Value = Family> {
 pub(crate) fn command(args: &AbrArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Evaluate(args) => evaluate(args),
+        Command::Play(args) => play::command(args),
         Command::Serve(args) => serve(args),
         Command::Traces(args) => traces(args),
     }

@@ -54,7 +54,7 @@
       chunk_s: session.chunk_s,
       buffer_s: buffer(),
       chunks_left: session.chunks - chunk,
-      history: chunks.slice(-10).map((one) => ({
+      history: chunks.slice(-1000).map((one) => ({
         quality: one.quality,
         bytes: one.bytes,
         ms: one.ms,
