@@ -248,7 +248,15 @@ mod tests {
     #[test]
     fn only_paths_of_segments_are_segments() {
         assert_eq!(parse_segment(&segment_name("3", "41")), Some((3, 41)));
-        for path in ["3/41", "41.m4s", "3/x.m4s", "-1/2.m4s", "+1/2.m4s", "/2.m4s", "1/2/3.m4s"] {
+        for path in [
+            "3/41",
+            "41.m4s",
+            "3/x.m4s",
+            "-1/2.m4s",
+            "+1/2.m4s",
+            "/2.m4s",
+            "1/2/3.m4s",
+        ] {
             assert_eq!(parse_segment(path), None, "{path}");
         }
     }

@@ -6,7 +6,7 @@
 
 use std::{
     fmt, io,
-    net::TcpListener,
+    net::{SocketAddrV4, TcpListener},
     path::Path,
     str::FromStr,
     sync::{Arc, atomic::AtomicBool, mpsc},
@@ -126,14 +126,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that plays `video` from a server at `server` (`HOST:PORT`). `decide` is the address
-    /// of the server that decides, `rule` the player's own rule otherwise. First quality and largest
-    /// buffer are those of `rules`.
+    /// A session that plays `video` from a server at `server`. `decide` is the address of the server
+    /// that decides, `rule` the player's own rule otherwise. First quality and largest buffer are
+    /// those of `rules`.
     pub fn new(
         video: &Video,
         rules: &Rules,
-        server: &str,
-        decide: Option<&str>,
+        server: SocketAddrV4,
+        decide: Option<SocketAddrV4>,
         rule: Option<OwnRule>,
     ) -> Self {
         Self {
@@ -300,9 +300,7 @@ fn part(request: &Request<Incoming>, video: &Video) -> Response<Full<Bytes>> {
             "application/dash+xml",
             dash::manifest(video).into(),
         ),
-        dash::INITIALIZATION => {
-            typed(StatusCode::OK, "video/mp4", dash::initialization().into())
-        }
+        dash::INITIALIZATION => typed(StatusCode::OK, "video/mp4", dash::initialization().into()),
         path => {
             let there = dash::parse_segment(path)
                 .filter(|&(quality, chunk)| quality < video.levels() && chunk < video.chunks());
@@ -430,7 +428,7 @@ pub fn constant_link(
 mod tests {
     use std::{
         io::{Read, Write},
-        net::{SocketAddr, TcpStream},
+        net::{Ipv4Addr, SocketAddr, TcpStream},
         sync::atomic::Ordering,
         thread,
     };
@@ -441,7 +439,13 @@ mod tests {
 
     #[test]
     fn names_of_selections_are_read_back() {
-        for name in ["dash:dynamic", "dash:bola", "dash:throughput", "robust-mpc", "fixed:0"] {
+        for name in [
+            "dash:dynamic",
+            "dash:bola",
+            "dash:throughput",
+            "robust-mpc",
+            "fixed:0",
+        ] {
             let selection: Selection = name.parse().expect("a known name");
             assert_eq!(selection.to_string(), name);
         }
@@ -485,11 +489,22 @@ mod tests {
     #[test]
     fn the_video_is_served_part_by_part() {
         let video = Arc::new(Video::envivio());
-        let paths = ["/manifest.mpd", "/init.mp4", "/5/47.m4s", "/6/0.m4s", "/0/48.m4s", "/x"];
+        let paths = [
+            "/manifest.mpd",
+            "/init.mp4",
+            "/5/47.m4s",
+            "/6/0.m4s",
+            "/0/48.m4s",
+            "/x",
+        ];
         let served = video.clone();
         let answers = answers(&paths, |listener, stop| serve_video(listener, served, stop));
         let said = |place: usize| String::from_utf8_lossy(&answers[place]).into_owned();
-        assert!(said(0).contains("urn:mpeg:dash:schema:mpd:2011"), "{}", said(0));
+        assert!(
+            said(0).contains("urn:mpeg:dash:schema:mpd:2011"),
+            "{}",
+            said(0)
+        );
         assert!(answers[1].ends_with(&dash::initialization()));
         let segment = dash::segment(&video, 47, 5).expect("room enough");
         assert!(answers[2].ends_with(&segment));
@@ -502,8 +517,9 @@ mod tests {
     #[test]
     fn the_page_gets_its_session_and_its_result_arrives() {
         let video = Video::envivio();
-        let session =
-            Session::new(&video, &Rules::PENSIEVE, "h:1", None, Some(OwnRule::Dynamic));
+        let at = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 80);
+        let rule = Some(OwnRule::Dynamic);
+        let session = Session::new(&video, &Rules::PENSIEVE, at, None, rule);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let (results, received) = mpsc::channel();
@@ -519,12 +535,19 @@ mod tests {
             assert!(get("/page.js").ends_with(SCRIPT));
             assert!(get("/dash.js").ends_with("// dash.js"));
             let session = get("/session.json");
-            for part in [r#""rule":"dynamic""#, r#""chunks":48"#, "http://h:1/manifest.mpd"] {
+            for part in [
+                r#""rule":"dynamic""#,
+                r#""chunks":48"#,
+                "http://192.0.2.1:80/manifest.mpd",
+            ] {
                 assert!(session.contains(part), "{part}: {session}");
             }
             let post = |body: &str| exchange(address, "POST /result HTTP/1.1", body);
             post(r#"{"dash": "5"}"#);
-            let error = received.recv().expect("a result").expect_err("keys are missing");
+            let error = received
+                .recv()
+                .expect("a result")
+                .expect_err("keys are missing");
             assert!(error.contains("missing field"), "{error}");
             let body = r#"{"dash": "5", "browser": "b", "startup_ms": 1.5, "stalls": 0,
                 "abandoned": 0, "decisions": [], "chunks": [], "errors": ["no video"]}"#;
@@ -567,20 +590,37 @@ mod tests {
         let sizes = [vec![10, 20, 30, 40]];
         let video = Video::new("v", vec![300.0], 4.0, None, &sizes).expect("valid");
         let behind = [0.0, 250.0, 249.5, 251.5];
-        let chunks: Vec<Arrived> = (1..).map(|n| n * 10).zip(behind).map(|(bytes, behind)| {
-            arrived(0, bytes, behind)
-        }).collect();
-        let downloads = outcome(chunks.clone()).downloads(&video).expect("all arrived");
+        let chunks: Vec<Arrived> = (1..)
+            .map(|n| n * 10)
+            .zip(behind)
+            .map(|(bytes, behind)| arrived(0, bytes, behind))
+            .collect();
+        let downloads = outcome(chunks.clone())
+            .downloads(&video)
+            .expect("all arrived");
         let rebuffering: Vec<f64> = downloads.iter().map(|one| one.rebuffer_ms).collect();
         assert_eq!(rebuffering, [0.0, 250.0, 0.0, 1.5]);
 
         let short = outcome(chunks[..3].to_vec()).downloads(&video);
-        assert_eq!(short, Err(OutcomeError::Short { found: 3, expected: 4 }));
-        for wrong in [arrived(1, 20, 0.0), arrived(-1, 20, 0.0), arrived(0, 19, 0.0)] {
+        assert_eq!(
+            short,
+            Err(OutcomeError::Short {
+                found: 3,
+                expected: 4
+            })
+        );
+        for wrong in [
+            arrived(1, 20, 0.0),
+            arrived(-1, 20, 0.0),
+            arrived(0, 19, 0.0),
+        ] {
             let mut chunks = chunks.clone();
             chunks[1] = wrong;
             let found = outcome(chunks).downloads(&video);
-            assert!(matches!(found, Err(OutcomeError::Chunk { chunk: 1, .. })), "{found:?}");
+            assert!(
+                matches!(found, Err(OutcomeError::Chunk { chunk: 1, .. })),
+                "{found:?}"
+            );
         }
     }
 

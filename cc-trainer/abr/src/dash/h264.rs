@@ -173,10 +173,20 @@ mod tests {
     #[test]
     fn numbers_have_the_codes_of_the_standard() {
         // Table 9-2.
-        for (value, code) in [(0, "1"), (1, "010"), (2, "011"), (3, "00100"), (25, "000011010")] {
+        for (value, code) in [
+            (0, "1"),
+            (1, "010"),
+            (2, "011"),
+            (3, "00100"),
+            (25, "000011010"),
+        ] {
             let mut bits = Bits::default();
             bits.golomb(value);
-            let text: String = bits.bytes.iter().map(|byte| format!("{byte:08b}")).collect();
+            let text: String = bits
+                .bytes
+                .iter()
+                .map(|byte| format!("{byte:08b}"))
+                .collect();
             assert_eq!(text.trim_end_matches('0'), code.trim_end_matches('0'));
             assert_eq!(text.len() - bits.free as usize, code.len());
         }
@@ -190,8 +200,15 @@ mod tests {
         }
         let unit = bits.unit(0x65);
         assert_eq!(unit, [0x65, 0, 0, 3, 0, 0, 3, 0, 1, 0, 0, 4, 0x80]);
-        for unit in [sequence_parameters(), picture_parameters(), repeated_frame(16)] {
-            assert!(unit.windows(3).all(|three| three[..2] != [0, 0] || three[2] >= 3));
+        for unit in [
+            sequence_parameters(),
+            picture_parameters(),
+            repeated_frame(16),
+        ] {
+            assert!(
+                unit.windows(3)
+                    .all(|three| three[..2] != [0, 0] || three[2] >= 3)
+            );
         }
     }
 
@@ -199,7 +216,10 @@ mod tests {
     fn a_key_frame_has_all_samples_and_a_repetition_none() {
         let frame = key_frame([81, 82, 83], 0);
         let count = |value: u8| frame.iter().filter(|byte| **byte == value).count();
-        assert_eq!([count(81), count(82), count(83)], [64 * 64, 32 * 32, 32 * 32]);
+        assert_eq!(
+            [count(81), count(82), count(83)],
+            [64 * 64, 32 * 32, 32 * 32]
+        );
         assert!(repeated_frame(3).len() < 8);
     }
 }

@@ -39,7 +39,10 @@ pub(super) fn initialization() -> Vec<u8> {
 /// A fragment: the frames that begin at `start` (units of [`TIMESCALE`]), and where they are.
 pub(super) fn fragment(number: u32, start: u64, frames: &[Frame]) -> Vec<u8> {
     // Each unit of H.264 comes after its length.
-    let sizes: Vec<u32> = frames.iter().map(|frame| 4 + frame.sample.len() as u32).collect();
+    let sizes: Vec<u32> = frames
+        .iter()
+        .map(|frame| 4 + frame.sample.len() as u32)
+        .collect();
     let head = |offset: usize| {
         let mut run = words(&[frames.len() as u32, offset as u32]);
         for (frame, size) in frames.iter().zip(&sizes) {
@@ -55,7 +58,10 @@ pub(super) fn fragment(number: u32, start: u64, frames: &[Frame]) -> Vec<u8> {
         // The run has an offset (0x1), and each sample a duration, a size and flags (0x700).
         let run = full(b"trun", 0, 0x701, &[&run]);
         let track = boxed(b"traf", &[&header, &decoded, &run]);
-        boxed(b"moof", &[&full(b"mfhd", 0, 0, &[&words(&[number + 1])]), &track])
+        boxed(
+            b"moof",
+            &[&full(b"mfhd", 0, 0, &[&words(&[number + 1])]), &track],
+        )
     };
     // The offset has a fixed length, so that the head's length does not depend on it.
     let head = head(head(0).len() + BOX_HEADER);
@@ -81,12 +87,20 @@ fn movie_header() -> Vec<u8> {
     let volume = halves(&[0x100, 0]);
     let reserved = words(&[0; 2]);
     let rest = [words(&[0; 6]), words(&[TRACK + 1])].concat();
-    full(b"mvhd", 0, 0, &[&first, &volume, &reserved, &identity(), &rest])
+    full(
+        b"mvhd",
+        0,
+        0,
+        &[&first, &volume, &reserved, &identity(), &rest],
+    )
 }
 
 /// That the frames come in fragments.
 fn extends() -> Vec<u8> {
-    boxed(b"mvex", &[&full(b"trex", 0, 0, &[&words(&[TRACK, 1, 0, 0, 0])])])
+    boxed(
+        b"mvex",
+        &[&full(b"trex", 0, 0, &[&words(&[TRACK, 1, 0, 0, 0])])],
+    )
 }
 
 fn track() -> Vec<u8> {
@@ -109,7 +123,12 @@ fn track() -> Vec<u8> {
         0,
         &[&words(&[0, 0, TIMESCALE, 0]), &halves(&[NO_LANGUAGE, 0])],
     );
-    let handler = full(b"hdlr", 0, 0, &[&words(&[0]), b"vide", &words(&[0; 3]), b"video\0"]);
+    let handler = full(
+        b"hdlr",
+        0,
+        0,
+        &[&words(&[0]), b"vide", &words(&[0; 3]), b"video\0"],
+    );
     // The data are in this file.
     let here = full(b"dref", 0, 0, &[&words(&[1]), &full(b"url ", 0, 1, &[])]);
     let information = boxed(
@@ -122,7 +141,10 @@ fn track() -> Vec<u8> {
     );
     boxed(
         b"trak",
-        &[&header, &boxed(b"mdia", &[&media_header, &handler, &information])],
+        &[
+            &header,
+            &boxed(b"mdia", &[&media_header, &handler, &information]),
+        ],
     )
 }
 
@@ -193,9 +215,15 @@ fn full(kind: &[u8; 4], version: u8, flags: u32, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 fn words(values: &[u32]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_be_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|value| value.to_be_bytes())
+        .collect()
 }
 
 fn halves(values: &[u16]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_be_bytes()).collect()
+    values
+        .iter()
+        .flat_map(|value| value.to_be_bytes())
+        .collect()
 }
