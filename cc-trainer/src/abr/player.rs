@@ -34,7 +34,7 @@ use super::{
 };
 
 /// Version of dash.js that the page was written for.
-pub const DASH_VERSION: &str = "5.2.1";
+pub const DASH_VERSION: &str = include_str!("player/dash.version").trim_ascii();
 
 /// Beginning of the names of dash.js's own rules.
 const OWN: &str = "dash:";

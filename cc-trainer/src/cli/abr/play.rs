@@ -126,7 +126,7 @@ pub(super) struct PlayArgs {
     #[command(flatten)]
     rlcc: Rlcc,
     /// Slow start after idle (net.ipv4.tcp_slow_start_after_idle) at the video's server, separated
-    /// by commas: on, off. Only loss-based congestion controls know it: neither bbr nor rlcc does.
+    /// by commas: on, off. bbr does not know it.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "on")]
     slow_start_after_idle: Vec<Switch>,
     /// Round-trip times to the server that decides, ms, separated by commas.

@@ -64,7 +64,8 @@ impl Namespace {
 
     /// Sets whether TCP connections of this namespace begin anew with slow start after a pause
     /// longer than their retransmission timeout (`tcp_slow_start_after_idle`), as they do in a new
-    /// namespace. It has no effect on congestion controls that set the rate themselves, as bbr does.
+    /// namespace. The kernel leaves it to congestion controls that set their rate themselves: bbr
+    /// ignores it.
     ///
     /// # Errors
     ///
