@@ -18,8 +18,9 @@ pub const INITIALIZATION: &str = "init.mp4";
 /// Name of the manifest.
 pub const MANIFEST: &str = "manifest.mpd";
 
-/// Frames a second. Four are enough for a browser's clock, and cheap.
-const FRAME_RATE: f64 = 4.0;
+/// Frames a second. A browser stops a frame's length before the end of its buffer, which would count
+/// as rebuffering.
+const FRAME_RATE: f64 = 24.0;
 
 /// A chunk is too small for its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,7 +98,7 @@ pub fn initialization() -> Vec<u8> {
 ///
 /// # Errors
 ///
-/// Returns an error when these bytes do not suffice for the frames, some 6 kB.
+/// Returns an error when these bytes do not suffice for the frames: some 9 kB for 4 s.
 ///
 /// # Panics
 ///

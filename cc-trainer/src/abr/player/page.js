@@ -33,14 +33,16 @@
     return Math.max(performance.now() - playing.time - played, 0);
   };
 
-  // A stall is an interruption that the browser reports; its last frame does not count as one.
+  // A stall is an interruption that the browser reports, by one event or several.
   let stalls = 0;
+  let stalled = false;
   video.addEventListener("playing", () => {
     playing ??= { time: performance.now(), media: video.currentTime };
+    stalled = false;
   });
   video.addEventListener("waiting", () => {
-    const atEnd = video.currentTime > session.chunks * session.chunk_s - 0.5;
-    if (playing !== null && !atEnd) stalls += 1;
+    if (playing !== null && !stalled) stalls += 1;
+    stalled = playing !== null;
   });
 
   // Video ahead of the playing position, s. What was appended a moment ago may not be in yet, so
@@ -112,6 +114,8 @@
         bufferTimeDefault: session.buffer_cap_s,
         bufferTimeAtTopQuality: session.buffer_cap_s,
         bufferTimeAtTopQualityLongForm: session.buffer_cap_s,
+        // Playback stops when the browser has nothing left to show, and not 0.3 s before.
+        setStallState: false,
         // A chunk that has arrived is not downloaded again in another quality.
         fastSwitchEnabled: false,
       },
