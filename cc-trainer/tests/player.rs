@@ -13,7 +13,7 @@ use cc_lab::Outcome;
 use serde_json::Value;
 
 fn main() -> ExitCode {
-    cc_lab::run_on_links(&cc_lab::trials![
+    cc_lab::run_on_links(cc_lab::trials![
         the_players_chunks_are_what_the_server_decides,
         the_players_own_rules_play_to_the_end,
         what_is_missing_is_named,

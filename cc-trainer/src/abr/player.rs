@@ -640,7 +640,7 @@ mod tests {
             prop_assert_eq!(link.base_rtt(), Duration::from_millis(80));
             let bits: f64 = steps.iter().map(|(length, rate)| length * rate * 1e6).sum();
             let whole = Duration::from_secs_f64(trace.period_s()) * periods;
-            let found = link.forward.capacity_bits(Duration::ZERO, whole).expect("a rate");
+            let found = link.forward.service.capacity_bits(Duration::ZERO, whole).expect("a rate");
             prop_assert!((found / bits / f64::from(periods) - 1.0).abs() < 1e-6);
         }
     }
