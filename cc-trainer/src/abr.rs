@@ -2,6 +2,8 @@
 
 pub mod evaluate;
 pub mod files;
+pub mod http;
+pub mod player;
 pub mod policy;
 pub mod schemes;
 pub mod serve;

@@ -1,4 +1,7 @@
-//! `cc-trainer abr`: evaluating and serving bitrate selection, and drawing traces for it.
+//! `cc-trainer abr`: evaluating and serving bitrate selection, playing with a real player, and
+//! drawing traces.
+
+mod play;
 
 use std::{
     fs,
@@ -45,6 +48,7 @@ pub(crate) struct AbrArgs {
 enum Command {
     Evaluate(EvaluateArgs),
     Inspect(InspectArgs),
+    Play(play::PlayArgs),
     Serve(ServeArgs),
     Tabular(TabularArgs),
     Traces(TracesArgs),
@@ -261,6 +265,7 @@ pub(crate) fn command(args: &AbrArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Evaluate(args) => evaluate(args),
         Command::Inspect(args) => inspect(args),
+        Command::Play(args) => play::command(args),
         Command::Serve(args) => serve(args),
         Command::Tabular(args) => tabular(args),
         Command::Traces(args) => traces(args),

@@ -72,7 +72,7 @@ pub struct TrafficError {
 /// # Errors
 ///
 /// Returns an error when the kernel refuses the address, or does not have this congestion control.
-pub(super) fn listener(
+pub fn listener(
     address: SocketAddrV4,
     control: Option<&str>,
 ) -> Result<Socket, TrafficError> {
