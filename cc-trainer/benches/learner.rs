@@ -1,6 +1,7 @@
 //! Throughput of the learner in frames per second: forward pass, backward pass and optimiser's step
-//! at T = 80 and B = 32, for a network with layers of 512, as in the mvfst-rl paper, and one with
-//! layers of 64, on two cores, and on a GPU if there is one.
+//! at T = 80 and B = 32, for a network with layers of 512, as in the mvfst-rl paper, one with
+//! layers of 64, one with convolutions, as in Pensieve, and one with fully connected layers in
+//! their place, on two cores, and on a GPU if there is one.
 //!
 //! V-trace and the gathering of rollouts are not part of it.
 
@@ -11,7 +12,9 @@ use std::{
 
 use anyhow::Context;
 use cc_lab::{Report, median};
-use cc_trainer::model::{self, Activation, Device, DeviceKind, Outputs, RmsProp, Sequences, Shape};
+use cc_trainer::model::{
+    self, Activation, Branch, Device, DeviceKind, Outputs, RmsProp, Sequences, Shape,
+};
 
 const STEPS: usize = 80;
 const BATCH_SIZE: usize = 32;
@@ -25,17 +28,19 @@ const REPETITIONS: usize = 9;
 const REPETITION: Duration = Duration::from_millis(600);
 
 fn main() -> anyhow::Result<()> {
-    let sizes = [("h512", 512), ("h64", 64)];
+    let shapes = [
+        ("h512", recurrent(512)),
+        ("h64", recurrent(64)),
+        ("convolutions", convolutional()),
+        ("dense", dense()),
+    ];
     let mut learners = Vec::new();
-    for (name, width) in sizes {
-        learners.push((
-            name.to_owned(),
-            Learner::new(DeviceKind::Cpu, width)?,
-            Vec::new(),
-        ));
+    for (name, shape) in &shapes {
+        let learner = Learner::new(DeviceKind::Cpu, shape)?;
+        learners.push(((*name).to_owned(), learner, Vec::new()));
     }
-    for (name, width) in sizes {
-        match Learner::new(DeviceKind::Cuda, width) {
+    for (name, shape) in &shapes {
+        match Learner::new(DeviceKind::Cuda, shape) {
             Ok(learner) => learners.push((format!("{name}_cuda"), learner, Vec::new())),
             Err(error) => eprintln!("no figures of {name} on a GPU: {error}"),
         }
@@ -65,6 +70,48 @@ fn main() -> anyhow::Result<()> {
         }
     }
     report.write()
+}
+
+/// The network of the mvfst-rl paper, with layers of this width.
+fn recurrent(width: usize) -> Shape {
+    Shape {
+        observation: 220,
+        hidden: vec![width, width],
+        activation: Activation::Relu,
+        lstm: Some(width),
+        actions: 5,
+        privileged: 0,
+        values: 1,
+        branches: vec![],
+    }
+}
+
+/// Two layers on the observation of Pensieve's network, 6 quantities of 8 values.
+fn dense() -> Shape {
+    Shape {
+        observation: 48,
+        hidden: vec![256, 128],
+        lstm: None,
+        actions: 6,
+        ..recurrent(0)
+    }
+}
+
+/// Pensieve's network: 128 filters of 4 values over three series, 128 units for each of three
+/// single values, and a layer of 128 (Mao et al., SIGCOMM 2017, section 5.1).
+fn convolutional() -> Shape {
+    let parts = [(7, 1), (15, 1), (16, 8), (24, 8), (32, 6), (47, 1)];
+    let branch = |(from, length): (usize, usize)| Branch {
+        from,
+        length,
+        width: length.min(4),
+        filters: 128,
+    };
+    Shape {
+        hidden: vec![128],
+        branches: parts.map(branch).to_vec(),
+        ..dense()
+    }
 }
 
 /// The fraction of time that kernels run on the GPU while it learns, as the driver measures it.
@@ -107,22 +154,12 @@ struct Learner {
 }
 
 impl Learner {
-    fn new(kind: DeviceKind, width: usize) -> anyhow::Result<Self> {
-        let shape = Shape {
-            observation: 220,
-            hidden: vec![width, width],
-            activation: Activation::Relu,
-            lstm: Some(width),
-            actions: 5,
-            privileged: 0,
-            values: 1,
-            branches: vec![],
-        };
+    fn new(kind: DeviceKind, shape: &Shape) -> anyhow::Result<Self> {
         let frames = STEPS * BATCH_SIZE;
         // The values do not matter for the time, as long as they are not all 0.
         let wave = |len: usize| (0..len).map(|i| (i as f32 * 0.7).sin()).collect();
         Ok(Self {
-            device: model::device(kind, &shape, THREADS)?,
+            device: model::device(kind, shape, THREADS)?,
             observation: wave(frames * shape.observation),
             reward: wave(frames),
             not_done: (0..frames).map(|i| f32::from(i % 97 != 0)).collect(),

@@ -3,9 +3,9 @@
 //! A trunk of fully connected layers takes the observation; the reward is appended to its output;
 //! an LSTM follows, or nothing; two heads give the logits of the policy and the baseline (mvfst-rl,
 //! arXiv 1910.04054, section 4). The baseline may see more than the policy does. Before the trunk
-//! there may be [branches](Branch), one for each time series of the observation (Mao et al., "Neural
-//! Adaptive Video Streaming with Pensieve", SIGCOMM 2017, section 4.2). All parameters are in one
-//! flat vector, so that optimiser, checkpoint, norm and transfer need not know of layers.
+//! there may be [branches](Branch), one for each time series of the observation (Mao et al.,
+//! "Neural Adaptive Video Streaming with Pensieve", SIGCOMM 2017, section 4.2). All parameters are
+//! in one flat vector, so that optimiser, checkpoint, norm and transfer need not know of layers.
 
 mod cpu;
 // Without the feature it is built for its tests alone, which need no GPU.

@@ -54,7 +54,7 @@ impl History {
 /// The quantities of a flow's last windows, [`Interface::series`] of them, the newest last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// `[quantities, windows]`, row-major.
+    /// `[quantities, windows]`, row-major: a series is a row.
     values: Vec<f32>,
     windows: usize,
 }
@@ -243,11 +243,11 @@ mod tests {
             window(300, 29_000, 0),
             window(400, 39_000, 2),
         ];
-        let mut observed = |window: &WindowRecord| {
+        let observed = |window: &WindowRecord| {
             series.push(&interface, window);
             observe(&interface, window, &history, &series)
         };
-        let found = windows.each_ref().map(|window| observed(window));
+        let found = windows.each_ref().map(observed);
         for (window, found) in windows.iter().zip(&found) {
             let plain = observe(&without, window, &history, &Series::new(&without));
             assert_eq!(found[..interface.series_offset()], plain);

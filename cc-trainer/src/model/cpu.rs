@@ -3,6 +3,7 @@
 //! The sequences of a batch are divided among threads, each of which runs the forward and the
 //! backward pass of its own; only summing the gradient and the optimiser's step see all of them.
 
+mod activation;
 mod backward;
 mod branches;
 mod inference;

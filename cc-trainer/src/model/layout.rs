@@ -175,7 +175,7 @@ impl ParameterLayout {
 
 /// A position of a branch's filters.
 pub(super) struct Position<'a> {
-    /// The branch's parameters.
+    /// The parameters, which all positions of the branch share.
     pub(super) layer: &'a Layer,
     /// The columns of the observation that the filters take there.
     pub(super) inputs: Range<usize>,

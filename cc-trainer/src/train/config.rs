@@ -110,7 +110,7 @@ pub struct Model {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Convolution {
-    /// Number of filters.
+    /// Number of filters over each series; at least 1.
     pub filters: usize,
     /// Width of a filter: the number of adjacent values that it takes.
     pub width: usize,

@@ -138,7 +138,7 @@ pub struct Branch {
     pub length: usize,
     /// Number of adjacent values that a filter takes; at least 1.
     pub width: usize,
-    /// Number of filters.
+    /// Number of filters; at least 1.
     pub filters: usize,
     /// The weights, shaped `[width, filters]`, row-major.
     pub weights: Vec<f32>,

@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{
+    activation::through_activation,
     branches::gradient_of_branches,
     matrix::{Matrix, Packed, View, ViewMut, multiply, sum_rows},
     pass::{Pass, copy},
     real::Real,
-    vectorised::vectorised,
     weights::Weights,
 };
 use crate::model::{Activation, Array, Layer, Shape, Write};
@@ -198,27 +198,4 @@ fn down<R: Real>(
     let into = below.view_mut();
     let transposed = weights.matrix(array).transposed().columns(into.width());
     multiply(derivative.view(), transposed, into, write);
-}
-
-/// Turns the derivatives by a layer's outputs y into those by its pre-activations.
-fn through_activation<R: Real>(derivative: &mut Matrix<R>, y: &Matrix<R>, activation: Activation) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for (row, y) in derivative.rows_mut().zip(y.rows()) {
-                match activation {
-                    Activation::Relu => {
-                        for (d, &y) in row.iter_mut().zip(y) {
-                            *d = if y > R::ZERO { *d } else { R::ZERO };
-                        }
-                    }
-                    Activation::Tanh => {
-                        for (d, &y) in row.iter_mut().zip(y) {
-                            *d *= R::ONE - y * y;
-                        }
-                    }
-                }
-            }
-        },
-    );
 }

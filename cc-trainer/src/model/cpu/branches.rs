@@ -4,8 +4,8 @@
 //! input, so that views of both take the place of a copy (im2col).
 
 use super::{
+    activation::activate,
     matrix::{Matrix, View, ViewMut, multiply, sum_rows},
-    pass::activate,
     real::Real,
     weights::Weights,
 };

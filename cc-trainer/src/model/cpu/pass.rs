@@ -3,11 +3,11 @@
 use std::ops::Range;
 
 use super::{
+    activation::activate,
     branches::Branches,
     lstm::Lstm,
     matrix::{Matrix, View, multiply},
     real::Real,
-    vectorised::vectorised,
     weights::Weights,
 };
 use crate::model::{Activation, CRITIC_WIDTH, Layer, Outputs, Sequences, Shape, Write};
@@ -311,28 +311,4 @@ fn linear<R: Real>(weights: &Weights<R>, layer: &Layer, x: View<'_, R>, out: &mu
         row.copy_from_slice(bias);
     }
     multiply(x.columns(matrix.len()), matrix, out.view_mut(), Write::Add);
-}
-
-/// Adds the bias to as many columns as it has, and applies the activation function to them.
-pub(super) fn activate<R: Real>(out: &mut Matrix<R>, bias: &[R], activation: Activation) {
-    vectorised(
-        #[inline(always)]
-        || {
-            for row in out.rows_mut() {
-                match activation {
-                    Activation::Relu => {
-                        for (x, &b) in row.iter_mut().zip(bias) {
-                            let sum = *x + b;
-                            *x = if sum > R::ZERO { sum } else { R::ZERO };
-                        }
-                    }
-                    Activation::Tanh => {
-                        for (x, &b) in row.iter_mut().zip(bias) {
-                            *x = (*x + b).tanh();
-                        }
-                    }
-                }
-            }
-        },
-    );
 }

@@ -40,8 +40,8 @@ fn shapes() -> Vec<Shape> {
 }
 
 /// The network with branches of every kind: convolutions that overlap, a fully connected layer, a
-/// single value; one value of the observation is in none of them. The narrow ones have more filters,
-/// of which ReLU leaves some without a gradient.
+/// single value; one value of the observation is in none of them. The narrow ones have more
+/// filters, of which ReLU leaves some without a gradient.
 fn with_branches(shape: Shape) -> Shape {
     let branch = |from, length, width, filters| Branch {
         from,
