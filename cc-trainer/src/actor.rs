@@ -683,7 +683,7 @@ mod tests {
                 // The masks of a rollout follow each other without a gap.
                 let kinds = |rollout: &Rollout| {
                     let allowed = rollout.allowed.chunks_exact(3);
-                    allowed.map(|row| row.to_vec()).collect::<Vec<_>>()
+                    allowed.map(<[bool]>::to_vec).collect::<Vec<_>>()
                 };
                 let whole = |mask: &[bool]| match mask.is_empty() {
                     true => vec![true; 3],
