@@ -169,6 +169,18 @@ impl Session {
         }
     }
 
+    /// The trace's mean throughputs, Mbit/s, over these times from where the session stands: what no
+    /// player knows. The times are in s, above 0 and ascending.
+    pub fn outlook<'a>(&'a self, times_s: &'a [f64]) -> impl Iterator<Item = f64> + 'a {
+        let mut cursor = self.cursor;
+        let (mut passed_s, mut megabits) = (0.0, 0.0);
+        times_s.iter().map(move |&time_s| {
+            megabits += cursor.pass(&self.trace, (time_s - passed_s) * 1e3);
+            passed_s = time_s;
+            megabits / time_s
+        })
+    }
+
     /// Downloads the next chunk in a quality. `noise` multiplies its delay: 1 in tests, drawn from
     /// [`TRAINING_NOISE`] in training.
     ///
@@ -233,15 +245,18 @@ impl Cursor {
         }
     }
 
-    /// Lets `ms` milliseconds of the trace pass.
-    fn pass(&mut self, trace: &Trace, mut ms: f64) {
+    /// Lets `ms` milliseconds of the trace pass. Returns what its throughput would have carried in
+    /// them, Mbit.
+    fn pass(&mut self, trace: &Trace, mut ms: f64) -> f64 {
+        let mut megabits = 0.0;
         loop {
             let duration_s = trace.times()[self.point] - self.time_s;
             if duration_s > ms / 1e3 {
                 self.time_s += ms / 1e3;
-                return;
+                return megabits + trace.mbps()[self.point] * ms / 1e3;
             }
             ms -= duration_s * 1e3;
+            megabits += trace.mbps()[self.point] * duration_s;
             self.advance(trace);
         }
     }
@@ -317,6 +332,30 @@ mod tests {
             buffer = download.buffer_ms;
         }
         assert!(buffer > 59_500.0);
+    }
+
+    #[test]
+    fn the_outlook_is_the_mean_from_here_on() {
+        // 8 Mbit/s until 10 s, 2 Mbit/s until 14 s, and again.
+        let trace = ([0.0, 10.0, 14.0], [0.0, 8.0, 2.0]);
+        let mut session = session(&[1_900_000; 4], &trace.0, &trace.1);
+        let outlook = |session: &Session, times: &[f64]| session.outlook(times).collect::<Vec<_>>();
+        assert!(outlook(&session, &[]).is_empty());
+        let times = [1.0, 10.0, 12.0, 14.0, 28.0, 140.0];
+        let means = [8.0, 8.0, 84.0 / 12.0, 88.0 / 14.0, 88.0 / 14.0, 88.0 / 14.0];
+        for (found, expected) in outlook(&session, &times).iter().zip(means) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+        // A download of 2 s leads to 2 s, and looking ahead changes nothing.
+        let mut other = session.clone();
+        session.download(0, 1.0);
+        let means = [8.0, 66.0 / 9.0, 84.0 / 14.0];
+        let found = outlook(&session, &[8.0, 9.0, 14.0]);
+        for (found, expected) in found.iter().zip([means[0], means[1], 88.0 / 14.0]) {
+            assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+        }
+        other.download(0, 1.0);
+        assert_eq!(session.download(0, 1.0), other.download(0, 1.0));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! What a learned policy observes: Pensieve's state of six rows and eight columns.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{View, chooser};
 
 /// Number of rows of a state.
@@ -7,6 +9,8 @@ pub const ROWS: usize = 6;
 /// Number of columns: chunks of the past, and the most qualities that a state has room for.
 pub const COLUMNS: usize = 8;
 
+/// Row of the throughputs.
+const THROUGHPUTS: usize = 2;
 /// Row of the sizes of the next chunk, the only one that is not about the past.
 pub const SIZES: usize = 4;
 
@@ -14,6 +18,28 @@ pub const SIZES: usize = 4;
 const CHUNKS_LEFT_CAP: f64 = 48.0;
 /// Times are given in units of this many seconds.
 const TIME_UNIT_S: f64 = 10.0;
+
+/// The unit of throughputs in a state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Throughput {
+    /// MB/s, as in the paper. Networks that are much faster than those of the training give values
+    /// that the policy has never seen.
+    #[default]
+    Linear,
+    /// ln(1 + 10 x) / ln(11) for x MB/s, which is 1 where the linear one is and grows slowly above.
+    Log,
+}
+
+impl Throughput {
+    /// A throughput in MB/s in this unit.
+    fn of(self, mb_per_s: f32) -> f32 {
+        match self {
+            Self::Linear => mb_per_s,
+            Self::Log => (10.0 * mb_per_s).ln_1p() / 11_f32.ln(),
+        }
+    }
+}
 
 /// The state before a decision, row by row (section 4.2 of the paper, `sim/multi_agent.py`).
 ///
@@ -53,7 +79,7 @@ impl State {
             let left = (view.left + back) as f64;
             rows[0][column] = (view.kbps[download.quality] / highest) as f32;
             rows[1][column] = (download.buffer_ms / 1e3 / TIME_UNIT_S) as f32;
-            rows[2][column] = chooser::throughput(download) as f32;
+            rows[THROUGHPUTS][column] = chooser::throughput(download) as f32;
             rows[3][column] = (download.delay_ms / 1e3 / TIME_UNIT_S) as f32;
             rows[5][column] = (left.min(CHUNKS_LEFT_CAP) / CHUNKS_LEFT_CAP) as f32;
         }
@@ -75,6 +101,15 @@ impl State {
             if row != SIZES {
                 values[..older].fill(0.0);
             }
+        }
+        self
+    }
+
+    /// The same state, whose throughputs are in MB/s, with another unit of them.
+    #[must_use]
+    pub fn with_throughput(mut self, unit: Throughput) -> Self {
+        for value in &mut self.rows[THROUGHPUTS] {
+            *value = unit.of(*value);
         }
         self
     }
@@ -132,6 +167,17 @@ mod tests {
         }
         assert_eq!(state.rows[4][6..], [0.0, 0.0]);
         assert_eq!(state.flat()[8 + 7], state.rows[1][7]);
+        assert_eq!(state.with_throughput(Throughput::Linear), state);
+        let log = state.with_throughput(Throughput::Log);
+        for (row, (found, linear)) in log.rows.iter().zip(&state.rows).enumerate() {
+            for (&found, &linear) in found.iter().zip(linear) {
+                let (found, linear) = (f64::from(found), f64::from(linear));
+                match row {
+                    THROUGHPUTS => near(11_f64.powf(found), 1.0 + 10.0 * linear),
+                    _ => assert_eq!(found, linear),
+                }
+            }
+        }
         for past in 1..=9 {
             let recent = state.recent(past);
             for row in 0..ROWS {

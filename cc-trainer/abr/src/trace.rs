@@ -180,6 +180,21 @@ impl Trace {
         sum / (self.period_s() - self.times[0])
     }
 
+    /// The same trace with all throughputs multiplied by a factor.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the factor is not a finite number above 0.
+    #[must_use]
+    pub fn scaled(&self, factor: f64) -> Self {
+        assert!(factor.is_finite() && factor > 0.0, "factor {factor}");
+        Self {
+            name: self.name.clone(),
+            times: self.times.clone(),
+            mbps: self.mbps.iter().map(|mbps| mbps * factor).collect(),
+        }
+    }
+
     /// The trace as text of Pensieve's format: a line `TIME_S MBPS` for each point.
     pub fn to_text(&self) -> String {
         let points = self.times.iter().zip(&self.mbps);
@@ -229,5 +244,8 @@ mod tests {
         assert_eq!(trace.mean_mbps(), 7.0 / 4.0);
         assert_eq!(trace.period_s(), 5.0);
         assert_eq!(trace.to_text(), "1\t9\n2\t4\n5\t1\n");
+        let faster = trace.scaled(3.0);
+        assert_eq!(faster.to_text(), "1\t27\n2\t12\n5\t3\n");
+        assert_eq!((faster.name(), trace.scaled(1.0)), ("t", trace));
     }
 }

@@ -19,7 +19,7 @@ use cc_abr::{
     Chooser, View,
     ladder::{Actions, LadderError},
     qoe::Qoe,
-    state::{COLUMNS, ROWS, State},
+    state::{COLUMNS, ROWS, State, Throughput},
 };
 use cc_core::policy::{
     self, ActionSelection, Answer, BITRATE_META_KEY, FileError, META_KEY, OnnxNetwork, PolicyGraph,
@@ -55,6 +55,8 @@ pub struct BitrateMeta {
     pub kbps: Vec<f64>,
     /// Number of past chunks that are observed.
     pub past_chunks: usize,
+    /// The unit of the throughputs that are observed.
+    pub throughput: Throughput,
     /// What is done about actions that a video does not have.
     pub lacking: Lacking,
     /// The measure of quality that the policy was trained for.
@@ -171,8 +173,13 @@ impl fmt::Display for BitrateMeta {
         writeln!(f, "lacking ones  {lacking}")?;
         writeln!(
             f,
-            "observation   {}, of the last {} chunks",
-            self.layout, self.past_chunks
+            "observation   {}, of the last {} chunks{}",
+            self.layout,
+            self.past_chunks,
+            match self.throughput {
+                Throughput::Linear => "",
+                Throughput::Log => ", logarithms of throughputs",
+            }
         )?;
         match self.rebuffer_penalty {
             Some(penalty) => writeln!(f, "measure       {}, penalty {penalty}", self.qoe)?,
@@ -331,6 +338,7 @@ impl LearnedChooser {
     fn answer(&self, view: &View<'_>, network: &mut OnnxNetwork) -> Option<Answer> {
         let BitrateMeta {
             past_chunks,
+            throughput,
             has_memory,
             ..
         } = self.policy.meta;
@@ -338,6 +346,7 @@ impl LearnedChooser {
         let mut answer = None;
         let mut observe = |view: &View<'_>| {
             let state = State::of(view, &self.qualities).recent(past_chunks);
+            let state = state.with_throughput(throughput);
             answer = network.answer(state.flat().to_vec(), 0.0, &mut memory);
         };
         match has_memory {
@@ -400,12 +409,21 @@ mod tests {
         model::{Activation, Weights, initialise},
     };
 
+    /// Both units occur in the tests.
+    fn throughput(lstm: Option<usize>) -> Throughput {
+        match lstm {
+            None => Throughput::Linear,
+            Some(_) => Throughput::Log,
+        }
+    }
+
     fn meta(lstm: Option<usize>, lacking: Lacking) -> BitrateMeta {
         BitrateMeta {
             name: "test".to_owned(),
             layout: LAYOUT.to_owned(),
             kbps: ENVIVIO_KBPS.to_vec(),
             past_chunks: 5,
+            throughput: throughput(lstm),
             lacking,
             qoe: Qoe::Linear,
             rebuffer_penalty: None,
@@ -462,6 +480,7 @@ mod tests {
                     ..VideoSource::default()
                 }],
                 past_chunks: 5,
+                throughput: throughput(lstm),
                 lacking,
                 lacking_cost: 0.0,
                 ..AbrConfig::default()
@@ -556,6 +575,7 @@ mod tests {
             ),
             ("state", serde_json::json!(0), "state is 0"),
             ("qoe", serde_json::json!("vmaf"), "vmaf"),
+            ("throughput", serde_json::json!("cubic"), "cubic"),
         ] {
             let mut changed = fine.clone();
             changed[field] = value;

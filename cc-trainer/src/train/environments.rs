@@ -259,6 +259,7 @@ fn bitrate_meta(
         layout: BitrateMeta::LAYOUT.to_owned(),
         kbps: config.actions.clone(),
         past_chunks: config.past_chunks,
+        throughput: config.throughput,
         lacking: config.lacking,
         qoe: config.qoe,
         rebuffer_penalty: config.rebuffer_penalty,

@@ -2,7 +2,12 @@
 
 use std::path::PathBuf;
 
-use cc_abr::{generate::Family, qoe::Qoe, state::COLUMNS, video::ENVIVIO_KBPS};
+use cc_abr::{
+    generate::Family,
+    qoe::Qoe,
+    state::{COLUMNS, Throughput},
+    video::ENVIVIO_KBPS,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::abr::video::VideoChoice;
@@ -32,6 +37,8 @@ pub struct AbrConfig {
     pub reward_divisor: f64,
     /// Number of past chunks that a policy observes, up to [`COLUMNS`].
     pub past_chunks: usize,
+    /// The unit in which a policy observes throughputs.
+    pub throughput: Throughput,
     /// Whether sessions start at random points of their traces, instead of at the beginning.
     pub random_start: bool,
     /// Whether delays are multiplied by random factors
@@ -55,6 +62,7 @@ impl Default for AbrConfig {
             rebuffer_penalty: None,
             reward_divisor: 1.0,
             past_chunks: COLUMNS,
+            throughput: Throughput::default(),
             random_start: true,
             noise: true,
             validation: None,
@@ -76,6 +84,10 @@ pub struct TraceSource {
     pub count: Option<u64>,
     /// Length of the family's traces, s.
     pub seconds: u32,
+    /// Range of a factor that each session multiplies its trace's throughputs by, drawn uniformly in
+    /// its logarithm, so that policies meet faster and slower networks than those of the traces;
+    /// `None` leaves them as they are.
+    pub scale: Option<[f64; 2]>,
     /// How often a session has a trace of this source, in proportion to the other ones' weights.
     pub weight: f64,
 }
@@ -88,6 +100,7 @@ impl Default for TraceSource {
             seed: 1,
             count: None,
             seconds: 320,
+            scale: None,
             weight: 1.0,
         }
     }
@@ -136,6 +149,8 @@ pub struct ValidationConfig {
     /// Traces beside those that are [held out](AbrConfig::hold_out): files, or so many of a family
     /// as [`TraceSource::count`] says.
     pub sources: Vec<TraceSource>,
+    /// Factors of the throughputs: each trace is played once for each of them.
+    pub scales: Vec<f64>,
     /// Number of environment steps between two judgements.
     pub every: u64,
     /// Whether the policy file is that of the best judgement, instead of the newest policy.
@@ -146,6 +161,7 @@ impl Default for ValidationConfig {
     fn default() -> Self {
         Self {
             sources: Vec::new(),
+            scales: vec![1.0],
             every: 200_000,
             keep_best: true,
         }

@@ -81,6 +81,9 @@ pub enum AbrConfigError {
         /// The values that are allowed.
         expected: String,
     },
+    /// The judgements have no factor of the throughputs.
+    #[error("validation.scales is empty; leave it out, or give a factor such as 1")]
+    NoScales,
     /// There is nothing to judge policies on.
     #[error(
         "validation has no traces: set hold_out, or add validation.sources, such as {{ traces = \

@@ -6,6 +6,7 @@ use cc_abr::{
     play::{Score, play},
     qoe::{Metric, Qoe},
     session::Rules,
+    state::Throughput,
     video::{ENVIVIO_KBPS, Video},
 };
 use proptest::prelude::*;
@@ -73,10 +74,17 @@ proptest! {
         number in 0..1000_u64,
         qoe in prop::sample::select(Qoe::ALL.to_vec()),
         past in 1..=8_usize,
+        throughput in prop::sample::select(vec![Throughput::Linear, Throughput::Log]),
         divisor in 0.5..20.0,
     ) {
         let trace = Arc::new(generate::trace(Family::Cellular, 9, number, 200));
-        let config = AbrConfig { qoe, past_chunks: past, reward_divisor: divisor, ..config() };
+        let config = AbrConfig {
+            qoe,
+            past_chunks: past,
+            throughput,
+            reward_divisor: divisor,
+            ..config()
+        };
         let mut environment = AbrEnvironment::new(world(config), 1).of_trace(trace.clone());
         let turns = episode(&mut environment, &actions);
         prop_assert_eq!(turns.len(), 48);
@@ -96,8 +104,14 @@ proptest! {
         for chunk in 0..47 {
             again.download(downloads[chunk].quality, 1.0);
             let view = again.view(&downloads[..=chunk]);
-            let expected = State::of(&view, &all).recent(past).flat();
-            prop_assert_eq!(&turns[chunk].observation[..], &expected[..]);
+            let expected = State::of(&view, &all).with_throughput(throughput).recent(past);
+            prop_assert_eq!(&turns[chunk].observation[..], &expected.flat()[..]);
+            let ahead: Vec<f64> = again.outlook(&OUTLOOK_S).collect();
+            prop_assert_eq!(turns[chunk].privileged.len(), ahead.len());
+            for (found, mbps) in turns[chunk].privileged.iter().zip(&ahead) {
+                let seen = (f64::from(2.0 * found).exp() - 1.0) / 4.0;
+                prop_assert!((seen - mbps).abs() < 1e-4 * mbps.max(1.0), "{} {}", seen, mbps);
+            }
             prop_assert!(turns[chunk].allowed.is_empty());
             let (last, next) = (&downloads[chunk], &downloads[chunk + 1]);
             let score = metric.score(next.quality, last.quality, next.rebuffer_ms / 1e3);
@@ -273,6 +287,50 @@ fn sources_and_videos_are_drawn_by_their_weights() {
 }
 
 #[test]
+fn each_session_scales_its_trace_by_a_factor_of_the_range() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let path = dir.path().join("t");
+    fs::write(&path, "0 1\n300 2\n").expect("a scratch file");
+    let scaled = |source: TraceSource| TraceSource {
+        scale: Some([0.5, 8.0]),
+        ..source
+    };
+    let of_file = TraceSource {
+        traces: Some(path),
+        ..TraceSource::default()
+    };
+    for source in [of_file, markov()] {
+        let config = AbrConfig {
+            sources: vec![scaled(source.clone())],
+            ..AbrConfig::default()
+        };
+        let mut environment = AbrEnvironment::new(world(config), 1);
+        let mut turn = Turn::default();
+        let mut factors = Vec::new();
+        for _ in 0..47 * 400 {
+            environment.next(&mut turn);
+            if turn.first.is_some() {
+                let playing = environment.playing.as_ref().expect("a turn");
+                factors.push(playing.session.trace().mbps()[1]);
+            }
+            environment.act(0);
+        }
+        if source.family.is_some() {
+            // Its traces have rates of up to 4.5 Mbit/s.
+            assert!(factors.iter().any(|&mbps| mbps > 9.0));
+            continue;
+        }
+        for factor in &mut factors {
+            *factor /= 2.0;
+        }
+        assert!(factors.iter().all(|factor| (0.499..8.001).contains(factor)));
+        // Half of them are below the geometric mean, 2.
+        let below = factors.iter().filter(|&&factor| factor < 2.0).count();
+        assert!((160..240).contains(&below), "{below}");
+    }
+}
+
+#[test]
 fn what_is_held_out_is_not_trained_on() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     for name in 0..7 {
@@ -290,13 +348,17 @@ fn what_is_held_out_is_not_trained_on() {
                 count: Some(2),
                 ..markov()
             }],
+            scales: vec![1.0, 2.5],
             ..ValidationConfig::default()
         }),
         ..AbrConfig::default()
     };
     let world = world(config);
     let names: Vec<&str> = world.judges().iter().map(|trace| trace.name()).collect();
-    assert_eq!(names, ["t2", "t5", "markov-1-0", "markov-1-1"]);
+    let each = ["t2", "t5", "markov-1-0", "markov-1-1"];
+    assert_eq!(names, [each, each].concat());
+    let mean = |judge: usize| world.judges()[judge].mean_mbps();
+    assert_eq!([mean(0), mean(4)], [2.0, 5.0]);
     let mut environment = AbrEnvironment::new(world, 1);
     let mut turn = Turn::default();
     let mut seen = std::collections::BTreeSet::new();
@@ -413,6 +475,45 @@ fn faults_of_the_settings_are_named_with_their_place() {
         (
             "reward_divisor is 0",
             Box::new(|own| own.reward_divisor = 0.0),
+        ),
+        (
+            "sources[0].scale[0] is 0, and has to be from 0.01 to 100",
+            Box::new(|own| own.sources[0].scale = Some([0.0, 1.0])),
+        ),
+        (
+            "sources[0].scale[1] is 1, and has to be at least scale[0], 2",
+            Box::new(|own| own.sources[0].scale = Some([2.0, 1.0])),
+        ),
+        (
+            "validation.scales[1] is NaN",
+            Box::new(|own| {
+                own.validation = Some(ValidationConfig {
+                    scales: vec![1.0, f64::NAN],
+                    ..ValidationConfig::default()
+                });
+            }),
+        ),
+        (
+            "validation.scales is empty",
+            Box::new(|own| {
+                own.validation = Some(ValidationConfig {
+                    scales: Vec::new(),
+                    ..ValidationConfig::default()
+                });
+            }),
+        ),
+        (
+            "validation.sources[0].scale is [1, 2], and has to be left out",
+            Box::new(|own| {
+                own.validation = Some(ValidationConfig {
+                    sources: vec![TraceSource {
+                        count: Some(2),
+                        scale: Some([1.0, 2.0]),
+                        ..markov()
+                    }],
+                    ..ValidationConfig::default()
+                });
+            }),
         ),
         (
             "validation has no traces",

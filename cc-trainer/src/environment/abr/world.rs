@@ -84,6 +84,12 @@ impl AbrWorld {
             sources.push(source);
         }
         if let Some(validation) = &config.validation {
+            if validation.scales.is_empty() {
+                return Err(AbrConfigError::NoScales);
+            }
+            for (index, &scale) in validation.scales.iter().enumerate() {
+                check_scale(|| format!("validation.scales[{index}]"), scale)?;
+            }
             for (index, settings) in validation.sources.iter().enumerate() {
                 let place = format!("validation.sources[{index}]");
                 judges.extend(Source::open(settings, &place)?.all(&place)?);
@@ -91,6 +97,8 @@ impl AbrWorld {
             if judges.is_empty() {
                 return Err(AbrConfigError::NothingHeldOut);
             }
+            let at = |&scale: &f64| judges.iter().map(move |trace| scaled(trace, scale));
+            judges = validation.scales.iter().flat_map(at).collect();
         }
         let load = |(index, source): (usize, &VideoSource)| {
             LoadedVideo::open(source, &config, &actions, &format!("videos[{index}]"))
@@ -157,7 +165,7 @@ impl AbrWorld {
         let Source {
             traces, settings, ..
         } = &self.sources[source];
-        match settings.family {
+        let trace = match settings.family {
             Some(family) => {
                 let number = random.random_range(0..settings.count.unwrap_or(u64::MAX));
                 Arc::new(generate::trace(
@@ -168,6 +176,13 @@ impl AbrWorld {
                 ))
             }
             None => Arc::clone(&traces[random.random_range(0..traces.len())]),
+        };
+        match settings.scale {
+            Some([least, most]) => {
+                let factor = random.random_range(least.ln()..=most.ln()).exp();
+                scaled(&trace, factor)
+            }
+            None => trace,
         }
     }
 
@@ -206,6 +221,14 @@ impl AbrWorld {
     /// Whether actions that a video lacks are masked.
     pub(super) fn masks(&self) -> bool {
         self.config.lacking == Lacking::Masked
+    }
+}
+
+/// A trace with its throughputs multiplied by a factor.
+fn scaled(trace: &Arc<Trace>, factor: f64) -> Arc<Trace> {
+    match factor == 1.0 {
+        true => Arc::clone(trace),
+        false => Arc::new(trace.scaled(factor)),
     }
 }
 
@@ -263,6 +286,18 @@ impl Source {
             settings.count != Some(0),
             "at least 1, or left out",
         )?;
+        if let Some([least, most]) = settings.scale {
+            for (index, scale) in [least, most].into_iter().enumerate() {
+                check_scale(|| format!("{place}.scale[{index}]"), scale)?;
+            }
+            let expected = format!("at least scale[0], {least}");
+            check(
+                || format!("{place}.scale[1]"),
+                most,
+                least <= most,
+                &expected,
+            )?;
+        }
         Ok(Self {
             name,
             weight: settings.weight,
@@ -298,8 +333,16 @@ impl Source {
             seed,
             count,
             seconds,
+            scale,
             ..
         } = self.settings;
+        if let Some([least, most]) = scale {
+            return Err(AbrConfigError::Range {
+                place: format!("{place}.scale"),
+                found: format!("[{least}, {most}]"),
+                expected: "left out: judgements are at the factors of validation.scales".to_owned(),
+            });
+        }
         let Some(family) = family else {
             return Ok(self.traces);
         };
@@ -400,6 +443,13 @@ fn check_numbers(config: &AbrConfig) -> Result<(), AbrConfigError> {
     )?;
     let every = config.validation.as_ref().map_or(1, |own| own.every);
     check(place("validation.every"), every, every >= 1, "at least 1")
+}
+
+/// Checks a factor of throughputs. Within these bounds every usual trace stays one that videos can
+/// be played over.
+fn check_scale(place: impl FnOnce() -> String, factor: f64) -> Result<(), AbrConfigError> {
+    let fits = (0.01..=100.0).contains(&factor);
+    check(place, factor, fits, "from 0.01 to 100")
 }
 
 fn check(
