@@ -2,7 +2,10 @@
 //!
 //! The [video](serve_video) comes from one server, over the link under test. The
 //! [page](serve_page) with dash.js comes from another one beside the browser, which also takes the
-//! result. Decisions come from [`super::serve`], or from dash.js's own rules.
+//! result. Decisions come from [`super::serve`], or from dash.js's own rules. What sessions were
+//! worth is kept as [`records`].
+
+pub mod records;
 
 use std::{
     fmt, io,
@@ -35,6 +38,9 @@ use super::{
 
 /// Version of dash.js that the page was written for.
 pub const DASH_VERSION: &str = include_str!("player/dash.version").trim_ascii();
+
+/// Names of the browser's program, separated by spaces.
+pub const BROWSERS: &str = include_str!("player/browsers").trim_ascii();
 
 /// Beginning of the names of dash.js's own rules.
 const OWN: &str = "dash:";
@@ -170,6 +176,15 @@ pub struct Outcome {
     pub chunks: Vec<Arrived>,
     /// What went wrong. A session with an error ended at it.
     pub errors: Vec<String>,
+}
+
+/// What the page's server has to say.
+#[derive(Debug)]
+pub enum Report {
+    /// The page has been loaded and begins.
+    Begun,
+    /// The session is over; `Err` with what is wrong with the page's report.
+    Over(Result<Outcome, String>),
 }
 
 /// A chunk that arrived.
@@ -318,8 +333,8 @@ fn part(request: &Request<Incoming>, video: &Video) -> Response<Full<Bytes>> {
     }
 }
 
-/// Serves the page of a session on a listening socket until `stop` is true, and sends what the page
-/// reports to `results`. `dash` is the program text of dash.js.
+/// Serves the page of a session on a listening socket until `stop` is true, and sends to `reports`
+/// when the page begins and what it saw. `dash` is the program text of dash.js.
 ///
 /// # Errors
 ///
@@ -328,14 +343,14 @@ pub fn serve_page(
     listener: TcpListener,
     session: Session,
     dash: Bytes,
-    results: mpsc::Sender<Result<Outcome, String>>,
+    reports: mpsc::Sender<Report>,
     stop: &AtomicBool,
 ) -> io::Result<()> {
     let limits = Limits::default();
     let session = Arc::new(session);
     http::serve(listener, limits, stop, move |request| {
-        let (session, dash, results) = (session.clone(), dash.clone(), results.clone());
-        async move { page(request, &session, dash, results, limits).await }
+        let (session, dash, reports) = (session.clone(), dash.clone(), reports.clone());
+        async move { page(request, &session, dash, reports, limits).await }
     })
 }
 
@@ -343,23 +358,27 @@ async fn page(
     request: Request<Incoming>,
     session: &Session,
     dash: Bytes,
-    results: mpsc::Sender<Result<Outcome, String>>,
+    reports: mpsc::Sender<Report>,
     limits: Limits,
 ) -> Response<Full<Bytes>> {
     let ok = StatusCode::OK;
+    // Whoever waited for a report may have given up.
+    let report = |report| drop(reports.send(report));
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/") => typed(ok, "text/html", PAGE.into()),
         (&Method::GET, "/page.js") => typed(ok, "text/javascript", SCRIPT.into()),
         (&Method::GET, "/dash.js") => typed(ok, "text/javascript", dash),
-        (&Method::GET, "/session.json") => json(ok, session),
+        (&Method::GET, "/session.json") => {
+            report(Report::Begun);
+            json(ok, session)
+        }
         (&Method::POST, "/result") => {
             let body = match http::body(request, limits).await {
                 Ok(body) => body,
                 Err((status, error)) => return json(status, &error),
             };
             let outcome = serde_json::from_slice(&body).map_err(|error| error.to_string());
-            // Whoever waited for it may have given up.
-            let _ = results.send(outcome);
+            report(Report::Over(outcome));
             json(ok, &serde_json::json!({}))
         }
         _ => no_such(&request),
@@ -522,11 +541,15 @@ mod tests {
         let session = Session::new(&video, &Rules::PENSIEVE, at, None, rule);
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
-        let (results, received) = mpsc::channel();
+        let (reports, received) = mpsc::channel();
+        let outcome = || match received.recv() {
+            Ok(Report::Over(outcome)) => outcome,
+            other => panic!("the page is over, not {other:?}"),
+        };
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let dash = Bytes::from_static(b"// dash.js");
-            scope.spawn(|| serve_page(listener, session, dash, results, &stop));
+            scope.spawn(|| serve_page(listener, session, dash, reports, &stop));
             let get = |path: &str| {
                 let reply = exchange(address, &format!("GET {path} HTTP/1.1"), "");
                 String::from_utf8(reply).expect("text")
@@ -534,6 +557,7 @@ mod tests {
             assert!(get("/").contains("page.js"));
             assert!(get("/page.js").ends_with(SCRIPT));
             assert!(get("/dash.js").ends_with("// dash.js"));
+            assert!(received.try_recv().is_err(), "it has not begun");
             let session = get("/session.json");
             for part in [
                 r#""rule":"dynamic""#,
@@ -542,17 +566,15 @@ mod tests {
             ] {
                 assert!(session.contains(part), "{part}: {session}");
             }
+            assert!(matches!(received.try_recv(), Ok(Report::Begun)));
             let post = |body: &str| exchange(address, "POST /result HTTP/1.1", body);
             post(r#"{"dash": "5"}"#);
-            let error = received
-                .recv()
-                .expect("a result")
-                .expect_err("keys are missing");
+            let error = outcome().expect_err("keys are missing");
             assert!(error.contains("missing field"), "{error}");
             let body = r#"{"dash": "5", "browser": "b", "startup_ms": 1.5, "stalls": 0,
                 "abandoned": 0, "decisions": [], "chunks": [], "errors": ["no video"]}"#;
             post(body);
-            let outcome = received.recv().expect("a result").expect("it is complete");
+            let outcome = outcome().expect("it is complete");
             let error = outcome.downloads(&video).expect_err("it failed");
             assert_eq!(error, OutcomeError::Failed("no video".into()));
             stop.store(true, Ordering::Relaxed);

@@ -13,8 +13,8 @@ use crate::{
 /// The version of dash.js that the player's page was written for.
 const DASH_VERSION: &str = include_str!("../../../cc-trainer/src/abr/player/dash.version");
 
-/// Names of the browser's program.
-const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+/// Names of the browser's program, separated by spaces.
+const BROWSERS: &str = include_str!("../../../cc-trainer/src/abr/player/browsers");
 
 /// Installs Chromium from the distribution's packages, and dash.js by npm into `target/tools`,
 /// where either is missing.
@@ -23,11 +23,11 @@ const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 ///
 /// Returns an error when one of them can be neither found nor installed.
 pub(super) fn install() -> Result<()> {
-    let is_there = |names: &[&str]| {
-        let mut names = names.iter();
+    let is_there = |names: &str| {
+        let mut names = names.split_whitespace();
         names.any(|name| process::find_program(name).is_some())
     };
-    if !is_there(&BROWSERS) {
+    if !is_there(BROWSERS) {
         apt::install(&["chromium"], "the browser of `cc-trainer abr play`")?;
     }
     let dir = workspace::tools_dir().join("dashjs");
@@ -36,7 +36,7 @@ pub(super) fn install() -> Result<()> {
         say(format_args!("dash.js {version} is in {}", dir.display()));
         return Ok(());
     }
-    if !is_there(&["npm"]) {
+    if !is_there("npm") {
         apt::install(&["npm"], "the source of dash.js, for `cc-trainer abr play`")?;
     }
     unpack(&dir, version)?;

@@ -103,6 +103,10 @@
   }
   Rule.__dashjs_factory_name = "DecideRule";
 
+  // dash.js asks for a chunk when the buffer would be below this with it, Pensieve when the buffer is
+  // not above the cap without it.
+  const bufferTime = session.buffer_cap_s + session.chunk_s;
+
   const own = (name) => !session.decide && (session.rule === name || session.rule === "dynamic");
   const player = dashjs.MediaPlayer().create();
   player.updateSettings({
@@ -111,9 +115,9 @@
       // An init segment is fetched once per quality, not at each change.
       cacheInitSegments: true,
       buffer: {
-        bufferTimeDefault: session.buffer_cap_s,
-        bufferTimeAtTopQuality: session.buffer_cap_s,
-        bufferTimeAtTopQualityLongForm: session.buffer_cap_s,
+        bufferTimeDefault: bufferTime,
+        bufferTimeAtTopQuality: bufferTime,
+        bufferTimeAtTopQualityLongForm: bufferTime,
         // Playback stops when the browser has nothing left to show, and not 0.3 s before.
         setStallState: false,
         // A chunk that has arrived is not downloaded again in another quality.

@@ -21,7 +21,7 @@ use cc_abr::{
     play::Score,
     qoe::{Metric, Qoe},
     request::ChooserFor,
-    session::{Download, Rules},
+    session::{self, Download, Rules},
     trace::Trace,
     video::Video,
 };
@@ -29,24 +29,23 @@ use cc_core::regular_file;
 use cc_testbed::{
     evaluate::{Agent, Control, Scheme as Sender, listener},
     link::{Addresses, Classifier, Limits, Link, LinkObservation, Namespace},
-    summary::{Platform, statistics, utc_now},
+    summary::{Platform, utc_now},
 };
 use cc_trainer::abr::{
     files,
-    player::{self, Arrived, DASH_VERSION, Outcome, Selection, Session},
+    player::{
+        self, Arrived, BROWSERS, DASH_VERSION, Outcome, Report, Selection, Session,
+        records::{Chunk, Conditions, Record, Records, Times},
+    },
     schemes::Aim,
     serve,
 };
 use hyper::body::Bytes;
-use serde::Serialize;
 
 use super::{
     super::{interrupt, link::init::Contained, runs::Rlcc},
     VideoArgs,
 };
-
-/// Names under which the browser is looked for.
-const BROWSERS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
 /// Where `cargo xtask setup --player` puts dash.js, below the directory of build output.
 const DASH_PLACE: &str = "tools/dashjs/package/dist/modern/umd/dash.all.min.js";
@@ -100,8 +99,8 @@ const LOG_SHOWN: usize = 2000;
 /// own. The server of `abr serve` decides in a third network, at a round trip of --decision-rtt-ms;
 /// with `--select dash:RULE` a rule of dash.js decides instead.
 ///
-/// All combinations of the lists play one after the other, in real time: a session takes as long as
-/// its video, less the 60 s that may be in the buffer at its end. Each prints a line of JSON.
+/// All combinations of the lists play, in real time: a session takes as long as its video, less the
+/// 60 s that may be in the buffer at its end. Each prints a line of JSON.
 ///
 /// Needs root, iproute2, Chromium and dash.js; `cargo xtask setup --player` installs them.
 #[derive(Debug, clap::Args)]
@@ -164,6 +163,14 @@ pub(super) struct PlayArgs {
     /// Leave the chunks out of the lines.
     #[arg(long)]
     brief: bool,
+    /// Append the lines to this file instead of printing them, and print a table of all its lines.
+    /// Sessions that it has are not played again, unless the host was too busy for them.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Number of sessions at the same time. Each one takes some 5 % of a processor.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=64))]
+    jobs: u16,
 }
 
 const EXAMPLES: &str = "\
@@ -181,78 +188,6 @@ enum Switch {
     Off,
 }
 
-/// Results of one session: a line of the output.
-#[derive(Debug, Serialize)]
-struct Line {
-    date: String,
-    version: &'static str,
-    trace: String,
-    select: String,
-    tcp: String,
-    slow_start_after_idle: bool,
-    rtt_ms: f64,
-    queue_packets: u32,
-    decision_rtt_ms: f64,
-    video: String,
-    chunks: usize,
-    qoe_metric: String,
-    /// Means per chunk, the first one left out.
-    #[serde(flatten)]
-    score: Score,
-    /// Rebuffering in all, s.
-    rebuffer_total_s: f64,
-    /// Interruptions that the browser reported.
-    stalls: u32,
-    /// Downloads that dash.js broke off.
-    abandoned: u32,
-    /// From the page's start until playback, s.
-    startup_s: f64,
-    /// From the page's questions to their answers.
-    decision_ms: Option<Times>,
-    /// What the scheme itself took of that.
-    compute_ms: Option<Times>,
-    /// Packets of the video that the link's queue dropped.
-    dropped_packets: u64,
-    /// Why the links' figures are doubtful: the host was too busy.
-    disturbances: Vec<String>,
-    dash: String,
-    browser: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    downloads: Vec<ChunkLine>,
-}
-
-/// A chunk of a session.
-#[derive(Debug, Serialize)]
-struct ChunkLine {
-    quality: usize,
-    bytes: u32,
-    ms: f64,
-    rebuffer_ms: f64,
-    buffer_s: f64,
-    requested_s: f64,
-}
-
-/// Distribution of some times, ms.
-#[derive(Debug, Serialize)]
-struct Times {
-    count: usize,
-    p50: f64,
-    p99: f64,
-    max: f64,
-}
-
-impl Times {
-    /// `None` without a time.
-    fn of(ms: &[f64]) -> Option<Self> {
-        Some(Self {
-            count: ms.len(),
-            p50: statistics::percentile(ms, 50.0)?,
-            p99: statistics::percentile(ms, 99.0)?,
-            max: ms.iter().copied().reduce(f64::max)?,
-        })
-    }
-}
-
 /// What all sessions share.
 struct Setting<'a> {
     args: &'a PlayArgs,
@@ -266,10 +201,10 @@ struct Setting<'a> {
 
 /// What one session differs in.
 struct Run<'a> {
-    trace: &'a Trace,
+    trace: &'a Arc<Trace>,
     select: &'a Selection,
-    /// Name of the scheme of `--tcp`.
-    tcp: &'a str,
+    /// The scheme of `--tcp`.
+    sender: &'a Sender,
     /// Its congestion control in the kernel.
     control: &'a str,
     slow_start_after_idle: bool,
@@ -298,13 +233,19 @@ pub(super) fn command(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     };
     let scratch = tempfile::tempdir().context("a scratch directory")?;
     let agents = agents(&senders, args.agent.as_deref(), scratch.path())?;
-    for run in runs(args, &traces, &senders, &agents) {
-        let line = setting.play(&run).with_context(|| {
-            let (select, tcp, trace) = (run.select, run.tcp, run.trace.name());
-            format!("{select} over {tcp} on {trace}")
-        })?;
-        let json = serde_json::to_string(&line).context("the results")?;
-        super::super::print(format_args!("{json}\n"))?;
+    let mut runs = runs(args, &traces, &senders, &agents);
+    let kept = match &args.out {
+        None => None,
+        Some(out) => {
+            let records = Records::open(out)?;
+            runs.retain(|run| !records.has(&setting.conditions(run)));
+            Some(Mutex::new(records))
+        }
+    };
+    setting.play_all(&runs, kept.as_ref())?;
+    if let Some(records) = kept {
+        let records = records.into_inner().unwrap_or_else(PoisonError::into_inner);
+        super::super::print(records.table())?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -329,7 +270,7 @@ fn runs<'a>(
                     runs.extend(rtts.iter().map(|&decision_rtt_ms| Run {
                         trace,
                         select,
-                        tcp: &sender.name,
+                        sender,
                         control: agent.as_ref().map_or(sender.name.as_str(), Agent::control),
                         slow_start_after_idle: *switch == Switch::On,
                         decision_rtt_ms,
@@ -422,13 +363,13 @@ fn find_browser(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places = BROWSERS
-        .iter()
+        .split_whitespace()
         .flat_map(|name| env::split_paths(&path).map(move |dir| dir.join(name)));
     places.find(|place| place.is_file()).with_context(|| {
         format!(
             "no {} in PATH: `cargo xtask setup --player` installs Chromium, or say where it is \
              with --browser PATH",
-            BROWSERS.join(", ")
+            BROWSERS.replace(' ', ", ")
         )
     })
 }
@@ -461,8 +402,85 @@ fn default_dash() -> Option<PathBuf> {
 }
 
 impl Setting<'_> {
+    /// Plays the sessions, `--jobs` at the same time, and prints or keeps what each was worth. After
+    /// an error, and when the user ends it, no further session begins.
+    fn play_all(&self, runs: &[Run<'_>], kept: Option<&Mutex<Records>>) -> anyhow::Result<()> {
+        let waiting = Mutex::new(runs.iter());
+        let failed = AtomicBool::new(false);
+        let worker = || {
+            while !failed.load(Ordering::Relaxed) {
+                let next = waiting
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .next();
+                let Some(run) = next else {
+                    break;
+                };
+                let played = self.play(run).with_context(|| {
+                    let (select, tcp, trace) = (run.select, &run.sender.name, run.trace.name());
+                    format!("{select} over {tcp} on {trace}")
+                });
+                let shown = played.and_then(|record| show(record, kept));
+                if shown.is_err() {
+                    failed.store(true, Ordering::Relaxed);
+                    return shown;
+                }
+            }
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.args.jobs).map(|_| scope.spawn(worker)).collect();
+            let ends = workers.into_iter().map(|worker| match worker.join() {
+                Ok(end) => end,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            ends.collect()
+        })
+    }
+
+    /// What a session plays, and over what.
+    fn conditions(&self, run: &Run<'_>) -> Conditions {
+        Conditions {
+            trace: run.trace.name().to_owned(),
+            select: run.select.to_string(),
+            tcp: run.sender.name.clone(),
+            policy: match &run.sender.control {
+                Control::Named => None,
+                Control::Policy(policy) => Some(match &policy.sha256 {
+                    Some(sha256) => sha256.clone(),
+                    None => policy.spec.to_string(),
+                }),
+            },
+            slow_start_after_idle: run.slow_start_after_idle,
+            rtt_ms: self.args.rtt_ms,
+            queue_packets: self.args.queue_packets,
+            decision_rtt_ms: run.decision_rtt_ms,
+            video: self.video.name().to_owned(),
+            chunks: self.video.chunks(),
+            qoe_metric: self.args.qoe.to_string(),
+            rebuffer_penalty: self.metric.rebuffer_penalty(),
+        }
+    }
+
+    /// What the scheme of a session gets in the simulator, on the same trace; `None` for the
+    /// player's own rules.
+    fn simulated(&self, run: &Run<'_>) -> anyhow::Result<Option<Score>> {
+        let Selection::Served(scheme) = run.select else {
+            return Ok(None);
+        };
+        let choosers = scheme.choosers(self.aim).context("it cannot serve")?;
+        let chooser = choosers(self.video.kbps()).map_err(|reason| anyhow!("{reason}"))?;
+        let rules = Rules {
+            rtt_ms: self.args.rtt_ms,
+            ..Rules::PENSIEVE
+        };
+        let session = session::Session::new(self.video.clone(), run.trace.clone(), rules);
+        let downloads = cc_abr::play::play(session, &*chooser)?;
+        Ok(Some(Score::of(&downloads, &self.metric, self.video.kbps())))
+    }
+
     /// Plays one session.
-    fn play(&self, run: &Run<'_>) -> anyhow::Result<Line> {
+    fn play(&self, run: &Run<'_>) -> anyhow::Result<Record> {
         let args = self.args;
         let scenario = player::link_of(run.trace, args.rtt_ms, args.queue_packets)?;
         let (server, client) = (Namespace::new()?, Namespace::new()?);
@@ -492,7 +510,7 @@ impl Setting<'_> {
 
         let over = AtomicBool::new(false);
         let over = &over;
-        let (results, received) = mpsc::channel();
+        let (reports, received) = mpsc::channel();
         let outcome = thread::scope(|scope| {
             // Ends the servers, also after an error.
             let ending = Ending(over);
@@ -500,15 +518,14 @@ impl Setting<'_> {
             let (video_socket, page_socket) = (video_socket.into(), page_socket.into());
             let mut servers = vec![
                 scope.spawn(move || player::serve_video(video_socket, video, over)),
-                scope.spawn(move || player::serve_page(page_socket, session, dash, results, over)),
+                scope.spawn(move || player::serve_page(page_socket, session, dash, reports, over)),
             ];
             if let Some(decider) = &decider {
                 let (socket, choosers) = decider.parts()?;
                 let limits = serve::Limits::default();
                 servers.push(scope.spawn(move || serve::serve(socket, choosers, limits, over)));
             }
-            link.start();
-            let outcome = self.watch(&client, &received);
+            let outcome = self.watch(&client, &received, &link);
             drop(ending);
             for server in servers {
                 match server.join() {
@@ -526,14 +543,15 @@ impl Setting<'_> {
             compute_ms = times;
             disturbances.extend(more);
         }
-        self.line(run, &outcome, &compute_ms, &observation, disturbances)
+        self.record(run, &outcome, &compute_ms, &observation, disturbances)
     }
 
-    /// Runs the browser until its page has reported.
+    /// Runs the browser until its page has reported. The link's trace begins when the page does.
     fn watch(
         &self,
         client: &Namespace,
-        received: &mpsc::Receiver<Result<Outcome, String>>,
+        received: &mpsc::Receiver<Report>,
+        link: &Link,
     ) -> anyhow::Result<Outcome> {
         let scratch = tempfile::tempdir().context("a scratch directory")?;
         let log = scratch.path().join("browser.log");
@@ -559,7 +577,10 @@ impl Setting<'_> {
         let deadline = Instant::now() + patience;
         loop {
             match received.recv_timeout(LOOK_INTERVAL) {
-                Ok(outcome) => {
+                Ok(Report::Begun) => {
+                    link.start();
+                }
+                Ok(Report::Over(outcome)) => {
                     return outcome.map_err(|error| anyhow!("the page's report: {error}"));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -581,17 +602,17 @@ impl Setting<'_> {
         }
     }
 
-    fn line(
+    fn record(
         &self,
         run: &Run<'_>,
         outcome: &Outcome,
         compute_ms: &[f64],
         observation: &LinkObservation,
         disturbances: Vec<String>,
-    ) -> anyhow::Result<Line> {
+    ) -> anyhow::Result<Record> {
         let downloads = outcome.downloads(&self.video)?;
         let rebuffer_ms: f64 = downloads.iter().map(|one| one.rebuffer_ms).sum();
-        let chunk = |(download, arrived): (&Download, &Arrived)| ChunkLine {
+        let chunk = |(download, arrived): (&Download, &Arrived)| Chunk {
             quality: download.quality,
             bytes: download.bytes,
             ms: download.delay_ms,
@@ -600,20 +621,12 @@ impl Setting<'_> {
             requested_s: arrived.requested_ms / 1e3,
         };
         let chunks = downloads.iter().zip(&outcome.chunks).map(chunk);
-        Ok(Line {
+        Ok(Record {
             date: utc_now(),
-            version: env!("CARGO_PKG_VERSION"),
-            trace: run.trace.name().to_owned(),
-            select: run.select.to_string(),
-            tcp: run.tcp.to_owned(),
-            slow_start_after_idle: run.slow_start_after_idle,
-            rtt_ms: self.args.rtt_ms,
-            queue_packets: self.args.queue_packets,
-            decision_rtt_ms: run.decision_rtt_ms,
-            video: self.video.name().to_owned(),
-            chunks: downloads.len(),
-            qoe_metric: self.args.qoe.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            conditions: self.conditions(run),
             score: Score::of(&downloads, &self.metric, self.video.kbps()),
+            simulated: self.simulated(run)?,
             rebuffer_total_s: rebuffer_ms / 1e3,
             stalls: outcome.stalls,
             abandoned: outcome.abandoned,
@@ -630,6 +643,25 @@ impl Setting<'_> {
             },
         })
     }
+}
+
+/// Adds a session to the file of `--out`, or prints it.
+fn show(record: Record, kept: Option<&Mutex<Records>>) -> anyhow::Result<()> {
+    let Some(kept) = kept else {
+        let json = serde_json::to_string(&record).context("the results")?;
+        return super::super::print(format_args!("{json}\n"));
+    };
+    let Conditions {
+        select, tcp, trace, ..
+    } = &record.conditions;
+    super::super::note(format_args!(
+        "{}: {select} over {tcp} on {trace}: {:.3}",
+        record.date, record.score.qoe
+    ));
+    kept.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .keep(record)?;
+    Ok(())
 }
 
 /// Ends the servers of a session when it is dropped.
