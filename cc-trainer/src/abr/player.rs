@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     http::{self, Limits, json, typed},
-    schemes::{Scheme, UnknownScheme},
+    schemes::{Scheme, SchemeError},
 };
 
 /// Version of dash.js that the page was written for.
@@ -49,7 +49,7 @@ const PAGE: &str = include_str!("player/page.html");
 const SCRIPT: &str = include_str!("player/page.js");
 
 /// What selects the bitrates of a real player.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Selection {
     /// A scheme, which a server decides by.
     Served(Scheme),
@@ -85,14 +85,15 @@ impl fmt::Display for OwnRule {
 }
 
 /// Nothing selects bitrates under this name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum UnknownSelection {
     /// dash.js has no such rule.
     #[error("`{OWN}{0}` is no rule of dash.js: take dash:dynamic, dash:bola or dash:throughput")]
     Own(String),
     /// There is no such scheme.
     #[error("{0}; a rule of dash.js is dash:dynamic, dash:bola or dash:throughput")]
-    Scheme(#[from] UnknownScheme),
+    Scheme(#[from] SchemeError),
 }
 
 impl FromStr for Selection {
