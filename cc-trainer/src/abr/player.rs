@@ -45,6 +45,9 @@ pub const BROWSERS: &str = include_str!("player/browsers").trim_ascii();
 /// Beginning of the names of dash.js's own rules.
 const OWN: &str = "dash:";
 
+/// What separates them from the buffer.
+const AT: char = '@';
+
 const PAGE: &str = include_str!("player/page.html");
 const SCRIPT: &str = include_str!("player/page.js");
 
@@ -54,7 +57,17 @@ pub enum Selection {
     /// A scheme, which a server decides by.
     Served(Scheme),
     /// The player's own rules.
-    Own(OwnRule),
+    Own(Own),
+}
+
+/// Rules of dash.js, and the buffer that it plays with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Own {
+    /// The rules.
+    pub rule: OwnRule,
+    /// Buffer above which the player waits, s; `None` for dash.js's own buffer, which is smaller
+    /// below the highest quality than with it.
+    pub buffer_s: Option<u32>,
 }
 
 /// The rules of dash.js.
@@ -89,7 +102,10 @@ impl fmt::Display for OwnRule {
 #[non_exhaustive]
 pub enum UnknownSelection {
     /// dash.js has no such rule.
-    #[error("`{OWN}{0}` is no rule of dash.js: take dash:dynamic, dash:bola or dash:throughput")]
+    #[error(
+        "`{OWN}{0}` is no rule of dash.js: take dash:dynamic, dash:bola or dash:throughput, with \
+         {AT}SECONDS (from 1) for a buffer other than its own"
+    )]
     Own(String),
     /// There is no such scheme.
     #[error("{0}; a rule of dash.js is dash:dynamic, dash:bola or dash:throughput")]
@@ -103,9 +119,17 @@ impl FromStr for Selection {
         let Some(own) = text.strip_prefix(OWN) else {
             return Ok(Self::Served(text.parse()?));
         };
-        let named = OwnRule::NAMED.into_iter().find(|(name, _)| *name == own);
-        let (_, rule) = named.ok_or_else(|| UnknownSelection::Own(own.to_owned()))?;
-        Ok(Self::Own(rule))
+        let unknown = || UnknownSelection::Own(own.to_owned());
+        let (rule, buffer_s) = match own.split_once(AT) {
+            None => (own, None),
+            Some((rule, seconds)) => {
+                let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
+                (rule, Some(seconds.ok_or_else(unknown)?))
+            }
+        };
+        let named = OwnRule::NAMED.into_iter().find(|(name, _)| *name == rule);
+        let (_, rule) = named.ok_or_else(unknown)?;
+        Ok(Self::Own(Own { rule, buffer_s }))
     }
 }
 
@@ -113,7 +137,13 @@ impl fmt::Display for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Served(scheme) => scheme.fmt(f),
-            Self::Own(rule) => write!(f, "{OWN}{rule}"),
+            Self::Own(own) => {
+                write!(f, "{OWN}{}", own.rule)?;
+                match own.buffer_s {
+                    Some(seconds) => write!(f, "{AT}{seconds}"),
+                    None => Ok(()),
+                }
+            }
         }
     }
 }
@@ -129,30 +159,34 @@ pub struct Session {
     chunk_s: f64,
     sizes: Vec<Vec<u32>>,
     first_quality: usize,
-    buffer_cap_s: f64,
+    /// Buffer above which the player waits; `None` for dash.js's own.
+    buffer_cap_s: Option<f64>,
 }
 
 impl Session {
     /// A session that plays `video` from a server at `server`. `decide` is the address of the server
-    /// that decides, `rule` the player's own rule otherwise. First quality and largest buffer are
-    /// those of `rules`.
+    /// that decides, `own` the player's own rules otherwise, which bring a buffer of their own. First
+    /// quality and largest buffer are those of `rules`.
     pub fn new(
         video: &Video,
         rules: &Rules,
         server: SocketAddrV4,
         decide: Option<SocketAddrV4>,
-        rule: Option<OwnRule>,
+        own: Option<Own>,
     ) -> Self {
         Self {
             manifest: format!("http://{server}/{}", dash::MANIFEST),
             decide: decide.map(|address| format!("http://{address}/decide")),
-            rule,
+            rule: own.map(|own| own.rule),
             kbps: video.kbps().to_vec(),
             chunks: video.chunks(),
             chunk_s: video.chunk_s(),
             sizes: video.sizes()[..video.chunks()].to_vec(),
             first_quality: rules.first_quality(video.levels()),
-            buffer_cap_s: rules.buffer_cap_s,
+            buffer_cap_s: match own {
+                None => Some(rules.buffer_cap_s),
+                Some(own) => own.buffer_s.map(f64::from),
+            },
         }
     }
 }
@@ -463,13 +497,14 @@ mod tests {
             "dash:dynamic",
             "dash:bola",
             "dash:throughput",
+            "dash:throughput@60",
             "robust-mpc",
             "fixed:0",
         ] {
             let selection: Selection = name.parse().expect("a known name");
             assert_eq!(selection.to_string(), name);
         }
-        for unknown in ["dash:", "dash:mpc", "pensieve"] {
+        for unknown in ["dash:", "dash:mpc", "dash:bola@", "dash:bola@0", "pensieve"] {
             let error = unknown.parse::<Selection>().expect_err(unknown);
             assert!(error.to_string().contains("dash:throughput"), "{error}");
         }
@@ -538,8 +573,11 @@ mod tests {
     fn the_page_gets_its_session_and_its_result_arrives() {
         let video = Video::envivio();
         let at = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 80);
-        let rule = Some(OwnRule::Dynamic);
-        let session = Session::new(&video, &Rules::PENSIEVE, at, None, rule);
+        let own = Own {
+            rule: OwnRule::Dynamic,
+            buffer_s: Some(25),
+        };
+        let session = Session::new(&video, &Rules::PENSIEVE, at, None, Some(own));
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let (reports, received) = mpsc::channel();
@@ -562,6 +600,7 @@ mod tests {
             let session = get("/session.json");
             for part in [
                 r#""rule":"dynamic""#,
+                r#""buffer_cap_s":25.0"#,
                 r#""chunks":48"#,
                 "http://192.0.2.1:80/manifest.mpd",
             ] {

@@ -3,7 +3,7 @@
 // session.json: {manifest, decide, rule, kbps, chunks, chunk_s, sizes, first_quality,
 // buffer_cap_s}. With `decide`, an URL of `cc-trainer abr serve`, a rule of this page asks there for
 // the quality of each chunk; otherwise `rule` names one of dash.js's own: dynamic, bola or
-// throughput.
+// throughput. Without buffer_cap_s (s) dash.js waits above a buffer of its own.
 //
 // Times are in ms on the page's own clock (performance.now), unless a name says otherwise.
 "use strict";
@@ -103,9 +103,14 @@
   }
   Rule.__dashjs_factory_name = "DecideRule";
 
-  // dash.js asks for a chunk when the buffer would be below this with it, Pensieve when the buffer is
-  // not above the cap without it.
-  const bufferTime = session.buffer_cap_s + session.chunk_s;
+  // dash.js asks for a chunk when the buffer would be below its limit with it, Pensieve when the
+  // buffer is not above the cap without it.
+  const limit = session.buffer_cap_s && session.buffer_cap_s + session.chunk_s;
+  const limits = limit && {
+    bufferTimeDefault: limit,
+    bufferTimeAtTopQuality: limit,
+    bufferTimeAtTopQualityLongForm: limit,
+  };
 
   const own = (name) => !session.decide && (session.rule === name || session.rule === "dynamic");
   const player = dashjs.MediaPlayer().create();
@@ -115,9 +120,7 @@
       // An init segment is fetched once per quality, not at each change.
       cacheInitSegments: true,
       buffer: {
-        bufferTimeDefault: bufferTime,
-        bufferTimeAtTopQuality: bufferTime,
-        bufferTimeAtTopQualityLongForm: bufferTime,
+        ...limits,
         // Playback stops when the browser has nothing left to show, and not 0.3 s before.
         setStallState: false,
         // A chunk that has arrived is not downloaded again in another quality.

@@ -1,6 +1,7 @@
 //! What sessions of a real player were worth: a line of JSON for each, kept in a file, and a table.
 
 use std::{
+    cmp::Ordering,
     fs::{File, OpenOptions},
     io::{self, Write},
     path::{Path, PathBuf},
@@ -252,6 +253,9 @@ impl Records {
                 None => block.push(Row(vec![record])),
             }
         }
+        for (_, rows) in &mut blocks {
+            rows.sort_by(|one, next| one.order(next));
+        }
         let block = |(title, rows): &(String, Vec<Row<'_>>)| {
             let mut cells = vec![HEAD.map(str::to_owned).to_vec()];
             cells.extend(rows.iter().map(Row::cells));
@@ -306,6 +310,15 @@ impl Row<'_> {
             ..self.0[0].conditions.clone()
         };
         of_row == record.conditions
+    }
+
+    /// Sessions end in any order, and those that are compared should be beside each other.
+    fn order(&self, next: &Self) -> Ordering {
+        let (one, next) = (&self.0[0].conditions, &next.0[0].conditions);
+        let names = |of: &Conditions| (of.tcp.clone(), !of.slow_start_after_idle);
+        (names(one).cmp(&names(next)))
+            .then(one.decision_rtt_ms.total_cmp(&next.decision_rtt_ms))
+            .then_with(|| one.select.cmp(&next.select))
     }
 
     /// The cells under [`HEAD`]; a dash where there is nothing to state.
@@ -457,9 +470,9 @@ mod tests {
         let mut longer = record("a", "bola", 9.0);
         longer.conditions.chunks = 3;
         for one in [
+            own,
             record("a", "bola", -7.0),
             record("a", "bola", 1.0),
-            own,
             record("b", "bola", 2.0),
             longer,
         ] {
@@ -476,6 +489,8 @@ mod tests {
             let expected: Vec<&str> = expected.split_whitespace().collect();
             assert!(rows.contains(&expected), "{table}");
         }
+        let place = |name: &str| table.find(name);
+        assert!(place(" bola") < place(" dash:bola"), "{table}");
         assert_eq!(table.matches("chunks of v").count(), 2, "{table}");
         assert!(!table.contains("-7"), "{table}");
     }

@@ -110,7 +110,8 @@ pub(super) struct PlayArgs {
     #[arg(long, value_name = "PATH", required = true)]
     traces: Vec<PathBuf>,
     /// What selects the bitrates, separated by commas: schemes as `abr serve` takes them, and
-    /// dash.js's own rules dash:dynamic (its default), dash:bola and dash:throughput.
+    /// dash.js's own rules dash:dynamic (its default), dash:bola and dash:throughput, which play
+    /// with the buffer that dash.js has by default, or one of S seconds as dash:RULE@S.
     #[arg(
         long,
         value_name = "LIST",
@@ -492,20 +493,20 @@ impl Setting<'_> {
         let video_socket = server.within(|| listener(video_address, Some(run.control)))??;
         let page_address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, PORT);
         let page_socket = client.within(|| listener(page_address, None))??;
-        let (decider, rule) = match run.select {
+        let (decider, own) = match run.select {
             Selection::Served(scheme) => {
                 let choosers = scheme.choosers(self.aim).context("it cannot serve")?;
                 let decider = Decider::new(&client, choosers, run.decision_rtt_ms, args.seed)?;
                 (Some(decider), None)
             }
-            Selection::Own(rule) => (None, Some(*rule)),
+            Selection::Own(own) => (None, Some(*own)),
         };
         let session = Session::new(
             &self.video,
             &Rules::PENSIEVE,
             video_address,
             decider.as_ref().map(|decider| decider.address),
-            rule,
+            own,
         );
 
         let over = AtomicBool::new(false);
