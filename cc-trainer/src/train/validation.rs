@@ -133,7 +133,7 @@ impl Run {
         let is_best = former.fold(f64::NEG_INFINITY, f64::max) < score;
         let figure = [("validation/score", score)];
         self.events
-            .scalars(steps, seconds_since_1970(), figure.into_iter())
+            .scalars(steps, seconds_since_1970(), figure)
             .map_err(TrainError::writing(&self.dir))?;
         self.record
             .validation

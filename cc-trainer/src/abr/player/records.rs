@@ -254,7 +254,7 @@ impl Records {
             }
         }
         for (_, rows) in &mut blocks {
-            rows.sort_by(|one, next| one.order(next));
+            rows.sort_by(Row::order);
         }
         let block = |(title, rows): &(String, Vec<Row<'_>>)| {
             let mut cells = vec![HEAD.map(str::to_owned).to_vec()];
