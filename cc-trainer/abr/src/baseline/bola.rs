@@ -186,6 +186,7 @@ mod tests {
                 chunks,
                 buffer_s: random.random_range(0.0..60.0),
                 history: &history,
+                past: &[],
             };
             let basic = Bola::BASIC.choose(&view);
             assert_eq!(basic, published(true, &kbps, &view), "{case}: {view:?}");

@@ -278,6 +278,7 @@ mod tests {
                 chunks: 48,
                 buffer_s: 50.0,
                 history: &history,
+                past: &[],
             })
         };
         // The last chunk's rise costs as much as it is worth; a fall only costs.
