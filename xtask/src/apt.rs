@@ -101,6 +101,9 @@ fn apt_get() -> Result<Command> {
         bail!("apt-get needs root, this user is not root, and there is no sudo");
     };
     command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]);
+    // Another installation, such as the unattended upgrades of a host that has just started, holds
+    // dpkg's lock for a while: wait for it.
+    command.args(["--option", "DPkg::Lock::Timeout=600"]);
     Ok(command)
 }
 

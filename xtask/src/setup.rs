@@ -2,6 +2,7 @@
 
 mod compiler;
 mod linker;
+mod player;
 mod toolchain;
 
 use std::{collections::BTreeSet, path::Path};
@@ -29,14 +30,22 @@ use crate::{
 /// Packages are installed by apt-get, through sudo when this user is not root; none is ever
 /// removed. With CC_EBPF_OBJECT set to a prebuilt object, nothing is needed to build one.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+pub(crate) struct Args {
+    /// Also install what `cc-trainer abr play` needs, and its tests: Chromium, and dash.js by npm
+    /// into target/tools. No other command needs them.
+    #[arg(long)]
+    player: bool,
+}
 
-pub(crate) fn command(_: &Args) -> Result<()> {
+pub(crate) fn command(args: &Args) -> Result<()> {
     match prebuilt::object()? {
         Some(object) => say(format_args!("using the BPF object {}", object.display())),
         None => say(format_args!("the BPF object is built by {}", toolchain()?)),
     }
     kernel_tools();
+    if args.player {
+        player::install()?;
+    }
     Ok(())
 }
 

@@ -7,19 +7,20 @@ mod rate;
 
 pub use bola::Bola;
 pub use buffer::BufferBased;
-pub use mpc::Mpc;
+pub use mpc::{Mpc, Ties};
 pub use rate::RateBased;
 
 use crate::{Chooser, View, qoe::Metric};
 
 /// Names of the classical choosers, as [`named`] takes them.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     "buffer-based",
     "rate-based",
     "bola",
     "bola-finite",
     "mpc",
     "robust-mpc",
+    "robust-mpc-first",
     "mpc-late",
     "robust-mpc-late",
 ];
@@ -50,10 +51,11 @@ impl Chooser for Schedule {
 ///
 /// Returns `None` for any other name.
 pub fn named(name: &str, metric: &Metric) -> Option<Box<dyn Chooser>> {
-    let mpc = |is_robust, offset| -> Option<Box<dyn Chooser>> {
+    let mpc = |is_robust, offset, ties| -> Option<Box<dyn Chooser>> {
         Some(Box::new(Mpc {
             is_robust,
             offset,
+            ties,
             ..Mpc::published(metric.clone())
         }))
     };
@@ -62,10 +64,11 @@ pub fn named(name: &str, metric: &Metric) -> Option<Box<dyn Chooser>> {
         "rate-based" => Some(Box::new(RateBased::PENSIEVE)),
         "bola" => Some(Box::new(Bola::BASIC)),
         "bola-finite" => Some(Box::new(Bola::FINITE)),
-        "mpc" => mpc(false, 0),
-        "robust-mpc" => mpc(true, 0),
-        "mpc-late" => mpc(false, 1),
-        "robust-mpc-late" => mpc(true, 1),
+        "mpc" => mpc(false, 0, Ties::Last),
+        "robust-mpc" => mpc(true, 0, Ties::Last),
+        "robust-mpc-first" => mpc(true, 0, Ties::First),
+        "mpc-late" => mpc(false, 1, Ties::Last),
+        "robust-mpc-late" => mpc(true, 1, Ties::Last),
         _ => {
             let quality = name.strip_prefix("fixed:")?.parse().ok()?;
             Some(Box::new(Fixed(quality)))

@@ -5,7 +5,7 @@
 //! Netravali and Alizadeh, SIGCOMM 2017), rule by rule; [`qoe`] scores what the viewer got.
 //! [`baseline`] has the classical choosers, [`optimum`] what perfect knowledge of the trace would
 //! achieve, and [`state`] what a learned policy observes. [`request`] is the same decision for a
-//! real player, with all history in the request.
+//! real player, with all history in the request, and [`dash`] makes streams that one plays.
 //!
 //! The crate is pure: it opens no file and no socket, reads no clock, and starts no thread.
 //!
@@ -35,6 +35,7 @@
 
 pub mod baseline;
 pub mod chooser;
+pub mod dash;
 pub mod generate;
 pub mod ladder;
 pub mod optimum;

@@ -50,7 +50,7 @@ pub fn play(
 }
 
 /// What a session was worth: means per chunk, the first chunk left out since nobody chose it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Deserialize, serde::Serialize)]
 pub struct Score {
     /// Quality of experience of a chunk.
     pub qoe: f64,

@@ -195,6 +195,22 @@ impl Trace {
         }
     }
 
+    /// The same trace with all times multiplied by a factor, so that throughput changes more slowly
+    /// with a factor above 1.
+    ///
+    /// # Panics
+    ///
+    /// Panics when the factor is not a finite number above 0.
+    #[must_use]
+    pub fn stretched(&self, factor: f64) -> Self {
+        assert!(factor.is_finite() && factor > 0.0, "factor {factor}");
+        Self {
+            name: self.name.clone(),
+            times: self.times.iter().map(|time| time * factor).collect(),
+            mbps: self.mbps.clone(),
+        }
+    }
+
     /// The trace as text of Pensieve's format: a line `TIME_S MBPS` for each point.
     pub fn to_text(&self) -> String {
         let points = self.times.iter().zip(&self.mbps);
@@ -246,6 +262,10 @@ mod tests {
         assert_eq!(trace.to_text(), "1\t9\n2\t4\n5\t1\n");
         let faster = trace.scaled(3.0);
         assert_eq!(faster.to_text(), "1\t27\n2\t12\n5\t3\n");
+        let slower = trace.stretched(2.0);
+        assert_eq!(slower.to_text(), "2\t9\n4\t4\n10\t1\n");
+        assert_eq!(slower.mean_mbps(), trace.mean_mbps());
+        assert_eq!(trace.stretched(1.0), trace);
         assert_eq!((faster.name(), trace.scaled(1.0)), ("t", trace));
     }
 }

@@ -1,65 +1,24 @@
 //! Decisions over HTTP: each request has all that a decision needs, and the server keeps nothing.
 //!
-//! One thread serves all connections: a decision takes micro- to milliseconds. Requests that are
-//! too long, too slow or malformed are answered with what is wrong, and cost no other connection
-//! anything.
+//! One thread serves all connections: a decision takes micro- to milliseconds.
 
 use std::{
-    convert::Infallible,
     io,
     net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    sync::{Arc, atomic::AtomicBool},
 };
 
 use cc_abr::request::{self, ChooserFor, RequestError};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header,
-    server::conn::http1,
-    service::service_fn,
-};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time,
 };
 
-/// How often the server looks whether it is to stop.
-const STOP_INTERVAL: Duration = Duration::from_millis(50);
+use super::http::{self, json, plain};
 
-/// Pause after the operating system refused a connection, for instance for want of descriptors.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-
-/// What a client may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Longest body of a request, bytes.
-    pub body_bytes: usize,
-    /// Most connections at the same time; further ones wait.
-    pub connections: usize,
-    /// Time within which a request's head must arrive, also the longest silence of a connection
-    /// that is kept open.
-    pub head: Duration,
-    /// Time within which a request's body must arrive.
-    pub body: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            body_bytes: 1 << 20,
-            connections: 256,
-            head: Duration::from_secs(30),
-            body: Duration::from_secs(10),
-        }
-    }
-}
+pub use super::http::Limits;
 
 /// Answers requests on a listening socket until `stop` is true.
 ///
@@ -75,65 +34,10 @@ pub fn serve(
     limits: Limits,
     stop: &AtomicBool,
 ) -> io::Result<()> {
-    listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener)?;
-        let permits = Arc::new(Semaphore::new(limits.connections));
-        loop {
-            tokio::select! {
-                () = stopped(stop) => return Ok(()),
-                (stream, permit) = accept(&listener, &permits) => {
-                    tokio::spawn(connection(stream, choosers.clone(), limits, permit));
-                }
-            }
-        }
-    })
-}
-
-async fn stopped(stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        time::sleep(STOP_INTERVAL).await;
-    }
-}
-
-/// Waits for a free place and then for a connection. Dropped in between, it loses neither.
-async fn accept(
-    listener: &tokio::net::TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (tokio::net::TcpStream, OwnedSemaphorePermit) {
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else {
-            unreachable!("the semaphore is never closed");
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => return (stream, permit),
-            Err(_) => time::sleep(REFUSED_PAUSE).await,
-        }
-    }
-}
-
-async fn connection(
-    stream: tokio::net::TcpStream,
-    choosers: Arc<ChooserFor>,
-    limits: Limits,
-    _permit: OwnedSemaphorePermit,
-) {
-    // A decision is small and urgent.
-    let _ = stream.set_nodelay(true);
-    let answer = service_fn(move |request| {
+    http::serve(listener, limits, stop, move |request| {
         let choosers = choosers.clone();
-        async move { Ok::<_, Infallible>(answer(request, &*choosers, limits).await) }
-    });
-    // What a client broke off concerns nobody else.
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(stream), answer)
-        .await;
+        async move { answer(request, &*choosers, limits).await }
+    })
 }
 
 async fn answer(
@@ -143,7 +47,7 @@ async fn answer(
 ) -> Response<Full<Bytes>> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     match (path.as_str(), method) {
-        ("/decide", Method::POST) => match body(request, limits).await {
+        ("/decide", Method::POST) => match http::body(request, limits).await {
             Ok(body) => match request::answer(&body, choosers) {
                 Ok(decision) => json(StatusCode::OK, &decision),
                 Err(error) => json(StatusCode::BAD_REQUEST, &error),
@@ -174,46 +78,6 @@ async fn answer(
     }
 }
 
-/// The whole body, within the limits.
-async fn body(
-    request: Request<Incoming>,
-    limits: Limits,
-) -> Result<Bytes, (StatusCode, RequestError)> {
-    let body = Limited::new(request.into_body(), limits.body_bytes).collect();
-    match time::timeout(limits.body, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err((
-            StatusCode::PAYLOAD_TOO_LARGE,
-            RequestError::new(
-                "the body",
-                format!("more than {} bytes", limits.body_bytes),
-                "send fewer chunks of history and future",
-            ),
-        )),
-        Ok(Err(error)) => Err((
-            StatusCode::BAD_REQUEST,
-            RequestError::new("the body", error.to_string(), "send it whole"),
-        )),
-        Err(_) => Err((
-            StatusCode::REQUEST_TIMEOUT,
-            RequestError::new(
-                "the body",
-                format!("not there after {} s", limits.body.as_secs_f64()),
-                "send it at once",
-            ),
-        )),
-    }
-}
-
-fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Full<Bytes>> {
-    let text = serde_json::to_vec(value)
-        .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-    let mut response = plain(status, text.into());
-    let kind = header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
-}
-
 /// The answer to a browser that asks whether a page of another origin may ask.
 fn preflight() -> Response<Full<Bytes>> {
     let mut response = plain(StatusCode::NO_CONTENT, Bytes::new());
@@ -228,25 +92,14 @@ fn preflight() -> Response<Full<Bytes>> {
     response
 }
 
-fn plain(status: StatusCode, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = status;
-    for (name, value) in [
-        (header::ACCESS_CONTROL_ALLOW_ORIGIN, "*"),
-        (header::CACHE_CONTROL, "no-store"),
-    ] {
-        let value = header::HeaderValue::from_static(value);
-        response.headers_mut().insert(name, value);
-    }
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
         io::{Read, Write},
         net::{SocketAddr, TcpStream},
+        sync::atomic::Ordering,
         thread::{self, JoinHandle},
+        time::Duration,
     };
 
     use cc_abr::{Chooser, baseline::RateBased};

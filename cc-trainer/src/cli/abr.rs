@@ -1,4 +1,7 @@
-//! `cc-trainer abr`: evaluating and serving bitrate selection, and drawing traces for it.
+//! `cc-trainer abr`: evaluating and serving bitrate selection, playing with a real player, and
+//! drawing traces.
+
+mod play;
 
 use std::{
     fs,
@@ -45,6 +48,7 @@ pub(crate) struct AbrArgs {
 enum Command {
     Evaluate(EvaluateArgs),
     Inspect(InspectArgs),
+    Play(play::PlayArgs),
     Serve(ServeArgs),
     Tabular(TabularArgs),
     Traces(TracesArgs),
@@ -63,8 +67,8 @@ struct EvaluateArgs {
     #[arg(long, value_name = "PATH", required = true)]
     traces: Vec<PathBuf>,
     /// Schemes, separated by commas: buffer-based, rate-based, bola, bola-finite, mpc, robust-mpc,
-    /// mpc-late, robust-mpc-late, fixed:N, optimum, and files of learned policies (.onnx) and of
-    /// tables (.json).
+    /// robust-mpc-first, mpc-late, robust-mpc-late, fixed:N, optimum, and files of learned policies
+    /// (.onnx) and of tables (.json).
     #[arg(
         long,
         value_name = "LIST",
@@ -261,6 +265,7 @@ pub(crate) fn command(args: &AbrArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         Command::Evaluate(args) => evaluate(args),
         Command::Inspect(args) => inspect(args),
+        Command::Play(args) => play::command(args),
         Command::Serve(args) => serve(args),
         Command::Tabular(args) => tabular(args),
         Command::Traces(args) => traces(args),

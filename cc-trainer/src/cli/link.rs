@@ -1,6 +1,6 @@
 //! `cc-trainer link`: runs any program behind an emulated link.
 
-mod init;
+pub(super) mod init;
 mod view;
 
 use std::{

@@ -27,7 +27,7 @@ pub use run::{FlowSetup, Live, Measured, RunError, Setup, run};
 pub use schedule::{Job, Jobs, Schedule, cost, interleaved};
 pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as parse_schemes};
 pub use store::{Store, StoreError, digest, key};
-pub use traffic::TrafficError;
+pub use traffic::{TrafficError, listener};
 
 pub(crate) use plan::{Plan, fastest_mbps};
 pub(crate) use work::Progress;

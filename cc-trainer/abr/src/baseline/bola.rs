@@ -82,6 +82,8 @@ impl Chooser for Bola {
 
 #[cfg(test)]
 mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
     use super::*;
     use crate::session::Download;
 
@@ -121,6 +123,78 @@ mod tests {
             assert_eq!(choose(Bola::BASIC, 100, at - 0.01, 0, 9.0), lower);
             assert_eq!(choose(Bola::BASIC, 100, at + 0.01, 0, 9.0), lower + 1);
         }
+    }
+
+    /// BOLA-BASIC, or BOLA-FINITE with BOLA-U, by the listings of the paper in its terms: qualities
+    /// from 1, the highest, to M, and the buffer in chunks. The pause is left out.
+    fn published(is_basic: bool, kbps: &[f64], state: &View<'_>) -> usize {
+        let m_max = kbps.len();
+        let p = state.chunk_s;
+        let size = |m: usize| kbps[m_max - m] * p;
+        let utility = |m: usize| (size(m) / size(m_max)).ln();
+        let (q, q_max, gp) = (state.buffer_s / p, 25.0 / p, 5.0);
+        let done = (state.chunks - state.left) as f64 * p;
+        let playtime = done.min(state.left as f64 * p);
+        let q_dynamic = if is_basic {
+            q_max
+        } else {
+            q_max.min((playtime / 2.0).max(3.0 * p) / p)
+        };
+        let v = (q_dynamic - 1.0) / (utility(1) + gp);
+        let rho = |m: usize| (v * (utility(m) + gp) - q) / size(m);
+        let by_rho = (1..=m_max).max_by(|&one, &other| rho(one).total_cmp(&rho(other)));
+        let mut chosen = by_rho.expect("there are qualities");
+        let before = m_max - state.last_quality();
+        if !is_basic && chosen < before {
+            let r = state.history[state.history.len() - 1].mbps() * 1e3;
+            let carried = (1..=m_max).find(|&m| size(m) / p <= r.max(size(m_max) / p));
+            let carried = carried.expect("the lowest one is carried");
+            chosen = if carried <= chosen {
+                chosen
+            } else if carried > before {
+                before
+            } else {
+                carried - 1
+            };
+        }
+        m_max - chosen
+    }
+
+    #[test]
+    fn choices_are_those_of_the_published_listings() {
+        let mut random = StdRng::seed_from_u64(5);
+        let mut chosen = [0; 6];
+        for case in 0..4000 {
+            let levels = random.random_range(2..=6_usize);
+            let mut kbps = vec![random.random_range(100.0..500.0)];
+            while kbps.len() < levels {
+                kbps.push(kbps[kbps.len() - 1] * random.random_range(1.2..2.5));
+            }
+            let bytes = random.random_range(10_000..2_000_000);
+            let history = [Download {
+                bytes,
+                quality: random.random_range(0..levels),
+                delay_ms: f64::from(bytes) * 8.0 / random.random_range(50.0..6000.0),
+                ..Download::default()
+            }];
+            let chunks = random.random_range(2..100);
+            let view = View {
+                kbps: &kbps,
+                chunk_s: random.random_range(1.0..5.0),
+                upcoming: &[],
+                left: random.random_range(1..chunks),
+                chunks,
+                buffer_s: random.random_range(0.0..60.0),
+                history: &history,
+                past: &[],
+            };
+            let basic = Bola::BASIC.choose(&view);
+            assert_eq!(basic, published(true, &kbps, &view), "{case}: {view:?}");
+            let finite = Bola::FINITE.choose(&view);
+            assert_eq!(finite, published(false, &kbps, &view), "{case}: {view:?}");
+            chosen[basic] += 1;
+        }
+        assert!(chosen.iter().all(|&count| count > 50), "{chosen:?}");
     }
 
     #[test]

@@ -12,8 +12,13 @@ use crate::{
 /// The throughput of the next chunks is predicted by the harmonic mean of the last five. RobustMPC
 /// divides it by one plus the largest relative error of the last five predictions; the first chunk
 /// of a session has no prediction and counts as an error of 0. Every combination of qualities for
-/// the next five chunks is tried; of equal ones the last in lexicographic order wins, as published.
-/// The plan's own model knows neither round trips nor the cap of the buffer.
+/// the next five chunks is tried. Equal ones are common in the linear measure, where going up for
+/// two chunks and down again is worth as much as staying: [`Ties`] says which of them wins. The
+/// plan's own model knows neither round trips nor the cap of the buffer.
+///
+/// A chooser keeps no state, so that errors end with their session. In Pensieve's code they go on
+/// from one trace to the next one: the first five predictions on a trace are lowered by the errors
+/// at the end of the trace before it, and its scores depend on the order of the traces.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mpc {
     /// RobustMPC: whether the prediction is lowered by its past errors.
@@ -23,6 +28,8 @@ pub struct Mpc {
     /// Chunks beyond the known ones count as of the nominal size with 0, and as empty with 1, as
     /// there.
     pub offset: usize,
+    /// Which of the best plans wins.
+    pub ties: Ties,
     /// Number of chunks of a plan.
     pub horizon: usize,
     /// Number of past chunks that predictions and errors are taken over.
@@ -31,12 +38,22 @@ pub struct Mpc {
     pub metric: Metric,
 }
 
+/// Which of several equal plans wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ties {
+    /// The first one in lexicographic order of qualities, the lowest first: the lower quality now.
+    First,
+    /// The last one, as in Pensieve's code: the higher quality now.
+    Last,
+}
+
 impl Mpc {
     /// RobustMPC with the published settings: five chunks forward, five back.
     pub fn published(metric: Metric) -> Self {
         Self {
             is_robust: true,
             offset: 0,
+            ties: Ties::Last,
             horizon: 5,
             memory: 5,
             metric,
@@ -86,6 +103,7 @@ impl Chooser for Mpc {
             arrivals: &arrivals,
             chunk_s: view.chunk_s,
             metric: &self.metric,
+            ties: self.ties,
             first: 0,
             best: (f64::NEG_INFINITY, 0),
         };
@@ -114,6 +132,7 @@ struct Search<'a> {
     arrivals: &'a [Vec<f64>],
     chunk_s: f64,
     metric: &'a Metric,
+    ties: Ties,
     /// First quality of the plan at hand.
     first: usize,
     /// Reward and first quality of the best plan.
@@ -127,7 +146,11 @@ impl Search<'_> {
             let reward = plan.quality / metric.unit()
                 - metric.rebuffer_penalty() * plan.rebuffer_s
                 - plan.change / metric.unit();
-            if reward >= self.best.0 {
+            let wins = match self.ties {
+                Ties::First => reward > self.best.0,
+                Ties::Last => reward >= self.best.0,
+            };
+            if wins {
                 self.best = (reward, self.first);
             }
             return;
@@ -234,6 +257,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_equal_plans_the_first_or_the_last_wins() {
+        // Whole Mbit/s, so that sums are exact, and a buffer that nothing empties.
+        let kbps = [1000.0, 2000.0, 4000.0];
+        let metric = Metric::new(Qoe::Linear, &kbps).expect("its own bitrates");
+        let history = [download(0, 1, 10.0)];
+        let choose = |ties, left| {
+            let mpc = Mpc {
+                ties,
+                ..Mpc::published(metric.clone())
+            };
+            mpc.choose(&View {
+                kbps: &kbps,
+                chunk_s: 4.0,
+                upcoming: &[],
+                left,
+                chunks: 48,
+                buffer_s: 50.0,
+                history: &history,
+                past: &[],
+            })
+        };
+        // The last chunk's rise costs as much as it is worth; a fall only costs.
+        assert_eq!(choose(Ties::First, 1), 1);
+        assert_eq!(choose(Ties::Last, 1), 2);
+        // With one chunk more a rise is worth more than it costs.
+        assert_eq!(choose(Ties::First, 2), 2);
+        assert_eq!(choose(Ties::Last, 2), 2);
     }
 
     #[test]

@@ -76,7 +76,8 @@ impl Capacity {
         self.time(self.until(from_s) + f64::from(bytes))
     }
 
-    fn until(&self, time_s: f64) -> f64 {
+    /// Bytes that the trace has carried by a time; 0 before its beginning.
+    pub(super) fn until(&self, time_s: f64) -> f64 {
         let beyond = time_s - self.first.length_s();
         if beyond <= 0.0 {
             return self.first.until(time_s);
@@ -86,7 +87,8 @@ impl Capacity {
         self.first.total() + passes * self.repeated.total() + self.repeated.until(rest)
     }
 
-    fn time(&self, bytes: f64) -> f64 {
+    /// The time by which the trace has carried so many bytes, s.
+    pub(super) fn time(&self, bytes: f64) -> f64 {
         let beyond = bytes - self.first.total();
         if beyond <= 0.0 {
             return self.first.time(bytes);
@@ -94,6 +96,18 @@ impl Capacity {
         let passes = (beyond / self.repeated.total()).floor();
         let rest = beyond - passes * self.repeated.total();
         self.first.length_s() + passes * self.repeated.length_s() + self.repeated.time(rest)
+    }
+
+    /// The times between two others at which a piece of the trace ends, s, ascending.
+    pub(super) fn ends_between(&self, from_s: f64, to_s: f64) -> Vec<f64> {
+        let (mut ends, mut pass, mut began_s) = (Vec::new(), &self.first, 0.0);
+        while began_s < to_s {
+            let times = pass.times.iter().skip(1).map(|time| began_s + time);
+            ends.extend(times.filter(|&time| from_s < time && time < to_s));
+            began_s += pass.length_s();
+            pass = &self.repeated;
+        }
+        ends
     }
 }
 
@@ -126,5 +140,16 @@ mod tests {
                 "{from} {bytes}: {found}, not {expected}"
             );
         }
+    }
+
+    #[test]
+    fn pieces_end_at_the_points_of_each_pass() {
+        let trace = Trace::new("t", vec![1.0, 2.0, 4.0], vec![1.0; 3]).expect("valid");
+        let capacity = Capacity::new(&trace, 1.0);
+        // The first pass lasts 3 s; the later ones begin at time 0 and last 4 s.
+        assert_eq!(capacity.ends_between(0.0, 8.0), [1.0, 3.0, 5.0, 7.0]);
+        assert_eq!(capacity.ends_between(1.0, 5.0), [3.0]);
+        assert_eq!(capacity.ends_between(6.0, 6.5), [] as [f64; 0]);
+        assert_eq!(capacity.until(-1.0), 0.0);
     }
 }

@@ -57,6 +57,15 @@ impl Frontier {
         Self { labels: kept }
     }
 
+    /// Keeps the `count` labels of which the most is hoped for.
+    pub(super) fn keep_best(&mut self, count: usize, promise: impl Fn(&Label) -> f64) {
+        if self.labels.len() > count {
+            self.labels
+                .sort_by_cached_key(|label| std::cmp::Reverse(Key(promise(label))));
+            self.labels.truncate(count);
+        }
+    }
+
     pub(super) fn labels(&self) -> &[Label] {
         &self.labels
     }
@@ -68,28 +77,27 @@ impl Frontier {
 
 /// The labels, of one last quality, with one for each cell: the earliest, with the best values of
 /// all in the cell. The result is sorted by quality, the highest cell first.
-fn merge(mut labels: Vec<Label>, cells: &Cells) -> Vec<Label> {
+fn merge(labels: Vec<Label>, cells: &Cells) -> Vec<Label> {
     let cell = |label: &Label| {
         let quality = (label.quality / cells.quality).round() as i64;
         let net = (label.net(cells.penalty) / cells.net).floor() as i64;
         (quality, net)
     };
-    labels.sort_by(|one, other| {
-        let places = cell(other).cmp(&cell(one));
-        places.then(one.trace_s.total_cmp(&other.trace_s))
+    let mut placed: Vec<_> = labels.into_iter().map(|one| (cell(&one), one)).collect();
+    placed.sort_unstable_by(|(cell, one), (other_cell, other)| {
+        let places = other_cell.cmp(cell);
+        let times = || one.trace_s.total_cmp(&other.trace_s);
+        places.then_with(times).then(one.parent.cmp(&other.parent))
     });
-    let mut merged: Vec<(Label, (i64, i64))> = Vec::with_capacity(labels.len());
-    for label in labels {
-        let of = cell(&label);
-        match merged.last_mut().filter(|(_, last)| *last == of) {
-            Some((best, _)) => {
-                best.quality = best.quality.max(label.quality);
-                best.rebuffer_s = best.rebuffer_s.min(label.rebuffer_s);
-            }
-            None => merged.push((label, of)),
+    placed.dedup_by(|(of, label), (cell, best)| {
+        let same = of == cell;
+        if same {
+            best.quality = best.quality.max(label.quality);
+            best.rebuffer_s = best.rebuffer_s.min(label.rebuffer_s);
         }
-    }
-    merged.into_iter().map(|(label, _)| label).collect()
+        same
+    });
+    placed.into_iter().map(|(_, label)| label).collect()
 }
 
 /// Appends those labels, of one last quality, that none is better than.

@@ -83,7 +83,7 @@ impl AsFd for Signals {
 }
 
 /// A running program with a process namespace of its own.
-pub(super) struct Contained {
+pub(in crate::cli) struct Contained {
     init: Child,
     /// The thread that started the program and must outlive it, and the channel
     /// that keeps the thread alive.
@@ -93,7 +93,7 @@ pub(super) struct Contained {
 impl Contained {
     /// Starts `program`, which must call [`run`], in a network namespace. It is
     /// killed when this process ends.
-    pub(super) fn spawn(program: Command, network: &Namespace) -> anyhow::Result<Self> {
+    pub(in crate::cli) fn spawn(program: Command, network: &Namespace) -> anyhow::Result<Self> {
         let network = network.try_clone()?;
         let (report, started) = mpsc::channel();
         let (keep, kept) = mpsc::channel();
@@ -119,7 +119,7 @@ impl Contained {
     }
 
     /// Returns the program's exit status, or `None` while it is running.
-    pub(super) fn try_wait(&mut self) -> anyhow::Result<Option<ExitCode>> {
+    pub(in crate::cli) fn try_wait(&mut self) -> anyhow::Result<Option<ExitCode>> {
         let status = self.init.try_wait().context("cannot wait for COMMAND")?;
         Ok(status.map(|status| ExitCode::from(exit_status(status))))
     }

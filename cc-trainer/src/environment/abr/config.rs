@@ -89,6 +89,9 @@ pub struct TraceSource {
     /// in its logarithm, so that policies meet faster and slower networks than those of the traces;
     /// `None` leaves them as they are.
     pub scale: Option<[f64; 2]>,
+    /// Range of a factor that each session multiplies its trace's times by, drawn in the same way:
+    /// throughput then changes faster and more slowly than in the traces.
+    pub stretch: Option<[f64; 2]>,
     /// How often a session has a trace of this source, in proportion to the other ones' weights.
     pub weight: f64,
 }
@@ -102,8 +105,19 @@ impl Default for TraceSource {
             count: None,
             seconds: 320,
             scale: None,
+            stretch: None,
             weight: 1.0,
         }
+    }
+}
+
+impl TraceSource {
+    /// The ranges of factors that are given, with the names of their settings.
+    pub(super) fn factors(&self) -> impl Iterator<Item = (&'static str, [f64; 2])> {
+        let given = [("scale", self.scale), ("stretch", self.stretch)];
+        given
+            .into_iter()
+            .filter_map(|(name, range)| Some((name, range?)))
     }
 }
 

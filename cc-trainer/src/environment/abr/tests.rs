@@ -292,6 +292,7 @@ fn each_session_scales_its_trace_by_a_factor_of_the_range() {
     fs::write(&path, "0 1\n300 2\n").expect("a scratch file");
     let scaled = |source: TraceSource| TraceSource {
         scale: Some([0.5, 8.0]),
+        stretch: Some([0.5, 2.0]),
         ..source
     };
     let of_file = TraceSource {
@@ -306,11 +307,13 @@ fn each_session_scales_its_trace_by_a_factor_of_the_range() {
         let mut environment = AbrEnvironment::new(world(config), 1);
         let mut turn = Turn::default();
         let mut factors = Vec::new();
+        let mut periods = Vec::new();
         for _ in 0..47 * 400 {
             environment.next(&mut turn);
             if turn.first.is_some() {
                 let playing = environment.playing.as_ref().expect("a turn");
                 factors.push(playing.session.trace().mbps()[1]);
+                periods.push(playing.session.trace().period_s());
             }
             environment.act(0);
         }
@@ -326,6 +329,9 @@ fn each_session_scales_its_trace_by_a_factor_of_the_range() {
         // Half of them are below the geometric mean, 2.
         let below = factors.iter().filter(|&&factor| factor < 2.0).count();
         assert!((160..240).contains(&below), "{below}");
+        assert!(periods.iter().all(|s| (149.9..600.1).contains(s)));
+        let shorter = periods.iter().filter(|&&s| s < 300.0).count();
+        assert!((160..240).contains(&shorter), "{shorter}");
     }
 }
 

@@ -176,11 +176,15 @@ impl AbrWorld {
             }
             None => Arc::clone(&traces[random.random_range(0..traces.len())]),
         };
-        match settings.scale {
-            Some([least, most]) => {
-                let factor = random.random_range(least.ln()..=most.ln()).exp();
-                scaled(&trace, factor)
-            }
+        let mut factor = |range: Option<[f64; 2]>| {
+            range.map(|[least, most]| random.random_range(least.ln()..=most.ln()).exp())
+        };
+        let trace = match factor(settings.scale) {
+            Some(factor) => scaled(&trace, factor),
+            None => trace,
+        };
+        match factor(settings.stretch) {
+            Some(factor) => Arc::new(trace.stretched(factor)),
             None => trace,
         }
     }
@@ -285,13 +289,14 @@ impl Source {
             settings.count != Some(0),
             "at least 1, or left out",
         )?;
-        if let Some([least, most]) = settings.scale {
-            for (index, scale) in [least, most].into_iter().enumerate() {
-                check_scale(|| format!("{place}.scale[{index}]"), scale)?;
+        for (name, range) in settings.factors() {
+            for (index, factor) in range.into_iter().enumerate() {
+                check_scale(|| format!("{place}.{name}[{index}]"), factor)?;
             }
-            let expected = format!("at least scale[0], {least}");
+            let [least, most] = range;
+            let expected = format!("at least {name}[0], {least}");
             check(
-                || format!("{place}.scale[1]"),
+                || format!("{place}.{name}[1]"),
                 most,
                 least <= most,
                 &expected,
@@ -327,21 +332,20 @@ impl Source {
 
     /// All traces of the source.
     fn all(self, place: &str) -> Result<Vec<Arc<Trace>>, AbrConfigError> {
+        if let Some((name, [least, most])) = self.settings.factors().next() {
+            return Err(AbrConfigError::Range {
+                place: format!("{place}.{name}"),
+                found: format!("[{least}, {most}]"),
+                expected: "left out: judgements are at the factors of validation.scales".to_owned(),
+            });
+        }
         let TraceSource {
             family,
             seed,
             count,
             seconds,
-            scale,
             ..
         } = self.settings;
-        if let Some([least, most]) = scale {
-            return Err(AbrConfigError::Range {
-                place: format!("{place}.scale"),
-                found: format!("[{least}, {most}]"),
-                expected: "left out: judgements are at the factors of validation.scales".to_owned(),
-            });
-        }
         let Some(family) = family else {
             return Ok(self.traces);
         };

@@ -9,7 +9,10 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{self, Child, ExitStatus, Stdio},
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -44,6 +47,9 @@ const LOG_SHOWN: usize = 1_200;
 #[derive(Debug)]
 pub struct Agent {
     child: Mutex<Child>,
+    /// Whether it was asked to end. It would take a second signal as an order to end at once, in
+    /// the middle of its recording.
+    asked_to_end: AtomicBool,
     control: String,
     socket: PathBuf,
     log: PathBuf,
@@ -274,6 +280,7 @@ impl Agent {
         let child = command.spawn().map_err(start(program))?;
         Ok(Self {
             child: Mutex::new(child),
+            asked_to_end: AtomicBool::new(false),
             control,
             socket,
             log,
@@ -333,6 +340,9 @@ impl Agent {
     }
 
     fn terminate(&self) {
+        if self.asked_to_end.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut child = self.child();
         // A process that was waited for must not be signalled: its id may have been reused.
         if let Ok(None) = child.try_wait() {
@@ -417,6 +427,34 @@ mod tests {
         let expected = "--policy fixed:3 --serving softmax:2 --pacing-gain 1.25 \
                         --record recorded/three";
         assert!(text.contains(expected), "{text}");
+    }
+
+    #[test]
+    fn an_agent_is_asked_to_end_once() {
+        let scratch = tempfile::tempdir().expect("a scratch directory");
+        let (ready, heard) = (scratch.path().join("ready"), scratch.path().join("heard"));
+        let script = format!(
+            "trap 'echo asked >> {heard}' TERM; : > {ready}; until [ -s {heard} ]; do sleep 0.05; \
+             done; sleep 0.3",
+            heard = heard.display(),
+            ready = ready.display(),
+        );
+        let child = process::Command::new("sh")
+            .args(["-c", &script])
+            .spawn()
+            .expect("a shell");
+        let agent = Agent {
+            child: Mutex::new(child),
+            asked_to_end: AtomicBool::new(false),
+            control: "rlcc".to_owned(),
+            socket: PathBuf::new(),
+            log: PathBuf::new(),
+        };
+        while !ready.exists() {
+            thread::sleep(Duration::from_millis(10));
+        }
+        drop(Agents(BTreeMap::from([("rlcc".to_owned(), agent)])));
+        assert_eq!(fs::read_to_string(&heard).expect("it was asked"), "asked\n");
     }
 
     #[test]

@@ -72,10 +72,7 @@ pub struct TrafficError {
 /// # Errors
 ///
 /// Returns an error when the kernel refuses the address, or does not have this congestion control.
-pub(super) fn listener(
-    address: SocketAddrV4,
-    control: Option<&str>,
-) -> Result<Socket, TrafficError> {
+pub fn listener(address: SocketAddrV4, control: Option<&str>) -> Result<Socket, TrafficError> {
     let make = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
         if let Some(control) = control {

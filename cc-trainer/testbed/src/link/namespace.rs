@@ -62,6 +62,19 @@ impl Namespace {
         self.within(|| set("net/ipv4/tcp_ecn", "1"))?
     }
 
+    /// Sets whether TCP connections of this namespace begin anew with slow start after a pause
+    /// longer than their retransmission timeout (`tcp_slow_start_after_idle`), as they do in a new
+    /// namespace. The kernel leaves it to congestion controls that set their rate themselves: bbr
+    /// ignores it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the namespace cannot be entered or the kernel refuses the setting.
+    pub fn slow_start_after_idle(&self, on: bool) -> Result<(), LinkError> {
+        let value = if on { "1" } else { "0" };
+        self.within(|| set("net/ipv4/tcp_slow_start_after_idle", value))?
+    }
+
     /// The network namespace of the calling thread.
     ///
     /// # Errors
