@@ -150,6 +150,8 @@ impl Scheme {
 
 #[cfg(test)]
 mod tests {
+    use cc_abr::qoe::Qoe;
+
     use super::*;
 
     #[test]
