@@ -42,7 +42,7 @@ pub(crate) struct AbrArgs {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Evaluate(EvaluateArgs),
-    Play(play::PlayArgs),
+    Play(Box<play::PlayArgs>),
     Serve(ServeArgs),
     Traces(TracesArgs),
 }
