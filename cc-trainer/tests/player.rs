@@ -10,7 +10,7 @@ use std::{
 };
 
 use cc_lab::Outcome;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn main() -> ExitCode {
     cc_lab::run_on_links(cc_lab::trials![
@@ -35,22 +35,21 @@ fn trace(dir: &Path, mbps: f64) -> String {
     path.to_str().expect("a path in UTF-8").to_owned()
 }
 
-/// The lines of sessions; `Err` with what is missing where the host cannot play at all.
-fn sessions(output: &Output) -> Result<Vec<Value>, Outcome> {
-    let error = String::from_utf8_lossy(&output.stderr);
-    if !output.status.success() {
-        // Only what is not installed excuses a failure.
-        let missing = error
-            .lines()
-            .find(|line| line.contains("cargo xtask setup --player"));
-        match missing {
-            Some(missing) => return Err(Outcome::Undecided(missing.to_owned())),
-            None => panic!("{error}"),
-        }
+/// What is not installed, where the host cannot play at all: only that excuses a failure.
+fn missing(output: &Output) -> Option<Outcome> {
+    if output.status.success() {
+        return None;
     }
-    let text = String::from_utf8_lossy(&output.stdout);
+    let error = String::from_utf8_lossy(&output.stderr);
+    let mut lines = error.lines();
+    let missing = lines.find(|line| line.contains("cargo xtask setup --player"));
+    let missing = missing.unwrap_or_else(|| panic!("{error}"));
+    Some(Outcome::Undecided(missing.to_owned()))
+}
+
+fn parsed(lines: &str) -> Vec<Value> {
     let parse = |line| serde_json::from_str(line).expect("a line of JSON");
-    Ok(text.lines().map(parse).collect())
+    lines.lines().map(parse).collect()
 }
 
 fn number(line: &Value, key: &str) -> f64 {
@@ -78,10 +77,10 @@ fn the_players_chunks_are_what_the_server_decides() -> Outcome {
         "--decision-rtt-ms",
         "0,100",
     ]);
-    let lines = match sessions(&output) {
-        Ok(lines) => lines,
-        Err(undecided) => return undecided,
-    };
+    if let Some(missing) = missing(&output) {
+        return missing;
+    }
+    let lines = parsed(&String::from_utf8_lossy(&output.stdout));
     assert_eq!(lines.len(), 2);
     for line in &lines {
         // Nothing is known before the first chunk, which has the second-lowest quality.
@@ -96,6 +95,12 @@ fn the_players_chunks_are_what_the_server_decides() -> Outcome {
             assert!(ms > least * 0.9, "{ms} of {least} ms: {download}");
         }
         assert!(number(line, "startup_s") > 0.0);
+        // The link is fast enough that both play the same chunks without a stall.
+        assert_eq!(line["simulated"]["mbps"], line["mbps"]);
+        assert!(
+            (number(&line["simulated"], "qoe") - number(line, "qoe")).abs() < 0.05,
+            "{line}"
+        );
         assert_eq!(line["decision_ms"]["count"], 4);
         // Quality of experience recomputed from the line's parts.
         let qoe = number(line, "mbps") - 4.3 * number(line, "rebuffer_s") - number(line, "change");
@@ -110,32 +115,48 @@ fn the_players_chunks_are_what_the_server_decides() -> Outcome {
     Outcome::Passed
 }
 
-/// dash.js selects by itself, and too slow a link shows as rebuffering.
+/// dash.js selects by itself, and too slow a link shows as rebuffering. What has been played is not
+/// played again.
 fn the_players_own_rules_play_to_the_end() -> Outcome {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let trace = trace(dir.path(), 0.25);
-    let output = play(&[
+    let out = dir.path().join("sessions.jsonl");
+    let arguments = [
         "--traces",
         &trace,
         "--select",
-        "dash:dynamic",
+        "dash:dynamic,dash:throughput@60",
         "--first-chunks",
         "4",
         "--slow-start-after-idle",
         "off",
-    ]);
-    let lines = match sessions(&output) {
-        Ok(lines) => lines,
-        Err(undecided) => return undecided,
-    };
-    assert_eq!(lines.len(), 1);
-    assert_eq!(lines[0]["decision_ms"], Value::Null);
-    assert_eq!(lines[0]["slow_start_after_idle"], false);
-    // 0.25 Mbit/s do not carry even the lowest bitrate: chunks 1 to 3 take at least 5 s each to
-    // arrive, and 4 s are in the buffer before the first of them.
-    let rebuffering = number(&lines[0], "rebuffer_total_s");
-    assert!((1.0..60.0).contains(&rebuffering), "{rebuffering} s");
-    assert!(number(&lines[0], "stalls") >= 1.0, "{}", lines[0]);
+        "--jobs",
+        "2",
+        "--out",
+        out.to_str().expect("a path in UTF-8"),
+    ];
+    let first = play(&arguments);
+    if let Some(missing) = missing(&first) {
+        return missing;
+    }
+    let kept = fs::read_to_string(&out).expect("it was written");
+    let lines = parsed(&kept);
+    assert_eq!(lines.len(), 2);
+    for line in &lines {
+        assert_eq!(line["decision_ms"], Value::Null);
+        assert_eq!(line["slow_start_after_idle"], false);
+        // 0.25 Mbit/s do not carry even the lowest bitrate: chunks 1 to 3 take at least 5 s each to
+        // arrive, and 4 s are in the buffer before the first of them.
+        let rebuffering = number(line, "rebuffer_total_s");
+        assert!((1.0..60.0).contains(&rebuffering), "{rebuffering} s");
+        assert!(number(line, "stalls") >= 1.0, "{line}");
+    }
+    if lines.iter().any(|line| line["disturbances"] != json!([])) {
+        return Outcome::Undecided("the host was too busy for the links".to_owned());
+    }
+    let again = play(&arguments);
+    assert_eq!(again.stdout, first.stdout, "the same table");
+    assert_eq!(fs::read_to_string(&out).expect("it is there"), kept);
     Outcome::Passed
 }
 
@@ -150,6 +171,11 @@ fn what_is_missing_is_named() {
         (["--first-chunks", "50"], "there are 49 sizes"),
         (["--tcp", "vigas"], "no scheme is called `vigas`"),
         (["--video", "generated:1,2"], "no seed"),
+        (["--jobs", "0"], "1..=64"),
+        (
+            ["--out", trace.as_str()],
+            "this is no session of `abr play`",
+        ),
     ] {
         let output = play(&[&traces[..], &arguments[..]].concat());
         let error = String::from_utf8_lossy(&output.stderr);

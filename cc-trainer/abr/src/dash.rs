@@ -15,11 +15,11 @@ use crate::video::Video;
 /// Name of the initialization segment, which all qualities share.
 pub const INITIALIZATION: &str = "init.mp4";
 
-/// Name of the manifest.
+/// Name of the manifest, which players ask for first.
 pub const MANIFEST: &str = "manifest.mpd";
 
-/// Frames a second. A browser stops a frame's length before the end of its buffer, which would count
-/// as rebuffering.
+/// Frames a second. A browser stops a frame's length before the end of its buffer, which would
+/// count as rebuffering.
 const FRAME_RATE: f64 = 24.0;
 
 /// A chunk is too small for its frames.
@@ -89,7 +89,7 @@ pub fn parse_segment(path: &str) -> Option<(usize, usize)> {
     Some((number(quality)?, number(chunk)?))
 }
 
-/// The initialization segment.
+/// The initialization segment, which has no frames and is the same for all videos.
 pub fn initialization() -> Vec<u8> {
     mp4::initialization()
 }

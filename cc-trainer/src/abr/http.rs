@@ -170,7 +170,7 @@ pub(super) async fn body(
     }
 }
 
-/// An answer in JSON.
+/// An answer with a value in JSON.
 pub(super) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response<Full<Bytes>> {
     let text = serde_json::to_vec(value)
         .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));

@@ -56,29 +56,29 @@ const SCRIPT: &str = include_str!("player/page.js");
 pub enum Selection {
     /// A scheme, which a server decides by.
     Served(Scheme),
-    /// The player's own rules.
+    /// The player's own rules, which ask no server.
     Own(Own),
 }
 
 /// Rules of dash.js, and the buffer that it plays with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
-    /// The rules.
+    /// What selects the bitrates then.
     pub rule: OwnRule,
     /// Buffer above which the player waits, s; `None` for dash.js's own buffer, which is smaller
     /// below the highest quality than with it.
     pub buffer_s: Option<u32>,
 }
 
-/// The rules of dash.js.
+/// The rules of dash.js for video on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OwnRule {
     /// BOLA with a full buffer and throughput with an empty one: what dash.js does by itself.
     Dynamic,
-    /// BOLA-E alone.
+    /// BOLA-E alone, whatever the buffer is.
     Bola,
-    /// The throughput rule alone.
+    /// The throughput rule alone, whatever the buffer is.
     Throughput,
 }
 
@@ -164,9 +164,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that plays `video` from a server at `server`. `decide` is the address of the server
-    /// that decides, `own` the player's own rules otherwise, which bring a buffer of their own. First
-    /// quality and largest buffer are those of `rules`.
+    /// A session that plays `video` from a server at `server`. `decide` is the address of the
+    /// server that decides, `own` the player's own rules otherwise, which bring a buffer of their
+    /// own. First quality and largest buffer are those of `rules`.
     pub fn new(
         video: &Video,
         rules: &Rules,
@@ -195,19 +195,19 @@ impl Session {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
-    /// Version of dash.js.
+    /// Version that dash.js says it has.
     pub dash: String,
     /// What the browser calls itself.
     pub browser: String,
     /// Time from the page's start until playback, ms; `None` when it never began.
     pub startup_ms: Option<f64>,
-    /// Interruptions of playback.
+    /// Interruptions of playback that the browser reported.
     pub stalls: u32,
     /// Downloads that dash.js broke off for the same chunk in another quality.
     pub abandoned: u32,
     /// Time of each decision, from question to answer, ms. Empty with the player's own rules.
     pub decisions: Vec<f64>,
-    /// The chunks, in order.
+    /// The chunks that arrived, in order.
     pub chunks: Vec<Arrived>,
     /// What went wrong. A session with an error ended at it.
     pub errors: Vec<String>,
@@ -222,7 +222,7 @@ pub enum Report {
     Over(Result<Outcome, String>),
 }
 
-/// A chunk that arrived.
+/// A chunk that arrived, as the page saw it.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Arrived {
@@ -238,7 +238,7 @@ pub struct Arrived {
     pub behind_ms: f64,
     /// Buffer before it arrived, s.
     pub buffer_before_s: f64,
-    /// Buffer with it, s.
+    /// Buffer when it had arrived, s.
     pub buffer_s: f64,
     /// Time of its request since the page's start, ms.
     pub requested_ms: f64,
@@ -266,7 +266,7 @@ pub enum OutcomeError {
         chunk: usize,
         /// Number of the quality, from 0.
         quality: i64,
-        /// Bytes that arrived.
+        /// Number of bytes that arrived.
         received: u64,
         /// Bytes that the video has for it.
         bytes: u32,

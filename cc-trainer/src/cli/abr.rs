@@ -48,7 +48,7 @@ pub(crate) struct AbrArgs {
 enum Command {
     Evaluate(EvaluateArgs),
     Inspect(InspectArgs),
-    Play(play::PlayArgs),
+    Play(Box<play::PlayArgs>),
     Serve(ServeArgs),
     Tabular(TabularArgs),
     Traces(TracesArgs),

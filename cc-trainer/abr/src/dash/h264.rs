@@ -16,7 +16,7 @@ pub(super) const PROFILE: [u8; 3] = [66, 0xc0, 10];
 /// Pixels along the edge of a macroblock.
 const MACROBLOCK: u16 = 16;
 
-/// Macroblocks of a picture.
+/// Number of macroblocks of a picture.
 const MACROBLOCKS: u32 = {
     let side = (SIDE / MACROBLOCK) as u32;
     side * side

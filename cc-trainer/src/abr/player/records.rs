@@ -35,7 +35,7 @@ pub struct Conditions {
     pub queue_packets: u32,
     /// Round-trip time to the server that decides, ms; 0 with the player's own rules.
     pub decision_rtt_ms: f64,
-    /// Name of the video.
+    /// Name of the video that was played.
     pub video: String,
     /// Number of chunks that were played.
     pub chunks: usize,
@@ -48,9 +48,9 @@ pub struct Conditions {
 /// A session that was played to its end.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Record {
-    /// When it ended, UTC.
+    /// When the session ended, in UTC.
     pub date: String,
-    /// Version of this program.
+    /// Version of this program, as `cc-trainer --version` says.
     pub version: String,
     /// What was played, and over what.
     #[serde(flatten)]
@@ -61,7 +61,7 @@ pub struct Record {
     /// Score of the same scheme in the simulator of sessions, on the same trace. `None` with the
     /// player's own rules.
     pub simulated: Option<Score>,
-    /// Rebuffering in all, s.
+    /// Rebuffering of all chunks together, s.
     pub rebuffer_total_s: f64,
     /// Interruptions that the browser reported.
     pub stalls: u32,
@@ -77,7 +77,7 @@ pub struct Record {
     pub dropped_packets: u64,
     /// Why the links' figures are doubtful: the host was too busy.
     pub disturbances: Vec<String>,
-    /// Version of dash.js.
+    /// Version that dash.js says it has.
     pub dash: String,
     /// What the browser calls itself.
     pub browser: String,
@@ -91,13 +91,13 @@ pub struct Record {
 pub struct Chunk {
     /// Number of its quality, from 0.
     pub quality: usize,
-    /// Its size.
+    /// Number of bytes that it has.
     pub bytes: u32,
     /// Time from its request to its last byte, ms.
     pub ms: f64,
     /// Rebuffering since the chunk before, ms.
     pub rebuffer_ms: f64,
-    /// Buffer with it, s.
+    /// Buffer when it had arrived, s.
     pub buffer_s: f64,
     /// Time of its request since the page's start, s.
     pub requested_s: f64,
@@ -106,13 +106,13 @@ pub struct Chunk {
 /// Distribution of some times, ms.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Times {
-    /// How many they are.
+    /// Number of times that there are.
     pub count: usize,
-    /// Their median.
+    /// Median of the times, ms.
     pub p50: f64,
-    /// Their 99th percentile.
+    /// 99th percentile of the times, ms.
     pub p99: f64,
-    /// The longest one.
+    /// The longest of the times, ms.
     pub max: f64,
 }
 
@@ -140,12 +140,12 @@ pub struct Records {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
-    /// The operating system refused.
+    /// The operating system refused to open, read or write the file.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What failed.
+        /// What the file was wanted for.
         what: &'static str,
-        /// The file.
+        /// The file, as --out names it.
         path: PathBuf,
         /// The error of the operating system.
         source: io::Error,
@@ -157,7 +157,7 @@ pub enum RecordsError {
         path.display()
     )]
     Line {
-        /// The file.
+        /// The file, as --out names it.
         path: PathBuf,
         /// Number of the line, from 1.
         line: usize,

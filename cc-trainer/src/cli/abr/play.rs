@@ -188,7 +188,7 @@ enum Switch {
     Off,
 }
 
-/// What all sessions share.
+/// What all sessions have in common.
 struct Setting<'a> {
     args: &'a PlayArgs,
     video: Arc<Video>,
@@ -203,7 +203,7 @@ struct Setting<'a> {
 struct Run<'a> {
     trace: &'a Arc<Trace>,
     select: &'a Selection,
-    /// The scheme of `--tcp`.
+    /// The congestion control of the video, of `--tcp`.
     sender: &'a Sender,
     /// Its congestion control in the kernel.
     control: &'a str,
@@ -222,6 +222,7 @@ pub(super) fn command(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     check_selections(&args.select, aim, &video)?;
     let traces = traces(&args.traces)?;
     let senders = args.rlcc.schemes(&args.tcp, Platform::Kernel)?;
+    let kept = args.out.as_deref().map(Records::open).transpose()?;
     let setting = Setting {
         args,
         video: Arc::new(video),
@@ -234,14 +235,10 @@ pub(super) fn command(args: &PlayArgs) -> anyhow::Result<ExitCode> {
     let scratch = tempfile::tempdir().context("a scratch directory")?;
     let agents = agents(&senders, args.agent.as_deref(), scratch.path())?;
     let mut runs = runs(args, &traces, &senders, &agents);
-    let kept = match &args.out {
-        None => None,
-        Some(out) => {
-            let records = Records::open(out)?;
-            runs.retain(|run| !records.has(&setting.conditions(run)));
-            Some(Mutex::new(records))
-        }
-    };
+    let kept = kept.map(|records| {
+        runs.retain(|run| !records.has(&setting.conditions(run)));
+        Mutex::new(records)
+    });
     setting.play_all(&runs, kept.as_ref())?;
     if let Some(records) = kept {
         let records = records.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -402,8 +399,8 @@ fn default_dash() -> Option<PathBuf> {
 }
 
 impl Setting<'_> {
-    /// Plays the sessions, `--jobs` at the same time, and prints or keeps what each was worth. After
-    /// an error, and when the user ends it, no further session begins.
+    /// Plays the sessions, `--jobs` at the same time, and prints or keeps what each was worth.
+    /// After an error, and when the user ends it, no further session begins.
     fn play_all(&self, runs: &[Run<'_>], kept: Option<&Mutex<Records>>) -> anyhow::Result<()> {
         let waiting = Mutex::new(runs.iter());
         let failed = AtomicBool::new(false);
@@ -479,7 +476,7 @@ impl Setting<'_> {
         Ok(Some(Score::of(&downloads, &self.metric, self.video.kbps())))
     }
 
-    /// Plays one session.
+    /// Plays one session, and says what it was worth.
     fn play(&self, run: &Run<'_>) -> anyhow::Result<Record> {
         let args = self.args;
         let scenario = player::link_of(run.trace, args.rtt_ms, args.queue_packets)?;
@@ -718,7 +715,7 @@ impl Decider {
         })
     }
 
-    /// What the server needs.
+    /// The socket and choosers that the server needs.
     fn parts(&self) -> anyhow::Result<(TcpListener, Arc<ChooserFor>)> {
         let socket = self.socket.try_clone().context("a descriptor")?;
         Ok((socket, self.choosers.clone()))
