@@ -1,17 +1,18 @@
 #!/bin/bash
-# Plays a video with dash.js in Chromium over three traces: a scheme of `cc-trainer abr serve` beside
-# dash.js's own rules (with its own buffer, and with one of 60 s as the scheme has), over three TCPs,
-# with slow start after idle and without; then with the server of the decisions farther away. Run it as root on an otherwise idle machine, after
-# `cargo xtask build` and `cargo xtask setup --player`.
+# Plays a video with dash.js in Chromium over three traces: a scheme of `cc-trainer abr serve`
+# beside dash.js's own rules (with its own buffer, and with one of 60 s as the scheme has), over
+# three TCPs, with slow start after idle and without; then with the server of the decisions farther
+# away. Run it as root on an otherwise idle machine, after `cargo xtask build` and
+# `cargo xtask setup --player`.
 #
 #   docs/abr/player.sh DIRECTORY [SCHEME [OPTION]...]
 #
-# SCHEME is robust-mpc unless given. Each OPTION is one of `cc-trainer abr play`: --jobs 4 plays four
-# sessions at the same time, which two processors have time for, and --first-chunks 8 the beginning
-# of the video only. The 63 sessions of up to 3 minutes then take some 50 minutes.
+# SCHEME is robust-mpc unless given. Each OPTION is one of `cc-trainer abr play`: --jobs 4 plays
+# four sessions at the same time, which two processors have time for, and --first-chunks 8 the
+# beginning of the video only. With --jobs 4 the 63 sessions of up to 3 minutes take some 50 minutes.
 #
-# DIRECTORY gets the traces and sessions.jsonl, a line for each session. Sessions that it has are not
-# played again: what was ended early continues. The table at the end has all that are in it.
+# DIRECTORY gets the traces and sessions.jsonl, a line for each session. Sessions that it has are
+# not played again: what was ended early continues. The table at the end has all that are in it.
 set -euo pipefail
 
 out=${1:?usage: docs/abr/player.sh DIRECTORY [SCHEME [OPTION]...]}

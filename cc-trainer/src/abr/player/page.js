@@ -1,8 +1,8 @@
 // Plays the video of session.json with dash.js, and sends what the player saw to /result.
 //
 // session.json: {manifest, decide, rule, kbps, chunks, chunk_s, sizes, first_quality,
-// buffer_cap_s}. With `decide`, an URL of `cc-trainer abr serve`, a rule of this page asks there for
-// the quality of each chunk; otherwise `rule` names one of dash.js's own: dynamic, bola or
+// buffer_cap_s}. With `decide`, an URL of `cc-trainer abr serve`, a rule of this page asks there
+// for the quality of each chunk; otherwise `rule` names one of dash.js's own: dynamic, bola or
 // throughput. Without buffer_cap_s (s) dash.js waits above a buffer of its own.
 //
 // Times are in ms on the page's own clock (performance.now), unless a name says otherwise.
@@ -94,7 +94,8 @@
           return none;
         }
       }
-      const all = rules.getAbrController().getPossibleVoRepresentations(rules.getMediaInfo(), false);
+      const controller = rules.getAbrController();
+      const all = controller.getPossibleVoRepresentations(rules.getMediaInfo(), false);
       // In the order of the bitrates, as the qualities are.
       all.sort((one, next) => one.bandwidth - next.bandwidth);
       return SwitchRequest(context).create(all[decided.quality], { rule: "decide" });
