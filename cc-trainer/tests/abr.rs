@@ -114,7 +114,7 @@ fn faulty_input_is_named_with_its_place() {
         ),
         (
             vec!["--traces", path(&fine), "--without", "1"],
-            "no such bitrate",
+            "the video has no bitrate of 1 kbit/s",
         ),
         (
             vec![
