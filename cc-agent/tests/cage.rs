@@ -49,10 +49,19 @@ const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 /// Flows that run while a policy fails.
 const FLOWS: usize = 1_000;
 
-/// Room for the initial cwnds and the slow start of all flows.
+/// Flows that suffice where their number is not what matters.
+const FEW: usize = 50;
+
+/// Room for the cwnds of all flows.
 const WIDE: Bottleneck = Bottleneck {
     rate_mbit: 400,
     queue_bytes: 20_000_000,
+};
+/// So slow that the crowd keeps its few senders busy also where it gets little of the processor:
+/// a sender that waits for its application is asked nothing.
+const NARROW: Bottleneck = Bottleneck {
+    rate_mbit: 40,
+    ..WIDE
 };
 
 /// A network with an agent, and a directory for its files.
@@ -70,9 +79,11 @@ impl Bench {
 
     fn by(command: Command, arguments: &[&str]) -> Self {
         let name = unique_name();
-        // Debug builds on busy hosts are slow; that is no matter of these tests.
-        let patient = ["--batch-budget-ms", "10000"];
-        let agent = Agent::start_by(command, &name, &[&patient[..], arguments].concat());
+        // Debug builds on busy hosts are slow; that is no matter of these tests. Without slow start
+        // no flow comes to a cwnd of more than its send buffer: then the buffer would limit it, and
+        // it would be asked nothing.
+        let common = ["--batch-budget-ms", "10000", "--startup", "constant"];
+        let agent = Agent::start_by(command, &name, &[&common[..], arguments].concat());
         Self {
             network: Network::through(WIDE),
             agent,
@@ -500,7 +511,8 @@ fn a_policy_without_finite_answers_is_refused() {
 /// The try-out takes each flow 35 decisions far. This policy needs 42 to reach infinity.
 fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
     let bench = Bench::new(&["--policy", "fixed:20"]);
-    let _crowd = bench.crowd(50);
+    bench.network.path.reshape(NARROW);
+    let _crowd = bench.crowd(FEW);
     let (done, said) = bench.run(&["reload", &bench.file("grows.onnx", &growing(8.0))]);
     assert!(done, "{said}");
     let status = bench.status("the former policy decides again", |status| {
@@ -508,7 +520,7 @@ fn a_policy_that_loses_its_mind_is_replaced_by_the_former() {
     });
     assert!(status.agent.answers_invalid >= 20, "{status}");
     bench.logs("answers were not finite; the former policy fixed:20 takes over");
-    bench.goes_on(50);
+    bench.goes_on(FEW);
 }
 
 /// The processes that the agent has started and not waited for.
@@ -580,7 +592,8 @@ fn policies_end_with_a_killed_agent() {
 
 fn without_a_cage_there_is_no_process() {
     let bench = Bench::new(&["--policy", "fixed:20", "--no-cage"]);
-    let _crowd = bench.crowd(50);
+    bench.network.path.reshape(NARROW);
+    let _crowd = bench.crowd(FEW);
     assert_eq!(bench.policies(), []);
     bench.logs("without protection");
     let status = bench.agent.status();
