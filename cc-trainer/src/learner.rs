@@ -4,6 +4,7 @@
 //! Architectures" (arXiv 1802.01561), section 4.2. [`Learner::update`] is the algorithm; V-trace is
 //! in [`crate::vtrace`], the network in [`crate::model`].
 
+pub mod average;
 mod batch;
 pub mod constraints;
 mod loss;
@@ -14,6 +15,7 @@ mod settings;
 pub mod values;
 
 use self::{
+    average::ParameterAverage,
     batch::Batch,
     constraints::Multipliers,
     loss::ActionLogs,
@@ -47,6 +49,7 @@ pub struct Learner {
     targets: Targets,
     d_logits: Vec<f32>,
     d_baseline: Vec<f32>,
+    parameters: Vec<f32>,
 }
 
 /// What a learner has learnt beside parameters and moments.
@@ -58,6 +61,8 @@ pub struct LearnerState {
     pub multipliers: Multipliers,
     /// The statistics that values are scaled with; of no task where they are not.
     pub values: ValueStatistics,
+    /// The mean of the parameters over the last updates; of none where none is kept.
+    pub average: ParameterAverage,
 }
 
 impl LearnerState {
@@ -70,6 +75,7 @@ impl LearnerState {
                 ValueScaling::None => 0,
                 ValueScaling::PerTask => tasks,
             }),
+            average: ParameterAverage::default(),
         }
     }
 }
@@ -94,6 +100,7 @@ impl Learner {
             targets: Targets::default(),
             d_logits: Vec::new(),
             d_baseline: Vec::new(),
+            parameters: Vec::new(),
         }
     }
 
@@ -105,6 +112,25 @@ impl Learner {
     /// The device that holds the network.
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// Copies the parameters of the policy that is judged and served, in the order of
+    /// [`ParameterLayout`](crate::model::ParameterLayout), to `into`: their mean over updates if
+    /// [`LearnerSettings::average_over`] asks for it and there was an update, and otherwise those
+    /// of the network.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the device fails.
+    pub fn served_parameters(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
+        match self.state.average.parameters() {
+            [] => self.device.parameters(into),
+            mean => {
+                into.clear();
+                into.extend_from_slice(mean);
+                Ok(())
+            }
+        }
     }
 
     /// What has been learnt beside the network.
@@ -289,6 +315,11 @@ impl Learner {
             .sum::<f64>()
             / batch_size as f64;
         self.updates += 1;
+        if self.settings.average_over > 0 {
+            self.device.parameters(&mut self.parameters)?;
+            let average = &mut self.state.average;
+            average.learn(&self.parameters, self.updates, self.settings.average_over);
+        }
         Ok(metrics)
     }
 

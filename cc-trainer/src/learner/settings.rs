@@ -100,6 +100,10 @@ pub struct LearnerSettings {
     /// Number of updates over which the learning rate rises linearly at the start of a run; 0 for
     /// none. It multiplies the schedule's learning rate.
     pub warm_up: u64,
+    /// Number of updates over which the parameters of the policy that is judged and served are
+    /// averaged ([`ParameterAverage`](super::average::ParameterAverage)); 0 takes those of the
+    /// last update. The policy that acts in training is never the mean.
+    pub average_over: u64,
 }
 
 /// How large rewards are clipped.
@@ -167,6 +171,7 @@ impl Default for LearnerSettings {
             momentum: 0.0,
             bias_correction: true,
             warm_up: 0,
+            average_over: 0,
         }
     }
 }

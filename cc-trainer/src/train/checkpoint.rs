@@ -1,8 +1,8 @@
 //! The state of a run in one file, `checkpoint.bin`, from which the run continues.
 //!
 //! Layout: the magic number `RLCK`; the format version (u32) and the header's length (u64); the
-//! header as JSON; the parameters, then the optimiser's moments, as f32; and the SHA-256 digest of
-//! all that. Integers and floats are little-endian.
+//! header as JSON; the parameters, the optimiser's moments and, where one is kept, the mean of the
+//! parameters, as f32; and the SHA-256 digest of all that. Integers and floats are little-endian.
 
 use std::{
     fs, io,
@@ -15,7 +15,8 @@ use sha2::{Digest, Sha256};
 use super::{record::Record, statistics::Statistics};
 use crate::{
     learner::{
-        LearnerState, constraints::Multipliers, reward::RewardStatistics, values::ValueStatistics,
+        LearnerState, average::ParameterAverage, constraints::Multipliers,
+        reward::RewardStatistics, values::ValueStatistics,
     },
     normalise::Normalizer,
 };
@@ -38,9 +39,11 @@ pub(super) struct Checkpoint {
     pub(super) parameters: Vec<f32>,
     /// The optimiser's moments, as [`Device::moments`](crate::model::Device::moments) gives them.
     pub(super) moments: Vec<f32>,
+    /// The mean of the parameters over updates; of none where none is kept.
+    pub(super) average: ParameterAverage,
 }
 
-/// Everything in a checkpoint but its two arrays.
+/// Everything in a checkpoint but its arrays.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Header {
@@ -58,6 +61,9 @@ pub(super) struct Header {
     parameters: usize,
     /// Length of [`Checkpoint::moments`], to check the file.
     moments: usize,
+    /// Length of [`Checkpoint::average`]; 0 in checkpoints of versions that averaged nothing.
+    #[serde(default)]
+    average: usize,
 }
 
 /// Why a checkpoint cannot be read.
@@ -89,14 +95,15 @@ impl Header {
     pub(super) fn new(
         record: Record,
         statistics: Statistics,
-        learner: LearnerState,
+        learner: &LearnerState,
         normalizer: Option<Normalizer>,
     ) -> Self {
         let LearnerState {
             rewards,
             multipliers,
             values,
-        } = learner;
+            average: _,
+        } = learner.clone();
         Self {
             record,
             statistics,
@@ -106,15 +113,17 @@ impl Header {
             normalizer,
             parameters: 0,
             moments: 0,
+            average: 0,
         }
     }
 
     /// What the learner had learnt beside the network.
-    pub(super) fn learner(&self) -> LearnerState {
+    pub(super) fn learner(&self, average: ParameterAverage) -> LearnerState {
         LearnerState {
             rewards: self.rewards.clone(),
             multipliers: self.multipliers.clone(),
             values: self.values.clone(),
+            average,
         }
     }
 }
@@ -142,18 +151,18 @@ impl Checkpoint {
         let header = Header {
             parameters: self.parameters.len(),
             moments: self.moments.len(),
+            average: self.average.parameters().len(),
             ..self.header.clone()
         };
         let header = serde_json::to_vec(&header)
             .unwrap_or_else(|error| unreachable!("plain data serialises: {error}"));
-        let mut data = Vec::with_capacity(
-            PREFIX + header.len() + 4 * (self.parameters.len() + self.moments.len()) + DIGEST,
-        );
+        let arrays = [&self.parameters, &self.moments, self.average.parameters()].concat();
+        let mut data = Vec::with_capacity(PREFIX + header.len() + 4 * arrays.len() + DIGEST);
         data.extend_from_slice(MAGIC);
         data.extend_from_slice(&VERSION.to_le_bytes());
         data.extend_from_slice(&(header.len() as u64).to_le_bytes());
         data.extend_from_slice(&header);
-        for value in self.parameters.iter().chain(&self.moments) {
+        for value in arrays {
             data.extend_from_slice(&value.to_le_bytes());
         }
         let digest = Sha256::digest(&data);
@@ -187,14 +196,26 @@ impl Checkpoint {
             .chunks_exact(4)
             .map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]));
         let parameters: Vec<_> = values.by_ref().take(header.parameters).collect();
-        let moments: Vec<_> = values.collect();
-        if (parameters.len(), moments.len()) != (header.parameters, header.moments) {
+        let moments: Vec<_> = values.by_ref().take(header.moments).collect();
+        let average: Vec<_> = values.collect();
+        let lengths = (parameters.len(), moments.len(), average.len());
+        if lengths != (header.parameters, header.moments, header.average) {
             return Err("a checkpoint whose arrays have other lengths".to_owned());
         }
         Ok(Self {
             header,
             parameters,
             moments,
+            average: ParameterAverage::new(average),
         })
+    }
+
+    /// The parameters of the policy that is judged and served, as
+    /// [`Learner::served_parameters`](crate::learner::Learner::served_parameters).
+    pub(super) fn served_parameters(&self) -> &[f32] {
+        match self.average.parameters() {
+            [] => &self.parameters,
+            mean => mean,
+        }
     }
 }

@@ -21,7 +21,7 @@ impl Run {
             return Ok(());
         }
         let mut parameters = Vec::new();
-        let copied = self.learner.device().parameters(&mut parameters);
+        let copied = self.learner.served_parameters(&mut parameters);
         copied.map_err(|cause| self.device_failed(cause))?;
         let point = HeldOutPoint {
             epoch,

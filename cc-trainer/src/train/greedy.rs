@@ -120,7 +120,7 @@ fn links(
     let normalizer = checkpoint.header.normalizer.clone().map(Arc::new);
     let policy = Arc::new(Snapshot {
         version: 0,
-        weights: Weights::new(&record.shape, &checkpoint.parameters),
+        weights: Weights::new(&record.shape, checkpoint.served_parameters()),
     });
     let score = |(task, name): (usize, String)| {
         let seed = [episodes.seed, task as u64]

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     dataset,
-    learner::{Learner, LearnerState, values::ValueStatistics},
+    learner::{Learner, LearnerState, average::ParameterAverage, values::ValueStatistics},
     model::{self, Shape},
     policy_file::{self, ImportedNetwork},
 };
@@ -51,19 +51,20 @@ impl Run {
             steps: None,
         };
         let mut device = model::device(config.device, &shape, config.threads.unwrap_or(1))?;
-        let (header, parameters, moments) = match checkpoint {
+        let (header, parameters, moments, average) = match checkpoint {
             Some(checkpoint) => {
                 kept.steps = Some(checkpoint.header.statistics.steps);
                 let Checkpoint {
                     header,
                     parameters,
                     moments,
+                    average,
                 } = checkpoint;
-                (header, parameters, Some(moments))
+                (header, parameters, Some(moments), average)
             }
             None => {
                 let (header, parameters) = begin(&config, &source, shape, init);
-                (header, parameters, None)
+                (header, parameters, None, ParameterAverage::default())
             }
         };
         let moments = moments.map_or(Ok(()), |moments| device.set_moments(&moments));
@@ -75,7 +76,7 @@ impl Run {
                 cause,
                 kept: kept.clone(),
             })?;
-        let state = header.learner();
+        let state = header.learner(average);
         let Header {
             mut record,
             statistics,
@@ -206,7 +207,7 @@ fn begin(
     let header = Header::new(
         record,
         Statistics::new(tasks),
-        LearnerState::new(tasks, &config.learner),
+        &LearnerState::new(tasks, &config.learner),
         normalizer,
     );
     (header, parameters)

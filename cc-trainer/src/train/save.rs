@@ -32,11 +32,12 @@ impl Run {
             header: Header::new(
                 self.record.clone(),
                 self.statistics.clone(),
-                self.learner.state().clone(),
+                self.learner.state(),
                 self.normalizer.as_deref().cloned(),
             ),
             parameters: Vec::new(),
             moments: Vec::new(),
+            average: self.learner.state().average.clone(),
         };
         let device = self.learner.device();
         device
@@ -62,7 +63,7 @@ impl Run {
             replace_durably(&self.dir.join("held_out.csv"), csv.as_bytes())?;
         }
         if !self.keeps_best() || !self.policy_path().exists() {
-            self.save_policy(&checkpoint.parameters)?;
+            self.save_policy(checkpoint.served_parameters())?;
         }
         self.saved = Instant::now();
         Ok(())

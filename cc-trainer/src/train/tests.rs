@@ -91,6 +91,35 @@ fn a_seed_fixes_a_single_threaded_run_bit_for_bit() {
     assert!(records[0].last.episodes > 10);
 }
 
+/// It changes nothing about training, is in the checkpoint, and goes on from there.
+#[test]
+fn the_mean_of_the_parameters_is_kept_beside_them() {
+    let plain = tempfile::tempdir().expect("a scratch directory");
+    run(&small(plain.path(), 1000));
+    let averaged = |dir: &Path, steps, over| {
+        let mut training = small(dir, steps);
+        let config = training.config.as_mut().expect("small has one");
+        config.learner.average_over = over;
+        run(&training);
+        saved(dir)
+    };
+    let [dir, copy, last] = [(); 3].map(|()| tempfile::tempdir().expect("a scratch directory"));
+    let left = averaged(dir.path(), 1000, 10);
+    assert_eq!(left.parameters, saved(plain.path()).parameters);
+    assert_eq!(left.served_parameters().len(), left.parameters.len());
+    assert_ne!(left.served_parameters(), left.parameters);
+    assert_eq!(saved(plain.path()).served_parameters(), left.parameters);
+    // The mean over one update is the last one's.
+    let newest = averaged(last.path(), 1000, 1);
+    assert_eq!(newest.served_parameters(), left.parameters);
+
+    let checkpoint = |dir: &Path| dir.join("checkpoint.bin");
+    fs::copy(checkpoint(dir.path()), checkpoint(copy.path())).expect("a copy");
+    let right = averaged(dir.path(), 2000, 10);
+    assert_ne!(right.average, left.average);
+    assert_eq!(averaged(copy.path(), 2000, 10).average, right.average);
+}
+
 #[test]
 fn a_run_is_continued_from_its_checkpoint() {
     let dir = tempfile::tempdir().expect("a scratch directory");
@@ -428,11 +457,11 @@ fn is_served_as_it_was_trained(
     mut seen: impl FnMut(&[f32]),
 ) {
     let saved = saved(dir);
-    let normalizer = saved.header.normalizer.expect("one is needed");
+    let normalizer = saved.header.normalizer.as_ref().expect("one is needed");
     let policy = dir.join("policy.onnx");
     let mut served = OnnxPolicy::from_file(&policy, None, 0).expect("the agent accepts it");
     let mut trained = Cpu::<f32>::new(&record.shape, 1).expect("threads");
-    trained.set_parameters(&saved.parameters);
+    trained.set_parameters(saved.served_parameters());
 
     let source = config.environment.open().expect("links");
     let mut environment = source.environment(0, 5, None);
@@ -511,7 +540,9 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
 fn a_policy_with_convolutions_is_served_as_it_was_trained() {
     let dir = tempfile::tempdir().expect("a scratch directory");
     let model = "lstm = 0\nconvolution = { filters = 6, width = 3 }";
-    let config = on_marking_links("history = 2, series = 5", model);
+    let mut config = on_marking_links("history = 2, series = 5", model);
+    // What is served is the mean of the parameters.
+    config.learner.average_over = 5;
     let record = run(&Training {
         config: Some(config.clone()),
         ..small(dir.path(), 200)

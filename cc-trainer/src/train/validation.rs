@@ -109,7 +109,7 @@ impl Run {
             return Ok(());
         };
         let mut parameters = Vec::new();
-        let copied = self.learner.device().parameters(&mut parameters);
+        let copied = self.learner.served_parameters(&mut parameters);
         copied.map_err(|cause| self.device_failed(cause))?;
         // A file has one baseline, and so has a judged network.
         let values = &self.learner.state().values;
