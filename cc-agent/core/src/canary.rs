@@ -19,7 +19,9 @@
 //!
 //! In time, the candidate has its share of the flows in its blocks only. These flows are compared
 //! with themselves in the incumbent's blocks; and so are their *neighbours*, the flows that the
-//! incumbent has in all blocks.
+//! incumbent has in all blocks. What a candidate takes for good, so that the incumbent keeps it in
+//! its own blocks, does not show in that. It shows between the flows that were chosen for the
+//! candidate and their neighbours, over all blocks ([`shares`]).
 //!
 //! # Guard rails
 //!
@@ -31,6 +33,7 @@
 
 mod compare;
 mod plan;
+mod shares;
 mod tally;
 
 use std::{
@@ -44,10 +47,12 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Finding, Metric};
 pub use plan::{CanaryBy, CanaryPlan};
+pub use shares::Taken;
 
 use self::{
     compare::Sample,
     plan::Cluster,
+    shares::{Growth, Shares},
     tally::{Recent, Tally},
 };
 use crate::{
@@ -202,6 +207,8 @@ pub(crate) struct CanaryFlow {
     recent: Recent,
     /// What it did under the incumbent.
     usual: Measured,
+    /// What it did in block 0 and after it.
+    growth: Growth,
 }
 
 /// The answers of a policy to flows that take part, and the times of its batches.
@@ -277,6 +284,7 @@ impl Canary {
             windows: [0; 2],
             recent: Recent::from(self.begun_ns),
             usual: Measured::default(),
+            growth: Growth::default(),
         };
         (self.arm_of(&flow), flow)
     }
@@ -303,8 +311,8 @@ impl Canary {
         let Units::Blocks(blocks) = &mut self.units else {
             return false;
         };
-        let block = now_ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1);
-        let ended = |pair: u64| self.begun_ns + (2 * pair + 3) * self.plan.block_ns();
+        let block = self.plan.block_at(now_ns.saturating_sub(self.begun_ns));
+        let ended = |pair: u64| self.begun_ns + self.plan.begin_ns(2 * pair + 3);
         while ended(blocks.first) + LATE_NS < now_ns {
             if let Some(pair) = blocks.open.pop_front() {
                 add_pair(&mut blocks.closed, &pair, &self.rails, &self.objective);
@@ -395,6 +403,7 @@ impl Canary {
                     plan: &self.plan,
                 };
                 let block = clock.block(window.start_ns);
+                flow.growth.add(block, &measured);
                 let counted = clock.counted(block);
                 let began_ns = end_ns.saturating_sub(measured.ns);
                 if counted.contains(&window.start_ns)
@@ -408,7 +417,7 @@ impl Canary {
                     tally.add(&span, self.objective.value(&span));
                 }
                 // The flow may have waited through the end of the block before.
-                let begin_ns = counted.end - self.plan.block_ns();
+                let begin_ns = clock.begin_ns(block);
                 if began_ns < begin_ns {
                     self.add_silence(flow, began_ns, begin_ns - 1);
                 }
@@ -460,11 +469,11 @@ impl Canary {
     /// live flows that take part, with their newest windows.
     pub(crate) fn breach<'a>(
         &self,
-        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
+        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)> + Clone,
         now_ns: u64,
     ) -> Option<Breach> {
         self.bad_answers()
-            .or_else(|| self.gross_harm(live, now_ns))
+            .or_else(|| self.gross_harm(live.clone(), now_ns))
             .or_else(|| {
                 let (metrics, neighbours) = self.compare(now_ns);
                 // The objective last: the others say more about what is wrong.
@@ -475,6 +484,24 @@ impl Canary {
                 let own = worse(&metrics).map(Breach::Worse);
                 own.or_else(|| worse(&neighbours).map(Breach::Neighbours))
             })
+            .or_else(|| self.taken(live, now_ns).map(Breach::Taken))
+    }
+
+    /// What the candidate's flows have taken from their neighbours for good.
+    fn taken<'a>(
+        &self,
+        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
+        now_ns: u64,
+    ) -> Option<Taken> {
+        if !matches!(self.units, Units::Blocks(_)) {
+            return None;
+        }
+        let mut shares = Shares::default();
+        for (_, flow, last) in live {
+            let waits_ns = flow.waits_ns(last, now_ns);
+            shares.add(flow.group(), &flow.growth, waits_ns);
+        }
+        shares.taken(self.rails.tolerances.throughput)
     }
 
     fn bad_answers(&self) -> Option<Breach> {
@@ -578,7 +605,7 @@ impl Canary {
     fn samples(&self, now_ns: u64) -> [PerMetric<Sample>; 2] {
         match &self.units {
             Units::Blocks(blocks) => {
-                let ended = now_ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1);
+                let ended = self.plan.block_at(now_ns.saturating_sub(self.begun_ns));
                 // Pair p has the blocks 2p + 1 and 2p + 2.
                 let pairs = (ended.saturating_sub(1) / 2).saturating_sub(blocks.first);
                 let mut samples = blocks.closed;
@@ -645,13 +672,17 @@ struct Clock<'a> {
 impl Clock<'_> {
     /// The block that a time is in.
     fn block(&self, ns: u64) -> u64 {
-        ns.saturating_sub(self.begun_ns) / self.plan.block_ns().max(1)
+        self.plan.block_at(ns.saturating_sub(self.begun_ns))
+    }
+
+    /// When a block begins.
+    fn begin_ns(&self, block: u64) -> u64 {
+        self.begun_ns + self.plan.begin_ns(block)
     }
 
     /// The part of a block that is counted.
     fn counted(&self, block: u64) -> std::ops::Range<u64> {
-        let start = self.begun_ns + block * self.plan.block_ns();
-        start + self.plan.washout_ns()..start + self.plan.block_ns()
+        self.begin_ns(block) + self.plan.washout_ns()..self.begin_ns(block + 1)
     }
 }
 
@@ -743,6 +774,8 @@ pub enum Breach {
     Worse(Comparison),
     /// A metric of the incumbent's flows is worse than tolerated in the candidate's blocks.
     Neighbours(Comparison),
+    /// The candidate's flows have taken throughput from their neighbours, and keep it.
+    Taken(Taken),
 }
 
 impl fmt::Display for Breach {
@@ -784,6 +817,7 @@ impl fmt::Display for Breach {
                  {} units",
                 found.units
             ),
+            Self::Taken(taken) => write!(f, "{taken}"),
         }
     }
 }

@@ -127,7 +127,7 @@ impl<T> FlowTable<T> {
     }
 
     /// The live flows with the number of their newest windows, in slot order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (FlowId, u32, &T)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (FlowId, u32, &T)> + Clone {
         self.slots.iter().zip(0..).filter_map(|(entry, slot)| {
             let entry = entry.as_deref()?;
             let generation = entry.generation;

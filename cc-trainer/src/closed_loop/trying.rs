@@ -31,8 +31,11 @@ use super::{
 const LOOK: Duration = Duration::from_millis(500);
 /// Time within which all flows of a phase must be served.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long flows are up when the canary starts: in its first block they are to show their shares,
+/// and not their slow start.
+const SETTLING: Duration = Duration::from_secs(5);
 /// How much longer than the canary its flows run: until they are up, and after its end.
-const MARGIN: Duration = Duration::from_secs(40);
+const MARGIN: Duration = Duration::from_secs(45);
 
 /// What a canary is tried with.
 pub(super) struct Trying<'a> {
@@ -155,6 +158,11 @@ impl Trying<'_> {
                     PATIENCE.as_secs()
                 )));
             }
+            thread::sleep(LOOK);
+        }
+        let settled = Instant::now() + SETTLING;
+        while Instant::now() < settled {
+            self.check(are_over)?;
             thread::sleep(LOOK);
         }
         let file = candidate.to_string().into();

@@ -944,8 +944,10 @@ mod policy_changes {
             agent.start_canary(candidate, plan, GuardRails::default(), 0);
             let mut had = [0; 2];
             let mut shares = Vec::new();
+            // The last second of block 0, and five more.
+            let begin_ns = plan.begin_ns(1) - 1_000 * MS;
             for index in 1..=60 {
-                agent.turn_canary(u64::from(index) * 100 * MS);
+                agent.turn_canary(begin_ns + u64::from(index) * 100 * MS);
                 let arms = round(&mut agent, index, 64, |_| 1_000);
                 assert_eq!(arms[0] + arms[1], 64);
                 if arms[1] > 0 {
@@ -983,8 +985,8 @@ mod policy_changes {
         assert_eq!(asked.len(), 8);
         let turns = |agent: &mut Agent, arm: Arm| {
             let block = (1..9).find(|&block| plan.arm_of_block(block) == arm);
-            let now_ns = block.expect("one of both") * 1_000 * MS;
-            agent.turn_canary(now_ns);
+            let block = block.expect("one of both");
+            agent.turn_canary(plan.begin_ns(block));
         };
         turns(&mut agent, Arm::Candidate);
         // Those that waited are asked about under the candidate, and once.

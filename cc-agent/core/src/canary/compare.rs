@@ -18,7 +18,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::Tally;
-use crate::tolerance::Tolerance;
+use crate::{objective::Measured, tolerance::Tolerance};
 
 /// A quantity by which the arms of a canary are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,16 +102,21 @@ impl Metric {
     }
 }
 
+/// The throughput on the scale of harm: its negated logarithm.
+pub(super) fn harm_of_throughput(measured: &Measured) -> f64 {
+    Metric::Throughput.harm(measured.throughput_mbps())
+}
+
 /// Mean and spread over units (Welford 1962).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Spread {
-    count: u64,
-    mean: f64,
+pub(super) struct Spread {
+    pub(super) count: u64,
+    pub(super) mean: f64,
     squares: f64,
 }
 
 impl Spread {
-    fn add(&mut self, value: f64) {
+    pub(super) fn add(&mut self, value: f64) {
         self.count += 1;
         let before = value - self.mean;
         self.mean += before / self.count as f64;
@@ -119,7 +124,7 @@ impl Spread {
     }
 
     /// Variance of the mean: the sample variance over the number of units.
-    fn error(&self) -> f64 {
+    pub(super) fn error(&self) -> f64 {
         if self.count < 2 {
             return f64::INFINITY;
         }
@@ -198,7 +203,7 @@ const CHANCE_OF_PASSING: f64 = 0.05;
 
 /// Half of the width of the interval of a mean over `units` with this standard error, which at all
 /// times together leaves the true mean out with probability `alpha`.
-fn half_width(units: u64, error: f64, alpha: f64) -> f64 {
+pub(super) fn half_width(units: u64, error: f64, alpha: f64) -> f64 {
     let n = units as f64;
     error * (2.0 * (n + 1.0) / n * ((n + 1.0).sqrt() / alpha).ln()).sqrt()
 }
@@ -265,7 +270,6 @@ mod tests {
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 
     use super::*;
-    use crate::objective::Measured;
 
     /// What a flow came to with this delay over ten ACKs.
     fn delayed(ms: f64) -> Tally {

@@ -19,6 +19,8 @@ const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
 /// The part of a block, and its longest, in which queues and flows still show the block before it.
 const WASHOUT: (u64, u64) = (5, 2_000_000_000);
+/// The least length of block 0, in which flows show what they have without a candidate, ns.
+const LEAST_FIRST_NS: u64 = 10_000_000_000;
 
 /// What a canary compares: its statistical units, which do not share a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +132,23 @@ impl CanaryPlan {
     /// Length of a block, ns.
     pub(super) fn block_ns(&self) -> u64 {
         u64::try_from(self.block.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// When a block begins, in ns since the beginning of the canary.
+    pub(crate) fn begin_ns(&self, block: u64) -> u64 {
+        let Some(after) = block.checked_sub(1) else {
+            return 0;
+        };
+        let first_ns = self.block_ns().max(LEAST_FIRST_NS);
+        first_ns.saturating_add(after.saturating_mul(self.block_ns()))
+    }
+
+    /// The block of a time in ns since the beginning of the canary.
+    pub(super) fn block_at(&self, ns: u64) -> u64 {
+        match ns.checked_sub(self.begin_ns(1)) {
+            None => 0,
+            Some(after_ns) => 1 + after_ns / self.block_ns().max(1),
+        }
     }
 
     /// Time at the beginning of a block that is not counted, ns.

@@ -298,3 +298,55 @@ fn what_the_application_limits_does_not_count() {
     feed(&mut canary, &mut flow, 10 * SECOND..12 * SECOND, of);
     assert_eq!(canary.report(12 * SECOND).candidate.flows, 1);
 }
+
+/// Sixteen flows with equal shares of a queue in block 0. After it, those that were chosen for the
+/// candidate have one throughput and their neighbours another, whichever arm has a block.
+fn after_lasting_changes(plan: CanaryPlan, kbytes: [u32; 2]) -> Option<Breach> {
+    let mut canary = canary(plan);
+    let first_ns = plan.begin_ns(1);
+    let mut live = Live::new();
+    for path in 0..16 {
+        let mut flow = canary.join(&identity(path), 1).1;
+        // Each flow varies by some percent of its own.
+        let own = 100 + u32::from(path % 5);
+        let of = |start_ns| {
+            let kbytes = match start_ns < first_ns {
+                true => 28,
+                false => kbytes[flow.group()],
+            };
+            window(start_ns, kbytes * 10 * own, 0)
+        };
+        let mut fed = flow;
+        let last = feed(&mut canary, &mut fed, 0..first_ns + 8 * SECOND, of);
+        flow = fed;
+        live.push((canary.arm_of(&flow), flow, last));
+    }
+    breach_of(&canary, &live, first_ns + 8 * SECOND)
+}
+
+#[test]
+fn what_is_taken_for_good_is_a_breach_though_all_blocks_are_alike() {
+    for block in [2, 10] {
+        let plan = CanaryPlan {
+            block: Duration::from_secs(block),
+            ..plan(CanaryBy::Time, 50.0)
+        };
+        let breach = after_lasting_changes(plan, [41, 15]).expect("a third of it is taken");
+        let Breach::Taken(taken) = breach else {
+            panic!("{breach}");
+        };
+        assert!((taken.own - 41.0 / 28.0).abs() < 1e-9, "{taken}");
+        assert!((taken.neighbours - 15.0 / 28.0).abs() < 1e-9, "{taken}");
+        assert_eq!(after_lasting_changes(plan, [28, 28]), None);
+        assert_eq!(
+            after_lasting_changes(plan, [41, 28]),
+            None,
+            "a gain that costs nobody"
+        );
+        assert_eq!(
+            after_lasting_changes(plan, [10, 10]),
+            None,
+            "a busier network"
+        );
+    }
+}
