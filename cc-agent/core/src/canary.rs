@@ -675,7 +675,7 @@ impl Clock<'_> {
         self.plan.block_at(ns.saturating_sub(self.begun_ns))
     }
 
-    /// When a block begins.
+    /// The time at which a block begins, ns.
     fn begin_ns(&self, block: u64) -> u64 {
         self.begun_ns + self.plan.begin_ns(block)
     }

@@ -43,7 +43,10 @@ mod tests {
     proptest! {
         /// The plain mean at first, then one in which each update counts 1/over.
         #[test]
-        fn it_is_the_weighted_mean(values in prop::collection::vec(-10.0..10.0f32, 1..60), over in 1..20u64) {
+        fn it_is_the_weighted_mean(
+            values in prop::collection::vec(-10.0..10.0f32, 1..60),
+            over in 1..20u64,
+        ) {
             let mut average = ParameterAverage::default();
             for (&value, update) in values.iter().zip(1..) {
                 average.learn(&[value, -value], update, over);

@@ -83,7 +83,7 @@ pub struct Taken {
     /// Throughput of the candidate's flows in all blocks after the first, relative to the first
     /// (geometric mean over the flows).
     pub own: f64,
-    /// The same of their neighbours.
+    /// The same of their neighbours, whom the incumbent has in all blocks.
     pub neighbours: f64,
     /// Flows of the candidate and neighbours that were counted.
     pub flows: [u64; 2],
@@ -173,8 +173,8 @@ mod tests {
         };
         assert_eq!(
             taken.to_string(),
-            "it takes from its neighbours, in all blocks: since the canary began, the throughput of \
-             its 9 flows is 1.50 times what it was, and that of 7 flows of the current policy \
+            "it takes from its neighbours, in all blocks: since the canary began, the throughput \
+             of its 9 flows is 1.50 times what it was, and that of 7 flows of the current policy \
              beside them 0.62 times"
         );
     }
