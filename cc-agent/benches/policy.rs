@@ -2,10 +2,12 @@
 //! batch size (flows decided at once).
 //!
 //! Prints a table and, where the environment variable `BENCH_JSON` names a file, writes the figures
-//! to it. The networks have random parameters, which do not affect the time.
+//! to it. The networks have random parameters, which do not affect the time. Policy files that the
+//! environment variable `BENCH_POLICIES` names, separated by colons, are measured beside them.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use cc_core::interface::Interface;
@@ -26,11 +28,18 @@ const REPETITIONS: usize = 15;
 const REPETITION: Duration = Duration::from_millis(200);
 
 fn main() -> anyhow::Result<()> {
-    let mut policies = [("h512", [512, 512], 512), ("h64", [64, 64], 64)]
+    let files = std::env::var("BENCH_POLICIES").unwrap_or_default();
+    let built_in = [("h512", [512, 512], 512), ("h64", [64, 64], 64)]
         .into_iter()
-        .map(|(name, hidden, state)| Ok((name, load(name, &hidden, state)?)))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+        .map(|(name, hidden, state)| Ok((name, load(name, &hidden, state)?)));
+    let given = files
+        .split(':')
+        .filter(|file| !file.is_empty())
+        .map(|file| Ok((file, OnnxPolicy::from_file(Path::new(file), None, 1)?)));
+    let mut policies = built_in.chain(given).collect::<anyhow::Result<Vec<_>>>()?;
 
+    let width = policies.iter().map(|(name, _)| name.len()).max();
+    let width = width.unwrap_or(0).max(8);
     let mut seconds: BTreeMap<(&str, usize), Vec<f64>> = BTreeMap::new();
     for _ in 0..REPETITIONS {
         for (name, policy) in &mut policies {
@@ -45,14 +54,14 @@ fn main() -> anyhow::Result<()> {
 
     let mut report = Report::new("policy");
     println!(
-        "{:<8}{:>8}{:>14}{:>16}{:>14}",
+        "{:<width$}{:>8}{:>14}{:>16}{:>14}",
         "network", "flows", "µs a call", "µs a decision", "decisions/s"
     );
     for ((name, batch), samples) in &mut seconds {
         let call = median(samples);
         let (micros, rate) = (call * 1e6, *batch as f64 / call);
         println!(
-            "{name:<8}{batch:>8}{micros:>14.1}{:>16.2}{rate:>14.0}",
+            "{name:<width$}{batch:>8}{micros:>14.1}{:>16.2}{rate:>14.0}",
             micros / *batch as f64
         );
         report.add(format!("decisions_per_s_{name}_b{batch}"), rate);
