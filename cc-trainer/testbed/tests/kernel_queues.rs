@@ -124,12 +124,10 @@ fn managed_queues_are_short_with_marks_and_without() -> Outcome {
     };
     println!("unmanaged: {unmanaged:.1} ms");
     let mut disturbed = None;
-    // PIE drops and marks at random, and in so few seconds much depends on how it ends slow start:
-    // 58 ms as a rule, and 85 have been seen.
     for (kind, limit_ms) in [
         ("codel", 30.0),
         ("fq_codel", 30.0),
-        ("pie", 120.0),
+        ("pie", 70.0),
         ("dualpi2", 70.0),
     ] {
         for ecn in [false, true] {
