@@ -103,13 +103,13 @@ impl Header {
             multipliers,
             values,
             average: _,
-        } = learner.clone();
+        } = learner;
         Self {
             record,
             statistics,
-            rewards,
-            multipliers,
-            values,
+            rewards: rewards.clone(),
+            multipliers: multipliers.clone(),
+            values: values.clone(),
             normalizer,
             parameters: 0,
             moments: 0,

@@ -83,7 +83,7 @@ pub struct Taken {
     /// Throughput of the candidate's flows in all blocks after the first, relative to the first
     /// (geometric mean over the flows).
     pub own: f64,
-    /// The same of their neighbours, whom the incumbent has in all blocks.
+    /// The same of their neighbours, which the incumbent has in all blocks.
     pub neighbours: f64,
     /// Flows of the candidate and neighbours that were counted.
     pub flows: [u64; 2],

@@ -307,18 +307,17 @@ fn after_lasting_changes(plan: CanaryPlan, kbytes: [u32; 2]) -> Option<Breach> {
     let mut live = Live::new();
     for path in 0..16 {
         let mut flow = canary.join(&identity(path), 1).1;
+        let after = kbytes[flow.group()];
         // Each flow varies by some percent of its own.
         let own = 100 + u32::from(path % 5);
         let of = |start_ns| {
             let kbytes = match start_ns < first_ns {
                 true => 28,
-                false => kbytes[flow.group()],
+                false => after,
             };
             window(start_ns, kbytes * 10 * own, 0)
         };
-        let mut fed = flow;
-        let last = feed(&mut canary, &mut fed, 0..first_ns + 8 * SECOND, of);
-        flow = fed;
+        let last = feed(&mut canary, &mut flow, 0..first_ns + 8 * SECOND, of);
         live.push((canary.arm_of(&flow), flow, last));
     }
     breach_of(&canary, &live, first_ns + 8 * SECOND)
