@@ -353,17 +353,20 @@ impl Agent {
     /// The results of both arms so far; `None` when no canary runs.
     pub fn canary(&self, now_ns: u64) -> Option<CanaryReport> {
         let canary = self.canary.as_ref()?;
-        Some(canary.report(now_ns))
+        Some(canary.report(self.live_in_canary(), now_ns))
     }
 
     /// The guard rail that the candidate breaches; `None` when it breaches none or no canary runs.
     pub fn breach(&self, now_ns: u64) -> Option<Breach> {
         let canary = self.canary.as_ref()?;
-        let live = self.flows.iter();
-        let live = live.filter_map(|(_, _, flow)| {
-            Some((flow.arm, flow.canary.as_ref()?, flow.last.as_ref()?))
-        });
-        canary.breach(live, now_ns)
+        canary.breach(self.live_in_canary(), now_ns)
+    }
+
+    /// The live flows that take part in the canary, with their newest windows.
+    fn live_in_canary(&self) -> impl Iterator<Item = (Arm, &CanaryFlow, &WindowRecord)> + Clone {
+        let flows = self.flows.iter();
+        flows
+            .filter_map(|(_, _, flow)| Some((flow.arm, flow.canary.as_ref()?, flow.last.as_ref()?)))
     }
 
     /// Takes over a live flow that a former agent served.

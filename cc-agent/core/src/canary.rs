@@ -47,7 +47,7 @@ use serde::{Deserialize, Serialize};
 
 pub use compare::{Comparison, Finding, Metric};
 pub use plan::{CanaryBy, CanaryPlan};
-pub use shares::Taken;
+pub use shares::Shift;
 
 use self::{
     compare::Sample,
@@ -438,8 +438,13 @@ impl Canary {
         self.answers[arm as usize].batches.add(slow);
     }
 
-    /// The results of the units that have ended by `now_ns`.
-    pub(crate) fn report(&self, now_ns: u64) -> CanaryReport {
+    /// The results of the units that have ended by `now_ns`. `live` are the live flows that take
+    /// part, with their newest windows.
+    pub(crate) fn report<'a>(
+        &self,
+        live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
+        now_ns: u64,
+    ) -> CanaryReport {
         let (metrics, neighbours) = self.compare(now_ns);
         let arm = |arm: Arm| ArmReport {
             flows: self.flows[arm as usize],
@@ -460,6 +465,7 @@ impl Canary {
             finding,
             metrics,
             neighbours,
+            shift: self.shares(live, now_ns).map(|shares| shares.shift()),
             incumbent: arm(Arm::Incumbent),
             candidate: arm(Arm::Candidate),
         }
@@ -484,15 +490,20 @@ impl Canary {
                 let own = worse(&metrics).map(Breach::Worse);
                 own.or_else(|| worse(&neighbours).map(Breach::Neighbours))
             })
-            .or_else(|| self.taken(live, now_ns).map(Breach::Taken))
+            .or_else(|| {
+                let tolerated = self.rails.tolerances.throughput;
+                let taken = self.shares(live, now_ns)?.taken(tolerated);
+                taken.map(Breach::Taken)
+            })
     }
 
-    /// What the candidate's flows have taken from their neighbours for good.
-    fn taken<'a>(
+    /// The growths of the candidate's flows and of their neighbours; `None` where units are not
+    /// blocks of time.
+    fn shares<'a>(
         &self,
         live: impl Iterator<Item = (Arm, &'a CanaryFlow, &'a WindowRecord)>,
         now_ns: u64,
-    ) -> Option<Taken> {
+    ) -> Option<Shares> {
         if !matches!(self.units, Units::Blocks(_)) {
             return None;
         }
@@ -501,7 +512,7 @@ impl Canary {
             let waits_ns = flow.waits_ns(last, now_ns);
             shares.add(flow.group(), &flow.growth, waits_ns);
         }
-        shares.taken(self.rails.tolerances.throughput)
+        Some(shares)
     }
 
     fn bad_answers(&self) -> Option<Breach> {
@@ -718,6 +729,9 @@ pub struct CanaryReport {
     /// The flows that the incumbent has in all blocks, in the candidate's blocks against the
     /// others; empty where there are none.
     pub neighbours: Vec<Comparison>,
+    /// How the throughputs of the live flows have changed since block 0; `None` where units are not
+    /// blocks of time.
+    pub shift: Option<Shift>,
     /// Counts of the incumbent's arm.
     pub incumbent: ArmReport,
     /// Counts of the candidate's arm.
@@ -775,7 +789,7 @@ pub enum Breach {
     /// A metric of the incumbent's flows is worse than tolerated in the candidate's blocks.
     Neighbours(Comparison),
     /// The candidate's flows have taken throughput from their neighbours, and keep it.
-    Taken(Taken),
+    Taken(Shift),
 }
 
 impl fmt::Display for Breach {
@@ -817,7 +831,9 @@ impl fmt::Display for Breach {
                  {} units",
                 found.units
             ),
-            Self::Taken(taken) => write!(f, "{taken}"),
+            Self::Taken(shift) => {
+                write!(f, "it takes from its neighbours, in all blocks: {shift}")
+            }
         }
     }
 }

@@ -24,7 +24,7 @@ use cc_ebpf::Counter;
 use serde::{Deserialize, Serialize};
 
 use self::counters::{agent_counts, datapath_trouble, recording_counts};
-use crate::canary::{ArmReport, CanaryBy, Comparison, Finding};
+use crate::canary::{ArmReport, CanaryBy, Comparison, Finding, Shift};
 
 /// The state of a running agent, as it goes over the socket in JSON.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -97,6 +97,10 @@ pub struct CanaryStatus {
     /// The incumbent's other flows in the candidate's blocks, against the other blocks; empty where
     /// there are none.
     pub neighbours: Vec<Comparison>,
+    /// How the throughputs of the candidate's flows and of the others have changed since it began;
+    /// `None` where units are not blocks of time, and from an older agent.
+    #[serde(default)]
+    pub shift: Option<Shift>,
     /// Counts of the incumbent's arm.
     #[serde(rename = "current_flows")]
     pub incumbent_flows: ArmReport,

@@ -622,6 +622,7 @@ impl<D: DatapathIo> Service<D> {
             finding: report.finding,
             metrics: report.metrics,
             neighbours: report.neighbours,
+            shift: report.shift,
             incumbent_flows: report.incumbent,
             candidate_flows: report.candidate,
         })

@@ -240,6 +240,7 @@ fn status(candidate: &Served, report: &CanaryReport) -> CanaryStatus {
         finding: report.finding,
         metrics: report.metrics.clone(),
         neighbours: report.neighbours.clone(),
+        shift: report.shift,
         incumbent_flows: report.incumbent,
         candidate_flows: report.candidate,
     }

@@ -13,6 +13,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::compare::{Spread, half_width, harm_of_throughput};
 use crate::objective::Measured;
 
@@ -59,9 +61,19 @@ impl Shares {
         }
     }
 
+    /// How both groups have changed, whatever it means.
+    pub(super) fn shift(&self) -> Shift {
+        let [own, neighbours] = &self.0;
+        Shift {
+            own: own.mean.exp(),
+            neighbours: neighbours.mean.exp(),
+            flows: [own.count, neighbours.count],
+        }
+    }
+
     /// What the candidate has taken beyond chance, where its neighbours have lost more than this
     /// part of their throughput.
-    pub(super) fn taken(&self, tolerated: f64) -> Option<Taken> {
+    pub(super) fn taken(&self, tolerated: f64) -> Option<Shift> {
         let [own, neighbours] = &self.0;
         let flows = own.count.min(neighbours.count);
         if flows < LEAST_FLOWS || neighbours.mean > (1.0 - tolerated).ln() {
@@ -69,19 +81,15 @@ impl Shares {
         }
         let error = (own.error() + neighbours.error()).sqrt();
         let gained = own.mean - neighbours.mean;
-        (gained > half_width(flows, error, CHANCE)).then(|| Taken {
-            own: own.mean.exp(),
-            neighbours: neighbours.mean.exp(),
-            flows: [own.count, neighbours.count],
-        })
+        (gained > half_width(flows, error, CHANCE)).then(|| self.shift())
     }
 }
 
-/// What a candidate has taken from its neighbours, and the incumbent keeps in its blocks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Taken {
+/// How the throughputs of the candidate's flows and of their neighbours have changed since block 0.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Shift {
     /// Throughput of the candidate's flows in all blocks after the first, relative to the first
-    /// (geometric mean over the flows).
+    /// (geometric mean over the flows; 1 without any).
     pub own: f64,
     /// The same of their neighbours, which the incumbent has in all blocks.
     pub neighbours: f64,
@@ -89,14 +97,21 @@ pub struct Taken {
     pub flows: [u64; 2],
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for Shift {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [own, neighbours] = self.flows;
+        if own.min(neighbours) < LEAST_FLOWS {
+            return write!(
+                f,
+                "what it takes from its neighbours for good shows with {LEAST_FLOWS} flows of its \
+                 own and {LEAST_FLOWS} others since the canary began, and here are {own} and \
+                 {neighbours}"
+            );
+        }
         write!(
             f,
-            "it takes from its neighbours, in all blocks: since the canary began, the throughput \
-             of its {own} flows is {:.2} times what it was, and that of {neighbours} flows of the \
-             current policy beside them {:.2} times",
+            "since the canary began, the throughput of its {own} flows is {:.2} times what it \
+             was, and that of {neighbours} flows of the current policy beside them {:.2} times",
             self.own, self.neighbours,
         )
     }
@@ -165,17 +180,18 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_names_both_sides() {
-        let taken = Taken {
+    fn the_text_names_both_sides_or_what_is_lacking() {
+        let shift = Shift {
             own: 1.5,
             neighbours: 0.625,
             flows: [9, 7],
         };
         assert_eq!(
-            taken.to_string(),
-            "it takes from its neighbours, in all blocks: since the canary began, the throughput \
-             of its 9 flows is 1.50 times what it was, and that of 7 flows of the current policy \
-             beside them 0.62 times"
+            shift.to_string(),
+            "since the canary began, the throughput of its 9 flows is 1.50 times what it was, and \
+             that of 7 flows of the current policy beside them 0.62 times"
         );
+        let few = Shares::default().shift().to_string();
+        assert!(few.ends_with("here are 0 and 0"), "{few}");
     }
 }

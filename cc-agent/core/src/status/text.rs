@@ -112,6 +112,9 @@ impl fmt::Display for CanaryStatus {
         for found in &self.neighbours {
             write!(f, "\n  beside it, {found}: {}", found.finding)?;
         }
+        if let Some(shift) = &self.shift {
+            write!(f, "\n  {shift}")?;
+        }
         Ok(())
     }
 }
@@ -173,7 +176,7 @@ pub fn clock(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::{super::samples::*, *};
-    use crate::canary::{Comparison, Finding, Metric};
+    use crate::canary::{Comparison, Finding, Metric, Shift};
 
     #[test]
     fn numbers_keep_three_digits() {
@@ -224,6 +227,11 @@ mod tests {
                 found(Metric::Loss, 0.01, 0.002, 0.0175),
             ],
             neighbours: vec![found(Metric::Throughput, 20.0, 19.5, 18.0)],
+            shift: Some(Shift {
+                own: 1.25,
+                neighbours: 0.75,
+                flows: [6, 40],
+            }),
             incumbent_flows: ArmReport {
                 flows: 90,
                 decisions: 1_234,
@@ -246,6 +254,8 @@ mod tests {
             "  loss 0.20 %, against 1.00 %; at most 1.75 % is tolerated: not worse\n",
             "  beside it, throughput 19.50 Mbit/s, against 20.00 Mbit/s; at least 18.00 Mbit/s is \
              tolerated: not worse\n",
+            "  since the canary began, the throughput of its 6 flows is 1.25 times what it was, \
+             and that of 40 flows of the current policy beside them 0.75 times\n",
             "news        old.onnx was withdrawn",
             "before      the policy last put into service was new.onnx",
             "privileges  CAP_NET_ADMIN",
