@@ -161,18 +161,26 @@ pub struct ImportedNetwork {
 
 impl ImportedNetwork {
     /// Returns the network with the inputs that the interface `to` has besides those of `from`, the
-    /// one that it was made for: the [`Fraction`](cc_ebpf::Fraction)s of a later
-    /// version of the features. Their weights are 0, so that it decides as before until it is
-    /// trained further.
+    /// one that it was made for: the [`Fraction`](cc_ebpf::Fraction)s of a later version of the
+    /// features, and the [`Aspect`](cc_core::interface::Aspect)s of a flow's situation. Their
+    /// weights are 0, so that it decides as before until it is trained further.
     ///
     /// # Panics
     ///
     /// Panics when the network's observations are not those of `from`.
     #[must_use]
-    pub fn widened(mut self, from: &Interface, to: &Interface) -> Self {
+    pub fn widened(self, from: &Interface, to: &Interface) -> Self {
         assert_eq!(self.shape.observation, from.observation_len());
-        let at = from.history_offset();
-        let added = at..to.history_offset();
+        let inputs = input_shapes(to);
+        let fractions = from.situation_offset()..to.situation_offset();
+        let aspects = to.situation_offset() + from.aspects().len()..to.history_offset();
+        // The last ones first: those before them keep their places.
+        self.with_inputs(from.history_offset(), &inputs[aspects])
+            .with_inputs(from.situation_offset(), &inputs[fractions])
+    }
+
+    /// Returns the network with further inputs of these shapes before the input `at`.
+    fn with_inputs(mut self, at: usize, added: &[Input]) -> Self {
         let before = ParameterLayout::of(&self.shape);
         self.shape.observation += added.len();
         // The index of the first new input among those of the layer that takes them.
@@ -201,7 +209,7 @@ impl ImportedNetwork {
             parameters.extend_from_slice(tail);
         }
         self.parameters = parameters;
-        let shapes = input_shapes(to).drain(added).collect::<Vec<_>>();
+        let shapes = added.iter().cloned();
         self.normalizer.observation.splice(at..at, shapes);
         self
     }
@@ -821,12 +829,29 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_version_1_decides_alike_with_the_inputs_of_version_2() {
-        let from = environment(2);
-        let to = Interface {
+    fn a_network_decides_alike_with_inputs_that_came_later() {
+        let first = environment(2);
+        let version_2 = |interface: &Interface| Interface {
             features_version: 2,
-            ..from.clone()
+            ..interface.clone()
         };
+        let situation = |interface: &Interface| Interface {
+            situation: 20,
+            ..interface.clone()
+        };
+        decides_alike(&first, &version_2(&first), &[(100, 2)]);
+        decides_alike(&first, &situation(&first), &[(100, 7)]);
+        decides_alike(&first, &situation(&version_2(&first)), &[(100, 9)]);
+        let second = version_2(&first);
+        decides_alike(&second, &situation(&second), &[(102, 7)]);
+        let placed = situation(&first);
+        decides_alike(&placed, &version_2(&placed), &[(100, 2)]);
+        decides_alike(&placed, &placed, &[]);
+    }
+
+    /// Networks for `from` decide alike when widened for `to`, which has so many inputs more at
+    /// these places.
+    fn decides_alike(from: &Interface, to: &Interface, added: &[(usize, usize)]) {
         let mut random = StdRng::seed_from_u64(8);
         // A fully connected branch over all that there was, and convolutions beside it.
         let before_history = from.history_offset();
@@ -840,7 +865,7 @@ mod tests {
         ] {
             let shape = Shape {
                 branches,
-                ..shape(&from, hidden, Some(5))
+                ..shape(from, hidden, Some(5))
             };
             let former = ImportedNetwork {
                 parameters: initialise(&shape, 4),
@@ -848,7 +873,7 @@ mod tests {
                 has_critic: true,
                 shape: shape.clone(),
             };
-            let wide = former.clone().widened(&from, &to);
+            let wide = former.clone().widened(from, to);
             assert_eq!(wide.shape.observation, to.observation_len());
             let outputs = |network: &ImportedNetwork, observation: &[f32]| {
                 let mut cpu = Cpu::<f32>::new(&network.shape, 1).expect("threads");
@@ -873,8 +898,9 @@ mod tests {
                 .map(|_| random.random_range(0.0..9.0))
                 .collect();
             let expected = outputs(&former, &observation);
-            let at = from.history_offset();
-            observation.splice(at..at, [0.75, 0.25]);
+            for &(at, inputs) in added {
+                observation.splice(at..at, (0..inputs).map(|i| 0.25 + i as f32));
+            }
             let (logits, baseline) = outputs(&wide, &observation);
             let found = logits.iter().chain(&baseline);
             for (found, expected) in found.zip(expected.0.iter().chain(&expected.1)) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytemuck::Zeroable;
 use cc_core::{
     interface::Interface,
-    observation::{History, Series, observe},
+    observation::{History, Windows, observe},
     policy::{Choice, Policy, Query, State},
     reward::Reward,
 };
@@ -122,10 +122,10 @@ fn plausible(interface: &Interface, count: usize) -> Vec<Query> {
             window.marked = random.between(0, 100);
             window.app_limited_acks = random.between(0, window.acks);
             let history = History::new(interface, u64::from(window.cwnd) * u64::from(MSS));
-            let mut series = Series::new(interface);
-            series.push(interface, &window);
+            let mut windows = Windows::new(interface);
+            windows.push(interface, &window);
             Query {
-                observation: observe(interface, &window, &history, &series),
+                observation: observe(interface, &window, &history, &windows),
                 reward: Reward::of(&window, &interface.reward).value as f32,
                 cwnd: window.cwnd,
                 state: State::default(),

@@ -30,7 +30,7 @@ use crate::{
     flows::{FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
     interface::Interface,
     objective::Measured,
-    observation::{History, Series, observe},
+    observation::{History, Windows, observe},
     policy::{Choice, Query, State},
     reward::Reward,
     rows::{
@@ -94,7 +94,7 @@ impl Batch {
 pub(crate) struct ServedFlow {
     identity: Identity,
     history: History,
-    series: Series,
+    windows: Windows,
     state: State,
     /// The newest window, while no query has been made of it.
     waiting: Option<WaitingWindow>,
@@ -124,8 +124,8 @@ pub(crate) struct ServedFlow {
 struct WaitingWindow {
     window: WindowRecord,
     reward: Reward,
-    /// The flow's series when the window ended: later windows may end while it waits.
-    series: Series,
+    /// The flow's windows when this one ended: later ones may end while it waits.
+    windows: Windows,
 }
 
 /// Decision delays of one flow.
@@ -476,12 +476,12 @@ impl Agent {
             let WaitingWindow {
                 window,
                 reward,
-                series,
+                windows,
             } = waiting;
             flow.asked = true;
             let interface = &policy_of(&self.incumbent, &self.canary, arm).interface;
             batch.queries.push(Query {
-                observation: observe(interface, &window, &flow.history, &series),
+                observation: observe(interface, &window, &flow.history, &windows),
                 reward: reward.value as f32,
                 cwnd: base_cwnd(&window, flow.published),
                 state: std::mem::take(&mut flow.state),
@@ -696,7 +696,7 @@ impl FollowFlows for Agent {
         ServedFlow {
             identity: *identity,
             history: History::new(interface, initial),
-            series: Series::new(interface),
+            windows: Windows::new(interface),
             state: State::default(),
             waiting: None,
             asked: false,
@@ -723,14 +723,14 @@ impl FollowFlows for Agent {
         }
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
-        flow.series.push(&policy.interface, window);
+        flow.windows.push(&policy.interface, window);
         // A window that says nothing about the path is recorded, and the policy is not asked.
         let is_asked = !window.is_application_limited();
         let replaced = match is_asked {
             true => flow.waiting.replace(WaitingWindow {
                 window: *window,
                 reward,
-                series: flow.series.clone(),
+                windows: flow.windows.clone(),
             }),
             false => None,
         };
@@ -778,7 +778,7 @@ impl ServedFlow {
         let dropped = self.waiting.take().is_some();
         let bytes = self.cwnd_bytes();
         self.history = History::new(interface, bytes);
-        self.series = Series::new(interface);
+        self.windows = Windows::new(interface);
         if let Some(rows) = rows {
             let next = EpisodeRows::begin(rows, &self.identity, bytes);
             if let Some(episode) = self.rows.replace(next) {

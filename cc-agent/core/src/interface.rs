@@ -39,6 +39,10 @@ pub struct Interface {
     pub window_ms: u32,
     /// Number k of past decisions in the observation; may be 0.
     pub history: usize,
+    /// Number of the last windows that the observation compares with all of the flow's: the
+    /// [`Aspect`]s of its situation. 0 leaves them out, as do files from before there were any.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub situation: usize,
     /// Number of windows whose [`Quantity`]s the observation ends with, as time series: the last
     /// ones, the observed window included. 0 leaves the series out, as do files from before there
     /// were any.
@@ -71,8 +75,9 @@ pub struct Interface {
 
 impl Interface {
     /// The length of an observation: 5 statistics of 20 features and the
-    /// [fractions](Self::fractions) of the window, then for each of the k past decisions its action
-    /// (one-hot) and the cwnd that it led to, then the [series](Self::series).
+    /// [fractions](Self::fractions) of the window, then the [aspects](Self::aspects) of the flow's
+    /// situation, then for each of the k past decisions its action (one-hot) and the cwnd that it
+    /// led to, then the [series](Self::series).
     pub fn observation_len(&self) -> usize {
         self.series_offset() + self.series * Quantity::ALL.len()
     }
@@ -85,6 +90,11 @@ impl Interface {
 
     /// The index in the observation at which the oldest past decision begins.
     pub fn history_offset(&self) -> usize {
+        self.situation_offset() + self.aspects().len()
+    }
+
+    /// The index in the observation at which the [aspects](Self::aspects) begin.
+    pub fn situation_offset(&self) -> usize {
         STATISTICS * FEATURES + self.fractions().len()
     }
 
@@ -94,6 +104,15 @@ impl Interface {
         match self.features_version {
             ..=1 => &[],
             _ => &Fraction::ALL,
+        }
+    }
+
+    /// The aspects of a flow's situation that an observation has after the fractions: none without
+    /// [`situation`](Self::situation), and all of them with it.
+    pub fn aspects(&self) -> &'static [Aspect] {
+        match self.situation {
+            0 => &[],
+            _ => &Aspect::ALL,
         }
     }
 
@@ -192,6 +211,12 @@ impl Interface {
             "0 to 1000 past decisions",
         )?;
         check(
+            self.situation <= 1_000,
+            "situation",
+            self.situation.to_string(),
+            "0 to 1000 windows",
+        )?;
+        check(
             self.series <= 1_000,
             "series",
             self.series.to_string(),
@@ -273,6 +298,7 @@ impl Default for Interface {
             features_version: 1,
             window_ms: 100,
             history: 20,
+            situation: 0,
             series: 0,
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
@@ -288,6 +314,56 @@ impl Default for Interface {
 
 fn is_zero(number: &usize) -> bool {
     *number == 0
+}
+
+/// An aspect of a flow's situation: a comparison of its recent windows, [`Interface::situation`] of
+/// them, with all since it began. Logarithms of ratios; 0 where there is nothing to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aspect {
+    /// ln of the least recent RTT over the least of all: the queue that has not been empty lately.
+    /// A neighbour that fills the buffer keeps it above 0 (Copa's detector, NSDI 2018, section
+    /// 2.2).
+    Floor,
+    /// ln of the largest recent RTT over the least of all.
+    Ceiling,
+    /// ln of the largest RTT of all over the least of all: how deep the buffer was seen to be.
+    Depth,
+    /// ln of the filtered minimum RTT ([`Feature::RttMin`]) over the least of all: what the filter
+    /// has forgotten, because the path became longer or its queue has not been empty for as long.
+    Drift,
+    /// ln of the largest rate of acknowledged bytes that as many windows in succession had, over
+    /// the recent one.
+    Slowdown,
+    /// The lost part of the bytes that were lost and acknowledged in the recent windows, 0 to 1.
+    Loss,
+    /// ln of 1 plus the number of windows since one with a loss.
+    WithoutLoss,
+}
+
+impl Aspect {
+    /// Every aspect, in the order of the observation.
+    pub const ALL: [Self; 7] = [
+        Self::Floor,
+        Self::Ceiling,
+        Self::Depth,
+        Self::Drift,
+        Self::Slowdown,
+        Self::Loss,
+        Self::WithoutLoss,
+    ];
+
+    /// The name in lists of inputs, such as `features.json`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Ceiling => "ceiling",
+            Self::Depth => "depth",
+            Self::Drift => "drift",
+            Self::Slowdown => "slowdown",
+            Self::Loss => "loss",
+            Self::WithoutLoss => "without_loss",
+        }
+    }
 }
 
 /// A quantity of a window whose last values an observation can hold as a time series

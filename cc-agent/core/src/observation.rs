@@ -9,15 +9,21 @@
 //!
 //! `[… | max×20 | marked | app_limited | past decisions, oldest first]`
 //!
-//! Where the interface asks for them, the time series of the last windows follow, one
-//! [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last:
+//! Where the interface asks for them, the [`Aspect`](crate::interface::Aspect)s of the flow's
+//! situation come before the past decisions, and the time series of the last windows after them,
+//! one [`Quantity`](crate::interface::Quantity) after the other, each with its newest value last:
+//!
+//! `[… | floor | ceiling | depth | drift | slowdown | loss | without loss | past decisions | …]`
 //!
 //! `[… | past decisions | throughput | RTT | delay | cwnd | in flight | lost | marked]`
+
+mod situation;
 
 use std::collections::VecDeque;
 
 use cc_ebpf::{FEATURES, Feature, Unit, WindowRecord};
 
+use self::situation::Situation;
 use crate::interface::{Interface, Quantity, Scales};
 
 /// The last k decisions on a flow, k being [`Interface::history`].
@@ -51,26 +57,49 @@ impl History {
     }
 }
 
+/// What an observation has of a flow's windows besides the newest one's statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Windows {
+    situation: Situation,
+    series: Series,
+}
+
+impl Windows {
+    /// Creates the memory of a flow without windows.
+    pub fn new(interface: &Interface) -> Self {
+        Self {
+            situation: Situation::new(interface.situation),
+            series: Series::new(interface),
+        }
+    }
+
+    /// Adds a window. Every window of a flow is added when it ends, whether or not the policy is
+    /// asked about it.
+    pub fn push(&mut self, interface: &Interface, window: &WindowRecord) {
+        self.situation.push(window);
+        self.series.push(interface, window);
+    }
+}
+
 /// The quantities of a flow's last windows, [`Interface::series`] of them, the newest last.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Series {
+struct Series {
     /// `[quantities, windows]`, row-major: a series is a row.
     values: Vec<f32>,
     windows: usize,
 }
 
 impl Series {
-    /// Creates the series of a flow without windows: zeros.
-    pub fn new(interface: &Interface) -> Self {
+    /// The series of a flow without windows: zeros.
+    fn new(interface: &Interface) -> Self {
         Self {
             values: vec![0.0; Quantity::ALL.len() * interface.series],
             windows: interface.series,
         }
     }
 
-    /// Adds a window, which replaces the oldest one. Every window of a flow is added when it ends,
-    /// whether or not the policy is asked about it.
-    pub fn push(&mut self, interface: &Interface, window: &WindowRecord) {
+    /// Adds a window, which replaces the oldest one.
+    fn push(&mut self, interface: &Interface, window: &WindowRecord) {
         if self.windows == 0 {
             return;
         }
@@ -89,12 +118,12 @@ impl Series {
 }
 
 /// Computes the observation of a window: [`Interface::observation_len`] values, scaled by
-/// [`Interface::scales`]. The window itself is the newest one of `series`.
+/// [`Interface::scales`]. The window itself is the newest one of `windows`.
 pub fn observe(
     interface: &Interface,
     window: &WindowRecord,
     history: &History,
-    series: &Series,
+    windows: &Windows,
 ) -> Vec<f32> {
     let mut observation = Vec::with_capacity(interface.observation_len());
     let statistics = &window.features;
@@ -118,13 +147,14 @@ pub fn observe(
     observation.extend(scaled(per_feature(&|i| f64::from(statistics.max[i]))));
     let fractions = interface.fractions().iter();
     observation.extend(fractions.map(|fraction| fraction.of(window) as f32));
+    observation.extend(windows.situation.values());
 
     for &(action, cwnd) in &history.decisions {
         let actions = interface.actions.len();
         observation.extend((0..actions).map(|other| f32::from(u8::from(other == action))));
         observation.push(cwnd);
     }
-    observation.extend_from_slice(&series.values);
+    observation.extend_from_slice(&windows.series.values);
     debug_assert_eq!(observation.len(), interface.observation_len());
     observation
 }
@@ -162,7 +192,7 @@ mod tests {
         let interface = Interface::default();
         let mut history = History::new(&interface, 12_520);
         history.push(&interface, 4, 25_040);
-        let observation = observe(&interface, &window(), &history, &Series::new(&interface));
+        let observation = observe(&interface, &window(), &history, &Windows::new(&interface));
         assert_eq!(observation.len(), 220);
         let (delay, acked) = (Feature::Delay as usize, Feature::Acked as usize);
         assert_eq!(observation[delay], 0.0, "the sum of a state is 0");
@@ -194,8 +224,8 @@ mod tests {
             history.push(interface, 4, 25_040);
             history
         };
-        let former = observe(&first, &window, &history(&first), &Series::new(&first));
-        let found = observe(&second, &window, &history(&second), &Series::new(&second));
+        let former = observe(&first, &window, &history(&first), &Windows::new(&first));
+        let found = observe(&second, &window, &history(&second), &Windows::new(&second));
         assert_eq!(found.len(), 222);
         assert_eq!(found[..100], former[..100]);
         assert_eq!(found[100..102], [1.0 / 3.0, 0.5]);
@@ -211,7 +241,7 @@ mod tests {
         };
         let mut history = History::new(&interface, 12_520);
         history.push(&interface, 4, 25_040);
-        let observation = observe(&interface, &window(), &history, &Series::new(&interface));
+        let observation = observe(&interface, &window(), &history, &Windows::new(&interface));
         assert_eq!(observation.len(), 100);
     }
 
@@ -236,7 +266,7 @@ mod tests {
             window
         };
         let history = History::new(&interface, 12_520);
-        let mut series = Series::new(&interface);
+        let mut memory = Windows::new(&interface);
         let windows = [
             window(100, 9_000, 0),
             window(200, 19_000, 1),
@@ -244,12 +274,12 @@ mod tests {
             window(400, 39_000, 2),
         ];
         let observed = |window: &WindowRecord| {
-            series.push(&interface, window);
-            observe(&interface, window, &history, &series)
+            memory.push(&interface, window);
+            observe(&interface, window, &history, &memory)
         };
         let found = windows.each_ref().map(observed);
         for (window, found) in windows.iter().zip(&found) {
-            let plain = observe(&without, window, &history, &Series::new(&without));
+            let plain = observe(&without, window, &history, &Windows::new(&without));
             assert_eq!(found[..interface.series_offset()], plain);
         }
         let row = |found: &[f32], quantity: Quantity| -> Vec<f32> {

@@ -2,7 +2,7 @@
 
 use bytemuck::Zeroable;
 use cc_core::interface::Interface;
-use cc_core::observation::{History, Series, observe};
+use cc_core::observation::{History, Windows, observe};
 use cc_core::policy::{ActionSelection, Choice, DEFAULT_POLICY, OnnxPolicy, Policy, Query, State};
 use cc_ebpf::{FEATURES, WindowRecord};
 
@@ -44,12 +44,12 @@ fn marked(mut windows: Vec<WindowRecord>) -> Vec<WindowRecord> {
 /// The observations of one flow whose windows these are, and that decides after each.
 fn observations(interface: &Interface, windows: &[WindowRecord]) -> Vec<Vec<f32>> {
     let mut history = History::new(interface, 14_480);
-    let mut series = Series::new(interface);
+    let mut memory = Windows::new(interface);
     let actions = interface.actions.len();
     (windows.iter().enumerate())
         .map(|(i, window)| {
-            series.push(interface, window);
-            let observation = observe(interface, window, &history, &series);
+            memory.push(interface, window);
+            let observation = observe(interface, window, &history, &memory);
             history.push(interface, i % actions, u64::from(window.cwnd) * 1_448);
             observation
         })

@@ -652,6 +652,15 @@ fn inputs_are_named_after_statistic_feature_and_past_action() {
         ]
     );
 
+    let with_situation = Interface {
+        situation: 20,
+        ..interface()
+    };
+    let names = self::names(&with_situation);
+    assert_eq!(names.len(), with_situation.observation_len() + 1);
+    assert_eq!(names[100..102], ["situation.floor", "situation.ceiling"]);
+    assert_eq!(names[106..108], ["situation.without_loss", "past2.0"]);
+
     let with_series = Interface {
         series: 3,
         ..interface()

@@ -1,6 +1,6 @@
 //! Shapes of the inputs of a policy network, before they are normalised.
 
-use cc_core::interface::{Interface, Quantity, STATISTICS};
+use cc_core::interface::{Aspect, Interface, Quantity, STATISTICS};
 use cc_ebpf::{Feature, Unit};
 
 use super::Input;
@@ -16,7 +16,7 @@ const FRACTION: f32 = 0.01;
 ///
 /// Features go through a logarithm in which the smallest amount that matters (a
 /// millisecond, a segment, 80 kbit/s, a count of one, a hundredth of a window) is a unit. The
-/// one-hot past actions are 0 or 1 and stay as they are.
+/// one-hot past actions are 0 or 1 and stay as they are, as do the aspects that are logarithms.
 pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     let scales = &interface.scales;
     let curvature = |feature: Feature| match feature.unit() {
@@ -27,8 +27,12 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     };
     let features = Feature::ALL.map(|feature| Input::logarithmic(curvature(feature)));
     let mut inputs = vec![features; STATISTICS].concat();
-    let fraction = Input::logarithmic(1.0 / FRACTION);
-    inputs.extend(std::iter::repeat_n(fraction, interface.fractions().len()));
+    let fraction = || Input::logarithmic(1.0 / FRACTION);
+    inputs.extend(interface.fractions().iter().map(|_| fraction()));
+    inputs.extend(interface.aspects().iter().map(|aspect| match aspect {
+        Aspect::Loss => fraction(),
+        _ => Input::LINEAR,
+    }));
     for _ in 0..interface.history {
         inputs.extend(std::iter::repeat_n(Input::LINEAR, interface.actions.len()));
         inputs.push(Input::logarithmic(scales.bytes / SEGMENT));
@@ -36,7 +40,7 @@ pub fn input_shapes(interface: &Interface) -> Vec<Input> {
     for quantity in Quantity::ALL {
         let shape = match quantity {
             Quantity::Mean(feature) => Input::logarithmic(curvature(feature)),
-            Quantity::Fraction(_) => Input::logarithmic(1.0 / FRACTION),
+            Quantity::Fraction(_) => fraction(),
         };
         inputs.extend(std::iter::repeat_n(shape, interface.series));
     }
@@ -74,6 +78,25 @@ mod tests {
             assert!((fraction.apply(0.01) - 2_f32.ln()).abs() < 1e-6);
         }
         assert_eq!(inputs[interface.past_action(1)], Input::LINEAR);
+    }
+
+    #[test]
+    fn the_aspects_of_a_situation_are_logarithms_but_for_the_loss() {
+        let interface = Interface {
+            situation: 20,
+            ..Interface::default()
+        };
+        let inputs = input_shapes(&interface);
+        assert_eq!(inputs.len(), interface.observation_len());
+        let aspects = &inputs[100..interface.history_offset()];
+        assert_eq!(aspects.len(), Aspect::ALL.len());
+        for (aspect, input) in Aspect::ALL.into_iter().zip(aspects) {
+            assert_eq!(
+                *input == Input::LINEAR,
+                aspect != Aspect::Loss,
+                "{aspect:?}"
+            );
+        }
     }
 
     #[test]

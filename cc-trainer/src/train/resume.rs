@@ -235,6 +235,10 @@ fn initial_policy(
     let own = &file.meta().interface;
     let widened = Interface {
         features_version: own.features_version.max(interface.features_version),
+        situation: match own.situation {
+            0 => interface.situation,
+            windows => windows,
+        },
         mask_actions: interface.mask_actions,
         ..own.clone()
     };

@@ -534,6 +534,29 @@ fn a_policy_of_features_version_2_is_served_as_it_was_trained() {
     assert!(marked > 3, "{marked} of 25 windows with marks");
 }
 
+/// The same with the situation of the flow.
+#[test]
+fn a_policy_that_observes_its_situation_is_served_as_it_was_trained() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let config = on_marking_links("history = 2, situation = 10", "lstm = 4");
+    let record = run(&Training {
+        config: Some(config.clone()),
+        ..small(dir.path(), 200)
+    });
+    assert_eq!(record.shape.observation, 5 * 20 + 7 + 2 * 6);
+    // The flow doubles its cwnd until a mark halves it: the queue comes and goes.
+    let mut queues = 0;
+    let mut deepest = 0.0;
+    is_served_as_it_was_trained(dir.path(), &config, &record, |observation| {
+        let [floor, ceiling, depth] = [100, 101, 102].map(|at| observation[at]);
+        assert!(0.0 <= floor && floor <= ceiling && ceiling <= depth);
+        assert!(depth >= deepest, "the largest RTT only grows");
+        deepest = depth;
+        queues += usize::from(ceiling > 0.1);
+    });
+    assert!(queues > 3, "{queues} of 25");
+}
+
 /// The same with convolutions over the series of the last windows. The run begins a second one with
 /// its policy.
 #[test]

@@ -225,6 +225,7 @@ impl fmt::Display for Summary {
             .join(" + ");
         let Interface {
             history,
+            situation,
             series,
             actions,
             cwnd,
@@ -247,9 +248,13 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "observation   {} values: features version {}, the last {history} decisions{}",
+            "observation   {} values: features version {}, the last {history} decisions{}{}",
             self.observation,
             interface.features_version,
+            match situation {
+                0 => String::new(),
+                _ => format!(", the situation by the last {situation} windows"),
+            },
             match series {
                 0 => String::new(),
                 _ => format!(", series of {series} windows"),

@@ -2,7 +2,7 @@
 
 use crate::{
     interface::Interface,
-    observation::{History, Series, observe},
+    observation::{History, Windows, observe},
     rows::Row,
 };
 
@@ -11,11 +11,12 @@ use crate::{
 ///
 /// After a gap in [`Row::sequence`] the history lacks the decisions of the lost rows; observations
 /// are right again after [`Interface::history`] further decisions and [`Interface::series`] further
-/// windows.
+/// windows; the [`Aspect`](crate::interface::Aspect)s of the flow's situation, only if none of the
+/// lost windows had an extreme.
 #[derive(Clone, Debug)]
 pub struct Replay {
     /// What the rows before have left; `None` before the first.
-    before: Option<(History, Series)>,
+    before: Option<(History, Windows)>,
 }
 
 impl Replay {
@@ -27,12 +28,12 @@ impl Replay {
     /// Returns the observation of the row's window, [`Interface::observation_len`] values, bit for
     /// bit as the policy got it. Then adds the row's decision to the history.
     pub fn next(&mut self, interface: &Interface, row: &Row) -> Vec<f32> {
-        let (history, series) = self.before.get_or_insert_with(|| {
+        let (history, windows) = self.before.get_or_insert_with(|| {
             let history = History::new(interface, row.initial_cwnd_bytes);
-            (history, Series::new(interface))
+            (history, Windows::new(interface))
         });
-        series.push(interface, &row.window);
-        let observation = observe(interface, &row.window, history, series);
+        windows.push(interface, &row.window);
+        let observation = observe(interface, &row.window, history, windows);
         if let Some(decision) = &row.decision {
             let action = decision.action.map_or(0, usize::from);
             let bytes = u64::from(decision.cwnd) * u64::from(row.window.mss);

@@ -1,0 +1,255 @@
+//! The situation of a flow: what its windows since its beginning tell about the path and about
+//! neighbours.
+//!
+//! A window shows how long the RTT is, and not how much of it is a queue that has never been empty
+//! since the flow began, nor how deep the queue can become. These inputs compare the last windows
+//! with all of them. They are ratios, so that they mean the same at any rate and RTT; without a
+//! past all but the fraction are 0.
+
+use std::collections::VecDeque;
+
+use cc_ebpf::{Feature, WindowRecord};
+
+use crate::interface::Aspect;
+
+/// What a window adds: extremes of the RTT, amounts of bytes, and its duration.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Seen {
+    least_rtt_us: u32,
+    largest_rtt_us: u32,
+    acked_bytes: u64,
+    lost_bytes: u64,
+    ns: u64,
+}
+
+impl Seen {
+    fn of(window: &WindowRecord) -> Self {
+        let features = &window.features;
+        Self {
+            least_rtt_us: features.min[Feature::LatestRtt as usize],
+            largest_rtt_us: features.max[Feature::LatestRtt as usize],
+            acked_bytes: features.sum[Feature::Acked as usize],
+            lost_bytes: features.sum[Feature::Lost as usize],
+            ns: window.header.time_ns.saturating_sub(window.start_ns),
+        }
+    }
+}
+
+/// The windows of a flow so far.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Situation {
+    /// The last windows, the newest last.
+    recent: VecDeque<Seen>,
+    /// Windows that count as recent; 0 where nothing is observed.
+    windows: usize,
+    /// Least RTT of all windows, µs.
+    least_rtt_us: u32,
+    /// Largest RTT of all windows, µs.
+    largest_rtt_us: u32,
+    /// Largest rate that a full number of recent windows had, bytes/s.
+    largest_rate: f64,
+    /// [`Feature::RttMin`] at the end of the newest window, µs.
+    rtt_min_us: u32,
+    /// Windows since the last one with a loss, or since the first.
+    without_loss: u32,
+}
+
+impl Situation {
+    /// The situation of a flow without windows, of which the last `windows` will count as recent.
+    pub(super) fn new(windows: usize) -> Self {
+        Self {
+            recent: VecDeque::with_capacity(windows),
+            windows,
+            least_rtt_us: u32::MAX,
+            largest_rtt_us: 0,
+            largest_rate: 0.0,
+            rtt_min_us: 0,
+            without_loss: 0,
+        }
+    }
+
+    pub(super) fn push(&mut self, window: &WindowRecord) {
+        if self.windows == 0 || window.acks == 0 {
+            return;
+        }
+        let seen = Seen::of(window);
+        if self.recent.len() == self.windows {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(seen);
+        self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
+        self.largest_rtt_us = self.largest_rtt_us.max(seen.largest_rtt_us);
+        self.rtt_min_us = window.features.min[Feature::RttMin as usize];
+        self.without_loss = match seen.lost_bytes {
+            0 => self.without_loss.saturating_add(1),
+            _ => 0,
+        };
+        if self.recent.len() == self.windows {
+            self.largest_rate = self.largest_rate.max(self.rate());
+        }
+    }
+
+    /// The values of [`Aspect::ALL`]; none where nothing is observed.
+    pub(super) fn values(&self) -> impl Iterator<Item = f32> {
+        let observed = match self.windows {
+            0 => &[][..],
+            _ => &Aspect::ALL,
+        };
+        observed.iter().map(|aspect| self.value(*aspect) as f32)
+    }
+
+    fn value(&self, aspect: Aspect) -> f64 {
+        if self.recent.is_empty() {
+            return 0.0;
+        }
+        let above_least = |rtt_us: u32| {
+            let ratio = f64::from(rtt_us) / f64::from(self.least_rtt_us);
+            ratio.ln().max(0.0)
+        };
+        let recent = self.recent.iter();
+        match aspect {
+            Aspect::Floor => above_least(recent.map(|seen| seen.least_rtt_us).min().unwrap_or(0)),
+            Aspect::Ceiling => {
+                above_least(recent.map(|seen| seen.largest_rtt_us).max().unwrap_or(0))
+            }
+            Aspect::Depth => above_least(self.largest_rtt_us),
+            Aspect::Drift => above_least(self.rtt_min_us),
+            Aspect::Slowdown => {
+                let rate = self.rate();
+                let is_slower = rate > 0.0 && rate < self.largest_rate;
+                is_slower
+                    .then(|| (self.largest_rate / rate).ln())
+                    .unwrap_or(0.0)
+            }
+            Aspect::Loss => {
+                let (lost, acked) = recent.fold((0, 0), |(lost, acked), seen| {
+                    (lost + seen.lost_bytes, acked + seen.acked_bytes)
+                });
+                lost as f64 / (lost + acked).max(1) as f64
+            }
+            Aspect::WithoutLoss => f64::from(self.without_loss).ln_1p(),
+        }
+    }
+
+    /// Acknowledged bytes a second over the recent windows.
+    fn rate(&self) -> f64 {
+        let (bytes, ns) = self.recent.iter().fold((0, 0), |(bytes, ns), seen| {
+            (bytes + seen.acked_bytes, ns + seen.ns)
+        });
+        bytes as f64 * 1e9 / ns.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytemuck::Zeroable;
+    use cc_ebpf::FEATURES;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A window of 100 ms in which the RTT was between these, in ms, and so many segments of 1000
+    /// bytes were acknowledged and lost.
+    fn window(rtt_ms: [u32; 2], acked: u32, lost: u32) -> WindowRecord {
+        let mut window = WindowRecord::zeroed();
+        for rtt_ms in rtt_ms {
+            let mut features = [0; FEATURES];
+            features[Feature::LatestRtt as usize] = rtt_ms * 1000;
+            features[Feature::RttMin as usize] = 20_000;
+            features[Feature::Acked as usize] = acked * 500;
+            features[Feature::Lost as usize] = lost * 500;
+            window.add(&features);
+        }
+        window.header.time_ns = 100_000_000;
+        window
+    }
+
+    fn value(situation: &Situation, aspect: Aspect) -> f32 {
+        let at = Aspect::ALL.iter().position(|other| *other == aspect);
+        let mut values = situation.values();
+        values.nth(at.expect("one of them")).expect("observed")
+    }
+
+    #[test]
+    fn the_recent_windows_are_compared_with_all() {
+        let mut situation = Situation::new(2);
+        assert!(situation.values().all(|value| value == 0.0));
+        situation.push(&window([10, 20], 30, 0));
+        situation.push(&window([10, 80], 50, 10));
+        situation.push(&window([40, 80], 20, 0));
+        situation.push(&window([20, 40], 20, 0));
+        assert_eq!(
+            value(&situation, Aspect::Floor),
+            2_f32.ln(),
+            "20 ms of the last two, 10 of all"
+        );
+        assert_eq!(value(&situation, Aspect::Ceiling), 8_f32.ln());
+        assert_eq!(value(&situation, Aspect::Depth), 8_f32.ln());
+        assert_eq!(
+            value(&situation, Aspect::Drift),
+            2_f32.ln(),
+            "the filter has forgotten the 10 ms"
+        );
+        assert_eq!(
+            value(&situation, Aspect::Slowdown),
+            2_f32.ln(),
+            "40 segments in 200 ms, and once 80"
+        );
+        assert_eq!(value(&situation, Aspect::Loss), 0.0);
+        assert_eq!(value(&situation, Aspect::WithoutLoss), 3_f32.ln());
+        situation.push(&window([20, 40], 60, 20));
+        assert_eq!(value(&situation, Aspect::Loss), 0.2, "20 of 100 segments");
+        assert_eq!(value(&situation, Aspect::WithoutLoss), 0.0);
+    }
+
+    #[test]
+    fn nothing_is_observed_or_kept_without_windows() {
+        let mut situation = Situation::new(0);
+        situation.push(&window([10, 20], 30, 0));
+        assert_eq!(situation, Situation::new(0));
+        assert_eq!(situation.values().count(), 0);
+    }
+
+    proptest! {
+        /// Against sums and extremes over all windows, kept in full.
+        #[test]
+        fn the_values_are_those_of_the_whole_past(
+            windows in 1_usize..6,
+            past in prop::collection::vec((1_u32..500, 0_u32..500, 0_u32..50, 0_u32..3), 1..20),
+        ) {
+            let past: Vec<_> = past
+                .into_iter()
+                .map(|(least, more, acked, lost)| ([least, least + more], acked, lost))
+                .collect();
+            let mut situation = Situation::new(windows);
+            for (rtt, acked, lost) in &past {
+                situation.push(&window(*rtt, *acked, *lost));
+            }
+            let ratio = |a: u32, b: u32| (f64::from(a) / f64::from(b)).ln() as f32;
+            let recent = &past[past.len().saturating_sub(windows)..];
+            let least = past.iter().map(|(rtt, ..)| rtt[0]).min().expect("one");
+            let most = past.iter().map(|(rtt, ..)| rtt[1]).max().expect("one");
+            let floor = recent.iter().map(|(rtt, ..)| rtt[0]).min().expect("one");
+            let ceiling = recent.iter().map(|(rtt, ..)| rtt[1]).max().expect("one");
+            prop_assert!((value(&situation, Aspect::Floor) - ratio(floor, least)).abs() < 1e-6);
+            prop_assert!((value(&situation, Aspect::Ceiling) - ratio(ceiling, least)).abs() < 1e-6);
+            prop_assert!((value(&situation, Aspect::Depth) - ratio(most, least)).abs() < 1e-6);
+            let lost: u32 = recent.iter().map(|(.., lost)| lost).sum();
+            let acked: u32 = recent.iter().map(|(_, acked, _)| acked).sum();
+            let part = f64::from(lost) / f64::from((lost + acked).max(1));
+            prop_assert!((f64::from(value(&situation, Aspect::Loss)) - part).abs() < 1e-6);
+            let rate = |windows: &[([u32; 2], u32, u32)]| -> u32 {
+                windows.iter().map(|(_, acked, _)| acked).sum()
+            };
+            let largest = past.windows(windows).map(rate).max().unwrap_or(0);
+            let slowdown = value(&situation, Aspect::Slowdown);
+            match (acked, past.len() >= windows) {
+                (1.., true) => {
+                    prop_assert!((slowdown - ratio(largest, acked)).abs() < 1e-6);
+                }
+                _ => prop_assert_eq!(slowdown, 0.0),
+            }
+            prop_assert!(situation.values().all(|value| value.is_finite() && value >= 0.0));
+        }
+    }
+}
