@@ -248,8 +248,8 @@ pub fn check(names: &[String], overrides: &[Override]) -> Result<(), String> {
 /// Returns the names of an observation's values in order, followed by `reward`.
 ///
 /// Examples are `sum.acked`, `max.delay`, `fraction.marked`, `situation.depth`, `past1.*2` (whether
-/// the newest decision was `*2`), `past1.cwnd` (the cwnd that it set) and `series.delay.2` (the mean
-/// delay two windows before the observed one).
+/// the newest decision was `*2`), `past1.cwnd` (the cwnd that it set) and `series.delay.2` (the
+/// mean delay two windows before the observed one).
 pub fn names(interface: &Interface) -> Vec<String> {
     let mut names = Vec::new();
     for statistic in ["sum", "mean", "std", "min", "max"] {

@@ -116,10 +116,10 @@ impl Situation {
             Aspect::Drift => above_least(self.rtt_min_us),
             Aspect::Slowdown => {
                 let rate = self.rate();
-                let is_slower = rate > 0.0 && rate < self.largest_rate;
-                is_slower
-                    .then(|| (self.largest_rate / rate).ln())
-                    .unwrap_or(0.0)
+                match rate > 0.0 && rate < self.largest_rate {
+                    true => (self.largest_rate / rate).ln(),
+                    false => 0.0,
+                }
             }
             Aspect::Loss => {
                 let (lost, acked) = recent.fold((0, 0), |(lost, acked), seen| {
