@@ -32,7 +32,7 @@ use truth::Truth;
 pub use error::NetworkConfigError;
 pub use flows::Flows;
 pub use links::Entry;
-pub use objective::{Objective, PowerObjective};
+pub use objective::{Beside, Objective, PowerObjective};
 pub use random::{RandomLinks, ServiceKind};
 pub use range::{Range, Sometimes};
 pub use schemes::SCHEMES;

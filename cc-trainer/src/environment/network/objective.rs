@@ -66,8 +66,34 @@ pub struct PowerObjective {
     /// Gives every learned flow the mean reward of all active learned flows of the link,
     /// instead of its own reward.
     pub shared: bool,
+    /// What counts otherwise while a flow that is not learned is on the link; `None` for nothing.
+    pub beside: Option<Beside>,
     /// Factor of the whole reward.
     pub scale: f64,
+}
+
+/// The weights of [`PowerObjective`] while a flow that is not learned shares the link.
+///
+/// There the queue is the neighbour's doing as well, and throughput beyond the fair share is taken
+/// from it: what is good alone, a short queue and every bit that the link carries, is to be weighed
+/// anew. Above the fair share, t > r, the term `a ln(t/r + ε)` becomes `−x a ln(t/r)`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Beside {
+    /// x, what throughput above the fair share costs, relative to what it would earn: 0 makes it
+    /// worthless, and 1 as bad as the same factor below.
+    pub excess: f64,
+    /// Takes the place of b, the weight of the delay term.
+    pub delay: f64,
+}
+
+impl Default for Beside {
+    fn default() -> Self {
+        Self {
+            excess: 1.0,
+            delay: 0.0,
+        }
+    }
 }
 
 impl Default for PowerObjective {
@@ -81,6 +107,7 @@ impl Default for PowerObjective {
             max_delay: false,
             whole_rate: false,
             shared: false,
+            beside: None,
             scale: 1.0,
         }
     }
@@ -276,7 +303,8 @@ impl Objective {
 }
 
 impl PowerObjective {
-    /// Returns a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l of one flow since the meter was started.
+    /// Returns a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l of one flow since the meter was started, or
+    /// what [`Self::beside`] makes of it.
     fn of(
         &self,
         situation: &Situation<'_>,
@@ -312,8 +340,14 @@ impl PowerObjective {
         let sent = after.bytes_sent - before.bytes_sent;
         let again = after.bytes_retransmitted - before.bytes_retransmitted;
         let loss = again as f64 / sent.max(1) as f64;
-        self.throughput * (throughput / reference + self.epsilon).ln()
-            - self.delay * (delay / base).max(1.0).ln()
+        let beside = self.beside.filter(|_| truth.has_neighbours(now));
+        let share = throughput / reference;
+        let earned = match beside {
+            Some(beside) if share > 1.0 => -beside.excess * share.ln(),
+            _ => (share + self.epsilon).ln(),
+        };
+        self.throughput * earned
+            - beside.map_or(self.delay, |beside| beside.delay) * (delay / base).max(1.0).ln()
             - self.loss * loss.min(1.0)
     }
 }

@@ -216,6 +216,44 @@ fn changing_the_cwnd_costs_the_configured_amount() {
     assert!((0.5..0.9).contains(&difference), "{difference}");
 }
 
+/// Beside CUBIC, taking more than the fair share earns without `beside`, and costs with it; alone
+/// it changes nothing.
+#[test]
+fn beside_others_the_fair_share_is_the_best() {
+    let flows = "[links.flows]\nbackground_share = 1\nschemes = [\"cubic\"]\nlearned = [1, 1]\n";
+    let rewards = |flows: &str, beside: &str, action: usize| {
+        let text = format!("{ONE}{flows}[objective]\nkind = \"power\"\nloss = 0\n{beside}");
+        let turns = play(&mut network(&text, 2), 90, |_| action);
+        let turns = turns.iter().skip(30).filter(|turn| turn.first.is_none());
+        turns
+            .map(|turn| (turn.reward, turn.quantities.share))
+            .collect::<Vec<_>>()
+    };
+    let (halve, double) = (1, 4);
+    let with = "beside = { excess = 2 }\n";
+    assert_eq!(rewards("", "", double), rewards("", with, double));
+    let plain = rewards(flows, "delay = 0\n", double);
+    let mut above = 0;
+    for ((reward, share), (plain, same)) in rewards(flows, with, double).into_iter().zip(plain) {
+        assert_eq!(share, same, "what happens does not depend on the objective");
+        match share.expect("beside another flow") {
+            share if share > 1.05 => {
+                above += 1;
+                assert!(reward < 0.0 && plain > 0.0, "{share}: {reward} and {plain}");
+                assert!((reward / plain + 2.0).abs() < 0.5, "{reward} and {plain}");
+            }
+            share if share < 0.95 => assert!((reward - plain).abs() < 1e-6),
+            _ => {}
+        }
+    }
+    assert!(above > 10, "{above}");
+    // The delay, which is the neighbour's doing as well, counts for who gives way too.
+    let [free, priced] = ["", ", delay = 1"]
+        .map(|delay| rewards(flows, &format!("beside = {{ excess = 2{delay} }}\n"), halve))
+        .map(|rewards| rewards.iter().map(|(reward, _)| reward).sum::<f32>());
+    assert!(free > priced, "{free} and {priced}");
+}
+
 #[test]
 fn several_flows_have_seats_of_their_own() {
     let text = "

@@ -62,6 +62,11 @@ impl Truth {
         nanos(flow.start) <= now && flow.stop.is_none_or(|stop| now < nanos(stop))
     }
 
+    /// Whether a flow that is not learned has started and not stopped.
+    pub(super) fn has_neighbours(&self, now: Nanos) -> bool {
+        (0..self.learned.len()).any(|flow| !self.learned[flow] && self.is_active(flow, now))
+    }
+
     /// Returns the number of flows that have started and not stopped.
     pub(super) fn active(&self, now: Nanos) -> usize {
         (0..self.learned.len())
