@@ -153,6 +153,12 @@ pub const SETS: &[Set] = &[
         content: Content::Generated(sussex::convergence),
     },
     Set {
+        name: "sussex-fq-codel",
+        description: "the links of `sussex-convergence` under fq_codel",
+        role: Role::Test,
+        content: Content::Generated(sussex::convergence_fq_codel),
+    },
+    Set {
         name: "sussex-handover",
         description: "a link that is cut for 20 to 200 ms every 5 s",
         role: Role::Test,

@@ -9,12 +9,13 @@
 //!
 //! As there, queues are sized with 2^20 bit/s for a Mbit/s while links have 10^6. The token
 //! bucket's burst of the testbed is left out. Its parking lot needs a path of several hops, which a
-//! [`Scenario`] does not have, and its fq_codel variants need an AQM.
+//! [`Scenario`] does not have.
 
 use std::{ops::Range, time::Duration};
 
 use super::super::{
-    Delay, Direction, Flow, Loss, Queue, Rate, RatePoint, Rule, Scenario, Scoring, Service,
+    Aqm, Delay, Direction, Flow, FqCoDel, Loss, Queue, Rate, RatePoint, Rule, Scenario, Scoring,
+    Service,
 };
 
 /// Base RTTs of the experiments with two flows, in ms.
@@ -141,6 +142,18 @@ pub(super) fn convergence() -> Vec<Scenario> {
         }
     };
     links.map(link).collect()
+}
+
+/// The links of [`convergence`] with fq_codel in its default settings. The size of the queue stays
+/// its limit.
+pub(super) fn convergence_fq_codel() -> Vec<Scenario> {
+    let mut scenarios = convergence();
+    for scenario in &mut scenarios {
+        scenario.name = scenario.name.replace("convergence", "fq-codel");
+        scenario.description += " under fq_codel";
+        scenario.forward.queue.aqm = Some(Aqm::FqCoDel(FqCoDel::default()));
+    }
+    scenarios
 }
 
 /// One flow on a link that is cut every 5 s. The scripts take the link down, which loses what it

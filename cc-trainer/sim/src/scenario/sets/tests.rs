@@ -64,6 +64,7 @@ fn sets_are_what_they_were() {
         "sussex-bandwidth test 30 7a10c9c4dbbbe098",
         "sussex-friendliness test 60 2da9410addd7861e",
         "sussex-convergence test 6 2aff34399da68e21",
+        "sussex-fq-codel test 6 6adcd168fc178189",
         "sussex-handover test 10 8319c759d1f976fe",
         "broad test 200 87dc8fe98a8b05e1",
         "extreme test 192 c62d15a8bc3b6c5e",
