@@ -29,6 +29,13 @@ pub struct StepOutput {
     pub episodes: Vec<Episode>,
 }
 
+/// Steps of an actor without a turn after which a seat gives up the rollout in progress when its
+/// next episode begins. A seat that few links have, such as the fortieth flow of a crowd, waits for
+/// that many times longer than a rollout takes, and its last steps would be learned from as those
+/// of a policy of thousands of updates ago. In links of several flows the seats take turns, so that
+/// what they wait is a few times their number, and between two such links some hundred steps.
+const LONGEST_IDLE: u64 = 1000;
+
 /// Steps several environments of one kind together: a step takes one action in each of them, from
 /// one pass of the network.
 pub struct Actor {
@@ -37,6 +44,8 @@ pub struct Actor {
     seats: Vec<Vec<ActorSeat>>,
     turns: Vec<Turn>,
     policy: Arc<Snapshot>,
+    /// Number of steps so far.
+    steps: u64,
     unroll: usize,
     /// Number of steps before those of a rollout, by which the LSTM's state is refreshed.
     burn_in: usize,
@@ -88,6 +97,7 @@ impl Actor {
             inference: Inference::new(shape),
             environments,
             policy,
+            steps: 0,
             unroll,
             burn_in: 0,
             temperature: 1.0,
@@ -141,6 +151,7 @@ impl Actor {
         let (actions, privileged) = (shape.actions, shape.privileged);
         let state = shape.lstm.unwrap_or(0);
 
+        self.steps += 1;
         self.input.clear();
         for ((environment, turn), seats) in self
             .environments
@@ -150,7 +161,12 @@ impl Actor {
         {
             environment.next(turn);
             check_mask(turn, actions);
-            seats[turn.seat].count(turn, output);
+            let seat = &mut seats[turn.seat];
+            seat.count(turn, output);
+            let idle = self.steps - std::mem::replace(&mut seat.last_step, self.steps);
+            if turn.first.is_some() && idle > LONGEST_IDLE {
+                seat.give_up();
+            }
             self.input.push(turn, &seats[turn.seat], privileged > 0);
         }
         let input = self.input.sequences();
@@ -265,6 +281,8 @@ struct ActorSeat {
     task: usize,
     /// Sum of the rewards in the current episode.
     total: f64,
+    /// Step of the actor in which the seat had its last turn.
+    last_step: u64,
     /// Number of steps in the current episode.
     steps: u64,
     /// How long the actions of the current episode were in force.
@@ -298,6 +316,12 @@ impl ActorSeat {
             });
             (self.total, self.steps, self.intervals) = (0.0, 0, 0.0);
         }
+    }
+
+    /// Forgets the rollout in progress: the next step begins one.
+    fn give_up(&mut self) {
+        self.rollout = Rollout::default();
+        self.states.clear();
     }
 
     /// Takes the complete rollout out, of which the last `kept` steps begin the next one.
@@ -552,6 +576,58 @@ mod tests {
             };
             assert_eq!(rollout.version, turn as u64);
         }
+    }
+
+    /// Like [`Clock`], but the second seat has its turns in the first nine of this many turns only.
+    struct Rare(Clock, usize);
+
+    impl Environment for Rare {
+        fn spec(&self) -> Spec {
+            self.0.spec()
+        }
+
+        fn next(&mut self, turn: &mut Turn) {
+            // The clock's every third turn is the second seat's.
+            let at = self.0.turn;
+            if (at + 1).is_multiple_of(3) && at % self.1 > 9 {
+                self.0.turn += 1;
+            }
+            self.0.next(turn);
+        }
+
+        fn act(&mut self, action: usize) {
+            self.0.act(action);
+        }
+    }
+
+    #[test]
+    fn what_a_seat_did_long_ago_is_not_learned_from() {
+        let of_the_rare_seat = |every| {
+            let environment = Rare(Clock::default(), every);
+            let mut actor = Actor::new(vec![Box::new(environment)], policy(0), 4, 1);
+            let mut output = StepOutput::default();
+            let mut ages = Vec::new();
+            for step in 0..8_000 {
+                actor.adopt(policy(step));
+                actor.step(&mut output);
+                for rollout in output.rollouts.drain(..) {
+                    assert_eq!(rollout.len(), 5);
+                    if rollout.observation[1] == 1.0 {
+                        ages.push(step - rollout.version);
+                    }
+                }
+            }
+            // The outcomes of its episodes are counted all the same.
+            assert!(output.episodes.len() > 1_500);
+            ages
+        };
+        // Its episodes have three steps, and rollouts five.
+        let ages = of_the_rare_seat(900);
+        assert!(
+            ages.len() > 4 && ages.iter().all(|age| *age > 500),
+            "{ages:?}"
+        );
+        assert!(of_the_rare_seat(3_000).is_empty());
     }
 
     #[test]
