@@ -31,9 +31,9 @@ pub struct StepOutput {
 
 /// Steps of an actor without a turn after which a seat gives up the rollout in progress when its
 /// next episode begins. A seat that few links have, such as the fortieth flow of a crowd, waits for
-/// that many times longer than a rollout takes, and its last steps would be learned from as those
-/// of a policy of thousands of updates ago. In links of several flows the seats take turns, so that
-/// what they wait is a few times their number, and between two such links some hundred steps.
+/// hundreds of episodes, and what it did before would be learned from as the behaviour of thousands
+/// of updates ago. The seats of a link with several flows wait for a few steps between their turns,
+/// and for some hundred between two such links.
 const LONGEST_IDLE: u64 = 1000;
 
 /// Steps several environments of one kind together: a step takes one action in each of them, from

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Learns a policy from bbr, cubic and reno as they run under this host's kernel, on emulated links,
 # and judges it beside them on other links of the same family. Run it as root, on an otherwise idle
-# machine, after `cargo xtask build`. It takes 40 minutes to an hour.
+# machine, after `cargo xtask build`. It takes half an hour to an hour.
 #
 #   docs/offline/kernel.sh DIRECTORY INTERFACE.onnx
 #

@@ -3,8 +3,7 @@
 //!
 //! A window shows how long the RTT is, and not how much of it is a queue that has never been empty
 //! since the flow began, nor how deep the queue can become. These inputs compare the last windows
-//! with all of them. They are ratios, so that they mean the same at any rate and RTT; without a
-//! past all but the fraction are 0.
+//! with all of them. They are ratios, so that they mean the same at any rate and RTT.
 
 use std::collections::VecDeque;
 
