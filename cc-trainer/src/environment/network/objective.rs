@@ -66,13 +66,14 @@ pub struct PowerObjective {
     /// Gives every learned flow the mean reward of all active learned flows of the link,
     /// instead of its own reward.
     pub shared: bool,
-    /// What counts otherwise while a flow that is not learned is on the link; `None` for nothing.
+    /// What counts otherwise while a bulk flow that is not learned is on the link; `None` for
+    /// nothing.
     pub beside: Option<Beside>,
     /// Factor of the whole reward.
     pub scale: f64,
 }
 
-/// The weights of [`PowerObjective`] while a flow that is not learned shares the link.
+/// The weights of [`PowerObjective`] while a bulk flow that is not learned shares the link.
 ///
 /// There the queue is the neighbour's doing as well, and throughput beyond the fair share is taken
 /// from it: what is good alone, a short queue and every bit that the link carries, is to be weighed
@@ -340,7 +341,7 @@ impl PowerObjective {
         let sent = after.bytes_sent - before.bytes_sent;
         let again = after.bytes_retransmitted - before.bytes_retransmitted;
         let loss = again as f64 / sent.max(1) as f64;
-        let beside = self.beside.filter(|_| truth.has_neighbours(now));
+        let beside = self.beside.filter(|_| truth.has_bulk_neighbours(now));
         let share = throughput / reference;
         let earned = match beside {
             Some(beside) if share > 1.0 => -beside.excess * share.ln(),

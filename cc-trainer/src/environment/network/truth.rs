@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cc_sim::path::{Nanos, nanos};
-use cc_sim::scenario::{Loss, MTU, Scenario, Service};
+use cc_sim::scenario::{App, Loss, MTU, Scenario, Service};
 use cc_sim::sim::Simulation;
 
 /// Ground truth about the link of one episode.
@@ -62,9 +62,14 @@ impl Truth {
         nanos(flow.start) <= now && flow.stop.is_none_or(|stop| now < nanos(stop))
     }
 
-    /// Whether a flow that is not learned has started and not stopped.
-    pub(super) fn has_neighbours(&self, now: Nanos) -> bool {
-        (0..self.learned.len()).any(|flow| !self.learned[flow] && self.is_active(flow, now))
+    /// Whether a flow that is not learned, and that always has data to send, has started and not
+    /// stopped. A neighbour that its application limits may want less than its share, and what it
+    /// leaves is the learned flow's to take.
+    pub(super) fn has_bulk_neighbours(&self, now: Nanos) -> bool {
+        (0..self.learned.len()).any(|flow| {
+            let is_bulk = matches!(self.scenario.flows[flow].app, App::Bulk);
+            !self.learned[flow] && is_bulk && self.is_active(flow, now)
+        })
     }
 
     /// Returns the number of flows that have started and not stopped.
