@@ -81,6 +81,7 @@ fn recurrent(width: usize) -> Shape {
         lstm: Some(width),
         actions: 5,
         privileged: 0,
+        predictions: 0,
         values: 1,
         branches: vec![],
     }

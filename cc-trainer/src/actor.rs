@@ -148,7 +148,8 @@ impl Actor {
     pub fn step(&mut self, output: &mut StepOutput) {
         let Snapshot { version, weights } = &*self.policy;
         let shape = weights.shape();
-        let (actions, privileged) = (shape.actions, shape.privileged);
+        let (actions, outputs) = (shape.actions, shape.outputs());
+        let privileged = shape.privileged;
         let state = shape.lstm.unwrap_or(0);
 
         self.steps += 1;
@@ -180,7 +181,7 @@ impl Actor {
             .zip(&mut self.seats)
             .enumerate()
         {
-            let logits = &mut self.outputs.logits[index * actions..][..actions];
+            let logits = &mut self.outputs.logits[index * outputs..][..actions];
             softmax::mask(logits, &turn.allowed);
             let choice = match &turn.taken {
                 Some(taken) => Choice::recorded(taken, actions, &turn.allowed),
@@ -452,6 +453,7 @@ mod tests {
             lstm: Some(3),
             actions: 3,
             privileged: 1,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };

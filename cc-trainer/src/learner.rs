@@ -46,8 +46,12 @@ pub struct Learner {
     /// The steps of the burn-in.
     before: Batch,
     outputs: Outputs,
+    /// `[T + 1, B, A]`: the logits among the outputs.
+    logits: Vec<f32>,
     targets: Targets,
     d_logits: Vec<f32>,
+    /// `[T + 1, B, A + M]`: the derivatives by logits and predictions.
+    d_outputs: Vec<f32>,
     d_baseline: Vec<f32>,
     parameters: Vec<f32>,
 }
@@ -97,8 +101,10 @@ impl Learner {
             batch: Batch::default(),
             before: Batch::default(),
             outputs: Outputs::default(),
+            logits: Vec::new(),
             targets: Targets::default(),
             d_logits: Vec::new(),
+            d_outputs: Vec::new(),
             d_baseline: Vec::new(),
             parameters: Vec::new(),
         }
@@ -189,8 +195,13 @@ impl Learner {
         self.device.forward(&input, &mut self.outputs)?;
         // From here on, logits are those of the policy π = softmax(logits / T).
         let temperature = settings.policy_temperature();
-        softmax::at_temperature(&mut self.outputs.logits, temperature);
-        softmax::mask(&mut self.outputs.logits, &self.batch.allowed);
+        let width = self.device.shape().outputs();
+        self.logits.clear();
+        for row in self.outputs.logits.chunks_exact(width) {
+            self.logits.extend_from_slice(&row[..actions]);
+        }
+        softmax::at_temperature(&mut self.logits, temperature);
+        softmax::mask(&mut self.logits, &self.batch.allowed);
 
         // V(x) of each step, by the baseline of its task.
         let values = self.device.shape().values;
@@ -213,9 +224,7 @@ impl Learner {
             let logits = &logits[at * actions..][..actions];
             softmax::log_probability_of_effect(logits, effects, batch.action[at])
         };
-        let log_pi: Vec<f32> = (0..count)
-            .map(|at| of_action(&outputs.logits, at))
-            .collect();
+        let log_pi: Vec<f32> = (0..count).map(|at| of_action(&self.logits, at)).collect();
         let log_rho: Vec<f32> = (0..count)
             .map(|at| match batch.origin[at] {
                 Origin::Observed => 0.0,
@@ -260,7 +269,7 @@ impl Learner {
         let (mut logs, mut behaviour_logs) = (ActionLogs::default(), ActionLogs::default());
         for at in 0..count {
             let (action, weight) = (batch.action[at], weights[at]);
-            let logits = &outputs.logits[at * actions..][..actions];
+            let logits = &self.logits[at * actions..][..actions];
             let d_logits = &mut self.d_logits[at * actions..][..actions];
             let task = value_task[at];
             let mut error = value[at] - self.targets.value[at];
@@ -285,6 +294,22 @@ impl Learner {
                 action,
             });
         }
+        // Each prediction's error, of which step T has none either.
+        self.d_outputs.clear();
+        let predictions = width - actions;
+        let cost = settings.prediction_cost * scale / predictions.max(1) as f32;
+        for (at, row) in outputs.logits.chunks_exact(width).enumerate() {
+            // The network's own logits are T times those of the policy.
+            let own = self.d_logits[at * actions..][..actions].iter();
+            self.d_outputs
+                .extend(own.map(|derivative| derivative / temperature));
+            let truth = &batch.privileged[at * predictions..][..predictions];
+            for (prediction, truth) in row[actions..].iter().zip(truth) {
+                let error = if at < count { prediction - truth } else { 0.0 };
+                self.d_outputs.push(cost * error);
+                metrics.prediction_loss += 0.5 * f64::from(error).powi(2) / predictions as f64;
+            }
+        }
         metrics.add_value_errors(batch, &value, batch_size);
         metrics.constraints = self.state.multipliers.points(&settings.constraints);
         metrics.divide(count);
@@ -296,11 +321,9 @@ impl Learner {
             return Err(diverged("the loss").into());
         }
 
-        // The gradient, and the optimiser's step along it. The network's own logits are T times
-        // those of the policy.
-        softmax::at_temperature(&mut self.d_logits, temperature);
+        // The gradient, and the optimiser's step along it.
         self.device
-            .backward(&input, &self.d_logits, &self.d_baseline)?;
+            .backward(&input, &self.d_outputs, &self.d_baseline)?;
         let optimiser = settings.optimiser_at(position.learning_rate, self.updates);
         let norm = self.device.step(&optimiser).map_err(|error| match error {
             StepError::Device(failure) => UpdateError::Device(failure),

@@ -37,6 +37,10 @@ pub struct Shape {
     /// Length P of the privileged observation, which is appended to the input of the
     /// baseline's head; 0 for none.
     pub privileged: usize,
+    /// Number M of predictions of the privileged observation, which the policy's head makes beside
+    /// the logits; 0 for none. They serve training alone.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub predictions: usize,
     /// Number K of baselines; more than 1 where each task has one of its own.
     #[serde(default = "one")]
     pub values: usize,
@@ -51,12 +55,21 @@ fn one() -> usize {
     1
 }
 
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
 impl Shape {
     /// Width F of the heads' input: the LSTM's hidden state, or without an LSTM the
     /// trunk's output and the reward.
     pub fn features(&self) -> usize {
         self.lstm
             .unwrap_or_else(|| self.hidden.last().map_or(0, |last| last + 1))
+    }
+
+    /// Width of the policy's head: the logits, and the predictions after them.
+    pub fn outputs(&self) -> usize {
+        self.actions + self.predictions
     }
 
     /// Width of the LSTM's hidden state, and of its cell state; 0 without an LSTM.
@@ -144,7 +157,7 @@ pub struct Sequences<'a, R = f32> {
 /// The network's output for [`Sequences`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outputs<R = f32> {
-    /// `[T, B, A]`: logits of the policy.
+    /// `[T, B, A + M]`: logits of the policy, and predictions after them.
     pub logits: Vec<R>,
     /// `[T, B, K]`: the baselines V(x).
     pub baseline: Vec<R>,
@@ -188,7 +201,7 @@ impl<R: Real> Outputs<R> {
     /// Makes room for the output of `steps` steps of `batch_size` sequences.
     fn resize(&mut self, shape: &Shape, steps: usize, batch_size: usize) {
         self.logits
-            .resize(steps * batch_size * shape.actions, R::ZERO);
+            .resize(steps * batch_size * shape.outputs(), R::ZERO);
         self.baseline
             .resize(steps * batch_size * shape.values, R::ZERO);
         self.h.resize(batch_size * shape.state(), R::ZERO);

@@ -140,7 +140,7 @@ pub(crate) fn network(
             Activation::Tanh => Follows::Tanh,
         },
         lstm: layout.lstm.as_ref().map(|arrays| lstm(arrays, parameters)),
-        policy: dense(&layout.policy),
+        policy: first_outputs(dense(&layout.policy), shape.actions),
         baseline: baseline(&layout, parameters),
     })
 }
@@ -160,6 +160,35 @@ pub struct ImportedNetwork {
 }
 
 impl ImportedNetwork {
+    /// Returns the network with as many predictions ([`Shape::predictions`]), which no file has:
+    /// all are 0 until it is trained further.
+    #[must_use]
+    pub fn predicting(self, predictions: usize) -> Self {
+        let layout = ParameterLayout::of(&self.shape);
+        let mut parameters = Vec::with_capacity(self.parameters.len());
+        for array in layout.arrays() {
+            let values = array.of(&self.parameters);
+            let of_head = array == &layout.policy.weights || array == &layout.policy.bias;
+            for row in values.chunks_exact(array.cols) {
+                match of_head {
+                    true => {
+                        parameters.extend_from_slice(&row[..self.shape.actions]);
+                        parameters.resize(parameters.len() + predictions, 0.0);
+                    }
+                    false => parameters.extend_from_slice(row),
+                }
+            }
+        }
+        Self {
+            shape: Shape {
+                predictions,
+                ..self.shape
+            },
+            parameters,
+            ..self
+        }
+    }
+
     /// Returns the network with the inputs that the interface `to` has besides those of `from`, the
     /// one that it was made for: the [`Fraction`](cc_ebpf::Fraction)s of a later version of the
     /// features, and the [`Aspect`](cc_core::interface::Aspect)s of a flow's situation. Their
@@ -247,6 +276,7 @@ pub fn decode(
         lstm: lstm.as_ref().map(|lstm| lstm.hidden),
         actions: policy.outputs,
         privileged,
+        predictions: 0,
         values: 1,
         branches: (branches.iter())
             .map(|branch| Branch {
@@ -467,6 +497,17 @@ fn bends(inputs: &[Input]) -> Bends {
 }
 
 /// The layer restricted to its first `inputs` inputs; the others are 0.
+/// The layer without its outputs after the first `outputs`.
+fn first_outputs(layer: Dense, outputs: usize) -> Dense {
+    let rows = layer.weights.chunks_exact(layer.outputs);
+    Dense {
+        inputs: layer.inputs,
+        outputs,
+        weights: rows.flat_map(|row| &row[..outputs]).copied().collect(),
+        bias: layer.bias[..outputs].to_vec(),
+    }
+}
+
 fn dense(layer: &Layer, parameters: &[f32], inputs: usize) -> Dense {
     let outputs = layer.weights.cols;
     Dense {
@@ -543,6 +584,7 @@ mod tests {
             lstm,
             actions: environment.actions.len(),
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         }

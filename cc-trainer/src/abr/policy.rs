@@ -445,6 +445,7 @@ mod tests {
             lstm,
             actions: ENVIVIO_KBPS.len(),
             privileged: 0,
+            predictions: 0,
             values: 1,
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct Batch {
     /// `[T + 1, B]`: 0 at the first step of an episode, else 1.
     not_done: Vec<f32>,
     /// `[T + 1, B, P]`: privileged observations.
-    privileged: Vec<f32>,
+    pub(super) privileged: Vec<f32>,
     /// `[B, S]`: the LSTM's hidden state before the first step.
     h: Vec<f32>,
     /// `[B, S]`: the LSTM's cell state before the first step.

@@ -10,6 +10,9 @@ pub struct UpdateMetrics {
     /// Mean of ½ (v − V)², with v the V-trace target; in units of the task's squared deviation
     /// where values are scaled.
     pub baseline_loss: f64,
+    /// Mean of ½ (y − ŷ)² over steps and values, with ŷ the predictions of the privileged
+    /// observation y; 0 where nothing is predicted.
+    pub prediction_loss: f64,
     /// Mean squared temporal difference, ½ (r + γ V′ − V)². It must not grow without bound.
     pub td_loss: f64,
     /// Mean of ½ (G − V)², with G the discounted rewards to the end of the rollout plus the value
@@ -99,6 +102,7 @@ impl UpdateMetrics {
         for sum in [
             &mut self.policy_loss,
             &mut self.baseline_loss,
+            &mut self.prediction_loss,
             &mut self.td_loss,
             &mut self.mc_loss,
             &mut self.entropy,
@@ -113,6 +117,6 @@ impl UpdateMetrics {
 
     /// Whether the loss is a finite number.
     pub(super) fn is_finite(&self) -> bool {
-        (self.policy_loss + self.baseline_loss + self.entropy).is_finite()
+        (self.policy_loss + self.baseline_loss + self.prediction_loss + self.entropy).is_finite()
     }
 }

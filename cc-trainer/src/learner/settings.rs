@@ -41,6 +41,11 @@ pub struct LearnerSettings {
     pub entropy_steps: Option<u64>,
     /// Weight of the baseline's squared error in the loss.
     pub baseline_cost: f32,
+    /// Weight of the squared errors of the policy's predictions of the privileged observation, their
+    /// mean over its values: what it does not see it then learns to infer from what it saw (an
+    /// auxiliary task: Jaderberg et al., arXiv 1611.05397). 0 predicts nothing. It needs
+    /// [`privileged`](Self::privileged).
+    pub prediction_cost: f32,
     /// Whether the loss is the mean or the sum over the steps of a batch. A learning rate that
     /// suits the one does not suit the other.
     pub loss: Reduction,
@@ -149,6 +154,7 @@ impl Default for LearnerSettings {
             entropy_cost_end: None,
             entropy_steps: None,
             baseline_cost: 0.5,
+            prediction_cost: 0.0,
             loss: Reduction::Mean,
             reward_clipping: Clipping::None,
             reward_normalisation: Normalisation::None,

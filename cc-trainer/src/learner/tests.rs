@@ -132,8 +132,16 @@ impl LossCase {
         step: Result<f32, StepError>,
         lstm: Option<usize>,
     ) -> (Learner, Arc<Mutex<Derivatives>>) {
-        let derivatives: Arc<Mutex<Derivatives>> = Arc::default();
-        let device = FixedNetwork {
+        let device = self.network(step, lstm);
+        let derivatives = Arc::clone(&device.derivatives);
+        let state = LearnerState::new(1, &self.settings);
+        let learner = Learner::new(Box::new(device), self.settings.clone(), state, 7);
+        (learner, derivatives)
+    }
+
+    /// A network that has the case's outputs, whatever its input.
+    fn network(&self, step: Result<f32, StepError>, lstm: Option<usize>) -> FixedNetwork {
+        FixedNetwork {
             shape: Shape {
                 observation: 1,
                 hidden: vec![1],
@@ -141,6 +149,7 @@ impl LossCase {
                 lstm,
                 actions: ACTIONS,
                 privileged: 0,
+                predictions: 0,
                 values: 1,
                 branches: vec![],
             },
@@ -150,12 +159,9 @@ impl LossCase {
                 h: vec![0.5; self.batch_size() * lstm.unwrap_or(0)],
                 c: vec![0.25; self.batch_size() * lstm.unwrap_or(0)],
             },
-            derivatives: Arc::clone(&derivatives),
+            derivatives: Arc::default(),
             step,
-        };
-        let state = LearnerState::new(1, &self.settings);
-        let learner = Learner::new(Box::new(device), self.settings.clone(), state, 7);
-        (learner, derivatives)
+        }
     }
 
     /// The learner's derivatives by logits and baseline, its step, and its metrics.
@@ -415,6 +421,60 @@ fn cases() -> impl Strategy<Value = LossCase> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Predictions change nothing but their own derivatives, which are those of
+    /// cost · mean ½ (y − ŷ)².
+    #[test]
+    fn predictions_learn_what_is_privileged(
+        case in cases(),
+        values in proptest::collection::vec(-2.0..2.0f32, 2 * 2 * 6 * 3),
+        cost in 0.1..2.0f32,
+    ) {
+        const PREDICTIONS: usize = 2;
+        let (logits, baseline, _, plain) = case.derivatives(0.5);
+        let rows = logits.len() / ACTIONS;
+        let (predicted, truth) = values.split_at(values.len() / 2);
+        let mut predicting = case.clone();
+        predicting.settings.prediction_cost = cost;
+        let pairs = case.logits.chunks_exact(ACTIONS).zip(predicted.chunks_exact(PREDICTIONS));
+        predicting.logits = pairs.flat_map(|(own, more)| [own, more].concat()).collect();
+        let batch_size = case.batch_size();
+        for (sequence, rollout) in predicting.rollouts.iter_mut().enumerate() {
+            rollout.privileged = (0..=case.steps)
+                .flat_map(|step| &truth[(step * batch_size + sequence) * PREDICTIONS..][..PREDICTIONS])
+                .copied()
+                .collect();
+        }
+        let mut device = predicting.network(Ok(0.0), None);
+        device.shape.predictions = PREDICTIONS;
+        let shown = Arc::clone(&device.derivatives);
+        let state = LearnerState::new(1, &predicting.settings);
+        let mut learner = Learner::new(Box::new(device), predicting.settings.clone(), state, 7);
+        let update = learner.update(&predicting.rollouts, 0.5).expect("finite losses");
+        let shown = shown.lock().expect("one thread").clone();
+        prop_assert_eq!(shown.baseline, baseline);
+        let count = case.steps * batch_size;
+        let scale = match case.settings.loss {
+            Reduction::Sum => 1.0,
+            Reduction::Mean => 1.0 / count as f32,
+        };
+        let mut loss = 0.0;
+        for at in 0..rows {
+            let row = &shown.logits[at * (ACTIONS + PREDICTIONS)..][..ACTIONS + PREDICTIONS];
+            prop_assert_eq!(&row[..ACTIONS], &logits[at * ACTIONS..][..ACTIONS]);
+            for i in 0..PREDICTIONS {
+                let error = predicted[at * PREDICTIONS + i] - truth[at * PREDICTIONS + i];
+                let error = if at < count { error } else { 0.0 };
+                let expected = cost * scale * error / PREDICTIONS as f32;
+                prop_assert!((row[ACTIONS + i] - expected).abs() < 1e-5);
+                loss += 0.5 * f64::from(error).powi(2) / (PREDICTIONS * count) as f64;
+            }
+        }
+        prop_assert!((update.prediction_loss - loss).abs() < 1e-5);
+        prop_assert_eq!(plain.prediction_loss, 0.0);
+        prop_assert_eq!(update.policy_loss, plain.policy_loss);
+    }
+
     #[test]
     fn derivatives_are_those_of_the_loss(case in cases()) {
         let (d_logits, d_baseline, _, _) = case.derivatives(0.0);
@@ -758,6 +818,7 @@ fn scaled_values_have_unit_errors_in_their_own_task() {
     let (mut learner, shown) = case.learner(Ok(0.0));
     let network = FixedNetwork {
         shape: Shape {
+            predictions: 0,
             values: 3,
             ..learner.device.shape().clone()
         },

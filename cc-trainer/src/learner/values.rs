@@ -225,6 +225,7 @@ mod tests {
             lstm,
             actions: 3,
             privileged,
+            predictions: 0,
             values: 3,
             branches: vec![],
         }

@@ -169,7 +169,7 @@ impl<R: Real> Cpu<R> {
     pub fn backward(&mut self, input: &Sequences<'_, R>, d_logits: &[R], d_baseline: &[R]) {
         let shape = self.weights.shape();
         let frames = input.steps * input.batch_size;
-        assert_eq!(d_logits.len(), frames * shape.actions, "[T, B, A]");
+        assert_eq!(d_logits.len(), frames * shape.outputs(), "[T, B, A + M]");
         assert_eq!(d_baseline.len(), frames * shape.values, "[T, B, K]");
         let (weights, transposed) = (&self.weights, self.recurrent_transposed.as_ref());
         let active = self.shards.len().min(input.batch_size);

@@ -115,6 +115,7 @@ mod tests {
             lstm: None,
             actions: 2,
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };

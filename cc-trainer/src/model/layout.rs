@@ -78,7 +78,7 @@ pub struct ParameterLayout {
     pub trunk: Vec<Layer>,
     /// The LSTM; `None` for a network without one.
     pub lstm: Option<LstmArrays>,
-    /// From the features to the logits. The features are the LSTM's hidden state, or without an
+    /// From the features to the logits and the predictions. The features are the LSTM's hidden state, or without an
     /// LSTM the trunk's output and the reward.
     pub policy: Layer,
     /// From the features to the baselines. With a privileged observation, from the features and
@@ -107,7 +107,7 @@ impl ParameterLayout {
             bias: next.array("lstm.bias", 1, 4 * units),
         });
         let features = shape.features();
-        let policy = next.layer("policy", features, shape.actions);
+        let policy = next.layer("policy", features, shape.outputs());
         let critic = if shape.privileged == 0 {
             vec![next.layer("critic", features, shape.values)]
         } else {
@@ -253,6 +253,7 @@ mod tests {
                     lstm,
                     actions: 2,
                     privileged,
+                    predictions: 0,
                     values: 3,
                     branches: vec![],
                 };
@@ -289,6 +290,7 @@ mod tests {
             lstm: Some(512),
             actions: 5,
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };
@@ -309,6 +311,7 @@ mod tests {
             lstm: None,
             actions: 2,
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };

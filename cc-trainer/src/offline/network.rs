@@ -30,6 +30,7 @@ impl Network {
             lstm: None,
             actions: outputs,
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };

@@ -539,6 +539,7 @@ mod tests {
             lstm,
             actions: 5,
             privileged: 0,
+            predictions: 0,
             values: 1,
             branches: vec![],
         };

@@ -456,6 +456,10 @@ impl Config {
                 true => spec.privileged,
                 false => 0,
             },
+            predictions: match self.learner.prediction_cost > 0.0 {
+                true => spec.privileged,
+                false => 0,
+            },
             values: match self.learner.value_scaling {
                 ValueScaling::None => 1,
                 ValueScaling::PerTask => spec.tasks,
@@ -613,6 +617,12 @@ impl Config {
                 NOT_NEGATIVE,
             ),
             (
+                "learner.prediction_cost",
+                learner.prediction_cost,
+                &not_negative,
+                NOT_NEGATIVE,
+            ),
+            (
                 "learner.entropy_cost",
                 learner.entropy_cost,
                 &not_negative,
@@ -713,6 +723,13 @@ impl Config {
                 fields: ["learner.burn_in", "model.lstm"],
                 found: [self.learner.burn_in.to_string(), "0".to_owned()],
                 reason: "a burn-in refreshes the state of an LSTM, and there is none",
+            });
+        }
+        if self.learner.prediction_cost > 0.0 && !self.learner.privileged {
+            return Err(ConfigError::Conflict {
+                fields: ["learner.prediction_cost", "learner.privileged"],
+                found: [self.learner.prediction_cost.to_string(), "false".to_owned()],
+                reason: "what is predicted is the privileged observation, which is not observed",
             });
         }
         if clips.c > clips.rho {

@@ -56,6 +56,10 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
         ("episode/steps", point.episode_steps),
         ("loss/policy", Some(point.policy_loss)),
         ("loss/baseline", Some(point.baseline_loss)),
+        (
+            "loss/prediction",
+            (point.prediction_loss > 0.0).then_some(point.prediction_loss),
+        ),
         ("loss/td", Some(point.td_loss)),
         ("loss/mc", Some(point.mc_loss)),
         ("policy/entropy", Some(point.entropy)),

@@ -251,7 +251,8 @@ fn initial_policy(
     }
     let mut network = policy_file::decode(&file, shape.privileged, seed)
         .map_err(|error| wrong(error.to_string()))?
-        .widened(own, &widened);
+        .widened(own, &widened)
+        .predicting(shape.predictions);
     (network.shape, network.parameters) =
         ValueStatistics::repeated(&network.shape, &network.parameters, shape.values);
     match network.shape == *shape {

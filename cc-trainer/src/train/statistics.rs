@@ -39,6 +39,9 @@ pub struct CurvePoint {
     pub policy_loss: f64,
     /// Mean of [`UpdateMetrics::baseline_loss`] over the recent updates.
     pub baseline_loss: f64,
+    /// Mean of [`UpdateMetrics::prediction_loss`] over the recent updates.
+    #[serde(default)]
+    pub prediction_loss: f64,
     /// Mean of [`UpdateMetrics::td_loss`] over the recent updates.
     #[serde(default)]
     pub td_loss: f64,
@@ -208,6 +211,7 @@ impl Statistics {
                 .collect(),
             policy_loss: mean(&|update| update.policy_loss),
             baseline_loss: mean(&|update| update.baseline_loss),
+            prediction_loss: mean(&|update| update.prediction_loss),
             td_loss: mean(&|update| update.td_loss),
             mc_loss: mean(&|update| update.mc_loss),
             entropy: mean(&|update| update.entropy),

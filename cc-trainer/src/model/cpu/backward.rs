@@ -34,7 +34,7 @@ pub(super) struct Backward<R> {
 impl<R: Real> Backward<R> {
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
-            logits: Matrix::new(shape.actions),
+            logits: Matrix::new(shape.outputs()),
             baseline: Matrix::new(shape.values),
             critic: (shape.privileged > 0).then(|| Matrix::new(crate::model::CRITIC_WIDTH)),
             h: shape.lstm.map(Matrix::new),

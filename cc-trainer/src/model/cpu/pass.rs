@@ -63,7 +63,7 @@ impl<R: Real> Pass<R> {
                 .lstm
                 .map(|units| (Lstm::new(units), Matrix::new(units + shape.privileged))),
             critic: (shape.privileged > 0).then(|| Matrix::new(CRITIC_WIDTH)),
-            logits: Matrix::new(shape.actions),
+            logits: Matrix::new(shape.outputs()),
             baseline: Matrix::new(shape.values),
         }
     }

@@ -28,12 +28,18 @@ fn shapes() -> Vec<Shape> {
                     lstm,
                     actions: 3,
                     privileged,
+                    predictions: 0,
                     values: 1,
                     branches: vec![],
                 });
             }
         }
     }
+    let predicting = shapes.iter().find(|shape| shape.privileged > 0).cloned();
+    shapes.extend(predicting.map(|shape| Shape {
+        predictions: shape.privileged,
+        ..shape
+    }));
     let branched: Vec<_> = shapes.iter().cloned().map(with_branches).collect();
     shapes.extend(branched);
     shapes
@@ -102,7 +108,7 @@ impl<R: Real> NetworkCase<R> {
             privileged: uniform(frames * shape.privileged),
             h: uniform(BATCH_SIZE * shape.state()),
             c: uniform(BATCH_SIZE * shape.state()),
-            d_logits: uniform(frames * shape.actions),
+            d_logits: uniform(frames * shape.outputs()),
             d_baseline: uniform(frames * shape.values),
         }
     }
@@ -279,7 +285,7 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
         let mut rng = StdRng::seed_from_u64(seed);
         let frames = STEPS * BATCH_SIZE;
         let actions: Vec<usize> = (0..frames)
-            .map(|_| rng.random_range(0..shape.actions))
+            .map(|_| rng.random_range(0..shape.outputs()))
             .collect();
         let mut uniform =
             || -> Vec<f64> { (0..frames).map(|_| rng.random_range(-1.0..1.0)).collect() };
@@ -295,7 +301,7 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
             let error = tape.add(baselines[n], tape.constant(-targets[n]));
             let baseline = tape.scale(tape.mul(error, error), 0.5 * BASELINE_COST);
             let negentropy =
-                tape.sum((0..shape.actions).map(|a| tape.mul(tape.exp(log_p(a)), log_p(a))));
+                tape.sum((0..shape.outputs()).map(|a| tape.mul(tape.exp(log_p(a)), log_p(a))));
             tape.sum([policy, baseline, tape.scale(negentropy, ENTROPY_COST)])
         }));
         let expected = tape.derivatives(loss, &parameters);
@@ -305,13 +311,13 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
         let mut output = Outputs::default();
         cpu.forward(&case.input(), &mut output);
         for n in 0..frames {
-            let logits = &output.logits[n * shape.actions..][..shape.actions];
+            let logits = &output.logits[n * shape.outputs()..][..shape.outputs()];
             let total = logits.iter().map(|x| x.exp()).sum::<f64>();
             let p: Vec<f64> = logits.iter().map(|x| x.exp() / total).collect();
             let entropy = -p.iter().map(|p| p * p.ln()).sum::<f64>();
             for (a, p) in p.iter().enumerate() {
                 let chosen = f64::from(a == actions[n]);
-                case.d_logits[n * shape.actions + a] =
+                case.d_logits[n * shape.outputs() + a] =
                     -advantages[n] * (chosen - p) + ENTROPY_COST * p * (p.ln() + entropy);
             }
             case.d_baseline[n] = BASELINE_COST * (output.baseline[n] - targets[n]);
@@ -325,7 +331,7 @@ fn the_gradient_of_the_whole_loss_is_that_of_another_implementation() {
         for n in 0..frames {
             close(output.baseline[n], tape.value(baselines[n]), "baseline");
             for (a, &logit) in logits[n].iter().enumerate() {
-                let found = output.logits[n * shape.actions + a];
+                let found = output.logits[n * shape.outputs() + a];
                 close(found, tape.value(logit), "logit");
             }
         }
@@ -538,7 +544,7 @@ fn a_gradient_that_is_not_finite_changes_nothing() {
         // The last is a finite number whose square is not.
         for wrong in [f32::NAN, f32::INFINITY, 1e30] {
             let (_, gradient) = case.run(&mut cpu);
-            let mut d_logits = vec![0.0; STEPS * BATCH_SIZE * shape.actions];
+            let mut d_logits = vec![0.0; STEPS * BATCH_SIZE * shape.outputs()];
             d_logits[0] = wrong;
             let d_baseline = vec![0.0; STEPS * BATCH_SIZE];
             cpu.forward(&case.input(), &mut Outputs::default());

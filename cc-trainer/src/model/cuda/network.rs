@@ -198,7 +198,11 @@ impl<M: Machine> DeviceNetwork<M> {
         d_baseline: &[f32],
     ) -> Result<(), DeviceFailure> {
         let frames = input.steps * input.batch_size;
-        assert_eq!(d_logits.len(), frames * self.shape.actions, "[T, B, A]");
+        assert_eq!(
+            d_logits.len(),
+            frames * self.shape.outputs(),
+            "[T, B, A + M]"
+        );
         assert_eq!(d_baseline.len(), frames * self.shape.values, "[T, B, K]");
         let Some(workspace) = self.workspace.take() else {
             assert_eq!(frames, 0, "backward follows forward");

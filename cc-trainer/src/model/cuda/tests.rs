@@ -69,7 +69,7 @@ impl TestBatch {
             privileged: draw(3, frames * shape.privileged),
             h: draw(4, state),
             c: draw(5, state),
-            d_logits: draw(6, frames * shape.actions),
+            d_logits: draw(6, frames * shape.outputs()),
             d_baseline: draw(7, frames * shape.values),
         }
     }
@@ -155,6 +155,7 @@ fn shapes() -> [Shape; 6] {
         lstm: Some(11),
         actions: 5,
         privileged: 0,
+        predictions: 0,
         values: 1,
         branches: vec![],
     };
@@ -173,6 +174,7 @@ fn shapes() -> [Shape; 6] {
         Shape {
             lstm: None,
             privileged: 2,
+            predictions: 0,
             values: 3,
             ..small.clone()
         },
@@ -286,6 +288,7 @@ fn the_norm_covers_every_one_of_many_parameters() {
         lstm: None,
         actions: 5,
         privileged: 0,
+        predictions: 0,
         values: 1,
         branches: vec![],
     };

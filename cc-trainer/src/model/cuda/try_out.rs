@@ -24,6 +24,7 @@ pub(super) fn try_out<M: Machine>(machine: M) -> Result<M, String> {
         lstm: Some(4),
         actions: 3,
         privileged: 2,
+        predictions: 0,
         values: 1,
         branches: vec![
             Branch {

@@ -150,6 +150,7 @@ fn the_ratio_of_a_masked_recording_is_that_of_its_actions() {
         lstm: None,
         actions: 5,
         privileged: 0,
+        predictions: 0,
         values: 1,
     };
     let parameters = crate::model::initialise(&shape, 3);
