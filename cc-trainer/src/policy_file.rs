@@ -696,7 +696,7 @@ mod tests {
             let answers = served.evaluate(&mut queries);
             for (flow, (answer, query)) in answers.into_iter().zip(queries).enumerate() {
                 let Answer { logits, baseline } = answer.expect("finite");
-                let expected = &outputs.logits[flow * shape.actions..][..shape.actions];
+                let expected = &outputs.logits[flow * shape.outputs()..][..shape.actions];
                 let hidden = &outputs.h[flow * state..][..state];
                 let cell = &outputs.c[flow * state..][..state];
                 let pairs = logits
@@ -784,6 +784,7 @@ mod tests {
             hidden in prop::collection::vec(1_usize..24, 1..4),
             lstm in prop::option::of(1_usize..20),
             privileged in 0_usize..5,
+            predicts: bool,
             features_version in 1_u32..=2,
             tanh: bool,
             lengths in prop::collection::vec((1_usize..20, 1_usize..8, 1_usize..9), 0..5),
@@ -793,6 +794,7 @@ mod tests {
             let shape = Shape {
                 activation: if tanh { Activation::Tanh } else { Activation::Relu },
                 privileged,
+                predictions: if predicts { privileged } else { 0 },
                 branches: branches(&lengths),
                 ..shape(&environment, &hidden, lstm)
             };
@@ -842,6 +844,19 @@ mod tests {
                 begun.parameters.len(),
                 ParameterLayout::of(&begun.shape).len()
             );
+            // Predictions are trained, and are in no file.
+            let predicting = begun.clone().predicting(3);
+            assert_eq!(predicting.shape.outputs(), shape.actions + 3);
+            let encoded = |network: &ImportedNetwork| {
+                let (shape, parameters) = (&network.shape, &network.parameters);
+                encode(shape, parameters, &network.normalizer, &meta, "").expect("it fits")
+            };
+            let again = PolicyFile::parse(&encoded(&predicting)).expect("accepted");
+            let again = decode(&again, 0, 9).expect("our own");
+            let layout = ParameterLayout::of(&again.shape);
+            for array in [&layout.policy.weights, &layout.policy.bias] {
+                assert_eq!(array.of(&again.parameters), array.of(&found.parameters));
+            }
             // All parameters but those of a critic that is not in the file are the same.
             let same = |array: &Array| array.of(&found.parameters) == array.of(&parameters);
             let layout = ParameterLayout::of(&shape);
