@@ -35,7 +35,6 @@ pub use links::Entry;
 pub use objective::{Beside, Objective, PowerObjective};
 pub use random::{RandomLinks, ServiceKind};
 pub use range::{Range, Sometimes};
-pub use schemes::SCHEMES;
 pub use world::{Inputs, NetworkConfig, World};
 
 /// An environment of simulated links: each episode draws one link from its [`World`].

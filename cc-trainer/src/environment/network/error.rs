@@ -2,8 +2,8 @@
 
 use cc_core::interface::InterfaceError;
 
-use super::schemes::SCHEMES;
 use cc_sim::scenario::ScenarioError;
+use cc_sim::sim::Control;
 
 /// Why a [`NetworkConfig`] cannot be used. The message names the setting.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +43,7 @@ pub enum NetworkConfigError {
     #[error("links: {0}")]
     Scenario(#[from] ScenarioError),
     /// A background flow uses a congestion control that the simulator does not have.
-    #[error("{place} names the scheme `{found}`; the simulator has {}", SCHEMES.join(", "))]
+    #[error("{place} names the scheme `{found}`; the simulator has {}", Control::NAMES.join(", "))]
     Scheme {
         /// The setting or scenario that names it.
         place: String,

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::NetworkConfigError;
 use super::range::{check, milliseconds};
-use super::schemes::SCHEMES;
 use cc_sim::scenario::{Flow, MAX_FLOWS};
+use cc_sim::sim::Control;
 
 /// The flows on a link: learned ones, and optionally background flows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,7 +26,8 @@ pub struct Flows {
     pub background_share: f64,
     /// Least and largest number of background flows in an episode that has any.
     pub background: [usize; 2],
-    /// Congestion controls of the background flows, of which each flow draws one. See [`SCHEMES`].
+    /// Congestion controls of the background flows, of which each flow draws one: names of
+    /// [`Control::NAMES`].
     pub schemes: Vec<String>,
 }
 
@@ -117,7 +118,7 @@ pub(super) fn check_scheme(
     scheme: &str,
     place: impl Fn() -> String,
 ) -> Result<(), NetworkConfigError> {
-    if SCHEMES.contains(&scheme) {
+    if Control::NAMES.contains(&scheme) {
         return Ok(());
     }
     Err(NetworkConfigError::Scheme {

@@ -6,10 +6,7 @@ use rand::rngs::Xoshiro256PlusPlus;
 
 use cc_sim::scenario::Scenario;
 use cc_sim::sim::Control;
-use cc_sim::sim::control::{Bbr, Copa, Cubic, Reno, learned::Learned};
-
-/// Congestion controls that background flows may run in the simulator.
-pub const SCHEMES: [&str; 4] = ["bbr", "copa", "cubic", "reno"];
+use cc_sim::sim::control::learned::Learned;
 
 /// Creates the congestion control of each flow of the scenario.
 pub(super) fn controls(
@@ -18,11 +15,14 @@ pub(super) fn controls(
     random: &mut Xoshiro256PlusPlus,
 ) -> Vec<Control> {
     let control = |scheme: Option<&str>| match scheme {
-        Some("bbr") => Control::Bbr(Bbr::new(random.random())),
-        Some("copa") => Control::Copa(Copa::new()),
-        Some("cubic") => Control::Cubic(Cubic::new()),
-        // `Links::new` has refused any other name.
-        Some(_) => Control::Reno(Reno::new()),
+        Some(name) => {
+            // Only what is random draws a number, so that older runs can be repeated.
+            let seed = match name {
+                "bbr" | "bbr3" | "vivace" => random.random(),
+                _ => 0,
+            };
+            Control::named(name, seed).expect("`Links::new` has refused any other name")
+        }
         None => Control::Learned(Box::new(Learned::new(*settings))),
     };
     let schemes = scenario.flows.iter().map(|flow| flow.scheme.as_deref());

@@ -480,7 +480,7 @@ fn invalid_configurations_are_refused_naming_the_setting() {
         (
             "[[links]]\nrandom = {}\nflows = { schemes = [\"cdg\"] }",
             "links[0].flows.schemes names the scheme `cdg`; \
-             the simulator has bbr, copa, cubic, reno",
+             the simulator has reno, cubic",
         ),
         ("[[links]]\nweight = 0\nrandom = {}", "links[0].weight is 0"),
         ("episode_s = 0", "episode_s is 0"),
