@@ -147,7 +147,7 @@ pub fn observe(
     observation.extend(scaled(per_feature(&|i| f64::from(statistics.max[i]))));
     let fractions = interface.fractions().iter();
     observation.extend(fractions.map(|fraction| fraction.of(window) as f32));
-    observation.extend(windows.situation.values());
+    observation.extend(windows.situation.values(interface.aspects()));
 
     for &(action, cwnd) in &history.decisions {
         let actions = interface.actions.len();

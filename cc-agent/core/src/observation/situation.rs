@@ -9,16 +9,14 @@ use std::collections::VecDeque;
 
 use cc_ebpf::{Feature, WindowRecord};
 
-use crate::interface::Aspect;
+use crate::{interface::Aspect, objective::Measured};
 
-/// What a window adds: extremes of the RTT, amounts of bytes, and its duration.
+/// What a window adds: the extremes of the RTT, and amounts of bytes and time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Seen {
     least_rtt_us: u32,
     largest_rtt_us: u32,
-    acked_bytes: u64,
-    lost_bytes: u64,
-    ns: u64,
+    measured: Measured,
 }
 
 impl Seen {
@@ -27,9 +25,7 @@ impl Seen {
         Self {
             least_rtt_us: features.min[Feature::LatestRtt as usize],
             largest_rtt_us: features.max[Feature::LatestRtt as usize],
-            acked_bytes: features.sum[Feature::Acked as usize],
-            lost_bytes: features.sum[Feature::Lost as usize],
-            ns: window.header.time_ns.saturating_sub(window.start_ns),
+            measured: Measured::of(window),
         }
     }
 }
@@ -45,8 +41,8 @@ pub(super) struct Situation {
     least_rtt_us: u32,
     /// Largest RTT of all windows, µs.
     largest_rtt_us: u32,
-    /// Largest rate that a full number of recent windows had, bytes/s.
-    largest_rate: f64,
+    /// Largest throughput that a full number of recent windows had, Mbit/s.
+    largest_mbps: f64,
     /// [`Feature::RttMin`] at the end of the newest window, µs.
     rtt_min_us: u32,
     /// Windows since the last one with a loss, or since the first.
@@ -61,7 +57,7 @@ impl Situation {
             windows,
             least_rtt_us: u32::MAX,
             largest_rtt_us: 0,
-            largest_rate: 0.0,
+            largest_mbps: 0.0,
             rtt_min_us: 0,
             without_loss: 0,
         }
@@ -79,22 +75,18 @@ impl Situation {
         self.least_rtt_us = self.least_rtt_us.min(seen.least_rtt_us.max(1));
         self.largest_rtt_us = self.largest_rtt_us.max(seen.largest_rtt_us);
         self.rtt_min_us = window.features.min[Feature::RttMin as usize];
-        self.without_loss = match seen.lost_bytes {
+        self.without_loss = match seen.measured.lost_bytes {
             0 => self.without_loss.saturating_add(1),
             _ => 0,
         };
         if self.recent.len() == self.windows {
-            self.largest_rate = self.largest_rate.max(self.rate());
+            self.largest_mbps = self.largest_mbps.max(self.recent_sum().throughput_mbps());
         }
     }
 
-    /// The values of [`Aspect::ALL`]; none where nothing is observed.
-    pub(super) fn values(&self) -> impl Iterator<Item = f32> {
-        let observed = match self.windows {
-            0 => &[][..],
-            _ => &Aspect::ALL,
-        };
-        observed.iter().map(|aspect| self.value(*aspect) as f32)
+    /// The values of these aspects.
+    pub(super) fn values(&self, aspects: &'static [Aspect]) -> impl Iterator<Item = f32> {
+        aspects.iter().map(|aspect| self.value(*aspect) as f32)
     }
 
     fn value(&self, aspect: Aspect) -> f64 {
@@ -114,28 +106,21 @@ impl Situation {
             Aspect::Depth => above_least(self.largest_rtt_us),
             Aspect::Drift => above_least(self.rtt_min_us),
             Aspect::Slowdown => {
-                let rate = self.rate();
-                match rate > 0.0 && rate < self.largest_rate {
-                    true => (self.largest_rate / rate).ln(),
+                let mbps = self.recent_sum().throughput_mbps();
+                match mbps > 0.0 && mbps < self.largest_mbps {
+                    true => (self.largest_mbps / mbps).ln(),
                     false => 0.0,
                 }
             }
-            Aspect::Loss => {
-                let (lost, acked) = recent.fold((0, 0), |(lost, acked), seen| {
-                    (lost + seen.lost_bytes, acked + seen.acked_bytes)
-                });
-                lost as f64 / (lost + acked).max(1) as f64
-            }
+            Aspect::Loss => self.recent_sum().loss(),
             Aspect::WithoutLoss => f64::from(self.without_loss).ln_1p(),
         }
     }
 
-    /// Acknowledged bytes a second over the recent windows.
-    fn rate(&self) -> f64 {
-        let (bytes, ns) = self.recent.iter().fold((0, 0), |(bytes, ns), seen| {
-            (bytes + seen.acked_bytes, ns + seen.ns)
-        });
-        bytes as f64 * 1e9 / ns.max(1) as f64
+    /// What was observed in the recent windows together.
+    fn recent_sum(&self) -> Measured {
+        let recent = self.recent.iter().map(|seen| seen.measured);
+        recent.fold(Measured::default(), |sum, measured| sum + measured)
     }
 }
 
@@ -165,14 +150,14 @@ mod tests {
 
     fn value(situation: &Situation, aspect: Aspect) -> f32 {
         let at = Aspect::ALL.iter().position(|other| *other == aspect);
-        let mut values = situation.values();
+        let mut values = situation.values(&Aspect::ALL);
         values.nth(at.expect("one of them")).expect("observed")
     }
 
     #[test]
     fn the_recent_windows_are_compared_with_all() {
         let mut situation = Situation::new(2);
-        assert!(situation.values().all(|value| value == 0.0));
+        assert!(situation.values(&Aspect::ALL).all(|value| value == 0.0));
         situation.push(&window([10, 20], 30, 0));
         situation.push(&window([10, 80], 50, 10));
         situation.push(&window([40, 80], 20, 0));
@@ -206,7 +191,6 @@ mod tests {
         let mut situation = Situation::new(0);
         situation.push(&window([10, 20], 30, 0));
         assert_eq!(situation, Situation::new(0));
-        assert_eq!(situation.values().count(), 0);
     }
 
     proptest! {
@@ -248,7 +232,7 @@ mod tests {
                 }
                 _ => prop_assert_eq!(slowdown, 0.0),
             }
-            prop_assert!(situation.values().all(|value| value.is_finite() && value >= 0.0));
+            prop_assert!(situation.values(&Aspect::ALL).all(|value| value.is_finite() && value >= 0.0));
         }
     }
 }
