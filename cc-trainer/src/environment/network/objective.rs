@@ -7,6 +7,8 @@ use cc_core::reward::Terms;
 use cc_ebpf::{Feature, WindowRecord};
 use serde::{Deserialize, Serialize};
 
+use super::NetworkConfigError;
+use super::range::check;
 use super::truth::Truth;
 use crate::environment::Quantities;
 use cc_sim::path::Nanos;
@@ -14,6 +16,9 @@ use cc_sim::sim::{FlowTotals, Simulation};
 
 /// Payload of a full-sized segment, bits.
 const PAYLOAD_BITS: f64 = 1448.0 * 8.0;
+
+/// The largest weight of an objective.
+const MOST_WEIGHT: f64 = 1e6;
 
 /// The reward that training maximises.
 ///
@@ -215,6 +220,36 @@ pub(super) struct Situation<'a> {
 }
 
 impl Objective {
+    /// Checks that weights are no rewards for what they are to prevent.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error that names the first weight that is negative or no number.
+    pub(super) fn check(&self) -> Result<(), NetworkConfigError> {
+        let Self::Power(power) = self else {
+            return Ok(());
+        };
+        let own = [
+            ("throughput", power.throughput),
+            ("delay", power.delay),
+            ("loss", power.loss),
+            ("epsilon", power.epsilon),
+            ("switch", power.switch),
+            ("scale", power.scale),
+        ];
+        let beside = power.beside.iter().flat_map(|beside| {
+            [
+                ("beside.excess", beside.excess),
+                ("beside.delay", beside.delay),
+            ]
+        });
+        own.into_iter()
+            .chain(beside)
+            .try_for_each(|(name, weight)| {
+                check(weight, [0.0, MOST_WEIGHT], || format!("objective.{name}"))
+            })
+    }
+
     /// Returns what a host can observe of it: the objective by which recordings, estimates and
     /// canaries judge the policies that are trained for it. The simulator's own quantities have
     /// counterparts: the fair share is a constant of a link, which a logarithm turns into a

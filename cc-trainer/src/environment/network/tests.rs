@@ -460,6 +460,14 @@ fn random_families_draw_within_their_ranges() {
 fn invalid_configurations_are_refused_naming_the_setting() {
     for (text, expected) in [
         ("links = []", "links is empty"),
+        (
+            "[objective]\nkind = \"power\"\nloss = -1.0",
+            "objective.loss is -1",
+        ),
+        (
+            "[objective]\nkind = \"power\"\nbeside = { excess = nan }",
+            "objective.beside.excess is NaN",
+        ),
         ("[[links]]", "links[0]: give either"),
         (
             "[[links]]\nscenarios = \"calibrate\"",

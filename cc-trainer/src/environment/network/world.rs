@@ -120,6 +120,7 @@ impl World {
         if config.policy.objective.is_none() && policy.validate().is_ok() {
             config.policy = policy;
         }
+        config.objective.check()?;
         config.delay.validate().map_err(NetworkConfigError::Delay)?;
         if !(0.1..=86_400.0).contains(&config.episode_s) {
             return Err(NetworkConfigError::Range {
