@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use cc_core::{ownership::Exposure, policy::PolicySpec};
 
-use crate::{deploy::DeployError, kernel};
+use crate::{
+    deploy::DeployError,
+    kernel,
+    remote_error::{ConnectError, RemoteError},
+};
 
 /// Why options do not make the settings of an agent.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +41,9 @@ pub enum SettingsError {
     /// A policy cannot be loaded or does not fit.
     #[error(transparent)]
     Policy(Box<DeployError>),
+    /// The policy server cannot be asked.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// An option contradicts the policy file.
     #[error(
         "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the \
@@ -65,6 +72,15 @@ pub enum SettingsError {
     /// The name cannot be that of a congestion control.
     #[error(transparent)]
     Name(kernel::Error),
+}
+
+impl From<ConnectError> for SettingsError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Remote(error) => error.into(),
+            ConnectError::Local(error) => error.into(),
+        }
+    }
 }
 
 impl From<DeployError> for SettingsError {

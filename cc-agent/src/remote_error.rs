@@ -1,0 +1,58 @@
+//! Why a policy server cannot be asked.
+
+use cc_core::policy::ServerAddress;
+use cc_remote::{ClientError, client::Down};
+
+use crate::deploy::DeployError;
+
+/// Why a policy server cannot be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemoteError {
+    /// The options of the connection belong to a server, and the policy is none.
+    #[error("{option} is for a policy server: give it with --policy grpcs://HOST:PORT")]
+    NoServer {
+        /// Name of the option, with its dashes.
+        option: &'static str,
+    },
+    /// Only a part of the three files of TLS is given.
+    #[error("{missing} is missing: TLS needs --remote-ca, --remote-cert and --remote-key")]
+    Files {
+        /// Name of an option that is not given.
+        missing: &'static str,
+    },
+    /// The connection cannot be tried.
+    #[error("--policy {address}: {source}")]
+    Client {
+        /// The server's address.
+        address: ServerAddress,
+        /// Why not.
+        source: ClientError,
+    },
+    /// The server has refused this agent, or this agent the server.
+    #[error("--policy {down}")]
+    Refused {
+        /// What was refused.
+        down: Down,
+    },
+    /// No local policy works with the interface of the server's.
+    #[error(
+        "the server's policy needs a local one that can stand in for it, and neither the embedded \
+         policy nor the heuristic can: {source}; name one with --local-policy"
+    )]
+    NoLocalPolicy {
+        /// Why the heuristic cannot.
+        source: DeployError,
+    },
+}
+
+/// Why neither a server nor a local policy decides.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConnectError {
+    /// The server cannot be asked.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// The local policy cannot be loaded.
+    #[error(transparent)]
+    Local(#[from] DeployError),
+}
