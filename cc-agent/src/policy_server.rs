@@ -35,7 +35,7 @@ const BATCH_LIMIT: Duration = Duration::from_secs(1);
 /// A policy whose process fails is started again, but only once within this time.
 const RESTART_PERIOD: Duration = Duration::from_secs(10);
 
-/// Options of `cc-agent policy-server`.
+/// Options of `cc-agent policy-server`: the policy, the address and the certificates.
 #[derive(Args, Debug)]
 pub struct PolicyServerOptions {
     /// The policy: a FILE.onnx, or `default` (embedded).
@@ -213,7 +213,7 @@ struct Caged {
     interface: Interface,
     file: Option<Summary>,
     job: Job,
-    /// `None` after a failure.
+    /// The process; `None` after a failure, until it is started again.
     cage: Option<Box<Cage>>,
     /// When the process was last started.
     started: Instant,

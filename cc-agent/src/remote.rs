@@ -80,7 +80,7 @@ impl RemoteOptions {
             })
             .map_err(|source| RemoteError::Client {
                 address: address.clone(),
-                source,
+                source: source.into(),
             })
         };
         // A file states the interface that its flows are served with, and the server must fit it.
@@ -94,7 +94,7 @@ impl RemoteOptions {
         let mut client = start(interface)?;
         let first = client.wait(START).map_err(|error| RemoteError::Client {
             address: address.clone(),
-            source: error.into(),
+            source: Box::new(error.into()),
         })?;
         let server = match &first {
             Some(Event::Up(policy)) => Some(policy.meta.interface.clone()),
@@ -139,7 +139,10 @@ impl RemoteOptions {
             return Ok(loader.load(&PolicySpec::Default)?);
         }
         let heuristic = loader.load(&PolicySpec::Heuristic);
-        heuristic.map_err(|source| RemoteError::NoLocalPolicy { source }.into())
+        heuristic.map_err(|source| {
+            let source = Box::new(source);
+            RemoteError::NoLocalPolicy { source }.into()
+        })
     }
 
     /// The files of TLS; `None` when none is given.
@@ -285,7 +288,7 @@ impl Remote {
         }))
     }
 
-    /// The server's address.
+    /// The address of the server that is asked.
     pub(crate) fn address(&self) -> &ServerAddress {
         &self.address
     }

@@ -24,15 +24,15 @@ pub enum RemoteError {
     /// The connection cannot be tried.
     #[error("--policy {address}: {source}")]
     Client {
-        /// The server's address.
+        /// The address that was given as the policy.
         address: ServerAddress,
-        /// Why not.
-        source: ClientError,
+        /// Why the connection cannot be tried.
+        source: Box<ClientError>,
     },
     /// The server has refused this agent, or this agent the server.
     #[error("--policy {down}")]
     Refused {
-        /// What was refused.
+        /// What was refused, and by whom.
         down: Down,
     },
     /// No local policy works with the interface of the server's.
@@ -41,8 +41,8 @@ pub enum RemoteError {
          policy nor the heuristic can: {source}; name one with --local-policy"
     )]
     NoLocalPolicy {
-        /// Why the heuristic cannot.
-        source: DeployError,
+        /// Why the heuristic does not work with the interface.
+        source: Box<DeployError>,
     },
 }
 

@@ -519,7 +519,7 @@ pub enum PolicyError {
          name a policy that runs here"
     )]
     Elsewhere {
-        /// The server's address.
+        /// The server's address, as it was given.
         address: ServerAddress,
     },
     /// A setting of the interface is out of its range.

@@ -1,10 +1,10 @@
 //! Asking a policy server over a network, with a local policy that stands in for it.
 //!
 //! [`Dispatcher`] says for each query of the incumbent's flows who decides: the server, or the
-//! local policy where the server is away or late. It is pure: batches of the [`Agent`] come in with
-//! the time, questions for the server and batches for the local policy come out, replies come in,
-//! and answered batches come out. A question has until one observation interval after its window's
-//! end. What arrives later is dropped.
+//! local policy where the server is away or late. It is pure: batches of the
+//! [`Agent`](crate::agent::Agent) come in with the time, questions for the server and batches for
+//! the local policy come out, replies come in, and answered batches come out. A question has until
+//! one observation interval after its window's end. What arrives later is dropped.
 //!
 //! ```text
 //!              the flow's last question            in time
@@ -22,8 +22,6 @@
 //! in the agent, apart from each other, unless both are the same file. A state is replaced only by
 //! the reply to the newest question of its flow, and only in time, so that replies that are lost,
 //! late, repeated or out of order leave it as it was.
-//!
-//! [`Agent`]: crate::agent::Agent
 
 use std::{
     cmp::Reverse,
@@ -57,7 +55,7 @@ pub struct Question {
 /// What a policy server replies to a [`Question`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reply {
-    /// Number of the question.
+    /// Number of the question that this is the answer to.
     pub sequence: u64,
     /// The flow that the question was about.
     pub flow: FlowId,
@@ -331,7 +329,7 @@ impl Dispatcher {
         Batch::gathered(false, self.local)
     }
 
-    /// Counts since the start.
+    /// Counts of questions and decisions since the start.
     pub fn counts(&self) -> RemoteCounts {
         self.counts
     }

@@ -122,11 +122,11 @@ impl CanaryStatus {
 /// The state of the connection to a policy server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RemoteStatus {
-    /// Address of the server.
+    /// Address of the server, as `--policy` has it.
     pub server: String,
     /// Whether there is a connection.
     pub connected: bool,
-    /// Connections since the start.
+    /// Connections that were made since the start of the agent.
     pub connections: u64,
     /// Name and kind of the server's policy; `None` before the first connection.
     pub policy: Option<String>,

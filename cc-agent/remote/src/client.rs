@@ -47,7 +47,7 @@ const MESSAGE_BYTES: usize = 8 << 20;
 /// What an agent needs to ask a policy server.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// The server's address.
+    /// The address of the server to connect to.
     pub address: ServerAddress,
     /// The certificates and the key; `None` for a connection without TLS, which only goes to this
     /// host.
@@ -75,7 +75,7 @@ pub enum Event {
     Up(Box<RemotePolicy>),
     /// The connection has ended, or an attempt has failed.
     Down(Down),
-    /// Replies have come.
+    /// Replies have come, in one message of the server.
     Replies(Vec<Reply>),
 }
 
@@ -105,13 +105,13 @@ pub enum ClientError {
          or ask a server on this host"
     )]
     Plaintext {
-        /// The server's address.
+        /// The address of the server, which is not tried.
         address: ServerAddress,
     },
     /// The address asks for TLS.
     #[error("{address} needs the authorities' certificates, a certificate and a key")]
     NoCertificates {
-        /// The server's address.
+        /// The address of the server, which is not tried.
         address: ServerAddress,
     },
     /// The certificates or the key cannot be used.
@@ -228,7 +228,7 @@ fn endpoint(address: &ServerAddress, pem: Option<Pem>) -> Result<Endpoint, Clien
     Ok(endpoint)
 }
 
-/// Keeps the connection up.
+/// Keeps the connection up: what runs on the thread of a [`Client`].
 struct Keeper {
     endpoint: Endpoint,
     options: ClientOptions,
@@ -359,7 +359,8 @@ impl Keeper {
                     let content = match received {
                         Ok(Some(FromServer { content })) => content,
                         Ok(None) => {
-                            return Ok(failed(format!("{address}: the server has closed the stream")));
+                            let reason = "the server has closed the stream";
+                            return Ok(failed(format!("{address}: {reason}")));
                         }
                         Err(status) => return Ok(of_status(&address, &status)),
                     };
@@ -369,8 +370,8 @@ impl Keeper {
                     match answers.check(&widths) {
                         Ok(replies) => self.send(Event::Replies(replies)).await?,
                         Err(error) => {
-                            let reason = format!("{address}: the server's answer is refused: {error}");
-                            return Ok(refused(reason));
+                            let reason = format!("the server's answer is refused: {error}");
+                            return Ok(refused(format!("{address}: {reason}")));
                         }
                     }
                 }

@@ -77,7 +77,7 @@ struct Asked {
     /// Numbers and flows of the questions.
     tickets: Vec<(u64, FlowId)>,
     queries: Vec<Query>,
-    /// The agent's stream.
+    /// The agent's stream, which takes the answers.
     reply: mpsc::Sender<Result<FromServer, Status>>,
 }
 
@@ -97,7 +97,7 @@ struct Counters {
 pub struct ServerCounts {
     /// Agents that were welcomed, each time that they connected.
     pub agents: u64,
-    /// Agents that are connected.
+    /// Agents that are connected at the moment.
     pub connected: u64,
     /// Streams that were refused, at their first message or at a later one.
     pub refused: u64,
@@ -190,8 +190,8 @@ impl Server {
         })
     }
 
-    /// Starts to listen for agents, with TLS by the certificates and the key of `tls`. Without, only
-    /// on a loopback address.
+    /// Starts to listen for agents, with TLS by the certificates and the key of `tls`; without
+    /// these, only on a loopback address.
     ///
     /// # Errors
     ///
@@ -269,7 +269,7 @@ impl Server {
         outcome
     }
 
-    /// Counts since the start.
+    /// Counts of agents, queries and batches since the start.
     pub fn counts(&self) -> ServerCounts {
         let Counters {
             agents,

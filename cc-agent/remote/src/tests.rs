@@ -207,7 +207,7 @@ async fn replies(client: &mut Client, n: usize) -> Vec<Reply> {
     all
 }
 
-/// Waits until `check` holds.
+/// Waits until `check` holds, and fails when it never does.
 async fn eventually(check: impl Fn() -> bool) {
     let poll = async {
         while !check() {

@@ -19,7 +19,7 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// The content of [`TlsFiles`].
+/// The content of [`TlsFiles`]: certificates and a key.
 #[derive(Clone)]
 pub(crate) struct Pem {
     ca: Certificate,
@@ -41,7 +41,7 @@ pub enum TlsError {
     /// A file has another content.
     #[error("{path}: expected PEM with a section `{expected}`")]
     Content {
-        /// The file.
+        /// The file that has no such section.
         path: PathBuf,
         /// What the section's label ends with.
         expected: &'static str,
@@ -49,13 +49,13 @@ pub enum TlsError {
     /// The certificates and the key do not make a configuration.
     #[error("the certificates and the key are refused: {reason}")]
     Refused {
-        /// What is wrong.
+        /// What is wrong with the certificates or the key.
         reason: String,
     },
 }
 
 impl TlsFiles {
-    /// Reads the files.
+    /// Reads the files, each of which must be PEM of its kind.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ const NO_CHOICE: u32 = u32::MAX;
 /// A message from the agent.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromAgent {
-    /// The message's content.
+    /// The one message that this is; `None` from a release with others.
     #[prost(oneof = "from_agent::Content", tags = "1, 2")]
     pub content: Option<from_agent::Content>,
 }
@@ -36,10 +36,10 @@ pub mod from_agent {
     /// One of the messages that an agent sends.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Content {
-        /// The first message.
+        /// The first message of a stream: who asks.
         #[prost(message, tag = "1")]
         Hello(super::Hello),
-        /// All other messages.
+        /// All other messages: queries of some flows.
         #[prost(message, tag = "2")]
         Questions(super::Questions),
     }
@@ -48,7 +48,7 @@ pub mod from_agent {
 /// A message from the server.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromServer {
-    /// The message's content.
+    /// The one message that this is; `None` from a release with others.
     #[prost(oneof = "from_server::Content", tags = "1, 2")]
     pub content: Option<from_server::Content>,
 }
@@ -58,10 +58,10 @@ pub mod from_server {
     /// One of the messages that a server sends.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Content {
-        /// The first message.
+        /// The first message of a stream: which policy answers.
         #[prost(message, tag = "1")]
         Welcome(super::Welcome),
-        /// All other messages.
+        /// All other messages: choices for some flows.
         #[prost(message, tag = "2")]
         Answers(super::Answers),
     }
@@ -70,7 +70,7 @@ pub mod from_server {
 /// Who the agent is, and the interface that its flows are served with.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
-    /// [`PROTOCOL`].
+    /// Version of the protocol, [`PROTOCOL`].
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     /// Version of the agent's package.
@@ -84,7 +84,7 @@ pub struct Hello {
 /// Which policy the server serves.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Welcome {
-    /// [`PROTOCOL`].
+    /// Version of the protocol, [`PROTOCOL`].
     #[prost(uint32, tag = "1")]
     pub protocol: u32,
     /// SHA-256 of the policy's file, 64 hexadecimal digits.
@@ -110,10 +110,10 @@ pub struct Questions {
     /// The cwnds that actions are applied to, segments, `[N]`.
     #[prost(uint32, repeated, tag = "4")]
     pub cwnds: Vec<u32>,
-    /// The rewards, `[N]`.
+    /// The rewards of the observed windows, `[N]`.
     #[prost(float, repeated, tag = "5")]
     pub rewards: Vec<f32>,
-    /// The observations, `[N, D]`.
+    /// The observations of the flows, `[N, D]`.
     #[prost(float, repeated, tag = "6")]
     pub observations: Vec<f32>,
     /// The recurrent states h, `[N, H]`.
@@ -178,24 +178,24 @@ pub enum WireError {
     /// A field has another length than the number of questions and the policy's widths say.
     #[error("{field} has {found} values; expected {expected}")]
     Length {
-        /// Name of the field.
+        /// Name of the field in the message.
         field: &'static str,
-        /// Its length.
+        /// The number of values that the field has.
         found: usize,
-        /// The length that it must have.
+        /// The number of values that it must have.
         expected: usize,
     },
     /// A value is NaN, infinite, or out of its range.
     #[error("{field} has the value {found}; expected {expected}")]
     Value {
-        /// Name of the field.
+        /// Name of the field in the message.
         field: &'static str,
-        /// The value.
+        /// The first such value in the field.
         found: String,
-        /// What it must be.
+        /// What all values of the field must be.
         expected: &'static str,
     },
-    /// The interface is none.
+    /// What the agent sent as its interface is none.
     #[error("the interface is refused: {reason}")]
     Interface {
         /// What is wrong with it.
@@ -219,7 +219,7 @@ pub enum WireError {
     Policy {
         /// What is wrong, `sha256` or `metadata`.
         field: &'static str,
-        /// Why it is.
+        /// What is wrong with it.
         reason: String,
     },
 }

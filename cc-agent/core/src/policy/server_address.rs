@@ -10,7 +10,7 @@ pub struct ServerAddress {
     pub tls: bool,
     /// The host's name or IP address; an IPv6 address without its brackets.
     pub host: String,
-    /// The TCP port.
+    /// The TCP port that the server listens on, above 0.
     pub port: u16,
 }
 

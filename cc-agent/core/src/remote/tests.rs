@@ -400,7 +400,10 @@ proptest! {
                     }
                 }
                 Event::Advance(ns) => world.advance(ns),
-                Event::Connect => world.dispatcher.connected(if shared { "same" } else { "server" }),
+                Event::Connect => {
+                    let policy = if shared { "same" } else { "server" };
+                    world.dispatcher.connected(policy);
+                }
                 Event::Disconnect => {
                     world.dispatcher.disconnected();
                     world.settle();
