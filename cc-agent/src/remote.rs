@@ -22,7 +22,7 @@ use crate::{
     kernel::privileges::{self, Capabilities},
     options::RemoteOptions,
     recording_setup::RecordingSession,
-    remote_error::{ConnectError, RemoteError},
+    remote_error::RemoteError,
 };
 
 /// Time that the server has, at the agent's start, to say which policy it serves.
@@ -64,7 +64,7 @@ impl RemoteOptions {
         &self,
         address: &ServerAddress,
         loader: &mut PolicyLoader,
-    ) -> Result<(LoadedPolicy, RemoteSettings), ConnectError> {
+    ) -> Result<(LoadedPolicy, RemoteSettings), RemoteError> {
         let tls = self.tls()?;
         let start = |interface: Option<Interface>| {
             let options = ClientOptions {
@@ -99,7 +99,7 @@ impl RemoteOptions {
         let server = match &first {
             Some(Event::Up(policy)) => Some(policy.meta.interface.clone()),
             Some(Event::Down(down)) if down.refused => {
-                return Err(RemoteError::Refused { down: down.clone() }.into());
+                return Err(RemoteError::Refused { down: down.clone() });
             }
             _ => None,
         };
@@ -131,7 +131,7 @@ impl RemoteOptions {
         &self,
         server: Option<&Interface>,
         loader: &PolicyLoader,
-    ) -> Result<LoadedPolicy, ConnectError> {
+    ) -> Result<LoadedPolicy, RemoteError> {
         if let Some(spec) = &self.local_policy {
             return Ok(loader.load(spec)?);
         }
@@ -141,7 +141,7 @@ impl RemoteOptions {
         let heuristic = loader.load(&PolicySpec::Heuristic);
         heuristic.map_err(|source| {
             let source = Box::new(source);
-            RemoteError::NoLocalPolicy { source }.into()
+            RemoteError::NoLocalPolicy { source }
         })
     }
 

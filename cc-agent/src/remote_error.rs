@@ -1,4 +1,4 @@
-//! Why a policy server cannot be asked.
+//! Why a policy server cannot be asked, or no local policy stands in for it.
 
 use cc_core::policy::ServerAddress;
 use cc_remote::{ClientError, client::Down};
@@ -9,6 +9,9 @@ use crate::deploy::DeployError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
+    /// The local policy cannot be loaded.
+    #[error(transparent)]
+    Local(Box<DeployError>),
     /// The options of the connection belong to a server, and the policy is none.
     #[error("{option} is for a policy server: give it with --policy grpcs://HOST:PORT")]
     NoServer {
@@ -46,13 +49,8 @@ pub enum RemoteError {
     },
 }
 
-/// Why neither a server nor a local policy decides.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectError {
-    /// The server cannot be asked.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
-    /// The local policy cannot be loaded.
-    #[error(transparent)]
-    Local(#[from] DeployError),
+impl From<DeployError> for RemoteError {
+    fn from(error: DeployError) -> Self {
+        Self::Local(Box::new(error))
+    }
 }

@@ -4,11 +4,7 @@ use std::path::PathBuf;
 
 use cc_core::{ownership::Exposure, policy::PolicySpec};
 
-use crate::{
-    deploy::DeployError,
-    kernel,
-    remote_error::{ConnectError, RemoteError},
-};
+use crate::{deploy::DeployError, kernel, remote_error::RemoteError};
 
 /// Why options do not make the settings of an agent.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +37,7 @@ pub enum SettingsError {
     /// A policy cannot be loaded or does not fit.
     #[error(transparent)]
     Policy(Box<DeployError>),
-    /// The policy server cannot be asked.
+    /// The policy server cannot be asked, or no local policy stands in for it.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// An option contradicts the policy file.
@@ -72,15 +68,6 @@ pub enum SettingsError {
     /// The name cannot be that of a congestion control.
     #[error(transparent)]
     Name(kernel::Error),
-}
-
-impl From<ConnectError> for SettingsError {
-    fn from(error: ConnectError) -> Self {
-        match error {
-            ConnectError::Remote(error) => error.into(),
-            ConnectError::Local(error) => error.into(),
-        }
-    }
 }
 
 impl From<DeployError> for SettingsError {
