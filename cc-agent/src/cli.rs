@@ -18,6 +18,7 @@ use crate::{
     logging,
     observe::ObserveOptions,
     options::RunOptions,
+    policy_server::PolicyServerOptions,
     serve, view,
 };
 use cc_client::fetch;
@@ -92,6 +93,9 @@ enum Subcommands {
     /// Give the host its former default congestion control back after an agent with --default was
     /// killed, in all network namespaces. Changes nothing while the agent runs.
     Restore(AgentOptions),
+    /// Serve a policy to the agents of other hosts, which run with --policy grpcs://HOST:PORT, until
+    /// Ctrl-C (docs/remote.md).
+    PolicyServer(Box<PolicyServerOptions>),
     /// Describe a policy file: its observation, actions, sizes and provenance.
     Inspect {
         /// The policy file, in the format of docs/policy.md.
@@ -171,6 +175,7 @@ impl Cli {
             Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Restore(agent) => restore(&agent),
+            Subcommands::PolicyServer(options) => policy_server(*options),
             Subcommands::Inspect { file, format } => inspect(&file, &format),
         }
     }
@@ -189,6 +194,11 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
 fn observe(options: ObserveOptions) -> anyhow::Result<ExitCode> {
     let _logs = logging::start(true).context("starting the log")?;
     carry_through(options.observe())
+}
+
+fn policy_server(options: PolicyServerOptions) -> anyhow::Result<ExitCode> {
+    let _logs = logging::start(true).context("starting the log")?;
+    carry_through(options.serve())
 }
 
 /// Runs a command of the event loop to its end.

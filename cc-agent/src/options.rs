@@ -32,6 +32,11 @@ pub struct RunOptions {
     #[serde(skip)]
     pub policy: PolicyOptions,
 
+    /// The policy server, where --policy names one.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub remote: RemoteOptions,
+
     /// How an action is selected from a policy file's distribution: `greedy`, `softmax`, or
     /// `softmax:T` at temperature T [default: as the file says].
     #[arg(long, value_name = "HOW")]
@@ -174,8 +179,8 @@ pub struct RunOptions {
 #[serde(default)]
 pub struct PolicyOptions {
     /// Policy: `default` (embedded), a FILE.onnx, `fixed:N` (a cwnd of N segments), `random` (any
-    /// action), or `heuristic` (a hand-written rule). `observe` runs no policy and only uses the
-    /// policy's window length, action space and reward.
+    /// action), `heuristic` (a hand-written rule), or grpcs://HOST:PORT (a policy server). `observe`
+    /// runs no policy and only uses the policy's window length, action space and reward.
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "from_text")]
     pub policy: Option<PolicySpec>,
@@ -193,6 +198,31 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     #[serde(deserialize_with = "from_text")]
     pub actions: Option<ActionSpace>,
+}
+
+/// How a policy server is reached, and who decides without it.
+#[derive(Args, Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RemoteOptions {
+    /// Certificates, in PEM, of the authorities that may sign that of the policy server which
+    /// --policy grpcs://HOST:PORT names.
+    #[arg(long, value_name = "FILE")]
+    pub remote_ca: Option<PathBuf>,
+
+    /// This agent's certificate for the policy server, in PEM.
+    #[arg(long, value_name = "FILE")]
+    pub remote_cert: Option<PathBuf>,
+
+    /// The private key of --remote-cert, in PEM.
+    #[arg(long, value_name = "FILE")]
+    pub remote_key: Option<PathBuf>,
+
+    /// Policy that decides where the policy server is late or gone. A file must have the interface
+    /// of the server's policy [default: the embedded policy if it has that interface, otherwise
+    /// `heuristic`].
+    #[arg(long, value_name = "POLICY")]
+    #[serde(deserialize_with = "from_text")]
+    pub local_policy: Option<PolicySpec>,
 }
 
 /// Whether and how windows are recorded as Parquet.
@@ -277,6 +307,7 @@ impl RunOptions {
         // its errors would name neither the key nor the line.
         Ok(Self {
             policy: toml::from_str(text)?,
+            remote: toml::from_str(text)?,
             recording: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
@@ -285,7 +316,7 @@ impl RunOptions {
     /// These options, with those of `other` where these are not given.
     pub fn or(self, other: Self) -> Self {
         first_of!(
-            self, other: policy, serving, seed, canary, candidate, canary_by, canary_block,
+            self, other: policy, remote, serving, seed, canary, candidate, canary_by, canary_block,
             canary_units, name, history, cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms,
             slots, per_ack, per_ack_file, recording, added_delay_ms, batch_budget_ms, no_cage, nice,
             cgroup, default, socket, socket_group, keep_capabilities, duration, plain,
@@ -296,6 +327,12 @@ impl RunOptions {
 impl PolicyOptions {
     fn or(self, other: Self) -> Self {
         first_of!(self, other: policy, policy_sha256, window_ms, actions)
+    }
+}
+
+impl RemoteOptions {
+    fn or(self, other: Self) -> Self {
+        first_of!(self, other: remote_ca, remote_cert, remote_key, local_policy)
     }
 }
 

@@ -120,7 +120,8 @@ impl RecordingSession {
     }
 
     /// The header of the files with the rows of one policy. `policy` is its identifier in
-    /// recordings, and `policy_metadata` that of its file, `None` without one.
+    /// recordings, and `policy_metadata` that of its file, `None` without one. It decides on this
+    /// host.
     pub fn header(
         &self,
         interface: Interface,
@@ -131,6 +132,7 @@ impl RecordingSession {
             interface,
             policy: policy.into(),
             policy_metadata,
+            server: None,
             agent_version: env!("CARGO_PKG_VERSION").into(),
             kernel: self.kernel.clone(),
             host: self.host.clone(),

@@ -51,6 +51,7 @@ use crate::{
     notify::Notifier,
     promoted::Memory,
     recording_setup::RecordingSettings,
+    remote,
     settings::Settings,
     shutdown::{Shutdown, received},
     status::{CommandRequest, Server},
@@ -119,7 +120,12 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     }
     let adopted = datapath.adopted();
     let registered = format!(
-        "registered {name}; policy {}; {} slots; {adopted} flows adopted",
+        "registered {name}; {} {}; {} slots; {adopted} flows adopted",
+        if settings.remote.is_some() {
+            "local policy"
+        } else {
+            "policy"
+        },
         settings.policy.text,
         datapath.slots(),
     );
@@ -280,8 +286,10 @@ impl<D: DatapathIo> EventLoop<D> {
             service.close_silent_windows();
             service.ask_policies();
             let due = [&heartbeat, &reconciliation, &snapshot, &log].map(|timer| timer.next);
-            let silence = service.silence_due().map(|left| Instant::now() + left);
-            let wake = due.into_iter().chain(silence).min().unwrap_or(now);
+            let others = [service.silence_due(), service.remote_due()];
+            let others = others.into_iter().flatten();
+            let others = others.map(|left| Instant::now() + left);
+            let wake = due.into_iter().chain(others).min().unwrap_or(now);
             let mut is_flooded = false;
             tokio::select! {
                 // Records last: while they keep coming, everything else has its turn.
@@ -298,6 +306,7 @@ impl<D: DatapathIo> EventLoop<D> {
                         self.apply(remedy);
                     }
                 }
+                event = remote::next_of(&mut service.remote) => service.on_remote(event),
                 Some(request) = self.commands.recv() => self.carry_out(request),
                 Some(load) = self.loads.next() => self.on_load(load),
                 Some(load) = self.repairs.next() => self.on_load(load),
@@ -360,6 +369,14 @@ impl<D: DatapathIo> EventLoop<D> {
             text: "SIGHUP".into(),
             reply: None,
         };
+        if let Some(remote) = &self.service.remote {
+            let outcome = Err(format!(
+                "{} decides: restart it with another file, or use `cc-agent reload FILE` to decide \
+                 here",
+                remote.address()
+            ));
+            return self.announce(outcome, None);
+        }
         match self.service.incumbent().clone() {
             spec @ (PolicySpec::Onnx(_) | PolicySpec::Pinned { .. }) => {
                 self.load(spec, Purpose::Replace, by);

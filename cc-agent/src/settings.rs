@@ -14,6 +14,7 @@ use crate::{
     kernel::{self, privileges::Capabilities},
     options::{AddressesOption, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
+    remote::RemoteSettings,
     settings_error::SettingsError,
 };
 use cc_core::{
@@ -32,6 +33,9 @@ pub struct Settings {
     pub datapath: kernel::Options,
     /// The policy, ready to decide.
     pub policy: LoadedPolicy,
+    /// The policy server that decides where it can, [`Self::policy`] standing in for it; `None`
+    /// when that decides alone.
+    pub remote: Option<RemoteSettings>,
     /// Loads the policies that later commands name.
     pub loader: PolicyLoader,
     /// The guard rails of every canary.
@@ -118,7 +122,7 @@ impl RunOptions {
             spec = pinned
                 .map_err(|error| out_of_range("--policy-sha256", sha256, error.to_string()))?;
         }
-        let loader = PolicyLoader {
+        let mut loader = PolicyLoader {
             interface: self.interface(),
             serving: self.serving,
             seed: self.seed.unwrap_or(0),
@@ -126,7 +130,16 @@ impl RunOptions {
             batch_budget: self.batch_budget()?,
             caged: !self.no_cage.unwrap_or(false),
         };
-        let policy = loader.load(&spec)?;
+        let (policy, remote) = match &spec {
+            PolicySpec::Server(address) => {
+                let (local, remote) = self.remote.connect(address, &mut loader)?;
+                (local, Some(remote))
+            }
+            spec => {
+                self.remote.refuse()?;
+                (loader.load(spec)?, None)
+            }
+        };
         let interface = policy.interface().clone();
         self.check_against(&spec, &interface)?;
         let cwnd_max = self
@@ -165,6 +178,7 @@ impl RunOptions {
             },
             recording: self.recording.resolve()?,
             policy,
+            remote,
             loader,
             rails,
             canary_block: self.canary_block()?,
@@ -407,7 +421,7 @@ mod tests {
             AckFilter::Off.encode().0
         );
         assert_eq!(settings.per_ack_file, None);
-        assert!(settings.recording.is_none());
+        assert!(settings.recording.is_none() && settings.remote.is_none());
         assert_eq!(settings.policy.name.len(), 64, "a SHA-256");
         assert!(settings.policy.text.starts_with("default: "));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use cc_core::{ownership::Exposure, policy::PolicySpec};
 
-use crate::{deploy::DeployError, kernel};
+use crate::{deploy::DeployError, kernel, remote_error::RemoteError};
 
 /// Why options do not make the settings of an agent.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,9 @@ pub enum SettingsError {
     /// A policy cannot be loaded or does not fit.
     #[error(transparent)]
     Policy(Box<DeployError>),
+    /// The policy server cannot be asked, or no local policy stands in for it.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// An option contradicts the policy file.
     #[error(
         "{option} {asked} does not fit the policy {policy}, which was made for {has}: leave the \

@@ -9,9 +9,10 @@ use std::{
     collections::{BTreeMap, HashSet},
     fs,
     io::{self, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, ExitStatus, Stdio},
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
 };
 
 use cc_agent::kernel::datapath::registered;
@@ -26,6 +27,7 @@ use cc_lab::{
     Agent, Bottleneck, Cgroup, Flow, Footprint, Namespace, Network, Outcome, eventually, is_slow,
     is_unique_name, links_register, median, unique_name,
 };
+use cc_recording::{files as files_of, read};
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},
     mount::{MsFlags, mount},
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
         a_policy_is_reloaded_while_its_flows_go_on,
+        flows_go_on_while_their_policy_server_is_gone,
         a_candidate_gets_its_share_of_flows_until_it_is_promoted,
         a_candidate_with_more_queueing_delay_is_withdrawn,
         two_hundred_flows_are_answered,
@@ -1080,6 +1083,102 @@ fn a_policy_is_reloaded_while_its_flows_go_on() {
         "no flow was lost"
     );
     assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+}
+
+/// A `cc-agent policy-server` on the loopback network, killed when it is dropped.
+struct PolicyServer(Child);
+
+impl PolicyServer {
+    /// Starts it, and waits until it listens.
+    fn start(file: &str, address: SocketAddr) -> Self {
+        let child = Command::new(BINARY)
+            .args(["policy-server", "--plaintext", "--policy", file])
+            .args(["--serving", "softmax", "--batch-budget-ms", "60000"])
+            .args(["--listen", &address.to_string()])
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        eventually("the policy server listens", || {
+            TcpStream::connect(address).ok()
+        });
+        Self(child)
+    }
+}
+
+impl Drop for PolicyServer {
+    fn drop(&mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it ends");
+    }
+}
+
+fn flows_go_on_while_their_policy_server_is_gone() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    // The server's policy leads to 30 segments from wherever the local one, always 20, has left a
+    // flow.
+    let policy = constant_policy(30, |interface| {
+        interface.cwnd.min = 20;
+        interface.actions = "0,*2".parse().expect("an action space");
+    });
+    let file = files.with("served.onnx", &policy);
+    let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = free.local_addr().expect("bound");
+    drop(free);
+    let server = PolicyServer::start(&file, address);
+    let policy = format!("grpc://{address}");
+    let record = files.place("recordings");
+    fs::create_dir(&record).expect("a directory");
+    let mut agent = bench.agent(&[
+        "--policy",
+        &policy,
+        "--local-policy",
+        "fixed:20",
+        "--record",
+        &record,
+    ]);
+    let flow = bench.connect().sending();
+    let wait_for = |what, connected, cwnd| {
+        wait_for_status(&agent, what, |status| {
+            let view = status.flows.iter().find(|view| view.local == flow.local());
+            let remote = status.remote.as_ref();
+            remote.is_some_and(|remote| remote.connected == connected)
+                && view.is_some_and(|view| (view.mode, view.cwnd) == (Mode::Decided, cwnd))
+        })
+    };
+    wait_for("the server decides", true, 30);
+    // SIGKILL.
+    drop(server);
+    wait_for("the local policy decides", false, 20);
+    let _server = PolicyServer::start(&file, address);
+    let status = wait_for("the server decides again", true, 30);
+    let remote = status.remote.as_ref().expect("it is asked");
+    assert!(remote.connections >= 2, "{remote:?}");
+    assert!(
+        remote.counts.local > 0 && remote.counts.answered > 0,
+        "{remote:?}"
+    );
+    assert_eq!((status.agent.flows, status.live_flows), (1, 1), "{status}");
+    assert_eq!(count(&status, Counter::FallbacksEntered), 0);
+    drop(flow);
+    agent.end(Signal::SIGTERM);
+    // Each row is in a file of the policy that decided.
+    let mut deciders = BTreeMap::new();
+    for path in files_of(record.as_ref()).expect("readable") {
+        let (header, rows) = read(&path).expect("a recording");
+        let decided = rows.map(|row| row.expect("whole").decision.is_some());
+        let decided = decided.filter(|is_decided| *is_decided).count();
+        *deciders.entry((header.server, header.policy)).or_insert(0) += decided;
+    }
+    let local = (None, "fixed:20".to_owned());
+    assert!(
+        deciders.remove(&local).is_some_and(|rows| rows > 0),
+        "{deciders:?}"
+    );
+    let ((server, sha256), rows) = deciders.pop_first().expect("the server has decided");
+    assert_eq!((server, sha256.len()), (Some(policy), 64));
+    assert!(rows > 0 && deciders.is_empty(), "{deciders:?}");
 }
 
 /// Returns the number of flows for each cwnd that was decided.

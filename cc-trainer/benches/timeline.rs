@@ -240,6 +240,7 @@ fn create(
         interface: interface.clone(),
         policy: "random".to_owned(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".to_owned(),
         kernel: "6.12.0".to_owned(),
         host: BTreeMap::new(),

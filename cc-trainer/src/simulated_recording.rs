@@ -76,6 +76,7 @@ impl SimulatedRun {
             interface,
             policy: policy.to_owned(),
             policy_metadata: None,
+            server: None,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: "simulated".to_owned(),
             host: [].into(),

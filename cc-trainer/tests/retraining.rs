@@ -1045,6 +1045,7 @@ impl Place {
                 }
             },
             policy_metadata: None,
+            server: None,
             agent_version: "0.1.0".to_owned(),
             kernel: "6.12.0".to_owned(),
             host: BTreeMap::new(),

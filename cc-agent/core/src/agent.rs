@@ -19,7 +19,7 @@
 //! A flow has at most one query with the policy, so a slow policy answers each flow's newest
 //! window.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use cc_ebpf::{Decision, Flow, Identity, Record, WindowRecord};
 use hdrhistogram::Histogram;
@@ -34,7 +34,7 @@ use crate::{
     policy::{Choice, Query, State},
     reward::Reward,
     rows::{
-        Addresses, Decided, Episodes, Recorded,
+        Addresses, Decided, Episodes, FileHeader, Recorded,
         buffer::{EpisodeRows, RowBuffer},
     },
     served::ServedPolicy,
@@ -51,8 +51,8 @@ const LONGEST_DELAY_US: u64 = 60_000_000;
 #[derive(Debug, Default)]
 pub struct Batch {
     arm: Arm,
-    /// [`Agent::epoch`] when the batch was taken.
-    epoch: u32,
+    /// Whether a policy server has decided on these queries, instead of the policy of the arm.
+    by_server: bool,
     tickets: Vec<Ticket>,
     /// The queries, for [`crate::policy::Policy::decide`].
     pub queries: Vec<Query>,
@@ -60,11 +60,14 @@ pub struct Batch {
 
 /// The flow and the window that a query is about.
 #[derive(Clone, Copy, Debug)]
-struct Ticket {
-    flow: FlowId,
+pub(crate) struct Ticket {
+    pub(crate) flow: FlowId,
     window: u32,
-    end_ns: u64,
+    /// When the window ended, ns.
+    pub(crate) end_ns: u64,
     mss: u32,
+    /// [`Agent::epoch`] when the query was made.
+    epoch: u32,
 }
 
 impl Batch {
@@ -81,6 +84,32 @@ impl Batch {
     /// The arm whose policy is to answer.
     pub fn arm(&self) -> Arm {
         self.arm
+    }
+
+    /// A batch of the incumbent's queries, which were taken from other batches. `by_server` says
+    /// whether a policy server has decided on them.
+    pub(crate) fn gathered(
+        by_server: bool,
+        queries: impl IntoIterator<Item = (Ticket, Query)>,
+    ) -> Self {
+        let (tickets, queries) = queries.into_iter().unzip();
+        Self {
+            arm: Arm::Incumbent,
+            by_server,
+            tickets,
+            queries,
+        }
+    }
+
+    /// The queries with the flows and windows that they are about.
+    pub(crate) fn into_queries(self) -> impl Iterator<Item = (Ticket, Query)> {
+        self.tickets.into_iter().zip(self.queries)
+    }
+
+    /// What the queries are about, in their order.
+    #[cfg(test)]
+    pub(crate) fn tickets(&self) -> &[Ticket] {
+        &self.tickets
     }
 
     /// The slot of the flow that query number `query` is about; `None` past the last query.
@@ -186,6 +215,9 @@ impl FlowDelays {
 /// ```
 pub struct Agent {
     incumbent: ServedPolicy,
+    /// The header for rows of the incumbent's flows that a policy server has decided; `None` where
+    /// there is no server, or nothing is recorded.
+    server_header: Option<Arc<FileHeader>>,
     canary: Option<Canary>,
     /// Counts the changes of policies: a batch of an earlier epoch was answered by a policy that
     /// may no longer decide.
@@ -212,6 +244,7 @@ impl Agent {
                 interface,
                 header: None,
             },
+            server_header: None,
             canary: None,
             epoch: 0,
             flows: FlowTable::new(slots, window_ns),
@@ -263,8 +296,16 @@ impl Agent {
     /// the interface differs, their history of decisions begins anew, and with it a new episode.
     pub fn replace(&mut self, policy: ServedPolicy) {
         self.withdraw();
+        self.server_header = None;
         let former = std::mem::replace(&mut self.incumbent, policy);
         self.hand_over(Arm::Incumbent, &former);
+    }
+
+    /// Sets the header for rows of the incumbent's flows that a policy server decides from now on
+    /// ([`crate::remote`]); `None` when nothing is recorded. It holds until another policy becomes
+    /// the incumbent.
+    pub fn set_server_header(&mut self, header: Option<Arc<FileHeader>>) {
+        self.server_header = header;
     }
 
     /// Starts a canary at `now_ns`: the candidate decides for its share of the flows. Its windows
@@ -345,6 +386,7 @@ impl Agent {
         let Some(canary) = self.canary.take() else {
             return false;
         };
+        self.server_header = None;
         let former = std::mem::replace(&mut self.incumbent, canary.into_candidate());
         self.hand_over(Arm::Incumbent, &former);
         true
@@ -459,7 +501,6 @@ impl Agent {
     pub fn take_batch_of(&mut self, arm: Arm, most: usize) -> Batch {
         let mut batch = Batch {
             arm,
-            epoch: self.epoch,
             ..Batch::default()
         };
         while batch.len() < most {
@@ -492,6 +533,7 @@ impl Agent {
                 window: window.index,
                 end_ns: window.start_ns + self.window_ns,
                 mss: window.mss,
+                epoch: self.epoch,
             });
         }
         batch
@@ -541,12 +583,16 @@ impl Agent {
         choices: &[Choice],
         mut publish: impl FnMut(u32, Decision),
     ) {
-        let Batch { arm, epoch, .. } = batch;
+        let Batch { arm, by_server, .. } = batch;
         let policy = policy_of(&self.incumbent, &self.canary, arm);
         let interface = &policy.interface;
+        let header = match by_server {
+            true => self.server_header.as_ref(),
+            false => policy.header.as_ref(),
+        };
         let settle = |flow: &mut ServedFlow, rows: &mut Option<RowBuffer>, window, decision| {
             if let (Some(rows), Some(episode)) = (rows, &mut flow.rows) {
-                episode.settle(rows, policy.header.as_ref(), window, decision);
+                episode.settle(rows, header, window, decision);
             }
         };
         // Of flows that take part in a canary: usable answers, and others.
@@ -561,7 +607,7 @@ impl Agent {
             if flow.waiting.is_some() {
                 self.waiting[flow.arm as usize].push_back(ticket.flow);
             }
-            if epoch != self.epoch || arm != flow.arm {
+            if ticket.epoch != self.epoch || arm != flow.arm {
                 self.counts.answers_orphaned += 1;
                 settle(flow, &mut self.rows, ticket.window, None);
                 continue;

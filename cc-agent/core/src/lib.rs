@@ -16,6 +16,7 @@
 //! | [`objective`] | what a flow is to achieve, in quantities that its host observes |
 //! | [`tolerance`] | how much worse than the policy in service another one may be |
 //! | [`policy`] | policies, and the files that they are stored in |
+//! | [`remote`] | asking a policy server, with a local policy that stands in for it |
 //! | [`rows`] | the rows of recordings, and observations rebuilt from them |
 //! | [`status`] | the state of a running agent, and the messages over its socket |
 //! | [`durable`] | replacing a file so that a power failure leaves a whole one |
@@ -74,6 +75,7 @@ pub mod observation;
 pub mod ownership;
 pub mod policy;
 pub mod regular_file;
+pub mod remote;
 pub mod reward;
 pub mod rows;
 mod served;

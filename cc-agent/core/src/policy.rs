@@ -22,6 +22,7 @@ mod heuristic;
 mod meta;
 mod onnx;
 mod ports;
+mod server_address;
 mod wire;
 
 pub use file::{PolicyFile, PolicyGraph};
@@ -30,6 +31,7 @@ pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
 pub use onnx::{Answer, OnnxNetwork, OnnxPolicy};
 pub use ports::Widths;
+pub use server_address::ServerAddress;
 
 /// The embedded default policy: the `policy.onnx` of a run of `cc-trainer train`. Its metadata name
 /// the run.
@@ -292,7 +294,8 @@ impl Policy for Random {
 }
 
 /// The name of a policy, as on a command line: a path to an `.onnx` file, with or without the
-/// `@sha256:HEX` of its content, `default`, `fixed:N`, `heuristic` or `random`.
+/// `@sha256:HEX` of its content, `default`, `fixed:N`, `heuristic`, `random`, or the address of a
+/// policy server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PolicySpec {
     /// `default`: the embedded [`DEFAULT_POLICY`].
@@ -313,6 +316,8 @@ pub enum PolicySpec {
     },
     /// `random`: the policy [`Random`].
     Random,
+    /// `grpc://HOST:PORT` or `grpcs://HOST:PORT`: a policy server decides ([`crate::remote`]).
+    Server(ServerAddress),
 }
 
 /// What separates a path from the hash of the file's content in the text of a [`PolicySpec`].
@@ -410,6 +415,11 @@ impl PolicySpec {
                 Box::new(OnnxPolicy::from_bytes(file, serving, seed)?)
             }
             Self::Random => Box::new(Random::new(interface(), seed)),
+            Self::Server(address) => {
+                return Err(PolicyError::Elsewhere {
+                    address: address.clone(),
+                });
+            }
         })
     }
 }
@@ -423,6 +433,7 @@ impl fmt::Display for PolicySpec {
             Self::Onnx(path) => write!(f, "{}", path.display()),
             Self::Pinned { path, sha256 } => write!(f, "{}{PIN}{sha256}", path.display()),
             Self::Random => f.write_str("random"),
+            Self::Server(address) => address.fmt(f),
         }
     }
 }
@@ -438,6 +449,12 @@ impl FromStr for PolicySpec {
                     found: cwnd.to_owned(),
                 }),
             };
+        }
+        if ServerAddress::is_meant_by(s) {
+            let address = s.parse();
+            return address
+                .map(Self::Server)
+                .map_err(|reason| SpecError::Server { reason });
         }
         if let Some((path, sha256)) = s.split_once(PIN) {
             return path.parse::<Self>()?.pinned(sha256);
@@ -475,10 +492,16 @@ pub enum SpecError {
         /// The text that was given as its hash.
         found: String,
     },
+    /// The text begins like the address of a policy server, and is none.
+    #[error("{reason}")]
+    Server {
+        /// The text, and what is expected.
+        reason: String,
+    },
     /// The string is neither a known name nor the path of an `.onnx` file.
     #[error(
         "no policy is called `{found}`; expected a path that ends in .onnx, \
-         `default`, `fixed:N`, `heuristic` or `random`"
+         `default`, `fixed:N`, `heuristic`, `random` or grpcs://HOST:PORT"
     )]
     Unknown {
         /// The string that was given.
@@ -490,6 +513,15 @@ pub enum SpecError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
+    /// The policy decides on another host.
+    #[error(
+        "{address} is the address of a policy server, which only `cc-agent run --policy` asks; \
+         name a policy that runs here"
+    )]
+    Elsewhere {
+        /// The server's address, as it was given.
+        address: ServerAddress,
+    },
     /// A setting of the interface is out of its range.
     #[error("environment: {0}")]
     Interface(#[from] InterfaceError),
@@ -534,6 +566,8 @@ mod tests {
             "fixed:64",
             "heuristic",
             "random",
+            "grpc://localhost:1",
+            "grpcs://[2001:db8::1]:65535",
             "dir/policy.onnx",
             "policy.onnx@sha256:00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff",
         ] {
@@ -563,6 +597,12 @@ mod tests {
                 "policy.pt",
                 "no policy is called `policy.pt`; expected a path",
             ),
+            (
+                "grpc://host",
+                "`grpc://host`: expected grpc://HOST:PORT or grpcs://",
+            ),
+            ("grpcs://host:0", "`grpcs://host:0`: expected"),
+            ("grpcs://a@b:1", "`grpcs://a@b:1`: expected"),
         ] {
             let error = spec.parse::<PolicySpec>().expect_err(spec).to_string();
             assert!(error.starts_with(expected), "{error}");

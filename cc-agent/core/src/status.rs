@@ -10,7 +10,7 @@ mod protocol;
 pub mod samples;
 mod text;
 
-pub use counters::{AgentCounts, Count};
+pub use counters::{AgentCounts, Count, RemoteCounts};
 pub use flow::FlowView;
 pub use protocol::{Command, Outcome, Reply, Request, default_socket};
 pub use text::{clock, digits};
@@ -37,6 +37,10 @@ pub struct Snapshot {
     pub pid: u32,
     /// One-line description of the policy.
     pub policy: String,
+    /// The policy server that decides where it can, the policy standing in for it; `None` without
+    /// one, and from an older agent.
+    #[serde(default)]
+    pub remote: Option<RemoteStatus>,
     /// Time since the agent's start, s.
     pub uptime_s: f64,
     /// Number of slots in the flow map.
@@ -113,6 +117,26 @@ impl CanaryStatus {
     pub fn units(&self) -> u64 {
         self.metrics.first().map_or(0, |metric| metric.units)
     }
+}
+
+/// The state of the connection to a policy server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RemoteStatus {
+    /// Address of the server, as `--policy` has it.
+    pub server: String,
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Connections that were made since the start of the agent.
+    pub connections: u64,
+    /// Name and kind of the server's policy; `None` before the first connection.
+    pub policy: Option<String>,
+    /// SHA-256 of the file of the server's policy; `None` before the first connection.
+    pub sha256: Option<String>,
+    /// Questions by what became of them, and decisions made without the server.
+    #[serde(flatten)]
+    pub counts: RemoteCounts,
+    /// Why there is no connection; `None` while there is one.
+    pub trouble: Option<String>,
 }
 
 /// A distribution of durations in ms.

@@ -25,6 +25,7 @@
 //!     interface: Interface::default(),
 //!     policy: "random".into(),
 //!     policy_metadata: None,
+//!     server: None,
 //!     agent_version: "0.1.0".into(),
 //!     kernel: "6.18.0".into(),
 //!     host: [].into(),

@@ -29,6 +29,9 @@ pub(crate) fn to_key_values(header: &FileHeader) -> Result<Vec<KeyValue>, serde_
     if let Some(metadata) = &header.policy_metadata {
         values.push(("policy_metadata", metadata.to_json()));
     }
+    if let Some(server) = &header.server {
+        values.push(("server", server.clone()));
+    }
     let key = |(key, value)| KeyValue::new(format!("cc.{key}"), Some(value));
     Ok(values.into_iter().map(key).collect())
 }
@@ -75,6 +78,7 @@ pub(crate) fn from_key_values(values: &[KeyValue]) -> Result<(u32, FileHeader), 
         interface,
         policy: text("policy")?.into(),
         policy_metadata,
+        server: find("server").map(Into::into),
         agent_version: text("agent_version")?.into(),
         kernel: text("kernel")?.into(),
         host: serde_json::from_str(text("host")?)

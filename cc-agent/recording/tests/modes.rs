@@ -29,6 +29,7 @@ fn modes_do_not_depend_on_the_umask() {
         interface: Interface::default(),
         policy: "fixed:10".into(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".into(),
         kernel: "6.18.0".into(),
         host: [].into(),

@@ -17,6 +17,7 @@ use crate::{
     inference::{Answer, Failure, Inference, ReadyPolicy},
     kernel::{self, clock, privileges::Capabilities},
     recording_setup::{Recording, RecordingSession},
+    remote::Remote,
     settings::Settings,
 };
 use cc_cage::Job;
@@ -28,6 +29,7 @@ use cc_core::{
     status::{AgentCounts, CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
 };
 use cc_recording::Recorder;
+use cc_remote::Event;
 
 /// Records taken at once, at most: so many that taking them is cheap, and so few that the event
 /// loop soon gets to everything else.
@@ -47,6 +49,9 @@ pub(super) struct Service<D: DatapathIo> {
     pub(super) agent: Agent,
     pub(super) inference: Inference,
     policies: Policies,
+    /// The policy server that decides where it can instead of the incumbent; `None` where the
+    /// incumbent decides alone.
+    pub(super) remote: Option<Remote>,
     acks: Option<AckWriter>,
     recorder: Option<Recorder>,
     session: Option<RecordingSession>,
@@ -138,6 +143,8 @@ impl<D: DatapathIo> Service<D> {
             agent.adopt(&flow);
         }
         let heartbeat_limit = Duration::from_nanos(settings.datapath.settings.heartbeat_limit_ns);
+        let remote = settings.remote;
+        let remote = remote.map(|remote| Remote::new(remote, &policy));
         let acks = match &settings.per_ack_file {
             Some(path) => Some(AckWriter::create(path)?),
             None => None,
@@ -165,6 +172,7 @@ impl<D: DatapathIo> Service<D> {
             session,
             datapath,
             agent,
+            remote,
             acks,
             recorder,
             name: settings.datapath.name,
@@ -232,6 +240,9 @@ impl<D: DatapathIo> Service<D> {
     pub(super) fn reconcile(&mut self) {
         let datapath = &self.datapath;
         self.agent.reconcile(|slot| datapath.occupant(slot));
+        if let Some(remote) = &mut self.remote {
+            remote.reconcile(|slot| datapath.occupant(slot));
+        }
     }
 
     /// Takes slots of idle flows away while slots are scarce.
@@ -253,14 +264,61 @@ impl<D: DatapathIo> Service<D> {
         Some(Duration::from_nanos(left_ns))
     }
 
-    /// Sends the flows that wait to their policies, each unless it has a batch.
+    /// Time until a question to the policy server is late; `None` while none is out.
+    pub(super) fn remote_due(&self) -> Option<Duration> {
+        let due_ns = self.remote.as_ref()?.due_ns()?;
+        let left_ns = due_ns.saturating_sub(self.datapath.now_ns());
+        Some(Duration::from_nanos(left_ns))
+    }
+
+    /// Sends the flows that wait to their policies, each unless it has a batch. The policy server,
+    /// where there is one, has the choice of the incumbent's.
     pub(super) fn ask_policies(&mut self) {
+        let now_ns = self.datapath.now_ns();
         for arm in [Arm::Incumbent, Arm::Candidate] {
             let room = self.inference.room(arm);
-            if room > 0 {
-                let batch = self.agent.take_batch_of(arm, room);
-                self.inference.ask(arm, batch);
-            }
+            let batch = match &mut self.remote {
+                Some(remote) if arm == Arm::Incumbent => {
+                    remote.ask(now_ns, self.agent.take_batch_of(arm, usize::MAX));
+                    if !self.inference.has(arm) {
+                        // Their next windows may be the server's again.
+                        let batch = remote.take_local(now_ns, usize::MAX);
+                        self.agent.on_no_answer(batch);
+                        continue;
+                    }
+                    remote.take_local(now_ns, room)
+                }
+                _ => self.agent.take_batch_of(arm, room),
+            };
+            self.inference.ask(arm, batch);
+        }
+    }
+
+    /// Takes note of what has happened to the policy server's connection, and publishes its
+    /// decisions.
+    pub(super) fn on_remote(&mut self, event: Event) {
+        let Some(remote) = &mut self.remote else {
+            return;
+        };
+        let now_ns = self.datapath.now_ns();
+        let is_up = matches!(event, Event::Up(_));
+        let (batch, choices) = remote.on_event(now_ns, event);
+        if is_up {
+            let session = self.session.as_ref();
+            let header = session.and_then(|session| remote.header(session));
+            self.agent.set_server_header(header);
+        }
+        let datapath = &self.datapath;
+        self.agent
+            .on_choices(now_ns, batch, &choices, |slot, decision| {
+                datapath.publish(slot, decision);
+            });
+    }
+
+    /// Ends the connection to the policy server, because another policy decides from now on.
+    fn end_remote(&mut self) {
+        if let Some(remote) = self.remote.take() {
+            remote.end(&mut self.agent);
         }
     }
 
@@ -288,7 +346,10 @@ impl<D: DatapathIo> Service<D> {
     /// Sets the heartbeat, unless no policy decides: flows shall fall back then, as they do when
     /// the agent is gone.
     pub(super) fn beat(&mut self) {
-        if self.decides() && !self.inference.hangs(Arm::Incumbent) {
+        let remote = self.remote.as_ref();
+        if remote.is_some_and(Remote::is_connected)
+            || self.decides() && !self.inference.hangs(Arm::Incumbent)
+        {
             self.datapath.beat(self.datapath.now_ns());
         }
     }
@@ -369,6 +430,7 @@ impl<D: DatapathIo> Service<D> {
         } else {
             let candidate = self.inference.remove(Arm::Candidate);
             self.policies.candidate = None;
+            self.end_remote();
             self.agent.replace(loaded.served(self.session.as_ref()));
             self.give_back(candidate);
             self.policies.incumbent = Origin {
@@ -442,6 +504,7 @@ impl<D: DatapathIo> Service<D> {
         };
         // What decided until now is no policy that has failed.
         let worked = self.decides();
+        self.end_remote();
         self.agent.replace(served);
         self.install(Arm::Incumbent, loaded)?;
         self.succeed(origin, worked);
@@ -514,6 +577,7 @@ impl<D: DatapathIo> Service<D> {
             return Err("there is no candidate to promote".into());
         };
         let worked = self.decides();
+        self.end_remote();
         self.agent.promote();
         let former = self.inference.promote();
         self.give_back(former);
@@ -569,6 +633,7 @@ impl<D: DatapathIo> Service<D> {
             name: self.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
+            remote: self.remote.as_ref().map(Remote::status),
             policy: match &self.policies.failure {
                 None => self.policies.incumbent.text.clone(),
                 Some(failure) => format!("{} (failed: {failure})", self.policies.incumbent.text),

@@ -660,3 +660,148 @@ fn shutdown_completes_the_recording() {
         assert_eq!(rows, 2, "one per window, answered or not");
     });
 }
+
+/// A policy server of the embedded policy, on a thread of its own. It stops when it is dropped.
+struct PolicyServer {
+    address: std::net::SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    running: Option<thread::JoinHandle<()>>,
+}
+
+impl PolicyServer {
+    fn start(address: std::net::SocketAddr) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (listening, address_found) = std::sync::mpsc::channel();
+        let running = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                let policy = cc_core::policy::OnnxPolicy::from_bytes(
+                    cc_core::policy::DEFAULT_POLICY,
+                    None,
+                    0,
+                );
+                let policy = Box::new(policy.expect("the embedded policy"));
+                let server = cc_remote::Server::start(policy).expect("it is of a file");
+                let listener = server.listen(address, None).expect("a free port");
+                listening.send(listener.address()).expect("awaited");
+                let served = server.serve(listener, async { drop(stopped.await) });
+                served.await.expect("ends well");
+            });
+        });
+        Self {
+            address: address_found.recv().expect("it listens"),
+            stop: Some(stop),
+            running: Some(running),
+        }
+    }
+}
+
+impl Drop for PolicyServer {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(running) = self.running.take() {
+            running.join().expect("does not panic");
+        }
+    }
+}
+
+#[test]
+fn a_policy_server_decides_and_the_local_policy_while_it_is_gone() {
+    /// What the local policy decides, and no action from 10 segments leads to.
+    const LOCAL: u32 = 7;
+    on_paused_time(async {
+        let server = PolicyServer::start(([127, 0, 0, 1], 0).into());
+        let address = server.address;
+        let options = format!("policy = 'grpc://{address}'");
+        // The server's thread is waited for before the event loop runs.
+        let settings = task::spawn_blocking(move || settings(&options, fixed(LOCAL)));
+        let mut agent = Fixture::with(settings.await.expect("does not panic"));
+        let decided = |n: usize| move |datapath: &FakeDatapath| datapath.published().len() == n;
+        let last = |agent: &Fixture| agent.datapath.published().last().map(|(_, d)| d.cwnd);
+        // Connections end and begin in real time.
+        let pause = || async {
+            let pause = || thread::sleep(Duration::from_millis(1));
+            task::spawn_blocking(pause).await.expect("does not panic");
+        };
+        let remote = |agent: &Fixture| agent.status().remote.clone().expect("a server is asked");
+
+        agent.counts().await;
+        while !remote(&agent).connected {
+            agent.counts().await;
+        }
+        agent.windows(3, 1..=1).await;
+        agent.eventually("a decision", decided(1)).await;
+        assert_ne!(last(&agent), Some(LOCAL));
+
+        drop(server);
+        while remote(&agent).connected {
+            agent.counts().await;
+            pause().await;
+        }
+        agent.windows(3, 2..=2).await;
+        agent.eventually("a local decision", decided(2)).await;
+        assert_eq!(last(&agent), Some(LOCAL));
+
+        let _server = PolicyServer::start(address);
+        while !remote(&agent).connected {
+            agent.counts().await;
+            pause().await;
+        }
+        agent.windows(3, 3..=3).await;
+        agent.eventually("a decision", decided(3)).await;
+        assert_ne!(last(&agent), Some(LOCAL), "the server has the flow back");
+        agent.counts().await;
+        let status = remote(&agent);
+        assert_eq!((status.connections, status.counts.local), (2, 1));
+        assert_eq!((status.counts.asked, status.counts.answered), (2, 2));
+
+        // A file in its place ends the connection.
+        let file = agent.directory.path().join("default.onnx");
+        fs::write(&file, cc_core::policy::DEFAULT_POLICY).expect("writes");
+        let done = agent.command(Command::Reload { file }).await;
+        done.expect("it is loaded");
+        assert_eq!(agent.status().remote, None);
+        agent.end().await.expect("ends well");
+    });
+}
+
+#[test]
+fn an_agent_starts_without_its_policy_server() {
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = nobody.local_addr().expect("bound");
+    drop(nobody);
+    let settings = settings(&format!("policy = 'grpc://{address}'"), fixed(7));
+    assert!(settings.remote.is_some());
+    let refused = |options: &str| {
+        let options = RunOptions::parse(options).expect("valid TOML");
+        options.resolve().err().expect("refused").to_string()
+    };
+    for (options, expected) in [
+        (
+            "policy = 'grpc://192.0.2.1:1'",
+            "192.0.2.1:1 is another host: give",
+        ),
+        (
+            "policy = 'grpcs://127.0.0.1:1'",
+            "grpcs://127.0.0.1:1 needs the authorities'",
+        ),
+        (
+            "policy = 'grpcs://127.0.0.1:1'\nremote_ca = 'ca.pem'",
+            "--remote-cert is missing",
+        ),
+        (
+            "policy = 'random'\nremote_key = 'k'",
+            "--remote-key is for a policy server",
+        ),
+        (
+            "policy = 'grpcs://127.0.0.1:1'\nremote_ca = 'no'\nremote_cert = 'no'\nremote_key = 'no'",
+            "no: No such file",
+        ),
+    ] {
+        let error = refused(options);
+        assert!(error.contains(expected), "{options}: {error}");
+    }
+}

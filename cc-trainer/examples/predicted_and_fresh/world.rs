@@ -199,6 +199,7 @@ pub(crate) fn write(
         interface,
         policy: file.summary().sha256.clone(),
         policy_metadata: None,
+        server: None,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: "simulated".to_owned(),
         host: BTreeMap::new(),

@@ -64,6 +64,7 @@ impl Served {
             interface: interface.clone(),
             policy: file.map_or_else(|| self.spec.to_string(), |file| file.sha256.clone()),
             policy_metadata: file.map(|file| file.meta.clone()),
+            server: None,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             kernel: "simulated".to_owned(),
             host: BTreeMap::new(),

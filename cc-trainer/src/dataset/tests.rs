@@ -42,6 +42,7 @@ pub(crate) fn header(interface: &Interface, policy: &str) -> FileHeader {
         interface: interface.clone(),
         policy: policy.to_owned(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".to_owned(),
         kernel: "6.12.0".to_owned(),
         host: BTreeMap::new(),

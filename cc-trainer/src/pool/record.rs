@@ -112,6 +112,7 @@ fn header(config: &PoolConfig, scheme: &str) -> FileHeader {
         interface: config.policy.clone(),
         policy: format!("observed:{scheme}"),
         policy_metadata: None,
+        server: None,
         agent_version: env!("CARGO_PKG_VERSION").into(),
         kernel: "simulated".into(),
         host: BTreeMap::new(),

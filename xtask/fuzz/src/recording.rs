@@ -83,6 +83,7 @@ fn header() -> FileHeader {
         interface: Interface::default(),
         policy: "fixed:10".to_owned(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".to_owned(),
         kernel: "6.18.0".to_owned(),
         host: [("net.ipv4.tcp_sack".to_owned(), "1".to_owned())].into(),

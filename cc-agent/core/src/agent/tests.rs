@@ -397,6 +397,7 @@ fn recorded_policy(name: &str, interface: Interface) -> ServedPolicy {
         interface: interface.clone(),
         policy: name.into(),
         policy_metadata: None,
+        server: None,
         agent_version: String::new(),
         kernel: String::new(),
         host: [].into(),

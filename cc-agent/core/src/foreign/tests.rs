@@ -16,6 +16,7 @@ fn recording() -> ForeignFlows {
         interface: interface.clone(),
         policy: String::new(),
         policy_metadata: None,
+        server: None,
         agent_version: "0".into(),
         kernel: "6.18.0".into(),
         host: BTreeMap::new(),

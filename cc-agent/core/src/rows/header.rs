@@ -17,6 +17,9 @@ pub struct FileHeader {
     /// The metadata of the policy's file (`cc.policy_metadata`, JSON); `None` for a policy without
     /// a file.
     pub policy_metadata: Option<PolicyMeta>,
+    /// Address of the policy server that decided (`cc.server`); `None` where the agent's own policy
+    /// did.
+    pub server: Option<String>,
     /// Version of the agent that made the recording (`cc.agent_version`).
     pub agent_version: String,
     /// Release of the host's kernel (`cc.kernel`).

@@ -50,6 +50,23 @@ pub struct AgentCounts {
     pub candidates_withdrawn: u64,
 }
 
+/// Counts of questions to a policy server, and of the decisions made without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteCounts {
+    /// Questions sent to the server.
+    pub asked: u64,
+    /// Questions that were answered in time.
+    pub answered: u64,
+    /// Questions whose reply came after the interval, and was dropped.
+    pub late: u64,
+    /// Questions that were not answered at all.
+    pub lost: u64,
+    /// Replies that were of no use: repeated, about another flow, or without a choice.
+    pub refused: u64,
+    /// Decisions left to the local policy.
+    pub local: u64,
+}
+
 /// A counter of the agent or of its datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {

@@ -12,6 +12,7 @@ pub fn idle() -> Snapshot {
         version: "0.1.0".into(),
         pid: 4321,
         policy: "default: impala, trained".into(),
+        remote: None,
         uptime_s: 0.5,
         slots: 16_384,
         live_flows: 0,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{CanaryStatus, Percentiles, RecordingStatus, Snapshot};
+use super::{CanaryStatus, Percentiles, RecordingStatus, RemoteCounts, RemoteStatus, Snapshot};
 use crate::canary::{ArmReport, CanaryBy};
 
 impl fmt::Display for Snapshot {
@@ -18,7 +18,11 @@ impl fmt::Display for Snapshot {
             digits(self.cpu_s),
             digits(100.0 * recent.cpu),
         )?;
-        writeln!(f, "policy      {}", self.policy)?;
+        if let Some(remote) = &self.remote {
+            writeln!(f, "server      {remote}")?;
+        }
+        let local = if self.remote.is_some() { "local: " } else { "" };
+        writeln!(f, "policy      {local}{}", self.policy)?;
         write!(
             f,
             "flows       {} live, {} slots",
@@ -116,6 +120,33 @@ impl fmt::Display for CanaryStatus {
             write!(f, "\n  {shift}")?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for RemoteStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RemoteCounts {
+            asked,
+            answered,
+            late,
+            lost,
+            refused,
+            local,
+        } = self.counts;
+        write!(f, "{}", self.server)?;
+        if let Some(policy) = &self.policy {
+            write!(f, ": {policy}")?;
+        }
+        match &self.trouble {
+            None if self.connected => write!(f, "; connected")?,
+            None => write!(f, "; not connected yet")?,
+            Some(trouble) => write!(f, "; not connected: {trouble}")?,
+        }
+        write!(
+            f,
+            "\n  {asked} asked, {answered} answered, {late} late, {lost} lost, {refused} refused; \
+             {local} decided by the local policy"
+        )
     }
 }
 

@@ -36,6 +36,7 @@ fn header() -> FileHeader {
         interface: Interface::default(),
         policy: "fixed:10".into(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".into(),
         kernel: "6.18.0".into(),
         host: [].into(),

@@ -19,6 +19,7 @@ fn header() -> FileHeader {
         interface: Interface::default(),
         policy: "random".into(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".into(),
         kernel: "6.12.0".into(),
         host: [("net.ipv4.tcp_sack".to_owned(), "1".to_owned())].into(),

@@ -12,6 +12,7 @@ fn header(policy: &str) -> Arc<FileHeader> {
         interface: Interface::default(),
         policy: policy.into(),
         policy_metadata: None,
+        server: None,
         agent_version: "0.1.0".into(),
         kernel: "6.12.0".into(),
         host: [].into(),

@@ -27,6 +27,7 @@ const LOOK: Nanos = 50_000_000;
 ///     interface: Interface::default(),
 ///     policy: String::new(), // That of a row is `observed:cubic`.
 ///     policy_metadata: None,
+///     server: None,
 ///     agent_version: "0.1.0".into(),
 ///     kernel: "simulated".into(),
 ///     host: [].into(),
