@@ -151,6 +151,7 @@ fn main() -> anyhow::Result<()> {
         lstm: None,
         actions: spec.actions,
         privileged: spec.privileged,
+        predictions: 0,
         values: 1,
         branches: vec![],
     };

@@ -120,6 +120,7 @@ fn shapes() -> [Shape; 4] {
         lstm: Some(512),
         actions: 5,
         privileged: 0,
+        predictions: 0,
         values: 1,
         branches: vec![],
     };
@@ -130,6 +131,7 @@ fn shapes() -> [Shape; 4] {
         lstm: Some(31),
         actions: 7,
         privileged: 6,
+        predictions: 0,
         values: 1,
         branches: vec![],
     };
