@@ -16,16 +16,17 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     kernel::{host, sysctl},
     logging,
+    metrics::MetricsOptions,
     observe::ObserveOptions,
     options::RunOptions,
     policy_server::PolicyServerOptions,
     serve, view,
 };
-use cc_client::fetch;
+use cc_client::{StatusError, fetch};
 use cc_core::{
     canary::{CanaryBy, Finding},
     policy::{PolicyFile, PolicySpec},
-    status::{self, CanaryStatus, default_socket},
+    status::{self, CanaryStatus, Health, default_socket},
 };
 
 /// Time between two looks at a canary that is waited for.
@@ -56,6 +57,24 @@ enum Subcommands {
     Status(Running),
     /// Show the state of a running agent as a live view.
     Top(Running),
+    /// Say whether a running agent decides about its flows. Exits with 0 when it does, with 1 when
+    /// it does not, and with 2 when no agent answers.
+    ///
+    /// Counters that should not rise are compared over --over seconds.
+    Health {
+        /// Time between two looks at the agent, in s; 0 takes the counters since its start.
+        #[arg(long, value_name = "S", default_value_t = 1.0)]
+        over: f64,
+        #[command(flatten)]
+        running: Running,
+    },
+    /// Serve the state of a running agent to monitoring systems, in the format of OpenMetrics.
+    Metrics {
+        #[command(flatten)]
+        options: MetricsOptions,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
     /// Make a running agent serve another policy file. Its flows go on without a break.
     ///
     /// With --canary the file is a candidate, which first decides for a share of the flows;
@@ -161,6 +180,11 @@ impl Cli {
             Subcommands::Check(format) => check(&format),
             Subcommands::Status(running) => show(&running),
             Subcommands::Top(running) => top(&running),
+            Subcommands::Health { over, running } => health(over, &running),
+            Subcommands::Metrics { options, agent } => {
+                let _guard = logging::start(true).context("starting the log")?;
+                carry_through(options.serve(agent.socket()))
+            }
             Subcommands::Reload {
                 file,
                 sha256,
@@ -244,6 +268,34 @@ fn check(format: &Format) -> anyhow::Result<ExitCode> {
 fn show(running: &Running) -> anyhow::Result<ExitCode> {
     print(&running.format, &fetch(&running.agent.socket())?)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what is wrong with the agent, and says by the exit code whether flows are decided about.
+fn health(over: f64, running: &Running) -> anyhow::Result<ExitCode> {
+    let Ok(over) = Duration::try_from_secs_f64(over) else {
+        anyhow::bail!("--over {over}: expected a number of seconds, 0 or more");
+    };
+    let socket = running.agent.socket();
+    let looked = (|| {
+        let mut before = None;
+        if !over.is_zero() {
+            before = Some(fetch(&socket)?);
+            thread::sleep(over);
+        }
+        Ok::<_, StatusError>(Health::of(&fetch(&socket)?, before.as_ref()))
+    })();
+    let health = match looked {
+        Ok(health) => health,
+        Err(error) => {
+            logging::last_line(&format!("error: {error}"));
+            return Ok(ExitCode::from(2));
+        }
+    };
+    print(&running.format, &health)?;
+    Ok(match health.is_good() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }
 
 fn top(running: &Running) -> anyhow::Result<ExitCode> {

@@ -41,6 +41,7 @@ pub mod deploy;
 mod inference;
 pub mod kernel;
 pub mod logging;
+pub mod metrics;
 mod notify;
 pub mod observe;
 pub mod options;

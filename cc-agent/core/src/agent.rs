@@ -19,9 +19,13 @@
 //! A flow has at most one query with the policy, so a slow policy answers each flow's newest
 //! window.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
-use cc_ebpf::{Decision, Flow, Identity, Record, WindowRecord};
+use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
 use hdrhistogram::Histogram;
 
 use crate::{
@@ -38,7 +42,7 @@ use crate::{
         buffer::{EpisodeRows, RowBuffer},
     },
     served::ServedPolicy,
-    status::{AgentCounts, FlowView},
+    status::{AgentCounts, Distribution, FlowView, RTT_MS},
 };
 
 /// A decision published more than this after its window's end counts as late, ns.
@@ -231,6 +235,9 @@ pub struct Agent {
     /// All counts but those of [`FlowTable::counts`], which are 0 here.
     counts: AgentCounts,
     delays: Histogram<u64>,
+    /// Mean smoothed RTTs and queueing delays of windows with ACKs.
+    srtt: Distribution,
+    queueing: Distribution,
     rows: Option<RowBuffer>,
 }
 
@@ -252,6 +259,8 @@ impl Agent {
             asked_last: Arm::Candidate,
             counts: AgentCounts::default(),
             delays: empty_delays(),
+            srtt: Distribution::new(&RTT_MS),
+            queueing: Distribution::new(&RTT_MS),
             rows: None,
         }
     }
@@ -687,6 +696,26 @@ impl Agent {
         &self.delays
     }
 
+    /// Smoothed RTTs and queueing delays of the windows since the start, means of each window with
+    /// ACKs.
+    pub fn flow_delays(&self) -> (&Distribution, &Distribution) {
+        (&self.srtt, &self.queueing)
+    }
+
+    /// Number of live flows by what sets their cwnd. Those that had no window are in
+    /// [`Mode::Startup`].
+    pub fn modes(&self) -> BTreeMap<&'static str, usize> {
+        let mut modes = BTreeMap::new();
+        for (_, _, flow) in self.flows.iter() {
+            let mode = flow
+                .last
+                .as_ref()
+                .map_or(Mode::Startup, |window| Mode::from_raw(window.mode));
+            *modes.entry(mode.name()).or_default() += 1;
+        }
+        modes
+    }
+
     /// Number of flows that are open at the moment.
     pub fn live(&self) -> usize {
         self.flows.live()
@@ -764,6 +793,13 @@ impl FollowFlows for Agent {
         };
         flow.measured = Measured::following(flow.last.as_ref(), window);
         flow.last = Some(*window);
+        if window.acks > 0 {
+            let srtt_us = window
+                .features
+                .mean(Feature::SmoothedRtt as usize, window.acks);
+            self.srtt.add(srtt_us / 1e3);
+            self.queueing.add(flow.measured.delay_ms());
+        }
         if let (Some(canary), Some(member)) = (&mut self.canary, &mut flow.canary) {
             canary.add(member, flow.arm, window, &flow.measured);
         }

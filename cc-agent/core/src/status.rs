@@ -4,14 +4,18 @@
 //! The agent serves snapshots over a Unix socket; [`Request`] and [`Reply`] are the messages.
 
 mod counters;
+mod distribution;
 mod flow;
+mod health;
 mod protocol;
 #[doc(hidden)]
 pub mod samples;
 mod text;
 
 pub use counters::{AgentCounts, Count, RemoteCounts};
+pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS};
 pub use flow::FlowView;
+pub use health::Health;
 pub use protocol::{Command, Outcome, Reply, Request, default_socket};
 pub use text::{clock, digits};
 
@@ -47,6 +51,13 @@ pub struct Snapshot {
     pub slots: usize,
     /// Number of flows that are open at the moment.
     pub live_flows: usize,
+    /// The live flows by what sets their cwnd, the names of [`cc_ebpf::Mode`]; empty from an older
+    /// agent.
+    #[serde(default)]
+    pub modes: BTreeMap<String, usize>,
+    /// Time since the agent's last heartbeat, ms; `None` before the first, and from an older agent.
+    #[serde(default)]
+    pub heartbeat_age_ms: Option<f64>,
     /// Flows that a former agent had left behind and that this agent took over.
     pub adopted_flows: usize,
     /// Counts on the agent's side.
@@ -57,6 +68,9 @@ pub struct Snapshot {
     pub decision_delay: Percentiles,
     /// Times that the policy took for a batch.
     pub inference: Percentiles,
+    /// How these and the flows' delays are distributed; empty from an older agent.
+    #[serde(default)]
+    pub distributions: Distributions,
     /// Mean number of flows in a batch.
     pub mean_batch: f64,
     /// Processor time that the agent has used, s.

@@ -26,7 +26,10 @@ use cc_core::{
     canary::{Arm, CanaryBy, CanaryPlan, GuardRails},
     interface::Interface,
     policy::PolicySpec,
-    status::{AgentCounts, CanaryStatus, Outcome, Percentiles, RecordingStatus, Snapshot},
+    status::{
+        AgentCounts, CanaryStatus, DELAY_MS, Distribution, Distributions, Outcome, Percentiles,
+        RecordingStatus, Snapshot,
+    },
 };
 use cc_recording::Recorder;
 use cc_remote::Event;
@@ -64,6 +67,8 @@ pub(super) struct Service<D: DatapathIo> {
     started: Instant,
     /// Without a heartbeat for this long, flows fall back.
     heartbeat_limit: Duration,
+    /// Time of the last heartbeat, ns; `None` before the first.
+    last_beat_ns: Option<u64>,
     /// The capabilities that the agent holds.
     capabilities: String,
     /// How the policy differs from what was remembered at the start.
@@ -181,6 +186,7 @@ impl<D: DatapathIo> Service<D> {
             reclaimer: Reclaimer::default(),
             started: Instant::now(),
             heartbeat_limit,
+            last_beat_ns: None,
             capabilities: Capabilities::held()
                 .map_or_else(|| "not known".into(), |held| held.to_string()),
             differs: None,
@@ -350,7 +356,9 @@ impl<D: DatapathIo> Service<D> {
         if remote.is_some_and(Remote::is_connected)
             || self.decides() && !self.inference.hangs(Arm::Incumbent)
         {
-            self.datapath.beat(self.datapath.now_ns());
+            let now_ns = self.datapath.now_ns();
+            self.datapath.beat(now_ns);
+            self.last_beat_ns = Some(now_ns);
         }
     }
 
@@ -641,6 +649,12 @@ impl<D: DatapathIo> Service<D> {
             uptime_s: self.started.elapsed().as_secs_f64(),
             slots: self.datapath.slots(),
             live_flows: self.agent.live(),
+            modes: (self.agent.modes().into_iter())
+                .map(|(mode, flows)| (mode.to_owned(), flows))
+                .collect(),
+            heartbeat_age_ms: self
+                .last_beat_ns
+                .map(|beat_ns| self.datapath.now_ns().saturating_sub(beat_ns) as f64 / 1e6),
             adopted_flows: self.adopted,
             agent: AgentCounts {
                 policies_restarted: self.policies.restarts,
@@ -656,6 +670,7 @@ impl<D: DatapathIo> Service<D> {
                 .collect(),
             decision_delay: percentiles(self.agent.delays()),
             inference: percentiles(self.inference.times()),
+            distributions: self.distributions(),
             mean_batch: self.inference.mean_batch(),
             cpu_s: clock::cpu_s(),
             canary: self.canary(),
@@ -668,6 +683,16 @@ impl<D: DatapathIo> Service<D> {
             }),
             flows: self.agent.views(FLOWS_SHOWN),
         })
+    }
+
+    fn distributions(&self) -> Distributions {
+        let (srtt, queueing) = self.agent.flow_delays();
+        Distributions {
+            decision_delay: Distribution::of(self.agent.delays(), &DELAY_MS),
+            inference: Distribution::of(self.inference.times(), &DELAY_MS),
+            srtt: srtt.clone(),
+            queueing: queueing.clone(),
+        }
     }
 
     /// [`Self::snapshot`], ready to be shared with the threads that show it.

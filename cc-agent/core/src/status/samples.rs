@@ -1,8 +1,9 @@
 //! Snapshots for tests, with made-up values.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use super::{AgentCounts, FlowView, Percentiles, Snapshot};
+use super::{AgentCounts, Distributions, FlowView, Percentiles, Snapshot};
 use cc_ebpf::{Counter, Mode};
 
 /// An agent that has just begun, without flows.
@@ -16,6 +17,8 @@ pub fn idle() -> Snapshot {
         uptime_s: 0.5,
         slots: 16_384,
         live_flows: 0,
+        modes: BTreeMap::new(),
+        heartbeat_age_ms: None,
         adopted_flows: 0,
         agent: AgentCounts::default(),
         datapath: Counter::ALL
@@ -24,6 +27,7 @@ pub fn idle() -> Snapshot {
             .collect(),
         decision_delay: Percentiles::default(),
         inference: Percentiles::default(),
+        distributions: Distributions::default(),
         mean_batch: 0.0,
         cpu_s: 0.0,
         canary: None,

@@ -1,0 +1,66 @@
+//! `cc-agent metrics`: the state of a running agent for monitoring systems, over HTTP.
+//!
+//! A process of its own that asks the agent over its Unix socket at each scrape. It needs no
+//! privileges but access to that socket, and the agent opens no port.
+
+mod exposition;
+mod server;
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+use tracing::info;
+
+pub use exposition::encode;
+
+/// Where an exporter of the agent's metrics listens.
+#[derive(Args, Debug)]
+pub struct MetricsOptions {
+    /// Address and port to listen on.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9465")]
+    pub listen: SocketAddr,
+
+    /// Allow an address that is not a loopback one. Whoever reaches it can read what `status`
+    /// counts; addresses of flows are not among it.
+    #[arg(long)]
+    pub expose: bool,
+}
+
+impl MetricsOptions {
+    /// Answers `GET /metrics` and `GET /health` until SIGINT or SIGTERM, about the agent whose
+    /// socket is given. An agent that does not run is part of the answer.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the address is not a loopback one, unless that is allowed, and when it
+    /// cannot be listened on.
+    pub async fn serve(self, socket: PathBuf) -> anyhow::Result<()> {
+        if !self.listen.ip().is_loopback() && !self.expose {
+            bail!(
+                "--listen {}: this address can be reached from other hosts; listen on 127.0.0.1, \
+                 or add --expose",
+                self.listen
+            );
+        }
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let listener = TcpListener::bind(self.listen)
+            .await
+            .with_context(|| format!("--listen {}", self.listen))?;
+        let address = listener.local_addr()?;
+        info!(
+            "serving the metrics of the agent at {} on http://{address}/metrics",
+            socket.display()
+        );
+        tokio::select! {
+            () = server::serve(listener, socket) => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            _ = terminate.recv() => Ok(()),
+        }
+    }
+}

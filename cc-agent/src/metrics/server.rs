@@ -1,0 +1,235 @@
+//! The HTTP side of the metrics: connections, paths, and limits on both.
+
+use std::{
+    convert::Infallible,
+    path::PathBuf,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use cc_client::{StatusError, fetch};
+use cc_core::status::{Health, Snapshot};
+use http_body_util::Full;
+use hyper::{
+    Method, Request, Response, StatusCode,
+    body::{Bytes, Incoming},
+    header,
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{net::TcpListener, sync::Semaphore, task, time};
+
+use super::exposition::{self, CONTENT_TYPE};
+
+/// Most connections at the same time; further ones wait.
+const MOST_CONNECTIONS: usize = 16;
+/// Time within which a request's head must arrive, also the longest silence of a connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Pause after the operating system refused a connection, for instance for want of descriptors.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// The agent that is asked, and what it said last.
+struct Subject {
+    socket: PathBuf,
+    /// The state at the last question about its health.
+    before: Mutex<Option<Snapshot>>,
+}
+
+/// Answers requests on a listening socket for ever.
+pub(super) async fn serve(listener: TcpListener, socket: PathBuf) {
+    let subject = Arc::new(Subject {
+        socket,
+        before: Mutex::new(None),
+    });
+    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
+            unreachable!("the semaphore is never closed");
+        };
+        let Ok((stream, _)) = listener.accept().await else {
+            time::sleep(REFUSED_PAUSE).await;
+            continue;
+        };
+        let subject = Arc::clone(&subject);
+        tokio::spawn(async move {
+            let answer = service_fn(|request| {
+                let subject = Arc::clone(&subject);
+                async move { Ok::<_, Infallible>(answer(&request, subject).await) }
+            });
+            // A connection that fails is the client's affair.
+            let _ = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
+            drop(permit);
+        });
+    }
+}
+
+async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<Full<Bytes>> {
+    let path = request.uri().path().to_owned();
+    if !matches!(path.as_str(), "/metrics" | "/health") {
+        let text = "this is no page; ask for /metrics or /health\n".to_owned();
+        return plain(StatusCode::NOT_FOUND, text);
+    }
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let text = format!("{path} is asked for by GET\n");
+        return plain(StatusCode::METHOD_NOT_ALLOWED, text);
+    }
+    // The agent is asked over a blocking socket, for at most three seconds.
+    let asked = Arc::clone(&subject);
+    let state = task::spawn_blocking(move || fetch(&asked.socket)).await;
+    let Ok(state) = state else {
+        return plain(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "the question to the agent failed\n".to_owned(),
+        );
+    };
+    match path.as_str() {
+        "/metrics" => metrics(state.as_ref().ok()),
+        _ => health(state, &subject),
+    }
+}
+
+fn metrics(state: Option<&Snapshot>) -> Response<Full<Bytes>> {
+    let mut response = plain(StatusCode::OK, exposition::encode(state));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
+    response
+}
+
+/// 200 while flows are decided about, and 503 otherwise, with the reasons. Counters count from the
+/// last question of this kind on.
+fn health(state: Result<Snapshot, StatusError>, subject: &Subject) -> Response<Full<Bytes>> {
+    let state = match state {
+        Ok(state) => state,
+        Err(error) => return plain(StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
+    };
+    // What is kept is whole also after a panic.
+    let mut before = (subject.before.lock()).unwrap_or_else(PoisonError::into_inner);
+    let health = Health::of(&state, before.as_ref());
+    *before = Some(state);
+    let status = match health.is_good() {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    plain(status, format!("{health}\n"))
+}
+
+fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        header::HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    response
+}
+
+/// Asks a server for a path, as a monitoring system would, and returns status and body.
+#[cfg(test)]
+pub(super) async fn get(address: std::net::SocketAddr, request: &str) -> (u16, String) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("it listens");
+    stream
+        .write_all(format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes())
+        .await
+        .expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).await.expect("an answer");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+    (status.expect("a status"), body.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        os::unix::net::UnixListener,
+        path::Path,
+        thread,
+    };
+
+    use cc_core::status::samples::busy;
+
+    use super::*;
+
+    /// A socket that answers each question with the next of these states, and then ends.
+    fn agent(socket: &Path, states: Vec<Snapshot>) -> thread::JoinHandle<()> {
+        let listener = UnixListener::bind(socket).expect("a socket");
+        thread::spawn(move || {
+            for state in states {
+                let (mut stream, _) = listener.accept().expect("a question");
+                let mut question = String::new();
+                let mut reader = BufReader::new(stream.try_clone().expect("another descriptor"));
+                reader.read_line(&mut question).expect("a line");
+                let mut line = serde_json::to_vec(&state).expect("JSON");
+                line.push(b'\n');
+                stream.write_all(&line).expect("an answer");
+            }
+        })
+    }
+
+    async fn start(socket: PathBuf) -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(serve(listener, socket));
+        address
+    }
+
+    #[tokio::test]
+    async fn each_scrape_asks_the_agent() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("agent.sock");
+        let address = start(socket.clone()).await;
+        let (status, body) = get(address, "GET /metrics").await;
+        assert_eq!(status, 200);
+        assert!(body.contains("\nrlcc_up 0\n"), "no agent: {body}");
+        let agent = agent(&socket, vec![busy(2), busy(3)]);
+        for flows in [2, 3] {
+            let (_, body) = get(address, "GET /metrics").await;
+            assert!(body.contains("\nrlcc_up 1\n"));
+            assert!(
+                body.contains(&format!("\nrlcc_live_flows {flows}\n")),
+                "{body}"
+            );
+            assert!(body.ends_with("# EOF\n"));
+        }
+        agent.join().expect("it has answered");
+    }
+
+    #[tokio::test]
+    async fn health_is_a_status_code() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("agent.sock");
+        let address = start(socket.clone()).await;
+        let (status, body) = get(address, "GET /health").await;
+        assert_eq!(status, 503);
+        assert!(body.contains("cc-agent run"), "the remedy: {body}");
+        let mut hung = busy(2);
+        hung.heartbeat_age_ms = Some(9_000.0);
+        let agent = agent(&socket, vec![busy(2), hung]);
+        assert_eq!(get(address, "GET /health").await, (200, "healthy\n".into()));
+        let (status, body) = get(address, "GET /health").await;
+        assert_eq!(status, 503);
+        assert!(body.contains("heartbeat"), "{body}");
+        agent.join().expect("it has answered");
+    }
+
+    #[tokio::test]
+    async fn other_requests_are_told_what_there_is() {
+        let address = start("/nowhere".into()).await;
+        let (status, body) = get(address, "GET /").await;
+        assert!(status == 404 && body.contains("/metrics"));
+        assert_eq!(get(address, "POST /metrics").await.0, 405);
+        let (status, _) = get(address, "nonsense").await;
+        assert_eq!(status, 400);
+    }
+}
