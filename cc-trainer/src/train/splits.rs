@@ -208,6 +208,7 @@ mod tests {
             "cartpole-lstm.toml",
             "convolution.toml",
             "families.toml",
+            "families-beside.toml",
         ] {
             let config = load(name);
             assert!(!config.allow_test_sets, "{name}");
