@@ -57,7 +57,7 @@ impl Collector for Scrape {
     }
 }
 
-/// The page under construction.
+/// The page under construction, to which families of metrics are added one after the other.
 struct Page<'a>(DescriptorEncoder<'a>);
 
 impl Page<'_> {

@@ -41,7 +41,7 @@ pub struct LearnerSettings {
     pub entropy_steps: Option<u64>,
     /// Weight of the baseline's squared error in the loss.
     pub baseline_cost: f32,
-    /// Weight of the squared errors of the policy's predictions of the privileged observation, their
+    /// Weight of the squared errors of the policy's predictions of the privileged observation, the
     /// mean over its values: what it does not see it then learns to infer from what it saw (an
     /// auxiliary task: Jaderberg et al., arXiv 1611.05397). 0 predicts nothing. It needs
     /// [`privileged`](Self::privileged).

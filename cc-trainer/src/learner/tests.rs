@@ -440,8 +440,9 @@ proptest! {
         predicting.logits = pairs.flat_map(|(own, more)| [own, more].concat()).collect();
         let batch_size = case.batch_size();
         for (sequence, rollout) in predicting.rollouts.iter_mut().enumerate() {
+            let at = |step: usize| (step * batch_size + sequence) * PREDICTIONS;
             rollout.privileged = (0..=case.steps)
-                .flat_map(|step| &truth[(step * batch_size + sequence) * PREDICTIONS..][..PREDICTIONS])
+                .flat_map(|step| &truth[at(step)..][..PREDICTIONS])
                 .copied()
                 .collect();
         }

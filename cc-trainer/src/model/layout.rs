@@ -78,8 +78,8 @@ pub struct ParameterLayout {
     pub trunk: Vec<Layer>,
     /// The LSTM; `None` for a network without one.
     pub lstm: Option<LstmArrays>,
-    /// From the features to the logits and the predictions. The features are the LSTM's hidden state, or without an
-    /// LSTM the trunk's output and the reward.
+    /// From the features to the logits and the predictions. The features are the LSTM's hidden
+    /// state, or without an LSTM the trunk's output and the reward.
     pub policy: Layer,
     /// From the features to the baselines. With a privileged observation, from the features and
     /// that to a ReLU layer of width [`CRITIC_WIDTH`], and from there to the baselines.

@@ -232,7 +232,8 @@ mod tests {
                 }
                 _ => prop_assert_eq!(slowdown, 0.0),
             }
-            prop_assert!(situation.values(&Aspect::ALL).all(|value| value.is_finite() && value >= 0.0));
+            let mut values = situation.values(&Aspect::ALL);
+            prop_assert!(values.all(|value| value.is_finite() && value >= 0.0));
         }
     }
 }

@@ -52,7 +52,7 @@ impl Distribution {
         self.count(ms, 1);
     }
 
-    /// The number of durations.
+    /// How many durations there are in all ranges together.
     pub fn len(&self) -> u64 {
         self.counts.iter().sum()
     }

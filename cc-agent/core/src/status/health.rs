@@ -21,8 +21,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Judges an agent by its present state and an earlier one; `None` when there is no earlier one,
-    /// for which counters are then those since its start.
+    /// Judges an agent by its present state and an earlier one. Without an earlier one counters are
+    /// those since the agent's start.
     pub fn of(now: &Snapshot, before: Option<&Snapshot>) -> Self {
         let before = before.filter(|before| now.continues(before));
         let mut health = Self::default();
@@ -71,7 +71,7 @@ impl Health {
         health
     }
 
-    /// Whether flows are decided about.
+    /// Whether nothing keeps flows from being decided about.
     pub fn is_good(&self) -> bool {
         self.failures.is_empty()
     }
