@@ -79,8 +79,8 @@ Examples:
   cc-trainer shim --listen 127.0.0.1:5353 --to 192.0.2.1:53 --udp --config again.toml
       the same again
   printf 'delay_ms = 30\\n[back]\\nloss = { to_bad = 0.01, to_good = 0.2 }\\n' > bursts.toml
-  cc-trainer shim --listen 127.0.0.1:8080 --to localhost:80 --config bursts.toml
-      30 ms in both directions, and bursts of five lost messages on the way back";
+  cc-trainer shim --listen 127.0.0.1:5353 --to 192.0.2.1:53 --udp --config bursts.toml
+      30 ms in both directions, and bursts of five lost datagrams on the way back";
 
 pub(crate) fn command(args: &ShimArgs) -> anyhow::Result<ExitCode> {
     let settings = Settings {

@@ -171,7 +171,7 @@ impl Tally {
 
 impl WayTally {
     fn new() -> Self {
-        let empty = || Histogram::new(3).expect("3 digits are allowed");
+        let empty = || Histogram::new(4).expect("4 digits are allowed");
         Self {
             messages: 0,
             lost: 0,

@@ -43,17 +43,21 @@ pub struct Fates(Source);
 
 #[derive(Debug)]
 enum Source {
-    Drawn {
-        /// Mean and standard deviation of the delay, ns.
-        delay: f64,
-        jitter: f64,
-        losses: Losses,
-        random: StdRng,
-    },
+    Drawn(Box<Drawn>),
     Replayed {
         fates: Arc<[Option<Nanos>]>,
         next: usize,
     },
+}
+
+#[derive(Debug)]
+struct Drawn {
+    /// Mean of the delay, ns.
+    delay: f64,
+    /// Standard deviation of the delay, ns.
+    jitter: f64,
+    losses: Losses,
+    random: StdRng,
 }
 
 /// One direction with the messages that are in flight, ordered by their arrival.
@@ -86,12 +90,12 @@ impl Fates {
                 loss,
             } => {
                 let mut seeds = StdRng::seed_from_u64(seed);
-                Source::Drawn {
+                Source::Drawn(Box::new(Drawn {
                     delay: nanos(*delay) as f64,
                     jitter: nanos(*jitter) as f64,
                     losses: Losses::new(*loss, StdRng::from_rng(&mut seeds)),
                     random: StdRng::from_rng(&mut seeds),
-                }
+                }))
             }
             OneWay::Replayed(fates) => Source::Replayed {
                 fates: fates.clone(),
@@ -103,15 +107,10 @@ impl Fates {
     /// The delay of the next message in ns, or `None` when it is lost.
     pub fn draw(&mut self) -> Option<Nanos> {
         match &mut self.0 {
-            Source::Drawn {
-                delay,
-                jitter,
-                losses,
-                random,
-            } => {
-                let deviation: f64 = random.sample(StandardNormal);
-                let delay = (*delay + *jitter * deviation).max(0.0) as Nanos;
-                (!losses.takes()).then_some(delay)
+            Source::Drawn(drawn) => {
+                let deviation: f64 = drawn.random.sample(StandardNormal);
+                let delay = (drawn.delay + drawn.jitter * deviation).max(0.0) as Nanos;
+                (!drawn.losses.takes()).then_some(delay)
             }
             Source::Replayed { fates, next } => {
                 let fate = fates.get(*next).copied().flatten();
