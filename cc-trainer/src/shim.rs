@@ -43,7 +43,7 @@ pub const MAX_CONNECTIONS: usize = 200;
 pub struct Settings {
     /// The server that the relay connects to.
     pub to: SocketAddr,
-    /// What happens to messages.
+    /// What happens to the messages.
     pub conditions: Conditions,
     /// Seed of the delays and losses of all connections.
     pub seed: u64,

@@ -40,7 +40,7 @@ use std::fmt;
 pub use channel::{Channel, Fate, Fates, MAX_TRANSMISSIONS, Medium};
 pub use conditions::{Conditions, ConditionsError, ConditionsTable, OneWay, Preset};
 
-/// Direction of a message.
+/// Direction in which a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// To the side that answers: observations to a policy, a client's bytes to its server.

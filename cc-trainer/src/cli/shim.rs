@@ -27,8 +27,8 @@ use super::interrupt;
 /// piece of the stream, what one read returns: a lost one is sent again after a round trip, and all
 /// behind it waits. The rate is not limited; `cc-trainer link` emulates that, packet by packet.
 ///
-/// Ctrl-C ends the relay and prints what it did: messages, losses, delays, and by how much the relay
-/// itself was late. docs/shim.md has the presets' sources and the keys of --config.
+/// Ctrl-C ends the relay and prints what it did: messages, losses, delays, and by how much the
+/// relay itself was late. docs/shim.md has the presets' sources and the keys of --config.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct ShimArgs {

@@ -16,7 +16,7 @@ const ROOM: usize = 16 << 20;
 pub(super) struct Lane {
     way: Way,
     channel: Channel<Vec<u8>>,
-    /// Bytes in flight.
+    /// Number of bytes in flight.
     bytes: usize,
     relay: Rc<Relay>,
 }

@@ -12,7 +12,7 @@ use cc_sim::{
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// What a relay did.
+/// What a relay did until it ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
     /// Connections, or peers of UDP.
@@ -23,9 +23,9 @@ pub struct Summary {
     /// Why the last one was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// Messages to the server.
+    /// The messages to the server.
     pub there: WaySummary,
-    /// Messages from the server.
+    /// The messages from the server.
     pub back: WaySummary,
 }
 
@@ -55,17 +55,17 @@ pub struct WaySummary {
 pub struct Delays {
     /// Mean of all times, ms.
     pub mean_ms: f64,
-    /// Standard deviation, ms.
+    /// Standard deviation of the times, ms.
     pub sd_ms: f64,
-    /// 5th percentile, ms.
+    /// 5th percentile of the times, ms.
     pub p5_ms: f64,
     /// Median of all times, ms.
     pub p50_ms: f64,
-    /// 95th percentile, ms.
+    /// 95th percentile of the times, ms.
     pub p95_ms: f64,
-    /// 99th percentile, ms.
+    /// 99th percentile of the times, ms.
     pub p99_ms: f64,
-    /// Longest time, ms.
+    /// Longest of all times, ms.
     pub max_ms: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Relaying TCP connections.
+//! Relaying TCP connections, piece by piece.
 
 use std::{
     io::{Error, ErrorKind, Result},

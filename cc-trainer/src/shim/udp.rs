@@ -1,4 +1,4 @@
-//! Relaying datagrams of UDP.
+//! Relaying datagrams of UDP, peer by peer.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use tokio::{
 use super::{MAX_CONNECTIONS, Relay, alarm::Alarm, lane::Lane};
 use crate::listening::{self, REFUSED_PAUSE};
 
-/// Longest datagram, bytes.
+/// Bytes that any datagram fits in.
 const LONGEST: usize = 1 << 16;
 
 /// A peer that was silent for as long, in both directions, is forgotten.

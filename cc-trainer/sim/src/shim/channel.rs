@@ -11,7 +11,7 @@ use crate::path::{Losses, Nanos, nanos};
 /// Most transmissions of a piece of a stream; when all of them are lost, the stream breaks.
 pub const MAX_TRANSMISSIONS: u32 = 8;
 
-/// What carries the messages.
+/// What carries the messages of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// Each message is on its own, as in UDP: it may be lost, and may overtake others.
@@ -26,7 +26,7 @@ pub enum Medium {
 /// What becomes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It arrives.
+    /// It arrives, once and unchanged.
     Arrives {
         /// Time of its arrival, ns.
         at: Nanos,

@@ -55,7 +55,7 @@ pub enum OneWay {
     Replayed(Arc<[Option<Nanos>]>),
 }
 
-/// Conditions with a name.
+/// Conditions of both directions with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Preset {
@@ -85,7 +85,7 @@ pub enum ConditionsError {
     Conflict {
         /// Table with the key: `[there]`, `[back]`, or that of both.
         table: &'static str,
-        /// Key that contradicts `replay`.
+        /// Key beside `replay` that contradicts it.
         key: &'static str,
     },
     /// A recording has nothing about a direction.
@@ -95,15 +95,15 @@ pub enum ConditionsError {
         path.display()
     )]
     Nothing {
-        /// The recording's file.
+        /// Path of the recording's file.
         path: PathBuf,
-        /// Direction without messages.
+        /// Direction of which there are no messages.
         way: Way,
     },
     /// A recording could not be read.
     #[error("cannot read the recording {}: {error}", path.display())]
     Read {
-        /// The recording's file.
+        /// Path of the recording's file.
         path: PathBuf,
         /// The error that the operating system returned.
         error: io::Error,
@@ -111,7 +111,7 @@ pub enum ConditionsError {
     /// A recording has a line that is none.
     #[error("{}:{}: {}", path.display(), error.line, error.fault)]
     Recording {
-        /// The recording's file.
+        /// Path of the recording's file.
         path: PathBuf,
         /// The line, and what is wrong with it.
         error: RecordingError,

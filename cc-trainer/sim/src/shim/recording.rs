@@ -121,11 +121,11 @@ impl RecordingError {
 }
 
 impl<W: io::Write> Recorder<W> {
-    /// Begins a recording.
+    /// Begins a recording with a line that explains it.
     ///
     /// # Errors
     ///
-    /// Returns the writer's error.
+    /// Returns the error of the writer, if it fails.
     pub fn new(mut writer: W) -> io::Result<Self> {
         writeln!(writer, "{HEADING}")?;
         Ok(Self { writer })
@@ -135,7 +135,7 @@ impl<W: io::Write> Recorder<W> {
     ///
     /// # Errors
     ///
-    /// Returns the writer's error.
+    /// Returns the error of the writer, if it fails.
     pub fn record(&mut self, way: Way, now: Nanos, fate: Fate) -> io::Result<()> {
         match fate {
             Fate::Arrives { at, .. } => {
@@ -151,7 +151,7 @@ impl<W: io::Write> Recorder<W> {
     ///
     /// # Errors
     ///
-    /// Returns the writer's error.
+    /// Returns the error of the writer, if it fails.
     pub fn finish(mut self) -> io::Result<W> {
         self.writer.flush()?;
         Ok(self.writer)
