@@ -19,6 +19,7 @@ mod runs;
 mod screen;
 mod search;
 mod sets;
+mod shim;
 mod study;
 mod sweep;
 mod train;
@@ -61,6 +62,7 @@ enum Command {
     Pool(pool::PoolArgs),
     Offline(offline::OfflineArgs),
     Sets(sets::SetsArgs),
+    Shim(shim::ShimArgs),
     Study(study::StudyArgs),
     Sweep(sweep::SweepArgs),
     Train(train::TrainArgs),
@@ -84,6 +86,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Pool(args) => pool::command(&args),
         Command::Offline(args) => offline::command(&args),
         Command::Sets(args) => sets::command(&args),
+        Command::Shim(args) => shim::command(&args),
         Command::Study(args) => study::command(&args),
         Command::Sweep(args) => sweep::command(&args),
         Command::Train(args) => train::command(&args),

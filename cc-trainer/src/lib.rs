@@ -13,7 +13,8 @@
 //! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
 //! have achieved. The [`closed_loop`] turns all of this without a person.
 //!
-//! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]).
+//! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]). [`shim`] relays
+//! connections as a network with delay, jitter and loss would.
 
 pub mod abr;
 pub mod actor;
@@ -24,6 +25,7 @@ pub mod dataset;
 pub mod discount;
 pub mod environment;
 pub mod learner;
+mod listening;
 pub mod model;
 pub mod normalise;
 pub mod offline;
@@ -31,6 +33,7 @@ pub mod ope;
 pub mod policy_file;
 pub mod pool;
 pub mod rollout;
+pub mod shim;
 pub mod simulated_recording;
 mod softmax;
 pub mod study;

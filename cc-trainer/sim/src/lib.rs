@@ -7,7 +7,7 @@
 //! reduction, pacing, delayed and compressed ACKs and receive buffer tuning, under a classical
 //! congestion control ([`sim::Control::NAMES`]), a learned one or one of your own
 //! ([`sim::Control`]). Nothing reads a clock, and a seed determines a run: [`seed`] derives seeds
-//! from seeds.
+//! from seeds. [`shim`] is a network between a policy and what it controls, message by message.
 //!
 //! A flow under CUBIC on a link of 12 Mbit/s, for ten seconds:
 //!
@@ -43,4 +43,5 @@ pub mod app;
 pub mod path;
 pub mod scenario;
 pub mod seed;
+pub mod shim;
 pub mod sim;

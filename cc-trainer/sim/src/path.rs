@@ -28,10 +28,11 @@ pub use observation::{
 };
 pub use packet::{Content, Ecn, Packet};
 
+pub(crate) use loss::Losses;
+
 use crate::scenario;
 use aqm::{ManagedQueue, Taken};
 use bucket::TokenBucket;
-use loss::Losses;
 use propagation::Propagation;
 use queue::{PacketQueue, Waiting};
 use server::Server;

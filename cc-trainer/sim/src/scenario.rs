@@ -46,6 +46,11 @@ pub use write::{TraceInLine, write};
 
 use std::{sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
+
+use file::LossValue;
+pub(crate) use file::Millis;
+
 /// Maximum transmission unit of every path, bytes of IP.
 pub const MTU: u32 = 1500;
 
@@ -167,8 +172,9 @@ pub enum Discipline {
     DropHead,
 }
 
-/// Random loss of packets behind the link.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Random loss of packets behind the link. Files have it as [`parse`]'s key `loss`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(from = "LossValue", into = "LossValue")]
 pub enum Loss {
     /// No packet is lost at random.
     #[default]

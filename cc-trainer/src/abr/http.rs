@@ -7,10 +7,7 @@ use std::{
     convert::Infallible,
     io,
     net::TcpListener,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -29,11 +26,7 @@ use tokio::{
     time,
 };
 
-/// How often a server looks whether it is to stop.
-const STOP_INTERVAL: Duration = Duration::from_millis(50);
-
-/// Pause after the operating system refused a connection, for instance for want of descriptors.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+use crate::listening;
 
 /// What a client may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,44 +69,18 @@ where
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     listener.set_nonblocking(true)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .build()?;
-    runtime.block_on(async {
+    listening::runtime()?.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let permits = Arc::new(Semaphore::new(limits.connections));
         loop {
             tokio::select! {
-                () = stopped(stop) => return Ok(()),
-                (stream, permit) = accept(&listener, &permits) => {
+                () = listening::stopped(stop) => return Ok(()),
+                (stream, permit) = listening::accept(&listener, &permits) => {
                     tokio::spawn(connection(stream, answer.clone(), limits, permit));
                 }
             }
         }
     })
-}
-
-async fn stopped(stop: &AtomicBool) {
-    while !stop.load(Ordering::Relaxed) {
-        time::sleep(STOP_INTERVAL).await;
-    }
-}
-
-/// Waits for a free place and then for a connection. Dropped in between, it loses neither.
-async fn accept(
-    listener: &tokio::net::TcpListener,
-    permits: &Arc<Semaphore>,
-) -> (tokio::net::TcpStream, OwnedSemaphorePermit) {
-    loop {
-        let Ok(permit) = permits.clone().acquire_owned().await else {
-            unreachable!("the semaphore is never closed");
-        };
-        match listener.accept().await {
-            Ok((stream, _)) => return (stream, permit),
-            Err(_) => time::sleep(REFUSED_PAUSE).await,
-        }
-    }
 }
 
 async fn connection<A, F>(

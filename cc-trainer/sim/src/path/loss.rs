@@ -1,4 +1,4 @@
-//! Random loss of packets: independent, or in bursts.
+//! Random loss of packets and of messages: independent, or in bursts.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -7,7 +7,7 @@ use crate::scenario::Loss;
 
 /// Decides for each packet in turn whether it is lost.
 #[derive(Debug)]
-pub(super) struct Losses {
+pub(crate) struct Losses {
     model: Loss,
     /// State of the Gilbert-Elliott chain, which starts as good.
     bad: bool,
@@ -16,7 +16,7 @@ pub(super) struct Losses {
 
 impl Losses {
     /// A loss process in its initial state.
-    pub(super) fn new(model: Loss, random: StdRng) -> Self {
+    pub(crate) fn new(model: Loss, random: StdRng) -> Self {
         Self {
             model,
             bad: false,
@@ -26,7 +26,7 @@ impl Losses {
 
     /// Whether the next packet is lost.
     #[inline]
-    pub(super) fn takes(&mut self) -> bool {
+    pub(crate) fn takes(&mut self) -> bool {
         match self.model {
             Loss::None => false,
             Loss::Bernoulli(probability) => self.happens(probability),

@@ -15,6 +15,9 @@ use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
+pub(super) use shape::LossValue;
+pub(crate) use value::Millis;
+
 use super::{MTU, Scenario, ScenarioError};
 
 /// Most flows that a scenario may have.

@@ -111,7 +111,7 @@ impl DirectionTable {
             service,
             loss: self
                 .loss
-                .map_or(Loss::None, |loss| loss.into_inner().loss()),
+                .map_or(Loss::None, |loss| loss.into_inner().into()),
             aggregation: self
                 .aggregation_ms
                 .map(|period| period.get_ref().duration()),
@@ -262,17 +262,37 @@ impl SenderTable {
     }
 }
 
-impl LossValue {
-    fn loss(self) -> Loss {
-        match self {
-            Self::Bernoulli(Probability(0.0)) => Loss::None,
-            Self::Bernoulli(Probability(probability)) => Loss::Bernoulli(probability),
-            Self::GilbertElliott(table) => Loss::GilbertElliott {
+impl From<LossValue> for Loss {
+    fn from(value: LossValue) -> Self {
+        match value {
+            LossValue::Bernoulli(Probability(0.0)) => Self::None,
+            LossValue::Bernoulli(Probability(probability)) => Self::Bernoulli(probability),
+            LossValue::GilbertElliott(table) => Self::GilbertElliott {
                 to_bad: table.to_bad.0,
                 to_good: table.to_good.0,
                 good: table.good.map_or(0.0, |loss| loss.0),
                 bad: table.bad.map_or(1.0, |loss| loss.0),
             },
+        }
+    }
+}
+
+impl From<Loss> for LossValue {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::None => Self::Bernoulli(Probability(0.0)),
+            Loss::Bernoulli(probability) => Self::Bernoulli(Probability(probability)),
+            Loss::GilbertElliott {
+                to_bad,
+                to_good,
+                good,
+                bad,
+            } => Self::GilbertElliott(GilbertElliottTable {
+                to_bad: Probability(to_bad),
+                to_good: Probability(to_good),
+                good: Some(Probability(good)),
+                bad: Some(Probability(bad)),
+            }),
         }
     }
 }

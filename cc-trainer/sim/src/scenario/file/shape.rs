@@ -3,7 +3,7 @@
 use std::{fmt, path::PathBuf};
 
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{self, value::MapAccessDeserializer},
 };
 use toml::Spanned;
@@ -137,15 +137,16 @@ pub(super) struct VariationTable {
 }
 
 /// A probability, or a table with the two states of a Gilbert-Elliott chain.
-#[derive(Debug)]
-pub(super) enum LossValue {
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(in super::super) enum LossValue {
     Bernoulli(Probability),
     GilbertElliott(GilbertElliottTable),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct GilbertElliottTable {
+pub(in super::super) struct GilbertElliottTable {
     pub(super) to_bad: Probability,
     pub(super) to_good: Probability,
     pub(super) good: Option<Probability>,

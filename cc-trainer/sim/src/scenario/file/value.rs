@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::MTU;
 
 /// Defines types of numbers within limits, which are stated in the errors.
 macro_rules! quantities {
     ($($name:ident: $number:ident $from:literal in $range:expr, $what:literal;)*) => {$(
-        #[derive(Clone, Copy, Debug, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(try_from = $from)]
-        pub(super) struct $name(pub(super) $number);
+        pub(crate) struct $name(pub(super) $number);
 
         impl TryFrom<$number> for $name {
             type Error = String;
@@ -163,7 +163,7 @@ impl TryFrom<String> for MessageName {
 }
 
 impl Millis {
-    pub(super) fn duration(self) -> Duration {
+    pub(crate) fn duration(self) -> Duration {
         Duration::from_secs_f64(self.0 / 1e3)
     }
 }
