@@ -525,47 +525,6 @@ mod tests {
         assert_eq!(served.counts().decisions, 1);
     }
 
-    /// Alone and beside a CUBIC that was there first, a flow that always competes fares as CUBIC.
-    #[test]
-    fn a_flow_that_always_competes_is_another_cubic() {
-        let interface = Interface {
-            actions: "0,cubic".parse().expect("an action list"),
-            pacing_gain: None,
-            ..Interface::default()
-        };
-        let settings = Learned::settings(&interface, Startup::SlowStart);
-        let until = 60_000 * MS;
-        let alone = "rate_mbps = 12\ndelay_ms = 20\n";
-        let beside = format!("{alone}[[scenario.flow]]\nscheme = \"cubic\"\n[[scenario.flow]]\n");
-        for (text, own) in [(alone, 0), (&beside, 1)] {
-            let scenario = link(text);
-            let run = |own_control: Control| {
-                let mut controls = vec![own_control];
-                controls.splice(0..0, (0..own).filter_map(|_| Control::named("cubic", 1)));
-                let simulation = Simulation::new(&scenario, controls, 1);
-                let interface = interface.clone();
-                let mode = SenderMode::Asynchronous;
-                let mut served =
-                    SimulatedAgent::new(simulation, interface, AgentDelay::None, mode, 1);
-                served.serve(until, |_, _| {
-                    Some(Choice::Action {
-                        index: 1,
-                        probability: 1.0,
-                    })
-                });
-                served.simulation().flow(own)
-            };
-            let cubic = run(Control::named("cubic", 1).expect("a built-in control"));
-            let learned = run(Control::Learned(Box::new(Learned::new(settings))));
-            let ratio = learned.bytes_acked as f64 / cubic.bytes_acked as f64;
-            assert!((0.85..1.15).contains(&ratio), "{text}: {ratio}");
-            let delay =
-                |flow: &crate::sim::FlowTotals| flow.delay_sum_ns as f64 / flow.delays as f64;
-            let ratio = delay(&learned) / delay(&cubic);
-            assert!((0.85..1.15).contains(&ratio), "{text}: delay {ratio}");
-        }
-    }
-
     #[test]
     fn windows_that_end_meanwhile_are_skipped_and_handed_over() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
