@@ -129,35 +129,21 @@ fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
     response
 }
 
-/// Asks a server for a path, as a monitoring system would, and returns status and body.
-#[cfg(test)]
-pub(super) async fn get(address: std::net::SocketAddr, request: &str) -> (u16, String) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-    let mut stream = tokio::net::TcpStream::connect(address)
-        .await
-        .expect("it listens");
-    stream
-        .write_all(format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes())
-        .await
-        .expect("it reads");
-    let mut text = String::new();
-    stream.read_to_string(&mut text).await.expect("an answer");
-    let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-    let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
-    (status.expect("a status"), body.to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use std::{
         io::{BufRead, BufReader, Write},
+        net::SocketAddr,
         os::unix::net::UnixListener,
         path::Path,
         thread,
     };
 
     use cc_core::status::samples::busy;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpStream,
+    };
 
     use super::*;
 
@@ -177,7 +163,23 @@ mod tests {
         })
     }
 
-    async fn start(socket: PathBuf) -> std::net::SocketAddr {
+    /// Asks a server for a path, as a monitoring system would, and returns status and body.
+    async fn get(address: SocketAddr, request: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream
+            .write_all(
+                format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").as_bytes(),
+            )
+            .await
+            .expect("it reads");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.expect("an answer");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
+        (status.expect("a status"), body.to_owned())
+    }
+
+    async fn start(socket: PathBuf) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         tokio::spawn(serve(listener, socket));
