@@ -11,7 +11,8 @@ use std::{
 };
 
 use anyhow::Context;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 
 use crate::{
     kernel::{host, sysctl},
@@ -109,12 +110,25 @@ enum Subcommands {
     },
     /// Make a running agent end its canary and serve the incumbent policy to all flows.
     Withdraw(AgentOptions),
+    /// Make a running agent serve the policy again that it served before the present one, to all
+    /// flows. A second rollback undoes the first.
+    Rollback(AgentOptions),
     /// Give the host its former default congestion control back after an agent with --default was
     /// killed, in all network namespaces. Changes nothing while the agent runs.
     Restore(AgentOptions),
     /// Serve a policy to the agents of other hosts, which run with --policy grpcs://HOST:PORT, until
     /// Ctrl-C (docs/remote.md).
     PolicyServer(Box<PolicyServerOptions>),
+    /// Print a script by which a shell completes this program's commands and options.
+    Completions {
+        /// The shell that the script is for.
+        shell: Shell,
+    },
+    /// Write the manual pages of this program and of each of its commands into a directory.
+    Man {
+        /// The directory, which must be there.
+        directory: PathBuf,
+    },
     /// Describe a policy file: its observation, actions, sizes and provenance.
     Inspect {
         /// The policy file, in the format of docs/policy.md.
@@ -198,8 +212,11 @@ impl Cli {
             Subcommands::Promote(agent) => send(&agent, status::Command::Promote),
             Subcommands::Conclude { wait, agent } => conclude(wait, &agent),
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
+            Subcommands::Rollback(agent) => send(&agent, status::Command::Rollback),
             Subcommands::Restore(agent) => restore(&agent),
             Subcommands::PolicyServer(options) => policy_server(*options),
+            Subcommands::Completions { shell } => completions(shell),
+            Subcommands::Man { directory } => man(&directory),
             Subcommands::Inspect { file, format } => inspect(&file, &format),
         }
     }
@@ -369,6 +386,20 @@ fn conclude(wait: f64, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
         Finding::Worse => ExitCode::FAILURE,
         Finding::Open => ExitCode::from(2),
     })
+}
+
+fn completions(shell: Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "cc-agent", &mut script);
+    write(String::from_utf8(script)?.trim_end())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes `cc-agent.1` and a page `cc-agent-COMMAND.1` for each command.
+fn man(directory: &Path) -> anyhow::Result<ExitCode> {
+    clap_mangen::generate_to(Cli::command(), directory)
+        .with_context(|| format!("writing manual pages to {}", directory.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn inspect(file: &Path, format: &Format) -> anyhow::Result<ExitCode> {

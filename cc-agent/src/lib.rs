@@ -16,8 +16,8 @@
 //!   [`cc_client`].
 //!   [`view`] is the live view.
 //! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
-//!   thread of its own. `notify` tells the service manager how the agent is. `promoted` and
-//!   `state_file` are what an agent remembers beyond its end.
+//!   thread of its own. `notify` tells the service manager how the agent is. `promoted`, `history`
+//!   and `state_file` are what an agent remembers beyond its end.
 //!
 //! # Threads and processes of `run`
 //!
@@ -38,6 +38,7 @@
 pub mod acks;
 pub mod cli;
 pub mod deploy;
+mod history;
 mod inference;
 pub mod kernel;
 pub mod logging;

@@ -7,6 +7,7 @@
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
     collections::VecDeque,
+    env, fmt,
     fs::File,
     io::{self, IsTerminal, Write},
     os::fd::AsFd,
@@ -20,8 +21,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nix::poll::{PollFd, PollFlags, poll};
-use tracing_subscriber::{EnvFilter, fmt::MakeWriter};
+use nix::{
+    poll::{PollFd, PollFlags, poll},
+    sys::stat::fstat,
+};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{self as fmt_layer, FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    registry::LookupSpan,
+};
 
 use crate::kernel::privileges::{self, Capabilities};
 
@@ -45,10 +54,12 @@ pub fn start(plain: bool) -> io::Result<Guard> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_target(false)
         // Otherwise it panics when standard error is closed, as it reports that there.
         .log_internal_errors(false)
-        .with_ansi(io::stderr().is_terminal());
+        .with_ansi(io::stderr().is_terminal())
+        .event_format(Format {
+            to_journal: leads_to_journal(&io::stderr()),
+        });
     let lines = if !plain && io::stdout().is_terminal() {
         Lines::Kept(Kept::default())
     } else {
@@ -68,6 +79,48 @@ pub fn start(plain: bool) -> io::Result<Guard> {
         }
     }));
     Ok(Guard(lines))
+}
+
+/// The form of a line: with the time for people and files; for the journal, which knows the time,
+/// with the priority that it stores as the field `PRIORITY`, such as `<6>` (sd-daemon(3)).
+struct Format {
+    to_journal: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Format
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let format = fmt_layer::format().with_target(false);
+        if !self.to_journal {
+            return format.format_event(context, writer, event);
+        }
+        let priority = match *event.metadata().level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            _ => 7,
+        };
+        write!(writer, "<{priority}>")?;
+        let format = format.without_time().with_level(false);
+        format.format_event(context, writer, event)
+    }
+}
+
+/// Whether this is the stream to the journal that systemd has named in `JOURNAL_STREAM`, as device
+/// and inode.
+fn leads_to_journal(stream: &impl AsFd) -> bool {
+    let Ok(named) = env::var("JOURNAL_STREAM") else {
+        return false;
+    };
+    fstat(stream).is_ok_and(|found| named == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
 /// Writes a line to standard error before the process ends, and waits only briefly for a reader.
@@ -259,6 +312,36 @@ mod tests {
     use std::io::{BufRead, BufReader, PipeReader, pipe};
 
     use super::*;
+
+    /// Lines, in a form, that a subscriber writes for a warning and an error.
+    fn lines_in(to_journal: bool) -> String {
+        let kept = Kept::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .event_format(Format { to_journal })
+            .with_writer(kept.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!("the policy hangs");
+            tracing::error!("it is gone");
+        });
+        String::from_utf8(kept.lines().make_contiguous().concat()).expect("text")
+    }
+
+    #[test]
+    fn the_journal_is_told_priorities_and_people_the_time() {
+        assert_eq!(lines_in(true), "<4>the policy hangs\n<3>it is gone\n");
+        let text = lines_in(false);
+        assert!(text.contains(" WARN the policy hangs\n"), "{text}");
+        assert!(text.starts_with("20"), "a time: {text}");
+    }
+
+    #[test]
+    fn another_stream_than_the_named_one_is_not_the_journal() {
+        let (reader, _writer) = pipe().expect("a pipe");
+        // Tests run without JOURNAL_STREAM, or with one that is not this pipe.
+        assert!(!leads_to_journal(&reader));
+    }
 
     /// More lines than the queue and a pipe hold.
     const MANY: u64 = 20_000;

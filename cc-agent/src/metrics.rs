@@ -4,6 +4,8 @@
 //! privileges but access to that socket, and the agent opens no port.
 
 mod exposition;
+#[cfg(test)]
+mod operations;
 mod server;
 
 use std::{net::SocketAddr, path::PathBuf};

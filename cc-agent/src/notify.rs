@@ -34,9 +34,15 @@ impl Notifier {
         self.send("READY=1");
     }
 
-    /// Says that the event loop goes on, for `WatchdogSec=`.
+    /// Says that the event loop goes on and flows are decided about, for `WatchdogSec=`.
     pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
+    }
+
+    /// Says how the agent is, in a line that `systemctl status` shows.
+    pub(crate) fn status(&self, line: &str) {
+        // A line break would begin another message.
+        self.send(&format!("STATUS={}", line.replace('\n', " ")));
     }
 
     /// Says that the agent is ending.
@@ -77,8 +83,10 @@ mod tests {
         let notifier = Notifier(Some(socket));
         notifier.ready();
         notifier.alive();
+        notifier.status("2 flows\nREADY=0");
         notifier.stopping();
-        for expected in ["READY=1", "WATCHDOG=1", "STOPPING=1"] {
+        let status = "STATUS=2 flows READY=0";
+        for expected in ["READY=1", "WATCHDOG=1", status, "STOPPING=1"] {
             let mut heard = [0; 64];
             let length = manager.recv(&mut heard).expect("it was sent");
             assert_eq!(&heard[..length], expected.as_bytes());

@@ -6,7 +6,6 @@
 //! names in `STATE_DIRECTORY`, or beside the socket.
 
 use std::{
-    env,
     path::{Path, PathBuf},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -37,11 +36,8 @@ pub(crate) struct Memory(PathBuf);
 impl Memory {
     /// The memory of the agent that serves `name`.
     pub(crate) fn of(name: &str, socket: &Path) -> Self {
-        let directory = match env::var_os("STATE_DIRECTORY") {
-            // systemd separates several by colons; the first is the agent's.
-            Some(several) => env::split_paths(&several).next().unwrap_or_default(),
-            None => socket.parent().unwrap_or(Path::new("")).to_owned(),
-        };
+        let directory = state_file::directory()
+            .unwrap_or_else(|| socket.parent().unwrap_or(Path::new("")).to_owned());
         Self(directory.join(name).with_added_extension("policy"))
     }
 

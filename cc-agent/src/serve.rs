@@ -43,6 +43,7 @@ use self::{
 };
 use crate::{
     deploy::load_again,
+    history::History,
     kernel::{
         Datapath, priority,
         privileges::{self, Capabilities},
@@ -59,7 +60,7 @@ use crate::{
 };
 use cc_core::{
     policy::PolicySpec,
-    status::{Command, Outcome, Snapshot},
+    status::{Command, Health, Outcome, Snapshot},
 };
 
 /// Time between two snapshots for `status`, `top` and the live view.
@@ -147,6 +148,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         shutdown.before_exit(move || {
             last.restore();
         });
+        service.default = Some(name.clone());
         default = Some(changed);
     }
     let server = server.publish()?;
@@ -155,9 +157,12 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         warn!("{differs}");
     }
     service.differs = differs;
+    service.history = History::of(&name);
+    service.history.begin(&registered);
     let mut event_loop = EventLoop::new(service, requests, reload, log)?;
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
+    event_loop.default = default.clone();
     let notifier = Notifier::from_environment();
     notifier.ready();
     event_loop.manager = Some(notifier);
@@ -174,6 +179,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     if let Some(screen) = screen {
         screen.stop();
     }
+    event_loop.service.history.end();
     drop(event_loop);
     outcome?;
     info!("unregistered {name}");
@@ -209,6 +215,10 @@ struct EventLoop<D: DatapathIo> {
     candidate: Option<String>,
     /// Where commands that changed the policy are remembered; `None` in tests.
     memory: Option<Memory>,
+    /// The host's default, where this agent has changed it.
+    default: Option<DefaultCongestionControl>,
+    /// Whether flows were decided about when that was last looked at.
+    healthy: bool,
     /// The service manager, which restarts an agent that hangs; `None` in tests.
     manager: Option<Notifier>,
     /// Whether there are log lines on the agent's state.
@@ -232,6 +242,8 @@ impl<D: DatapathIo> EventLoop<D> {
                 .context("starting the loader of policies")?,
             candidate: None,
             memory: None,
+            default: None,
+            healthy: true,
             manager: None,
             log,
         })
@@ -265,9 +277,15 @@ impl<D: DatapathIo> EventLoop<D> {
             if reconciliation.is_due(now) {
                 service.reconcile();
                 if let Some(manager) = &self.manager {
-                    manager.alive();
+                    if service.is_fit() {
+                        manager.alive();
+                    }
+                    manager.status(&service.line());
                 }
+                self.look_at_default();
+                self.look_at_health();
             }
+            let service = &mut self.service;
             if snapshot.is_due(now) {
                 service.reclaim();
                 if let Some(outcome) = service.check_canary() {
@@ -324,6 +342,46 @@ impl<D: DatapathIo> EventLoop<D> {
         }
     }
 
+    /// Takes note of the host's default congestion control, and says so when somebody has changed
+    /// it. It is not changed back: whoever did it had a reason.
+    fn look_at_default(&mut self) {
+        let Some(found) = self
+            .default
+            .as_ref()
+            .and_then(DefaultCongestionControl::present)
+        else {
+            return;
+        };
+        if self.service.default.as_ref() == Some(&found) {
+            return;
+        }
+        let name = self.service.name();
+        let outcome = match found == name {
+            true => Ok(format!("{name} is the host's default again")),
+            false => Err(format!(
+                "somebody has made {found} the host's default congestion control in the place of \
+                 {name}: new flows do not use this agent; `sysctl \
+                 net.ipv4.tcp_congestion_control={name}` undoes it"
+            )),
+        };
+        self.service.default = Some(found);
+        self.announce(outcome, None);
+    }
+
+    /// Adds to the history that flows are no longer decided about, or are again.
+    fn look_at_health(&mut self) {
+        let health = Health::of(&self.snapshots.borrow(), None);
+        if health.is_good() == self.healthy {
+            return;
+        }
+        self.healthy = health.is_good();
+        let history = &mut self.service.history;
+        match self.healthy {
+            true => history.add(false, "flows are decided about again"),
+            false => history.add(true, &health.failures.join("; ")),
+        }
+    }
+
     /// Carries out a command; one that names a file is answered once the file is loaded.
     fn carry_out(&mut self, request: CommandRequest) {
         let CommandRequest {
@@ -359,6 +417,20 @@ impl<D: DatapathIo> EventLoop<D> {
                 outcome
             }
             Command::Withdraw => self.service.withdraw("by command"),
+            Command::Rollback => {
+                let Some(job) = self.service.former() else {
+                    let reason = "there is no former policy: none was replaced since the agent's \
+                                  start, or the one that was had failed; `cc-agent reload FILE` \
+                                  serves any";
+                    return self.announce(Err(reason.into()), by.reply);
+                };
+                let caged = self.service.caged();
+                let work = move || load_again(&job, caged);
+                if let Err((by, reason)) = self.loads.push(Purpose::Replace, by, work) {
+                    self.announce(Err(reason), by.reply);
+                }
+                return;
+            }
         };
         self.announce(outcome, by.reply);
     }

@@ -3,7 +3,11 @@
 //! They lie beside its socket or in its state directory. A file that somebody else may have written
 //! is refused.
 
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    env, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 use cc_core::{
     durable::replace_durably,
@@ -14,6 +18,13 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// Length of the longest such file, bytes.
 const LONGEST: u64 = 1 << 16;
+
+/// The directory that systemd names in `STATE_DIRECTORY`; `None` where there is none.
+pub(crate) fn directory() -> Option<PathBuf> {
+    let several = env::var_os("STATE_DIRECTORY")?;
+    // They are separated by colons; the first is the agent's.
+    env::split_paths(&several).next()
+}
 
 /// Replaces the file with `value`.
 ///

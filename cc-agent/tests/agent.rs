@@ -735,16 +735,45 @@ fn what_was_reloaded_is_remembered() {
         file: policy.clone().into(),
     };
     command(agent.socket(), reload).expect("it is loaded");
+    let rollback = || command(agent.socket(), cc_core::status::Command::Rollback);
+    let done = rollback().expect("there was a policy before");
+    assert_eq!(done, "policy fixed:20 decides from now on");
+    let done = rollback().expect("the other one was before");
+    assert!(done.contains(&policy), "{done}");
+    let history = PathBuf::from(&state).join(format!("{}.history", bench.name));
+    eventually("all of it is written", || {
+        let text = fs::read_to_string(&history).ok()?;
+        (text.matches(&policy).count() == 2).then_some(())
+    });
     agent.end(Signal::SIGKILL);
 
     let mut agent = start("fixed:20");
+    let history = agent.status().incidents;
+    let texts: Vec<&str> = history.iter().map(|incident| &*incident.text).collect();
+    assert_eq!(
+        texts.len(),
+        6,
+        "two starts, three policies, a kill: {texts:?}"
+    );
+    assert!(texts[0].starts_with("registered "), "{texts:?}");
+    assert_eq!(texts[4], "the former agent was killed, or failed");
+    let refused = command(agent.socket(), cc_core::status::Command::Rollback);
+    let refused = refused.expect_err("the former policy is another agent's");
+    assert!(
+        refused.to_string().contains("no former policy"),
+        "{refused}"
+    );
     let differs = agent.status().differs.expect("it serves another one");
     assert!(differs.contains(&policy), "{differs}");
     assert!(differs.contains("by uid 0, process "), "{differs}");
     let (_, log) = agent.end(Signal::SIGTERM);
     assert!(log.contains(&differs), "{log}");
     let agent = start(&policy);
-    assert_eq!(agent.status().differs, None, "it serves that one");
+    let status = agent.status();
+    assert_eq!(status.differs, None, "it serves that one");
+    let ends = status.incidents.iter();
+    let ends = ends.filter(|incident| incident.text == "the agent ended");
+    assert_eq!(ends.count(), 1, "{status}");
 }
 
 fn a_cgroup_can_use_it() {

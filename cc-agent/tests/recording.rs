@@ -37,6 +37,10 @@ const FLOWS: usize = 200;
 const FEW: usize = 40;
 const SLOW: u32 = 20;
 
+/// A rule that leaves cwnds below what the flows of a crowd have to send, so that their windows are
+/// decided on without end.
+const RULE: [&str; 2] = ["--policy", "heuristic"];
+
 /// A network that many flows share, and the name of the congestion control to come.
 struct Bench {
     network: Network,
@@ -177,7 +181,8 @@ fn two_hundred_flows_are_recorded_whole() {
 fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
     let bench = Bench::new(SLOW);
     let directory = TempDir::new().expect("a scratch directory");
-    let mut agent = bench.agent(directory.path(), &["--record-delay-s", "1"]);
+    let delayed = [&["--record-delay-s", "1"], &RULE[..]].concat();
+    let mut agent = bench.agent(directory.path(), &delayed);
     let crowd = bench.crowd(FEW);
     let status = wait_for(&agent, "some groups were on the disk", |status| {
         recording(status).rows > 20 * FEW as u64
@@ -191,7 +196,7 @@ fn a_killed_agents_recording_is_whole_up_to_its_last_group() {
     agent.end(Signal::SIGKILL);
 
     // The next agent completes the file and adopts the flows.
-    let mut next = bench.agent(directory.path(), &[]);
+    let mut next = bench.agent(directory.path(), &RULE);
     let (_, before) = flows(directory.path());
     let rows: usize = before.values().map(Vec::len).sum();
     assert!(rows as u64 >= recording(&status).rows, "{rows} of {status}");
@@ -214,6 +219,7 @@ fn a_full_disk_costs_rows_and_nothing_else() {
     let place = TempDir::new().expect("a scratch directory");
     let disk = SmallDisk::mount(place.path(), "300k");
     let arguments = ["--record-delay-s", "1", "--record-addresses", "plain"];
+    let arguments = [&arguments[..], &RULE].concat();
     let mut agent = bench.agent(place.path(), &arguments);
     let crowd = bench.crowd(FEW);
     let full = wait_for(&agent, "rows were lost on the full disk", |status| {

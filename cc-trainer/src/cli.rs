@@ -1,7 +1,9 @@
 //! The command line: one module per subcommand, and what they share.
 
 mod abr;
+mod act;
 mod blocking;
+mod calf;
 mod calibrate;
 mod closed_loop;
 mod compare;
@@ -24,6 +26,7 @@ mod study;
 mod sweep;
 mod train;
 mod values;
+mod workers;
 
 use std::{
     env,
@@ -54,7 +57,9 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Abr(abr::AbrArgs),
+    Act(act::ActArgs),
     Blocking(blocking::BlockingArgs),
+    Calf(calf::CalfArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
     Dataset(dataset::DatasetArgs),
@@ -78,7 +83,9 @@ enum Command {
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Abr(args) => abr::command(&args),
+        Command::Act(args) => act::command(&args),
         Command::Blocking(args) => blocking::command(&args),
+        Command::Calf(args) => calf::command(&args),
         Command::Calibrate(args) => calibrate::command(&args),
         Command::Compare(args) => compare::command(&args),
         Command::Dataset(args) => dataset::command(&args),

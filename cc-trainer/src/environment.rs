@@ -13,6 +13,7 @@ pub mod abr;
 pub mod cartpole;
 pub mod gridworld;
 pub mod network;
+pub mod networked;
 mod normalised;
 pub mod recorded;
 
@@ -42,6 +43,24 @@ pub trait Environment: Send {
     /// `action` is an index below [`Spec::actions`], of an action that the turn
     /// [allows](Turn::allowed).
     fn act(&mut self, action: usize);
+}
+
+impl<E: Environment + ?Sized> Environment for Box<E> {
+    fn spec(&self) -> Spec {
+        (**self).spec()
+    }
+
+    fn series(&self) -> Vec<Series> {
+        (**self).series()
+    }
+
+    fn next(&mut self, turn: &mut Turn) {
+        (**self).next(turn);
+    }
+
+    fn act(&mut self, action: usize) {
+        (**self).act(action);
+    }
 }
 
 /// Sizes of an environment, by which the network's shape is chosen.

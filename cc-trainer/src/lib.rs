@@ -4,20 +4,24 @@
 //! once and collects [`rollout`]s; the [`learner`] improves the parameters from them by IMPALA with
 //! [`vtrace`]; [`train`] runs both, and [`policy_file`] writes the ONNX file that cc-agent loads.
 //! [Learning CartPole](train#example) is the shortest example.
+//! They meet in the [exchange](train::exchange).
 //!
 //! A [`pool`] holds what classical congestion controls did on simulated links, and [`offline`]
 //! learns from it, or from such flows that were observed, without a policy of its own at work.
 //!
+//! [`train::distributed`] has workers on other machines act for the learner.
+//!
 //! A [`study`] compares variants of a configuration over several seeds, and a [`sweep`] searches
-//! its settings. Recordings of live flows
-//! become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy would
-//! have achieved. The [`closed_loop`] turns all of this without a person.
+//! its settings; [`calf`] puts a network between policies and what they control. Recordings of live
+//! flows become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy
+//! would have achieved. The [`closed_loop`] turns all of this without a person.
 //!
 //! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]). [`shim`] relays
 //! connections as a network with delay, jitter and loss would.
 
 pub mod abr;
 pub mod actor;
+pub mod calf;
 pub mod calibrate;
 mod cholesky;
 pub mod closed_loop;

@@ -7,6 +7,7 @@
 //! its seed determines it, and as many runs as there are CPUs can proceed in parallel.
 
 mod axes;
+mod matrix;
 pub mod results;
 
 use std::{
@@ -23,6 +24,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 pub use axes::{Axis, AxisOption};
+pub use matrix::{Condition, Matrix};
 
 use crate::{
     toml_file::{self, TomlFileError},
@@ -56,6 +58,10 @@ pub struct Study {
     /// judges runs by the rewards of training alone.
     #[serde(default)]
     pub evaluation: Option<FixedEpisodes>,
+    /// Networks that final policies are judged behind, which needs `evaluation`; `None` judges
+    /// them in the environment that they were trained in.
+    #[serde(default)]
+    pub matrix: Option<Matrix>,
     /// Final score, in units of `reward_unit`, below which a run counts as collapsed. A mean over
     /// runs that learnt and runs that did not says little about either.
     #[serde(default)]
@@ -117,8 +123,8 @@ pub struct StudyRun {
     pub seed: u64,
     /// Settings and learning curve of the run.
     pub record: Record,
-    /// The final policy on each link; empty without [`Study::evaluation`], and for runs that were
-    /// stopped.
+    /// The final policy on each link, or under each condition of the matrix; empty without
+    /// [`Study::evaluation`], and for runs that were stopped.
     pub links: Vec<LinkScore>,
 }
 
@@ -159,12 +165,14 @@ pub enum StudyError {
         /// What is wrong with it.
         wrong: String,
     },
-    /// A variant's name cannot be the name of a directory.
+    /// A name cannot be part of a path.
     #[error(
-        "`{name}` cannot be the name of a variant: it becomes a directory's, of letters, digits, \
-         `.`, `_` and `-`"
+        "`{name}` cannot be the name of {what}: it becomes a file's or a directory's, of letters, \
+         digits, `.`, `_` and `-`"
     )]
     Name {
+        /// What has the name: a variant or a condition.
+        what: &'static str,
         /// The name that the study's file has.
         name: String,
     },
@@ -173,6 +181,12 @@ pub enum StudyError {
     Unit {
         /// The value of `reward_unit` in the file.
         found: f64,
+    },
+    /// The matrix of conditions is of no use.
+    #[error("matrix: {what}")]
+    Matrix {
+        /// The setting, and what it has to be.
+        what: String,
     },
     /// Policies are to be judged on no episode.
     #[error("evaluation.episodes is 0; give at least 1, or leave `evaluation` out")]
@@ -250,15 +264,20 @@ impl Study {
                 found: self.reward_unit,
             });
         }
+        if self.matrix.is_some() && self.evaluation.is_none() {
+            return Err(StudyError::Matrix {
+                what: "`evaluation` has to say on how many episodes policies are judged".to_owned(),
+            });
+        }
         for variant in &self.variants {
-            let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-            let name = &variant.name;
-            if name.is_empty() || name.starts_with('.') || !name.chars().all(fits) {
-                return Err(StudyError::Name { name: name.clone() });
+            check_name("a variant", &variant.name)?;
+            let config = self.config(variant)?;
+            if let Some(matrix) = &self.matrix {
+                matrix.validate(&config, variant)?;
             }
-            let resolved = self.config(variant)?.resolve(&Overrides::default());
+            let resolved = config.resolve(&Overrides::default());
             resolved.map_err(|source| StudyError::Setting {
-                variant: name.clone(),
+                variant: variant.name.clone(),
                 source,
             })?;
         }
@@ -276,6 +295,16 @@ fn check<T: Ord + std::fmt::Debug>(what: &'static str, list: &[T]) -> Result<(),
         None => return Ok(()),
     };
     Err(StudyError::List { what, wrong })
+}
+
+/// Checks that a name can be part of a path.
+fn check_name(what: &'static str, name: &str) -> Result<(), StudyError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(fits) {
+        let name = name.to_owned();
+        return Err(StudyError::Name { what, name });
+    }
+    Ok(())
 }
 
 fn merge(into: &mut toml::Table, from: &toml::Table) {
@@ -367,8 +396,9 @@ fn one_run(
         run: name.clone(),
         source: Box::new(source),
     };
+    let config = study.config(variant)?;
     let training = Training {
-        config: Some(study.config(variant)?),
+        config: Some(config.clone()),
         overrides: Overrides {
             steps: options.steps,
             seed: Some(seed),
@@ -376,15 +406,18 @@ fn one_run(
         },
         dir: options.dir.join(&name),
         command: options.command.clone(),
+        listening: None,
     };
     let record = match done(&training) {
         Some(record) => record,
         None => train::train(&training, stop, &mut |_| {}).map_err(failed)?,
     };
     let links = match &study.evaluation {
-        Some(episodes) if record.finish != Finish::Open => {
-            train::greedy::evaluate(&training.dir, episodes).map_err(failed)?
+        Some(episodes) if record.finish != Finish::Open => match &study.matrix {
+            Some(matrix) => matrix.judge(&training.dir, &config, episodes),
+            None => train::greedy::evaluate(&training.dir, episodes),
         }
+        .map_err(failed)?,
         _ => Vec::new(),
     };
     Ok((record, links))

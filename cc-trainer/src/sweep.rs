@@ -32,7 +32,7 @@ use crate::{
         self, TrainError, Training,
         config::{Config, ConfigError, Overrides},
         environments::Environments,
-        greedy::{self, FixedEpisodes},
+        greedy::{self, FixedEpisodes, Measure},
         record::Finish,
     },
 };
@@ -365,6 +365,7 @@ fn reached(
             },
             dir: options.dir.join(&name),
             command: options.command.clone(),
+            listening: None,
         };
         let failed = |source| SweepError::Run {
             run: name.clone(),
@@ -383,8 +384,10 @@ fn reached(
                 let episodes = FixedEpisodes {
                     episodes: sweep.validation.episodes,
                     seed: sweep.validation.seed,
+                    measure: Measure::Interval,
                 };
-                let links = greedy::evaluate_on(&training.dir, &on, &episodes).map_err(failed)?;
+                let links = greedy::evaluate_on(&training.dir, "validation", &on, &episodes)
+                    .map_err(failed)?;
                 let count = links.len().max(1) as f64;
                 Some(links.iter().map(|link| link.score).sum::<f64>() / count)
             }

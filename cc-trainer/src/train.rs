@@ -46,6 +46,7 @@
 //!     overrides: Overrides::default(),
 //!     dir: scratch.path().to_owned(),
 //!     command: String::new(),
+//!     listening: None,
 //! };
 //!
 //! let record = train::train(&training, &AtomicBool::new(false), &mut |_event| {})?;
@@ -59,18 +60,19 @@
 //! # }
 //! ```
 
+mod acting;
 mod checkpoint;
 pub mod config;
 mod curve;
+pub mod distributed;
 pub mod environments;
 mod epoch;
 mod error;
+pub mod exchange;
 mod fit;
 pub mod greedy;
 pub mod held_out;
-mod parallel;
 pub mod progress;
-mod queue;
 pub mod record;
 mod resume;
 mod save;
@@ -78,8 +80,10 @@ mod splits;
 mod statistics;
 pub mod tensorboard;
 mod validation;
+mod workers;
 
 use std::{
+    net::SocketAddr,
     path::PathBuf,
     sync::{
         Arc,
@@ -89,32 +93,31 @@ use std::{
     time::{Duration, Instant},
 };
 
+use self::{
+    acting::actor,
+    config::{ActorSettings, Config, Overrides},
+    distributed::{Figures, Listening},
+    environments::Source,
+    exchange::{EndOfActing, Exchange, LocalExchange, Published, QueueReport},
+    held_out::HeldOut,
+    record::{Finish, Record},
+    statistics::{Statistics, Timing},
+    tensorboard::EventWriter,
+    validation::Validation,
+};
 pub use self::{
     checkpoint::CheckpointError,
     error::{LastCheckpoint, TrainError},
     splits::TestSetError,
     statistics::{CurvePoint, TaskPoint},
 };
-use self::{
-    config::{Config, Overrides},
-    environments::Source,
-    held_out::HeldOut,
-    parallel::Acting,
-    queue::QueueReport,
-    record::{Finish, Record},
-    statistics::{Statistics, Timing},
-    tensorboard::EventWriter,
-    validation::Validation,
-};
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
     environment::recorded::RecordedWorld,
     learner::{Learner, UpdateError},
-    model::Weights,
     normalise::Normalizer,
     rollout::Rollout,
 };
-use cc_sim::seed;
 
 /// Time between two [`TrainEvent::Progress`] events.
 const PROGRESS_PERIOD: Duration = Duration::from_millis(250);
@@ -131,6 +134,9 @@ pub struct Training {
     pub dir: PathBuf,
     /// The command line, for `train.json`; may be empty.
     pub command: String,
+    /// Where the learner listens for workers on other machines; `None` for a run of this process
+    /// alone.
+    pub listening: Option<Listening>,
 }
 
 /// Something that a caller of [`train`] may want to show.
@@ -143,6 +149,13 @@ pub enum TrainEvent<'a> {
         record: &'a Record,
         /// Environment steps learnt from before; 0 for a new run.
         steps: u64,
+    },
+    /// Workers on other machines can connect from now on.
+    Listening {
+        /// The address that is listened on, with its port.
+        address: SocketAddr,
+        /// The run's name, by which workers know it again.
+        run: &'a str,
     },
     /// The current figures, about four times per second.
     Progress(&'a CurvePoint),
@@ -191,6 +204,10 @@ struct Run {
     kept: LastCheckpoint,
     /// When progress was last shown.
     shown: Instant,
+    /// Where workers can connect, if they can.
+    listening: Option<Listening>,
+    /// The workers of this part of the run, while it listens.
+    workers: Option<Figures>,
 }
 
 impl Run {
@@ -217,8 +234,8 @@ impl Run {
             )));
         }
         if !self.is_done() {
-            match self.record.config.actors() {
-                0 => self.act_and_learn_in_turns(stop, watch)?,
+            match (self.record.config.actors(), &self.listening) {
+                (0, None) => self.act_and_learn_in_turns(stop, watch)?,
                 _ => self.act_and_learn_in_parallel(stop, watch)?,
             }
         }
@@ -234,11 +251,11 @@ impl Run {
         stop: &AtomicBool,
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
-        let mut actor = self.actor(0, self.snapshot()?);
+        let mut actor = self.actor(0, self.policy()?.snapshot());
         let mut output = StepOutput::default();
         let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
-            actor.adopt(self.snapshot()?);
+            actor.adopt(self.policy()?.snapshot());
             let since = Instant::now();
             while output.rollouts.len() < batch_size {
                 actor.step(&mut output);
@@ -254,8 +271,8 @@ impl Run {
         Ok(())
     }
 
-    /// Runs actors on threads of their own beside the learner on this one. Actors wait for the
-    /// learner only if the queue is configured so.
+    /// Runs actors on threads of their own beside the learner on this one, and serves workers if
+    /// the run listens for them. Actors wait for the learner only if the queue is configured so.
     fn act_and_learn_in_parallel(
         &mut self,
         stop: &AtomicBool,
@@ -263,17 +280,22 @@ impl Run {
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
         let (actors, capacity) = (config.actors(), config.queue());
-        let acting = &Acting::new(capacity, config.actor.when_full, self.snapshot()?);
-        thread::scope(|scope| {
+        let ActorSettings {
+            when_full, max_lag, ..
+        } = config.actor;
+        let exchange = LocalExchange::new(capacity, when_full, max_lag, self.policy()?);
+        let exchange = &Arc::new(exchange);
+        let server = self.listen(exchange, watch)?;
+        let outcome = thread::scope(|scope| {
             // The scope waits for the actors, also when this closure panics.
-            let end = acting.end_later();
+            let end = EndOfActing(&**exchange);
             let threads: Vec<_> = (0..actors)
                 .map(|index| {
-                    let actor = self.actor(index, acting.newest());
-                    scope.spawn(move || acting.act(actor))
+                    let actor = self.actor(index, exchange.newest().snapshot());
+                    scope.spawn(move || exchange::act(&**exchange, actor))
                 })
                 .collect();
-            let result = self.learn_while(acting, stop, watch);
+            let result = self.learn_while(exchange, stop, watch);
             drop(end);
             // A panic has printed its message; the scope must not panic in turn.
             let ended_well = threads
@@ -284,24 +306,29 @@ impl Run {
                 true => Ok(()),
                 false => Err(self.actor_panicked()),
             })
-        })
+        });
+        match server {
+            // If it is what failed, its reason is the one to know.
+            Some(server) => server.stop(self.is_done()).map_err(Into::into).and(outcome),
+            None => outcome,
+        }
     }
 
     /// Learns from what is acted until the run is done.
     fn learn_while(
         &mut self,
-        acting: &Acting,
+        exchange: &LocalExchange,
         stop: &AtomicBool,
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
-            if acting.is_over() {
+            if exchange.is_over() {
                 return Err(self.actor_panicked());
             }
-            if let Some((rollouts, report)) = acting.take(batch_size) {
+            if let Some((rollouts, report)) = exchange.take(batch_size) {
                 self.learn(&rollouts, report, None, watch)?;
-                acting.publish(self.snapshot()?);
+                exchange.publish(self.policy()?);
             }
         }
         Ok(())
@@ -319,6 +346,9 @@ impl Run {
         let config = &self.record.config;
         let steps = (rollouts.len() * config.learner.unroll) as u64;
         let position = config.position(self.statistics.steps);
+        if let Some(workers) = &mut self.workers {
+            workers.count(rollouts, self.learner.updates(), steps, report.stale);
+        }
         let since = Instant::now();
         let updated = self.learner.update(rollouts, position);
         let metrics = updated.map_err(|error| match error {
@@ -333,7 +363,7 @@ impl Run {
         self.statistics.dropped += report.dropped;
         let waited = match acted {
             Some(_) => learner,
-            None => report.waited.as_secs_f64() / config.actors() as f64,
+            None => report.waited.as_secs_f64() / self.acting() as f64,
         };
         let timing = Timing {
             at: self.seconds(),
@@ -383,35 +413,20 @@ impl Run {
         self.seconds_before + self.begun.elapsed().as_secs_f64()
     }
 
-    /// A copy of the current policy for actors.
-    fn snapshot(&self) -> Result<Arc<Snapshot>, TrainError> {
+    /// A copy of the current policy, to be made ready by whoever acts.
+    fn policy(&self) -> Result<Published, TrainError> {
         let mut parameters = Vec::new();
         let copied = self.learner.device().parameters(&mut parameters);
         copied.map_err(|cause| self.device_failed(cause))?;
-        Ok(Arc::new(Snapshot {
-            version: self.learner.updates(),
-            weights: Weights::new(&self.record.shape, &parameters),
-        }))
+        let shape = Arc::new(self.record.shape.clone());
+        Ok(Published::new(self.learner.updates(), shape, parameters))
     }
 
-    /// An actor with new environments. Their seeds depend on the steps done before, so that a run
-    /// that is continued does not repeat its first episodes.
+    /// An actor with new environments.
     fn actor(&self, index: usize, policy: Arc<Snapshot>) -> Actor {
-        let config = &self.record.config;
-        let seed = |number: usize| {
-            [self.statistics.steps, index as u64, number as u64]
-                .into_iter()
-                .fold(config.seed, seed::fold)
-        };
-        let environments = (0..config.actor.environments)
-            .map(|number| {
-                self.source
-                    .environment(number, seed(number + 1), self.normalizer.as_ref())
-            })
-            .collect();
-        Actor::new(environments, policy, config.learner.unroll, seed(0))
-            .at_temperature(config.learner.policy_temperature())
-            .with_burn_in(config.learner.burn_in)
+        let place = [self.statistics.steps, index as u64];
+        let normalizer = self.normalizer.as_ref();
+        actor(&self.record.config, &self.source, normalizer, place, policy)
     }
 }
 

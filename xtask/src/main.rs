@@ -1,4 +1,5 @@
-//! The project's own commands, `cargo xtask COMMAND`: set-up, build, run, demo, test and bench.
+//! The project's own commands, `cargo xtask COMMAND`: set-up, build, run, demo, test, bench and
+//! package.
 
 mod apt;
 mod bench;
@@ -6,6 +7,7 @@ mod build;
 mod demo;
 mod kernels;
 mod object;
+mod package;
 mod prebuilt;
 mod process;
 mod run;
@@ -44,6 +46,7 @@ enum Command {
     Test(test::Args),
     Bench(bench::Args),
     Kernels(kernels::Args),
+    Package(package::Args),
     #[command(name = test::supervise::NAME, hide = true)]
     Supervise(test::supervise::Args),
 }
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::command(&args),
         Command::Bench(args) => bench::command(&args),
         Command::Kernels(args) => kernels::command(&args),
+        Command::Package(args) => package::command(&args),
         Command::Supervise(args) => test::supervise::command(&args),
     };
     match result {

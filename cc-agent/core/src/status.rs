@@ -41,6 +41,10 @@ pub struct Snapshot {
     pub pid: u32,
     /// One-line description of the policy.
     pub policy: String,
+    /// SHA-256 of the policy's file in hexadecimal digits; `None` for a policy without a file, and
+    /// from an older agent.
+    #[serde(default)]
+    pub policy_sha256: Option<String>,
     /// The policy server that decides where it can, the policy standing in for it; `None` without
     /// one, and from an older agent.
     #[serde(default)]
@@ -81,6 +85,10 @@ pub struct Snapshot {
     /// The outcome of the last command or canary; `None` before the first.
     #[serde(default)]
     pub news: Option<String>,
+    /// What has happened to the agent and its policies, the oldest first, also before its start
+    /// where it has a state directory; empty from an older agent.
+    #[serde(default)]
+    pub incidents: Vec<Incident>,
     /// The capabilities that the agent holds, in words; `None` from an older agent.
     #[serde(default)]
     pub capabilities: Option<String>,
@@ -88,11 +96,26 @@ pub struct Snapshot {
     /// agent was started; `None` when it does not.
     #[serde(default)]
     pub differs: Option<String>,
+    /// The host's default congestion control at present; `None` where the agent was not to be it,
+    /// and from an older agent.
+    #[serde(default)]
+    pub default: Option<String>,
     /// The recording; `None` when the agent records nothing.
     #[serde(default)]
     pub recording: Option<RecordingStatus>,
     /// The live flows in slot order, the first few hundred of them.
     pub flows: Vec<FlowView>,
+}
+
+/// Something that has happened to an agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Incident {
+    /// When, in UTC, as lines of the log have it.
+    pub at: String,
+    /// Whether something had failed or was refused.
+    pub trouble: bool,
+    /// What has happened, in a line.
+    pub text: String,
 }
 
 /// A canary that runs: a candidate policy beside the incumbent.
@@ -219,6 +242,12 @@ impl Snapshot {
             && self.name == previous.name
             && self.uptime_s > previous.uptime_s
             && self.agent.decisions >= previous.agent.decisions
+    }
+
+    /// The congestion control that somebody else has made the host's default in the place of this
+    /// agent's; `None` where the agent's still is, or never was.
+    pub fn default_taken_by(&self) -> Option<&str> {
+        self.default.as_deref().filter(|&found| found != self.name)
     }
 
     /// Whether [`Self::flows`] leaves live flows out.

@@ -16,31 +16,19 @@ use tokio::{
     sync::mpsc,
     time::{Instant, sleep, timeout},
 };
-use tonic::{Code, Status, Streaming, transport::Endpoint};
+use tonic::{Status, Streaming, transport::Endpoint};
 
 use crate::{
     rpc,
-    tls::{Pem, TlsError, TlsFiles},
-    wire::{FromAgent, FromServer, Hello, MOST, Questions, from_agent, from_server},
+    tls::TlsFiles,
+    transport::{self, Backoff, ConnectError, HANDSHAKE, Plaintext},
+    wire::{FromAgent, FromServer, Hello, MOST, PATH, Questions, from_agent, from_server},
 };
 
 /// Messages that may wait to be sent; questions that find no room are not asked.
 const UNSENT: usize = 8;
 /// Events that may wait for the event loop; the connection waits when there are more.
 const EVENTS: usize = 256;
-/// Time for a connection and its handshakes.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Time between two probes of the connection, and for the answer to one: a server that is gone
-/// without a word is noticed within their sum.
-const KEEPALIVE: Duration = Duration::from_secs(2);
-/// The pause after the first failure in a row; it doubles with each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest pause, which also follows a refusal.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A connection that has lived for this long was no failure.
-const LASTING: Duration = Duration::from_secs(10);
-/// Bytes that the server may send before they are read: a path with a delay needs them.
-const WINDOW: u32 = 4 << 20;
 /// Size limit of the server's messages, bytes: answers of the largest policy that there may be.
 const MESSAGE_BYTES: usize = 8 << 20;
 
@@ -95,28 +83,13 @@ impl fmt::Display for Down {
     }
 }
 
-/// Why a connection cannot even be tried.
+/// Why a client cannot even try to connect.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// What the connection carries would go over a network as plain text.
-    #[error(
-        "{address} is another host: give the authorities' certificates, a certificate and a key, \
-         or ask a server on this host"
-    )]
-    Plaintext {
-        /// The address of the server, which is not tried.
-        address: ServerAddress,
-    },
-    /// The address asks for TLS.
-    #[error("{address} needs the authorities' certificates, a certificate and a key")]
-    NoCertificates {
-        /// The address of the server, which is not tried.
-        address: ServerAddress,
-    },
-    /// The certificates or the key cannot be used.
+    /// The address and the files do not make a connection.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Connect(#[from] ConnectError),
     /// The thread cannot be started.
     #[error("starting the thread of the connection: {0}")]
     Thread(#[from] io::Error),
@@ -140,14 +113,8 @@ impl Client {
         options: ClientOptions,
         prepare: impl FnOnce() + Send + 'static,
     ) -> Result<Self, ClientError> {
-        let address = options.address.clone();
-        let pem = match &options.tls {
-            Some(files) => Some(files.read()?),
-            None if address.tls => return Err(ClientError::NoCertificates { address }),
-            None if !address.is_loopback() => return Err(ClientError::Plaintext { address }),
-            None => None,
-        };
-        let endpoint = endpoint(&address, pem)?;
+        let tls = options.tls.as_ref();
+        let endpoint = transport::endpoint(&options.address, tls, Plaintext::Loopback)?;
         let (questions, asked) = mpsc::channel(UNSENT);
         let (event, events) = mpsc::channel(EVENTS);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -208,26 +175,6 @@ impl Client {
     }
 }
 
-fn endpoint(address: &ServerAddress, pem: Option<Pem>) -> Result<Endpoint, ClientError> {
-    let scheme = if pem.is_some() { "https" } else { "http" };
-    let refused = |error: tonic::transport::Error| TlsError::Refused {
-        reason: error_chain(&error),
-    };
-    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", address.authority()))
-        .map_err(refused)?
-        .connect_timeout(HANDSHAKE)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE);
-    if let Some(pem) = pem {
-        let config = pem.of_client(&address.host);
-        endpoint = endpoint.tls_config(config).map_err(refused)?;
-    }
-    Ok(endpoint)
-}
-
 /// Keeps the connection up: what runs on the thread of a [`Client`].
 struct Keeper {
     endpoint: Endpoint,
@@ -248,9 +195,9 @@ struct Dropped;
 
 impl Keeper {
     async fn keep_up(mut self) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::default();
         loop {
-            let mut is_failure = true;
+            let mut lived = Duration::ZERO;
             let down = match timeout(HANDSHAKE, self.connect()).await {
                 Err(_) => failed(format!(
                     "no connection within {} s: does a policy server listen there?",
@@ -262,24 +209,19 @@ impl Keeper {
                     match self.serve(session).await {
                         Err(Dropped) => return,
                         Ok(down) => {
-                            is_failure = since.elapsed() < LASTING;
+                            lived = since.elapsed();
                             down
                         }
                     }
                 }
             };
-            pause = match (down.refused, is_failure) {
-                (true, _) => LONGEST_PAUSE,
-                (false, true) => pause,
-                (false, false) => FIRST_PAUSE,
-            };
+            let pause = backoff.pause(lived, down.refused);
             if self.event.send(Event::Down(down)).await.is_err() {
                 return;
             }
             if self.pause(pause).await.is_err() {
                 return;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -305,7 +247,7 @@ impl Keeper {
         let content = Some(from_agent::Content::Hello(hello));
         // The receiver is still here, and the channel empty.
         let _ = to_server.try_send(FromAgent { content });
-        let opened = rpc::open(channel, outgoing, MESSAGE_BYTES).await;
+        let opened = rpc::open(channel, PATH, outgoing, MESSAGE_BYTES).await;
         let mut from_server = opened.map_err(|status| of_status(address, &status))?;
         let first = from_server.message().await;
         let first = first.map_err(|status| of_status(address, &status))?;
@@ -407,22 +349,9 @@ fn refused(reason: String) -> Down {
 
 /// The end of a stream, as its status says.
 fn of_status(address: &ServerAddress, status: &Status) -> Down {
-    let reason = format!("{address}: {}", error_chain_of(status));
-    match status.code() {
-        Code::FailedPrecondition
-        | Code::InvalidArgument
-        | Code::Unimplemented
-        | Code::OutOfRange => refused(reason),
-        _ => failed(reason),
-    }
-}
-
-/// A status in a line: what the other side says, or why nothing came from it.
-fn error_chain_of(status: &Status) -> String {
-    let cause = std::error::Error::source(status).map(error_chain);
-    match (status.message(), cause) {
-        ("", cause) => cause.unwrap_or_else(|| status.code().description().into()),
-        (message, Some(cause)) if !message.contains(&cause) => format!("{message}: {cause}"),
-        (message, _) => message.into(),
+    let reason = format!("{address}: {}", rpc::reason(status));
+    match rpc::is_refusal(status.code()) {
+        true => refused(reason),
+        false => failed(reason),
     }
 }

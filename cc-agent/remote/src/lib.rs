@@ -16,19 +16,25 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`wire`] | the messages, their limits, and what is refused |
-//! | [`tls`] | certificates and keys from PEM files |
 //! | [`server`] | the policy server |
 //! | [`client`] | the agent's side of the stream |
+//! | [`rpc`] | a method of two streams, whatever its messages |
+//! | [`tls`] | certificates and keys from PEM files |
+//! | [`transport`] | what a server listens with, and how a client connects |
+//!
+//! The last three are for every service of the project: the trainer's workers use them as well.
 
 pub mod client;
-mod rpc;
+pub mod rpc;
 pub mod server;
 pub mod tls;
+pub mod transport;
 pub mod wire;
 
 pub use client::{Client, ClientError, Event, RemotePolicy};
 pub use server::{Server, ServerCounts, ServerError};
 pub use tls::{TlsError, TlsFiles};
+pub use transport::{ConnectError, ListenError, Listener};
 
 #[cfg(test)]
 mod tests;

@@ -25,16 +25,14 @@ use tokio::{
     time::timeout,
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Code, Request, Status, Streaming,
-    transport::{self, server::TcpIncoming},
-};
+use tonic::{Request, Status, Streaming};
 use tracing::{info, warn};
 
 use crate::{
-    rpc::{Method, Outgoing, Serve},
-    tls::{TlsError, TlsFiles},
-    wire::{Answers, FromAgent, FromServer, Welcome, from_agent, from_server, message_bytes},
+    rpc::{Outgoing, Serve, is_broken_protocol},
+    tls::TlsFiles,
+    transport::{HANDSHAKE, ListenError, Listener, Plaintext},
+    wire::{Answers, FromAgent, FromServer, PATH, Welcome, from_agent, from_server, message_bytes},
 };
 
 /// Queries that the policy is asked at once, unless a single message has more.
@@ -43,16 +41,8 @@ const BATCH: usize = 256;
 const WAITING: usize = 64;
 /// Answers that may wait to be sent to an agent; further ones are dropped.
 const UNSENT: usize = 64;
-/// Time that an agent has for its first message, and a TLS handshake for its end.
-const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Time between two probes of a silent connection, and for the answer to one.
-const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Time that streams have to end when the server stops.
 const ENDING: Duration = Duration::from_secs(2);
-/// Bytes that an agent may send before the server has read them: a path with a delay needs them.
-const WINDOW: u32 = 4 << 20;
-/// Streams of one connection; an agent needs one.
-const STREAMS: u32 = 4;
 
 /// A policy that is ready to be served.
 pub struct Server {
@@ -125,26 +115,9 @@ pub enum ServerError {
     /// The policy is not from a file, so that agents could not tell it from others.
     #[error("the policy has no file: name an .onnx file, which carries its own settings")]
     NoFile,
-    /// A server without TLS is for this host only.
-    #[error(
-        "{address} can be reached from other hosts: give certificates and a key, or listen on a \
-         loopback address"
-    )]
-    Plaintext {
-        /// The address that was to be listened on.
-        address: SocketAddr,
-    },
     /// The address cannot be listened on.
-    #[error("{address}: {source}")]
-    Listen {
-        /// The address that was to be listened on.
-        address: SocketAddr,
-        /// Answer of the system call.
-        source: std::io::Error,
-    },
-    /// The certificates or the key cannot be used.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Listen(#[from] ListenError),
     /// The thread that decides cannot be started.
     #[error("starting the policy's thread: {0}")]
     Thread(std::io::Error),
@@ -201,33 +174,7 @@ impl Server {
         address: SocketAddr,
         tls: Option<&TlsFiles>,
     ) -> Result<Listener, ServerError> {
-        let mut builder = transport::Server::builder()
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_concurrent_streams(STREAMS)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE));
-        match tls {
-            None if !address.ip().is_loopback() => return Err(ServerError::Plaintext { address }),
-            None => {}
-            Some(files) => {
-                let config = files.read()?.of_server().timeout(HANDSHAKE);
-                builder = builder.tls_config(config).map_err(|error| {
-                    let reason = cc_core::error_chain(&error);
-                    TlsError::Refused { reason }
-                })?;
-            }
-        }
-        let incoming = TcpIncoming::bind(address)
-            .map_err(|source| ServerError::Listen { address, source })?
-            .with_nodelay(Some(true));
-        let address =
-            (incoming.local_addr()).map_err(|source| ServerError::Listen { address, source })?;
-        Ok(Listener {
-            builder,
-            incoming,
-            address,
-        })
+        Ok(Listener::bind(address, tls, Plaintext::Loopback)?)
     }
 
     /// Serves agents until `shutdown` is ready.
@@ -240,24 +187,21 @@ impl Server {
         listener: Listener,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), ServerError> {
-        let method = Method(Streams {
+        let streams = Streams {
             shared: self.shared.clone(),
             to_policy: self.to_policy.clone(),
-        });
-        let Listener {
-            builder, incoming, ..
-        } = listener;
+        };
         let mut stopping = self.shared.stopping.subscribe();
         let stopped = async move {
             // An error means that there is nobody left to stop it.
             let _ = stopping.wait_for(|stopping| *stopping).await;
         };
-        let serving = builder.serve_with_incoming_shutdown(method, incoming, stopped);
+        let serving = listener.serve(streams, stopped);
         tokio::pin!(serving);
         let mut deciding = self.deciding.clone();
         let outcome = tokio::select! {
             served = &mut serving => {
-                return served.map_err(|error| ServerError::Serve(cc_core::error_chain(&error)));
+                return served.map_err(ServerError::Serve);
             }
             () = shutdown => Ok(()),
             _ = deciding.changed() => Err(ServerError::Policy),
@@ -289,20 +233,6 @@ impl Server {
             dropped: dropped.load(Relaxed),
             busy_us: busy_us.load(Relaxed),
         }
-    }
-}
-
-/// A socket that agents connect to, and how it is served.
-pub struct Listener {
-    builder: transport::Server,
-    incoming: TcpIncoming,
-    address: SocketAddr,
-}
-
-impl Listener {
-    /// The address that is listened on, with its port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
     }
 }
 
@@ -356,11 +286,15 @@ struct Streams {
 }
 
 impl Serve for Streams {
+    const PATH: &'static str = PATH;
+    type Up = FromAgent;
+    type Down = FromServer;
+
     fn message_bytes(&self) -> usize {
         message_bytes(&self.shared.widths)
     }
 
-    fn serve(&self, agent: Request<Streaming<FromAgent>>) -> Result<Outgoing, Status> {
+    fn serve(&self, agent: Request<Streaming<FromAgent>>) -> Result<Outgoing<FromServer>, Status> {
         let from = agent.remote_addr();
         let name = from.map_or_else(|| "an agent".into(), |from| from.to_string());
         let (out, outgoing) = mpsc::channel(UNSENT);
@@ -378,7 +312,7 @@ impl Serve for Streams {
             match outcome {
                 Ok(()) => info!("{name} has left"),
                 Err(status) => {
-                    if is_refusal(status.code()) {
+                    if is_broken_protocol(status.code()) {
                         counters.refused.fetch_add(1, Relaxed);
                     }
                     warn!("{name}: {}", status.message());
@@ -458,18 +392,6 @@ impl Streams {
         }
         Ok(())
     }
-}
-
-/// Whether a stream that ended so broke the protocol. Others were cut.
-fn is_refusal(code: Code) -> bool {
-    matches!(
-        code,
-        Code::DeadlineExceeded
-            | Code::FailedPrecondition
-            | Code::Internal
-            | Code::InvalidArgument
-            | Code::OutOfRange
-    )
 }
 
 /// Counts an agent as connected until it is dropped.

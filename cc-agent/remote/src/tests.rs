@@ -21,17 +21,15 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle, time::timeout};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{
-    Request, Status, Streaming,
-    transport::{self, Endpoint, server::TcpIncoming},
-};
+use tonic::{Request, Status, Streaming, transport::Endpoint};
 
 use crate::{
     Client, ClientError, Event, Server, ServerError, TlsFiles,
     client::{ClientOptions, Down},
-    rpc::{self, Method, Outgoing, Serve},
+    rpc::{self, Outgoing, Serve},
+    transport::{ConnectError, ListenError, Listener, Plaintext},
     wire::{
-        Answers, FromAgent, FromServer, Hello, PROTOCOL, Questions, Welcome, from_agent,
+        Answers, FromAgent, FromServer, Hello, PATH, PROTOCOL, Questions, Welcome, from_agent,
         from_server,
     },
 };
@@ -333,7 +331,8 @@ async fn raw_agent(address: SocketAddr, messages: Vec<FromAgent>) -> Status {
         send.send(message).await.expect("room");
     }
     let talk = async {
-        let mut from_server = rpc::open(channel, outgoing, 1 << 20).await?;
+        let mut from_server: Streaming<FromServer> =
+            rpc::open(channel, PATH, outgoing, 1 << 20).await?;
         while from_server.message().await?.is_some() {}
         Ok::<_, Status>(())
     };
@@ -398,11 +397,15 @@ type Script = Arc<dyn Fn(FromAgent) -> Option<FromServer> + Send + Sync>;
 struct Scripted(Script);
 
 impl Serve for Scripted {
+    const PATH: &'static str = PATH;
+    type Up = FromAgent;
+    type Down = FromServer;
+
     fn message_bytes(&self) -> usize {
         1 << 24
     }
 
-    fn serve(&self, agent: Request<Streaming<FromAgent>>) -> Result<Outgoing, Status> {
+    fn serve(&self, agent: Request<Streaming<FromAgent>>) -> Result<Outgoing<FromServer>, Status> {
         let (out, outgoing) = tokio::sync::mpsc::channel(8);
         let script = self.0.clone();
         let mut agent = agent.into_inner();
@@ -422,10 +425,9 @@ impl Serve for Scripted {
 fn scripted(
     script: impl Fn(FromAgent) -> Option<FromServer> + Send + Sync + 'static,
 ) -> SocketAddr {
-    let incoming = TcpIncoming::bind(anywhere()).expect("a free port");
-    let address = incoming.local_addr().expect("bound");
-    let method = Method(Scripted(Arc::new(script)));
-    tokio::spawn(transport::Server::builder().serve_with_incoming(method, incoming));
+    let listener = Listener::bind(anywhere(), None, Plaintext::Loopback).expect("a free port");
+    let address = listener.address();
+    tokio::spawn(listener.serve(Scripted(Arc::new(script)), std::future::pending()));
     address
 }
 
@@ -535,17 +537,26 @@ async fn what_cannot_be_tried_is_an_error_at_once() {
     let mut elsewhere = options(anywhere(), None);
     elsewhere.address.host = "192.0.2.1".into();
     let error = Client::start(elsewhere, || {}).expect_err("plain text");
-    assert!(matches!(error, ClientError::Plaintext { .. }), "{error}");
+    assert!(
+        matches!(error, ClientError::Connect(ConnectError::Plaintext { .. })),
+        "{error}"
+    );
     let mut encrypted = options(anywhere(), None);
     encrypted.address.tls = true;
     let error = Client::start(encrypted, || {}).expect_err("no key");
     assert!(
-        matches!(error, ClientError::NoCertificates { .. }),
+        matches!(
+            error,
+            ClientError::Connect(ConnectError::NoCertificates { .. })
+        ),
         "{error}"
     );
     let server = Server::start(policy()).expect("a policy of a file");
     let error = server.listen(([0, 0, 0, 0], 0).into(), None).err();
-    assert!(matches!(error, Some(ServerError::Plaintext { .. })));
+    assert!(matches!(
+        error,
+        Some(ServerError::Listen(ListenError::Plaintext { .. }))
+    ));
     let error = Server::start(Box::new(Fixed::new(9, interface()))).err();
     assert!(matches!(error, Some(ServerError::NoFile)));
 }

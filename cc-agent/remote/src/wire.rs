@@ -13,6 +13,9 @@ use cc_core::{
 /// Version of the protocol. Agent and server must have the same.
 pub const PROTOCOL: u32 = 1;
 
+/// The path of the service's one method.
+pub const PATH: &str = "/cc.PolicyServer/Decide";
+
 /// Questions or answers in one message, at most.
 pub const MOST: usize = 256;
 
@@ -194,6 +197,16 @@ pub enum WireError {
         found: String,
         /// What all values of the field must be.
         expected: &'static str,
+    },
+    /// A number is above what the other side can mean.
+    #[error("{field} has {found}; expected at most {most}")]
+    TooLarge {
+        /// Name of the field in the message.
+        field: &'static str,
+        /// The number that was found.
+        found: String,
+        /// The largest that it may be.
+        most: String,
     },
     /// What the agent sent as its interface is none.
     #[error("the interface is refused: {reason}")]
@@ -527,7 +540,12 @@ fn check_count(found: usize) -> Result<(), WireError> {
     }
 }
 
-fn check_length(field: &'static str, found: usize, expected: usize) -> Result<(), WireError> {
+/// Checks the number of values of a field.
+///
+/// # Errors
+///
+/// Returns [`WireError::Length`] when it is not the expected one.
+pub fn check_length(field: &'static str, found: usize, expected: usize) -> Result<(), WireError> {
     if found == expected {
         return Ok(());
     }
@@ -538,7 +556,12 @@ fn check_length(field: &'static str, found: usize, expected: usize) -> Result<()
     })
 }
 
-fn check_finite(field: &'static str, values: &[f32]) -> Result<(), WireError> {
+/// Checks that all values of a field are finite.
+///
+/// # Errors
+///
+/// Returns [`WireError::Value`] with the first that is not.
+pub fn check_finite(field: &'static str, values: &[f32]) -> Result<(), WireError> {
     let wrong = values.iter().find(|value| !value.is_finite());
     wrong.map_or(Ok(()), |found| {
         Err(WireError::Value {

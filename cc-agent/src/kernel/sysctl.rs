@@ -348,6 +348,13 @@ impl DefaultCongestionControl {
         })))))
     }
 
+    /// The default of the network namespace at present, whoever has set it; `None` where it cannot
+    /// be read, or this agent's change of it has been undone.
+    pub fn present(&self) -> Option<String> {
+        let undo = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        undo.as_ref()?.place.default().ok()
+    }
+
     /// Puts the former default back, if that has not been done. Returns whether that is done now;
     /// if not, it can be tried again.
     pub fn restore(&self) -> bool {
@@ -410,7 +417,9 @@ mod tests {
         let default = DefaultCongestionControl::set_in(host.place(), "rlcc").expect("sets");
         assert_eq!(host.default(), "rlcc");
         assert!(host.remembers("rlcc"));
+        assert_eq!(default.present().as_deref(), Some("rlcc"));
         default.restore();
+        assert_eq!(default.present(), None, "it is no longer this agent's");
         assert_eq!(host.default(), "bbr");
         assert!(!host.remembers("rlcc"));
         fs::write(&host.place().sysctl, "cubic").expect("writes");

@@ -73,7 +73,10 @@ impl Page<'_> {
         self.info(
             "policy",
             "the policy that decides",
-            &[("policy", state.policy.as_str())],
+            &[
+                ("policy", state.policy.as_str()),
+                ("sha256", state.policy_sha256.as_deref().unwrap_or_default()),
+            ],
         )?;
         self.gauge(
             "uptime",
@@ -126,6 +129,22 @@ impl Page<'_> {
             let count = state.modes.get(mode.name()).copied().unwrap_or(0);
             family.encode_gauge(&(count as u64))?;
         }
+        if state.default.is_some() {
+            self.gauge(
+                "default_held",
+                "1 while the agent's congestion control is the host's default, as it was told to \
+                 be; 0 when somebody has set another one, which new flows use",
+                None,
+                u64::from(state.default_taken_by().is_none()),
+            )?;
+        }
+        self.gauge(
+            "policy_differs",
+            "1 when the policy is another one than a command last put into service before the \
+             agent's start",
+            None,
+            u64::from(state.differs.is_some()),
+        )?;
         self.gauge(
             "canary_running",
             "1 while a canary tries a candidate policy",

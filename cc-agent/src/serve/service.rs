@@ -14,6 +14,7 @@ use super::{datapath::DatapathIo, health::Health, loads::Purpose, reclaim::Recla
 use crate::{
     acks::AckWriter,
     deploy::{LoadedPolicy, PolicyLoader},
+    history::History,
     inference::{Answer, Failure, Inference, ReadyPolicy},
     kernel::{self, clock, privileges::Capabilities},
     recording_setup::{Recording, RecordingSession},
@@ -45,6 +46,9 @@ const FLOWS_SHOWN: usize = 500;
 /// A policy whose process fails is started again, but only once within this time.
 const RESTART_PERIOD: Duration = Duration::from_secs(60);
 
+/// Beyond the heartbeat's limit, the time in which a failed policy is usually started again.
+const HEARTBEAT_SLACK: Duration = Duration::from_secs(5);
+
 /// A running agent: its datapath, its flows and the policies that decide for them.
 pub(super) struct Service<D: DatapathIo> {
     // Dropped first, which unregisters the congestion control.
@@ -73,6 +77,11 @@ pub(super) struct Service<D: DatapathIo> {
     capabilities: String,
     /// How the policy differs from what was remembered at the start.
     pub(super) differs: Option<String>,
+    /// What has happened so far.
+    pub(super) history: History,
+    /// The host's default congestion control when it was last looked at; `None` without
+    /// `--default`.
+    pub(super) default: Option<String>,
 }
 
 /// The policies, as commands and reports name them.
@@ -105,6 +114,23 @@ struct Origin {
     job: Job,
     /// One-line description.
     text: String,
+    /// SHA-256 of its file in hexadecimal digits, or the spec for a policy that has no file.
+    name: String,
+}
+
+impl Origin {
+    fn of(loaded: &LoadedPolicy) -> Self {
+        Self {
+            job: loaded.job.clone(),
+            text: loaded.text.clone(),
+            name: loaded.name.clone(),
+        }
+    }
+
+    /// SHA-256 of the policy's file in hexadecimal digits; `None` for a policy that has none.
+    fn sha256(&self) -> Option<String> {
+        (self.name != self.job.policy.to_string()).then(|| self.name.clone())
+    }
 }
 
 /// A policy that shall be loaded because another one has failed.
@@ -160,10 +186,7 @@ impl<D: DatapathIo> Service<D> {
                 loader: settings.loader,
                 rails: settings.rails,
                 block: settings.canary_block,
-                incumbent: Origin {
-                    job: policy.job.clone(),
-                    text: policy.text.clone(),
-                },
+                incumbent: Origin::of(&policy),
                 failure: None,
                 health: Health::default(),
                 restarted: None,
@@ -190,6 +213,8 @@ impl<D: DatapathIo> Service<D> {
             capabilities: Capabilities::held()
                 .map_or_else(|| "not known".into(), |held| held.to_string()),
             differs: None,
+            history: History::default(),
+            default: None,
         };
         service
             .install(Arm::Incumbent, policy)
@@ -362,6 +387,33 @@ impl<D: DatapathIo> Service<D> {
         }
     }
 
+    /// Whether flows are decided about, or soon will be: whether a service manager should leave the
+    /// agent alone. While no policy works a restart may bring back the one that is configured.
+    pub(super) fn is_fit(&self) -> bool {
+        let age_ns = self
+            .last_beat_ns
+            .map_or(0, |beat_ns| self.datapath.now_ns().saturating_sub(beat_ns));
+        Duration::from_nanos(age_ns) <= self.heartbeat_limit + HEARTBEAT_SLACK
+    }
+
+    /// Name of the congestion control.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The state in a line, for `systemctl status`.
+    pub(super) fn line(&self) -> String {
+        let policy = &self.policies.incumbent.text;
+        let live = self.agent.live();
+        match &self.policies.failure {
+            None => format!("{}: {live} flows; policy {policy}", self.name),
+            Some(failure) => format!(
+                "{}: {live} flows, on the fallback; policy {policy} failed: {failure}",
+                self.name
+            ),
+        }
+    }
+
     /// The arm whose policy hangs; `None` when neither does.
     pub(super) fn hanging(&self) -> Option<Arm> {
         [Arm::Incumbent, Arm::Candidate]
@@ -441,10 +493,7 @@ impl<D: DatapathIo> Service<D> {
             self.end_remote();
             self.agent.replace(loaded.served(self.session.as_ref()));
             self.give_back(candidate);
-            self.policies.incumbent = Origin {
-                job: loaded.job.clone(),
-                text: text.clone(),
-            };
+            self.policies.incumbent = Origin::of(&loaded);
             self.policies.restarted = None;
             format!("the former policy {text} decides again")
         };
@@ -500,16 +549,27 @@ impl<D: DatapathIo> Service<D> {
         &self.policies.incumbent.text
     }
 
+    /// What the incumbent before this one can be made of again; `None` where there was none, or it
+    /// had failed.
+    pub(super) fn former(&self) -> Option<Job> {
+        self.policies
+            .former
+            .as_ref()
+            .map(|former| former.job.clone())
+    }
+
+    /// Whether policies run in processes of their own.
+    pub(super) fn caged(&self) -> bool {
+        self.policies.loader.caged
+    }
+
     /// Makes a policy the incumbent of all flows. Refused while a canary is running.
     pub(super) fn replace(&mut self, loaded: LoadedPolicy) -> Outcome {
         if self.policies.candidate.is_some() {
             return Err("a canary is running: promote or withdraw its candidate first".into());
         }
         let served = loaded.served(self.session.as_ref());
-        let origin = Origin {
-            job: loaded.job.clone(),
-            text: loaded.text.clone(),
-        };
+        let origin = Origin::of(&loaded);
         // What decided until now is no policy that has failed.
         let worked = self.decides();
         self.end_remote();
@@ -549,10 +609,7 @@ impl<D: DatapathIo> Service<D> {
             block: self.policies.block,
             salt: now_ns,
         };
-        let origin = Origin {
-            job: loaded.job.clone(),
-            text: loaded.text.clone(),
-        };
+        let origin = Origin::of(&loaded);
         self.agent
             .start_canary(candidate, plan, self.policies.rails, now_ns);
         if let Err(reason) = self.install(Arm::Candidate, loaded) {
@@ -627,6 +684,7 @@ impl<D: DatapathIo> Service<D> {
             Err(text) => warn!("{text}"),
         }
         let (Ok(text) | Err(text)) = outcome;
+        self.history.add(outcome.is_err(), text);
         self.policies.last_outcome = Some(text.clone());
     }
 
@@ -646,6 +704,7 @@ impl<D: DatapathIo> Service<D> {
                 None => self.policies.incumbent.text.clone(),
                 Some(failure) => format!("{} (failed: {failure})", self.policies.incumbent.text),
             },
+            policy_sha256: self.policies.incumbent.sha256(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             slots: self.datapath.slots(),
             live_flows: self.agent.live(),
@@ -675,8 +734,10 @@ impl<D: DatapathIo> Service<D> {
             cpu_s: clock::cpu_s(),
             canary: self.canary(),
             news: self.policies.last_outcome.clone(),
+            incidents: self.history.incidents(),
             capabilities: Some(self.capabilities.clone()),
             differs: self.differs.clone(),
+            default: self.default.clone(),
             recording: self.recorder.as_ref().map(|recorder| RecordingStatus {
                 rows_lost_unanswered: self.agent.rows_dropped(),
                 ..recorder.status()

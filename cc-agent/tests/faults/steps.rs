@@ -5,6 +5,7 @@ use std::{
     os::unix::process::ExitStatusExt,
     process::Command,
     sync::{Arc, Mutex},
+    thread,
 };
 
 use cc_agent::kernel::datapath::registered;
@@ -14,6 +15,24 @@ use nix::sys::signal::Signal;
 use crate::stage::{Stage, end, wait_for_decision};
 
 const ARGUMENTS: [&str; 5] = ["--policy", "fixed:20", "--default", "--slots", "8"];
+
+/// What happened at each step, which is printed when the test fails.
+#[derive(Default)]
+struct Account(Vec<String>);
+
+impl Account {
+    fn add(&mut self, line: String) {
+        self.0.push(line);
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            println!("{}", self.0.join("\n"));
+        }
+    }
+}
 
 /// The interruption that is to come, shared with the thread that supervises an agent.
 #[derive(Clone, Default)]
@@ -117,6 +136,7 @@ pub(crate) fn an_agent_is_killed_at_each_step_of_its_start() {
     let stage = Stage::new();
     let flow = orphan(&stage);
     let mut killed = 0;
+    let mut account = Account::default();
     for number in 0.. {
         let plan = Plan::at(number);
         plan.count(true);
@@ -130,7 +150,7 @@ pub(crate) fn an_agent_is_killed_at_each_step_of_its_start() {
         let log = agent.log();
         let step = plan.interrupted();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "{step:?}: {log}");
-        println!("{number}: {step:?}");
+        account.add(format!("{number}: {step:?}"));
         killed += 1;
         stage.wait_for_the_name();
         flow.advance(50_000);
@@ -148,6 +168,7 @@ pub(crate) fn an_agent_is_killed_at_each_step_of_its_end() {
     let stage = Stage::new();
     let flow = orphan(&stage);
     let mut killed = 0;
+    let mut account = Account::default();
     for number in 0.. {
         let plan = Plan::at(number);
         let mut agent = stage.spawn(&ARGUMENTS, |command| plan.supervise(command, kill));
@@ -161,7 +182,7 @@ pub(crate) fn an_agent_is_killed_at_each_step_of_its_end() {
             stage.assert_restored(&log);
             break;
         };
-        println!("{number}: {step:?}");
+        account.add(format!("{number}: {step:?}"));
         assert_eq!(status.signal(), Some(libc::SIGKILL), "{step:?}: {log}");
         killed += 1;
         stage.wait_for_the_name();
@@ -179,6 +200,7 @@ pub(crate) fn each_step_of_a_start_may_be_refused() {
     let flow = orphan(&stage);
     let (mut refused, mut served) = (0, 0);
     let mut faults = Vec::new();
+    let mut account = Account::default();
     for number in 0.. {
         let plan = Plan::at(number);
         plan.count(true);
@@ -186,7 +208,7 @@ pub(crate) fn each_step_of_a_start_may_be_refused() {
         let outcome = agent.answers_or_ends();
         plan.count(false);
         let step = plan.interrupted();
-        println!("{number}: {step:?}: {outcome:?}\n{}", agent.log());
+        account.add(format!("{number}: {step:?}: {outcome:?}\n{}", agent.log()));
         match outcome {
             Ok(()) => assert_serves(&stage, &mut agent, &flow),
             Err(status) => {
@@ -216,6 +238,7 @@ pub(crate) fn each_step_of_a_start_may_be_refused() {
 pub(crate) fn each_step_of_an_end_may_be_refused() {
     let stage = Stage::new();
     let flow = orphan(&stage);
+    let mut account = Account::default();
     for number in 0.. {
         let plan = Plan::at(number);
         let mut agent = stage.spawn(&ARGUMENTS, |command| plan.supervise(command, refuse));
@@ -225,7 +248,7 @@ pub(crate) fn each_step_of_an_end_may_be_refused() {
         plan.count(true);
         let (status, log) = agent.end(Signal::SIGTERM);
         let step = plan.interrupted();
-        println!("{number}: {step:?}: {status}\n{log}");
+        account.add(format!("{number}: {step:?}: {status}\n{log}"));
         assert_eq!(status.code(), Some(0), "{step:?}: {log}");
         assert_ne!(stage.default(), stage.name, "{step:?}: {log}");
         assert!(!registered(&stage.name), "{step:?}: {log}");

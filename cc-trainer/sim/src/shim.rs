@@ -31,6 +31,7 @@
 
 mod channel;
 mod conditions;
+mod range;
 pub mod recording;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use std::fmt;
 
 pub use channel::{Channel, Fate, Fates, MAX_TRANSMISSIONS, Medium};
 pub use conditions::{Conditions, ConditionsError, ConditionsTable, OneWay, Preset};
+pub use range::ConditionsRange;
 
 /// Direction in which a message travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use cc_trainer::{
 };
 use clap::ValueEnum;
 
-use super::{interrupt, joined::JoinArgs};
+use super::{interrupt, joined::JoinArgs, workers::ListenArgs};
 
 /// Train a policy and write it as policy.onnx.
 ///
@@ -27,6 +27,8 @@ use super::{interrupt, joined::JoinArgs};
 /// checkpoint every minute, train.json with settings and learning curve, event files for
 /// TensorBoard, and at the end policy.onnx. Ctrl-C ends the run with a checkpoint. The same command
 /// continues it; a larger --steps also continues a finished run.
+///
+/// With --listen, workers on other machines act as well (`cc-trainer act`).
 ///
 /// With --from, it learns from recordings of cc-agent: by V-trace where actions were recorded with
 /// probabilities; otherwise by cloning, with larger weights for actions that turned out well.
@@ -84,6 +86,8 @@ pub(crate) struct TrainArgs {
     /// system's directory for temporary files].
     #[arg(long, value_name = "DIR", requires = "from")]
     scratch: Option<PathBuf>,
+    #[command(flatten)]
+    listen: ListenArgs,
     /// Directory of the run. A run that it already holds is continued.
     #[arg(long, value_name = "DIR", default_value = "training")]
     out: PathBuf,
@@ -178,8 +182,13 @@ fn config(args: &TrainArgs) -> anyhow::Result<Option<Config>> {
 }
 
 pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
+    let config = config(args)?;
+    // A run that is continued has its bound in the checkpoint, unless one is given.
+    let is_bounded = config
+        .as_ref()
+        .is_none_or(|config| config.actor.max_lag.is_some());
     let training = Training {
-        config: config(args)?,
+        config,
         overrides: Overrides {
             steps: args.steps,
             seed: args.seed,
@@ -188,9 +197,11 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
                 DeviceArg::Cuda => DeviceKind::Cuda,
             }),
             actors: args.actors,
+            max_lag: args.listen.max_lag(is_bounded),
         },
         dir: args.out.clone(),
         command: super::command_line(),
+        listening: args.listen.listening()?,
     };
     let stop = interrupt::on_interrupt()?;
     let mut progress = ProgressView::new();

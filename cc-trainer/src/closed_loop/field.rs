@@ -118,6 +118,7 @@ impl Work for Field<'_> {
             overrides: Overrides::default(),
             dir: task.dir.to_owned(),
             command: self.command.clone(),
+            listening: None,
         };
         let watch = &mut *self.watch;
         let record = train::train(&training, self.cancel, &mut |event| {

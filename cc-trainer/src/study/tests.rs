@@ -151,6 +151,107 @@ fn final_policies_are_judged_on_fixed_episodes_and_the_scores_kept() {
     assert!(error.contains("evaluation.episodes is 0"), "{error}");
 }
 
+const MATRIX: &str = "
+    [matrix]
+    clean = \"near\"
+    degraded = \"far\"
+    condition = [
+        { name = \"near\" },
+        { name = \"far\", network = { preset = \"wifi-degraded\" } },
+    ]
+";
+
+fn matrix_of_poles() -> String {
+    let networked = "kind = \"networked\"\nworld = { kind = \"cartpole\" }";
+    SMALL
+        .replacen("kind = \"cartpole\"", networked, 1)
+        .replacen(
+            "reward_unit = 0.5",
+            "evaluation = { episodes = 4, seed = 4, measure = \"episode\" }",
+            1,
+        )
+        + MATRIX
+}
+
+#[test]
+fn a_matrix_has_every_policy_under_every_condition_and_what_it_loses() {
+    let study = study(&matrix_of_poles()).expect("a study");
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let (runs, _) = finish(&study, &options(dir.path()));
+    for run in &runs {
+        let names: Vec<&str> = run.links.iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["near", "far"]);
+        // A pole falls after eight steps at the earliest, and stands for 500 at most.
+        let is_return = |link: &LinkScore| (8.0..=500.0).contains(&link.score);
+        assert!(run.links.iter().all(is_return), "{:?}", run.links);
+    }
+    let results = crate::calf::CalfResults::new(&study, &runs, "a test").expect("a matrix");
+    for (regime, of) in results.regimes.iter().zip([[0, 1], [2, 3]]) {
+        assert_eq!(regime.seeds, [3, 5]);
+        let mean = |at: usize| (runs[of[0]].links[at].score + runs[of[1]].links[at].score) / 2.0;
+        let cell = &regime.cells[1];
+        assert!((cell.mean - mean(1)).abs() < 1e-9);
+        assert!((cell.gap - (1.0 - mean(1) / mean(0))).abs() < 1e-9);
+        assert_eq!(regime.cells[0].gap, 0.0);
+    }
+    assert_eq!(results.gaps().len(), 2);
+    let files = results.write(dir.path()).expect("a directory");
+    let [json, table, picture] = files.map(|path| fs::read_to_string(path).expect("was written"));
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["regimes"][1]["name"], "lstm");
+    assert!(
+        table.contains("| near |") && table.contains("| lost | plain | lstm |"),
+        "{table}"
+    );
+    assert!(picture.contains(">far</text>"), "{picture}");
+
+    // Scores are kept as long as the condition is the same.
+    let kept = dir.path().join("plain-3/greedy-far.json");
+    let scores = fs::read_to_string(&kept).expect("was written");
+    let known = format!("\"score\": {:?}", runs[0].links[1].score);
+    fs::write(&kept, scores.replace(&known, "\"score\": 0.25")).expect("there is space");
+    let (again, _) = finish(&study, &options(dir.path()));
+    assert_eq!(again[0].links[1].score, 0.25);
+    let other = matrix_of_poles().replacen("wifi-degraded", "wifi-normal", 1);
+    let (again, _) = finish(&self::study(&other).expect("a study"), &options(dir.path()));
+    assert!(again[0].links[1].score >= 8.0);
+}
+
+#[test]
+fn the_error_of_a_faulty_matrix_names_the_fault() {
+    for (from, to, message) in [
+        ("\"far\"\n", "\"away\"\n", "matrix: degraded is `away`"),
+        (
+            "name = \"far\"",
+            "name = \"near\"",
+            "matrix.condition has \"near\" twice",
+        ),
+        (
+            "name = \"far\"",
+            "name = \"a/b\"",
+            "`a/b` cannot be the name of a condition",
+        ),
+        (
+            "preset = \"wifi-degraded\"",
+            "loss = [0, 2]",
+            "condition `far`: loss of the network",
+        ),
+        ("evaluation =", "# evaluation =", "`evaluation` has to say"),
+        (
+            "kind = \"networked\"\nworld = { kind = \"cartpole\" }",
+            "kind = \"cartpole\"",
+            "variant `plain` has no network",
+        ),
+    ] {
+        let text = matrix_of_poles();
+        assert!(text.contains(from), "{from}");
+        let error = study(&text.replacen(from, to, 1))
+            .expect_err(to)
+            .to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
 #[test]
 fn more_steps_continue_the_runs_that_are_there() {
     let study = study(SMALL).expect("a study");

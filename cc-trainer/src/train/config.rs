@@ -187,6 +187,10 @@ pub struct ActorSettings {
     pub queue: Option<usize>,
     /// What an actor does with a rollout when the queue is full.
     pub when_full: WhenFull,
+    /// Largest number of updates between the policy that begins a rollout and the one that learns
+    /// from it; older rollouts are dropped, and counted. `None` for no bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_lag: Option<u64>,
     /// Number of steps before learning begins that the normaliser of observations is fitted to.
     pub fit_steps: u64,
     /// What acts in these steps.
@@ -199,6 +203,7 @@ impl Default for ActorSettings {
             environments: 32,
             queue: None,
             when_full: WhenFull::DropOldest,
+            max_lag: None,
             fit_steps: 20_000,
             fit_by: FitBy::default(),
         }
@@ -240,6 +245,8 @@ pub struct Overrides {
     pub device: Option<DeviceKind>,
     /// Replaces [`Config::actors`], the number of threads.
     pub actors: Option<usize>,
+    /// Replaces [`ActorSettings::max_lag`], the bound on the age of rollouts.
+    pub max_lag: Option<u64>,
 }
 
 /// Why a configuration cannot be used.
@@ -356,6 +363,7 @@ impl Config {
         self.actors = Some(actors);
         self.threads = Some(self.threads.unwrap_or(cores.saturating_sub(actors).max(1)));
         let acting = &mut self.actor;
+        acting.max_lag = overrides.max_lag.or(acting.max_lag);
         acting.queue = Some(
             acting
                 .queue

@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::distributed::Figures;
 use super::{Run, TrainError, statistics::CurvePoint};
 
 /// Number of points on the curve of a whole run.
@@ -30,8 +31,12 @@ impl Run {
 
     /// The run's figures at this moment.
     pub(super) fn point(&self) -> CurvePoint {
-        self.statistics
-            .point(self.seconds(), |task| self.tasks[task].clone())
+        CurvePoint {
+            exchange: self.workers.as_ref().map(Figures::point),
+            ..self
+                .statistics
+                .point(self.seconds(), |task| self.tasks[task].clone())
+        }
     }
 
     fn extend_curve(&mut self) -> Result<(), TrainError> {
@@ -84,11 +89,30 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
     let of_actions = (0..)
         .zip(&point.actions)
         .map(|(action, share): (usize, _)| (format!("actions/{action}"), *share));
+    let of_exchange = (point.exchange.iter()).flat_map(|exchange| {
+        [
+            ("workers/connected", exchange.workers as f64),
+            ("workers/actors", exchange.actors as f64),
+            ("workers/steps_per_hour", exchange.steps_per_hour),
+            ("workers/handling_ms", exchange.handling_ms),
+            (
+                "workers/received_bytes_per_s",
+                exchange.received_bytes_per_s,
+            ),
+            ("workers/sent_bytes_per_s", exchange.sent_bytes_per_s),
+            ("workers/stale", exchange.stale as f64),
+            ("workers/lag_p50", exchange.lag_p50 as f64),
+            ("workers/lag_p90", exchange.lag_p90 as f64),
+            ("workers/lag_p99", exchange.lag_p99 as f64),
+        ]
+        .map(|(tag, value)| (tag.to_owned(), value))
+    });
     of_run
         .into_iter()
         .filter_map(|(tag, value)| Some((tag.to_owned(), value?)))
         .chain(of_tasks)
         .chain(of_actions)
+        .chain(of_exchange)
         .collect()
 }
 

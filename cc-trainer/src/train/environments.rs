@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cc_core::interface::Interface;
 use cc_core::policy::ActionSelection;
+use cc_sim::{shim::ConditionsRange, sim::agent::AgentDelay};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -14,6 +15,7 @@ use crate::{
         cartpole::{CartPole, CartPoleConfig},
         gridworld::{GridWorld, GridWorldConfig},
         network::{NetworkConfig, NetworkConfigError, NetworkEnvironment, World},
+        networked::{Networked, NetworkedConfig},
         recorded::{self, RecordedConfig, RecordedConfigError, RecordedWorld},
     },
     model::Shape,
@@ -31,7 +33,6 @@ const RECORDED: &str = "Congestion-control policy, learnt by cc-trainer from rec
 /// The kind of environment to learn in, with its settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
-#[expect(clippy::large_enum_variant, reason = "a run has one of them")]
 pub enum Environments {
     /// Bitrates of videos over traces.
     Abr(Box<AbrConfig>),
@@ -41,6 +42,8 @@ pub enum Environments {
     GridWorld(GridWorldConfig),
     /// Flows on links that are simulated.
     Network(Box<NetworkConfig>),
+    /// An environment of equal steps at the other end of a network.
+    Networked(NetworkedConfig),
     /// Flows replayed from recordings of cc-agent.
     Recorded(RecordedConfig),
 }
@@ -55,6 +58,9 @@ pub enum OpenError {
     /// The settings of the network environment contradict each other or name what does not exist.
     #[error("environment.{0}")]
     Network(#[from] NetworkConfigError),
+    /// A setting of an environment behind a network is out of range.
+    #[error("environment: {0}")]
+    Networked(String),
     /// The recordings to learn from cannot be used.
     #[error(transparent)]
     Recorded(#[from] RecordedConfigError),
@@ -66,14 +72,33 @@ impl Environments {
     /// # Errors
     ///
     /// Returns an error that names the setting or the file that cannot be used.
-    pub(super) fn open(&self) -> Result<Source, OpenError> {
+    pub(crate) fn open(&self) -> Result<Source, OpenError> {
         Ok(match self {
             Self::Abr(config) => Source::Abr(Arc::new(AbrWorld::open((**config).clone())?)),
             Self::CartPole(config) => Source::CartPole(config.clone()),
             Self::GridWorld(config) => Source::GridWorld(config.clone()),
             Self::Network(config) => Source::Network(Arc::new(World::new((**config).clone())?)),
+            Self::Networked(config) => {
+                config.validate().map_err(OpenError::Networked)?;
+                Source::Networked(config.clone())
+            }
             Self::Recorded(config) => Source::Recorded(Arc::new(RecordedWorld::open(config)?)),
         })
+    }
+
+    /// The same environment with its policy behind another network; `None` for environments that
+    /// have no network between them and the policy.
+    pub fn behind(&self, network: ConditionsRange) -> Option<Self> {
+        let mut behind = self.clone();
+        match &mut behind {
+            Self::Networked(config) => config.network = network,
+            Self::Network(config) => match &mut config.delay {
+                AgentDelay::Network { network: own, .. } => *own = network,
+                _ => return None,
+            },
+            _ => return None,
+        }
+        Some(behind)
     }
 
     /// The settings of learning from recordings; `None` for other environments.
@@ -87,18 +112,19 @@ impl Environments {
 
 /// Makes environments of one kind, from settings that were checked and files that were read.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(crate) enum Source {
     Abr(Arc<AbrWorld>),
     CartPole(CartPoleConfig),
     GridWorld(GridWorldConfig),
     Network(Arc<World>),
+    Networked(NetworkedConfig),
     Recorded(Arc<RecordedWorld>),
 }
 
 impl Source {
     /// Makes environment number `number` of an actor. The seed determines everything random in it.
     /// The normaliser, if there is one, is applied to its observations.
-    pub(super) fn environment(
+    pub(crate) fn environment(
         &self,
         number: usize,
         seed: u64,
@@ -109,6 +135,10 @@ impl Source {
             Self::CartPole(config) => Box::new(CartPole::new(config, seed)),
             Self::GridWorld(config) => Box::new(GridWorld::new(config, seed)),
             Self::Network(world) => Box::new(NetworkEnvironment::new(world.clone(), seed)),
+            Self::Networked(config) => {
+                let world = config.world.environment(seed);
+                Box::new(Networked::new(world, config.clone(), seed))
+            }
             Self::Recorded(store) => recorded::environment(store, number, seed),
         };
         match normalizer {
@@ -127,7 +157,9 @@ impl Source {
         let environment: Box<dyn Environment> = match self {
             Self::Abr(world) => Box::new(AbrEnvironment::new(world.clone(), seed).of_source(task)),
             // They have one task.
-            Self::CartPole(_) | Self::GridWorld(_) => self.environment(0, seed, None),
+            Self::CartPole(_) | Self::GridWorld(_) | Self::Networked(_) => {
+                self.environment(0, seed, None)
+            }
             Self::Network(world) => {
                 Box::new(NetworkEnvironment::new(world.clone(), seed).of_task(task))
             }
@@ -140,7 +172,7 @@ impl Source {
     }
 
     /// The sizes of the environments.
-    pub(super) fn spec(&self) -> Spec {
+    pub(crate) fn spec(&self) -> Spec {
         match self {
             Self::Abr(world) => world.spec(),
             Self::Network(world) => world.spec(),
@@ -150,7 +182,7 @@ impl Source {
     }
 
     /// How an observation of the environments divides into time series; empty where it does not.
-    pub(super) fn series(&self) -> Vec<Series> {
+    pub(crate) fn series(&self) -> Vec<Series> {
         match self.interface() {
             Some(interface) => Series::of(interface),
             None => self.environment(0, 0, None).series(),
@@ -164,6 +196,7 @@ impl Source {
             Self::CartPole(_) => vec!["cartpole".to_owned()],
             Self::GridWorld(_) => vec!["gridworld".to_owned()],
             Self::Network(world) => world.tasks().to_vec(),
+            Self::Networked(config) => vec![config.world.name().to_owned()],
             Self::Recorded(store) => store.tasks(),
         }
     }
@@ -171,7 +204,7 @@ impl Source {
     /// An empty fit of the observations' normaliser; `None` for environments that need none.
     pub(super) fn fit(&self) -> Option<Fit> {
         match self {
-            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) => None,
+            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) | Self::Networked(_) => None,
             Self::Network(world) => Some(Fit::new(input_shapes(&world.config().policy))),
             Self::Recorded(store) => Some(Fit::new(input_shapes(store.interface()))),
         }
@@ -206,7 +239,7 @@ impl Source {
     /// are not served by cc-agent.
     pub(super) fn interface(&self) -> Option<&Interface> {
         match self {
-            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) => None,
+            Self::Abr(_) | Self::CartPole(_) | Self::GridWorld(_) | Self::Networked(_) => None,
             Self::Network(world) => Some(&world.config().policy),
             Self::Recorded(store) => Some(store.interface()),
         }

@@ -15,6 +15,7 @@ use crate::{
     learner::Diverged,
     model::{DeviceError, DeviceFailure, DeviceKind},
     policy_file::ExportError,
+    train::distributed::ServeError,
 };
 
 /// Why a training run did not begin, or ended early.
@@ -135,6 +136,9 @@ pub enum TrainError {
         /// What the run can be continued from.
         kept: LastCheckpoint,
     },
+    /// Workers on other machines cannot be served, or not any more.
+    #[error(transparent)]
+    Workers(#[from] ServeError),
     /// An actor thread panicked, and has printed its message.
     #[error("step {steps}: an actor ended early, as its message above says; {kept}")]
     Actor {

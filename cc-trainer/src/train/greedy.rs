@@ -16,7 +16,7 @@ use crate::{
     model::Weights,
 };
 
-/// Name of the file in a run's directory that keeps the scores.
+/// Name of the file in a run's directory that keeps the scores in the environment of training.
 const FILE: &str = "greedy.json";
 /// Keeps the seeds of these episodes apart from those of training.
 const FIXED: u64 = 0x6669_7865_6420_6570;
@@ -30,6 +30,21 @@ pub struct FixedEpisodes {
     /// Determines the links that are drawn from families, and everything random on all of them.
     #[serde(default)]
     pub seed: u64,
+    /// What the score of an episode is.
+    #[serde(default)]
+    pub measure: Measure,
+}
+
+/// What the score of a policy is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Measure {
+    /// The reward per interval between two decisions (a window), over all episodes: a sum over a
+    /// sum, so that silence counts with its length.
+    #[default]
+    Interval,
+    /// The mean return of an episode, for tasks whose episodes end when the policy fails.
+    Episode,
 }
 
 /// How a policy did on one link, or on the links of one family.
@@ -38,8 +53,7 @@ pub struct FixedEpisodes {
 pub struct LinkScore {
     /// Name of the link's task, such as a scenario's.
     pub name: String,
-    /// Reward per interval between two decisions (a window), over all episodes: a sum over a sum,
-    /// so that silence counts with its length.
+    /// The mean of what [`FixedEpisodes::measure`] says of each episode.
     pub score: f64,
 }
 
@@ -64,25 +78,28 @@ struct Scores {
 ///
 /// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
 pub fn evaluate(dir: &Path, episodes: &FixedEpisodes) -> Result<Vec<LinkScore>, TrainError> {
-    judge(dir, None, episodes)
+    judge(dir, FILE, None, episodes)
 }
 
 /// Judges the policy as [`evaluate`] does, in another environment, whose observations and actions
-/// must be those that it was trained with.
+/// must be those that it was trained with. The scores are kept under the environment's name.
 ///
 /// # Errors
 ///
 /// Returns an error when the checkpoint or the links cannot be read, or the scores not be written.
 pub fn evaluate_on(
     dir: &Path,
+    name: &str,
     environment: &Environments,
     episodes: &FixedEpisodes,
 ) -> Result<Vec<LinkScore>, TrainError> {
-    judge(dir, Some(environment), episodes)
+    let file = format!("greedy-{name}.json");
+    judge(dir, &file, Some(environment), episodes)
 }
 
 fn judge(
     dir: &Path,
+    file: &str,
     environment: Option<&Environments>,
     episodes: &FixedEpisodes,
 ) -> Result<Vec<LinkScore>, TrainError> {
@@ -90,7 +107,7 @@ fn judge(
         return Ok(Vec::new());
     };
     let steps = checkpoint.header.record.last.steps;
-    let path = dir.join(FILE);
+    let path = dir.join(file);
     let kept = fs::read(&path).ok();
     let kept = kept.and_then(|json| serde_json::from_slice::<Scores>(&json).ok());
     if let Some(kept) = kept
@@ -139,9 +156,13 @@ fn links(
                 intervals += episode.intervals;
             }
         }
+        let over = match episodes.measure {
+            Measure::Interval => f64::max(intervals, f64::MIN_POSITIVE),
+            Measure::Episode => ended as f64,
+        };
         Some(LinkScore {
             name,
-            score: reward / f64::max(intervals, f64::MIN_POSITIVE),
+            score: reward / over,
         })
     };
     let tasks = source.tasks().into_iter().enumerate();

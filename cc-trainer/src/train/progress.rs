@@ -8,6 +8,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::distributed::ExchangePoint;
 use super::{CurvePoint, TrainEvent, record::Record};
 
 /// Time between two lines when standard error is not a terminal.
@@ -48,6 +49,9 @@ impl ProgressView {
                 self.bar.reset_eta();
                 self.print(&title(record, steps));
             }
+            TrainEvent::Listening { address, run } => {
+                self.print(&format!("listening for workers of run {run} on {address}"));
+            }
             TrainEvent::Warning(warning) => self.print(&format!("warning: {warning}")),
             TrainEvent::Progress(point) if self.bar.is_hidden() => {
                 if self.printed.is_none_or(|at| at.elapsed() >= LINE_PERIOD) {
@@ -84,7 +88,7 @@ impl Default for ProgressView {
 
 /// The main figures of a point on one line.
 pub fn line(point: &CurvePoint) -> String {
-    format!(
+    let line = format!(
         "{} steps, {:.0} s: return {}, entropy {:.3}, lag {:.1}, dropped {}, {} steps/s",
         count(point.steps as f64),
         point.seconds,
@@ -93,6 +97,28 @@ pub fn line(point: &CurvePoint) -> String {
         point.policy_lag,
         count(point.dropped as f64),
         count(point.steps_per_second),
+    );
+    match &point.exchange {
+        None => line,
+        Some(exchange) => format!("{line}; {}", of_workers(point, exchange)),
+    }
+}
+
+/// The figures of workers on other machines.
+fn of_workers(point: &CurvePoint, exchange: &ExchangePoint) -> String {
+    format!(
+        "{} workers, {} steps/h, learner busy {:.0} %, handling {:.1} ms, {}B/s in, {}B/s out, \
+         lag {}/{}/{} (50/90/99 %), stale {}",
+        exchange.workers,
+        count(exchange.steps_per_hour),
+        point.learner_utilization * 100.0,
+        exchange.handling_ms,
+        count(exchange.received_bytes_per_s),
+        count(exchange.sent_bytes_per_s),
+        exchange.lag_p50,
+        exchange.lag_p90,
+        exchange.lag_p99,
+        exchange.stale,
     )
 }
 

@@ -15,6 +15,10 @@ pub struct Record {
     /// versions that did not write it.
     #[serde(default)]
     pub config_sha256: String,
+    /// The run's name, which workers on other machines know it by; `None` while it has never
+    /// listened for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
     /// Every setting, with defaults and the command line's overrides filled in.
     pub config: Config,
     /// The test and validation sets on whose links the run was trained, as sets and

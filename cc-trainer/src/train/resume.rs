@@ -117,6 +117,8 @@ impl Run {
             saved: now,
             kept,
             shown: now,
+            listening: training.listening.clone(),
+            workers: None,
             tasks: source.tasks(),
             normalizer,
             held_out,
@@ -192,6 +194,7 @@ fn begin(
     let record = Record {
         version: String::new(),
         config_sha256: String::new(),
+        run: None,
         config: config.clone(),
         test_sets: Vec::new(),
         parameters: parameters.len() as u64,

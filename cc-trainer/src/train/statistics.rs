@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     learner::{TaskErrors, UpdateMetrics, constraints::ConstraintPoint},
     rollout::Episode,
+    train::distributed::ExchangePoint,
 };
 
 /// Number of recent episodes that a mean return is taken over.
@@ -71,6 +72,9 @@ pub struct CurvePoint {
     pub learner_utilization: f64,
     /// Share of the time that actors did not wait for the learner.
     pub actor_utilization: f64,
+    /// The workers on other machines and what they send; `None` for a run of one process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<ExchangePoint>,
 }
 
 /// The returns of one task at a point of the curve.
@@ -231,6 +235,7 @@ impl Statistics {
             steps_per_second: steps as f64 / span,
             learner_utilization: time(&|timing| timing.learner),
             actor_utilization: 1.0 - time(&|timing| timing.waited),
+            exchange: None,
         }
     }
 }

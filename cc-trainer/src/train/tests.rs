@@ -41,6 +41,7 @@ fn small(dir: &Path, steps: u64) -> Training {
         },
         dir: dir.to_owned(),
         command: "a test".to_owned(),
+        listening: None,
     }
 }
 
@@ -629,6 +630,7 @@ fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
         },
         dir: dir.to_owned(),
         command: "a test".to_owned(),
+        listening: None,
     }
 }
 

@@ -189,6 +189,7 @@ mod tests {
             },
             dir: dir.to_owned(),
             command: String::new(),
+            listening: None,
         }
     }
 

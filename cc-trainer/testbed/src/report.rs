@@ -3,6 +3,7 @@
 
 mod applications;
 mod axis;
+pub mod bars;
 pub mod chart;
 pub mod league;
 mod overview;

@@ -65,6 +65,13 @@ impl Health {
                 remote.server
             ));
         }
+        if let Some(found) = now.default_taken_by() {
+            warn(format!(
+                "the host's default congestion control is {found}, and no longer {}: somebody has \
+                 changed it, and new flows do not use this agent",
+                now.name
+            ));
+        }
         if let Some(differs) = &now.differs {
             warn(differs.clone());
         }
@@ -149,9 +156,14 @@ mod tests {
             ..RemoteStatus::default()
         });
         snapshot.differs = Some("the policy differs".into());
+        snapshot.default = Some("rlcc".into());
         let health = Health::of(&snapshot, None);
         assert!(health.is_good());
         assert_eq!(health.warnings.len(), 2);
+        snapshot.default = Some("cubic".into());
+        let health = Health::of(&snapshot, None);
+        assert_eq!(health.warnings.len(), 3);
+        assert!(health.warnings[1].contains("is cubic"), "{health}");
         assert!(health.warnings[0].contains("connection refused"));
     }
 }

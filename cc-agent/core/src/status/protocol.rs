@@ -41,6 +41,8 @@ pub enum Command {
     Promote,
     /// End the canary: the incumbent takes the candidate's flows over.
     Withdraw,
+    /// Serve the policy that was the incumbent before the present one.
+    Rollback,
 }
 
 /// The command as it is written on the command line.
@@ -54,6 +56,7 @@ impl fmt::Display for Command {
             }
             Self::Promote => f.write_str("promote"),
             Self::Withdraw => f.write_str("withdraw"),
+            Self::Rollback => f.write_str("rollback"),
         }
     }
 }

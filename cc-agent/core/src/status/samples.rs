@@ -13,6 +13,7 @@ pub fn idle() -> Snapshot {
         version: "0.1.0".into(),
         pid: 4321,
         policy: "default: impala, trained".into(),
+        policy_sha256: None,
         remote: None,
         uptime_s: 0.5,
         slots: 16_384,
@@ -32,8 +33,10 @@ pub fn idle() -> Snapshot {
         cpu_s: 0.0,
         canary: None,
         news: None,
+        incidents: Vec::new(),
         capabilities: None,
         differs: None,
+        default: None,
         recording: None,
         flows: Vec::new(),
     }

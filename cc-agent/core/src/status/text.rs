@@ -2,8 +2,20 @@
 
 use std::fmt;
 
-use super::{CanaryStatus, Percentiles, RecordingStatus, RemoteCounts, RemoteStatus, Snapshot};
+use super::{
+    CanaryStatus, Incident, Percentiles, RecordingStatus, RemoteCounts, RemoteStatus, Snapshot,
+};
 use crate::canary::{ArmReport, CanaryBy};
+
+/// The latest incidents that are shown.
+const INCIDENTS: usize = 5;
+
+impl fmt::Display for Incident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.trouble { "! " } else { "" };
+        write!(f, "{} {mark}{}", self.at, self.text)
+    }
+}
 
 impl fmt::Display for Snapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,8 +61,24 @@ impl fmt::Display for Snapshot {
         if let Some(news) = &self.news {
             write!(f, "\nnews        {news}")?;
         }
+        let latest = self.incidents.len().saturating_sub(INCIDENTS);
+        for (index, incident) in self.incidents[latest..].iter().enumerate() {
+            let head = if index == 0 {
+                "\nhistory     "
+            } else {
+                "\n            "
+            };
+            write!(f, "{head}{incident}")?;
+        }
         if let Some(differs) = &self.differs {
             write!(f, "\nbefore      {differs}")?;
+        }
+        if let Some(found) = self.default_taken_by() {
+            write!(
+                f,
+                "\ndefault     {found}, set by somebody else in the place of {}",
+                self.name
+            )?;
         }
         if let Some(recording) = &self.recording {
             write!(f, "\nrecording   {recording}")?;

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use rand_distr::StandardNormal;
+use serde::{Deserialize, Serialize};
 
 use super::OneWay;
 use crate::path::{Losses, Nanos, nanos};
@@ -12,9 +13,11 @@ use crate::path::{Losses, Nanos, nanos};
 pub const MAX_TRANSMISSIONS: u32 = 8;
 
 /// What carries the messages of a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Medium {
     /// Each message is on its own, as in UDP: it may be lost, and may overtake others.
+    #[default]
     Datagrams,
     /// The messages are pieces of a stream, as in TCP. A lost transmission is repeated after
     /// [`Conditions::retransmission`](super::Conditions::retransmission), after twice that time

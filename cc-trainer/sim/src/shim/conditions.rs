@@ -239,7 +239,8 @@ impl Preset {
         Self::WifiNormal,
     ];
 
-    fn one_way(self) -> OneWay {
+    /// Mean delay, standard deviation of the delay, and loss in each direction.
+    pub(super) fn figures(self) -> (Duration, Duration, Loss) {
         let (delay_us, jitter_us, loss) = match self {
             Self::Ethernet => (2_000, 500, Loss::None),
             Self::Fixed50 => (50_000, 0, Loss::None),
@@ -247,9 +248,18 @@ impl Preset {
             Self::WifiDegraded => (80_000, 40_000, Loss::Bernoulli(0.1)),
             Self::WifiNormal => (30_000, 10_000, Loss::Bernoulli(0.02)),
         };
+        (
+            Duration::from_micros(delay_us),
+            Duration::from_micros(jitter_us),
+            loss,
+        )
+    }
+
+    fn one_way(self) -> OneWay {
+        let (delay, jitter, loss) = self.figures();
         OneWay::Drawn {
-            delay: Duration::from_micros(delay_us),
-            jitter: Duration::from_micros(jitter_us),
+            delay,
+            jitter,
             loss,
         }
     }

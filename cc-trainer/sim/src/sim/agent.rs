@@ -1,6 +1,8 @@
 //! The agent over the learned flows of a simulation: `cc_core::agent`, the code that serves the
 //! live kernel, in virtual time.
 
+mod delay;
+
 use cc_core::ServedPolicy;
 use cc_core::agent::{Agent, Batch};
 use cc_core::canary::Arm;
@@ -9,52 +11,13 @@ use cc_core::policy::{Choice, Query, State};
 use cc_core::rows::{Addresses, Episodes, FileHeader, Recorded};
 use cc_core::status::{AgentCounts, FlowView};
 use cc_ebpf::{Record, WindowRecord};
-use rand::rngs::Xoshiro256PlusPlus;
-use rand::{RngExt, SeedableRng};
-use rand_distr::LogNormal;
 use serde::{Deserialize, Serialize};
+
+pub use delay::AgentDelay;
 
 use super::Simulation;
 use crate::path::Nanos;
-
-/// The time that the agent takes for a decision: from the end of a window, closed by an ACK or by
-/// the agent, to the decision's publication. The time from the window's nominal end to the ACK that
-/// closes it belongs to the simulated connection.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum AgentDelay {
-    /// Decisions are published at once.
-    None,
-    /// Every decision takes the same time.
-    Fixed {
-        /// Delay in ms.
-        ms: f64,
-    },
-    /// The delay has a log-normal distribution, clamped to a maximum.
-    LogNormal {
-        /// Median of the delay in ms.
-        median_ms: f64,
-        /// Standard deviation of the natural logarithm.
-        sigma: f64,
-        /// Longest delay in ms; longer ones are clamped to it.
-        max_ms: f64,
-    },
-    /// Hosts differ, and so do their hours: each simulation draws a host, whose delays are
-    /// log-normal and which loses some of its decisions, so that their flows keep their cwnd.
-    /// Drawing delay, jitter and loss in training makes a policy stand all of them
-    /// (communication-aware learning).
-    Hosts {
-        /// Least and largest median of the delay in ms; drawn uniformly in its logarithm.
-        median_ms: [f64; 2],
-        /// Standard deviation of the natural logarithm.
-        sigma: f64,
-        /// Longest delay in ms; longer ones are clamped to it.
-        max_ms: f64,
-        /// Least and largest share of the decisions that are lost, each from 0 to 1; drawn
-        /// uniformly.
-        lost: [f64; 2],
-    },
-}
+use delay::Delays;
 
 /// Whether a sender waits for the decisions about its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,11 +53,8 @@ pub struct DecisionRequest {
 pub struct SimulatedAgent {
     simulation: Simulation,
     agent: Agent,
-    delay: AgentDelay,
-    /// Share of the decisions that are lost.
-    lost: f64,
+    delays: Delays,
     mode: SenderMode,
-    random: Xoshiro256PlusPlus,
     /// For each place of a connection, the windows since its previous request.
     windows: Vec<Vec<WindowRecord>>,
     /// For each place, the generation of the flow and the number of its newest window.
@@ -128,15 +88,11 @@ impl SimulatedAgent {
             }
         }
         let slots = simulation.most_connections();
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let (delay, lost) = delay.host(&mut random);
         Self {
             simulation,
+            delays: Delays::new(delay, &interface, seed),
             agent: Agent::new(interface, slots),
-            delay,
-            lost,
             mode,
-            random,
             windows: vec![Vec::new(); slots],
             newest: vec![(0, 0); slots],
             asked: None,
@@ -244,9 +200,7 @@ impl SimulatedAgent {
             query.state = state;
             query.probabilities = probabilities;
         }
-        let delay = self.delay.draw(&mut self.random);
-        // No number is drawn where no decision is lost, so that older runs can be repeated.
-        let is_lost = self.lost > 0.0 && self.random.random::<f64>() < self.lost;
+        let (delay, is_lost) = self.delays.draw(self.simulation.now());
         let choice = if is_lost { Choice::Invalid } else { choice };
         if delay == 0 {
             return self.decide(flow, batch, choice);
@@ -349,112 +303,6 @@ fn remember(windows: &mut Vec<WindowRecord>, newest: &mut (u32, u32), window: &W
     if window.header.generation != generation || window.index > index {
         *newest = (window.header.generation, window.index);
         windows.push(*window);
-    }
-}
-
-impl AgentDelay {
-    /// The delay measured in evaluations on the real kernel: with frequent ACKs, a decision is
-    /// published 1.3 ms after the end of its window in the median, including the wait for the ACK
-    /// that closes the window; without, after 5.3 ms, of which the agent waits 5; the longest took
-    /// 11 to 20 ms (docs/results.md).
-    pub const MEASURED: Self = Self::LogNormal {
-        median_ms: 0.3,
-        sigma: 1.2,
-        max_ms: 15.0,
-    };
-
-    /// Checks that the parameters are in range.
-    ///
-    /// # Errors
-    ///
-    /// Returns an error that names the parameter when one is out of range.
-    pub fn validate(&self) -> Result<(), String> {
-        let check = |name: &str, value: f64, least: f64| {
-            if value.is_finite() && value >= least && value <= 60_000.0 {
-                Ok(())
-            } else {
-                Err(format!(
-                    "{name} of the decision delay is {value}; expected {least} to 60000"
-                ))
-            }
-        };
-        match *self {
-            Self::None => Ok(()),
-            Self::Fixed { ms } => check("ms", ms, 0.0),
-            Self::LogNormal {
-                median_ms,
-                sigma,
-                max_ms,
-            } => {
-                check("median_ms", median_ms, 1e-3)?;
-                check("sigma", sigma, 0.0)?;
-                check("max_ms", max_ms, 0.0)
-            }
-            Self::Hosts {
-                median_ms: [least, most],
-                sigma,
-                max_ms,
-                lost: [rarely, often],
-            } => {
-                check("median_ms", least, 1e-3)?;
-                check("median_ms", most, least)?;
-                check("sigma", sigma, 0.0)?;
-                check("max_ms", max_ms, 0.0)?;
-                if 0.0 <= rarely && rarely <= often && often <= 1.0 {
-                    return Ok(());
-                }
-                Err(format!(
-                    "lost of the decision delay is [{rarely}, {often}]; expected the least and the \
-                     largest share, from 0 to 1"
-                ))
-            }
-        }
-    }
-
-    /// Draws a host: the delay of its decisions, and the share of them that are lost.
-    fn host(self, random: &mut Xoshiro256PlusPlus) -> (Self, f64) {
-        let Self::Hosts {
-            median_ms: [least, most],
-            sigma,
-            max_ms,
-            lost: [rarely, often],
-        } = self
-        else {
-            return (self, 0.0);
-        };
-        let median_ms = least * (most / least).powf(random.random::<f64>());
-        let lost = rarely + (often - rarely) * random.random::<f64>();
-        let delay = Self::LogNormal {
-            median_ms,
-            sigma,
-            max_ms,
-        };
-        (delay, lost)
-    }
-
-    /// Draws a delay in ns.
-    fn draw(&self, random: &mut Xoshiro256PlusPlus) -> Nanos {
-        let ms = match *self {
-            Self::None => 0.0,
-            Self::Fixed { ms } => ms,
-            // A simulation has drawn its host before it draws delays.
-            Self::Hosts { .. } => return self.host(random).0.draw(random),
-            Self::LogNormal {
-                median_ms,
-                sigma,
-                max_ms,
-            } => match LogNormal::new(median_ms.ln(), sigma) {
-                Ok(delays) => random.sample::<f64, _>(delays).min(max_ms),
-                Err(_) => median_ms,
-            },
-        };
-        (ms.max(0.0) * 1e6) as Nanos
-    }
-}
-
-impl Default for AgentDelay {
-    fn default() -> Self {
-        Self::MEASURED
     }
 }
 
@@ -578,47 +426,6 @@ mod tests {
     }
 
     #[test]
-    fn the_measured_delay_is_what_the_agent_showed() {
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(7);
-        let mut delays: Vec<_> = (0..10_000)
-            .map(|_| AgentDelay::MEASURED.draw(&mut random))
-            .collect();
-        delays.sort_unstable();
-        let ms = |quantile: usize| delays[quantile] as f64 / 1e6;
-        assert!((ms(5_000) - 0.3).abs() < 0.02);
-        assert!((3.0..8.0).contains(&ms(9_900)));
-        assert!(ms(9_999) <= 15.0);
-    }
-
-    const HOSTS: AgentDelay = AgentDelay::Hosts {
-        median_ms: [0.1, 60.0],
-        sigma: 0.5,
-        max_ms: 200.0,
-        lost: [0.0, 0.05],
-    };
-
-    #[test]
-    fn hosts_are_drawn_over_the_whole_range() {
-        HOSTS.validate().expect("valid");
-        let (mut low, mut high, mut lossy) = (0, 0, 0);
-        for seed in 0..1_000 {
-            let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
-            let (delay, lost) = HOSTS.host(&mut random);
-            let AgentDelay::LogNormal { median_ms, .. } = delay else {
-                panic!("a host has one distribution: {delay:?}")
-            };
-            assert!((0.1..=60.0).contains(&median_ms), "{median_ms}");
-            assert!((0.0..=0.05).contains(&lost), "{lost}");
-            // The middle of the logarithm.
-            low += usize::from(median_ms < 2.45);
-            high += usize::from(median_ms > 20.0);
-            lossy += usize::from(lost > 0.025);
-        }
-        assert!((450..550).contains(&low) && high > 130, "{low} {high}");
-        assert!((450..550).contains(&lossy), "{lossy}");
-    }
-
-    #[test]
     fn a_lost_decision_leaves_the_flow_as_it_is() {
         let scenario = link("rate_mbps = 12\ndelay_ms = 10");
         let counts = |lost: f64| {
@@ -641,43 +448,5 @@ mod tests {
         let (asked, decided) = counts(0.5);
         let share = decided as f64 / asked as f64;
         assert!((0.35..0.65).contains(&share), "{decided} of {asked}");
-    }
-
-    #[test]
-    fn delays_out_of_range_are_refused_by_name() {
-        let hosts = |median_ms, lost| AgentDelay::Hosts {
-            median_ms,
-            sigma: 1.0,
-            max_ms: 100.0,
-            lost,
-        };
-        for (bad, expected) in [
-            (
-                hosts([0.0, 1.0], [0.0, 0.1]),
-                "median_ms of the decision delay is 0",
-            ),
-            (
-                hosts([2.0, 1.0], [0.0, 0.1]),
-                "median_ms of the decision delay is 1",
-            ),
-            (
-                hosts([1.0, 2.0], [0.2, 0.1]),
-                "lost of the decision delay is [0.2, 0.1]",
-            ),
-            (
-                hosts([1.0, 2.0], [0.0, 1.5]),
-                "lost of the decision delay is [0, 1.5]",
-            ),
-        ] {
-            let error = bad.validate().expect_err("out of range");
-            assert!(error.starts_with(expected), "{error}");
-        }
-        let bad = AgentDelay::Fixed { ms: -1.0 };
-        let error = bad.validate().expect_err("negative");
-        assert!(
-            error.starts_with("ms of the decision delay is -1"),
-            "{error}"
-        );
-        AgentDelay::MEASURED.validate().expect("valid");
     }
 }

@@ -9,6 +9,12 @@ use cc_sim::sim::Control;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkConfigError {
+    /// The objective charges each flow both for what it causes and with the mean of all.
+    #[error(
+        "objective.caused and objective.shared are both true; a flow is either charged for what it \
+         causes itself, or has the mean reward of all: leave one of them out"
+    )]
+    Charged,
     /// A parameter of the decision delay is out of its range; the string names it.
     #[error("delay: {0}")]
     Delay(String),

@@ -71,6 +71,18 @@ pub struct PowerObjective {
     /// Gives every learned flow the mean reward of all active learned flows of the link,
     /// instead of its own reward.
     pub shared: bool,
+    /// Charges each flow for what it causes while all that share the link are learned, instead of
+    /// for what it suffers: `a f(x) − b ln(max(x d/d₀, 1)) − c max(s/r − 1, 0)`, with x = t/r, f(x)
+    /// = ln(x + ε) up to the fair share and −ln x above it, and s the rate at which it sends.
+    ///
+    /// On a full link a segment more in flight delays, and at last loses, a segment of somebody:
+    /// of N flows each feels an Nth of what it does, and all together send too much. By Little's
+    /// law x d/d₀ is the flow's part of the path's content over its fair one, and s/r − 1 the part
+    /// of what it sends beyond what it could get through, which counts where something is lost.
+    /// The derivatives by the flow's own rate are those of the sum of all flows' rewards where all
+    /// have the same, which makes these difference rewards (Wolpert and Tumer, Advances in Complex
+    /// Systems 4, 2001) without the noise of the other flows.
+    pub caused: bool,
     /// What counts otherwise while a bulk flow that is not learned is on the link; `None` for
     /// nothing.
     pub beside: Option<Beside>,
@@ -113,6 +125,7 @@ impl Default for PowerObjective {
             max_delay: false,
             whole_rate: false,
             shared: false,
+            caused: false,
             beside: None,
             scale: 1.0,
         }
@@ -202,6 +215,13 @@ impl Meter {
         }
     }
 
+    /// Whether any flow of the link has retransmitted since the measurement was started.
+    fn lost(&self, simulation: &Simulation) -> bool {
+        (self.totals.iter().enumerate()).any(|(flow, before)| {
+            simulation.flow(flow).bytes_retransmitted > before.bytes_retransmitted
+        })
+    }
+
     /// Notes that the action changed the cwnd from `before` to `after` segments.
     pub(super) fn switch(&mut self, before: u32, after: u32) {
         self.switched = (f64::from(after.max(1)) / f64::from(before.max(1))).ln();
@@ -229,6 +249,9 @@ impl Objective {
         let Self::Power(power) = self else {
             return Ok(());
         };
+        if power.caused && power.shared {
+            return Err(NetworkConfigError::Charged);
+        }
         let own = [
             ("throughput", power.throughput),
             ("delay", power.delay),
@@ -375,16 +398,27 @@ impl PowerObjective {
         };
         let sent = after.bytes_sent - before.bytes_sent;
         let again = after.bytes_retransmitted - before.bytes_retransmitted;
-        let loss = again as f64 / sent.max(1) as f64;
-        let beside = self.beside.filter(|_| truth.has_bulk_neighbours(now));
         let share = throughput / reference;
-        let earned = match beside {
-            Some(beside) if share > 1.0 => -beside.excess * share.ln(),
-            _ => (share + self.epsilon).ln(),
+        let (queued, loss) = (delay / base, again as f64 / sent.max(1) as f64);
+        let earned = (share + self.epsilon).ln();
+        let earned_with = |excess: f64| match share > 1.0 {
+            true => -excess * share.ln(),
+            false => earned,
         };
-        self.throughput * earned
-            - beside.map_or(self.delay, |beside| beside.delay) * (delay / base).max(1.0).ln()
-            - self.loss * loss.min(1.0)
+        let is_beside = truth.has_bulk_neighbours(now);
+        let (earned, weight, queued, loss) = match self.beside.filter(|_| is_beside) {
+            Some(beside) => (earned_with(beside.excess), beside.delay, queued, loss),
+            None if self.caused && !is_beside && sharers > 1 => {
+                let sent_share = sent as f64 * 8.0 / seconds / reference;
+                let excess = match meter.lost(simulation) {
+                    true => (sent_share - 1.0).max(0.0),
+                    false => 0.0,
+                };
+                (earned_with(1.0), self.delay, share * queued, excess)
+            }
+            None => (earned, self.delay, queued, loss),
+        };
+        self.throughput * earned - weight * queued.max(1.0).ln() - self.loss * loss.min(1.0)
     }
 }
 

@@ -254,6 +254,44 @@ fn beside_others_the_fair_share_is_the_best() {
     assert!(free > priced, "{free} and {priced}");
 }
 
+/// Among its like, who has more than the fair share is charged for the queue and the losses, and
+/// who has less is not; alone it changes nothing.
+#[test]
+fn a_flow_is_charged_for_what_it_causes() {
+    let flows = "[links.flows]\nlearned = [2, 2]\n";
+    let rewards = |flows: &str, caused: bool| {
+        let text = format!("{ONE}{flows}[objective]\nkind = \"power\"\ncaused = {caused}\n");
+        // The first flow halves its cwnd, and the second doubles it.
+        let turns = play(&mut network(&text, 2), 180, |turn| match turn.seat {
+            0 => 1,
+            _ => 4,
+        });
+        let turns = turns.iter().skip(60).filter(|turn| turn.first.is_none());
+        turns
+            .map(|turn| (turn.seat, turn.reward, turn.quantities.share))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rewards("", false), rewards("", true));
+    let mut counts = [0; 2];
+    for (own, caused) in rewards(flows, false).into_iter().zip(rewards(flows, true)) {
+        assert_eq!(
+            (own.0, own.2),
+            (caused.0, caused.2),
+            "what happens is the same"
+        );
+        let share = own.2.expect("beside another flow");
+        let (own, caused) = (own.1, caused.1);
+        if share < 0.9 {
+            counts[0] += 1;
+            assert!(caused >= own - 1e-6, "{share}: {caused} and {own}");
+        } else if share > 1.1 {
+            counts[1] += 1;
+            assert!(caused < own, "{share}: {caused} and {own}");
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 10), "{counts:?}");
+}
+
 #[test]
 fn several_flows_have_seats_of_their_own() {
     let text = "
@@ -463,6 +501,10 @@ fn invalid_configurations_are_refused_naming_the_setting() {
         (
             "[objective]\nkind = \"power\"\nloss = -1.0",
             "objective.loss is -1",
+        ),
+        (
+            "[objective]\nkind = \"power\"\nshared = true\ncaused = true",
+            "objective.caused and objective.shared are both true",
         ),
         (
             "[objective]\nkind = \"power\"\nbeside = { excess = nan }",

@@ -263,6 +263,7 @@ fn small(dir: &Path, change: impl FnOnce(&mut Config)) -> Training {
         overrides: Overrides::default(),
         dir: dir.join("run"),
         command: String::new(),
+        listening: None,
     }
 }
 

@@ -9,23 +9,17 @@ use cc_core::durable::{ReplaceError, replace_durably};
 
 use super::{
     ReportError, STYLE,
-    axis::{Axis, label},
+    bars::{BarPanel, Bars},
     palette::Palette,
-    svg::{Anchor, Svg, escape},
+    svg::{Svg, escape},
 };
 use crate::{
-    league::{Board, MARGIN, Measure, Properties, Standing, Standings, table},
+    league::{Board, MARGIN, Measure, Properties, Standings, table},
     summary::{Platform, table::figure},
 };
 
-/// Width of the names, of a panel of bars, and of the space after it.
-const NAMES: f64 = 130.0;
+/// Width of a panel of bars.
 const PANEL: f64 = 300.0;
-const GAP: f64 = 40.0;
-/// Height of a scheme's row, of the heading above and of the axis below.
-const ROW: f64 = 24.0;
-const TOP: f64 = 34.0;
-const BOTTOM: f64 = 30.0;
 /// Measures that the picture shows, by their keys.
 const SHOWN: [&str; 2] = ["win_rate", "score"];
 /// Most values of a property that get a column each; more of them are shown by thirds.
@@ -73,9 +67,10 @@ pub fn html(standings: &Standings, board: &Board) -> String {
     for note in table::notes(standings) {
         let _ = writeln!(html, "<p class=\"note\">{}</p>", escape(&note));
     }
-    let (width, height) = size(standings);
+    let bars = bars(standings);
+    let (width, height) = bars.size();
     let mut svg = Svg::new("bars", width, height, &title);
-    draw(&mut svg, standings, &palette);
+    bars.draw(&mut svg, &palette);
     let _ = write!(
         html,
         "<section><figure>{}<figcaption>Winning rate over all games, and the absolute score. \
@@ -109,10 +104,11 @@ pub fn html(standings: &Standings, board: &Board) -> String {
 
 /// Renders the picture as an SVG file.
 pub fn picture(standings: &Standings) -> String {
-    let (width, height) = size(standings);
+    let bars = bars(standings);
+    let (width, height) = bars.size();
     let title = table::headline(standings);
     let mut svg = Svg::file("chart", width, height, &title, STYLE);
-    draw(&mut svg, standings, &palette(standings));
+    bars.draw(&mut svg, &palette(standings));
     svg.finish()
 }
 
@@ -128,68 +124,22 @@ fn shown(standings: &Standings) -> Vec<&'static Measure> {
         .collect()
 }
 
-fn size(standings: &Standings) -> (f64, f64) {
-    (
-        NAMES + shown(standings).len().max(1) as f64 * (PANEL + GAP),
-        TOP + standings.order.len() as f64 * ROW + BOTTOM,
-    )
-}
-
-/// Draws a panel of bars per measure, with a row per scheme, those that won most first.
-fn draw(svg: &mut Svg, standings: &Standings, palette: &Palette) {
+/// A panel of bars per measure, with a row per scheme, those that won most first.
+fn bars(standings: &Standings) -> Bars {
     let ranked = standings.ranked();
-    let bottom = TOP + ranked.len() as f64 * ROW;
-    for ((name, _), row) in ranked.iter().zip(0..) {
-        let y = TOP + (f64::from(row) + 0.65) * ROW;
-        let class = format!("name {}", palette.class(name));
-        svg.text(&class, (NAMES - 10.0, y), Anchor::End, name);
-    }
-    for (measure, panel) in shown(standings).into_iter().zip(0..) {
-        let left = NAMES + f64::from(panel) * (PANEL + GAP);
-        let of = |standing: &Standing| {
-            let figure = standing.measures.get(measure.key)?;
-            Some(figure.estimate.map(|value| value * measure.shown))
-        };
-        let most = ranked.iter().filter_map(|(_, standing)| {
-            let estimate = of(standing)?;
-            Some(estimate.high.unwrap_or(estimate.mean))
-        });
-        let most = most.fold(0.0, f64::max);
-        let x = Axis::linear(0.0, most, (left, left + PANEL));
-        svg.text(
-            "title",
-            (left, 18.0),
-            Anchor::Start,
-            &table::heading(measure),
-        );
-        for tick in x.ticks(5) {
-            let at = x.place(tick);
-            svg.line("grid", (at, TOP), (at, bottom));
-            svg.text("tick", (at, bottom + 16.0), Anchor::Middle, &label(tick));
-        }
-        for ((name, standing), row) in ranked.iter().zip(0..) {
-            let Some(estimate) = of(standing) else {
-                continue;
-            };
-            let class = palette.class(name);
-            let (top, height) = (TOP + f64::from(row) * ROW + 0.2 * ROW, 0.6 * ROW);
-            let end = x.place(estimate.mean);
-            let corners = [
-                (left, top),
-                (end, top),
-                (end, top + height),
-                (left, top + height),
-            ];
-            svg.area(&format!("band {class}"), &corners);
-            let middle = top + height / 2.0;
-            if let (Some(low), Some(high)) = (estimate.low, estimate.high) {
-                let ends = ((x.place(low), middle), (x.place(high), middle));
-                svg.line(&format!("whisker {class}"), ends.0, ends.1);
-            }
-            let at = (left + 6.0, middle + 4.0);
-            svg.text("tick", at, Anchor::Start, &figure(estimate.mean));
-        }
-        svg.line("axis", (left, TOP), (left, bottom));
+    let panel = |measure: &Measure| BarPanel {
+        title: table::heading(measure),
+        bars: (ranked.iter())
+            .map(|(_, standing)| {
+                let figure = standing.measures.get(measure.key)?;
+                Some(figure.estimate.map(|value| value * measure.shown))
+            })
+            .collect(),
+    };
+    Bars {
+        names: ranked.iter().map(|(name, _)| (*name).to_owned()).collect(),
+        panels: shown(standings).into_iter().map(panel).collect(),
+        width: PANEL,
     }
 }
 

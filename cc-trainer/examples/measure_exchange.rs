@@ -1,0 +1,320 @@
+//! Measures one learner with many workers that only send: what the exchange and the learner do,
+//! without the time that environments take.
+//!
+//! The learner is this process, and the workers are tasks of another one. Each sends the same
+//! rollouts again and again, as those of the newest policy that it has got, whenever the learner
+//! gives it leave. docs/distributed.md has the figures.
+//!
+//!     cargo run --release -p cc-trainer --example measure_exchange -- \
+//!         --network theirs --unroll 20 --workers 64
+
+use std::{
+    env,
+    process::{Child, Command},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use cc_core::policy::ServerAddress;
+use cc_remote::{
+    rpc,
+    transport::{self, Plaintext},
+};
+use cc_trainer::{
+    environment::{End, Quantities},
+    learner::{Learner, LearnerState},
+    model::{self, Activation, DeviceKind, Shape},
+    rollout::{Origin, Rollout},
+    train::{
+        config::{Config, Overrides},
+        distributed::{
+            LearnerServer, Listening, Offer,
+            wire::{
+                Batch, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Ready,
+                Widths, from_learner, from_worker,
+            },
+        },
+        exchange::{Exchange, LocalExchange, Published},
+    },
+};
+use clap::{Parser, ValueEnum};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::sync::mpsc;
+use tonic::Streaming;
+
+/// Time before figures are counted: workers connect, and the queue fills.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Parser)]
+struct Options {
+    /// The network whose parameters are learnt, and whose rollouts are sent.
+    #[arg(long, value_enum, default_value = "ours")]
+    network: Network,
+    /// Number of steps in a rollout.
+    #[arg(long, default_value_t = 20)]
+    unroll: usize,
+    /// Number of rollouts that the learner takes for each update.
+    #[arg(long, default_value_t = 32)]
+    batch: usize,
+    /// Number of workers that connect, each with a stream of its own.
+    #[arg(long, default_value_t = 8)]
+    workers: usize,
+    /// Time that is counted, s.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Learn nothing: only receive rollouts and drop them.
+    #[arg(long)]
+    idle: bool,
+    /// Be the workers of the learner at this address.
+    #[arg(long, hide = true)]
+    connect: Option<ServerAddress>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Network {
+    /// 150 inputs, two layers of 64, an LSTM of 64, 9 actions: the embedded policy's.
+    Ours,
+    /// 164 inputs, two layers of 256, 2 actions: that of distributed Learn-to-Race.
+    Theirs,
+}
+
+impl Network {
+    fn shape(self) -> Shape {
+        let (observation, hidden, lstm, actions) = match self {
+            Self::Ours => (150, 64, Some(64), 9),
+            Self::Theirs => (164, 256, None, 2),
+        };
+        Shape {
+            observation,
+            hidden: vec![hidden; 2],
+            activation: Activation::Relu,
+            lstm,
+            actions,
+            privileged: 0,
+            predictions: 0,
+            values: 1,
+            branches: Vec::new(),
+        }
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    match options.connect.clone() {
+        Some(address) => runtime.block_on(send_from_all(&options, address)),
+        None => learn(&options),
+    }
+}
+
+/// The learner: learns from what comes, and prints the figures.
+fn learn(options: &Options) -> anyhow::Result<()> {
+    let shape = options.network.shape();
+    // The environment is a name only: nobody acts in it.
+    let mut config: Config = toml::from_str("[environment]\nkind = \"cartpole\"")?;
+    config.learner.batch = options.batch;
+    config.learner.unroll = options.unroll;
+    config.threads = Some(1);
+    let overrides = Overrides {
+        actors: Some(0),
+        ..Overrides::default()
+    };
+    let config = config.resolve(&overrides)?;
+    let parameters = model::initialise(&shape, 1);
+    let mut device = model::device(DeviceKind::Cpu, &shape, 1)?;
+    let failed = |failure| anyhow::anyhow!("the device failed: {failure}");
+    device.set_parameters(&parameters).map_err(failed)?;
+    let state = LearnerState::new(1, &config.learner);
+    let mut learner = Learner::new(device, config.learner.clone(), state, 0);
+    let of_policies = Arc::new(shape.clone());
+    let publish = |version, parameters| Published::new(version, of_policies.clone(), parameters);
+    let exchange = Arc::new(LocalExchange::new(
+        2 * options.batch,
+        config.actor.when_full,
+        None,
+        publish(0, parameters),
+    ));
+    let offer = Offer {
+        run: "a measurement".to_owned(),
+        config,
+        shape,
+        tasks: 1,
+        normalizer: None,
+        steps: 0,
+    };
+    let listening = Listening {
+        address: ([127, 0, 0, 1], 0).into(),
+        tls: None,
+        plaintext: Plaintext::Loopback,
+        token: None,
+    };
+    let server = LearnerServer::start(&listening, &offer, exchange.clone())?;
+    let mut workers = start(options, &server)?;
+
+    let since = Instant::now();
+    let mut figures = None;
+    let mut busy = Duration::ZERO;
+    let end = WARM_UP + Duration::from_secs(options.seconds);
+    while since.elapsed() < end {
+        if exchange.is_over() {
+            bail!("the server has ended");
+        }
+        if figures.is_none() && since.elapsed() >= WARM_UP {
+            figures = Some(server.figures());
+            busy = Duration::ZERO;
+        }
+        let Some((rollouts, report)) = exchange.take(options.batch) else {
+            continue;
+        };
+        if let Some(figures) = &mut figures {
+            let steps = (options.batch * options.unroll) as u64;
+            figures.count(&rollouts, learner.updates(), steps, report.stale);
+        }
+        if options.idle {
+            continue;
+        }
+        let begun = Instant::now();
+        learner.update(&rollouts, 0.0)?;
+        let mut parameters = Vec::new();
+        learner
+            .device()
+            .parameters(&mut parameters)
+            .map_err(failed)?;
+        exchange.publish(publish(learner.updates(), parameters));
+        busy += begun.elapsed();
+    }
+    let figures = figures.context("it has been longer than the warm-up")?;
+    let point = figures.point();
+    println!(
+        "{:?} unroll {} batch {} workers {}: {:.2} million steps/h, handling {:.2} ms, learner \
+         busy {:.0} %, {:.1} MB/s in, {:.1} MB/s out, lag {}/{} (50/99 %)",
+        options.network,
+        options.unroll,
+        options.batch,
+        point.workers,
+        point.steps_per_hour / 1e6,
+        point.handling_ms,
+        100.0 * busy.as_secs_f64() / options.seconds as f64,
+        point.received_bytes_per_s / 1e6,
+        point.sent_bytes_per_s / 1e6,
+        point.lag_p50,
+        point.lag_p99,
+    );
+    server.stop(true)?;
+    let ended = workers.wait()?;
+    anyhow::ensure!(ended.success(), "the workers ended with {ended}");
+    Ok(())
+}
+
+/// Starts the process of all workers.
+fn start(options: &Options, server: &LearnerServer) -> anyhow::Result<Child> {
+    let network = options.network.to_possible_value();
+    let network = network.context("every network has a name")?;
+    let child = Command::new(env::current_exe()?)
+        .args(["--network", network.get_name()])
+        .args(["--unroll", &options.unroll.to_string()])
+        .args(["--workers", &options.workers.to_string()])
+        .args(["--connect", &format!("grpc://{}", server.address())])
+        .spawn()?;
+    Ok(child)
+}
+
+/// The workers: each sends its message whenever it may, until the learner is done.
+async fn send_from_all(options: &Options, address: ServerAddress) -> anyhow::Result<()> {
+    let widths = Widths::of(&options.network.shape(), options.unroll + 1, 1);
+    let rollouts: Vec<_> = (0..widths.rollouts() as u64)
+        .map(|seed| random(&widths, seed))
+        .collect();
+    let message = Batch::of(&rollouts, &[], Duration::ZERO);
+    let tasks: Vec<_> = (0..options.workers)
+        .map(|_| tokio::spawn(send(address.clone(), message.clone())))
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// One worker, on a connection of its own.
+async fn send(address: ServerAddress, message: Batch) -> anyhow::Result<()> {
+    let endpoint = transport::endpoint(&address, None, Plaintext::Loopback)?;
+    let channel = endpoint.connect().await?;
+    let (to_learner, outgoing) = mpsc::channel(16);
+    let say = |content| {
+        let message = FromWorker {
+            content: Some(content),
+        };
+        // There is room for as many messages as there are credits.
+        let sent = to_learner.try_send(message);
+        sent.map_err(|_| anyhow::anyhow!("the learner gives more credits than it has told"))
+    };
+    say(from_worker::Content::Hello(Hello {
+        protocol: PROTOCOL,
+        actors: 1,
+        ..Hello::default()
+    }))?;
+    let mut learner: Streaming<FromLearner> =
+        rpc::open(channel, PATH, outgoing, LEARNER_BYTES).await?;
+    let version = AtomicU64::new(0);
+    let send = |messages| {
+        (0..messages).try_for_each(|_| {
+            let mut batch = message.clone();
+            batch.versions.fill(version.load(Relaxed));
+            say(from_worker::Content::Batch(batch))
+        })
+    };
+    let mut credits = 0;
+    loop {
+        let heard = learner.message().await?.and_then(|message| message.content);
+        match heard {
+            Some(from_learner::Content::Plan(plan)) => {
+                credits = plan.credits;
+                say(from_worker::Content::Ready(Ready { shape: plan.shape }))?;
+            }
+            Some(from_learner::Content::Policy(policy)) => {
+                version.store(policy.version, Relaxed);
+                // With the first one it may begin.
+                send(std::mem::take(&mut credits))?;
+            }
+            Some(from_learner::Content::Credit(credit)) => send(credit.messages)?,
+            Some(from_learner::Content::Finished(_)) => return Ok(()),
+            None => bail!("the learner has closed the stream"),
+        }
+    }
+}
+
+/// A rollout of random numbers.
+fn random(widths: &Widths, seed: u64) -> Rollout {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut floats =
+        |count: usize| -> Vec<f32> { (0..count).map(|_| random.random::<f32>() - 0.5).collect() };
+    let steps = widths.steps;
+    Rollout {
+        observation: floats(steps * widths.observation),
+        observed_reward: floats(steps),
+        privileged: Vec::new(),
+        first: (0..steps)
+            .map(|step| (step % 50 == 0).then_some(End::Truncated))
+            .collect(),
+        action: (0..steps)
+            .map(|step| (step % widths.actions) as u32)
+            .collect(),
+        logits: floats(steps * widths.actions),
+        effects: (0..steps).flat_map(|_| 0..widths.actions as u8).collect(),
+        allowed: vec![true; steps * widths.actions],
+        origin: vec![Origin::Actor; steps],
+        reward: floats(steps),
+        intervals: vec![1.0; steps],
+        quantities: vec![Quantities::default(); steps],
+        task: vec![0; steps],
+        h: floats(widths.state),
+        c: floats(widths.state),
+        version: 0,
+    }
+}

@@ -1,0 +1,79 @@
+//! `cc-trainer act`: a worker that acts for a learner on another machine.
+
+use std::{num::NonZero, path::PathBuf, process::ExitCode, thread};
+
+use cc_core::policy::ServerAddress;
+use cc_trainer::train::{
+    config::Config,
+    distributed::{WorkEvent, Worker},
+};
+
+use super::{interrupt, workers::ConnectArgs};
+
+/// Act for a learner on another machine (`cc-trainer train --listen`).
+///
+/// The learner says what to act in and sends its policies; the worker sends rollouts. It keeps
+/// nothing: it can be started and stopped at any time, and connects again when the learner is gone.
+/// The environments' files, such as traces and recordings, must lie at the same places as on the
+/// learner's machine. Ends when the run is done, and at Ctrl-C. docs/distributed.md has more.
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub(crate) struct ActArgs {
+    /// The learner: grpc://HOST:PORT on this host, or grpcs://HOST:PORT with TLS.
+    #[arg(long, value_name = "URL")]
+    learner: ServerAddress,
+    /// Number of threads that act [default: the number of processors].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    actors: Option<u32>,
+    /// Act for a learner with these settings only.
+    #[arg(long, value_name = "FILE.toml")]
+    config: Option<PathBuf>,
+    /// Send the first rollouts again and again, as those of the newest policy: for measurements of
+    /// the learner and the network. Nothing good is learnt from them.
+    #[arg(long)]
+    replay: bool,
+    #[command(flatten)]
+    connection: ConnectArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cc-trainer train --config cc-trainer/training/cartpole.toml --actors 0 --listen 127.0.0.1:7555
+  cc-trainer act --learner grpc://127.0.0.1:7555 --actors 2
+      a learner and a worker on one host
+  cc-trainer train --config FILE.toml --listen 0.0.0.0:7555 --tls-cert learner.pem \\
+      --tls-key learner.key --client-ca ca.pem --token-file token
+  cc-trainer act --learner grpcs://learner.example:7555 --remote-ca ca.pem \\
+      --remote-cert worker.pem --remote-key worker.key --token-file token
+      the same between hosts";
+
+pub(crate) fn command(args: &ActArgs) -> anyhow::Result<ExitCode> {
+    let processors = || thread::available_parallelism().map_or(1, NonZero::get);
+    let worker = Worker {
+        learner: args.learner.clone(),
+        tls: args.connection.tls()?,
+        plaintext: args.connection.plaintext(),
+        token: args.connection.token()?,
+        actors: args
+            .actors
+            .map_or_else(processors, |actors| actors as usize),
+        config: args.config.as_deref().map(Config::load).transpose()?,
+        replay: args.replay,
+    };
+    let stop = interrupt::on_interrupt()?;
+    worker.work(&stop, &mut |event| match event {
+        WorkEvent::Acting { run, version } => super::note(format_args!(
+            "{} actors act for run {run}, by the policy of update {version}",
+            worker.actors
+        )),
+        WorkEvent::Progress { rollouts, version } => super::note(format_args!(
+            "{rollouts} rollouts sent, policy of update {version}"
+        )),
+        WorkEvent::Waiting { reason, pause } => super::note(format_args!(
+            "{reason}; the next attempt comes in {:.1} s",
+            pause.as_secs_f64()
+        )),
+        _ => {}
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

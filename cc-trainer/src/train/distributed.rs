@@ -1,0 +1,40 @@
+//! Training on many machines: one learner, and workers that come and go, over gRPC.
+//!
+//! A worker opens one bidirectional stream to the learner ([`Worker`]), makes the environments that
+//! the learner's plan names, and acts in them. The learner ([`LearnerServer`]) puts its rollouts
+//! into the same queue as those of its own actors. A worker keeps nothing that anybody would miss.
+//!
+//! ```text
+//!   worker                                         learner
+//!     │ Hello: version, token, run, configuration ─► │  refuses what is of another run
+//!     │ ◄─ Plan: run, configuration, network, seeds  │
+//!     │ Ready: the network that this makes ────────► │  refuses another one
+//!     │ ◄─ Policy: version, parameters               │
+//!     │ Batch: rollouts, episodes (one credit) ────► │ ─┐ the queue, when it has room
+//!     │ ◄─ Policy, if there is a newer one; Credit   │ ◄┘
+//!     │ ◄─ Finished                                  │
+//! ```
+//!
+//! Only rollouts wait for anything: for a credit, on the worker. The learner never waits for a
+//! worker, and no worker for an update.
+//!
+//! | Module | Contents |
+//! |---|---|
+//! | [`wire`] | the messages, their limits, and what is refused |
+//! | [`server`] | the learner's side of the streams |
+//! | [`worker`] | a worker's side of its stream |
+//! | [`link`] | a worker's exchange with the learner, as its actors see it |
+//! | [`figures`] | what an operator wants to know of a learner with workers |
+
+pub mod figures;
+pub mod link;
+pub mod server;
+pub mod wire;
+pub mod worker;
+
+pub use figures::{ExchangePoint, Figures};
+pub use server::{LearnerServer, Listening, Offer, ServeError};
+pub use worker::{WorkError, WorkEvent, Worker};
+
+#[cfg(test)]
+mod tests;
