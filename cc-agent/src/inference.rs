@@ -32,6 +32,9 @@ const LONGEST_TIME_US: u64 = 60_000_000;
 /// waits for much longer than its own inference.
 const BATCH: usize = 256;
 
+/// The looks that it takes, at least, to find that a batch hangs.
+const LOOKS: u32 = 4;
+
 /// A policy that is ready to decide, where it is to run.
 pub(crate) enum ReadyPolicy {
     /// In a child process of its own.
@@ -90,6 +93,8 @@ pub(crate) struct Inference {
     runners: [Option<Runner>; 2],
     /// A batch that has been out for longer than this counts as hanging.
     limit: Duration,
+    /// When [`Self::look`] last counted the time that batches are out.
+    looked: Instant,
     /// Time that the policies take per batch, µs.
     times: Histogram<u64>,
     /// Queries answered since the start, over all batches.
@@ -102,6 +107,7 @@ impl Inference {
         Self {
             runners: [None, None],
             limit,
+            looked: Instant::now(),
             times: Histogram::new_with_bounds(1, LONGEST_TIME_US, 3)
                 .expect("constant, valid bounds"),
             answered: 0,
@@ -159,11 +165,30 @@ impl Inference {
         self.limit
     }
 
-    /// Whether the batch of an arm has been out for longer than the limit.
+    /// Counts the time since the last look towards what batches have been out for; to be called
+    /// several times within the limit. One look counts for a quarter of the limit at most: when the
+    /// agent itself was stopped or starved, the policies may have been so too, and their answers
+    /// may be there, not yet read.
+    pub(crate) fn look(&mut self) {
+        let now = Instant::now();
+        let most = self.limit / LOOKS;
+        for out in self
+            .runners
+            .iter_mut()
+            .flatten()
+            .flat_map(|runner| &mut runner.out)
+        {
+            let since = out.since.max(self.looked);
+            out.waited += now.saturating_duration_since(since).min(most);
+        }
+        self.looked = now;
+    }
+
+    /// Whether the batch of an arm has been out for longer than the limit, at the last look.
     pub(crate) fn hangs(&self, arm: Arm) -> bool {
         let runner = self.runners[arm as usize].as_ref();
         let out = runner.and_then(|runner| runner.out.as_ref());
-        out.is_some_and(|out| out.since.elapsed() > self.limit)
+        out.is_some_and(|out| out.waited > self.limit)
     }
 
     /// Waits for the next answer, or for the end of a policy. Nothing is lost when the future is
@@ -209,6 +234,8 @@ struct Runner {
 struct Out {
     batch: Batch,
     since: Instant,
+    /// The time since then in which the agent could have read an answer.
+    waited: Duration,
 }
 
 /// Where a policy works, and how it is asked.
@@ -255,7 +282,11 @@ impl Runner {
                 drop(queries.send(std::mem::take(&mut batch.queries)));
             }
         }
-        self.out = Some(Out { batch, since });
+        self.out = Some(Out {
+            batch,
+            since,
+            waited: Duration::ZERO,
+        });
     }
 
     async fn next(&mut self) -> Result<Answer, Failure> {
@@ -413,15 +444,48 @@ mod tests {
         inference.ask(Arm::Incumbent, Batch::default());
         assert!(inference.room(Arm::Incumbent) > 0, "nothing was asked");
         inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
-        advance(LIMIT).await;
+        for _ in 0..LOOKS {
+            advance(LIMIT / LOOKS).await;
+            inference.look();
+        }
         assert!(!inference.hangs(Arm::Incumbent), "just in time");
         advance(Duration::from_millis(1)).await;
+        inference.look();
         assert!(inference.hangs(Arm::Incumbent) && !inference.hangs(Arm::Candidate));
         // The thread answers in real time.
         tokio::time::resume();
         gate.open();
         assert_eq!(answered(&mut inference).await, (Arm::Incumbent, 10));
         assert!(!inference.hangs(Arm::Incumbent));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_was_stopped_does_not_blame_its_policies() {
+        let mut inference = Inference::new(LIMIT);
+        let (gate, stuck) = Gate::before(10);
+        install(&mut inference, Arm::Incumbent, stuck);
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        for _ in 0..LOOKS {
+            advance(10 * LIMIT).await;
+            inference.look();
+            assert!(!inference.hangs(Arm::Incumbent));
+        }
+        // What was asked after the last look waits from then on, not from that look.
+        tokio::time::resume();
+        gate.open();
+        answered(&mut inference).await;
+        tokio::time::pause();
+        advance(LIMIT / 8).await;
+        inference.ask(Arm::Incumbent, batch(Arm::Incumbent));
+        inference.look();
+        let out = |inference: &Inference| {
+            inference.runners[0]
+                .as_ref()?
+                .out
+                .as_ref()
+                .map(|o| o.waited)
+        };
+        assert_eq!(out(&inference), Some(Duration::ZERO));
     }
 
     #[tokio::test]

@@ -554,12 +554,12 @@ fn an_agent_ends_while_a_load_hangs() {
         .expect("it starts");
     let loading = eventually("the policy is being loaded", || {
         let mut children = children(bench.agent.pid()).into_iter();
-        // Before it has become the policy's process it has not asked to end with the agent.
-        let started = |child| {
-            let line = fs::read_to_string(format!("/proc/{child}/cmdline"));
-            line.is_ok_and(|line| line.contains("policy-cage"))
+        // Only a confined process has asked to end with the agent, and seccomp comes last.
+        let confined = |child| {
+            let status = fs::read_to_string(format!("/proc/{child}/status"));
+            status.is_ok_and(|status| status.contains("\nSeccomp:\t2\n"))
         };
-        children.find(|child| !incumbents.contains(child) && started(*child))
+        children.find(|child| !incumbents.contains(child) && confined(*child))
     });
     kill(loading, Signal::SIGSTOP).expect("it lives");
     let (status, log) = bench.agent.end(Signal::SIGTERM);

@@ -377,6 +377,7 @@ impl<D: DatapathIo> Service<D> {
     /// Sets the heartbeat, unless no policy decides: flows shall fall back then, as they do when
     /// the agent is gone.
     pub(super) fn beat(&mut self) {
+        self.inference.look();
         let remote = self.remote.as_ref();
         if remote.is_some_and(Remote::is_connected)
             || self.decides() && !self.inference.hangs(Arm::Incumbent)
