@@ -15,6 +15,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::{
+    bundle::BundleOptions,
     kernel::{host, sysctl},
     logging,
     metrics::MetricsOptions,
@@ -73,6 +74,17 @@ enum Subcommands {
     Metrics {
         #[command(flatten)]
         options: MetricsOptions,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+    /// Collect what a report of a bug needs into one archive: versions, the kernel and its
+    /// settings, the state of the running agent, and the journal's last lines.
+    ///
+    /// Secrets are left out, and addresses are replaced unless --addresses is given. It says what
+    /// it collects, replaces no file, and sends nothing.
+    Bundle {
+        #[command(flatten)]
+        options: BundleOptions,
         #[command(flatten)]
         agent: AgentOptions,
     },
@@ -198,6 +210,10 @@ impl Cli {
             Subcommands::Metrics { options, agent } => {
                 let _guard = logging::start(true).context("starting the log")?;
                 carry_through(options.serve(agent.socket()))
+            }
+            Subcommands::Bundle { options, agent } => {
+                options.write(&agent.name, &agent.socket(), write)?;
+                Ok(ExitCode::SUCCESS)
             }
             Subcommands::Reload {
                 file,

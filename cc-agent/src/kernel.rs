@@ -21,6 +21,7 @@ pub mod sysctl;
 
 pub use cgroup::cgroup_id;
 pub use datapath::{Datapath, Options};
+pub use object::object_sha256;
 pub use observer::Observer;
 
 use std::io;

@@ -14,7 +14,7 @@
 //! - [`kernel`] is everything that talks to the kernel: BTF, BPF programs and maps, sysctls.
 //! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is
 //!   [`cc_client`].
-//!   [`view`] is the live view.
+//!   [`view`] is the live view, and [`bundle`] the report of a bug.
 //! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
 //!   thread of its own. `notify` tells the service manager how the agent is. `promoted`, `history`
 //!   and `state_file` are what an agent remembers beyond its end.
@@ -36,6 +36,7 @@
 //! slow policy delays only its own decisions, and a slow disk loses rows, which are counted.
 
 pub mod acks;
+pub mod bundle;
 pub mod cli;
 pub mod deploy;
 mod history;

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         no_flow_falls_back_at_the_start,
         the_status_is_for_a_group_and_commands_are_not,
         what_was_reloaded_is_remembered,
+        a_report_of_a_bug_leaves_addresses_out,
         a_cgroup_can_use_it,
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
@@ -716,6 +717,41 @@ fn the_status_is_for_a_group_and_commands_are_not() {
     let (_, log) = agent.end(Signal::SIGTERM);
     assert!(log.contains("uid 65534, process "), "{log}");
     assert!(log.contains(&format!("asks: reload {policy}")), "{log}");
+}
+
+fn a_report_of_a_bug_leaves_addresses_out() {
+    let bench = Bench::new(ROOMY);
+    let agent = bench.agent(&["--policy", "fixed:10"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 10);
+    let directory = TempDir::new().expect("a directory for the test");
+    let peer = bench.network.address();
+    let report = |file: &str, more: &[&str]| {
+        let path = directory.path().join(file);
+        let mut command = Command::new(BINARY);
+        command
+            .arg("bundle")
+            .arg(&path)
+            .args(["--name", &bench.name, "--socket"]);
+        let output = command
+            .arg(agent.socket())
+            .args(more)
+            .output()
+            .expect("runs");
+        assert!(output.status.success(), "{output:?}");
+        let mut archive = Command::new("tar");
+        archive.arg("-xzOf").arg(&path);
+        let text = archive.output().expect("there is a tar").stdout;
+        String::from_utf8(text).expect("it is text")
+    };
+    let text = report("without.tar.gz", &[]);
+    let map = format!("StructOps {}", bench.name);
+    for part in [map.as_str(), "\"decisions\"", "(runs)", "policy fixed:10"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert!(!text.contains(&peer.ip().to_string()), "{text}");
+    let text = report("with.tar.gz", &["--addresses"]);
+    assert!(text.contains(&peer.to_string()), "{text}");
 }
 
 fn what_was_reloaded_is_remembered() {

@@ -11,6 +11,7 @@ use aya::{
 };
 use bytes::{Bytes, BytesMut};
 use cc_ebpf::{Counter, KernelLayout};
+use sha2::{Digest, Sha256};
 use tokio::io::{Interest, unix::AsyncFd};
 
 use super::Error;
@@ -33,6 +34,11 @@ pub(super) const OBSERVED: &str = "CC_OBSERVED";
 /// Whether this build carries the BPF object.
 pub fn has_object() -> bool {
     !OBJECT.is_empty()
+}
+
+/// SHA-256 of the BPF object in hexadecimal digits; `None` where this build carries none.
+pub fn object_sha256() -> Option<String> {
+    has_object().then(|| format!("{:x}", Sha256::digest(OBJECT)))
 }
 
 /// The maps of one load of the object, by their names.
