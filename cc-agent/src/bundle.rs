@@ -38,7 +38,7 @@ pub struct BundleOptions {
     pub journal: u32,
 }
 
-/// A file of the report.
+/// A file of the report, or what is known of one that cannot be had.
 #[derive(Debug, PartialEq, Eq)]
 struct Part {
     name: &'static str,

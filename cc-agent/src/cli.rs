@@ -22,7 +22,8 @@ use crate::{
     observe::ObserveOptions,
     options::RunOptions,
     policy_server::PolicyServerOptions,
-    serve, view,
+    serve,
+    view::{self, Filter, Sort, ViewState},
 };
 use cc_client::{StatusError, fetch};
 use cc_core::{
@@ -58,7 +59,25 @@ enum Subcommands {
     /// Print the state of a running agent.
     Status(Running),
     /// Show the state of a running agent as a live view.
-    Top(Running),
+    ///
+    /// Keys choose the order of the flows, `/` writes a filter, the arrows choose a flow, Enter
+    /// shows what was seen of it since the view began, Esc leaves that, and q ends the view.
+    Top {
+        /// Order of the flows: rate, cwnd, srtt, queue, loss, delay, age or slot.
+        #[arg(long, value_name = "ORDER", default_value = "rate")]
+        sort: Sort,
+        /// Show only the flows for which all these words hold: a mode (`fallback`), an address or
+        /// network of either end, `cgroup=PATH`, or a part of the ends (`:443`).
+        #[arg(
+            long,
+            value_name = "WORDS",
+            default_value = "",
+            hide_default_value = true
+        )]
+        filter: Filter,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
     /// Say whether a running agent decides about its flows. Exits with 0 when it does, with 1 when
     /// it does not, and with 2 when no agent answers.
     ///
@@ -205,7 +224,11 @@ impl Cli {
             Subcommands::Observe(options) => observe(*options),
             Subcommands::Check(format) => check(&format),
             Subcommands::Status(running) => show(&running),
-            Subcommands::Top(running) => top(&running),
+            Subcommands::Top {
+                sort,
+                filter,
+                agent,
+            } => top(ViewState::new(sort, filter), &agent),
             Subcommands::Health { over, running } => health(over, &running),
             Subcommands::Metrics { options, agent } => {
                 let _guard = logging::start(true).context("starting the log")?;
@@ -331,10 +354,10 @@ fn health(over: f64, running: &Running) -> anyhow::Result<ExitCode> {
     })
 }
 
-fn top(running: &Running) -> anyhow::Result<ExitCode> {
-    let socket = running.agent.socket();
+fn top(state: ViewState, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
+    let socket = agent.socket();
     fetch(&socket)?;
-    view::run(|| fetch(&socket).ok().map(Arc::new), || false)?;
+    view::run(|| fetch(&socket).ok().map(Arc::new), || false, state)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,9 +1,11 @@
 //! What a running agent shows: a live view on a terminal, log lines elsewhere.
 
 mod draw;
+mod filter;
 mod state;
 
 pub use draw::draw;
+pub use filter::Filter;
 pub use state::{Sort, ViewState};
 
 use std::{
@@ -35,10 +37,10 @@ const REDRAW: Duration = Duration::from_millis(200);
 pub fn run(
     mut source: impl FnMut() -> Option<Arc<Snapshot>>,
     quit: impl Fn() -> bool,
+    mut state: ViewState,
 ) -> io::Result<()> {
     let _restore = Restore;
     let mut terminal = ratatui::try_init()?;
-    let mut state = ViewState::default();
     while !quit() {
         let Some(snapshot) = source() else { break };
         state.observe(&snapshot);
@@ -51,11 +53,9 @@ pub fn run(
             }
             if let Event::Key(key) = event::read()?
                 && key.is_press()
+                && (interrupts(key) || !state.on_key(key.code) && quits(key))
             {
-                if quits(key) {
-                    return Ok(());
-                }
-                state.on_key(key.code);
+                return Ok(());
             }
         }
     }
@@ -76,7 +76,8 @@ impl Screen {
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
             let source = || Some(latest.borrow().clone());
-            if let Err(error) = run(source, || stopped.load(Ordering::Relaxed)) {
+            let state = ViewState::default();
+            if let Err(error) = run(source, || stopped.load(Ordering::Relaxed), state) {
                 warn!("the live view ended: {error}");
             }
             ended.notify_one();
@@ -121,9 +122,14 @@ pub fn log_line(previous: Option<&Snapshot>, now: &Snapshot) -> String {
     line
 }
 
+/// Whether the key ends the view whatever is being done.
+fn interrupts(key: KeyEvent) -> bool {
+    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL)
+}
+
+/// Whether the key ends the view when it means nothing else.
 fn quits(key: KeyEvent) -> bool {
-    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+    matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
 }
 
 /// Restores the terminal on drop.
@@ -165,7 +171,10 @@ mod tests {
 
     #[test]
     fn escape_q_and_control_c_quit() {
-        let key = |code, modifiers| quits(KeyEvent::new(code, modifiers));
+        let key = |code, modifiers| {
+            let key = KeyEvent::new(code, modifiers);
+            quits(key) || interrupts(key)
+        };
         assert!(key(KeyCode::Esc, KeyModifiers::NONE));
         assert!(key(KeyCode::Char('q'), KeyModifiers::NONE));
         assert!(key(KeyCode::Char('c'), KeyModifiers::CONTROL));

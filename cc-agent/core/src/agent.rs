@@ -25,7 +25,7 @@ use std::{
     time::Duration,
 };
 
-use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, Record, WindowRecord};
+use cc_ebpf::{Decision, Feature, Flow, Identity, Mode, OpenedRecord, Record, WindowRecord};
 use hdrhistogram::Histogram;
 
 use crate::{
@@ -126,6 +126,8 @@ impl Batch {
 #[derive(Debug)]
 pub(crate) struct ServedFlow {
     identity: Identity,
+    /// When it was given its slot, ns.
+    opened_ns: u64,
     history: History,
     windows: Windows,
     state: State,
@@ -761,7 +763,8 @@ impl FollowFlows for Agent {
         &mut self.flows
     }
 
-    fn on_opened(&mut self, id: FlowId, identity: &Identity) -> ServedFlow {
+    fn on_opened(&mut self, id: FlowId, opened: &OpenedRecord) -> ServedFlow {
+        let identity = &opened.identity;
         let initial = initial_cwnd_bytes(identity);
         let joined = self.canary.as_ref();
         let joined = joined.map(|canary| canary.join(identity, id.generation));
@@ -770,6 +773,7 @@ impl FollowFlows for Agent {
         let rows = self.rows.as_mut();
         ServedFlow {
             identity: *identity,
+            opened_ns: opened.header.time_ns,
             history: History::new(interface, initial),
             windows: Windows::new(interface),
             state: State::default(),
@@ -879,6 +883,7 @@ impl ServedFlow {
             decision_delay_p50_ms: self.delays.quantile_ms(0.5),
             decision_delay_p99_ms: self.delays.quantile_ms(0.99),
             decision_delay_max_ms: self.delays.max_ns as f64 / 1e6,
+            opened_ns: self.opened_ns,
             seen_ns: self.seen_ns,
             ..FlowView::new(id, &self.identity)
         };

@@ -21,7 +21,7 @@
 
 use std::collections::VecDeque;
 
-use cc_ebpf::{Flow, Header, Identity, Record, WindowRecord};
+use cc_ebpf::{Flow, Header, Identity, OpenedRecord, Record, WindowRecord};
 use serde::Serialize;
 
 /// How long after a window's end the agent waits for an ACK that closes it, ns.
@@ -248,7 +248,7 @@ pub(crate) trait FollowFlows {
     fn table(&mut self) -> &mut FlowTable<Self::Flow>;
 
     /// Begins to follow a flow.
-    fn on_opened(&mut self, id: FlowId, identity: &Identity) -> Self::Flow;
+    fn on_opened(&mut self, id: FlowId, opened: &OpenedRecord) -> Self::Flow;
 
     /// Takes a window that has arrived for the first time, of a flow that is live.
     fn on_window(&mut self, id: FlowId, window: &WindowRecord);
@@ -258,14 +258,14 @@ pub(crate) trait FollowFlows {
 
     /// Opens a flow whose window `next` is the next to come. A flow that still has the slot has
     /// closed, and its closed record was lost.
-    fn open(&mut self, id: FlowId, identity: &Identity, next: u32) {
+    fn open(&mut self, id: FlowId, opened: &OpenedRecord, next: u32) {
         if id.slot as usize >= self.table().slots.len() {
             return;
         }
         if let Some(former) = self.table().remove(id.slot) {
             self.on_closed(former);
         }
-        let flow = self.on_opened(id, identity);
+        let flow = self.on_opened(id, opened);
         self.table().insert(id, next, flow);
     }
 
@@ -276,7 +276,7 @@ pub(crate) trait FollowFlows {
         let id = FlowId::from(header);
         match record {
             Record::Opened(opened) => {
-                self.open(id, &opened.identity, 1);
+                self.open(id, opened, 1);
                 self.table().expect(id, 1, header.time_ns);
             }
             Record::Window(window) => {
@@ -285,7 +285,7 @@ pub(crate) trait FollowFlows {
                         return;
                     };
                     self.table().counts.flows_found_late += 1;
-                    self.open(id, &flow.opened.identity, window.index);
+                    self.open(id, &flow.opened, window.index);
                 }
                 if self.table().arrived(id, window.index) {
                     self.on_window(id, window);
@@ -308,7 +308,7 @@ pub(crate) trait FollowFlows {
     fn take_over(&mut self, flow: &Flow) {
         let id = FlowId::from(flow);
         let window = &flow.window;
-        self.open(id, &flow.opened.identity, window.index);
+        self.open(id, &flow.opened, window.index);
         self.table().expect(id, window.index, window.start_ns);
     }
 

@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use cc_ebpf::{Feature, Flow, Identity, Record, WindowRecord};
+use cc_ebpf::{Feature, Flow, OpenedRecord, Record, WindowRecord};
 use serde::Serialize;
 
 use crate::{
@@ -160,7 +160,8 @@ impl FollowFlows for ForeignFlows {
         &mut self.flows
     }
 
-    fn on_opened(&mut self, _: FlowId, identity: &Identity) -> ForeignFlow {
+    fn on_opened(&mut self, _: FlowId, opened: &OpenedRecord) -> ForeignFlow {
+        let identity = &opened.identity;
         let congestion_control: Arc<str> = identity.congestion_control().into();
         let rows = self.recording.as_mut().map(|recording| {
             let header = recording.header_of(&congestion_control);

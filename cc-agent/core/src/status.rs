@@ -62,6 +62,10 @@ pub struct Snapshot {
     /// Time since the agent's last heartbeat, ms; `None` before the first, and from an older agent.
     #[serde(default)]
     pub heartbeat_age_ms: Option<f64>,
+    /// When the snapshot was taken, ns (`CLOCK_MONOTONIC`), as flows' times are; 0 from an older
+    /// agent.
+    #[serde(default)]
+    pub taken_ns: u64,
     /// Flows that a former agent had left behind and that this agent took over.
     pub adopted_flows: usize,
     /// Counts on the agent's side.

@@ -140,6 +140,17 @@ impl FromStr for CongestionControl {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network(Prefix);
 
+impl Network {
+    /// Whether an address belongs to it.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        let address = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        self.0.contains(&words(address.to_bits()))
+    }
+}
+
 impl FromStr for Network {
     type Err = String;
 

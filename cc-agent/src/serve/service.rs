@@ -715,6 +715,7 @@ impl<D: DatapathIo> Service<D> {
             heartbeat_age_ms: self
                 .last_beat_ns
                 .map(|beat_ns| self.datapath.now_ns().saturating_sub(beat_ns) as f64 / 1e6),
+            taken_ns: self.datapath.now_ns(),
             adopted_flows: self.adopted,
             agent: AgentCounts {
                 policies_restarted: self.policies.restarts,

@@ -8,7 +8,7 @@ use ratatui::{
     widgets::{Block, Cell, Row, Sparkline, Table},
 };
 
-use super::state::{Sort, ViewState};
+use super::state::{Past, Sort, ViewState, newest};
 use cc_core::status::{FlowView, Snapshot, clock, digits};
 use cc_ebpf::Mode;
 
@@ -16,6 +16,12 @@ use cc_ebpf::Mode;
 const HEIGHT_WITH_CURVES: u16 = 20;
 /// Rows of the curves, with their title.
 const CURVES_HEIGHT: u16 = 4;
+/// Rows of a flow's past: its name, and two rows of curves.
+const PAST_HEIGHT: u16 = 1 + 2 * CURVES_HEIGHT;
+/// All columns are shown from this width on; the order's own is always shown.
+const WIDTH_WITH_ALL_COLUMNS: u16 = 150;
+/// The footer has more than the keys from this width on.
+const WIDTH_WITH_WORDS: u16 = 110;
 /// The columns that tell the flow show both ends from this width on.
 const WIDTH_WITH_BOTH_ENDS: u16 = 110;
 
@@ -30,8 +36,12 @@ const ALWAYS_SHOWN: [(&str, &str); 3] = [
 pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, state: &ViewState) {
     let header = header(snapshot, state);
     let area = frame.area();
+    let opened = state.opened(snapshot);
     let curves_height = match area.height {
+        HEIGHT_WITH_CURVES.. if opened.is_some() => PAST_HEIGHT,
         HEIGHT_WITH_CURVES.. => CURVES_HEIGHT,
+        // Somebody has asked for it: there is place for few flows.
+        _ if opened.is_some() => PAST_HEIGHT,
         _ => 0,
     };
     let [top, middle, flows, bottom] = Layout::vertical([
@@ -44,11 +54,13 @@ pub fn draw(frame: &mut Frame<'_>, snapshot: &Snapshot, state: &ViewState) {
     for (line, row) in header.into_iter().zip(top.rows()) {
         frame.render_widget(line, row);
     }
-    if curves_height > 0 {
-        draw_curves(frame, middle, state);
+    match opened {
+        Some((key, past, flow)) => draw_past(frame, middle, key, past, flow),
+        None if curves_height > 0 => draw_curves(frame, middle, state),
+        None => {}
     }
     draw_flows(frame, flows, snapshot, state);
-    frame.render_widget(footer(state), bottom);
+    frame.render_widget(footer(state, area.width), bottom);
 }
 
 fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
@@ -67,6 +79,10 @@ fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
     }
     let mut delays = vec![Span::raw(format!("delay {}", snapshot.decision_delay))];
     delays.extend(shown);
+    let filtered = match state.filter().is_empty() {
+        true => String::new(),
+        false => format!(", {} for `{}`", state.shown(snapshot), state.filter()),
+    };
     let mut lines = vec![
         Line::from(vec![
             Span::styled(snapshot.name.clone(), bold.fg(Color::Cyan)),
@@ -77,7 +93,7 @@ fn header(snapshot: &Snapshot, state: &ViewState) -> Vec<Line<'static>> {
             )),
         ]),
         Line::raw(format!(
-            "flows {} of {}  decisions {}/s  CPU {} %",
+            "flows {} of {}{filtered}  decisions {}/s  CPU {} %",
             snapshot.live_flows,
             snapshot.slots,
             digits(recent.decisions_per_s),
@@ -105,16 +121,63 @@ fn draw_curves(frame: &mut Frame<'_>, area: Rect, state: &ViewState) {
     let points = usize::from(left.width.max(right.width));
     let rates: Vec<u64> = state.rates_kbps(points).collect();
     let queues: Vec<u64> = state.queues_us(points).collect();
-    let curve = |title: String, color, data: Vec<u64>| {
-        Sparkline::default()
-            .block(Block::new().title(title))
-            .style(Style::new().fg(color))
-            .data(data)
-    };
     let rate = format!("rate {} Mbit/s", digits(recent.rate_mbps));
     let queue = format!("longest queueing delay {} ms", digits(recent.queue_ms));
     frame.render_widget(curve(rate, Color::Green, rates), left);
     frame.render_widget(curve(queue, Color::Yellow, queues), right);
+}
+
+/// A line of bars, with the highest at the full height.
+fn curve(title: String, color: Color, data: Vec<u64>) -> Sparkline<'static> {
+    Sparkline::default()
+        .block(Block::new().title(title))
+        .style(Style::new().fg(color))
+        .data(data)
+}
+
+/// What was seen of a flow: its name, and curves of its rate, srtt, cwnd and loss.
+fn draw_past(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    (slot, generation): (u32, u32),
+    past: &Past,
+    flow: Option<&FlowView>,
+) {
+    let [top, upper, lower] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Fill(1),
+        Constraint::Fill(1),
+    ])
+    .areas(area);
+    let title = match flow {
+        Some(flow) => format!(
+            "flow {slot}.{generation}  {} → {}  sk:{:x}",
+            flow.local, flow.remote, flow.cookie
+        ),
+        None => format!("flow {slot}.{generation} has closed"),
+    };
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    frame.render_widget(Line::styled(title, bold), top);
+    let last = |points: &std::collections::VecDeque<u64>, unit: f64| {
+        let highest = points.iter().max().copied().unwrap_or(0);
+        let latest = points.back().copied().unwrap_or(0);
+        let figure = |value: u64| digits(value as f64 / unit);
+        format!("{}, at most {}", figure(latest), figure(highest))
+    };
+    let curves = [
+        (upper, "rate", "Mbit/s", &past.rates_kbps, 1e3, Color::Green),
+        (upper, "srtt", "ms", &past.srtts_us, 1e3, Color::Yellow),
+        (lower, "cwnd", "segments", &past.cwnds, 1.0, Color::Cyan),
+        (lower, "loss", "%", &past.losses_ppm, 1e4, Color::Red),
+    ];
+    for (number, (rows, name, unit, points, scale, color)) in curves.into_iter().enumerate() {
+        let halves = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).spacing(2);
+        let [left, right] = halves.areas(rows);
+        let place = if number % 2 == 0 { left } else { right };
+        let title = format!("{name} {} {unit}", last(points, scale));
+        let data = newest(points, usize::from(place.width)).collect();
+        frame.render_widget(curve(title, color, data), place);
+    }
 }
 
 /// A column of the flows' figures.
@@ -122,46 +185,55 @@ struct Column {
     title: &'static str,
     width: u16,
     sort: Option<Sort>,
-    text: fn(&FlowView) -> String,
+    /// Whether narrow terminals leave it out.
+    wide: bool,
+    text: fn(&FlowView, &Snapshot) -> String,
 }
 
-const COLUMNS: [Column; 8] = [
+const COLUMNS: [Column; 12] = [
     Column {
         title: "cwnd",
         width: 6,
         sort: Some(Sort::Cwnd),
-        text: |flow| flow.cwnd.to_string(),
+        wide: false,
+        text: |flow, _| flow.cwnd.to_string(),
     },
     Column {
         title: "Mbit/s",
         width: 7,
         sort: Some(Sort::Rate),
-        text: |flow| digits(flow.rate_mbps),
+        wide: false,
+        text: |flow, _| digits(flow.rate_mbps),
     },
     Column {
         title: "srtt",
         width: 6,
         sort: Some(Sort::Rtt),
-        text: |flow| digits(flow.srtt_ms),
+        wide: false,
+        text: |flow, _| digits(flow.srtt_ms),
     },
     Column {
         title: "queue",
         width: 6,
         sort: Some(Sort::Queue),
-        text: |flow| digits(flow.queue_ms),
+        wide: false,
+        text: |flow, _| digits(flow.queue_ms),
     },
     Column {
         title: "loss%",
         width: 6,
         sort: Some(Sort::Loss),
-        text: |flow| digits(100.0 * flow.loss),
+        wide: false,
+        text: |flow, _| digits(100.0 * flow.loss),
     },
     Column {
         title: "mode",
         width: 8,
         sort: None,
-        text: |flow| match flow.mode {
+        wide: false,
+        text: |flow, _| match flow.mode {
             Mode::AfterTimeout => "timeout".into(),
+            Mode::ApplicationLimited => "app-lim".into(),
             mode => mode.name().into(),
         },
     },
@@ -169,18 +241,58 @@ const COLUMNS: [Column; 8] = [
         title: "action",
         width: 6,
         sort: None,
-        text: |flow| flow.action.clone(),
+        wide: false,
+        text: |flow, _| flow.action.clone(),
     },
     Column {
         title: "delay",
         width: 6,
         sort: Some(Sort::Delay),
-        text: |flow| digits(flow.decision_delay_ms),
+        wide: false,
+        text: |flow, _| digits(flow.decision_delay_ms),
+    },
+    Column {
+        title: "p99",
+        width: 6,
+        sort: None,
+        wide: true,
+        text: |flow, _| digits(flow.decision_delay_p99_ms),
+    },
+    Column {
+        title: "age",
+        width: 8,
+        sort: Some(Sort::Age),
+        wide: true,
+        text: |flow, snapshot| match (flow.opened_ns, snapshot.taken_ns) {
+            (0, _) | (_, 0) => "-".into(),
+            (opened, taken) => clock(taken.saturating_sub(opened) as f64 / 1e9),
+        },
+    },
+    Column {
+        title: "cgroup",
+        width: 8,
+        sort: None,
+        wide: true,
+        text: |flow, _| flow.cgroup_id.to_string(),
+    },
+    Column {
+        title: "sk",
+        width: 8,
+        sort: None,
+        wide: true,
+        text: |flow, _| format!("{:x}", flow.cookie),
     },
 ];
 
 fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &ViewState) {
-    let figures: u16 = COLUMNS.iter().map(|column| column.width + 1).sum();
+    let is_narrow = area.width < WIDTH_WITH_ALL_COLUMNS;
+    let has_place = |column: &&Column| match column.wide {
+        true => !is_narrow || column.sort == Some(state.sort()),
+        // The age takes its place.
+        false => !(is_narrow && state.sort() == Sort::Age && column.sort == Some(Sort::Delay)),
+    };
+    let columns: Vec<&Column> = COLUMNS.iter().filter(has_place).collect();
+    let figures: u16 = columns.iter().map(|column| column.width + 1).sum();
     let both_ends = area.width >= WIDTH_WITH_BOTH_ENDS;
     let name_width = usize::from(area.width.saturating_sub(figures));
     let name = |flow: &FlowView| {
@@ -198,29 +310,37 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
         (true, _) => "local → remote".into(),
         (false, _) => "remote".into(),
     })];
-    titles.extend(COLUMNS.iter().map(|column| {
+    titles.extend(columns.iter().map(|column| {
         let chosen = column.sort == Some(state.sort());
         let mark = if chosen { "▼" } else { "" };
         Cell::from(Line::raw(format!("{}{mark}", column.title)).right_aligned())
     }));
     let visible = usize::from(area.height.saturating_sub(1));
-    let rows = state.rows(snapshot, visible).into_iter().map(|flow| {
-        let mut cells = vec![Cell::from(name(flow))];
-        cells.extend(
-            COLUMNS
-                .iter()
-                .map(|column| Cell::from(Line::raw((column.text)(flow)).right_aligned())),
-        );
-        Row::new(cells).style(match flow.mode {
-            // What it shows is old.
-            _ if state.recent().is_quiet(flow) => Style::new().fg(Color::DarkGray),
-            Mode::Fallback => alarm(true),
-            _ => Style::new(),
-        })
-    });
+    let rows = state
+        .rows(snapshot, visible)
+        .into_iter()
+        .map(|(is_chosen, flow)| {
+            let mut cells = vec![Cell::from(name(flow))];
+            cells.extend(
+                columns
+                    .iter()
+                    .map(|column| (column.text)(flow, snapshot))
+                    .map(|text| Cell::from(Line::raw(text).right_aligned())),
+            );
+            let style = match flow.mode {
+                // What it shows is old.
+                _ if state.recent().is_quiet(flow) => Style::new().fg(Color::DarkGray),
+                Mode::Fallback => alarm(true),
+                _ => Style::new(),
+            };
+            Row::new(cells).style(match is_chosen {
+                true => style.add_modifier(Modifier::UNDERLINED),
+                false => style,
+            })
+        });
     let mut widths = vec![Constraint::Fill(1)];
     widths.extend(
-        COLUMNS
+        columns
             .iter()
             .map(|column| Constraint::Length(column.width)),
     );
@@ -229,16 +349,28 @@ fn draw_flows(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot, state: &Vi
     frame.render_widget(table, area);
 }
 
-fn footer(state: &ViewState) -> Line<'static> {
-    let mut spans = vec![Span::raw("times in ms  sort")];
+fn footer(state: &ViewState, width: u16) -> Line<'static> {
+    if let Some((text, problem)) = state.draft() {
+        let hint = "mode, address, network, cgroup=PATH or :PORT; Enter, Esc";
+        return Line::from(vec![
+            Span::raw(format!("filter: {text}▏  ")),
+            Span::styled(problem.unwrap_or(hint).to_owned(), alarm(problem.is_some())),
+        ]);
+    }
+    let head = match width >= WIDTH_WITH_WORDS {
+        true => "times in ms  sort ",
+        false => "",
+    };
+    let mut spans = vec![Span::raw(head)];
     for (key, name, sort) in Sort::ALL {
         let style = match sort == state.sort() {
             true => Style::new().add_modifier(Modifier::BOLD),
             false => Style::new().add_modifier(Modifier::DIM),
         };
-        spans.push(Span::styled(format!(" {key} {name}"), style));
+        spans.push(Span::styled(format!("{key} {name}"), style));
+        spans.push(Span::raw(" "));
     }
-    spans.push(Span::raw("  q quit"));
+    spans.push(Span::raw(" / filter ↵ flow q quit"));
     Line::from(spans)
 }
 
@@ -312,6 +444,38 @@ mod tests {
         );
     }
 
+    /// What the view looks like: a change of it should be looked at.
+    #[test]
+    fn terminals_of_80_and_200_columns_look_as_they_did() {
+        let mut snapshot = busy(5);
+        snapshot.flows[1].mode = Mode::Fallback;
+        snapshot.flows[3].mode = Mode::ApplicationLimited;
+        let enter = [KeyCode::Down, KeyCode::Enter];
+        for (name, width, height, keys) in [
+            ("flows", 80, 20, &[][..]),
+            ("flows", 200, 20, &[]),
+            ("past", 80, 24, &enter),
+            ("past", 200, 24, &enter),
+            ("oldest", 80, 20, &[KeyCode::Char('a')]),
+            ("filter", 80, 20, &[KeyCode::Char('/'), KeyCode::Char(':')]),
+        ] {
+            let file = format!("{name}-{width}.txt");
+            let screen = text_after(10, width, height, &snapshot, keys);
+            let screen: String = screen
+                .lines()
+                .map(|line| line.trim_end().to_owned() + "\n")
+                .collect();
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("src/view/looks")
+                .join(&file);
+            if std::env::var_os("CC_VIEW_LOOKS").is_some() {
+                std::fs::write(&path, &screen).expect("writes");
+            }
+            let expected = std::fs::read_to_string(&path).expect("it is kept");
+            assert_eq!(screen, expected, "{file}; CC_VIEW_LOOKS=1 writes it anew");
+        }
+    }
+
     #[test]
     fn troubles_are_shown_in_red() {
         let mut snapshot = busy(2);
@@ -341,6 +505,8 @@ mod tests {
                     &snapshot,
                     &[KeyCode::PageDown, KeyCode::Char('c')],
                 );
+                let enter = [KeyCode::Down, KeyCode::Enter];
+                text(width, height, &snapshot, &enter);
             }
         }
     }
@@ -366,8 +532,39 @@ mod tests {
         lines(&buffer(width, height, snapshot, keys))
     }
 
-    fn buffer(width: u16, height: u16, snapshot: &Snapshot, keys: &[KeyCode]) -> Buffer {
+    /// The screen after the agent was watched for some snapshots, in which the cwnds rose.
+    fn text_after(
+        times: u32,
+        width: u16,
+        height: u16,
+        last: &Snapshot,
+        keys: &[KeyCode],
+    ) -> String {
         let mut state = ViewState::default();
+        for before in (1..times).rev() {
+            let mut snapshot = last.clone();
+            snapshot.uptime_s -= 0.2 * f64::from(before);
+            for flow in &mut snapshot.flows {
+                flow.window -= 2 * before;
+                flow.cwnd -= before;
+                flow.rate_mbps /= f64::from(before);
+            }
+            state.observe(&Arc::new(snapshot));
+        }
+        lines(&draw_with(state, width, height, last, keys))
+    }
+
+    fn buffer(width: u16, height: u16, snapshot: &Snapshot, keys: &[KeyCode]) -> Buffer {
+        draw_with(ViewState::default(), width, height, snapshot, keys)
+    }
+
+    fn draw_with(
+        mut state: ViewState,
+        width: u16,
+        height: u16,
+        snapshot: &Snapshot,
+        keys: &[KeyCode],
+    ) -> Buffer {
         state.observe(&Arc::new(snapshot.clone()));
         for &key in keys {
             state.on_key(key);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytemuck::Zeroable;
-use cc_ebpf::{ClosedRecord, FEATURES, Header, OpenedRecord};
+use cc_ebpf::{ClosedRecord, FEATURES, Header, Identity, OpenedRecord};
 
 use super::*;
 use crate::rows::{AddressForm, Replay, Row};

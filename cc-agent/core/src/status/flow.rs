@@ -48,6 +48,16 @@ pub struct FlowView {
     pub decision_delay_p99_ms: f64,
     /// The largest of the flow's decision delays, ms; 0 before the first decision.
     pub decision_delay_max_ms: f64,
+    /// Cookie of the socket, by which `ss -e` names it; 0 when the kernel had not given it one, and
+    /// from an older agent.
+    #[serde(default)]
+    pub cookie: u64,
+    /// Inode number of the socket's network namespace; 0 when unknown.
+    #[serde(default)]
+    pub netns: u32,
+    /// When the flow was given its slot, ns (`CLOCK_MONOTONIC`); 0 from an older agent.
+    #[serde(default)]
+    pub opened_ns: u64,
     /// When the flow's last window arrived, ns (`CLOCK_MONOTONIC`); 0 before the first.
     pub seen_ns: u64,
 }
@@ -75,6 +85,9 @@ impl FlowView {
             decision_delay_p50_ms: 0.0,
             decision_delay_p99_ms: 0.0,
             decision_delay_max_ms: 0.0,
+            cookie: identity.cookie,
+            netns: identity.netns,
+            opened_ns: 0,
             seen_ns: 0,
         }
     }

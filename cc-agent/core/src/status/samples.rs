@@ -20,6 +20,7 @@ pub fn idle() -> Snapshot {
         live_flows: 0,
         modes: BTreeMap::new(),
         heartbeat_age_ms: None,
+        taken_ns: 600_000_000_000,
         adopted_flows: 0,
         agent: AgentCounts::default(),
         datapath: Counter::ALL
@@ -89,6 +90,9 @@ pub fn flow(slot: u32) -> FlowView {
         decision_delay_p50_ms: 0.4,
         decision_delay_p99_ms: 1.25,
         decision_delay_max_ms: 7.5,
+        cookie: u64::from(slot) + 1,
+        netns: 4_026_531_840,
+        opened_ns: 1_000_000_000 * u64::from(slot + 1),
         seen_ns: 1,
     }
 }
