@@ -20,7 +20,7 @@ use flate2::{Compression, write::GzEncoder};
 
 use self::scrub::Scrubber;
 
-/// The archive's directory.
+/// The directory that the archive unpacks into.
 const DIRECTORY: &str = "cc-agent-bundle";
 
 /// What a report has in it, and where it goes.

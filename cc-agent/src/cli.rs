@@ -22,7 +22,7 @@ use crate::{
     observe::ObserveOptions,
     options::RunOptions,
     policy_server::PolicyServerOptions,
-    serve,
+    serve, trace,
     view::{self, Filter, Sort, ViewState},
 };
 use cc_client::{StatusError, fetch};
@@ -77,6 +77,14 @@ enum Subcommands {
         filter: Filter,
         #[command(flatten)]
         agent: AgentOptions,
+    },
+    /// Follow the decisions for one flow of a running agent, a line for each window, until the flow
+    /// closes or Ctrl-C.
+    Trace {
+        /// The flow: SLOT.GENERATION or sk:COOKIE, as `top` shows them, or ADDRESS:PORT of an end.
+        flow: String,
+        #[command(flatten)]
+        running: Running,
     },
     /// Say whether a running agent decides about its flows. Exits with 0 when it does, with 1 when
     /// it does not, and with 2 when no agent answers.
@@ -229,6 +237,7 @@ impl Cli {
                 filter,
                 agent,
             } => top(ViewState::new(sort, filter), &agent),
+            Subcommands::Trace { flow, running } => trace(&flow, &running),
             Subcommands::Health { over, running } => health(over, &running),
             Subcommands::Metrics { options, agent } => {
                 let _guard = logging::start(true).context("starting the log")?;
@@ -359,6 +368,26 @@ fn top(state: ViewState, agent: &AgentOptions) -> anyhow::Result<ExitCode> {
     fetch(&socket)?;
     view::run(|| fetch(&socket).ok().map(Arc::new), || false, state)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn trace(flow: &str, running: &Running) -> anyhow::Result<ExitCode> {
+    let socket = running.agent.socket();
+    let flow = trace::find(flow, &fetch(&socket)?).map_err(anyhow::Error::msg)?;
+    let mut written = Ok(());
+    cc_client::trace(&socket, flow, |window| {
+        let line = match running.format.json {
+            true => serde_json::to_string(window).unwrap_or_default(),
+            false => window.to_string(),
+        };
+        written = writeln!(io::stdout(), "{line}");
+        written.is_ok()
+    })?;
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("writing to standard output")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn reload(

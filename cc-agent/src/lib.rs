@@ -58,4 +58,5 @@ pub mod settings_error;
 mod shutdown;
 mod state_file;
 pub mod status;
+mod trace;
 pub mod view;

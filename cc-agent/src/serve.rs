@@ -20,6 +20,7 @@ mod service;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod traces;
 
 use std::{
     io::{self, IsTerminal},
@@ -55,7 +56,7 @@ use crate::{
     remote,
     settings::Settings,
     shutdown::{Shutdown, received},
-    status::{CommandRequest, Server},
+    status::{CommandRequest, Server, TraceRequest},
     view,
 };
 use cc_core::{
@@ -151,7 +152,9 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         service.default = Some(name.clone());
         default = Some(changed);
     }
-    let server = server.publish()?;
+    let (traces, followers) = mpsc::channel(COMMANDS);
+    let mut server = server.publish()?;
+    server.offer_traces(traces);
     info!("{registered}; capabilities: {}", held_capabilities());
     if let Some(differs) = &differs {
         warn!("{differs}");
@@ -162,6 +165,7 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     let mut event_loop = EventLoop::new(service, requests, reload, log)?;
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
+    event_loop.followers = Some(followers);
     event_loop.default = default.clone();
     let notifier = Notifier::from_environment();
     notifier.ready();
@@ -215,6 +219,8 @@ struct EventLoop<D: DatapathIo> {
     candidate: Option<String>,
     /// Where commands that changed the policy are remembered; `None` in tests.
     memory: Option<Memory>,
+    /// Clients that follow a flow from now on; `None` where that is not offered.
+    followers: Option<mpsc::Receiver<TraceRequest>>,
     /// The host's default, where this agent has changed it.
     default: Option<DefaultCongestionControl>,
     /// Whether flows were decided about when that was last looked at.
@@ -242,6 +248,7 @@ impl<D: DatapathIo> EventLoop<D> {
                 .context("starting the loader of policies")?,
             candidate: None,
             memory: None,
+            followers: None,
             default: None,
             healthy: true,
             manager: None,
@@ -267,6 +274,11 @@ impl<D: DatapathIo> EventLoop<D> {
                 // All rows of a heartbeat at once: waking the recorder for each row would cost more
                 // than writing it.
                 service.record();
+                while let Some(Ok(request)) = self.followers.as_mut().map(mpsc::Receiver::try_recv)
+                {
+                    service.tracers.begin(&mut service.agent, request);
+                }
+                service.tracers.tell(&mut service.agent);
                 service.datapath.flush_messages();
                 if let Some(arm) = service.hanging() {
                     let remedy = service.on_failure(arm, &service.hang());

@@ -19,7 +19,10 @@ use std::{
 
 use bytes::Bytes;
 use cc_client::{StatusError, fetch};
-use cc_core::status::{Command, Outcome, Reply, Request, Snapshot};
+use cc_core::{
+    flows::FlowId,
+    status::{Command, Outcome, Reply, Request, Snapshot, TracedWindow},
+};
 use nix::{
     sys::stat::{Mode, umask},
     unistd::geteuid,
@@ -40,6 +43,15 @@ pub struct CommandRequest {
     pub peer: Peer,
     /// Takes the outcome, for which the client waits.
     pub reply: oneshot::Sender<Outcome>,
+}
+
+/// A client that follows a flow.
+#[derive(Debug)]
+pub struct TraceRequest {
+    /// The flow whose windows the client wants.
+    pub flow: FlowId,
+    /// Takes the flow's windows; dropped when the flow is not open, or closes.
+    pub windows: mpsc::Sender<TracedWindow>,
 }
 
 /// The process that has connected to the socket.
@@ -77,6 +89,10 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 const CLIENTS: usize = 32;
 /// Clients that wait for the outcome of a command, at most: the others are for the status.
 const COMMANDING: usize = 8;
+/// Clients that follow a flow, at most: the others are for the status.
+const TRACING: usize = 8;
+/// Windows that may wait for a client to read them; further ones are lost, and counted.
+const TRACED_WINDOWS: usize = 256;
 /// Time within which a command must have an outcome.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(55);
 
@@ -122,6 +138,8 @@ pub struct Server {
     path: PathBuf,
     /// The name that it has.
     file: SocketFile,
+    /// Takes the clients that follow a flow; `None` where that is not offered.
+    traces: Option<mpsc::Sender<TraceRequest>>,
 }
 
 impl Server {
@@ -174,7 +192,13 @@ impl Server {
             listener,
             path: path.to_owned(),
             file: SocketFile { path: draft, inode },
+            traces: None,
         })
+    }
+
+    /// Offers clients to follow a flow. What they ask for is sent to `traces`.
+    pub fn offer_traces(&mut self, traces: mpsc::Sender<TraceRequest>) {
+        self.traces = Some(traces);
     }
 
     /// Gives the socket its name. A socket that a killed agent has left behind is replaced.
@@ -206,8 +230,10 @@ impl Server {
         let Self {
             listener,
             file: _file,
+            traces,
             ..
         } = self;
+        let tracing = Arc::new(Semaphore::new(TRACING));
         let listener = tokio::net::UnixListener::from_std(listener)?;
         let commanding = Arc::new(Semaphore::new(COMMANDING));
         let mut clients = JoinSet::new();
@@ -240,11 +266,22 @@ impl Server {
                 queue: commands.clone(),
                 places: Arc::clone(&commanding),
             };
+            let traces = Traces {
+                queue: traces.clone(),
+                places: Arc::clone(&tracing),
+            };
             clients.spawn(async move {
                 let peer = stream.peer_cred();
                 let mut stream = BufReader::new(stream);
                 let answer = match request(&mut stream).await {
                     Ok(Request::Status) => answer,
+                    Ok(Request::Trace { slot, generation }) => {
+                        let flow = FlowId { slot, generation };
+                        match traces.follow(flow, &mut stream).await {
+                            Ok(()) => return,
+                            Err(reason) => reply(Err(reason)),
+                        }
+                    }
                     Ok(Request::Command(command)) => reply(match peer {
                         Ok(peer) => {
                             let (uid, pid) = (peer.uid(), peer.pid());
@@ -307,6 +344,57 @@ impl Commands {
                  status`",
                 OUTCOME_TIMEOUT.as_secs()
             )),
+        }
+    }
+}
+
+/// The way of clients that follow a flow to the event loop.
+struct Traces {
+    queue: Option<mpsc::Sender<TraceRequest>>,
+    /// Places for clients that follow a flow.
+    places: Arc<Semaphore>,
+}
+
+impl Traces {
+    /// Writes the flow's windows to a client until the flow or the client ends, or the client is
+    /// too slow even to take a line. Refuses when the flow is not open.
+    async fn follow(
+        self,
+        flow: FlowId,
+        stream: &mut BufReader<tokio::net::UnixStream>,
+    ) -> Result<(), String> {
+        let busy = || "other clients follow flows already, or the agent is ending".to_owned();
+        let _place = self.places.try_acquire().map_err(|_| busy())?;
+        let (windows, mut received) = mpsc::channel(TRACED_WINDOWS);
+        let queue = self.queue.ok_or_else(busy)?;
+        queue
+            .try_send(TraceRequest { flow, windows })
+            .map_err(|_| busy())?;
+        let mut has_begun = false;
+        loop {
+            let window = tokio::select! {
+                window = received.recv() => window,
+                // The client sends nothing more: it has disconnected.
+                _ = stream.read_u8() => return Ok(()),
+            };
+            let Some(window) = window else {
+                return match has_begun {
+                    true => Ok(()),
+                    false => Err(format!(
+                        "flow {}.{} is not open, or closed before a window of it ended",
+                        flow.slot, flow.generation
+                    )),
+                };
+            };
+            has_begun = true;
+            let mut line = serde_json::to_vec(&window).map_err(|error| error.to_string())?;
+            line.push(b'\n');
+            if !matches!(
+                timeout(ANSWER_TIMEOUT, stream.write_all(&line)).await,
+                Ok(Ok(()))
+            ) {
+                return Ok(());
+            }
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeMap, HashSet},
     fs,
-    io::{self, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ use cc_client::{command, fetch};
 use cc_core::{
     interface::Interface,
     policy::{PolicyKind, PolicyMeta, export::ActorCritic, heuristic_file},
-    status::{FlowView, Snapshot},
+    status::{FlowView, Snapshot, TracedWindow},
 };
 use cc_ebpf::{Counter, Mode};
 use cc_lab::{
@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         the_status_is_for_a_group_and_commands_are_not,
         what_was_reloaded_is_remembered,
         a_report_of_a_bug_leaves_addresses_out,
+        a_flow_is_traced_until_it_closes,
         a_cgroup_can_use_it,
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
@@ -717,6 +718,43 @@ fn the_status_is_for_a_group_and_commands_are_not() {
     let (_, log) = agent.end(Signal::SIGTERM);
     assert!(log.contains("uid 65534, process "), "{log}");
     assert!(log.contains(&format!("asks: reload {policy}")), "{log}");
+}
+
+fn a_flow_is_traced_until_it_closes() {
+    let bench = Bench::new(ROOMY);
+    let agent = bench.agent(&["--policy", "fixed:40"]);
+    let (flow, other) = (bench.connect().sending(), bench.connect().sending());
+    wait_for_decision(&agent, &flow, 40);
+    let name = flow.local().to_string();
+    let mut command = Command::new(BINARY);
+    command.args(["trace", &name, "--json", "--socket"]);
+    let command = command.arg(agent.socket()).stdout(Stdio::piped());
+    let mut trace = command.spawn().expect("starts");
+    let mut lines = BufReader::new(trace.stdout.take().expect("it is piped")).lines();
+    let mut windows: Vec<TracedWindow> = Vec::new();
+    while windows.len() < 5 {
+        let line = lines.next().expect("the flow goes on").expect("it is text");
+        windows.push(serde_json::from_str(&line).expect("a window"));
+    }
+    for (window, next) in windows.iter().zip(&windows[1..]) {
+        assert!(next.window > window.window, "{windows:?}");
+    }
+    let decided = windows.iter().filter_map(|window| window.decision.as_ref());
+    let decided: Vec<_> = decided.map(|it| (it.action.as_str(), it.cwnd)).collect();
+    assert!(!decided.is_empty(), "{windows:?}");
+    assert!(decided.iter().all(|it| *it == ("=40", 40)), "{windows:?}");
+    // Another flow's end is not this one's.
+    drop(other);
+    let line = lines.next().expect("the flow goes on").expect("it is text");
+    assert!(line.starts_with('{'), "{line}");
+    drop(flow);
+    let rest = lines.map_while(Result::ok).count();
+    assert!(
+        trace.wait().expect("our child").success(),
+        "{rest} more windows"
+    );
+    let gone = cc_client::trace(agent.socket(), (7, 1), |_| true).expect_err("no such flow");
+    assert!(gone.to_string().contains("flow 7.1 is not open"), "{gone}");
 }
 
 fn a_report_of_a_bug_leaves_addresses_out() {

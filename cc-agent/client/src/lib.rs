@@ -19,7 +19,7 @@
 
 use std::{
     fs,
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     os::{
         fd::OwnedFd,
         unix::{fs::FileTypeExt, net::UnixStream},
@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cc_core::status::{Command, Reply, Request, Snapshot, default_socket};
+use cc_core::status::{Command, Reply, Request, Snapshot, TracedWindow, default_socket};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Time within which the status must come: longer than the clients served before can delay it.
@@ -145,6 +145,43 @@ pub fn fetch_within(path: &Path, timeout: Duration) -> Result<Snapshot, StatusEr
         path: path.to_owned(),
         reason: error.to_string(),
     })
+}
+
+/// Follows a flow of the agent that listens at `path`: calls `tell` with each of its windows, until
+/// the flow closes, the agent ends, or `tell` returns false. Waits as long as that takes.
+///
+/// # Errors
+///
+/// Returns an error when no agent listens there, or when it refuses, for example because the flow
+/// is not open.
+pub fn trace(
+    path: &Path,
+    (slot, generation): (u32, u32),
+    mut tell: impl FnMut(&TracedWindow) -> bool,
+) -> Result<(), StatusError> {
+    let failed = |error| StatusError::failed("asking the agent at", path)(error);
+    let mut stream = connect(path, STATUS_TIMEOUT)?;
+    let request = serde_json::to_vec(&Request::Trace { slot, generation });
+    let mut line = request.map_err(|error| failed(error.into()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(failed)?;
+    for line in BufReader::new(stream).lines() {
+        let line = line.map_err(failed)?;
+        match serde_json::from_str(&line) {
+            Ok(window) if tell(&window) => {}
+            Ok(_) => break,
+            Err(error) => {
+                return Err(match serde_json::from_str(&line) {
+                    Ok(Reply::Refused(reason)) => StatusError::Refused(reason),
+                    _ => StatusError::NotAStatus {
+                        path: path.to_owned(),
+                        reason: error.to_string(),
+                    },
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sends a request to the agent at `path` and returns the line that it answers.

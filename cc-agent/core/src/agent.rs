@@ -42,7 +42,8 @@ use crate::{
         buffer::{EpisodeRows, RowBuffer},
     },
     served::ServedPolicy,
-    status::{AgentCounts, Distribution, FlowView, RTT_MS},
+    status::{AgentCounts, Distribution, FlowView, RTT_MS, TracedDecision, TracedWindow},
+    traces::Traces,
 };
 
 /// A decision published more than this after its window's end counts as late, ns.
@@ -241,6 +242,7 @@ pub struct Agent {
     srtt: Distribution,
     queueing: Distribution,
     rows: Option<RowBuffer>,
+    traces: Traces,
 }
 
 impl Agent {
@@ -264,6 +266,7 @@ impl Agent {
             srtt: Distribution::new(&RTT_MS),
             queueing: Distribution::new(&RTT_MS),
             rows: None,
+            traces: Traces::default(),
         }
     }
 
@@ -568,6 +571,8 @@ impl Agent {
                 self.waiting[flow.arm as usize].push_back(ticket.flow);
             }
             self.counts.answers_missing += 1;
+            self.traces
+                .settle(ticket.flow, ticket.window, || Err("no answer"));
             if let (Some(rows), Some(episode)) = (&mut self.rows, &mut flow.rows) {
                 episode.settle(rows, policy.header.as_ref(), ticket.window, None);
             }
@@ -620,6 +625,9 @@ impl Agent {
             }
             if ticket.epoch != self.epoch || arm != flow.arm {
                 self.counts.answers_orphaned += 1;
+                self.traces.settle(ticket.flow, ticket.window, || {
+                    Err("the policy that answered no longer decides")
+                });
                 settle(flow, &mut self.rows, ticket.window, None);
                 continue;
             }
@@ -644,6 +652,8 @@ impl Agent {
                 Choice::Invalid => {
                     self.counts.answers_invalid += 1;
                     flow.action = "invalid".into();
+                    self.traces
+                        .settle(ticket.flow, ticket.window, || Err("unusable answer"));
                     settle(flow, &mut self.rows, ticket.window, None);
                     continue;
                 }
@@ -670,6 +680,15 @@ impl Agent {
                 delay_ns: Some(delay_ns),
             };
             settle(flow, &mut self.rows, ticket.window, Some(decision));
+            self.traces.settle(ticket.flow, ticket.window, || {
+                Ok(TracedDecision {
+                    action: flow.action.clone(),
+                    probability,
+                    base_cwnd: query.cwnd,
+                    cwnd,
+                    delay_ms: delay_ns as f64 / 1e6,
+                })
+            });
             flow.delays.add(delay_ns);
             self.counts.decisions += 1;
             self.counts.decisions_late += u64::from(delay_ns > LATE_NS);
@@ -716,6 +735,31 @@ impl Agent {
             *modes.entry(mode.name()).or_default() += 1;
         }
         modes
+    }
+
+    /// Tells of each window of a flow from the next one on, by [`Self::take_traced`]. Returns false
+    /// when the flow is not live.
+    pub fn trace(&mut self, id: FlowId) -> bool {
+        let is_live = self.flows.is_live(id);
+        if is_live {
+            self.traces.begin(id);
+        }
+        is_live
+    }
+
+    /// Tells of a flow no longer.
+    pub fn untrace(&mut self, id: FlowId) {
+        self.traces.end(id);
+    }
+
+    /// Takes the windows of traced flows that were decided on since the last call, or will not be.
+    pub fn take_traced(&mut self) -> Vec<(FlowId, TracedWindow)> {
+        self.traces.take()
+    }
+
+    /// Whether the flow is open, as far as the records of the datapath have told.
+    pub fn is_live(&self, id: FlowId) -> bool {
+        self.flows.is_live(id)
     }
 
     /// Number of flows that are open at the moment.
@@ -809,6 +853,9 @@ impl FollowFlows for Agent {
         }
         let policy = policy_of(&self.incumbent, &self.canary, flow.arm);
         let reward = Reward::of(window, &policy.interface.reward);
+        let end_ns = window.start_ns + self.window_ns;
+        self.traces
+            .window(id, window, end_ns, &flow.measured, reward.value);
         flow.windows.push(&policy.interface, window);
         // A window that says nothing about the path is recorded, and the policy is not asked.
         let is_asked = !window.is_application_limited();
@@ -831,7 +878,13 @@ impl FollowFlows for Agent {
                 episode.settle(rows, Some(header), window.index, None);
             }
         }
+        if let Some(replaced) = &replaced {
+            self.traces
+                .settle(id, replaced.window.index, || Err("skipped for a newer one"));
+        }
         if !is_asked {
+            self.traces
+                .settle(id, window.index, || Err("limited by the application"));
             self.counts.windows_application_limited += 1;
             return;
         }

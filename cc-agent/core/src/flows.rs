@@ -28,7 +28,7 @@ use serde::Serialize;
 const SILENCE_NS: u64 = 5_000_000;
 
 /// Identifies a flow: a slot of the flow map and the generation of the flow that has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId {
     /// Index of the slot in the flow map.
     pub slot: u32,
@@ -118,6 +118,12 @@ impl<T> FlowTable<T> {
     /// The flow, while it is live.
     pub(crate) fn get_mut(&mut self, id: FlowId) -> Option<&mut T> {
         self.entry(id).map(|entry| &mut entry.flow)
+    }
+
+    /// Whether the slot is still this flow's, and not free or a successor's.
+    pub(crate) fn is_live(&self, id: FlowId) -> bool {
+        let entry = self.slots.get(id.slot as usize).and_then(Option::as_ref);
+        entry.is_some_and(|entry| entry.generation == id.generation)
     }
 
     /// Whether another flow than this one has its slot.

@@ -81,6 +81,7 @@ pub mod rows;
 mod served;
 pub mod status;
 pub mod tolerance;
+mod traces;
 
 pub use error_chain::error_chain;
 pub use guarded::guarded;

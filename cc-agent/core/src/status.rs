@@ -11,6 +11,7 @@ mod protocol;
 #[doc(hidden)]
 pub mod samples;
 mod text;
+mod trace;
 
 pub use counters::{AgentCounts, Count, RemoteCounts};
 pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS};
@@ -18,6 +19,7 @@ pub use flow::FlowView;
 pub use health::Health;
 pub use protocol::{Command, Outcome, Reply, Request, default_socket};
 pub use text::{clock, digits};
+pub use trace::{TracedDecision, TracedWindow};
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},

@@ -10,7 +10,9 @@ use cc_ebpf::{Counter, Record};
 use hdrhistogram::Histogram;
 use tracing::{info, warn};
 
-use super::{datapath::DatapathIo, health::Health, loads::Purpose, reclaim::Reclaimer};
+use super::{
+    datapath::DatapathIo, health::Health, loads::Purpose, reclaim::Reclaimer, traces::Tracers,
+};
 use crate::{
     acks::AckWriter,
     deploy::{LoadedPolicy, PolicyLoader},
@@ -68,6 +70,8 @@ pub(super) struct Service<D: DatapathIo> {
     /// has seen, or what the state of the flows said already.
     since_ns: u64,
     reclaimer: Reclaimer,
+    /// Clients that follow a flow, window by window.
+    pub(super) tracers: Tracers,
     started: Instant,
     /// Without a heartbeat for this long, flows fall back.
     heartbeat_limit: Duration,
@@ -207,6 +211,7 @@ impl<D: DatapathIo> Service<D> {
             adopted,
             since_ns,
             reclaimer: Reclaimer::default(),
+            tracers: Tracers::default(),
             started: Instant::now(),
             heartbeat_limit,
             last_beat_ns: None,

@@ -111,15 +111,15 @@ impl FlowView {
 }
 
 /// A [`Mode`] by its name: `startup`, `decided`, `after-timeout` or `fallback`.
-mod mode_name {
+pub(super) mod mode_name {
     use cc_ebpf::Mode;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(mode: &Mode, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(mode.name())
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mode, D::Error> {
         let name = String::deserialize(from)?;
         let mode = Mode::ALL.into_iter().find(|mode| mode.name() == name);
         mode.ok_or_else(|| D::Error::custom(format!("no mode is called `{name}`")))

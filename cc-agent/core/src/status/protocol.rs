@@ -70,6 +70,14 @@ pub type Outcome = Result<String, String>;
 pub enum Request {
     /// Asks for a [`Snapshot`](super::Snapshot).
     Status,
+    /// Asks for a [`TracedWindow`](super::TracedWindow) a line for each window of a flow, until it
+    /// closes.
+    Trace {
+        /// Slot of the flow in the flow map.
+        slot: u32,
+        /// Counts the flows that have had the slot.
+        generation: u32,
+    },
     /// Asks the agent to carry out a command.
     Command(Command),
 }
