@@ -62,8 +62,9 @@ impl fmt::Display for TracedWindow {
         }
         write!(
             f,
-            "window {:5} {:19} {:4} acks {:>6} Mbit/s  srtt {:>6} ms  queue {:>6} ms  loss {:>5} % \
-              cwnd {:5}: ",
+            "{:.2} s: window {} {}, {} acks, {} Mbit/s, srtt {} ms, queue {} ms, loss {} %, cwnd \
+             {}: ",
+            self.end_ns as f64 / 1e9,
             self.window,
             self.mode.name(),
             self.acks,
@@ -87,5 +88,49 @@ impl fmt::Display for TracedWindow {
                 write!(f, " on {base_cwnd} makes {cwnd} after {delay} ms")
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_the_window_and_the_decision_or_why_there_is_none() {
+        let mut window = TracedWindow {
+            end_ns: 12_340_000_000,
+            window: 7,
+            mode: Mode::Decided,
+            acks: 12,
+            rate_mbps: 3.5,
+            srtt_ms: 20.0,
+            queue_ms: 1.25,
+            loss: 0.01,
+            reward: 0.5,
+            cwnd: 10,
+            decision: Some(TracedDecision {
+                action: "*2".into(),
+                probability: Some(0.75),
+                base_cwnd: 10,
+                cwnd: 20,
+                delay_ms: 0.4,
+            }),
+            reason: None,
+            lost: 0,
+        };
+        let line = "12.34 s: window 7 decided, 12 acks, 3.50 Mbit/s, srtt 20.0 ms, queue 1.25 ms, \
+                    loss 1.00 %, cwnd 10: *2 (probability 0.75) on 10 makes 20 after 0.40 ms";
+        assert_eq!(window.to_string(), line);
+        let json = serde_json::to_string(&window).expect("serialises");
+        assert_eq!(
+            serde_json::from_str::<TracedWindow>(&json).expect("parses"),
+            window
+        );
+        window.decision = None;
+        window.reason = Some("unusable answer".into());
+        window.lost = 3;
+        let text = window.to_string();
+        assert!(text.starts_with("(3 windows are not shown)\n"), "{text}");
+        assert!(text.ends_with("cwnd 10: unusable answer"), "{text}");
     }
 }
