@@ -76,7 +76,7 @@ enum Subcommands {
         )]
         filter: Filter,
         #[command(flatten)]
-        agent: AgentOptions,
+        running: Running,
     },
     /// Follow the decisions for one flow of a running agent, a line for each window, until the flow
     /// closes or Ctrl-C.
@@ -235,8 +235,10 @@ impl Cli {
             Subcommands::Top {
                 sort,
                 filter,
-                agent,
-            } => top(ViewState::new(sort, filter), &agent),
+                running,
+            } if !running.format.json => top(ViewState::new(sort, filter), &running.agent),
+            // What programs can read is the status.
+            Subcommands::Top { running, .. } => show(&running),
             Subcommands::Trace { flow, running } => trace(&flow, &running),
             Subcommands::Health { over, running } => health(over, &running),
             Subcommands::Metrics { options, agent } => {
