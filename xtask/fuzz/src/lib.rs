@@ -12,6 +12,7 @@
 mod cage;
 mod memory;
 mod recording;
+mod remote;
 mod seeds;
 
 use std::path::Path;
@@ -46,7 +47,7 @@ pub struct Target {
 }
 
 /// All targets, in the order in which they are fuzzed.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target {
         name: "record",
         run: record,
@@ -117,6 +118,15 @@ pub const TARGETS: [Target; 8] = [
         seeds: cage::reports,
         longest: 4096,
         // A report is JSON, of which the action space is the largest part.
+        memory: 1 << 20,
+        seconds: 2,
+    },
+    Target {
+        name: "remote",
+        run: remote::read,
+        seeds: remote::seeds,
+        longest: 32 * 1024,
+        // A byte of a message is at most a number of eight bytes, in a list that has doubled.
         memory: 1 << 20,
         seconds: 2,
     },

@@ -6,10 +6,12 @@ use std::{fs, path::Path};
 use cc_core::{policy::PolicyFile, status::Request};
 use cc_ebpf::Record;
 use cc_fuzz::Target;
+use cc_remote::wire::{FromAgent, FromServer};
 use cc_sim::{
     scenario::{self, Trace},
     seed,
 };
+use prost::Message;
 
 fn target(name: &str) -> Target {
     Target::find(name).expect("a target of this name")
@@ -127,4 +129,14 @@ fn batches() {
 #[test]
 fn reports() {
     run("report");
+}
+
+#[test]
+fn remote() {
+    for seed in (target("remote").seeds)() {
+        let is_read = FromAgent::decode(&*seed).is_ok_and(|message| message.content.is_some())
+            || FromServer::decode(&*seed).is_ok_and(|message| message.content.is_some());
+        assert!(is_read, "{seed:?}");
+    }
+    run("remote");
 }
