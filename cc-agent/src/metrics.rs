@@ -10,7 +10,8 @@ mod server;
 
 use std::{net::SocketAddr, path::PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use cc_remote::http;
 use clap::Args;
 use tokio::{
     net::TcpListener,
@@ -42,18 +43,10 @@ impl MetricsOptions {
     /// Returns an error when the address is not a loopback one, unless that is allowed, and when it
     /// cannot be listened on.
     pub async fn serve(self, socket: PathBuf) -> anyhow::Result<()> {
-        if !self.listen.ip().is_loopback() && !self.expose {
-            bail!(
-                "--listen {}: this address can be reached from other hosts; listen on 127.0.0.1, \
-                 or add --expose",
-                self.listen
-            );
-        }
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let listener = TcpListener::bind(self.listen)
-            .await
-            .with_context(|| format!("--listen {}", self.listen))?;
+        let listener = http::listen(self.listen, self.expose).context("--listen, --expose")?;
+        let listener = TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         info!(
             "serving the metrics of the agent at {} on http://{address}/metrics",

@@ -21,10 +21,12 @@
 //! | [`rpc`] | a method of two streams, whatever its messages |
 //! | [`tls`] | certificates and keys from PEM files |
 //! | [`transport`] | what a server listens with, and how a client connects |
+//! | [`http`] | connections of servers of plain HTTP, such as pages of metrics |
 //!
-//! The last three are for every service of the project: the trainer's workers use them as well.
+//! The last four are for every service of the project: the trainer uses them as well.
 
 pub mod client;
+pub mod http;
 pub mod rpc;
 pub mod server;
 pub mod tls;

@@ -52,6 +52,15 @@ pub enum ListenError {
         /// The address that was to be listened on.
         address: SocketAddr,
     },
+    /// What the server says is for this host only, unless somebody asks for more.
+    #[error(
+        "{address} can be reached from other hosts: listen on a loopback address, or expose it on \
+         purpose"
+    )]
+    Exposed {
+        /// The address that was to be listened on.
+        address: SocketAddr,
+    },
     /// The address cannot be listened on.
     #[error("{address}: {source}")]
     Address {

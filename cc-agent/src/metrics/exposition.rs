@@ -4,17 +4,12 @@ use std::fmt;
 
 use cc_core::status::{Count, Distribution, Snapshot};
 use cc_ebpf::{Counter, Mode};
-use hyper::header::HeaderValue;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text},
     metrics::MetricType,
     registry::{Registry, Unit},
 };
-
-/// The media type of the format.
-pub(super) const CONTENT_TYPE: HeaderValue =
-    HeaderValue::from_static("application/openmetrics-text; version=1.0.0; charset=utf-8");
 
 /// What all names begin with.
 const PREFIX: &str = "rlcc";

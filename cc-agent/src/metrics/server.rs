@@ -1,33 +1,21 @@
 //! The HTTP side of the metrics: connections, paths, and limits on both.
 
 use std::{
-    convert::Infallible,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use cc_client::{StatusError, fetch};
 use cc_core::status::{Health, Snapshot};
+use cc_remote::http::{self, Limits, plain};
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
     body::{Bytes, Incoming},
-    header,
-    server::conn::http1,
-    service::service_fn,
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{net::TcpListener, sync::Semaphore, task, time};
+use tokio::{net::TcpListener, task};
 
-use super::exposition::{self, CONTENT_TYPE};
-
-/// Most connections at the same time; further ones wait.
-const MOST_CONNECTIONS: usize = 16;
-/// Time within which a request's head must arrive, also the longest silence of a connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Pause after the operating system refused a connection, for instance for want of descriptors.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+use super::exposition;
 
 /// The agent that is asked, and what it said last.
 struct Subject {
@@ -42,30 +30,11 @@ pub(super) async fn serve(listener: TcpListener, socket: PathBuf) {
         socket,
         before: Mutex::new(None),
     });
-    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-    loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else {
-            unreachable!("the semaphore is never closed");
-        };
-        let Ok((stream, _)) = listener.accept().await else {
-            time::sleep(REFUSED_PAUSE).await;
-            continue;
-        };
+    http::serve(listener, Limits::OF_A_PAGE, move |request| {
         let subject = Arc::clone(&subject);
-        tokio::spawn(async move {
-            let answer = service_fn(|request| {
-                let subject = Arc::clone(&subject);
-                async move { Ok::<_, Infallible>(answer(&request, subject).await) }
-            });
-            // A connection that fails is the client's affair.
-            let _ = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), answer)
-                .await;
-            drop(permit);
-        });
-    }
+        async move { answer(&request, subject).await }
+    })
+    .await;
 }
 
 async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<Full<Bytes>> {
@@ -88,17 +57,9 @@ async fn answer(request: &Request<Incoming>, subject: Arc<Subject>) -> Response<
         );
     };
     match path.as_str() {
-        "/metrics" => metrics(state.as_ref().ok()),
+        "/metrics" => http::open_metrics(exposition::encode(state.as_ref().ok())),
         _ => health(state, &subject),
     }
-}
-
-fn metrics(state: Option<&Snapshot>) -> Response<Full<Bytes>> {
-    let mut response = plain(StatusCode::OK, exposition::encode(state));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, CONTENT_TYPE);
-    response
 }
 
 /// 200 while flows are decided about, and 503 otherwise, with the reasons. Counters count from the
@@ -117,16 +78,6 @@ fn health(state: Result<Snapshot, StatusError>, subject: &Subject) -> Response<F
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
     plain(status, format!("{health}\n"))
-}
-
-fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    response
 }
 
 #[cfg(test)]

@@ -1,30 +1,19 @@
-//! What the project's HTTP servers have in common: connections, limits, bodies and answers.
+//! What this module's HTTP servers have in common: limits, bodies and answers.
 //!
 //! One thread serves all connections of a server. Requests that are too long, too slow or malformed
 //! are answered with what is wrong, and cost no other connection anything.
 
-use std::{
-    convert::Infallible,
-    io,
-    net::TcpListener,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{io, net::TcpListener, sync::atomic::AtomicBool, time::Duration};
 
 use cc_abr::request::RequestError;
+use cc_remote::http;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     Request, Response, StatusCode,
     body::{Bytes, Incoming},
     header,
-    server::conn::http1,
-    service::service_fn,
 };
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time,
-};
+use tokio::time;
 
 use crate::listening;
 
@@ -69,41 +58,16 @@ where
     F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
 {
     listener.set_nonblocking(true)?;
+    let Limits {
+        connections, head, ..
+    } = limits;
     listening::runtime()?.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let permits = Arc::new(Semaphore::new(limits.connections));
-        loop {
-            tokio::select! {
-                () = listening::stopped(stop) => return Ok(()),
-                (stream, permit) = listening::accept(&listener, &permits) => {
-                    tokio::spawn(connection(stream, answer.clone(), limits, permit));
-                }
-            }
+        tokio::select! {
+            () = listening::stopped(stop) => Ok(()),
+            () = http::serve(listener, http::Limits { connections, head }, answer) => Ok(()),
         }
     })
-}
-
-async fn connection<A, F>(
-    stream: tokio::net::TcpStream,
-    answer: A,
-    limits: Limits,
-    _permit: OwnedSemaphorePermit,
-) where
-    A: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
-    F: Future<Output = Response<Full<Bytes>>> + Send + 'static,
-{
-    // An answer that is small is urgent, and one that is large is written at once.
-    let _ = stream.set_nodelay(true);
-    let answer = service_fn(move |request| {
-        let answer = answer(request);
-        async move { Ok::<_, Infallible>(answer.await) }
-    });
-    // What a client broke off concerns nobody else.
-    let _ = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(stream), answer)
-        .await;
 }
 
 /// The whole body of a request, within the limits; otherwise the status and error to answer.

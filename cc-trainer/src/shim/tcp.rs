@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use cc_remote::http::accept;
 use cc_sim::shim::Medium;
 use socket2::SockRef;
 use tokio::{
@@ -41,7 +42,7 @@ pub(super) async fn serve(
     loop {
         tokio::select! {
             () = listening::stopped(stop) => return Ok(()),
-            (client, permit) = listening::accept(&listener, &permits) => {
+            (client, permit) = accept(&listener, &permits) => {
                 let relay = relay.clone();
                 task::spawn_local(async move {
                     connection(client, &relay).await;

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use cc_remote::http::REFUSED_PAUSE;
 use cc_sim::{
     path::Nanos,
     shim::{Medium, Way},
@@ -20,7 +21,7 @@ use tokio::{
 };
 
 use super::{MAX_CONNECTIONS, Relay, alarm::Alarm, lane::Lane};
-use crate::listening::{self, REFUSED_PAUSE};
+use crate::listening;
 
 /// Bytes that any datagram fits in.
 const LONGEST: usize = 1 << 16;
