@@ -407,6 +407,7 @@ fn one_run(
         dir: options.dir.join(&name),
         command: options.command.clone(),
         listening: None,
+        metrics: None,
     };
     let record = match done(&training) {
         Some(record) => record,

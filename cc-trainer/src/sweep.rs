@@ -366,6 +366,7 @@ fn reached(
             dir: options.dir.join(&name),
             command: options.command.clone(),
             listening: None,
+            metrics: None,
         };
         let failed = |source| SweepError::Run {
             run: name.clone(),

@@ -47,6 +47,7 @@
 //!     dir: scratch.path().to_owned(),
 //!     command: String::new(),
 //!     listening: None,
+//!     metrics: None,
 //! };
 //!
 //! let record = train::train(&training, &AtomicBool::new(false), &mut |_event| {})?;
@@ -72,6 +73,7 @@ pub mod exchange;
 mod fit;
 pub mod greedy;
 pub mod held_out;
+pub mod metrics;
 pub mod progress;
 pub mod record;
 mod resume;
@@ -100,6 +102,7 @@ use self::{
     environments::Source,
     exchange::{EndOfActing, Exchange, LocalExchange, Published, QueueReport},
     held_out::HeldOut,
+    metrics::{Exporter, MetricsAddress},
     record::{Finish, Record},
     statistics::{Statistics, Timing},
     tensorboard::EventWriter,
@@ -137,6 +140,8 @@ pub struct Training {
     /// Where the learner listens for workers on other machines; `None` for a run of this process
     /// alone.
     pub listening: Option<Listening>,
+    /// Where the run's metrics are served; `None` for nowhere.
+    pub metrics: Option<MetricsAddress>,
 }
 
 /// Something that a caller of [`train`] may want to show.
@@ -156,6 +161,11 @@ pub enum TrainEvent<'a> {
         address: SocketAddr,
         /// The run's name, by which workers know it again.
         run: &'a str,
+    },
+    /// Metrics are served from now on.
+    Metrics {
+        /// The address that is listened on, with its port.
+        address: SocketAddr,
     },
     /// The current figures, about four times per second.
     Progress(&'a CurvePoint),
@@ -208,6 +218,10 @@ struct Run {
     listening: Option<Listening>,
     /// The workers of this part of the run, while it listens.
     workers: Option<Figures>,
+    /// Where its metrics are to be served, if they are.
+    metrics: Option<MetricsAddress>,
+    /// What serves them while the run is in progress.
+    exporter: Option<Exporter>,
 }
 
 impl Run {
@@ -234,6 +248,7 @@ impl Run {
             )));
         }
         if !self.is_done() {
+            self.export(watch)?;
             match (self.record.config.actors(), &self.listening) {
                 (0, None) => self.act_and_learn_in_turns(stop, watch)?,
                 _ => self.act_and_learn_in_parallel(stop, watch)?,
@@ -346,8 +361,9 @@ impl Run {
         let config = &self.record.config;
         let steps = (rollouts.len() * config.learner.unroll) as u64;
         let position = config.position(self.statistics.steps);
+        let updates = self.learner.updates();
         if let Some(workers) = &mut self.workers {
-            workers.count(rollouts, self.learner.updates(), steps, report.stale);
+            workers.count(rollouts, updates, steps, report.stale);
         }
         let since = Instant::now();
         let updated = self.learner.update(rollouts, position);
@@ -355,7 +371,8 @@ impl Run {
             UpdateError::Diverged(cause) => self.diverged(cause),
             UpdateError::Device(cause) => self.device_failed(cause),
         })?;
-        let learner = since.elapsed().as_secs_f64();
+        let busy = since.elapsed();
+        let learner = busy.as_secs_f64();
 
         for episode in &report.episodes {
             self.statistics.episode(episode);
@@ -371,6 +388,17 @@ impl Run {
             waited,
         };
         self.statistics.update(metrics, steps, timing);
+        if let Some(exporter) = &self.exporter {
+            let mut learnt = exporter.meter().learnt();
+            learnt.take(rollouts, updates);
+            learnt.steps += steps;
+            learnt.run_steps = self.statistics.steps;
+            learnt.version = self.learner.updates();
+            learnt.busy += busy;
+            learnt.stale += report.stale;
+            learnt.dropped += report.dropped;
+            learnt.episode_return = self.statistics.recent_return();
+        }
 
         self.extend_curve_after(steps)?;
         self.try_held_out_after(steps)?;

@@ -188,6 +188,10 @@ fn what_cannot_be_is_refused_with_the_remedy() {
             "expected a secret, found none",
         ),
         (
+            [&train[..], &["127.0.0.1:0", "--metrics", "192.0.2.1:9466"]].concat(),
+            "(--expose-metrics)",
+        ),
+        (
             vec!["act", "--learner", "grpc://192.0.2.1:7555"],
             "is another host",
         ),

@@ -18,7 +18,11 @@ use cc_trainer::{
 };
 use clap::ValueEnum;
 
-use super::{interrupt, joined::JoinArgs, workers::ListenArgs};
+use super::{
+    interrupt,
+    joined::JoinArgs,
+    workers::{ListenArgs, MetricsArgs},
+};
 
 /// Train a policy and write it as policy.onnx.
 ///
@@ -88,6 +92,8 @@ pub(crate) struct TrainArgs {
     scratch: Option<PathBuf>,
     #[command(flatten)]
     listen: ListenArgs,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Directory of the run. A run that it already holds is continued.
     #[arg(long, value_name = "DIR", default_value = "training")]
     out: PathBuf,
@@ -202,6 +208,7 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         dir: args.out.clone(),
         command: super::command_line(),
         listening: args.listen.listening()?,
+        metrics: args.metrics.address(),
     };
     let stop = interrupt::on_interrupt()?;
     let mut progress = ProgressView::new();

@@ -1,4 +1,4 @@
-//! Options of the connection between a learner and its workers, on either side.
+//! Options of the connection between a learner and its workers, on either side, and of its metrics.
 
 use std::{
     net::SocketAddr,
@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, bail};
 use cc_core::regular_file;
 use cc_remote::{TlsFiles, transport::Plaintext};
-use cc_trainer::train::distributed::Listening;
+use cc_trainer::train::{distributed::Listening, metrics::MetricsAddress};
 
 /// Size limit of a token's file, bytes.
 const MAX_TOKEN: u64 = 4096;
@@ -68,6 +68,27 @@ impl ListenArgs {
     pub(super) fn max_lag(&self, configured: bool) -> Option<u64> {
         let default = (self.listen.is_some() && !configured).then_some(MAX_LAG);
         self.max_lag.or(default)
+    }
+}
+
+/// Options of a run whose metrics are served.
+#[derive(Debug, clap::Args)]
+pub(super) struct MetricsArgs {
+    /// Serve metrics of the run in OpenMetrics' text format at http://ADDR:PORT/metrics: steps,
+    /// learner's utilization, handling time, bytes, lag, workers, what was refused.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+    /// Allow an address for --metrics that is not a loopback one. Whoever reaches it can read them.
+    #[arg(long, requires = "metrics")]
+    expose_metrics: bool,
+}
+
+impl MetricsArgs {
+    /// Returns where metrics are served; `None` for nowhere.
+    pub(super) fn address(&self) -> Option<MetricsAddress> {
+        let exposed = self.expose_metrics;
+        self.metrics
+            .map(|address| MetricsAddress { address, exposed })
     }
 }
 

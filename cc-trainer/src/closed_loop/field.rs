@@ -119,6 +119,7 @@ impl Work for Field<'_> {
             dir: task.dir.to_owned(),
             command: self.command.clone(),
             listening: None,
+            metrics: None,
         };
         let watch = &mut *self.watch;
         let record = train::train(&training, self.cancel, &mut |event| {

@@ -101,6 +101,7 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
             ),
             ("workers/sent_bytes_per_s", exchange.sent_bytes_per_s),
             ("workers/stale", exchange.stale as f64),
+            ("workers/refused", exchange.refused as f64),
             ("workers/lag_p50", exchange.lag_p50 as f64),
             ("workers/lag_p90", exchange.lag_p90 as f64),
             ("workers/lag_p99", exchange.lag_p99 as f64),

@@ -24,15 +24,18 @@
 //! | [`server`] | the learner's side of the streams |
 //! | [`worker`] | a worker's side of its stream |
 //! | [`link`] | a worker's exchange with the learner, as its actors see it |
+//! | [`refusal`] | why streams are refused |
 //! | [`figures`] | what an operator wants to know of a learner with workers |
 
 pub mod figures;
 pub mod link;
+pub mod refusal;
 pub mod server;
 pub mod wire;
 pub mod worker;
 
 pub use figures::{ExchangePoint, Figures};
+pub use refusal::Refusal;
 pub use server::{LearnerServer, Listening, Offer, ServeError};
 pub use worker::{WorkError, WorkEvent, Worker};
 

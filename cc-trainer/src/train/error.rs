@@ -15,7 +15,7 @@ use crate::{
     learner::Diverged,
     model::{DeviceError, DeviceFailure, DeviceKind},
     policy_file::ExportError,
-    train::distributed::ServeError,
+    train::{distributed::ServeError, metrics::MetricsError},
 };
 
 /// Why a training run did not begin, or ended early.
@@ -139,6 +139,9 @@ pub enum TrainError {
     /// Workers on other machines cannot be served, or not any more.
     #[error(transparent)]
     Workers(#[from] ServeError),
+    /// The run's metrics cannot be served.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// An actor thread panicked, and has printed its message.
     #[error("step {steps}: an actor ended early, as its message above says; {kept}")]
     Actor {

@@ -52,6 +52,9 @@ impl ProgressView {
             TrainEvent::Listening { address, run } => {
                 self.print(&format!("listening for workers of run {run} on {address}"));
             }
+            TrainEvent::Metrics { address } => {
+                self.print(&format!("serving metrics on http://{address}/metrics"));
+            }
             TrainEvent::Warning(warning) => self.print(&format!("warning: {warning}")),
             TrainEvent::Progress(point) if self.bar.is_hidden() => {
                 if self.printed.is_none_or(|at| at.elapsed() >= LINE_PERIOD) {

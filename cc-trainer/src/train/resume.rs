@@ -119,6 +119,8 @@ impl Run {
             shown: now,
             listening: training.listening.clone(),
             workers: None,
+            metrics: training.metrics,
+            exporter: None,
             tasks: source.tasks(),
             normalizer,
             held_out,

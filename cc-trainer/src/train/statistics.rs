@@ -167,6 +167,12 @@ impl Statistics {
         (self.recent.recent.len() == EPISODES).then(|| self.recent.mean())
     }
 
+    /// Mean return of the last [`EPISODES`] episodes, or of all while there were fewer; `None`
+    /// before the first has ended.
+    pub(super) fn recent_return(&self) -> Option<f64> {
+        (self.recent.episodes > 0).then(|| self.recent.mean())
+    }
+
     /// The figures after `seconds` of training, with a name for each task's index.
     pub(super) fn point(&self, seconds: f64, name: impl Fn(usize) -> String) -> CurvePoint {
         let mean = |of: &dyn Fn(&UpdateMetrics) -> f64| {
@@ -201,7 +207,7 @@ impl Statistics {
             updates: self.updates,
             seconds,
             episodes: self.recent.episodes,
-            episode_return: (self.recent.episodes > 0).then(|| self.recent.mean()),
+            episode_return: self.recent_return(),
             episode_steps: (self.recent.episodes > 0).then(|| self.recent.mean_steps()),
             tasks: (0..)
                 .zip(&self.tasks)

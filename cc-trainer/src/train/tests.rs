@@ -42,6 +42,7 @@ fn small(dir: &Path, steps: u64) -> Training {
         dir: dir.to_owned(),
         command: "a test".to_owned(),
         listening: None,
+        metrics: None,
     }
 }
 
@@ -631,6 +632,7 @@ fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
         dir: dir.to_owned(),
         command: "a test".to_owned(),
         listening: None,
+        metrics: None,
     }
 }
 

@@ -190,6 +190,7 @@ mod tests {
             dir: dir.to_owned(),
             command: String::new(),
             listening: None,
+            metrics: None,
         }
     }
 

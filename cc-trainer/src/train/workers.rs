@@ -42,6 +42,9 @@ impl Run {
             run: &offer.run,
         });
         self.workers = Some(server.figures());
+        if let Some(exporter) = &self.exporter {
+            exporter.meter().listen(&offer.run, server.counts());
+        }
         Ok(Some(server))
     }
 

@@ -12,6 +12,7 @@ use std::{
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::refusal::Refusal;
 use crate::rollout::Rollout;
 
 /// The figures of a learner with workers since it was started.
@@ -52,7 +53,10 @@ pub(crate) struct Counts {
     pub(crate) workers: AtomicU64,
     pub(crate) actors: AtomicU64,
     pub(crate) welcomed: AtomicU64,
-    pub(crate) refused: AtomicU64,
+    /// Streams that were refused, by [`Refusal`].
+    refused: [AtomicU64; Refusal::ALL.len()],
+    /// Rollouts in messages that were refused.
+    pub(crate) malformed: AtomicU64,
     pub(crate) messages: AtomicU64,
     pub(crate) handling_us: AtomicU64,
     pub(crate) received_bytes: AtomicU64,
@@ -60,6 +64,15 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    pub(crate) fn refuse(&self, refusal: Refusal) {
+        self.refused[refusal as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Streams that were refused for this.
+    pub(crate) fn refused_for(&self, refusal: Refusal) -> u64 {
+        self.refused[refusal as usize].load(Relaxed)
+    }
+
     /// Messages, the time of handling them, and the bytes received and sent.
     fn totals(&self) -> [u64; 4] {
         [
@@ -129,7 +142,9 @@ impl Figures {
             workers: streams.workers.load(Relaxed),
             actors: self.actors(),
             welcomed: streams.welcomed.load(Relaxed),
-            refused: streams.refused.load(Relaxed),
+            refused: (Refusal::ALL.iter())
+                .map(|refusal| streams.refused_for(*refusal))
+                .sum(),
             steps_per_hour: 3600.0 * self.steps as f64 / seconds,
             handling_ms: handling_us / messages.max(1.0) / 1e3,
             received_bytes_per_s: received / seconds,

@@ -17,7 +17,7 @@ use std::{
 
 use cc_remote::{
     TlsFiles,
-    rpc::{Outgoing, Serve, is_broken_protocol},
+    rpc::{Outgoing, Serve},
     transport::{HANDSHAKE, ListenError, Listener, Plaintext},
 };
 use prost::Message;
@@ -31,6 +31,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::{
     figures::{Counts, Figures},
+    refusal::{Refusal, StreamEnd},
     wire::{
         Batch, Credit, Finished, FromLearner, FromWorker, Hello, PATH, PROTOCOL, Plan, Policy,
         Widths, from_learner, from_worker,
@@ -196,6 +197,11 @@ impl LearnerServer {
         Figures::new(self.counts.clone())
     }
 
+    /// What the streams of all workers count.
+    pub(crate) fn counts(&self) -> Arc<Counts> {
+        self.counts.clone()
+    }
+
     /// Ends all streams. Workers are told whether the run is done, and connect again otherwise.
     ///
     /// # Errors
@@ -284,12 +290,12 @@ impl Serve for Streams {
                         let _ = timeout(ENDING, send(&out, finished)).await;
                         Ok(())
                     }
-                    _ => Err(Status::unavailable("the learner stops")),
+                    _ => Err(Status::unavailable("the learner stops").into()),
                 },
             };
-            if let Err(status) = outcome {
-                if is_broken_protocol(status.code()) {
-                    shared.counts.refused.fetch_add(1, Relaxed);
+            if let Err(StreamEnd { refusal, status }) = outcome {
+                if let Some(refusal) = refusal {
+                    shared.counts.refuse(refusal);
                 }
                 // The worker may be gone, or not read.
                 let _ = out.try_send(Err(status));
@@ -302,9 +308,9 @@ impl Serve for Streams {
 /// The worker has gone, which is nobody's fault.
 struct Gone;
 
-impl From<Gone> for Status {
+impl From<Gone> for StreamEnd {
     fn from(_: Gone) -> Self {
-        Self::cancelled("the worker has gone")
+        Status::cancelled("the worker has gone").into()
     }
 }
 
@@ -321,12 +327,12 @@ impl Shared {
         &self,
         worker: &mut Streaming<FromWorker>,
         out: &ToWorker,
-    ) -> Result<(), Status> {
+    ) -> Result<(), StreamEnd> {
         let first = timeout(HANDSHAKE, worker.message())
             .await
-            .map_err(|_| Status::deadline_exceeded("the worker has sent nothing"))??;
+            .map_err(|_| Refusal::Silence.because("the worker has sent nothing"))??;
         let Some(from_worker::Content::Hello(hello)) = first.and_then(|first| first.content) else {
-            return Err(Status::invalid_argument("expected the worker's hello"));
+            return Err(Refusal::Message.because("expected the worker's hello"));
         };
         self.check(&hello)?;
         let plan = Plan {
@@ -336,15 +342,13 @@ impl Shared {
         send(out, from_learner::Content::Plan(plan)).await?;
         let second = timeout(PREPARATION, worker.message())
             .await
-            .map_err(|_| Status::deadline_exceeded("the worker's environments are not ready"))??;
+            .map_err(|_| Refusal::Silence.because("the worker's environments are not ready"))??;
         let Some(from_worker::Content::Ready(ready)) = second.and_then(|second| second.content)
         else {
-            return Err(Status::invalid_argument(
-                "expected that the worker is ready",
-            ));
+            return Err(Refusal::Message.because("expected that the worker is ready"));
         };
         if ready.shape != self.plan.shape {
-            return Err(Status::failed_precondition(format!(
+            return Err(Refusal::Network.because(format!(
                 "the worker's environments make another network, {}, than the learner's, {}: use \
                  the same release and the same files on both",
                 ready.shape, self.plan.shape
@@ -361,7 +365,7 @@ impl Shared {
                     let since = Instant::now();
                     let bytes = message.encoded_len() as u64;
                     let Some(from_worker::Content::Batch(batch)) = message.content else {
-                        return Err(Status::invalid_argument("expected rollouts"));
+                        return Err(Refusal::Message.because("expected rollouts"));
                     };
                     self.take(&batch).await?;
                     sent = self.send_newer_policy(out, sent).await?;
@@ -378,59 +382,63 @@ impl Shared {
     }
 
     /// Refuses workers of another release, run or configuration, and those without the secret.
-    fn check(&self, hello: &Hello) -> Result<(), Status> {
+    fn check(&self, hello: &Hello) -> Result<(), StreamEnd> {
         // The secret comes first: nobody else is to learn what else is wrong.
         let given = digest(&hello.token);
         if self.token.is_some_and(|token| !is_equal(&token, &given)) {
-            return Err(Status::unauthenticated(match hello.token.as_str() {
+            return Err(Refusal::Token.because(match hello.token.as_str() {
                 "" => "the learner asks for a token: give --token-file",
                 _ => "wrong token: give the --token-file of the learner",
             }));
         }
-        let refused = |reason: String| Err(Status::failed_precondition(reason));
         if hello.protocol != PROTOCOL {
-            return refused(format!(
+            return Err(Refusal::Protocol.because(format!(
                 "the worker has version {} of the protocol, the learner {PROTOCOL}: use the same \
                  release on both",
                 hello.protocol
-            ));
+            )));
         }
         if !(1..=MOST_ACTORS).contains(&hello.actors) {
-            return refused(format!(
+            return Err(Refusal::Message.because(format!(
                 "the worker has {} actors; expected 1 to {MOST_ACTORS}",
                 hello.actors
-            ));
+            )));
         }
         if !hello.run.is_empty() && hello.run != self.plan.run {
             let run: String = hello.run.chars().take(64).collect();
-            return refused(format!(
+            return Err(Refusal::Run.because(format!(
                 "the worker acts for run {run:?}, and the learner trains run {}: start the worker \
                  again",
                 self.plan.run
-            ));
+            )));
         }
         if hello.config.is_empty() {
             return Ok(());
         }
         let own: Config = match serde_json::from_str(&hello.config) {
             Ok(own) => own,
-            Err(error) => return refused(format!("the worker's configuration: {error}")),
+            Err(error) => {
+                let reason = format!("the worker's configuration: {error}");
+                return Err(Refusal::Settings.because(reason));
+            }
         };
         match own.differences(&self.config).as_slice() {
             [] => Ok(()),
-            differences => refused(format!(
+            differences => Err(Refusal::Settings.because(format!(
                 "the worker's configuration is another one than the learner's ({})",
                 differences.join("; ")
-            )),
+            ))),
         }
     }
 
     /// Puts a message's rollouts into the queue, when there is room.
-    async fn take(&self, batch: &Batch) -> Result<(), Status> {
+    async fn take(&self, batch: &Batch) -> Result<(), StreamEnd> {
         let newest = self.exchange.newest().version;
-        let received = batch
-            .check(&self.widths, newest)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let received = batch.check(&self.widths, newest).map_err(|error| {
+            let rollouts = batch.versions.len() as u64;
+            self.counts.malformed.fetch_add(rollouts, Relaxed);
+            Refusal::Message.because(error.to_string())
+        })?;
         let mut output = StepOutput {
             rollouts: received.rollouts,
             episodes: received.episodes,

@@ -9,7 +9,7 @@ use std::{
         mpsc as threads,
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cc_remote::{
@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, time::timeout};
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    Listening, WorkError, WorkEvent, Worker,
+    Listening, Refusal, WorkError, WorkEvent, Worker,
     server::to_json,
     wire::{
         Batch, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Ready, Widths,
@@ -34,6 +34,7 @@ use crate::{
     train::{
         self, TrainError, TrainEvent, Training,
         config::{Config, Overrides},
+        metrics::{MetricsAddress, tests::scrape},
         record::{Finish, Record},
     },
 };
@@ -70,6 +71,7 @@ fn anywhere() -> SocketAddr {
 /// A learner on a thread of its own, which is stopped when it is dropped.
 struct Learner {
     address: SocketAddr,
+    metrics: SocketAddr,
     run: String,
     stop: Arc<AtomicBool>,
     /// `None` after it was waited for.
@@ -92,23 +94,31 @@ impl Learner {
                 plaintext: Plaintext::Loopback,
                 token: Some("secret".to_owned()),
             }),
+            metrics: Some(MetricsAddress {
+                address: anywhere(),
+                exposed: false,
+            }),
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (listens, listening) = threads::channel();
         let thread = thread::spawn({
             let stop = stop.clone();
             move || {
-                train::train(&training, &stop, &mut |event| {
-                    if let TrainEvent::Listening { address, run } = event {
+                let mut metrics = None;
+                train::train(&training, &stop, &mut |event| match event {
+                    TrainEvent::Metrics { address } => metrics = Some(address),
+                    TrainEvent::Listening { address, run } => {
                         // The test may have failed and gone.
-                        let _ = listens.send((address, run.to_owned()));
+                        let _ = listens.send((address, metrics, run.to_owned()));
                     }
+                    _ => {}
                 })
             }
         });
-        let (address, run) = listening.recv_timeout(DEADLINE).expect("it listens");
+        let (address, metrics, run) = listening.recv_timeout(DEADLINE).expect("it listens");
         Self {
             address,
+            metrics: metrics.expect("they come first"),
             run,
             stop,
             thread: Some(thread),
@@ -365,6 +375,33 @@ fn workers_come_back_to_a_learner_that_was_started_again() {
     early.wait_for(|event| matches!(event, WorkEvent::Acting { .. }));
     early.stop.store(true, Relaxed);
     early.end().expect("a worker may leave at any time");
+    let since = Instant::now();
+    let page = loop {
+        let page = scrape(first.metrics);
+        // The learner may not have noticed yet who has left. A message is counted once all of its
+        // rollouts are in the queue, when some of them may have been learnt from.
+        let counted = ["rollouts_total", "messages_total", "handling_seconds_total"];
+        let counted = counted.map(|name| page[&format!("cc_trainer_{name}")] > 0.0);
+        if page["cc_trainer_workers"] == 1.0 && counted == [true; 3] {
+            break page;
+        }
+        assert!(since.elapsed() < DEADLINE, "{page:?}");
+    };
+    assert_eq!(page["cc_trainer_worker_actors"], 1.0);
+    assert_eq!(page["cc_trainer_workers_welcomed_total"], 2.0);
+    for positive in [
+        "messages_total",
+        "received_bytes_total",
+        "sent_bytes_total",
+        "handling_seconds_total",
+        "handling_mean_seconds",
+        "steps_per_second",
+        "learner_utilization",
+    ] {
+        assert!(page[&format!("cc_trainer_{positive}")] > 0.0, "{page:?}");
+    }
+    let lag = |quantile| page[&format!("cc_trainer_rollout_lag{{quantile=\"{quantile}\"}}")];
+    assert!(lag("0.5") <= lag("0.99") && lag("1") <= 3.0, "the bound");
     let part = first.interrupt();
     assert_eq!(part.finish, Finish::Open);
     worker.wait_for(|event| matches!(event, WorkEvent::Waiting { .. }));
@@ -431,6 +468,17 @@ fn workers_of_something_else_are_refused() {
         let status = raw.refusal().await;
         assert!(status.message().contains("another network"), "{status}");
     });
+    let page = scrape(learner.metrics);
+    for refusal in Refusal::ALL {
+        let reason = refusal.name();
+        let count = page[&format!("cc_trainer_workers_refused_total{{reason=\"{reason}\"}}")];
+        let expected = match refusal {
+            Refusal::Token => 2.0,
+            Refusal::Silence => 0.0,
+            _ => 1.0,
+        };
+        assert_eq!(count, expected, "{reason}");
+    }
     let worker = Working::start(Worker {
         config: Some(config()),
         ..learner.worker()
@@ -483,6 +531,11 @@ fn messages_that_cannot_be_end_their_stream_alone() {
         let status = refusal(&again).await;
         assert!(status.message().contains("expected rollouts"), "{status}");
     });
+    let page = scrape(learner.metrics);
+    let refused = |what: &str| page[&format!("cc_trainer_{what}")];
+    assert_eq!(refused("workers_refused_total{reason=\"message\"}"), 6.0);
+    // Two in each of the four that could be decoded.
+    assert_eq!(refused("rollouts_refused_total{reason=\"malformed\"}"), 8.0);
     // Others go on.
     let worker = Working::start(learner.worker());
     let exchange = learner.wait().last.exchange.expect("figures");
@@ -502,6 +555,7 @@ fn nothing_beyond_the_bound_is_learnt_from_and_silent_workers_hold_nobody_up() {
         thread::spawn(move || {
             let stand_in = Learner {
                 address,
+                metrics: address,
                 run: String::new(),
                 stop: Arc::default(),
                 thread: None,

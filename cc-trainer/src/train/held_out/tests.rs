@@ -264,6 +264,7 @@ fn small(dir: &Path, change: impl FnOnce(&mut Config)) -> Training {
         dir: dir.join("run"),
         command: String::new(),
         listening: None,
+        metrics: None,
     }
 }
 
