@@ -102,7 +102,7 @@ use self::{
     environments::Source,
     exchange::{EndOfActing, Exchange, LocalExchange, Published, QueueReport},
     held_out::HeldOut,
-    metrics::{Exporter, MetricsAddress},
+    metrics::{Exporter, Meter, MetricsAddress},
     record::{Finish, Record},
     statistics::{Statistics, Timing},
     tensorboard::EventWriter,
@@ -258,6 +258,20 @@ impl Run {
         self.complete_validation()?;
         self.save()?;
         Ok(self.record)
+    }
+
+    /// Begins to serve metrics, if the run is to.
+    fn export(&mut self, watch: &mut dyn FnMut(TrainEvent<'_>)) -> Result<(), TrainError> {
+        let Some(at) = self.metrics else {
+            return Ok(());
+        };
+        let meter = Meter::new(self.statistics.steps, self.learner.updates());
+        let exporter = Exporter::start(at, meter)?;
+        watch(TrainEvent::Metrics {
+            address: exporter.address(),
+        });
+        self.exporter = Some(exporter);
+        Ok(())
     }
 
     /// Acts and learns in turns on one thread, which makes the run a function of its seed.

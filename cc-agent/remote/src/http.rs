@@ -115,7 +115,7 @@ async fn connection<A, F>(
         .await;
 }
 
-/// An answer in plain text.
+/// An answer of this status whose body is plain text.
 pub fn plain(status: StatusCode, text: String) -> Response<Full<Bytes>> {
     typed(status, "text/plain; charset=utf-8", text.into())
 }

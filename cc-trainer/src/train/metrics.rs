@@ -33,7 +33,6 @@ use tokio::{
 };
 
 pub(super) use self::meter::Meter;
-use super::{Run, TrainError, TrainEvent};
 use crate::listening;
 
 /// Time between two samples of the totals that rates are computed from.
@@ -52,7 +51,7 @@ pub struct MetricsAddress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetricsError {
-    /// The address cannot be listened on.
+    /// Other hosts could reach the address, which was not allowed.
     #[error("--metrics: {0} (--expose-metrics)")]
     Exposed(ListenError),
     /// The address cannot be listened on.
@@ -84,7 +83,7 @@ pub(super) struct Exporter {
 
 impl Exporter {
     /// Listens on an address, and answers about what is counted by `meter`.
-    fn start(at: MetricsAddress, meter: Meter) -> Result<Self, MetricsError> {
+    pub(super) fn start(at: MetricsAddress, meter: Meter) -> Result<Self, MetricsError> {
         let listener = http::listen(at.address, at.exposed)?;
         let address = listener.local_addr()?;
         let (meter, stop) = (Arc::new(meter), Arc::new(AtomicBool::new(false)));
@@ -112,6 +111,11 @@ impl Exporter {
             stop,
             thread: Some(thread),
         })
+    }
+
+    /// The address that is listened on, with its port.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// What the run counts with.
@@ -160,25 +164,6 @@ fn answer(request: &Request<Incoming>, meter: &Meter) -> Response<Full<Bytes>> {
         _ => (StatusCode::NOT_FOUND, "this is no page; ask for /metrics\n"),
     };
     plain(status, text.to_owned())
-}
-
-impl Run {
-    /// Begins to serve metrics, if the run is to.
-    pub(super) fn export(
-        &mut self,
-        watch: &mut dyn FnMut(TrainEvent<'_>),
-    ) -> Result<(), TrainError> {
-        let Some(at) = self.metrics else {
-            return Ok(());
-        };
-        let meter = Meter::new(self.statistics.steps, self.learner.updates());
-        let exporter = Exporter::start(at, meter)?;
-        watch(TrainEvent::Metrics {
-            address: exporter.address,
-        });
-        self.exporter = Some(exporter);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

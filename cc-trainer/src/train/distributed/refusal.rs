@@ -10,7 +10,7 @@ pub enum Refusal {
     Token,
     /// It has another version of the protocol.
     Protocol,
-    /// It acts for another run.
+    /// It acts for another run than the learner trains.
     Run,
     /// It insists on other settings.
     Settings,
@@ -34,7 +34,7 @@ impl Refusal {
         Self::Silence,
     ];
 
-    /// The name in metrics.
+    /// The value of the label `reason` in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Token => "token",

@@ -35,9 +35,9 @@ pub(in crate::train) struct Learnt {
     pub(in crate::train) run_steps: u64,
     /// Version of the newest policy: updates since the beginning of the run.
     pub(in crate::train) version: u64,
-    /// Rollouts learnt from.
+    /// Rollouts that updates have learnt from.
     pub(super) rollouts: u64,
-    /// Time spent in updates.
+    /// Time that the learner has spent in updates.
     pub(in crate::train) busy: Duration,
     /// Rollouts that were dropped because their policies were too old.
     pub(in crate::train) stale: u64,
@@ -71,7 +71,7 @@ struct Totals {
     handling: Duration,
 }
 
-/// The figures of a moment.
+/// What a page is made of: the counts and rates of one moment.
 #[derive(Clone, Debug)]
 pub(super) struct Moment {
     pub(super) learnt: Learnt,

@@ -14,7 +14,7 @@ use super::meter::{Moment, WorkersMoment};
 /// What all names begin with.
 const PREFIX: &str = "cc_trainer";
 
-/// The page of a moment.
+/// The page for one moment's figures, in OpenMetrics' text format.
 pub(super) fn encode(moment: Moment) -> String {
     let mut registry = Registry::with_prefix(PREFIX);
     registry.register_collector(Box::new(Scrape(moment)));

@@ -12,7 +12,7 @@ use std::{
 use super::*;
 use crate::{
     rollout::Rollout,
-    train::{self, Training, config::Overrides},
+    train::{self, TrainEvent, Training, config::Overrides},
 };
 
 /// Returns status and body of the answer to a request such as `GET /metrics`.
