@@ -16,15 +16,20 @@ use clap_complete::Shell;
 
 use crate::{
     bundle::BundleOptions,
+    follow::FollowOptions,
     kernel::{host, sysctl},
     logging,
     metrics::MetricsOptions,
     observe::ObserveOptions,
     options::RunOptions,
     policy_server::PolicyServerOptions,
-    serve, trace,
+    publish::PublishOptions,
+    serve,
+    ship::ShipOptions,
+    trace,
     view::{self, Filter, Sort, ViewState},
 };
+use cc_channel::SigningKey;
 use cc_client::{StatusError, fetch};
 use cc_core::{
     canary::{CanaryBy, Finding},
@@ -155,6 +160,26 @@ enum Subcommands {
     /// Give the host its former default congestion control back after an agent with --default was
     /// killed, in all network namespaces. Changes nothing while the agent runs.
     Restore(AgentOptions),
+    /// Make the key that announcements of a channel are signed with, and print its public half,
+    /// which `follow` is started with (docs/channel.md).
+    ChannelKey {
+        /// The file that the private key is written to. One that is there is not replaced.
+        file: PathBuf,
+    },
+    /// Announce a policy in a channel, which agents on other hosts follow.
+    Publish(PublishOptions),
+    /// Serve what a channel announces with a running agent, until Ctrl-C.
+    ///
+    /// Announcements that the publisher's key has not signed, older ones put back, and policy files
+    /// that are not the announced ones are refused before they are parsed.
+    Follow {
+        #[command(flatten)]
+        options: FollowOptions,
+        #[command(flatten)]
+        agent: AgentOptions,
+    },
+    /// Upload the completed recordings of a directory, as they appear, until Ctrl-C.
+    Ship(ShipOptions),
     /// Serve a policy to the agents of other hosts, which run with --policy grpcs://HOST:PORT, until
     /// Ctrl-C (docs/remote.md).
     PolicyServer(Box<PolicyServerOptions>),
@@ -264,6 +289,22 @@ impl Cli {
             Subcommands::Withdraw(agent) => send(&agent, status::Command::Withdraw),
             Subcommands::Rollback(agent) => send(&agent, status::Command::Rollback),
             Subcommands::Restore(agent) => restore(&agent),
+            Subcommands::ChannelKey { file } => {
+                let key = SigningKey::create(&file)?;
+                write(&key.public().to_string())?;
+                Ok(ExitCode::SUCCESS)
+            }
+            Subcommands::Publish(options) => {
+                carry_through(async { write(&options.publish().await?.to_string()) })
+            }
+            Subcommands::Follow { options, agent } => {
+                let _logs = logging::start(true).context("starting the log")?;
+                carry_through(options.follow(&agent.name, agent.socket()))
+            }
+            Subcommands::Ship(options) => {
+                let _logs = logging::start(true).context("starting the log")?;
+                carry_through(options.ship())
+            }
             Subcommands::PolicyServer(options) => policy_server(*options),
             Subcommands::Completions { shell } => completions(shell),
             Subcommands::Man { directory } => man(&directory),

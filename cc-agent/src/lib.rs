@@ -15,6 +15,8 @@
 //! - [`status`] serves the Unix socket of `status`, `top` and commands; its client is
 //!   [`cc_client`].
 //!   [`view`] is the live view, and [`bundle`] the report of a bug.
+//! - [`publish`] and [`follow`] are the two ends of a channel of policies ([`cc_channel`]), and
+//!   [`ship`] uploads recordings.
 //! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
 //!   thread of its own. `notify` tells the service manager how the agent is. `promoted`, `history`
 //!   and `state_file` are what an agent remembers beyond its end.
@@ -39,6 +41,7 @@ pub mod acks;
 pub mod bundle;
 pub mod cli;
 pub mod deploy;
+pub mod follow;
 mod history;
 mod inference;
 pub mod kernel;
@@ -49,12 +52,14 @@ pub mod observe;
 pub mod options;
 pub mod policy_server;
 mod promoted;
+pub mod publish;
 pub mod recording_setup;
 pub mod remote;
 pub mod remote_error;
 pub mod serve;
 pub mod settings;
 pub mod settings_error;
+pub mod ship;
 mod shutdown;
 mod state_file;
 pub mod status;

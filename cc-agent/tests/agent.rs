@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         slow_inference_costs_no_throughput,
         bad_input_is_refused_while_another_agent_serves_on,
         a_policy_is_reloaded_while_its_flows_go_on,
+        a_channel_is_followed_and_only_what_its_key_has_signed,
         flows_go_on_while_their_policy_server_is_gone,
         a_candidate_gets_its_share_of_flows_until_it_is_promoted,
         a_candidate_with_more_queueing_delay_is_withdrawn,
@@ -1133,8 +1134,16 @@ fn constant_policy(cwnd: u32, change: impl FnOnce(&mut Interface)) -> Vec<u8> {
 
 /// Runs a subcommand against a running agent, and returns whether it succeeded and its output.
 fn run_against(agent: &Agent, arguments: &[&str]) -> (bool, String) {
-    let mut command = Command::new(BINARY);
-    command.args(arguments).arg("--socket").arg(agent.socket());
+    finish(
+        Command::new(BINARY)
+            .args(arguments)
+            .arg("--socket")
+            .arg(agent.socket()),
+    )
+}
+
+/// Runs a command to its end, and returns whether it succeeded and its output.
+fn finish(command: &mut Command) -> (bool, String) {
     let output = command.output().expect("it starts");
     let text = [output.stdout, output.stderr].concat();
     (
@@ -1295,6 +1304,141 @@ fn flows_by_cwnd(status: &Snapshot) -> BTreeMap<u32, usize> {
         *windows.entry(flow.cwnd).or_default() += 1;
     }
     windows
+}
+
+/// A channel in a directory, followed once at a time.
+struct Channel<'a> {
+    files: &'a Files,
+    agent: &'a Agent,
+    key: &'a str,
+}
+
+impl Channel<'_> {
+    fn publish(&self, policy: &str, arguments: &[&str]) -> (bool, String) {
+        let (channel, key) = (self.files.place("channel"), self.files.place("key.pem"));
+        let arguments = [
+            &["publish", policy, "--channel", &channel, "--key", &key],
+            arguments,
+        ];
+        finish(Command::new(BINARY).args(arguments.concat()))
+    }
+
+    fn follow(&self) -> (bool, String) {
+        let (channel, policies) = (self.files.place("channel"), self.files.place("policies"));
+        let arguments = ["follow", "--once", "--channel", &channel, "--key", self.key];
+        run_against(
+            self.agent,
+            &[&arguments[..], &["--policies", &policies]].concat(),
+        )
+    }
+}
+
+fn a_channel_is_followed_and_only_what_its_key_has_signed() {
+    let bench = Bench::new(ROOMY);
+    let files = Files::new();
+    let [of_30, of_40, of_50] = [30, 40, 50]
+        .map(|cwnd| files.with(&format!("{cwnd}.onnx"), &constant_policy(cwnd, |_| ())));
+    fs::create_dir(files.place("channel")).expect("creates");
+    let mut agent = bench.agent(&["--policy", "fixed:20"]);
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 20);
+    let (made, key) = finish(Command::new(BINARY).args(["channel-key", &files.place("key.pem")]));
+    assert!(made, "{key}");
+    let key = key.trim();
+    let files = &files;
+    let it = Channel {
+        files,
+        agent: &agent,
+        key,
+    };
+    let (followed, said) = it.follow();
+    assert!(
+        !followed && said.contains("holds no announcement"),
+        "{said}"
+    );
+
+    let (published, said) = it.publish(&of_30, &[]);
+    assert!(
+        published && said.contains("announcement 1: always-30"),
+        "{said}"
+    );
+    let (followed, said) = it.follow();
+    assert!(followed, "{said}");
+    wait_for_decision(&agent, &flow, 30);
+
+    // Neither an announcement nor a policy that the publisher did not write is parsed.
+    let announced = files.place("channel/channel");
+    let first = fs::read(&announced).expect("it is there");
+    let (published, said) = it.publish(&of_40, &[]);
+    assert!(published, "{said}");
+    let second = fs::read(&announced).expect("it is there");
+    let mut forged = second.clone();
+    let place = forged.len() - 10;
+    forged[place] ^= 1;
+    fs::write(&announced, forged).expect("writes");
+    let (followed, said) = it.follow();
+    assert!(
+        !followed && said.contains("is not signed by the key"),
+        "{said}"
+    );
+    fs::write(&announced, &second).expect("writes");
+    let policy = fs::read_dir(files.place("channel/policies")).expect("it is there");
+    let mut policies = policy.map(|entry| entry.expect("reads").path());
+    let is_of_40 = |path: &PathBuf| fs::read(path).ok() == fs::read(&of_40).ok();
+    let policy = policies.find(is_of_40).expect("it was published");
+    fs::copy(&of_50, &policy).expect("copies");
+    let (followed, said) = it.follow();
+    assert!(
+        !followed && said.contains("not the announced one"),
+        "{said}"
+    );
+    assert_eq!(flow.info().snd_cwnd, 30, "nothing has changed");
+    fs::copy(&of_40, &policy).expect("copies");
+    let (followed, said) = it.follow();
+    assert!(followed, "{said}");
+    wait_for_decision(&agent, &flow, 40);
+
+    // What was announced before is not served again, but an operator may.
+    fs::write(&announced, first).expect("writes");
+    let (_, said) = it.follow();
+    assert!(
+        said.contains("announces 1 again, but 2 came after it"),
+        "{said}"
+    );
+    fs::write(&announced, second).expect("writes");
+    command(agent.socket(), cc_core::status::Command::Rollback).expect("there is one");
+    wait_for_decision(&agent, &flow, 30);
+    let (followed, said) = it.follow();
+    assert!(followed && !said.contains("reload"), "{said}");
+    assert_eq!(flow.info().snd_cwnd, 30, "the operator's decision stays");
+
+    // Another run of the agent gets the announced policy again, and then a canary.
+    agent.end(Signal::SIGTERM);
+    let agent = bench.agent(&["--policy", "fixed:20", "--canary-block", "1"]);
+    let it = Channel {
+        files,
+        agent: &agent,
+        key,
+    };
+    let (followed, said) = it.follow();
+    assert!(followed, "{said}");
+    let flow = bench.connect().sending();
+    wait_for_decision(&agent, &flow, 40);
+    let (published, said) = it.publish(&of_50, &["--canary", "10"]);
+    assert!(
+        published && said.contains("canary of 10 % by time"),
+        "{said}"
+    );
+    let (followed, said) = it.follow();
+    assert!(followed && said.contains("--canary 10"), "{said}");
+    let canary = agent.status().canary.expect("it runs");
+    assert!(canary.candidate.contains("always-50"), "{canary}");
+    command(agent.socket(), cc_core::status::Command::Withdraw).expect("it runs");
+    let (followed, said) = it.follow();
+    assert!(
+        !followed && said.contains("its canary ended without it"),
+        "{said}"
+    );
 }
 
 fn a_candidate_gets_its_share_of_flows_until_it_is_promoted() {

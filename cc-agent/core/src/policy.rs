@@ -26,7 +26,7 @@ mod server_address;
 mod wire;
 
 pub use file::{PolicyFile, PolicyGraph};
-pub use file_error::{BITRATE_META_KEY, FileError, META_KEY};
+pub use file_error::{BITRATE_META_KEY, FileError, MAX_BYTES, META_KEY};
 pub use heuristic::{Heuristic, HeuristicError};
 pub use meta::{MetaError, PolicyKind, PolicyMeta, Summary};
 pub use onnx::{Answer, OnnxNetwork, OnnxPolicy};

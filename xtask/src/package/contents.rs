@@ -64,11 +64,19 @@ impl Tree {
     }
 }
 
+/// The systemd units, by their files' names.
+const UNITS: [&str; 4] = [
+    "cc-agent",
+    "cc-agent-follow",
+    "cc-agent-metrics",
+    "cc-agent-policy-server",
+];
+
 /// Copies and generates everything that the package holds.
 pub(super) fn fill(tree: &Tree, program: &Path, object: Option<&Path>) -> Result<()> {
     let root = workspace::root();
     tree.copy(program, "usr/bin/cc-agent", PROGRAM)?;
-    for unit in ["cc-agent", "cc-agent-metrics", "cc-agent-policy-server"] {
+    for unit in UNITS {
         let from = root.join("cc-agent/systemd").join(unit);
         let at = format!("lib/systemd/system/{unit}.service");
         tree.copy(&from.with_added_extension("service"), &at, DATA)?;

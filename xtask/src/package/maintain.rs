@@ -24,7 +24,7 @@ if [ "$1" = configure ]; then
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
         systemctl daemon-reload
         if [ -n "$2" ]; then
-            systemctl try-restart cc-agent cc-agent-metrics cc-agent-policy-server
+            systemctl try-restart cc-agent cc-agent-follow cc-agent-metrics cc-agent-policy-server
         fi
     fi
 fi
@@ -34,7 +34,7 @@ fi
 const BEFORE_REMOVAL: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = remove ] && [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-    systemctl --quiet disable --now cc-agent cc-agent-metrics cc-agent-policy-server
+    systemctl --quiet disable --now cc-agent cc-agent-follow cc-agent-metrics cc-agent-policy-server
 fi
 "#;
 

@@ -13,7 +13,7 @@ pub const META_KEY: &str = "rlcc";
 pub const BITRATE_META_KEY: &str = "rlcc-bitrate";
 
 /// Size limit of policy files: 32 MiB, room for eight million weights.
-pub(super) const MAX_BYTES: u64 = 32 << 20;
+pub const MAX_BYTES: u64 = 32 << 20;
 
 /// Why a file is not a policy.
 #[derive(Debug, thiserror::Error)]
