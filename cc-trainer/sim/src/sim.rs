@@ -162,6 +162,34 @@ struct Endpoints {
     /// Number of data packets that arrived, and the sum of their one-way delays in ns.
     delays: u64,
     delay_sum_ns: u64,
+    busy: Busy,
+}
+
+/// How long a connection has been busy (`tcp_chrono_start` with `TCP_CHRONO_BUSY`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Busy {
+    /// Since when it is; `None` while it is not.
+    since: Option<Nanos>,
+    /// The time that it was busy before, ns.
+    before: Nanos,
+}
+
+impl Busy {
+    #[inline]
+    fn note(&mut self, now: Nanos, is_busy: bool) {
+        match (self.since, is_busy) {
+            (None, true) => self.since = Some(now),
+            (Some(since), false) => {
+                self.before += now - since;
+                self.since = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn until(self, now: Nanos) -> Nanos {
+        self.before + self.since.map_or(0, |since| now - since)
+    }
 }
 
 /// The totals of a flow over all of its connections, and the present state of the latest. Bytes are
@@ -212,6 +240,9 @@ pub struct FlowTotals {
     pub delays: u64,
     /// Sum of the one-way delays of these packets, ns.
     pub delay_sum_ns: u64,
+    /// Time with data that the application has written and that are not acknowledged, ns
+    /// (`tcpi_busy_time`): of a bulk flow, since it is established.
+    pub busy_ns: u64,
 }
 
 impl Simulation {
@@ -437,14 +468,15 @@ impl Simulation {
     /// Panics when there is no such flow.
     pub fn flow(&self, flow: usize) -> FlowTotals {
         let application = &self.applications[flow];
-        let mut totals = self.connections[application.latest()].totals(application.is_bulk());
+        let mut totals =
+            self.connections[application.latest()].totals(self.now, application.is_bulk());
         if let Some(ended) = application.ended() {
             totals.add(ended);
         }
         if application.has_several() {
             for (place, other) in self.connections.iter().enumerate() {
                 if usize::from(other.flow) == flow && place != application.latest() {
-                    totals.add(&other.totals(false));
+                    totals.add(&other.totals(self.now, false));
                 }
             }
         }
@@ -609,6 +641,8 @@ impl Simulation {
     #[inline]
     fn settle(&mut self, place: usize) {
         let connection = &mut self.connections[place];
+        let is_busy = connection.sender.is_busy();
+        connection.busy.note(self.now, is_busy);
         connection.wake = connection.next();
         self.next_timer = self.next_timer.min(connection.wake);
         if connection.sender.outbox.is_empty() && connection.receiver.outbox.is_empty() {
@@ -683,6 +717,7 @@ impl Endpoints {
             wake: NEVER,
             delays: 0,
             delay_sum_ns: 0,
+            busy: Busy::default(),
         }
     }
 
@@ -744,6 +779,7 @@ impl Endpoints {
     fn close(&mut self, now: Nanos) {
         self.sender.control.release(now);
         self.sender.close();
+        self.busy.note(now, false);
         self.backlog.clear();
     }
 
@@ -761,7 +797,7 @@ impl Endpoints {
         bytes
     }
 
-    fn totals(&self, is_bulk: bool) -> FlowTotals {
+    fn totals(&self, now: Nanos, is_bulk: bool) -> FlowTotals {
         let delivered = match is_bulk {
             true => u64::from(self.receiver.in_order()) * u64::from(wire::MSS),
             false => self.counted.1,
@@ -769,6 +805,7 @@ impl Endpoints {
         FlowTotals {
             delays: self.delays,
             delay_sum_ns: self.delay_sum_ns,
+            busy_ns: self.busy.until(now),
             ..self.sender.totals(delivered)
         }
     }
@@ -797,6 +834,7 @@ impl FlowTotals {
         self.delivered_ce += other.delivered_ce;
         self.delays += other.delays;
         self.delay_sum_ns += other.delay_sum_ns;
+        self.busy_ns += other.busy_ns;
     }
 }
 

@@ -267,7 +267,7 @@ impl Simulation {
             Some(old) => {
                 new.serial = old.serial.wrapping_add(1);
                 new.sender.control.succeed(&old.sender.control, place);
-                let totals = old.totals(false);
+                let totals = old.totals(self.now, false);
                 match &mut application.ended {
                     Some(ended) => ended.add(&totals),
                     None => application.ended = Some(totals),

@@ -253,6 +253,12 @@ impl Sender {
         self.board.packets_out() == 0
     }
 
+    /// Whether there are data that the application has written and that are not acknowledged.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        self.is_established() && (self.board.packets_out() > 0 || self.unsent_segments() > 0)
+    }
+
     /// Whether the handshake is complete and the connection is not closed.
     #[inline]
     pub(super) fn is_established(&self) -> bool {
@@ -397,6 +403,7 @@ impl Sender {
             delivered_ce: self.totals.delivered_ce.into(),
             delays: 0,
             delay_sum_ns: 0,
+            busy_ns: 0,
         }
     }
 

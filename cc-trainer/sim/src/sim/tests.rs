@@ -71,6 +71,22 @@ fn a_delay_that_jumps_up_costs_little() {
     );
 }
 
+/// `tcpi_busy_time`: what a flow's application leaves unused does not count.
+#[test]
+fn a_flow_is_busy_while_it_has_data_that_are_not_acknowledged() {
+    let link = "rate_mbps = 12\ndelay_ms = 20\nqueue = { bdp = 1.0 }";
+    let (bulk, _) = ran(link, 8);
+    // All but the handshake.
+    assert!((7_900..8_000).contains(&(bulk.busy_ns / MS)), "{bulk:?}");
+    // A pause of 3 s before each write of 150 kB, of which the link carries 1.5 MB/s.
+    let pausing = "[[scenario.flow]]\napp = { kind = \"script\", repeat = true, steps = [\
+                   { pause_s = 3 }, { bytes = 150000 }] }";
+    let (paused, _) = ran(&format!("{link}\n{pausing}"), 8);
+    assert!(paused.bytes_acked >= 2 * 150_000, "{paused:?}");
+    let per_write = paused.busy_ns / MS / (paused.bytes_acked / 150_000);
+    assert!((140..400).contains(&per_write), "{per_write} ms a write");
+}
+
 /// A link of 12 Mbit/s with an RTT of 40 ms, a deep queue, and marks from 20 ms on.
 const MARKING: &str =
     "rate_mbps = 12\ndelay_ms = 20\nqueue = { packets = 400, ce_threshold_ms = 20 }";

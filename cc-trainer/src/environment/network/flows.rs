@@ -7,8 +7,8 @@ use rand::{RngExt, seq::IndexedRandom};
 use serde::{Deserialize, Serialize};
 
 use super::NetworkConfigError;
-use super::range::{check, milliseconds};
-use cc_sim::scenario::{Flow, MAX_FLOWS};
+use super::range::{Range, check, logarithmic, milliseconds, ordered};
+use cc_sim::scenario::{App, Flow, MAX_FLOWS, app::RequestResponse};
 use cc_sim::sim::Control;
 
 /// The flows on a link: learned ones, and optionally background flows.
@@ -29,6 +29,48 @@ pub struct Flows {
     /// Congestion controls of the background flows, of which each flow draws one: names of
     /// [`Control::NAMES`].
     pub schemes: Vec<String>,
+    /// What the applications of learned flows do that do not always have data to send; `None`
+    /// where all of them do.
+    pub pauses: Option<Pauses>,
+}
+
+/// Learned flows whose far end asks for data over one connection, and pauses before it asks again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pauses {
+    /// Fraction of the learned flows that pause, 0 to 1.
+    pub share: f64,
+    /// Sizes of the responses, bytes, drawn uniformly in their logarithm.
+    pub bytes: Range,
+    /// Range of a flow's mean pause, s, drawn likewise. Pauses are distributed exponentially.
+    pub think_s: Range,
+}
+
+impl Pauses {
+    /// Number of sizes that are drawn for a flow; its requests go through them again and again.
+    const SIZES: usize = 16;
+
+    fn check(&self, place: impl Fn(&str) -> String) -> Result<(), NetworkConfigError> {
+        check(self.share, [0.0, 1.0], || place("share"))?;
+        ordered(self.bytes, 1.0, 1e9, || place("bytes"))?;
+        ordered(self.think_s, 1e-3, 1e3, || place("think_s"))
+    }
+
+    fn draw(&self, random: &mut Xoshiro256PlusPlus) -> App {
+        if random.random::<f64>() >= self.share {
+            return App::Bulk;
+        }
+        let think = Duration::from_secs_f64(logarithmic(self.think_s, random));
+        let sizes = (0..Self::SIZES).map(|_| logarithmic(self.bytes, random) as u64);
+        App::RequestResponse(RequestResponse {
+            bytes: sizes.collect(),
+            request_bytes: 200,
+            think,
+            random: true,
+            new_connections: false,
+            count: None,
+        })
+    }
 }
 
 impl Default for Flows {
@@ -41,6 +83,7 @@ impl Default for Flows {
             background_share: 0.0,
             background: [1, 1],
             schemes: vec!["cubic".to_owned()],
+            pauses: None,
         }
     }
 }
@@ -59,6 +102,9 @@ impl Flows {
         check(self.background_share, [0.0, 1.0], || {
             place("background_share")
         })?;
+        if let Some(pauses) = &self.pauses {
+            pauses.check(|field| place(&format!("pauses.{field}")))?;
+        }
         for scheme in &self.schemes {
             check_scheme(scheme, || place("schemes"))?;
         }
@@ -79,16 +125,19 @@ impl Flows {
         let start = |random: &mut Xoshiro256PlusPlus| {
             Duration::from_secs_f64(random.random::<f64>() * stagger)
         };
+        let app = |random: &mut Xoshiro256PlusPlus| {
+            (self.pauses.as_ref()).map_or(App::Bulk, |pauses| pauses.draw(random))
+        };
         let mut flows = vec![Flow {
             extra_delay: extra(random),
-            app: cc_sim::scenario::App::Bulk,
+            app: app(random),
             ..Flow::default()
         }];
         for _ in 1..random.random_range(self.learned[0]..=self.learned[1]) {
             flows.push(Flow {
                 start: start(random),
                 extra_delay: extra(random),
-                app: cc_sim::scenario::App::Bulk,
+                app: app(random),
                 ..Flow::default()
             });
         }
@@ -105,7 +154,7 @@ impl Flows {
                     stop,
                     scheme: self.schemes.choose(random).cloned(),
                     extra_delay: extra(random),
-                    app: cc_sim::scenario::App::Bulk,
+                    app: App::Bulk,
                 });
             }
         }

@@ -190,6 +190,17 @@ impl Meter {
         seconds * 1e3 / f64::from(situation.policy.window_ms)
     }
 
+    /// Seconds since the measurement was started in which a flow had data to send: what its
+    /// application leaves unused is nobody's doing.
+    fn seconds(&self, situation: &Situation<'_>, flow: usize) -> f64 {
+        let (truth, simulation) = (situation.truth, situation.simulation);
+        let nanos = match truth.is_bulk(flow) {
+            true => simulation.now().saturating_sub(self.since),
+            false => simulation.flow(flow).busy_ns - self.totals[flow].busy_ns,
+        };
+        nanos as f64 / 1e9
+    }
+
     /// What can be limited of a flow since the measurement was started.
     pub(super) fn quantities(&self, situation: &Situation<'_>) -> Quantities {
         let Situation {
@@ -330,7 +341,6 @@ impl Objective {
             flow,
             windows,
         } = *situation;
-        let elapsed = meter.windows(situation);
         match self {
             Self::Environment { scale } => {
                 let settings = &policy.reward;
@@ -339,9 +349,11 @@ impl Objective {
             }
             Self::Power(power) => {
                 let now = simulation.now();
-                if elapsed <= 0.0 {
+                let seconds = meter.seconds(situation, flow);
+                if seconds <= 0.0 {
                     return 0.0;
                 }
+                let elapsed = seconds * 1e3 / f64::from(policy.window_ms);
                 let mut sum = 0.0;
                 let mut count = 0.0;
                 for other in 0..simulation.flows() {
@@ -363,7 +375,8 @@ impl Objective {
 
 impl PowerObjective {
     /// Returns a ln(t/r + ε) − b ln(max(d/d₀, 1)) − c l of one flow since the meter was started, or
-    /// what [`Self::beside`] makes of it.
+    /// what [`Self::beside`] makes of it. Rates are those of the time in which the flow had data to
+    /// send; 0 where it had none.
     fn of(
         &self,
         situation: &Situation<'_>,
@@ -375,8 +388,11 @@ impl PowerObjective {
             truth, simulation, ..
         } = *situation;
         let now = simulation.now();
+        let seconds = meter.seconds(situation, flow);
+        if seconds <= 0.0 {
+            return 0.0;
+        }
         let (before, after) = (&meter.totals[flow], simulation.flow(flow));
-        let seconds = (now - meter.since) as f64 / 1e9;
         let delivered = (after.delivered - before.delivered) as f64 * PAYLOAD_BITS;
         let throughput = delivered / seconds;
         let sharers = if self.whole_rate {

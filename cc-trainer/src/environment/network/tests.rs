@@ -292,6 +292,52 @@ fn a_flow_is_charged_for_what_it_causes() {
     assert!(counts.iter().all(|&count| count > 10), "{counts:?}");
 }
 
+/// Responses as fast as the link earn the same however long the application pauses between them.
+#[test]
+fn pauses_of_the_application_earn_and_cost_nothing() {
+    let mean = |think_s: f64| {
+        let text = format!(
+            "{ONE}[links.flows]
+            pauses = {{ share = 1, bytes = [3e6, 3e6], think_s = [{think_s}, {think_s}] }}
+            [policy]
+            actions = \"0,+1\"
+            cwnd = {{ min = 2, max = 45 }}"
+        );
+        let text = text.replace("episode_s = 3", "episode_s = 60");
+        let turns = play(&mut network(&text, 1), 400, |_| 0);
+        let earned = turns.iter().filter(|turn| turn.first.is_none());
+        let (rewards, busy): (Vec<_>, Vec<_>) = earned
+            .map(|turn| (f64::from(turn.reward), f64::from(turn.intervals)))
+            .unzip();
+        let total = busy.iter().sum::<f64>();
+        (rewards.iter().sum::<f64>() / rewards.len() as f64, total)
+    };
+    let ((short, shortly), (long, longer)) = (mean(0.05), mean(2.0));
+    assert!(longer > 1.3 * shortly, "{longer} windows and {shortly}");
+    assert!((short - long).abs() < 0.2, "{short} and {long} a turn");
+}
+
+#[test]
+fn the_share_of_flows_that_pause_is_that_of_the_configuration() {
+    let text = |pauses: &str| format!("{ONE}[links.flows]\nlearned = [2, 4]\n{pauses}");
+    let apps = |pauses: &str| {
+        let world = World::new(config(&text(pauses))).expect("a valid world");
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(1);
+        let mut counts = [0; 2];
+        for _ in 0..100 {
+            let flows = &world.links.draw(5.0, None, &mut random).scenario.flows;
+            for flow in flows {
+                counts[usize::from(flow.app != cc_sim::scenario::App::Bulk)] += 1;
+            }
+        }
+        counts
+    };
+    assert_eq!(apps("")[1], 0);
+    let [bulk, pausing] = apps("pauses = { share = 0.3, bytes = [1e4, 1e6], think_s = [0.1, 1] }");
+    let share = f64::from(pausing) / f64::from(bulk + pausing);
+    assert!((0.22..0.38).contains(&share), "{share}");
+}
+
 #[test]
 fn several_flows_have_seats_of_their_own() {
     let text = "
@@ -531,6 +577,16 @@ fn invalid_configurations_are_refused_naming_the_setting() {
             "[[links]]\nrandom = {}\nflows = { schemes = [\"cdg\"] }",
             "links[0].flows.schemes names the scheme `cdg`; \
              the simulator has reno, cubic",
+        ),
+        (
+            "[[links]]\nrandom = {}\nflows = { pauses = \
+             { share = 2, bytes = [1, 2], think_s = [1, 2] } }",
+            "links[0].flows.pauses.share is 2; expected 0 to 1",
+        ),
+        (
+            "[[links]]\nrandom = {}\nflows = { pauses = \
+             { share = 1, bytes = [9, 2], think_s = [1, 2] } }",
+            "links[0].flows.pauses.bytes is 2; expected 9 to 1000000000",
         ),
         ("[[links]]\nweight = 0\nrandom = {}", "links[0].weight is 0"),
         ("episode_s = 0", "episode_s is 0"),

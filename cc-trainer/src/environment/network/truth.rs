@@ -62,14 +62,17 @@ impl Truth {
         nanos(flow.start) <= now && flow.stop.is_none_or(|stop| now < nanos(stop))
     }
 
+    /// Whether a flow always has data to send.
+    pub(super) fn is_bulk(&self, flow: usize) -> bool {
+        matches!(self.scenario.flows[flow].app, App::Bulk)
+    }
+
     /// Whether a flow that is not learned, and that always has data to send, has started and not
     /// stopped. A neighbour that its application limits may want less than its share, and what it
     /// leaves is the learned flow's to take.
     pub(super) fn has_bulk_neighbours(&self, now: Nanos) -> bool {
-        (0..self.learned.len()).any(|flow| {
-            let is_bulk = matches!(self.scenario.flows[flow].app, App::Bulk);
-            !self.learned[flow] && is_bulk && self.is_active(flow, now)
-        })
+        (0..self.learned.len())
+            .any(|flow| !self.learned[flow] && self.is_bulk(flow) && self.is_active(flow, now))
     }
 
     /// Returns the number of flows that have started and not stopped.
