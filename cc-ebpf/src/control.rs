@@ -229,8 +229,8 @@ pub struct Controller {
     marked: u32,
     /// The [`Events`] of the last ACK.
     events: u32,
-    /// 1 when the last ACK began a round trip, otherwise 0.
-    begins_round: u32,
+    /// What the last ACK found: [`Self::BEGINS_ROUND`], [`Self::SLOW_START`].
+    found: u32,
     /// The round trip under way.
     round: Round,
     /// How long the cwnd has been left unused.
@@ -240,6 +240,11 @@ pub struct Controller {
 }
 
 impl Controller {
+    /// Bit of `found`: the ACK began a round trip.
+    const BEGINS_ROUND: u32 = 1;
+    /// Bit of `found`: slow start goes on after the ACK.
+    const SLOW_START: u32 = 2;
+
     /// Starts a flow in [`Mode::Startup`] on a connection whose totals stand at `totals`. `cell` is
     /// the slot's entry in the cwnd map, which the slot's previous flow may have left there and
     /// which therefore is no decision for this one.
@@ -252,6 +257,7 @@ impl Controller {
         self.taken_ns = 0;
         self.unanswered = 0;
         self.marked = totals.delivered_ce;
+        self.found = 0;
         self.round.start(totals.delivered, 0);
         self.usage.restart();
         self.hystart.restart();
@@ -261,6 +267,14 @@ impl Controller {
     #[inline(always)]
     pub fn mode(&self) -> Mode {
         Mode::from_raw(self.mode)
+    }
+
+    /// Whether the flow was in slow start after the last ACK and had found no limit of the path
+    /// yet: no decision governs its cwnd, and there was neither a loss nor the rise of the RTT by
+    /// which HyStart++ notices a queue.
+    #[inline(always)]
+    pub fn slow_starts(&self) -> bool {
+        opaque::read(&self.found) & Self::SLOW_START != 0
     }
 
     /// The newest decision taken up, as a cell (0 before the first), and the time of the ACK that
@@ -286,7 +300,10 @@ impl Controller {
     ) -> Events {
         let Published { cell, heartbeat } = published;
         self.events = 0;
-        self.begins_round = u32::from(self.round.on_ack(ack));
+        self.found = match self.round.on_ack(ack) {
+            true => Self::BEGINS_ROUND,
+            false => 0,
+        };
         match ended {
             WindowEnd::None => {}
             WindowEnd::NetworkLimited => self.unanswered = self.unanswered.saturating_add(1),
@@ -380,10 +397,16 @@ impl Controller {
         }
         let mut acked = ack.acked;
         if reno::in_slow_start(cwnd) && !ack.ca_state.is_reducing() {
-            let begins_round = opaque::read(&self.begins_round) != 0;
+            let begins_round = opaque::read(&self.found) & Self::BEGINS_ROUND != 0;
             acked = self.hystart.on_ack(cwnd, ack, begins_round);
+            if !self.hystart.is_conservative() {
+                self.found |= Self::SLOW_START;
+            }
         }
         reno::on_ack(cwnd, ack, acked);
+        if !reno::in_slow_start(cwnd) {
+            self.found &= !Self::SLOW_START;
+        }
     }
 
     /// Moves the cwnd to the decision, as far as the flow's use of its cwnd supports it, and
@@ -580,6 +603,58 @@ mod tests {
         assert_eq!((w.cwnd, controller.mode()), (15, Mode::Decided));
         step(&mut controller, &mut w, cell(1, 15));
         assert_eq!(w.cwnd, 15, "constant between decisions");
+    }
+
+    #[test]
+    fn slow_start_goes_on_until_a_decision_a_loss_or_a_rise_of_the_rtt() {
+        let started = || {
+            let (mut controller, mut w) = (Controller::default(), state(10, u32::MAX));
+            controller.start(0, Totals::default());
+            assert!(!controller.slow_starts(), "no ACK yet");
+            step(&mut controller, &mut w, 0);
+            assert!(controller.slow_starts());
+            (controller, w)
+        };
+        let (mut controller, mut w) = started();
+        step(&mut controller, &mut w, cell(1, 15));
+        assert!(!controller.slow_starts(), "decided");
+
+        let acknowledge = |controller: &mut Controller, w: &mut CwndState, sample: &AckSample| {
+            let nothing = published(0);
+            controller.on_ack(w, sample, nothing, 7, WindowEnd::None, &settings());
+            controller.slow_starts()
+        };
+        let (mut controller, mut w) = started();
+        w.ssthresh = controller.ssthresh(w.cwnd);
+        let recovering = AckSample {
+            ca_state: CaState::Recovery,
+            ..ack()
+        };
+        assert!(!acknowledge(&mut controller, &mut w, &recovering), "a loss");
+        let open = full(w.cwnd, 9);
+        assert!(!acknowledge(&mut controller, &mut w, &open), "and after it");
+
+        let (mut controller, mut w) = started();
+        let (mut rtt_us, mut delivered, mut rounds) = (30_000, 1, 0);
+        while controller.slow_starts() {
+            // Each round trip begins with the ACK of a segment that was sent after the last one
+            // began, and has enough samples to be judged.
+            for _ in 0..20 {
+                let sample = AckSample {
+                    rtt_us,
+                    ..full(w.cwnd, delivered)
+                };
+                delivered += 2;
+                acknowledge(&mut controller, &mut w, &sample);
+            }
+            rounds += 1;
+            rtt_us += 5_000;
+            assert!(rounds < 50, "HyStart++ has not noticed the rise");
+        }
+        assert!(
+            reno::in_slow_start(&w),
+            "slow start is conservative, and not over"
+        );
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Flow {
         record.decision_taken_ns = taken_ns;
         record.cwnd = cwnd;
         record.mode = self.controller.mode() as u32;
+        record.slow_start = u32::from(self.controller.slow_starts());
         record.mss = mss;
     }
 

@@ -48,6 +48,12 @@ impl HyStart {
         *self = Self::default();
     }
 
+    /// Whether the RTT has risen, so that slow start is conservative (`CSS`).
+    #[inline(always)]
+    pub(crate) fn is_conservative(&self) -> bool {
+        self.baseline_us != 0
+    }
+
     /// Takes an ACK in slow start. `begins_round` says whether it begins a new round trip.
     ///
     /// Returns the acknowledged segments by which slow start may grow. At its end, sets ssthresh to

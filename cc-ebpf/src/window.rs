@@ -136,8 +136,9 @@ pub struct WindowRecord {
     /// Segments that the window's ACKs delivered with the ECN echo, which reports
     /// congestion-experienced marks.
     pub marked: u32,
-    #[doc(hidden)]
-    pub reserved: u32,
+    /// 1 where the flow was in slow start when the window was closed and had found no limit of the
+    /// path ([`Controller::slow_starts`](crate::Controller::slow_starts)), otherwise 0.
+    pub slow_start: u32,
     /// Statistics of the features of the window's ACKs.
     pub features: Statistics,
 }

@@ -32,7 +32,7 @@ use crate::{
     action::base_cwnd,
     canary::{Arm, Breach, Canary, CanaryFlow, CanaryPlan, CanaryReport, GuardRails},
     flows::{FlowId, FlowTable, FollowFlows, initial_cwnd_bytes},
-    interface::Interface,
+    interface::{Interface, Unasked},
     objective::Measured,
     observation::{History, Windows, observe},
     policy::{Choice, Query, State},
@@ -857,8 +857,9 @@ impl FollowFlows for Agent {
         self.traces
             .window(id, window, end_ns, &flow.measured, reward.value);
         flow.windows.push(&policy.interface, window);
-        // A window that says nothing about the path is recorded, and the policy is not asked.
-        let is_asked = !window.is_application_limited();
+        // A window that the policy is not asked about is recorded all the same.
+        let unasked = policy.interface.unasked(window);
+        let is_asked = unasked.is_none();
         let replaced = match is_asked {
             true => flow.waiting.replace(WaitingWindow {
                 window: *window,
@@ -882,10 +883,13 @@ impl FollowFlows for Agent {
             self.traces
                 .settle(id, replaced.window.index, || Err("skipped for a newer one"));
         }
-        if !is_asked {
+        if let Some(unasked) = unasked {
             self.traces
-                .settle(id, window.index, || Err("limited by the application"));
-            self.counts.windows_application_limited += 1;
+                .settle(id, window.index, || Err(unasked.reason()));
+            *match unasked {
+                Unasked::ApplicationLimited => &mut self.counts.windows_application_limited,
+                Unasked::SlowStart => &mut self.counts.windows_in_slow_start,
+            } += 1;
             return;
         }
         if replaced.is_some() {

@@ -3,7 +3,7 @@
 //! Agent and trainer read everything that shapes observation, action and reward from here, so that
 //! a policy is served exactly as it was trained.
 
-use cc_ebpf::{FEATURES, FEATURES_VERSION, Feature, Fraction, Settings};
+use cc_ebpf::{FEATURES, FEATURES_VERSION, Feature, Fraction, Settings, WindowRecord};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -19,7 +19,8 @@ pub const STATISTICS: usize = 5;
 ///
 /// `Default` is the setting of the mvfst-rl paper (arXiv 1910.04054) with the later reward of its
 /// authors. Fields that a configuration file leaves out take these defaults; a policy file must
-/// state every field but the objective and [`mask_actions`](Self::mask_actions).
+/// state every field but the objective, [`mask_actions`](Self::mask_actions) and
+/// [`after_slow_start`](Self::after_slow_start).
 ///
 /// ```
 /// use cc_core::interface::Interface;
@@ -57,6 +58,11 @@ pub struct Interface {
     /// from before there were masks, have none.
     #[serde(skip_serializing_if = "is_off")]
     pub mask_actions: bool,
+    /// Whether slow start is the datapath's until it has found a limit of the path, a queue or a
+    /// loss: the policy is asked about windows from then on. Files without this field decide from
+    /// the first window on, and so end slow start.
+    #[serde(skip_serializing_if = "is_off")]
+    pub after_slow_start: bool,
     /// The divisors of raw features.
     pub scales: Scales,
     /// The settings of the reward function, whose value is an input of the policy's network.
@@ -129,6 +135,14 @@ impl Interface {
     /// Panics in debug builds if `j` is larger than `history`.
     pub fn past_action(&self, j: usize) -> usize {
         self.history_offset() + (self.history - j) * self.history_stride()
+    }
+
+    /// Why the policy is not asked about a window; `None` where it is.
+    pub fn unasked(&self, window: &WindowRecord) -> Option<Unasked> {
+        if window.is_application_limited() {
+            return Some(Unasked::ApplicationLimited);
+        }
+        (self.after_slow_start && window.slow_start != 0).then_some(Unasked::SlowStart)
     }
 
     /// Writes which actions may be chosen where the cwnd is `cwnd` segments: `[A]`, of which the
@@ -303,6 +317,7 @@ impl Default for Interface {
             actions: ActionSpace::default(),
             cwnd: CwndBounds { min: 2, max: 2000 },
             mask_actions: false,
+            after_slow_start: false,
             scales: Scales::default(),
             reward: RewardSettings::default(),
             objective: None,
@@ -314,6 +329,25 @@ impl Default for Interface {
 
 fn is_zero(number: &usize) -> bool {
     *number == 0
+}
+
+/// Why a policy is not asked about a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unasked {
+    /// The application limited the flow, so that the window says nothing about the path.
+    ApplicationLimited,
+    /// Slow start goes on ([`Interface::after_slow_start`]).
+    SlowStart,
+}
+
+impl Unasked {
+    /// The reason in words.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ApplicationLimited => "limited by the application",
+            Self::SlowStart => "in slow start",
+        }
+    }
 }
 
 /// An aspect of a flow's situation: a comparison of its recent windows, [`Interface::situation`] of
@@ -512,6 +546,8 @@ pub enum InterfaceError {
 
 #[cfg(test)]
 mod tests {
+    use bytemuck::Zeroable;
+
     use super::*;
 
     #[test]
@@ -608,6 +644,33 @@ mod tests {
             interface.allowed(cwnd, &mut allowed);
             assert_eq!(allowed, expected, "{cwnd}");
         }
+    }
+
+    #[test]
+    fn who_decides_after_slow_start_is_not_asked_within_it() {
+        let mut window = WindowRecord::zeroed();
+        window.add(&[1_000; FEATURES]);
+        let within = WindowRecord {
+            slow_start: 1,
+            ..window
+        };
+        let limited = WindowRecord {
+            app_limited_acks: 1,
+            ..within
+        };
+        let mut interface = Interface::default();
+        let json = serde_json::to_string(&interface).expect("serialises");
+        assert!(!json.contains("slow_start"), "as in earlier files: {json}");
+        for (after_slow_start, expected) in [(false, None), (true, Some(Unasked::SlowStart))] {
+            interface.after_slow_start = after_slow_start;
+            assert_eq!(interface.unasked(&window), None);
+            assert_eq!(interface.unasked(&within), expected);
+            let unasked = interface.unasked(&limited);
+            assert_eq!(unasked, Some(Unasked::ApplicationLimited));
+        }
+        let json = serde_json::to_string(&interface).expect("serialises");
+        let read: Interface = serde_json::from_str(&json).expect("parses");
+        assert_eq!(read, interface);
     }
 
     #[test]

@@ -220,7 +220,7 @@ fn begin(
 
 /// Reads the policy file to begin with, and the test sets that it has seen. Its interface and its
 /// network must be those of the run, but its version of the features may be an earlier one, and
-/// masks are the run's: the network is the same with and without them.
+/// masks and who has slow start are the run's: the network is the same with and without them.
 fn initial_policy(
     path: &Path,
     source: &Source,
@@ -245,6 +245,7 @@ fn initial_policy(
             windows => windows,
         },
         mask_actions: interface.mask_actions,
+        after_slow_start: interface.after_slow_start,
         ..own.clone()
     };
     let differences = dataset::differences(interface, &widened);

@@ -92,6 +92,29 @@ fn a_window_becomes_a_query_becomes_a_decision() {
 }
 
 #[test]
+fn a_policy_that_leaves_slow_start_alone_is_first_asked_after_it() {
+    for after_slow_start in [false, true] {
+        let interface = Interface {
+            after_slow_start,
+            ..Interface::default()
+        };
+        let mut agent = Agent::new(interface, 8);
+        feed(&mut agent, &opened(3, 1, 0));
+        for index in 1..=3 {
+            let mut window = window_record(3, 1, index, 10 << index);
+            window.slow_start = u32::from(index < 3);
+            feed(&mut agent, &Record::Window(window));
+            let batch = agent.take_batch(1);
+            let is_asked = !after_slow_start || index == 3;
+            assert_eq!(batch.len(), usize::from(is_asked), "window {index}");
+            answer(&mut agent, batch, Choice::Invalid, 0);
+        }
+        let expected = if after_slow_start { 2 } else { 0 };
+        assert_eq!(agent.counts().windows_in_slow_start, expected);
+    }
+}
+
+#[test]
 fn a_flow_keeps_its_own_delays() {
     let mut agent = agent();
     for slot in [0, 1] {

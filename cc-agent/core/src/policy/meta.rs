@@ -268,6 +268,9 @@ impl fmt::Display for Summary {
                 "masked        actions that would do the same as earlier ones"
             )?;
         }
+        if interface.after_slow_start {
+            writeln!(f, "decides       from the end of slow start on")?;
+        }
         writeln!(f, "cwnd          {} to {} segments", cwnd.min, cwnd.max)?;
         writeln!(f, "pacing        {pacing}")?;
         writeln!(f, "serving       {serving}")?;

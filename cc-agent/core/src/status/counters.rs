@@ -22,6 +22,9 @@ pub struct AgentCounts {
     /// them.
     #[serde(default)]
     pub windows_application_limited: u64,
+    /// Windows of flows in slow start, about which a policy that decides after it was not asked.
+    #[serde(default)]
+    pub windows_in_slow_start: u64,
     /// Slots taken away from idle flows because few were free.
     #[serde(default)]
     pub slots_reclaimed: u64,
@@ -91,7 +94,7 @@ impl From<(&str, u64, Option<&'static str>)> for Count {
 /// The agent's counts with their names in reports, and the meaning of those that should be zero.
 pub(super) fn agent_counts(
     counts: &AgentCounts,
-) -> [(&'static str, u64, Option<&'static str>); 16] {
+) -> [(&'static str, u64, Option<&'static str>); 17] {
     // Destructured without `..`, so that a new count cannot be forgotten here.
     let AgentCounts {
         flows,
@@ -100,6 +103,7 @@ pub(super) fn agent_counts(
         windows_closed_silent,
         windows_skipped,
         windows_application_limited,
+        windows_in_slow_start,
         slots_reclaimed,
         windows_missed,
         decisions,
@@ -125,6 +129,7 @@ pub(super) fn agent_counts(
             windows_application_limited,
             None,
         ),
+        ("windows_in_slow_start", windows_in_slow_start, None),
         ("slots_reclaimed", slots_reclaimed, None),
         (
             "windows_skipped",
