@@ -1,10 +1,11 @@
 //! The command line of cc-agent and its subcommands.
 
 use std::{
+    env,
     io::{self, Write},
-    os::unix::net::UnixStream,
+    os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
-    process::ExitCode,
+    process::{self, ExitCode, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -37,6 +38,8 @@ use cc_core::{
     status::{self, CanaryStatus, Health, default_socket},
 };
 
+/// Time between two looks at an agent that is started in the background.
+const DETACH_PERIOD: Duration = Duration::from_millis(10);
 /// Time between two looks at a canary that is waited for.
 const CONCLUDE_PERIOD: Duration = Duration::from_secs(1);
 
@@ -207,6 +210,10 @@ struct RunArgs {
     /// Read options from a TOML file. Options of the command line take precedence.
     #[arg(long, value_name = "FILE.toml")]
     config: Option<PathBuf>,
+    /// Start the agent in the background, and return once it serves; exit with 1 when it does not.
+    /// With --takeover this replaces a running agent, also under a service manager.
+    #[arg(long)]
+    detach: bool,
     #[command(flatten)]
     options: Box<RunOptions>,
 }
@@ -318,9 +325,38 @@ fn run(arguments: RunArgs) -> anyhow::Result<ExitCode> {
     if let Some(path) = &arguments.config {
         options = options.or(RunOptions::read(path)?);
     }
+    if arguments.detach {
+        return detach(&options.socket());
+    }
     let _logs = logging::start(options.plain.unwrap_or(false)).context("starting the log")?;
     let settings = options.resolve()?;
     carry_through(serve::serve(settings))
+}
+
+/// Runs this command once more without `--detach`, in the background, and waits until that process
+/// answers on its socket.
+fn detach(socket: &Path) -> anyhow::Result<ExitCode> {
+    // The program by the name that it was started by, which may be a newer one by now.
+    let mut words = env::args_os();
+    let program = words
+        .next()
+        .context("starting the agent: no name of the program")?;
+    let mut agent = process::Command::new(program)
+        .args(words.filter(|word| word != "--detach"))
+        .stdin(Stdio::null())
+        // Signals of the terminal are not for it.
+        .process_group(0)
+        .spawn()
+        .context("starting the agent in the background")?;
+    loop {
+        if let Some(status) = agent.try_wait().context("waiting for the agent")? {
+            anyhow::bail!("the agent in the background ended: {status}");
+        }
+        if fetch(socket).is_ok_and(|status| status.pid == agent.id()) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(DETACH_PERIOD);
+    }
 }
 
 fn observe(options: ObserveOptions) -> anyhow::Result<ExitCode> {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt::Display,
     mem,
     path::PathBuf,
     sync::mpsc::{Sender, channel},
@@ -27,6 +28,8 @@ const MOST: usize = 64;
 const LONGEST: usize = 400;
 /// How the last incident of an agent begins that has ended as it was asked to.
 const ENDED: &str = "the agent ended";
+/// How the last incident of an agent begins whose successor has taken over.
+const SUCCEEDED: &str = "the agent hands over to";
 
 /// The last incidents, the oldest first.
 #[derive(Debug, Default)]
@@ -89,7 +92,8 @@ impl History {
     /// asked to end.
     pub(crate) fn begin(&mut self, text: &str) {
         let former = self.incidents.back();
-        if former.is_some_and(|last| !last.text.starts_with(ENDED)) {
+        let is_orderly = |text: &str| [ENDED, SUCCEEDED].iter().any(|end| text.starts_with(end));
+        if former.is_some_and(|last| !is_orderly(&last.text)) {
             self.add(true, "the former agent was killed, or failed");
         }
         self.add(false, text);
@@ -103,6 +107,12 @@ impl History {
             // It logs what fails, and does not panic.
             let _ = thread.join();
         }
+    }
+
+    /// Adds that another process is about to succeed this agent. Nothing is added after it, unless
+    /// this agent goes on: the file is the successor's.
+    pub(crate) fn hand_over(&mut self, to: &impl Display) {
+        self.add(false, &format!("{SUCCEEDED} {to}"));
     }
 
     /// Adds an incident that happens now.

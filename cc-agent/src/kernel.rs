@@ -9,6 +9,7 @@ mod cookies;
 pub mod datapath;
 mod hook;
 pub mod host;
+mod inheritance;
 mod namespaces;
 mod object;
 pub mod observer;
@@ -21,6 +22,7 @@ pub mod sysctl;
 
 pub use cgroup::cgroup_id;
 pub use datapath::{Datapath, Options};
+pub use inheritance::Inheritance;
 pub use object::object_sha256;
 pub use observer::Observer;
 
@@ -81,6 +83,29 @@ pub enum Error {
          are needed"
     )]
     BadName(String),
+    /// The running agent's maps are laid out in another way.
+    #[error(
+        "the running agent's maps have layout {theirs}, this one's {}: it cannot be taken over \
+         from. It goes on serving; end it and start this one without --takeover, which leaves its \
+         open flows on the fallback",
+        cc_ebpf::LAYOUT_VERSION
+    )]
+    Layout {
+        /// The [`cc_ebpf::LAYOUT_VERSION`] of the running agent.
+        theirs: u32,
+    },
+    /// The running agent was registered without a link.
+    #[error(
+        "a registered congestion control can be replaced only where a link has registered it: \
+         Linux 6.4 or newer is needed"
+    )]
+    NoLink,
+    /// What the running agent has handed over cannot be used.
+    #[error(
+        "what the running agent has handed over cannot be used: {0}. It goes on serving; end it \
+         and start this one without --takeover"
+    )]
+    Inheritance(String),
     /// The verifier refused a program.
     #[error(
         "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this \

@@ -18,8 +18,9 @@
 //! - [`publish`] and [`follow`] are the two ends of a channel of policies ([`cc_channel`]), and
 //!   [`ship`] uploads recordings.
 //! - `shutdown` ends the process when it is asked to, and [`logging`] writes its log, each on a
-//!   thread of its own. `notify` tells the service manager how the agent is. `promoted`, `history`
-//!   and `state_file` are what an agent remembers beyond its end.
+//!   thread of its own. `takeover` is how one agent succeeds another. `notify` tells the service
+//!   manager how the agent is. `promoted`, `history` and `state_file` are what an agent remembers
+//!   beyond its end.
 //!
 //! # Threads and processes of `run`
 //!
@@ -63,5 +64,6 @@ pub mod ship;
 mod shutdown;
 mod state_file;
 pub mod status;
+mod takeover;
 mod trace;
 pub mod view;

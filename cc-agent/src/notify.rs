@@ -34,6 +34,12 @@ impl Notifier {
         self.send("READY=1");
     }
 
+    /// Says that the agent serves in the place of the process that the manager has started: it is
+    /// the main process of the service from now on.
+    pub(crate) fn succeeded(&self) {
+        self.send(&format!("MAINPID={}\nREADY=1", std::process::id()));
+    }
+
     /// Says that the event loop goes on and flows are decided about, for `WatchdogSec=`.
     pub(crate) fn alive(&self) {
         self.send("WATCHDOG=1");
@@ -82,11 +88,13 @@ mod tests {
         let socket = connect(format!("@{name}").as_bytes()).expect("it listens");
         let notifier = Notifier(Some(socket));
         notifier.ready();
+        notifier.succeeded();
         notifier.alive();
         notifier.status("2 flows\nREADY=0");
         notifier.stopping();
         let status = "STATUS=2 flows READY=0";
-        for expected in ["READY=1", "WATCHDOG=1", status, "STOPPING=1"] {
+        let main = format!("MAINPID={}\nREADY=1", std::process::id());
+        for expected in ["READY=1", main.as_str(), "WATCHDOG=1", status, "STOPPING=1"] {
             let mut heard = [0; 64];
             let length = manager.recv(&mut heard).expect("it was sent");
             assert_eq!(&heard[..length], expected.as_bytes());

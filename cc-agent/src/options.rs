@@ -17,8 +17,11 @@ use cc_core::{
     ownership::exposure_to_root,
     policy::{ActionSelection, PolicySpec},
     regular_file,
+    status::default_socket,
 };
 
+/// Name of the congestion control, unless `--name` says otherwise.
+pub(crate) const DEFAULT_NAME: &str = "rlcc";
 /// Size limit of a configuration file, bytes.
 const MAX_CONFIGURATION: u64 = 1 << 20;
 
@@ -150,6 +153,12 @@ pub struct RunOptions {
     /// Make it the host's default congestion control, and restore the former default on exit.
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     pub default: Option<bool>,
+
+    /// Take over from a running agent of the same name, if there is one, without a gap: the name
+    /// stays registered, and its flows go on. That agent ends; where it cannot be taken over from,
+    /// it goes on serving, and this one does not start (docs/deployment.md).
+    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
+    pub takeover: Option<bool>,
 
     /// Socket for `status`, `top` and commands [default: /run/cc-agent/NAME.sock].
     #[arg(long, value_name = "PATH")]
@@ -313,13 +322,19 @@ impl RunOptions {
         })
     }
 
+    /// Path of the status socket.
+    pub fn socket(&self) -> PathBuf {
+        let name = self.name.as_deref().unwrap_or(DEFAULT_NAME);
+        self.socket.clone().unwrap_or_else(|| default_socket(name))
+    }
+
     /// These options, with those of `other` where these are not given.
     pub fn or(self, other: Self) -> Self {
         first_of!(
             self, other: policy, remote, serving, seed, canary, candidate, canary_by, canary_block,
             canary_units, name, history, cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms,
             slots, per_ack, per_ack_file, recording, added_delay_ms, batch_budget_ms, no_cage, nice,
-            cgroup, default, socket, socket_group, keep_capabilities, duration, plain,
+            cgroup, default, takeover, socket, socket_group, keep_capabilities, duration, plain,
         )
     }
 }

@@ -23,6 +23,7 @@ mod tests;
 mod traces;
 
 use std::{
+    future::pending,
     io::{self, IsTerminal},
     sync::Arc,
     time::Duration,
@@ -46,7 +47,7 @@ use crate::{
     deploy::load_again,
     history::History,
     kernel::{
-        Datapath, priority,
+        Datapath, clock, priority,
         privileges::{self, Capabilities},
         sysctl::{self, DefaultCongestionControl},
     },
@@ -56,7 +57,8 @@ use crate::{
     remote,
     settings::Settings,
     shutdown::{Shutdown, received},
-    status::{CommandRequest, Server, TraceRequest},
+    status::{CommandRequest, Peer, Server, SuccessorRequest, TraceRequest},
+    takeover::{Predecessor, Successor},
     view,
 };
 use cc_core::{
@@ -100,14 +102,25 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         reload = Some(hangup);
     }
     let mut shutdown = Shutdown::on_signals(&signals, keep).context("waiting for signals")?;
-    let server = Server::prepare(&socket, settings.socket_group)?;
+    let predecessor = match settings.takeover {
+        true => Predecessor::find(&socket)?,
+        false => None,
+    };
+    let server = match &predecessor {
+        Some(_) => Server::draft(&socket, settings.socket_group)?,
+        None => Server::prepare(&socket, settings.socket_group)?,
+    };
     match sysctl::heal(&name, &socket) {
         Ok(healed) => healed.iter().for_each(|restored| {
             warn!("what an agent that was killed has left is undone: {restored}");
         }),
         Err(error) => warn!("what a killed agent may have left is not undone: {error}"),
     }
-    let datapath = Datapath::load(&settings.datapath)?;
+    let (mut predecessor, inheritance) = predecessor.unzip();
+    let mut datapath = match inheritance {
+        Some(inheritance) => Datapath::inherit(&settings.datapath, inheritance)?,
+        None => Datapath::load(&settings.datapath)?,
+    };
     if let Err(error) = priority::set_niceness(settings.niceness) {
         warn!("the agent keeps its priority, {error}: a busy host will delay decisions");
     }
@@ -120,6 +133,19 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     } else if let Err(error) = privileges::keep_only(keep) {
         warn!("the agent keeps its capabilities: {error}");
     }
+    let memory = Memory::of(&name, &socket);
+    let differs = memory.differs(&settings.policy.name);
+    let first_candidate = settings
+        .canary
+        .as_ref()
+        .map(|canary| canary.candidate.name.clone());
+    let (commands, requests) = mpsc::channel(COMMANDS);
+    // From here until it is confirmed that this agent serves, flows are without decisions.
+    if let Some(predecessor) = &mut predecessor {
+        predecessor.release()?;
+        datapath.resume()?;
+    }
+    let last_beat_ns = datapath.last_beat_ns().filter(|_| predecessor.is_some());
     let adopted = datapath.adopted();
     let registered = format!(
         "registered {name}; {} {}; {} slots; {adopted} flows adopted",
@@ -131,16 +157,15 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         settings.policy.text,
         datapath.slots(),
     );
-    let memory = Memory::of(&name, &socket);
-    let differs = memory.differs(&settings.policy.name);
-    let first_candidate = settings
-        .canary
-        .as_ref()
-        .map(|canary| canary.candidate.name.clone());
-    let (commands, requests) = mpsc::channel(COMMANDS);
     // Everything is ready to serve before the name can be chosen.
     let mut service = Service::start(settings, recording, KernelDatapath::new(datapath)?, adopted)?;
     service.datapath.register()?;
+    service.takeover_gap_ms =
+        last_beat_ns.map(|last_ns| clock::now_ns().saturating_sub(last_ns) as f64 / 1e6);
+    let succeeds = predecessor.is_some();
+    if let Some(predecessor) = predecessor {
+        predecessor.confirm(is_default)?;
+    }
     let mut default = None;
     if is_default {
         let changed = DefaultCongestionControl::set(&name, &socket)?;
@@ -153,8 +178,17 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         default = Some(changed);
     }
     let (traces, followers) = mpsc::channel(COMMANDS);
-    let mut server = server.publish()?;
+    let mut server = match succeeds {
+        true => server.replace()?,
+        false => server.publish()?,
+    };
     server.offer_traces(traces);
+    let (successors, succession) = mpsc::channel(1);
+    server.offer_succession(successors);
+    let leaver = server.leaver();
+    if let Some(gap_ms) = service.takeover_gap_ms {
+        info!("took over from the running agent; {gap_ms:.1} ms without a heartbeat");
+    }
     info!("{registered}; capabilities: {}", held_capabilities());
     if let Some(differs) = &differs {
         warn!("{differs}");
@@ -166,9 +200,13 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     event_loop.memory = Some(memory);
     event_loop.candidate = first_candidate;
     event_loop.followers = Some(followers);
+    event_loop.succession = Some(succession);
     event_loop.default = default.clone();
     let notifier = Notifier::from_environment();
-    notifier.ready();
+    match succeeds {
+        true => notifier.succeeded(),
+        false => notifier.ready(),
+    }
     event_loop.manager = Some(notifier);
     let latest = event_loop.snapshots.subscribe();
     let screen = show.then(|| view::Screen::start(latest.clone(), shutdown.stopper()));
@@ -176,17 +214,29 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
     shutdown.after(duration);
     let outcome = event_loop.run(&mut shutdown).await;
     shutdown.ending();
-    if let Some(manager) = &event_loop.manager {
-        manager.stopping();
+    let successor = match &outcome {
+        Ok(End::Succeeded(successor)) => Some(*successor),
+        _ => None,
+    };
+    match &event_loop.manager {
+        // The service goes on.
+        _ if successor.is_some() => leaver.leave(),
+        Some(manager) => manager.stopping(),
+        None => {}
     }
     answering.abort();
     if let Some(screen) = screen {
         screen.stop();
     }
-    event_loop.service.history.end();
+    if successor.is_none() {
+        event_loop.service.history.end();
+    }
     drop(event_loop);
     outcome?;
-    info!("unregistered {name}");
+    match successor {
+        Some(successor) => info!("{successor} has taken over"),
+        None => info!("unregistered {name}"),
+    }
     // It may have been refused when it was tried first.
     if default.is_some_and(|default| !default.restore()) {
         bail!(
@@ -194,6 +244,14 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
         );
     }
     Ok(())
+}
+
+/// Why an agent's event loop ends, other than by an error.
+enum End {
+    /// It was asked to, or its time is up.
+    Asked,
+    /// This process serves in its place.
+    Succeeded(Peer),
 }
 
 /// The capabilities of this thread, as the log and the status show them.
@@ -221,6 +279,10 @@ struct EventLoop<D: DatapathIo> {
     memory: Option<Memory>,
     /// Clients that follow a flow from now on; `None` where that is not offered.
     followers: Option<mpsc::Receiver<TraceRequest>>,
+    /// Clients that are to succeed this agent; `None` where that is not offered.
+    succession: Option<mpsc::Receiver<SuccessorRequest>>,
+    /// The process that gets ready to succeed this agent.
+    successor: Option<Successor>,
     /// The host's default, where this agent has changed it.
     default: Option<DefaultCongestionControl>,
     /// Whether flows were decided about when that was last looked at.
@@ -249,6 +311,8 @@ impl<D: DatapathIo> EventLoop<D> {
             candidate: None,
             memory: None,
             followers: None,
+            succession: None,
+            successor: None,
             default: None,
             healthy: true,
             manager: None,
@@ -256,8 +320,8 @@ impl<D: DatapathIo> EventLoop<D> {
         })
     }
 
-    /// Serves until `shutdown` is requested.
-    async fn run(&mut self, shutdown: &mut Shutdown) -> Result<(), anyhow::Error> {
+    /// Serves until `shutdown` is requested, or a successor serves.
+    async fn run(&mut self, shutdown: &mut Shutdown) -> Result<End, anyhow::Error> {
         let mut heartbeat = Timer::every(self.service.heartbeat_period());
         let mut snapshot = Timer::every(SNAPSHOT_PERIOD);
         let mut reconciliation = Timer::every(RECONCILIATION_PERIOD);
@@ -324,7 +388,7 @@ impl<D: DatapathIo> EventLoop<D> {
             tokio::select! {
                 // Records last: while they keep coming, everything else has its turn.
                 biased;
-                () = shutdown.requested() => return Ok(()),
+                () = shutdown.requested() => return Ok(End::Asked),
                 () = received(&mut self.reload) => self.reload_incumbent(),
                 (arm, outcome) = service.inference.next() => {
                     let failure = match outcome {
@@ -338,6 +402,13 @@ impl<D: DatapathIo> EventLoop<D> {
                 }
                 event = remote::next_of(&mut service.remote) => service.on_remote(event),
                 Some(request) = self.commands.recv() => self.carry_out(request),
+                Some(request) = next_of(&mut self.succession) => self.greet(request).await,
+                is_ready = readiness(&mut self.successor) => {
+                    if is_ready && let Some(successor) = self.hand_over().await? {
+                        return Ok(End::Succeeded(successor));
+                    }
+                    self.successor = None;
+                }
                 Some(load) = self.loads.next() => self.on_load(load),
                 Some(load) = self.repairs.next() => self.on_load(load),
                 () = sleep_until(wake) => {}
@@ -445,6 +516,45 @@ impl<D: DatapathIo> EventLoop<D> {
             }
         };
         self.announce(outcome, by.reply);
+    }
+
+    /// Hands a client what it needs to succeed this agent, which goes on serving meanwhile.
+    async fn greet(&mut self, request: SuccessorRequest) {
+        let peer = request.peer;
+        info!("{peer} asks to take over");
+        let refused = match (&self.successor, self.service.datapath.bequeath()) {
+            (Some(other), _) => format!("{} is taking over already", other.peer()),
+            (None, Err(error)) => error.to_string(),
+            (None, Ok(inheritance)) => {
+                self.successor = Successor::greet(request, &inheritance);
+                return;
+            }
+        };
+        warn!("{peer} is refused: {refused}");
+        Successor::refuse(request, refused).await;
+    }
+
+    /// Stops serving, so that the successor, which is ready, can. Returns the successor once it
+    /// serves. When it does not, this agent goes on.
+    async fn hand_over(&mut self) -> Result<Option<Peer>, anyhow::Error> {
+        let Some(successor) = &mut self.successor else {
+            return Ok(None);
+        };
+        let peer = successor.peer();
+        self.service.history.hand_over(&peer);
+        // Nothing is done until it serves, or has ended.
+        if let Some(takes_default) = successor.serves().await
+            && successor.leave().await.is_ok()
+        {
+            if let (true, Some(default)) = (takes_default, &self.default) {
+                default.leave();
+            }
+            return Ok(Some(peer));
+        }
+        self.service.resume()?;
+        let reason = format!("{peer} was to take over and did not: this agent goes on");
+        self.announce(Err(reason), None);
+        Ok(None)
     }
 
     /// Reads the incumbent's file again.
@@ -561,6 +671,24 @@ impl<D: DatapathIo> EventLoop<D> {
             // The client may have disconnected.
             let _ = reply.send(outcome);
         }
+    }
+}
+
+/// The next client that asks to succeed this agent; never where that is not offered.
+async fn next_of(
+    succession: &mut Option<mpsc::Receiver<SuccessorRequest>>,
+) -> Option<SuccessorRequest> {
+    match succession {
+        Some(succession) => succession.recv().await,
+        None => pending().await,
+    }
+}
+
+/// Waits until the successor is ready to serve; false when it has ended. Never where there is none.
+async fn readiness(successor: &mut Option<Successor>) -> bool {
+    match successor {
+        Some(successor) => successor.is_ready().await,
+        None => pending().await,
     }
 }
 

@@ -12,7 +12,7 @@ use nix::unistd::Group;
 use crate::{
     deploy::{CanarySettings, LoadedPolicy, PolicyLoader},
     kernel::{self, privileges::Capabilities},
-    options::{AddressesOption, RecordingOptions, RunOptions},
+    options::{AddressesOption, DEFAULT_NAME, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
     remote::RemoteSettings,
     settings_error::SettingsError,
@@ -23,7 +23,6 @@ use cc_core::{
     policy::PolicySpec,
     regular_file,
     rows::{AddressKey, Addresses},
-    status::default_socket,
 };
 use cc_recording::Limits;
 
@@ -52,6 +51,8 @@ pub struct Settings {
     pub per_ack_file: Option<PathBuf>,
     /// Whether to become the host's default congestion control.
     pub default: bool,
+    /// Whether to take over from a running agent.
+    pub takeover: bool,
     /// Path of the status socket.
     pub socket: PathBuf,
     /// Number of the group that may connect to the socket; `None` for the agent's own.
@@ -96,7 +97,8 @@ impl RunOptions {
     /// Returns the first option that is out of range or contradicts the policy, or the reason why
     /// the policy cannot be loaded.
     pub fn resolve(self) -> Result<Settings, SettingsError> {
-        let name = self.name.clone().unwrap_or_else(|| "rlcc".into());
+        let name = self.name.as_deref().unwrap_or(DEFAULT_NAME).to_owned();
+        let socket = self.socket();
         kernel::datapath::check_name(&name).map_err(SettingsError::Name)?;
         let heartbeat_ms = self.heartbeat_ms.unwrap_or(1_000);
         within("--heartbeat-ms", u64::from(heartbeat_ms), 20, 60_000)?;
@@ -187,7 +189,8 @@ impl RunOptions {
             per_ack_file: (ack_filter != AckFilter::Off)
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
             default: self.default.unwrap_or(false),
-            socket: self.socket.unwrap_or_else(|| default_socket(&name)),
+            takeover: self.takeover.unwrap_or(false),
+            socket,
             socket_group: self.socket_group.as_deref().map(group_id).transpose()?,
             keep_capabilities: self.keep_capabilities.unwrap_or(false),
             duration: self.duration.map(Duration::from_secs_f64),

@@ -13,7 +13,10 @@ use std::{
         net::{SocketAddr, UnixListener, UnixStream},
     },
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -29,6 +32,7 @@ use nix::{
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::unix::UCred,
     sync::{Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
     time::timeout,
@@ -54,6 +58,15 @@ pub struct TraceRequest {
     pub windows: mpsc::Sender<TracedWindow>,
 }
 
+/// A client that is to succeed the agent.
+#[derive(Debug)]
+pub struct SuccessorRequest {
+    /// The client, which may send commands.
+    pub peer: Peer,
+    /// The connection to it, on which nothing has been answered yet.
+    pub stream: BufReader<tokio::net::UnixStream>,
+}
+
 /// The process that has connected to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -67,6 +80,13 @@ impl Peer {
     /// Whether it may send commands to an agent that runs as user `own`.
     fn may_command(self, own: u32) -> bool {
         self.uid == 0 || self.uid == own
+    }
+}
+
+impl From<UCred> for Peer {
+    fn from(peer: UCred) -> Self {
+        let (uid, pid) = (peer.uid(), peer.pid());
+        Self { uid, pid }
     }
 }
 
@@ -140,6 +160,8 @@ pub struct Server {
     file: SocketFile,
     /// Takes the clients that follow a flow; `None` where that is not offered.
     traces: Option<mpsc::Sender<TraceRequest>>,
+    /// Takes the client that is to succeed the agent; `None` where that is not offered.
+    successors: Option<mpsc::Sender<SuccessorRequest>>,
 }
 
 impl Server {
@@ -151,6 +173,17 @@ impl Server {
     /// Returns [`ServerError::InUse`] when another process listens there, and another error when
     /// the socket cannot be created.
     pub fn prepare(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
+        make_room(path)?;
+        Self::draft(path, group)
+    }
+
+    /// Creates a socket as [`Self::prepare`] does, that is to take the name of a running agent's by
+    /// [`Self::replace`].
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the socket cannot be created.
+    pub fn draft(path: &Path, group: Option<u32>) -> Result<Self, ServerError> {
         let directory = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty());
@@ -165,7 +198,6 @@ impl Server {
                 .map_err(StatusError::failed("creating the directory", directory))?;
         }
         check_directory(directory.unwrap_or(Path::new(".")))?;
-        make_room(path)?;
         remove_dead_drafts(directory.unwrap_or(Path::new(".")));
         // The name is short, as paths of sockets have at most 107 bytes.
         let draft = path.with_file_name(format!(".{}", std::process::id()));
@@ -191,8 +223,13 @@ impl Server {
         Ok(Self {
             listener,
             path: path.to_owned(),
-            file: SocketFile { path: draft, inode },
+            file: SocketFile {
+                path: draft,
+                inode,
+                is_left: Arc::default(),
+            },
             traces: None,
+            successors: None,
         })
     }
 
@@ -201,14 +238,34 @@ impl Server {
         self.traces = Some(traces);
     }
 
+    /// Offers clients to succeed the agent. Those who may are sent to `successors`.
+    pub fn offer_succession(&mut self, successors: mpsc::Sender<SuccessorRequest>) {
+        self.successors = Some(successors);
+    }
+
+    /// A switch that leaves the socket's file where it is when this is dropped: it is, or will be,
+    /// a successor's.
+    pub fn leaver(&self) -> Leaver {
+        Leaver(Arc::clone(&self.file.is_left))
+    }
+
     /// Gives the socket its name. A socket that a killed agent has left behind is replaced.
     ///
     /// # Errors
     ///
     /// Returns [`ServerError::InUse`] when another process listens there by now, and another error
     /// when the name is taken or cannot be given.
-    pub fn publish(mut self) -> Result<Self, ServerError> {
+    pub fn publish(self) -> Result<Self, ServerError> {
         make_room(&self.path)?;
+        self.replace()
+    }
+
+    /// Gives the socket its name, also when another agent's has it: one that this agent succeeds.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the name cannot be given.
+    pub fn replace(mut self) -> Result<Self, ServerError> {
         fs::rename(&self.file.path, &self.path)
             .map_err(StatusError::failed("creating the socket", &self.path))?;
         self.file.path.clone_from(&self.path);
@@ -231,6 +288,7 @@ impl Server {
             listener,
             file: _file,
             traces,
+            successors,
             ..
         } = self;
         let tracing = Arc::new(Semaphore::new(TRACING));
@@ -270,6 +328,7 @@ impl Server {
                 queue: traces.clone(),
                 places: Arc::clone(&tracing),
             };
+            let successors = successors.clone();
             clients.spawn(async move {
                 let peer = stream.peer_cred();
                 let mut stream = BufReader::new(stream);
@@ -283,12 +342,22 @@ impl Server {
                         }
                     }
                     Ok(Request::Command(command)) => reply(match peer {
-                        Ok(peer) => {
-                            let (uid, pid) = (peer.uid(), peer.pid());
-                            queue.perform(command, Peer { uid, pid }).await
-                        }
-                        Err(error) => Err(format!("who sent the command is not known: {error}")),
+                        Ok(peer) => queue.perform(command, peer.into()).await,
+                        Err(error) => Err(unknown(&error)),
                     }),
+                    Ok(Request::TakeOver) => {
+                        let refused = match peer {
+                            Ok(peer) => succeed(successors, peer.into(), stream),
+                            Err(error) => Err((unknown(&error), stream)),
+                        };
+                        match refused {
+                            Ok(()) => return,
+                            Err((reason, back)) => {
+                                stream = back;
+                                reply(Err(reason))
+                            }
+                        }
+                    }
                     Err(reason) => reply(Err(reason)),
                 };
                 // A client that is too slow gets a part of its answer.
@@ -296,6 +365,36 @@ impl Server {
             });
         }
     }
+}
+
+/// What is said to a client of whom the kernel does not tell who it is.
+fn unknown(error: &io::Error) -> String {
+    format!("who sent the command is not known: {error}")
+}
+
+/// Sends a client that is to succeed the agent to the event loop, with its connection. Returns the
+/// connection and the reason when that is refused.
+fn succeed(
+    successors: Option<mpsc::Sender<SuccessorRequest>>,
+    peer: Peer,
+    stream: BufReader<tokio::net::UnixStream>,
+) -> Result<(), (String, BufReader<tokio::net::UnixStream>)> {
+    if !peer.may_command(geteuid().as_raw()) {
+        tracing::warn!("{peer} is refused: it asks to take over");
+        let reason = format!(
+            "user {} may read the status, but taking over is for root and the agent's own user",
+            peer.uid
+        );
+        return Err((reason, stream));
+    }
+    let busy = || "the agent is ending, or another process is taking over".to_owned();
+    let Some(successors) = successors else {
+        return Err((busy(), stream));
+    };
+    let request = SuccessorRequest { peer, stream };
+    successors
+        .try_send(request)
+        .map_err(|error| (busy(), error.into_inner().stream))
 }
 
 /// Reads a client's request: one line of JSON, or nothing.
@@ -414,10 +513,26 @@ fn reply(outcome: Outcome) -> Bytes {
 struct SocketFile {
     path: PathBuf,
     inode: u64,
+    /// Whether it is not removed after all.
+    is_left: Arc<AtomicBool>,
+}
+
+/// Leaves a socket's file where it is when its server is dropped.
+#[derive(Debug)]
+pub struct Leaver(Arc<AtomicBool>);
+
+impl Leaver {
+    /// From now on the file is somebody else's.
+    pub fn leave(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
+        if self.is_left.load(Ordering::Relaxed) {
+            return;
+        }
         // Another agent may have put its own socket there since.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);

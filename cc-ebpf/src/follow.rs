@@ -10,6 +10,7 @@ use cc_ebpf::{
 };
 
 use crate::{
+    layout::load_number,
     maps::{ACKS, DECISIONS, FLOWS, FREE_SLOTS, RECORDS, count},
     socket::Socket,
     structure::Memory,
@@ -69,6 +70,7 @@ pub(crate) fn open<M: Memory>(
     flow.open(state.slot, state.generation, now_ns, state.base, cell);
     socket.identify(&mut flow.opened.identity);
     flow.opened.identity.initial_cwnd = cwnd;
+    flow.opened.identity.programs = load_number();
     flow.end_change();
     count(Counter::FlowsOpened);
     if RECORDS.output::<OpenedRecord>(&flow.opened, 0).is_err() {

@@ -6,6 +6,17 @@ use cc_ebpf::KernelLayout;
 #[unsafe(no_mangle)]
 pub(crate) static KERNEL: KernelLayout = KernelLayout::EMPTY;
 
+/// The number of this load of the programs ([`cc_ebpf::Identity::programs`]).
+#[unsafe(no_mangle)]
+static LOAD: u32 = 0;
+
+/// The number of this load of the programs.
+#[inline(always)]
+pub(crate) fn load_number() -> u32 {
+    // SAFETY: a valid, aligned static; volatile because the loader rewrites it in the object.
+    unsafe { core::ptr::read_volatile(&raw const LOAD) }
+}
+
 /// Name of the congestion control, NUL-padded.
 #[unsafe(no_mangle)]
 pub(crate) static NAME: [u8; 16] = [0; 16];

@@ -59,8 +59,9 @@ pub struct Identity {
     /// Network namespace of the socket: the inode number of `/proc/PID/ns/net`. 0 when it is
     /// unknown.
     pub netns: u32,
-    #[doc(hidden)]
-    pub reserved2: u32,
+    /// Which load of the programs has opened the flow: each has a number of its own. 0 from
+    /// programs that have none.
+    pub programs: u32,
     /// Name of the congestion control, NUL-padded, as it lies in the kernel.
     pub congestion_control: [u32; 4],
 }

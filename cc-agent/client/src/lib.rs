@@ -219,7 +219,12 @@ fn ask(path: &Path, request: &Request, timeout: Duration) -> Result<Vec<u8>, Sta
     Ok(answer)
 }
 
-fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, StatusError> {
+/// Connects to the agent that listens at `path`, within `timeout`, which holds for each write too.
+///
+/// # Errors
+///
+/// Returns an error when no agent listens there, or does not take the connection in time.
+pub fn connect(path: &Path, timeout: Duration) -> Result<UnixStream, StatusError> {
     let connected = || {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         // The time limit applies to connecting too, which waits while the backlog is full

@@ -767,6 +767,15 @@ impl Agent {
         self.flows.live()
     }
 
+    /// Number of live flows that run on another load of the programs than `load`
+    /// ([`Identity::programs`]): on those of a former agent.
+    pub fn live_on_other_programs(&self, load: u32) -> usize {
+        let flows = self.flows.iter();
+        flows
+            .filter(|(_, _, flow)| flow.identity.programs != load)
+            .count()
+    }
+
     /// The first `most` live flows in slot order, as the status shows them.
     pub fn views(&self, most: usize) -> Vec<FlowView> {
         let flows = self.flows.iter().take(most);

@@ -17,7 +17,7 @@ pub use counters::{AgentCounts, Count, RemoteCounts};
 pub use distribution::{DELAY_MS, Distribution, Distributions, RTT_MS};
 pub use flow::FlowView;
 pub use health::Health;
-pub use protocol::{Command, Outcome, Reply, Request, default_socket};
+pub use protocol::{Command, Outcome, Reply, Request, TakeoverReply, TakeoverStep, default_socket};
 pub use text::{clock, digits};
 pub use trace::{TracedDecision, TracedWindow};
 
@@ -70,6 +70,14 @@ pub struct Snapshot {
     pub taken_ns: u64,
     /// Flows that a former agent had left behind and that this agent took over.
     pub adopted_flows: usize,
+    /// Live flows that run on the BPF programs of a former agent, which they keep until they close;
+    /// 0 from an older agent.
+    #[serde(default)]
+    pub flows_on_former_programs: usize,
+    /// Time from the last heartbeat of the agent that this one took over from to the first of its
+    /// own, ms; `None` where it took over from none, and from an older agent.
+    #[serde(default)]
+    pub takeover_gap_ms: Option<f64>,
     /// Counts on the agent's side.
     pub agent: AgentCounts,
     /// The datapath's counters by name ([`cc_ebpf::Counter`]).

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
@@ -251,7 +252,10 @@ impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        // Another agent may have taken over.
+        if UnixStream::connect(&self.socket).is_err() {
+            let _ = std::fs::remove_file(&self.socket);
+        }
         // What it remembers of reloaded policies; tests of that choose another directory.
         let _ = std::fs::remove_file(
             self.socket

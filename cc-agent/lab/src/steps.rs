@@ -107,6 +107,7 @@ const RULES: &[Rule] = &[
     bpf(18, "BTF_LOAD"),
     bpf(22, "MAP_FREEZE"),
     bpf(28, "LINK_CREATE"),
+    bpf(29, "LINK_UPDATE"),
     // Files.
     rule(
         libc::SYS_openat,

@@ -14,6 +14,7 @@ const BPF_MAP_DELETE_ELEM: libc::c_int = 3;
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_BTF_LOAD: libc::c_int = 18;
 const BPF_LINK_CREATE: libc::c_int = 28;
+const BPF_LINK_UPDATE: libc::c_int = 29;
 const BPF_PROG_TYPE_STRUCT_OPS: u32 = 27;
 const BPF_MAP_TYPE_STRUCT_OPS: u32 = 26;
 const BPF_STRUCT_OPS: u32 = 44;
@@ -112,6 +113,16 @@ struct LinkCreate {
     target_fd: u32,
     attach_type: u32,
     flags: u32,
+}
+
+/// The part of `union bpf_attr` for `BPF_LINK_UPDATE`.
+#[repr(C)]
+#[derive(Default)]
+struct LinkUpdate {
+    link_fd: u32,
+    new_map_fd: u32,
+    flags: u32,
+    old_map_fd: u32,
 }
 
 /// A program that the kernel refused: its answer and the verifier's log.
@@ -220,6 +231,21 @@ pub(super) fn link_struct_ops(map: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     };
     // SAFETY: the attributes hold no pointers.
     unsafe { command_fd(BPF_LINK_CREATE, &mut attributes) }
+}
+
+/// Registers the structure in the place of the one that the link has registered, which must have
+/// the same name. The name is never free meanwhile (`tcp_update_congestion_control`,
+/// net/ipv4/tcp_cong.c, Linux 6.18).
+///
+/// The map must not be the one that the link has: the kernel would put it into its list twice.
+pub(super) fn relink_struct_ops(link: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<()> {
+    let mut attributes = LinkUpdate {
+        link_fd: link.as_raw_fd() as u32,
+        new_map_fd: map.as_raw_fd() as u32,
+        ..LinkUpdate::default()
+    };
+    // SAFETY: the attributes hold no pointers.
+    unsafe { command(BPF_LINK_UPDATE, &mut attributes) }.map(drop)
 }
 
 fn load_btf(blob: &[u8]) -> io::Result<OwnedFd> {

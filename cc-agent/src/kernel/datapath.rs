@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs, io,
-    os::fd::{AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
     path::{Path, PathBuf},
 };
 
@@ -23,9 +23,10 @@ use nix::unistd::geteuid;
 pub use super::object::{Ring, has_object};
 use super::{
     Error, btf, clock, cookies,
+    inheritance::Inheritance,
     object::{
         ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT,
-        RECORDS, SETTINGS, as_words, no_program,
+        RECORDS, SETTINGS, as_words, no_program, open_map,
     },
     process::Process,
     shared::{Shared, Slots},
@@ -84,6 +85,10 @@ pub struct Datapath {
     records: Ring,
     acks: Ring,
     counters: Counters,
+    /// The maps that a successor needs.
+    shared: Vec<(&'static str, OwnedFd)>,
+    /// The number of this load of the programs.
+    number: u32,
     /// Live flows in maps that a former agent has made; `None` where the maps are new.
     adopted: Option<usize>,
     /// The settings that hold once it is registered.
@@ -93,7 +98,9 @@ pub struct Datapath {
 /// The states of the congestion control's registration.
 enum Registration {
     Prepared(Prepared),
-    Done(#[expect(dead_code, reason = "held for its dropping")] StructOps),
+    /// To be registered in the place of a running agent's, by its link.
+    Succeeding(Prepared, OwnedFd),
+    Done(StructOps),
 }
 
 impl Datapath {
@@ -116,6 +123,22 @@ impl Datapath {
     /// Returns an error when the name cannot be used or is taken, when the host lacks what BPF
     /// needs, or when the kernel refuses the programs.
     pub fn load(options: &Options) -> Result<Self, Error> {
+        Self::load_with(options, None)
+    }
+
+    /// Loads the programs against the maps of an agent that is running, in whose place
+    /// [`Self::register`] registers them. Until then that agent serves, and nothing here is to be
+    /// called but [`Self::resume`] when it has stopped doing so.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Self::load`], and an error when the maps of the running agent are
+    /// not those of the same name and layout.
+    pub fn inherit(options: &Options, inheritance: Inheritance) -> Result<Self, Error> {
+        Self::load_with(options, Some(inheritance))
+    }
+
+    fn load_with(options: &Options, inheritance: Option<Inheritance>) -> Result<Self, Error> {
         check_name(&options.name)?;
         let cgroup = options.cgroup.as_deref().map(open_cgroup).transpose()?;
         if OBJECT.is_empty() {
@@ -125,17 +148,22 @@ impl Datapath {
         let kernel = btf::Kernel::running()?;
         let layout = kernel.layout()?;
         let ops = kernel.congestion_ops()?;
-        let orphans = orphans(&options.name);
+        let (orphans, link) = match inheritance {
+            Some(Inheritance { link, maps }) => (Some(inherited(&options.name, maps)?), Some(link)),
+            None => (orphans(&options.name), None),
+        };
         if !ops.links && orphans.as_ref().is_some_and(|found| !found.owner_lives()) {
             StructOps::unregister_leftover(&options.name);
         }
-        if registered(&options.name) {
+        if link.is_none() && registered(&options.name) {
             return Err(Error::NameTaken(options.name.clone()));
         }
 
+        let number = load_number();
         let name = options.padded_name();
         let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
+            .override_global("LOAD", &number, true)
             .override_global("NAME", name.as_slice(), true)
             .map_max_entries(DECISIONS, options.slots)
             .map_max_entries(FLOWS, options.slots)
@@ -184,10 +212,20 @@ impl Datapath {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
         }
         let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name)?;
+        let keep = |name| {
+            let kept = maps.fd_of(name)?.try_clone_to_owned();
+            Ok((name, kept.map_err(Error::system("keeping a BPF map"))?))
+        };
+        let shared = SHARED.into_iter().map(keep).collect::<Result<_, Error>>()?;
         Ok(Self {
             programs,
             cgroup,
-            registration: Some(Registration::Prepared(prepared)),
+            registration: Some(match link {
+                Some(link) => Registration::Succeeding(prepared, link),
+                None => Registration::Prepared(prepared),
+            }),
+            shared,
+            number,
             settings: Shared::map(maps.fd_of(SETTINGS)?, 1)?,
             heartbeat: Shared::map(maps.fd_of(HEARTBEAT)?, 1)?,
             maps: Slots {
@@ -219,15 +257,15 @@ impl Datapath {
             self.settings.write(0, self.asked);
             self.write_heartbeat(clock::now_ns());
         }
-        match self.registration.take() {
-            Some(Registration::Prepared(prepared)) => {
-                self.registration = Some(Registration::Done(prepared.register()?));
-            }
+        let registered = match self.registration.take() {
+            Some(Registration::Prepared(prepared)) => prepared.register()?,
+            Some(Registration::Succeeding(prepared, link)) => prepared.replace(link)?,
             other => {
                 self.registration = other;
                 return Ok(());
             }
-        }
+        };
+        self.registration = Some(Registration::Done(registered));
         self.settings.write(0, self.asked);
         self.write_heartbeat(clock::now_ns());
         if let Some(directory) = &self.cgroup {
@@ -237,6 +275,57 @@ impl Datapath {
                 .map_err(Error::aya("attaching to the cgroup"))?;
         }
         Ok(())
+    }
+
+    /// What a successor needs to serve in the place of this agent.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NoLink`] where the name is not registered by a link, and another error when
+    /// the process has no descriptors left.
+    pub fn bequeath(&self) -> Result<Inheritance, Error> {
+        let Some(Registration::Done(registered)) = &self.registration else {
+            return Err(Error::NoLink);
+        };
+        let link = registered.link().ok_or(Error::NoLink)?;
+        let copying = || Error::system("copying the descriptors of the datapath");
+        let maps = self.shared.iter().map(|(name, fd)| {
+            let fd = fd.as_fd().try_clone_to_owned().map_err(copying())?;
+            Ok(((*name).to_owned(), fd))
+        });
+        Ok(Inheritance {
+            link: link.try_clone_to_owned().map_err(copying())?,
+            maps: maps.collect::<Result<_, Error>>()?,
+        })
+    }
+
+    /// Serves on where another agent has stopped: reads records from there, and counts its live
+    /// flows as adopted. The settings are those of this agent again, once it is registered.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when a ring buffer cannot be opened.
+    pub fn resume(&mut self) -> Result<(), Error> {
+        self.records.reopen()?;
+        self.acks.reopen()?;
+        if self.may_write() {
+            self.settings.write(0, self.asked);
+            self.write_heartbeat(clock::now_ns());
+        } else {
+            self.adopted = Some(self.live_flows().len());
+        }
+        Ok(())
+    }
+
+    /// The number of this load of the programs, which flows that they open carry
+    /// ([`cc_ebpf::Identity::programs`]).
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The last heartbeat, of whatever agent, ns.
+    pub fn last_beat_ns(&self) -> Option<u64> {
+        Some(self.heartbeat.read(0)?.at_ns)
     }
 
     /// Whether the maps are this agent's to write to.
@@ -447,49 +536,82 @@ fn is_ours(program: &ProgramInfo) -> bool {
 }
 
 fn open_orphans(name: &str, named: impl Iterator<Item = (String, u32)>) -> Option<Orphans> {
-    let mut maps = Maps::default();
-    for (map_name, id) in named {
+    let opened = named.map(|(map_name, id)| {
         let map = Map::from_map_data(MapData::from_id(id).ok()?).ok()?;
-        let is_expected = match map_name.as_str() {
-            RECORDS | ACKS => matches!(map, Map::RingBuf(_)),
-            FREE_SLOTS => matches!(map, Map::Queue(_)),
-            COUNTERS => matches!(map, Map::PerCpuArray(_)),
-            _ => matches!(map, Map::Array(_)),
-        };
-        if !is_expected {
+        Some((map_name, map))
+    });
+    let orphans = Orphans::of(name, opened.collect::<Option<Vec<_>>>()?)?;
+    if let Err(theirs) = &orphans {
+        tracing::warn!(
+            "flows of a former agent use layout {theirs} of the maps, this agent has \
+             {LAYOUT_VERSION}: they stay on the fallback until they close"
+        );
+    }
+    orphans.ok()
+}
+
+/// The maps of a running agent that serves `name`.
+fn inherited(name: &str, maps: Vec<(String, OwnedFd)>) -> Result<Orphans, Error> {
+    let opened = maps
+        .into_iter()
+        .map(|(map_name, fd)| Ok((map_name, open_map(fd)?)));
+    match Orphans::of(name, opened.collect::<Result<Vec<_>, Error>>()?) {
+        Some(Ok(orphans)) => Ok(orphans),
+        Some(Err(theirs)) => Err(Error::Layout { theirs }),
+        None => Err(Error::Inheritance(format!(
+            "they are not the maps of {name}"
+        ))),
+    }
+}
+
+impl Orphans {
+    /// Opens the maps of the congestion control `name`. `None` when these are not all of them, and
+    /// the version of their layout when it is another one than this agent's.
+    fn of(name: &str, named: Vec<(String, Map)>) -> Option<Result<Self, u32>> {
+        let mut maps = Maps::default();
+        for (map_name, map) in named {
+            let is_expected = match map_name.as_str() {
+                RECORDS | ACKS => matches!(map, Map::RingBuf(_)),
+                FREE_SLOTS => matches!(map, Map::Queue(_)),
+                COUNTERS => matches!(map, Map::PerCpuArray(_)),
+                _ => matches!(map, Map::Array(_)),
+            };
+            if !is_expected {
+                return None;
+            }
+            maps.insert(map_name, map);
+        }
+        if SHARED.iter().any(|needed| !maps.contains(needed)) {
             return None;
         }
-        maps.insert(map_name, map);
+        let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS).ok()?, 1).ok()?;
+        let settings = settings.read(0)?;
+        let theirs = settings.name.split(|&byte| byte == 0).next()?;
+        if theirs != name.as_bytes() {
+            return None;
+        }
+        if settings.layout != LAYOUT_VERSION {
+            return Some(Err(settings.layout));
+        }
+        let flows: Shared<Flow> = Shared::map(maps.fd_of(FLOWS).ok()?, settings.slots).ok()?;
+        let live = (0..flows.entries())
+            .filter(|&slot| flows.read(slot).is_some_and(|flow| flow.live == 1))
+            .count();
+        let heartbeat: Shared<Heartbeat> = Shared::map(maps.fd_of(HEARTBEAT).ok()?, 1).ok()?;
+        Some(Ok(Self {
+            heartbeat: heartbeat.read(0)?,
+            heartbeat_limit_ns: settings.heartbeat_limit_ns,
+            maps,
+            slots: settings.slots,
+            live,
+        }))
     }
-    if SHARED.iter().any(|needed| !maps.contains(needed)) {
-        return None;
-    }
-    let settings: Shared<Settings> = Shared::map(maps.fd_of(SETTINGS).ok()?, 1).ok()?;
-    let settings = settings.read(0)?;
-    let theirs = settings.name.split(|&byte| byte == 0).next()?;
-    if theirs != name.as_bytes() {
-        return None;
-    }
-    if settings.layout != LAYOUT_VERSION {
-        tracing::warn!(
-            "flows of a former agent use layout {} of the maps, this agent has {LAYOUT_VERSION}: \
-             they stay on the fallback until they close",
-            settings.layout
-        );
-        return None;
-    }
-    let flows: Shared<Flow> = Shared::map(maps.fd_of(FLOWS).ok()?, settings.slots).ok()?;
-    let live = (0..flows.entries())
-        .filter(|&slot| flows.read(slot).is_some_and(|flow| flow.live == 1))
-        .count();
-    let heartbeat: Shared<Heartbeat> = Shared::map(maps.fd_of(HEARTBEAT).ok()?, 1).ok()?;
-    Some(Orphans {
-        heartbeat: heartbeat.read(0)?,
-        heartbeat_limit_ns: settings.heartbeat_limit_ns,
-        maps,
-        slots: settings.slots,
-        live,
-    })
+}
+
+/// A number for a load of the programs that the loads before it do not have, and not 0: the time in
+/// units of 2^20 ns, about a millisecond.
+fn load_number() -> u32 {
+    ((clock::now_ns() >> 20) as u32).max(1)
 }
 
 fn open_cgroup(path: &Path) -> Result<fs::File, Error> {

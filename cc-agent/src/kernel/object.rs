@@ -129,6 +129,15 @@ impl Ring {
         maps.take(name).map(Self)
     }
 
+    /// Reads on where the last reader of the ring buffer, in whatever process, has stopped.
+    pub(super) fn reopen(&mut self) -> Result<(), Error> {
+        let what = "opening a ring buffer again";
+        let fd = self.0.as_fd().try_clone_to_owned();
+        let fd = fd.map_err(Error::system(what))?;
+        self.0 = open_map(fd)?.try_into().map_err(Error::aya(what))?;
+        Ok(())
+    }
+
     /// Takes up to `most` records out, each a slice of one shared buffer.
     pub fn drain(&mut self, most: usize) -> Vec<Bytes> {
         let mut buffer = BytesMut::new();
@@ -195,6 +204,13 @@ pub(super) fn no_program(name: &str) -> Error {
         what: "reading the BPF object".into(),
         reason: format!("it has no program {name}"),
     }
+}
+
+/// The map behind a descriptor.
+pub(super) fn open_map(fd: OwnedFd) -> Result<Map, Error> {
+    let what = "opening a BPF map that a running agent has handed over";
+    let map = MapData::from_fd(fd).map_err(Error::aya(what))?;
+    Map::from_map_data(map).map_err(Error::aya(what))
 }
 
 fn fd(map: &Map) -> BorrowedFd<'_> {

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    os::fd::{AsFd, OwnedFd, RawFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use aya::maps::{MapType, loaded_maps};
@@ -50,7 +50,7 @@ pub struct StructOps(Registration);
 #[derive(Debug)]
 enum Registration {
     /// By a link: closing it unregisters, also when the process is killed.
-    Link(#[expect(dead_code, reason = "held for its closing")] OwnedFd),
+    Link(OwnedFd),
     /// By the map's content, before Linux 6.4: it stays until the map is emptied.
     Map(OwnedFd),
 }
@@ -148,6 +148,15 @@ impl Prepared {
         })
     }
 
+    /// Registers it in the place of what the link of a running agent has registered under the same
+    /// name. New sockets get these callbacks from then on; others keep those that they have.
+    pub(super) fn replace(self, link: OwnedFd) -> Result<StructOps, Error> {
+        let replacing = "replacing the registered congestion control by BPF_LINK_UPDATE";
+        bpf::set_struct_ops(self.map.as_fd(), &self.value).map_err(Error::system(replacing))?;
+        bpf::relink_struct_ops(link.as_fd(), self.map.as_fd()).map_err(Error::system(replacing))?;
+        Ok(StructOps(Registration::Link(link)))
+    }
+
     /// Registers it. The kernel refuses a name that is taken.
     pub(super) fn register(self) -> Result<StructOps, Error> {
         let registering = |source: io::Error| {
@@ -169,6 +178,14 @@ impl Prepared {
 }
 
 impl StructOps {
+    /// The link that registers the name; `None` where it was registered without one.
+    pub(super) fn link(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0 {
+            Registration::Link(link) => Some(link.as_fd()),
+            Registration::Map(_) => None,
+        }
+    }
+
     /// Unregisters what a process that was killed had registered without a link.
     pub(super) fn unregister_leftover(name: &str) {
         for info in loaded_maps().flatten() {

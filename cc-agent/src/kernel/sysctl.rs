@@ -355,6 +355,11 @@ impl DefaultCongestionControl {
         undo.as_ref()?.place.default().ok()
     }
 
+    /// Leaves the default as it is from now on: a successor holds it.
+    pub fn leave(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     /// Puts the former default back, if that has not been done. Returns whether that is done now;
     /// if not, it can be tried again.
     pub fn restore(&self) -> bool {

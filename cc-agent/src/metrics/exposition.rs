@@ -110,6 +110,13 @@ impl Page<'_> {
             None,
             state.live_flows as u64,
         )?;
+        self.gauge(
+            "flows_on_former_programs",
+            "open flows on the BPF programs of a former agent: they are decided about, but a \
+             change of the programs does not reach them until they close",
+            None,
+            state.flows_on_former_programs as u64,
+        )?;
         let mut flows = self.0.encode_descriptor(
             "flows_by_mode",
             "open flows by what sets their cwnd; those on the fallback are not decided about",

@@ -7,7 +7,7 @@ use cc_ebpf::{Decision, Flow};
 use tokio::io::unix::AsyncFd;
 
 use crate::kernel::{
-    self, Datapath, clock,
+    self, Datapath, Inheritance, clock,
     sysctl::{DefaultCongestionControl, RestoredOnDrop},
 };
 
@@ -55,6 +55,21 @@ pub(crate) trait DatapathIo {
 
     /// The generation of the flow that is live in `slot`; `None` when none is.
     fn occupant(&self, slot: u32) -> Option<u32>;
+
+    /// The descriptors that a successor needs.
+    fn bequeath(&self) -> Result<Inheritance, kernel::Error> {
+        Err(kernel::Error::NoLink)
+    }
+
+    /// Goes on with the records where another agent has stopped reading them.
+    fn resume(&mut self) -> Result<(), kernel::Error> {
+        Ok(())
+    }
+
+    /// The number of this load of the programs, which the flows that they open carry.
+    fn number(&self) -> u32 {
+        0
+    }
 
     /// The states of the live flows, which a former agent has left behind.
     fn live_flows(&self) -> Vec<Flow> {
@@ -159,5 +174,17 @@ impl DatapathIo for KernelDatapath {
 
     fn flush_messages(&mut self) {
         self.datapath.flush_messages();
+    }
+
+    fn bequeath(&self) -> Result<Inheritance, kernel::Error> {
+        self.datapath.bequeath()
+    }
+
+    fn resume(&mut self) -> Result<(), kernel::Error> {
+        self.datapath.resume()
+    }
+
+    fn number(&self) -> u32 {
+        self.datapath.number()
     }
 }

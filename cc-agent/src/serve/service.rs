@@ -66,6 +66,8 @@ pub(super) struct Service<D: DatapathIo> {
     session: Option<RecordingSession>,
     name: String,
     adopted: usize,
+    /// Time from the heartbeat of the agent that this one took over from to its own, ms.
+    pub(super) takeover_gap_ms: Option<f64>,
     /// When the agent took over, on the datapath's clock: older records tell of what a former agent
     /// has seen, or what the state of the flows said already.
     since_ns: u64,
@@ -209,6 +211,7 @@ impl<D: DatapathIo> Service<D> {
             recorder,
             name: settings.datapath.name,
             adopted,
+            takeover_gap_ms: None,
             since_ns,
             reclaimer: Reclaimer::default(),
             tracers: Tracers::default(),
@@ -230,6 +233,17 @@ impl<D: DatapathIo> Service<D> {
         }
         service.beat();
         Ok(service)
+    }
+
+    /// Serves on after another agent was to take over and did not.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the records cannot be read any more.
+    pub(super) fn resume(&mut self) -> Result<(), kernel::Error> {
+        self.datapath.resume()?;
+        self.beat();
+        Ok(())
     }
 
     /// Time between two heartbeats, a tenth of the datapath's limit.
@@ -722,6 +736,8 @@ impl<D: DatapathIo> Service<D> {
                 .map(|beat_ns| self.datapath.now_ns().saturating_sub(beat_ns) as f64 / 1e6),
             taken_ns: self.datapath.now_ns(),
             adopted_flows: self.adopted,
+            flows_on_former_programs: self.agent.live_on_other_programs(self.datapath.number()),
+            takeover_gap_ms: self.takeover_gap_ms,
             agent: AgentCounts {
                 policies_restarted: self.policies.restarts,
                 policies_replaced: self.policies.replacements,

@@ -14,11 +14,12 @@ use cc_core::{
 use tempfile::TempDir;
 use tokio::task::{self, JoinHandle, LocalSet};
 
-use super::{loads::Purpose, service::Remedy};
 use super::{
+    End,
     testing::{FakeDatapath, Gate, closed, fixed, opened, window},
     *,
 };
+use super::{loads::Purpose, service::Remedy};
 use crate::{
     deploy::load_again,
     inference::{Failure, ReadyPolicy},
@@ -49,7 +50,7 @@ struct Fixture {
     commands: mpsc::Sender<CommandRequest>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     stop: Arc<tokio::sync::Notify>,
-    running: JoinHandle<Result<(), anyhow::Error>>,
+    running: JoinHandle<Result<End, anyhow::Error>>,
     directory: TempDir,
 }
 
@@ -149,7 +150,7 @@ impl Fixture {
     }
 
     /// Ends the event loop and returns its outcome.
-    async fn end(self) -> Result<(), anyhow::Error> {
+    async fn end(self) -> Result<End, anyhow::Error> {
         self.stop.notify_one();
         self.running.await.expect("does not panic")
     }

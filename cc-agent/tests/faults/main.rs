@@ -8,6 +8,7 @@ mod places;
 mod shortage;
 mod stage;
 mod steps;
+mod takeover;
 
 use std::process::ExitCode;
 
@@ -16,6 +17,7 @@ use overload::*;
 use places::*;
 use shortage::*;
 use steps::*;
+use takeover::*;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_cc-agent");
 
@@ -36,5 +38,14 @@ fn main() -> ExitCode {
         a_policy_that_is_no_file_is_refused,
         of_agents_that_start_at_once_one_serves_a_name,
         two_agents_take_turns_as_the_default,
+        flows_and_name_go_on_while_agents_take_over,
+        a_successor_is_killed_at_each_step,
+        a_successor_that_does_not_serve_changes_nothing,
+        a_successor_with_another_layout_is_refused,
+        who_may_not_command_may_not_take_over,
+        a_successor_needs_no_more_than_an_agent,
+        without_a_running_agent_it_just_starts,
+        what_a_successor_does_not_ask_for_is_undone,
+        a_recording_goes_on_in_files_of_the_successor,
     ])
 }

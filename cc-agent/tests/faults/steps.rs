@@ -18,10 +18,10 @@ const ARGUMENTS: [&str; 5] = ["--policy", "fixed:20", "--default", "--slots", "8
 
 /// What happened at each step, which is printed when the test fails.
 #[derive(Default)]
-struct Account(Vec<String>);
+pub(crate) struct Account(Vec<String>);
 
 impl Account {
-    fn add(&mut self, line: String) {
+    pub(crate) fn add(&mut self, line: String) {
         self.0.push(line);
     }
 }
@@ -36,7 +36,7 @@ impl Drop for Account {
 
 /// The interruption that is to come, shared with the thread that supervises an agent.
 #[derive(Clone, Default)]
-struct Plan(Arc<Mutex<State>>);
+pub(crate) struct Plan(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
@@ -52,7 +52,7 @@ struct State {
 
 impl Plan {
     /// Interrupts the step of this number.
-    fn at(at: usize) -> Self {
+    pub(crate) fn at(at: usize) -> Self {
         Self(Arc::new(Mutex::new(State {
             at,
             ..State::default()
@@ -60,17 +60,17 @@ impl Plan {
     }
 
     /// Counts steps from now on, or no more.
-    fn count(&self, counts: bool) {
+    pub(crate) fn count(&self, counts: bool) {
         self.0.lock().expect("no panic while it is held").counts = counts;
     }
 
-    fn interrupted(&self) -> Option<Step> {
+    pub(crate) fn interrupted(&self) -> Option<Step> {
         let state = self.0.lock().expect("no panic while it is held");
         state.interrupted.clone()
     }
 
     /// Has the steps of `command` judged: all may proceed but the one, which gets this verdict.
-    fn supervise(&self, command: &mut Command, verdict: fn(&Step) -> Verdict) {
+    pub(crate) fn supervise(&self, command: &mut Command, verdict: fn(&Step) -> Verdict) {
         let state = Arc::clone(&self.0);
         supervise(command, move |step| {
             let mut state = state.lock().expect("no panic while it is held");
@@ -105,7 +105,7 @@ fn shortage(step: &Step) -> i32 {
     }
 }
 
-fn kill(_: &Step) -> Verdict {
+pub(crate) fn kill(_: &Step) -> Verdict {
     Verdict::Kill
 }
 

@@ -8,7 +8,7 @@ use super::{DATA, NAME, PROGRAM, contents::Tree};
 
 /// The user is made at the installation, by systemd where it is there. Services are neither enabled
 /// nor started: an agent changes how the host's connections behave, which is for its operator to
-/// ask for. Those that run are restarted with the new program.
+/// ask for. Those that run are restarted with the new program, or taken over from by it.
 ///
 /// dpkg sets `DPKG_ROOT` where it installs into another root without running scripts in there.
 const AFTER_INSTALLATION: &str = r#"#!/bin/sh
@@ -24,7 +24,11 @@ if [ "$1" = configure ]; then
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
         systemctl daemon-reload
         if [ -n "$2" ]; then
-            systemctl try-restart cc-agent cc-agent-follow cc-agent-metrics cc-agent-policy-server
+            systemctl try-restart cc-agent-follow cc-agent-metrics cc-agent-policy-server
+            # The new program takes over from the old one; where it cannot, there is a gap.
+            if systemctl --quiet is-active cc-agent; then
+                systemctl reload cc-agent || systemctl try-restart cc-agent
+            fi
         fi
     fi
 fi

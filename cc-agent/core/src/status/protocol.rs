@@ -80,6 +80,39 @@ pub enum Request {
     },
     /// Asks the agent to carry out a command.
     Command(Command),
+    /// Asks the agent to be succeeded: for the descriptors of its datapath, and then by
+    /// [`TakeoverStep`]s for the service. Answered by [`TakeoverReply`]s.
+    TakeOver,
+}
+
+/// What a successor says to the agent that it takes over from, after [`Request::TakeOver`]: each a
+/// line of JSON. When the connection ends before the last one, the agent goes on serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakeoverStep {
+    /// The successor is ready to serve: stop reading records, deciding and beating.
+    Release,
+    /// The successor serves: end, and leave what it has taken over.
+    Confirm {
+        /// Whether it holds the host's default congestion control from now on. Otherwise the agent
+        /// restores the former one, if it has changed it.
+        default: bool,
+    },
+}
+
+/// What the agent answers to its successor: each a line of JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TakeoverReply {
+    /// The names of the descriptors that come with this line (`SCM_RIGHTS`, unix(7)), in their
+    /// order: the maps that flows and agent share, and the link that registers the name.
+    Descriptors(Vec<String>),
+    /// The agent does nothing until the next step, or the end of the connection.
+    Released,
+    /// The agent ends; its successor serves.
+    Done,
+    /// The agent goes on serving; says why.
+    Refused(String),
 }
 
 /// The line of JSON that answers a [`Command`].

@@ -22,6 +22,8 @@ pub fn idle() -> Snapshot {
         heartbeat_age_ms: None,
         taken_ns: 600_000_000_000,
         adopted_flows: 0,
+        flows_on_former_programs: 0,
+        takeover_gap_ms: None,
         agent: AgentCounts::default(),
         datapath: Counter::ALL
             .iter()

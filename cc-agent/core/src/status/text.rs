@@ -40,9 +40,15 @@ impl fmt::Display for Snapshot {
             "flows       {} live, {} slots",
             self.live_flows, self.slots
         )?;
-        match self.adopted_flows {
+        if self.adopted_flows > 0 {
+            write!(f, ", {} taken over from a former agent", self.adopted_flows)?;
+        }
+        if let Some(gap_ms) = self.takeover_gap_ms {
+            write!(f, " within {} ms", digits(gap_ms))?;
+        }
+        match self.flows_on_former_programs {
             0 => writeln!(f)?,
-            adopted => writeln!(f, ", {adopted} taken over from a former agent")?,
+            former => writeln!(f, ", {former} on its BPF programs")?,
         }
         writeln!(
             f,
