@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::{TrainError, checkpoint::Checkpoint, environments::Environments};
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
+    environment::Environment,
     model::Weights,
+    normalise::Normalizer,
+    rollout::Episode,
 };
 
 /// Name of the file in a run's directory that keeps the scores in the environment of training.
@@ -132,41 +135,78 @@ fn links(
     environment: Option<&Environments>,
     episodes: &FixedEpisodes,
 ) -> Result<Vec<LinkScore>, TrainError> {
-    let record = &checkpoint.header.record;
-    let source = environment.unwrap_or(&record.config.environment).open()?;
-    let normalizer = checkpoint.header.normalizer.clone().map(Arc::new);
-    let policy = Arc::new(Snapshot {
-        version: 0,
-        weights: Weights::new(&record.shape, checkpoint.served_parameters()),
-    });
+    let policy = FinalPolicy::of(checkpoint);
+    let source = environment.unwrap_or(&policy.environment).open()?;
     let score = |(task, name): (usize, String)| {
         let seed = [episodes.seed, task as u64]
             .into_iter()
             .fold(FIXED, seed::fold);
-        let environment = source.environment_of_task(task, seed, normalizer.as_ref())?;
-        let mut actor = Actor::new(vec![environment], Arc::clone(&policy), UNROLL, 0).greedy();
-        let mut output = StepOutput::default();
-        let (mut ended, mut reward, mut intervals) = (0, 0.0, 0.0);
-        while ended < episodes.episodes {
-            actor.step(&mut output);
-            output.rollouts.clear();
-            for episode in output.episodes.drain(..) {
-                ended += 1;
-                reward += episode.total;
-                intervals += episode.intervals;
-            }
-        }
+        let environment = source.environment_of_task(task, seed, policy.normalizer.as_ref())?;
+        let played = policy.play(environment, episodes.episodes);
+        let sum = |of: fn(&Episode) -> f64| played.iter().map(of).sum::<f64>();
         let over = match episodes.measure {
-            Measure::Interval => f64::max(intervals, f64::MIN_POSITIVE),
-            Measure::Episode => ended as f64,
+            Measure::Interval => f64::max(sum(|one| one.intervals), f64::MIN_POSITIVE),
+            Measure::Episode => played.len() as f64,
         };
         Some(LinkScore {
             name,
-            score: reward / over,
+            score: sum(|one| one.total) / over,
         })
     };
     let tasks = source.tasks().into_iter().enumerate();
     Ok(tasks.filter_map(score).collect())
+}
+
+/// The final policy of a run, which takes its most likely actions.
+#[derive(Clone, Debug)]
+pub struct FinalPolicy {
+    /// The environment that it was trained in.
+    pub environment: Environments,
+    /// Environment steps that it has learnt from.
+    pub steps: u64,
+    snapshot: Arc<Snapshot>,
+    normalizer: Option<Arc<Normalizer>>,
+}
+
+impl FinalPolicy {
+    /// Reads the policy from the checkpoint in a run's directory; `None` where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error when the checkpoint cannot be read.
+    pub fn load(dir: &Path) -> Result<Option<Self>, TrainError> {
+        let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
+        Ok(checkpoint.as_ref().map(Self::of))
+    }
+
+    fn of(checkpoint: &Checkpoint) -> Self {
+        let record = &checkpoint.header.record;
+        Self {
+            environment: record.config.environment.clone(),
+            steps: record.last.steps,
+            snapshot: Arc::new(Snapshot {
+                version: 0,
+                weights: Weights::new(&record.shape, checkpoint.served_parameters()),
+            }),
+            normalizer: checkpoint.header.normalizer.clone().map(Arc::new),
+        }
+    }
+
+    /// Acts in an environment until at least this many episodes have ended, and returns them all.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the environment does not fit the policy's network.
+    pub fn play(&self, environment: Box<dyn Environment>, episodes: u64) -> Vec<Episode> {
+        let mut actor = Actor::new(vec![environment], self.snapshot.clone(), UNROLL, 0).greedy();
+        let (mut output, mut played) = (StepOutput::default(), Vec::new());
+        while (played.len() as u64) < episodes {
+            actor.step(&mut output);
+            output.rollouts.clear();
+            played.append(&mut output.episodes);
+        }
+        played
+    }
 }
 
 /// Length of the rollouts, which are thrown away.

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use rand::{Rng, RngExt};
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
 use super::{Conditions, OneWay, Preset};
@@ -61,6 +61,13 @@ impl ConditionsRange {
         check("loss", self.loss, LOSS)
     }
 
+    /// The conditions of every episode; `None` where there is something to draw.
+    pub fn fixed(&self) -> Option<Conditions> {
+        let ranges = [self.delay_ms, self.jitter_ms, self.loss];
+        let is_one = ranges.iter().flatten().all(|[least, most]| least == most);
+        is_one.then(|| self.draw(&mut StdRng::seed_from_u64(0)))
+    }
+
     /// Draws the conditions of an episode, from ranges that are valid.
     pub fn draw(&self, random: &mut impl Rng) -> Conditions {
         let mut within = |[least, most]: [f64; 2]| least + (most - least) * random.random::<f64>();
@@ -99,10 +106,8 @@ impl From<Preset> for ConditionsRange {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use rand::{SeedableRng, rngs::StdRng};
-
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_preset_is_drawn_as_it_is_and_no_key_is_a_perfect_network() {
@@ -112,6 +117,7 @@ mod tests {
             assert_eq!(range.draw(&mut random), Conditions::from(preset));
         }
         let perfect = ConditionsRange::default().draw(&mut random);
+        assert_eq!(ConditionsRange::default().fixed().as_ref(), Some(&perfect));
         assert_eq!(
             (perfect.there, perfect.back),
             (OneWay::PERFECT, OneWay::PERFECT)
@@ -126,6 +132,11 @@ mod tests {
         };
         let range = parse("preset = \"wifi-degraded\"\njitter_ms = [0, 0]").expect("a range");
         let drawn = range.draw(&mut StdRng::seed_from_u64(1)).there;
+        assert_eq!(range.fixed().map(|one| one.back), Some(drawn.clone()));
+        assert_eq!(
+            parse("loss = [0, 0.1]").map(|range| range.fixed()),
+            Ok(None)
+        );
         assert_eq!(
             drawn,
             OneWay::Drawn {
