@@ -3,7 +3,10 @@
 //!
 //! This is the evaluation of CALF: a [study](crate::study)'s variants are regimes (trained without
 //! a network, with delay alone, with delay, jitter and loss, with networks drawn per episode), and
-//! its [matrix](crate::study::Matrix) has the conditions that they are used under.
+//! its [matrix](crate::study::Matrix) has the conditions that they are used under. All of that is
+//! in virtual time; [`live`] runs the trained policies in real time.
+
+pub mod live;
 
 use std::{
     fmt::Write as _,

@@ -16,8 +16,8 @@
 //! flows become a [`dataset`] to learn from, and [`ope`] estimates from them what another policy
 //! would have achieved. The [`closed_loop`] turns all of this without a person.
 //!
-//! [`abr`] evaluates and serves what selects the bitrates of videos ([`cc_abr`]). [`shim`] relays
-//! connections as a network with delay, jitter and loss would.
+//! [`live`] has the same in real time. [`abr`] evaluates and serves what selects the bitrates of
+//! videos ([`cc_abr`]). [`shim`] relays connections as a network with delay, jitter and loss would.
 
 pub mod abr;
 pub mod actor;
@@ -30,6 +30,7 @@ pub mod discount;
 pub mod environment;
 pub mod learner;
 mod listening;
+pub mod live;
 pub mod model;
 pub mod normalise;
 pub mod offline;

@@ -1,6 +1,12 @@
 //! `cc-trainer calf`: communication-aware learning, as a matrix of regimes and conditions.
 
-use std::{path::PathBuf, process::ExitCode};
+mod live;
+mod serve;
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::{Context, bail};
 use cc_trainer::calf::CalfResults;
@@ -13,14 +19,27 @@ use super::study::{RunOptions, run};
 /// under all conditions of the study's matrix: delay, jitter and loss of observations and of
 /// decisions, in virtual time. --out gets calf.md with the tables, calf.json and calf.svg, and a
 /// directory for each run. Ctrl-C ends the study with what is there; the same command continues it.
+/// `calf live` then runs the policies in real time.
 #[derive(Debug, clap::Args)]
-#[command(after_long_help = EXAMPLES)]
+#[command(
+    after_long_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 pub(crate) struct CalfArgs {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
-    runs: RunOptions,
+    runs: Option<RunOptions>,
     /// Directory of the study. Runs and scores that it already holds are kept.
     #[arg(long, value_name = "DIR", default_value = "calf")]
     out: PathBuf,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Live(live::LiveArgs),
+    Serve(serve::ServeArgs),
 }
 
 const EXAMPLES: &str = "\
@@ -31,13 +50,23 @@ Examples:
       the same in a minute or two, to see what it writes";
 
 pub(crate) fn command(args: &CalfArgs) -> anyhow::Result<ExitCode> {
-    let ended = run(&args.runs, &args.out)?;
+    match (&args.command, &args.runs) {
+        (Some(Command::Live(args)), _) => live::command(args),
+        (Some(Command::Serve(args)), _) => serve::command(args),
+        (None, Some(runs)) => matrix(runs, &args.out),
+        (None, None) => bail!("give --config STUDY.toml, or a command: live or serve"),
+    }
+}
+
+/// Runs the matrix, in virtual time.
+fn matrix(runs: &RunOptions, out: &Path) -> anyhow::Result<ExitCode> {
+    let ended = run(runs, out)?;
     let results = CalfResults::new(&ended.study, &ended.runs, &ended.command);
     let results = results.with_context(|| {
-        let file = args.runs.config.display();
+        let file = runs.config.display();
         format!("{file} has no `[matrix]` of conditions: add one, or use `cc-trainer study`")
     })?;
-    let [json, _, svg] = results.write(&args.out)?;
+    let [json, _, svg] = results.write(out)?;
     super::print(format_args!("{}\n", results.table()))?;
     for (name, gap) in results.gaps() {
         let matrix = &results.matrix;

@@ -8,10 +8,13 @@
 //! each episode draws its own conditions from a range. An episode begins with a connection: its
 //! first step waits for a decision, and the first observation is sent each interval until then.
 //!
+//! Both ends are the same here and in real time, where `cc-trainer calf serve` has the world.
+//!
 //! Without delay and loss this is the plain environment. Against delay, an observation can have the
 //! latest ones that arrived, their ages, and the decisions that may still be on their way.
 
-use std::collections::{BTreeMap, VecDeque};
+mod policy_end;
+mod world_end;
 
 use cc_sim::{
     path::Nanos,
@@ -21,8 +24,11 @@ use cc_sim::{
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use policy_end::PolicyEnd;
+pub(crate) use world_end::{Decision, Moment, Observed, Past, Progress, WorldEnd};
+
 use super::{
-    End, Environment, Spec, Turn,
+    Environment, Spec, Turn,
     cartpole::{CartPole, CartPoleConfig},
     gridworld::{GridWorld, GridWorldConfig},
 };
@@ -31,8 +37,8 @@ use super::{
 const NETWORK: u64 = 0x6e65_7477_6f72_6b65;
 /// Largest number of stacked observations, and of past decisions.
 const MOST: usize = 100;
-/// Ages in the observation are in units of this many intervals, so that they are near 1.
-const AGE: f32 = 10.0;
+/// Largest corridor of the gridworld, squares.
+const LONGEST: u32 = 10_000;
 
 /// Settings of a [`Networked`] environment: its world, the network, and what is observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,6 +49,10 @@ pub struct NetworkedConfig {
     /// Time between two steps of the world, ms.
     #[serde(default = "default_interval")]
     pub interval_ms: f64,
+    /// How long after an interval's beginning a decision still counts for its step, ms; below the
+    /// interval. In real time both computers and the relay between them take some of it.
+    #[serde(default)]
+    pub grace_ms: f64,
     /// The network. Each episode draws its conditions; without any, messages arrive at once.
     #[serde(default)]
     pub network: ConditionsRange,
@@ -86,6 +96,20 @@ impl SteppedWorld {
         }
     }
 
+    /// Checks the settings, which may have come from another host.
+    fn validate(&self) -> Result<(), String> {
+        match self {
+            Self::CartPole(config) if config.steps == 0 => {
+                Err("steps of the world is 0; expected at least 1".to_owned())
+            }
+            Self::GridWorld(config) if config.length > LONGEST => Err(format!(
+                "length of the world is {}; expected at most {LONGEST}",
+                config.length
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Name of the environment's only task.
     pub fn name(&self) -> &'static str {
         match self {
@@ -96,6 +120,19 @@ impl SteppedWorld {
 }
 
 impl NetworkedConfig {
+    /// A world without a network, whose latest observation alone is seen.
+    pub fn plain(world: SteppedWorld) -> Self {
+        Self {
+            world,
+            interval_ms: default_interval(),
+            grace_ms: 0.0,
+            network: ConditionsRange::default(),
+            observations: default_observations(),
+            ages: false,
+            decisions: 0,
+        }
+    }
+
     /// Checks that the settings make a network and a world.
     ///
     /// # Errors
@@ -109,6 +146,13 @@ impl NetworkedConfig {
                 self.interval_ms
             ));
         }
+        if !(0.0..self.interval_ms).contains(&self.grace_ms) {
+            return Err(format!(
+                "grace_ms is {}; expected 0 to less than interval_ms, {}",
+                self.grace_ms, self.interval_ms
+            ));
+        }
+        self.world.validate()?;
         let counts = [
             ("observations", self.observations, 1),
             ("decisions", self.decisions, 0),
@@ -120,142 +164,75 @@ impl NetworkedConfig {
         }
         Ok(())
     }
+
+    /// Time of an interval's beginning, ns since that of the episode.
+    pub(crate) fn time(&self, interval: u64) -> Nanos {
+        (interval as f64 * self.interval_ms * 1e6) as Nanos
+    }
+
+    /// How long after its beginning a decision still counts for an interval's step, ns.
+    pub(crate) fn grace(&self) -> Nanos {
+        (self.grace_ms * 1e6) as Nanos
+    }
 }
 
 /// An environment behind a network, with one seat, all of whose actions are always allowed.
 pub struct Networked<E> {
-    world: E,
     config: NetworkedConfig,
-    spec: Spec,
     random: StdRng,
     network: Network,
-    /// What the world was like after its latest step.
-    now: Turn,
-    /// Number of the interval, from the beginning of the episode.
-    interval: u64,
-    /// What the world does in each step.
-    held: Option<Decision>,
-    /// What has happened to the world since the policy's last turn.
-    since: Since,
-    memory: Memory,
-    /// The observation that the policy was asked about, and the time of that, until it answers.
-    asked: Option<(u64, Nanos)>,
+    world: WorldEnd<E>,
+    policy: PolicyEnd,
 }
 
 /// What is on its way.
 struct Network {
-    there: Channel<(u64, Turn)>,
+    there: Channel<Observed>,
     back: Channel<Decision>,
-}
-
-/// An action, and the number of the interval whose observation it answers.
-#[derive(Clone, Copy, Debug)]
-struct Decision {
-    of: u64,
-    action: usize,
-}
-
-/// The outcome of the steps since the policy's last turn.
-struct Since {
-    reward: f32,
-    steps: f32,
-    /// How the episode ended before the one that has begun since.
-    ended: Option<End>,
-}
-
-/// What the policy's side knows of the present episode.
-#[derive(Default)]
-struct Memory {
-    /// The latest observations that arrived, by the number of their interval.
-    seen: BTreeMap<u64, Vec<f32>>,
-    /// The latest decisions with their times, newest last.
-    decided: VecDeque<(Nanos, usize)>,
 }
 
 impl<E: Environment> Networked<E> {
     /// Puts an environment of one seat behind a network. The seed determines the network, as the
     /// environment's own determines it; the settings must be valid.
     pub fn new(world: E, config: NetworkedConfig, seed: u64) -> Self {
-        let inner = world.spec();
-        let age = usize::from(config.ages);
-        let spec = Spec {
-            observation: config.observations * (inner.observation + age)
-                + config.decisions * inner.actions,
-            ..inner
-        };
         let mut random = StdRng::seed_from_u64(seed::fold(NETWORK, seed));
         let mut networked = Self {
             network: Network::draw(&config, &mut random),
             random,
-            world,
+            policy: PolicyEnd::new(config.clone(), world.spec()),
+            world: WorldEnd::new(world),
             config,
-            spec,
-            now: Turn::default(),
-            interval: 0,
-            held: None,
-            since: Since {
-                reward: 0.0,
-                steps: 1.0,
-                ended: Some(End::Truncated),
-            },
-            memory: Memory::default(),
-            asked: None,
         };
-        networked.world.next(&mut networked.now);
         networked.send();
         networked
     }
 
     /// Time of the present interval's beginning, ns since that of the episode.
     fn time(&self) -> Nanos {
-        (self.interval as f64 * self.config.interval_ms * 1e6) as Nanos
+        self.config.time(self.world.moment().interval)
+    }
+
+    /// Until when what arrives counts for the present interval's step.
+    fn latest(&self) -> Nanos {
+        self.time() + self.config.grace()
     }
 
     /// Sends what there is to be observed.
     fn send(&mut self) {
-        let message = (self.interval, self.now.clone());
-        self.network.there.offer(self.time(), message);
+        let observed = self.world.observed();
+        self.network.there.offer(self.time(), observed);
     }
 
-    /// Lets an interval pass: a step of the world, where any decision has arrived.
+    /// Lets an interval pass. A new episode is on another network, without what the last one had on
+    /// its way.
     fn step(&mut self) {
-        while let Some((_, decision)) = self.network.back.take(self.time()) {
-            if self.held.is_none_or(|held| held.of < decision.of) {
-                self.held = Some(decision);
-            }
+        while let Some((_, decision)) = self.network.back.take(self.latest()) {
+            self.world.decide(decision);
         }
-        self.interval += 1;
-        if let Some(held) = self.held {
-            self.world.act(held.action);
-            self.world.next(&mut self.now);
-            self.since.reward += self.now.reward;
-            self.since.steps += 1.0;
-            if self.now.first.is_some() {
-                self.begin();
-            }
+        if self.world.step() {
+            self.network = Network::draw(&self.config, &mut self.random);
         }
         self.send();
-    }
-
-    /// Begins an episode: on another network, and without what the last one had on its way.
-    fn begin(&mut self) {
-        self.since.ended = self.now.first;
-        self.network = Network::draw(&self.config, &mut self.random);
-        self.memory = Memory::default();
-        self.interval = 0;
-        self.held = None;
-    }
-
-    /// Writes the turn about an observation that has arrived.
-    fn turn(&mut self, at: Nanos, number: u64, observed: Turn, turn: &mut Turn) {
-        *turn = observed;
-        self.memory.add(number, &turn.observation, &self.config);
-        self.memory
-            .write(at, &self.config, &self.spec, &mut turn.observation);
-        turn.first = self.since.ended.take();
-        turn.reward = std::mem::take(&mut self.since.reward);
-        turn.intervals = std::mem::take(&mut self.since.steps);
-        self.asked = Some((number, at));
     }
 }
 
@@ -268,71 +245,17 @@ impl Network {
     }
 }
 
-impl Memory {
-    /// Whether an observation is older than one that arrived before it.
-    fn is_stale(&self, number: u64) -> bool {
-        self.seen
-            .last_key_value()
-            .is_some_and(|(&newest, _)| newest > number)
-    }
-
-    /// Keeps an observation in its place among the latest.
-    fn add(&mut self, number: u64, observation: &[f32], config: &NetworkedConfig) {
-        self.seen.insert(number, observation.to_vec());
-        while self.seen.len() > config.observations {
-            self.seen.pop_first();
-        }
-    }
-
-    /// Keeps a decision, and forgets those that were in force before any that is observed.
-    fn decide(&mut self, at: Nanos, action: usize, config: &NetworkedConfig) {
-        self.decided.push_back((at, action));
-        let horizon = config.decisions as f64 * config.interval_ms * 1e6;
-        while let Some(&(next, _)) = self.decided.get(1)
-            && next as f64 + horizon <= at as f64
-        {
-            self.decided.pop_front();
-        }
-    }
-
-    /// Writes what the policy knows at a time, with zeros for what has not been yet.
-    fn write(&self, at: Nanos, config: &NetworkedConfig, spec: &Spec, to: &mut Vec<f32>) {
-        let interval = config.interval_ms * 1e6;
-        to.clear();
-        let stacked = self.seen.iter().rev();
-        for (&number, observation) in stacked {
-            to.extend(observation);
-            if config.ages {
-                to.push((at as f64 / interval - number as f64) as f32 / AGE);
-            }
-        }
-        to.resize(spec.observation - config.decisions * spec.actions, 0.0);
-        for before in 0..config.decisions {
-            let time = at as f64 - before as f64 * interval;
-            let decided = self.decided.iter().rev();
-            let latest = decided
-                .map(|&(at, action)| (at as f64, action))
-                .find(|one| one.0 < time);
-            to.extend(
-                (0..spec.actions)
-                    .map(|action| f32::from(latest.is_some_and(|(_, latest)| latest == action))),
-            );
-        }
-    }
-}
-
 impl<E: Environment> Environment for Networked<E> {
     fn spec(&self) -> Spec {
-        self.spec
+        self.policy.spec()
     }
 
     fn next(&mut self, turn: &mut Turn) {
         loop {
-            while let Some((at, (number, observed))) = self.network.there.take(self.time()) {
-                if self.memory.is_stale(number) {
-                    self.memory.add(number, &observed.observation, &self.config);
-                } else {
-                    return self.turn(at, number, observed, turn);
+            while let Some((at, observed)) = self.network.there.take(self.latest()) {
+                let progress = self.world.progress();
+                if self.policy.observe(at, observed, progress, turn) {
+                    return;
                 }
             }
             self.step();
@@ -340,11 +263,9 @@ impl<E: Environment> Environment for Networked<E> {
     }
 
     fn act(&mut self, action: usize) {
-        let Some((of, at)) = self.asked.take() else {
-            return;
-        };
-        self.network.back.offer(at, Decision { of, action });
-        self.memory.decide(at, action, &self.config);
+        if let Some((at, decision)) = self.policy.decide(action) {
+            self.network.back.offer(at, decision);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use cc_sim::shim::Preset;
 use proptest::prelude::*;
 
-use super::*;
+use super::{policy_end::AGE, *};
+use crate::environment::End;
 
 const CARTPOLE: &str = "world = { kind = \"cartpole\" }\n";
 
@@ -43,6 +44,27 @@ fn a_perfect_network_is_the_plain_environment_step_for_step() {
             behind.act(action);
         }
         assert!(episodes > 50, "{episodes}");
+    }
+}
+
+#[test]
+fn what_arrives_within_the_grace_counts_for_the_step() {
+    for (grace, late) in [(10, false), (7, true)] {
+        let late_ms = config(&format!(
+            "grace_ms = {grace}\nnetwork = {{ delay_ms = [4, 4] }}"
+        ));
+        let (mut plain, mut behind) = (late_ms.world.environment(7), networked(&late_ms, 7));
+        let (mut expected, mut found) = (Turn::default(), Turn::default());
+        let mut differ = false;
+        for step in 0..200 {
+            plain.next(&mut expected);
+            behind.next(&mut found);
+            differ |= found.observation != expected.observation;
+            plain.act(step % 2);
+            behind.act(step % 2);
+        }
+        // Both ways take 8 ms.
+        assert_eq!(differ, late, "a grace of {grace} ms");
     }
 }
 
@@ -168,6 +190,7 @@ fn settings_out_of_range_are_refused_by_name() {
         ("observations = 0", "observations"),
         ("decisions = 101", "decisions"),
         ("interval_ms = 0", "interval_ms"),
+        ("grace_ms = 20", "grace_ms"),
         ("network = { loss = [0.0, 1.0] }", "loss"),
     ] {
         let config: NetworkedConfig = toml::from_str(&format!("{CARTPOLE}{text}")).expect(text);
