@@ -153,6 +153,7 @@ fn learn(options: &Options) -> anyhow::Result<()> {
         tls: None,
         plaintext: Plaintext::Loopback,
         token: None,
+        learners: 1,
     };
     let server = LearnerServer::start(&listening, &offer, exchange.clone())?;
     let mut workers = start(options, &server)?;

@@ -13,6 +13,7 @@ mod heuristic;
 mod interrupt;
 mod joined;
 mod league;
+mod learn;
 mod link;
 mod offline;
 mod ope;
@@ -58,6 +59,7 @@ pub(crate) struct Cli {
 enum Command {
     Abr(abr::AbrArgs),
     Act(act::ActArgs),
+    Learn(learn::LearnArgs),
     Blocking(blocking::BlockingArgs),
     Calf(calf::CalfArgs),
     Calibrate(calibrate::CalibrateArgs),
@@ -84,6 +86,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Abr(args) => abr::command(&args),
         Command::Act(args) => act::command(&args),
+        Command::Learn(args) => learn::command(&args),
         Command::Blocking(args) => blocking::command(&args),
         Command::Calf(args) => calf::command(&args),
         Command::Calibrate(args) => calibrate::command(&args),

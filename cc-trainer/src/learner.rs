@@ -9,6 +9,7 @@ mod batch;
 pub mod constraints;
 mod loss;
 mod metrics;
+pub mod partners;
 mod recorded;
 pub mod reward;
 mod settings;
@@ -20,6 +21,7 @@ use self::{
     constraints::Multipliers,
     loss::ActionLogs,
     metrics::StepTerms,
+    partners::{Alone, Beginning, Partners, PartnersError},
     recorded::Weighting,
     reward::RewardStatistics,
     values::{ValueScaling, ValueStatistics},
@@ -28,6 +30,8 @@ pub use self::{
     metrics::{TaskErrors, UpdateMetrics},
     settings::{Clipping, LearnerSettings, Normalisation, Reduction, SchedulePosition},
 };
+use serde::{Deserialize, Serialize};
+
 use crate::{
     model::{Device, DeviceFailure, Outputs, StepError},
     rollout::{Origin, Rollout},
@@ -41,6 +45,8 @@ pub struct Learner {
     settings: LearnerSettings,
     state: LearnerState,
     updates: u64,
+    /// The learners that have the rest of each batch.
+    partners: Box<dyn Partners>,
     // Memory that is kept between updates.
     batch: Batch,
     /// The steps of the burn-in.
@@ -57,7 +63,7 @@ pub struct Learner {
 }
 
 /// What a learner has learnt beside parameters and moments.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LearnerState {
     /// The statistics that rewards are normalised with.
     pub rewards: RewardStatistics,
@@ -65,7 +71,9 @@ pub struct LearnerState {
     pub multipliers: Multipliers,
     /// The statistics that values are scaled with; of no task where they are not.
     pub values: ValueStatistics,
-    /// The mean of the parameters over the last updates; of none where none is kept.
+    /// The mean of the parameters over the last updates; of none where none is kept. It stays with
+    /// the learner whose parameters these are.
+    #[serde(skip)]
     pub average: ParameterAverage,
 }
 
@@ -81,6 +89,11 @@ impl LearnerState {
             }),
             average: ParameterAverage::default(),
         }
+    }
+
+    /// Whether it is for as many tasks as another one.
+    pub(crate) fn has_tasks_of(&self, other: &Self) -> bool {
+        self.rewards.tasks() == other.rewards.tasks() && self.values.tasks() == other.values.tasks()
     }
 }
 
@@ -98,6 +111,7 @@ impl Learner {
             settings,
             state,
             updates,
+            partners: Box::new(Alone),
             batch: Batch::default(),
             before: Batch::default(),
             outputs: Outputs::default(),
@@ -108,6 +122,11 @@ impl Learner {
             d_baseline: Vec::new(),
             parameters: Vec::new(),
         }
+    }
+
+    /// Makes the learner one of several, which make all updates together from now on.
+    pub fn learn_with(&mut self, partners: Box<dyn Partners>) {
+        self.partners = partners;
     }
 
     /// Number of updates, including those from before this learner.
@@ -155,6 +174,8 @@ impl Learner {
     ///
     /// Returns [`UpdateError::Diverged`] when the loss or its gradient is not finite; the
     /// parameters are unchanged then. After [`UpdateError::Device`] the learner is of no more use.
+    /// [`UpdateError::Partners`] is of one of several learners, whose others are gone or go on
+    /// without it.
     ///
     /// # Panics
     ///
@@ -166,8 +187,16 @@ impl Learner {
         rollouts: &[Rollout],
         position: impl Into<SchedulePosition>,
     ) -> Result<UpdateMetrics, UpdateError> {
+        let mut position = position.into();
+        let beginning = Beginning {
+            updates: &mut self.updates,
+            position: &mut position,
+            device: &mut *self.device,
+            state: &mut self.state,
+        };
+        let begun = self.partners.begin(beginning);
+        begun.map_err(|error| self.failed(error))?;
         let settings = &self.settings;
-        let position = position.into();
         let (steps, batch_size) = (settings.unroll, rollouts.len());
         let count = steps * batch_size;
         let actions = self.device.shape().actions;
@@ -189,8 +218,12 @@ impl Learner {
             self.device.forward(&input, &mut self.outputs)?;
             self.batch.set_state(&self.outputs.h, &self.outputs.c);
         }
-        self.batch
-            .gather_rewards(rollouts, settings, &mut self.state);
+        let mut sums = self.batch.gather_rewards(rollouts, settings, &self.state);
+        if !sums.is_empty() {
+            let summed = self.partners.sum(&mut sums);
+            summed.map_err(|error| self.failed(error))?;
+        }
+        self.batch.shape_rewards(&sums, settings, &mut self.state);
         let input = self.batch.sequences(steps + 1, batch_size, state);
         self.device.forward(&input, &mut self.outputs)?;
         // From here on, logits are those of the policy π = softmax(logits / T).
@@ -313,22 +346,17 @@ impl Learner {
         metrics.add_value_errors(batch, &value, batch_size);
         metrics.constraints = self.state.multipliers.points(&settings.constraints);
         metrics.divide(count);
-        let diverged = |what| Diverged {
-            what,
-            updates: self.updates,
-        };
         if !metrics.is_finite() {
-            return Err(diverged("the loss").into());
+            return Err(self.diverged("the loss").into());
         }
 
         // The gradient, and the optimiser's step along it.
         self.device
             .backward(&input, &self.d_outputs, &self.d_baseline)?;
         let optimiser = settings.optimiser_at(position.learning_rate, self.updates);
-        let norm = self.device.step(&optimiser).map_err(|error| match error {
-            StepError::Device(failure) => UpdateError::Device(failure),
-            StepError::Gradient { .. } => diverged("the gradient").into(),
-        })?;
+        let (device, loss) = (&mut *self.device, settings.loss);
+        let stepped = self.partners.step(device, batch_size, loss, &optimiser);
+        let norm = stepped.map_err(|error| self.failed(error))?;
         self.scale_values(&value_task)?;
         metrics.gradient_norm = f64::from(norm);
         metrics.learning_rate = f64::from(optimiser.learning_rate);
@@ -344,6 +372,21 @@ impl Learner {
             average.learn(&self.parameters, self.updates, self.settings.average_over);
         }
         Ok(metrics)
+    }
+
+    fn diverged(&self, what: &'static str) -> Diverged {
+        Diverged {
+            what,
+            updates: self.updates,
+        }
+    }
+
+    fn failed(&self, error: PartnersError) -> UpdateError {
+        match error {
+            PartnersError::Step(StepError::Device(failure)) => UpdateError::Device(failure),
+            PartnersError::Step(StepError::Gradient { .. }) => self.diverged("the gradient").into(),
+            error => UpdateError::Partners(error),
+        }
     }
 
     /// Has the scales of values learn the targets of the update, and changes the baselines'
@@ -366,7 +409,7 @@ impl Learner {
 }
 
 /// Why an update was not made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UpdateError {
     /// A number that the network depends on was not finite.
@@ -375,6 +418,9 @@ pub enum UpdateError {
     /// The device that holds the network failed.
     #[error(transparent)]
     Device(#[from] DeviceFailure),
+    /// The update cannot be made with the other learners.
+    #[error(transparent)]
+    Partners(PartnersError),
 }
 
 /// A number that the network depends on was not finite.

@@ -322,6 +322,14 @@ pub trait Device: Send {
     /// Returns the failure of the device.
     fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure>;
 
+    /// Replaces the gradient of the last backward pass, which the next step goes along. The
+    /// gradient must be there: at least one backward pass has been made.
+    ///
+    /// # Errors
+    ///
+    /// Returns the failure of the device.
+    fn set_gradient(&mut self, gradient: &[f32]) -> Result<(), DeviceFailure>;
+
     /// Takes one step of the optimiser along the gradient of the last backward pass. Returns the
     /// norm of that gradient before clipping.
     ///

@@ -98,7 +98,7 @@ use std::{
 use self::{
     acting::actor,
     config::{ActorSettings, Config, Overrides},
-    distributed::{Figures, Listening},
+    distributed::{Figures, Group, Listening},
     environments::Source,
     exchange::{EndOfActing, Exchange, LocalExchange, Published, QueueReport},
     held_out::HeldOut,
@@ -218,6 +218,8 @@ struct Run {
     listening: Option<Listening>,
     /// The workers of this part of the run, while it listens.
     workers: Option<Figures>,
+    /// The replicas that the learner learns with, while it listens for some.
+    group: Option<Arc<Group>>,
     /// Where its metrics are to be served, if they are.
     metrics: Option<MetricsAddress>,
     /// What serves them while the run is in progress.
@@ -355,7 +357,9 @@ impl Run {
             if exchange.is_over() {
                 return Err(self.actor_panicked());
             }
-            if let Some((rollouts, report)) = exchange.take(batch_size) {
+            if let Some((rollouts, report)) = exchange.take(batch_size)
+                && self.wait_for_replicas(exchange, stop, watch)
+            {
                 self.learn(&rollouts, report, None, watch)?;
                 exchange.publish(self.policy()?);
             }
@@ -373,19 +377,22 @@ impl Run {
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
         let config = &self.record.config;
-        let steps = (rollouts.len() * config.learner.unroll) as u64;
+        let unroll = config.learner.unroll as u64;
         let position = config.position(self.statistics.steps);
         let updates = self.learner.updates();
-        if let Some(workers) = &mut self.workers {
-            workers.count(rollouts, updates, steps, report.stale);
-        }
         let since = Instant::now();
         let updated = self.learner.update(rollouts, position);
         let metrics = updated.map_err(|error| match error {
             UpdateError::Diverged(cause) => self.diverged(cause),
             UpdateError::Device(cause) => self.device_failed(cause),
+            UpdateError::Partners(cause) => TrainError::Partners(cause),
         })?;
         let busy = since.elapsed();
+        let elsewhere = self.group.as_ref().map_or(0, |group| group.take_fresh());
+        let steps = (rollouts.len() as u64 + elsewhere) * unroll;
+        if let Some(workers) = &mut self.workers {
+            workers.count(rollouts, updates, steps, report.stale);
+        }
         let learner = busy.as_secs_f64();
 
         for episode in &report.episodes {

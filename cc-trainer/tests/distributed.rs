@@ -12,6 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
 /// A run of 40 steps per update that writes a checkpoint after each of them.
 const CONFIG: &str = "
     actors = 0
@@ -58,6 +63,12 @@ impl Process {
             let read = self.messages.read_line(&mut line).expect("text");
             assert!(read > 0, "it ends without `{expected}`: {before}");
         }
+    }
+
+    /// Asks it to end, as a service manager or a cluster does.
+    fn terminate(&mut self) {
+        let id = Pid::from_raw(self.child.id() as i32);
+        kill(id, Signal::SIGTERM).expect("the process is there");
     }
 
     /// Waits for its end, and returns what it has written since.
@@ -162,6 +173,111 @@ fn a_run_survives_killed_workers_and_a_killed_learner() {
     assert!(record["last"]["steps"].as_u64() >= Some(before + 2_000));
     // The command's bound holds although the configuration has none.
     assert_eq!(record["config"]["actor"]["max_lag"], 100);
+}
+
+#[test]
+fn a_run_survives_killed_replicas_and_a_killed_learner() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let [config, out] = ["config.toml", "run"].map(|name| scratch.path().join(name));
+    fs::write(&config, CONFIG).expect("a file");
+    let text = |path: &Path| path.display().to_string();
+    let (config, to) = (text(&config), text(&out));
+    let address = free_address().to_string();
+    let url = format!("grpc://{address}");
+    let learner = |steps: u64| {
+        let steps = steps.to_string();
+        let mut learner = Process::start(&[
+            "train",
+            "--config",
+            &config,
+            "--steps",
+            &steps,
+            "--actors",
+            "1",
+            "--out",
+            &to,
+            "--listen",
+            &address,
+            "--learners",
+            "2",
+        ]);
+        learner.wait_for("listening for workers of run");
+        learner
+    };
+    let replica = || {
+        let mut replica = Process::start(&["learn", "--learner", &url, "--actors", "1"]);
+        replica.wait_for("1 actors act for run");
+        replica
+    };
+
+    let first = learner(1 << 40);
+    for _ in 0..2 {
+        let killed = replica();
+        wait_for_steps(&out, steps(&out) + 400);
+        drop(killed);
+    }
+    let lasting = replica();
+    wait_for_steps(&out, steps(&out) + 400);
+    drop(first);
+
+    let before = steps(&out);
+    let second = learner(before + 4_000);
+    let (status, rest) = second.end();
+    assert!(status.success(), "{rest}");
+    let (status, rest) = lasting.end();
+    assert!(status.success(), "{rest}");
+    let record = record(&out);
+    assert_eq!(record["finish"], "steps");
+    // An update of both is of twice the batch.
+    let of = |name| record["last"][name].as_u64().expect("a number");
+    assert!(of("steps") > 40 * of("updates"), "{}", record["last"]);
+}
+
+/// As a cluster ends a process: nothing is lost, and nothing is a failure.
+#[test]
+fn learner_worker_and_replica_end_well_when_they_are_terminated() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let [config, out] = ["config.toml", "run"].map(|name| scratch.path().join(name));
+    // No checkpoint but at the beginning and at the end.
+    let text = CONFIG.replace("checkpoint_seconds = 1e-9", "checkpoint_seconds = 1e9");
+    fs::write(&config, text).expect("a file");
+    let [config, to] = [&config, &out].map(|path| path.display().to_string());
+    let address = free_address().to_string();
+    let url = format!("grpc://{address}");
+    let mut learner = Process::start(&[
+        "train",
+        "--config",
+        &config,
+        "--steps",
+        "1000000000",
+        "--actors",
+        "1",
+        "--out",
+        &to,
+        "--listen",
+        &address,
+        "--learners",
+        "2",
+    ]);
+    learner.wait_for("listening for workers of run");
+    let mut others = ["act", "learn"].map(|command| {
+        let mut other = Process::start(&[command, "--learner", &url, "--actors", "1"]);
+        other.wait_for("1 actors act for run");
+        other
+    });
+    // The first line of progress comes after the first update.
+    learner.wait_for("steps/s");
+    for other in &mut others {
+        other.terminate();
+    }
+    for other in others {
+        let (status, rest) = other.end();
+        assert!(status.success(), "{rest}");
+    }
+    learner.terminate();
+    let (status, rest) = learner.end();
+    assert!(status.success(), "{rest}");
+    assert!(steps(&out) > 0 && record(&out)["finish"] == "open");
 }
 
 #[test]

@@ -48,7 +48,6 @@ Examples:
       the same between hosts";
 
 pub(crate) fn command(args: &ActArgs) -> anyhow::Result<ExitCode> {
-    let processors = || thread::available_parallelism().map_or(1, NonZero::get);
     let worker = Worker {
         learner: args.learner.clone(),
         tls: args.connection.tls()?,
@@ -59,7 +58,18 @@ pub(crate) fn command(args: &ActArgs) -> anyhow::Result<ExitCode> {
             .map_or_else(processors, |actors| actors as usize),
         config: args.config.as_deref().map(Config::load).transpose()?,
         replay: args.replay,
+        learning: None,
     };
+    work(&worker)
+}
+
+/// Number of processors that there are for the process.
+pub(super) fn processors() -> usize {
+    thread::available_parallelism().map_or(1, NonZero::get)
+}
+
+/// Works until the run is done or somebody interrupts, and says what happens.
+pub(super) fn work(worker: &Worker) -> anyhow::Result<ExitCode> {
     let stop = interrupt::on_interrupt()?;
     worker.work(&stop, &mut |event| match event {
         WorkEvent::Acting { run, version } => super::note(format_args!(
@@ -68,6 +78,9 @@ pub(crate) fn command(args: &ActArgs) -> anyhow::Result<ExitCode> {
         )),
         WorkEvent::Progress { rollouts, version } => super::note(format_args!(
             "{rollouts} rollouts sent, policy of update {version}"
+        )),
+        WorkEvent::Learning { updates, version } => super::note(format_args!(
+            "took part in {updates} updates, policy of update {version}"
         )),
         WorkEvent::Waiting { reason, pause } => super::note(format_args!(
             "{reason}; the next attempt comes in {:.1} s",

@@ -116,11 +116,20 @@ Settings that a configuration does not name have their defaults; train.json list
 
 /// Device that the learner computes on.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum DeviceArg {
+pub(super) enum DeviceArg {
     /// The CPU, with the configured number of threads.
     Cpu,
     /// The first NVIDIA GPU, if built with CUDA.
     Cuda,
+}
+
+impl DeviceArg {
+    pub(super) fn kind(self) -> DeviceKind {
+        match self {
+            Self::Cpu => DeviceKind::Cpu,
+            Self::Cuda => DeviceKind::Cuda,
+        }
+    }
 }
 
 /// Returns the configuration of a new run; `None` when neither --config nor --from is given.
@@ -198,10 +207,7 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         overrides: Overrides {
             steps: args.steps,
             seed: args.seed,
-            device: args.device.map(|device| match device {
-                DeviceArg::Cpu => DeviceKind::Cpu,
-                DeviceArg::Cuda => DeviceKind::Cuda,
-            }),
+            device: args.device.map(DeviceArg::kind),
             actors: args.actors,
             max_lag: args.listen.max_lag(is_bounded),
         },

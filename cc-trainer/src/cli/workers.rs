@@ -40,6 +40,17 @@ pub(super) struct ListenArgs {
     /// A file with the secret that workers must have.
     #[arg(long, value_name = "FILE", requires = "listen")]
     token_file: Option<PathBuf>,
+    /// Number of learners that learn together, this one included. The others are replicas
+    /// (`cc-trainer learn --learner URL`), each with a batch of its own for every update: the batch
+    /// of the run is N times learner.batch. The first update waits for them, for a minute at most.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        requires = "listen",
+        value_parser = clap::value_parser!(u16).range(1..=1024)
+    )]
+    learners: u16,
     /// Learn from no rollout whose policy is more than this many updates old
     /// [default: the configuration's, or 100 with --listen, or no bound].
     #[arg(long, value_name = "N")]
@@ -60,6 +71,7 @@ impl ListenArgs {
             )?,
             plaintext: plaintext(self.plaintext),
             token: self.token_file.as_deref().map(token).transpose()?,
+            learners: usize::from(self.learners),
         }))
     }
 

@@ -52,6 +52,8 @@ pub(super) struct Batch {
     quantities: Vec<Quantities>,
     /// `[T, B]`: how long the step's action was in force.
     intervals: Vec<f32>,
+    /// `[T, B]`: that time discounted, which the reward's rate is multiplied by.
+    lengths: Vec<f32>,
 }
 
 impl Batch {
@@ -124,14 +126,15 @@ impl Batch {
     }
 
     /// Fills the arrays of T steps with the outcomes of the actions. The outcome of action t is in
-    /// step t + 1 of a rollout. Rewards are clipped, normalised and charged with the constraints as
-    /// rates, per interval.
+    /// step t + 1 of a rollout. Rewards are clipped rates, per interval, until
+    /// [`shape_rewards`](Self::shape_rewards). Returns the sums that this needs, over the whole
+    /// batch of an update; none where it needs none.
     pub(super) fn gather_rewards(
         &mut self,
         rollouts: &[Rollout],
         settings: &LearnerSettings,
-        state: &mut LearnerState,
-    ) {
+        state: &LearnerState,
+    ) -> Vec<f64> {
         self.reward.clear();
         self.discount.clear();
         self.lambda.clear();
@@ -143,7 +146,7 @@ impl Batch {
         self.task.clear();
         self.quantities.clear();
         self.intervals.clear();
-        let mut lengths = Vec::with_capacity(settings.unroll * rollouts.len());
+        self.lengths.clear();
         for step in settings.burn_in + 1..=settings.burn_in + settings.unroll {
             for rollout in rollouts {
                 let first = rollout.first[step];
@@ -154,7 +157,8 @@ impl Batch {
                 self.quantities.push(rollout.quantities[step]);
                 self.intervals.push(intervals);
                 let intervals = f64::from(intervals);
-                lengths.push(discount::discounted_length(gamma, intervals) as f32);
+                let length = discount::discounted_length(gamma, intervals);
+                self.lengths.push(length as f32);
                 self.discount
                     .push(discount::over(gamma, intervals) as f32 * not_done(first));
                 self.lambda.push(discount::over(lambda, intervals) as f32);
@@ -162,16 +166,36 @@ impl Batch {
                     .push(!(settings.end_of_episode_bootstrap && first == Some(End::Truncated)));
             }
         }
+        let rewards = &state.rewards;
+        let mut sums = rewards.sums(&self.reward, &self.task, &self.known, settings);
+        sums.extend(
+            settings
+                .constraints
+                .sums(&self.quantities, &self.intervals, &self.known),
+        );
+        sums
+    }
+
+    /// Normalises the rewards and charges them with the constraints, as rates, and turns them into
+    /// those of the time that actions were in force. `sums` are those of
+    /// [`gather_rewards`](Self::gather_rewards) over the whole batch of the update.
+    pub(super) fn shape_rewards(
+        &mut self,
+        sums: &[f64],
+        settings: &LearnerSettings,
+        state: &mut LearnerState,
+    ) {
+        let (of_rewards, of_constraints) =
+            sums.split_at(sums.len() - settings.constraints.number_of_sums());
         let rewards = &mut state.rewards;
-        rewards.normalise(&mut self.reward, &self.task, &self.known, settings);
+        rewards.normalise(&mut self.reward, &self.task, of_rewards, settings);
         state.multipliers.apply(
             &mut self.reward,
             &self.quantities,
-            &self.intervals,
-            &self.known,
+            of_constraints,
             &settings.constraints,
         );
-        for (reward, length) in self.reward.iter_mut().zip(lengths) {
+        for (reward, length) in self.reward.iter_mut().zip(&self.lengths) {
             *reward *= length;
         }
     }

@@ -63,6 +63,43 @@ impl Constraints {
         self.loss_at_most.is_none() && self.share_at_least.is_none()
     }
 
+    /// Number of the [`sums`](Self::sums) over a batch.
+    pub(super) fn number_of_sums(&self) -> usize {
+        match self.is_empty() {
+            true => 0,
+            false => 2 * QUANTITIES.len(),
+        }
+    }
+
+    /// The sums over a batch that [`Multipliers::apply`] needs: of each quantity the violations of
+    /// the steps that are `known`, weighted by their time (`intervals`), and that time. Empty
+    /// without a limit.
+    pub(super) fn sums(
+        &self,
+        quantities: &[Quantities],
+        intervals: &[f32],
+        known: &[bool],
+    ) -> Vec<f64> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut sums = [[0.0; 2]; QUANTITIES.len()];
+        for ((step, &intervals), _) in quantities
+            .iter()
+            .zip(intervals)
+            .zip(known)
+            .filter(|(_, known)| **known)
+        {
+            for (sum, violation) in sums.iter_mut().zip(self.violations(step)) {
+                if let Some(violation) = violation {
+                    sum[0] += f64::from(intervals) * violation;
+                    sum[1] += f64::from(intervals);
+                }
+            }
+        }
+        sums.as_flattened().to_vec()
+    }
+
     /// By how much a step exceeds each limit, or falls short of it; below 0 where the limit is
     /// kept with room. `None` where there is no limit or the quantity was not measured.
     fn violations(&self, step: &Quantities) -> [Option<f64>; QUANTITIES.len()] {
@@ -121,37 +158,22 @@ pub struct ConstraintPoint {
 }
 
 impl Multipliers {
-    /// Moves the multipliers by the mean violations of a batch, weighted by the time of its steps
-    /// (`intervals`), and then turns its rewards r, which are rates, into
+    /// Moves the multipliers by the mean violations of a batch, given by its
+    /// [`sums`](Constraints::sums), and then turns its rewards r, which are rates, into
     /// (r − Σ λ · violation) / (1 + Σ λ): with large multipliers the size of the rewards stays that
     /// of the objective's.
     pub(super) fn apply(
         &mut self,
         rewards: &mut [f32],
         quantities: &[Quantities],
-        intervals: &[f32],
-        known: &[bool],
+        sums: &[f64],
         settings: &Constraints,
     ) {
         if settings.is_empty() {
             return;
         }
-        let mut sums = [(0.0, 0.0); QUANTITIES.len()];
-        for ((step, &intervals), _) in quantities
-            .iter()
-            .zip(intervals)
-            .zip(known)
-            .filter(|(_, known)| **known)
-        {
-            for (sum, violation) in sums.iter_mut().zip(settings.violations(step)) {
-                if let Some(violation) = violation {
-                    sum.0 += f64::from(intervals) * violation;
-                    sum.1 += f64::from(intervals);
-                }
-            }
-        }
-        for (control, (violation, time)) in self.controls.iter_mut().zip(sums) {
-            if time > 0.0 {
+        for (control, [violation, time]) in self.controls.iter_mut().zip(sums.as_chunks().0) {
+            if *time > 0.0 {
                 control.learn(violation / time, settings);
             }
         }
@@ -203,10 +225,30 @@ mod tests {
         }
     }
 
+    /// Has the multipliers learn a batch, and charges its rewards.
+    fn apply(
+        multipliers: &mut Multipliers,
+        rewards: &mut [f32],
+        quantities: &[Quantities],
+        intervals: &[f32],
+        known: &[bool],
+        settings: &Constraints,
+    ) {
+        let sums = settings.sums(quantities, intervals, known);
+        multipliers.apply(rewards, quantities, &sums, settings);
+    }
+
     /// The multiplier after a batch of one step, and that step's reward of 1.
     fn after(multipliers: &mut Multipliers, loss: f32, settings: &Constraints) -> (f64, f32) {
         let mut rewards = [1.0];
-        multipliers.apply(&mut rewards, &[step(loss)], &[1.0], &[true], settings);
+        apply(
+            multipliers,
+            &mut rewards,
+            &[step(loss)],
+            &[1.0],
+            &[true],
+            settings,
+        );
         (multipliers.controls[0].multiplier, rewards[0])
     }
 
@@ -241,7 +283,14 @@ mod tests {
         // 3 × 0.02 + 2 × 0.3; 3 × −0.01; 2 × −0.2; nothing.
         let costs = [0.66, -0.03, -0.4, 0.0];
         let mut rewards = [0.5_f32; 4];
-        multipliers.apply(&mut rewards, &steps, &[1.0; 4], &[true; 4], &settings);
+        apply(
+            &mut multipliers,
+            &mut rewards,
+            &steps,
+            &[1.0; 4],
+            &[true; 4],
+            &settings,
+        );
         for (reward, cost) in rewards.iter().zip(costs) {
             assert!(
                 (f64::from(*reward) - (0.5 - cost) / 6.0).abs() < 1e-6,
@@ -267,11 +316,25 @@ mod tests {
         let mut multipliers = Multipliers::default();
         let steps = [step(0.1), step(0.9), step(0.4)];
         let known = [true, false, true];
-        multipliers.apply(&mut [0.0; 3], &steps, &[3.0, 1.0, 1.0], &known, &settings);
+        apply(
+            &mut multipliers,
+            &mut [0.0; 3],
+            &steps,
+            &[3.0, 1.0, 1.0],
+            &known,
+            &settings,
+        );
         let expected = (3.0 * 0.1 + 0.4) / 4.0;
         assert!((multipliers.controls[0].multiplier - expected).abs() < 1e-6);
         let before = multipliers.clone();
-        multipliers.apply(&mut [0.0], &steps[..1], &[1.0], &[false], &settings);
+        apply(
+            &mut multipliers,
+            &mut [0.0],
+            &steps[..1],
+            &[1.0],
+            &[false],
+            &settings,
+        );
         assert_eq!(multipliers, before);
     }
 
@@ -329,7 +392,14 @@ mod tests {
             let mut rewards = [1.0, 0.0];
             let steps = [step(0.1), step(0.0)];
             let times = [share as f32, 1.0 - share as f32];
-            multipliers.apply(&mut rewards, &steps, &times, &[true; 2], &settings);
+            apply(
+                &mut multipliers,
+                &mut rewards,
+                &steps,
+                &times,
+                &[true; 2],
+                &settings,
+            );
             let advantage = f64::from(rewards[0] - rewards[1]);
             logit += share * (1.0 - share) * (advantage - ENTROPY_COST * logit);
         }

@@ -49,15 +49,44 @@ impl RewardStatistics {
         self.tasks.len()
     }
 
-    /// Updates the statistics with the rewards of a batch that are `known`, and normalises all of
-    /// them: r becomes (r − μ)/σ·√(1 − γ²), with which discounted sums of independent rewards have
-    /// a deviation of 1. Mean and mean square are plain averages at first, and forget exponentially
-    /// later. What stands for a reward that nobody knows says nothing about rewards.
+    /// The sums over a batch that [`normalise`](Self::normalise) needs: the count of the rewards
+    /// that are `known`, their sum and their sum of squares, of each task. What stands for a reward
+    /// that nobody knows says nothing about rewards. Empty where rewards are not normalised by
+    /// statistics.
+    pub(super) fn sums(
+        &self,
+        rewards: &[f32],
+        tasks: &[usize],
+        known: &[bool],
+        settings: &LearnerSettings,
+    ) -> Vec<f64> {
+        if !by_statistics(settings) {
+            return Vec::new();
+        }
+        let mut sums = vec![[0.0; 3]; self.tasks.len()];
+        for ((&reward, &task), _) in rewards
+            .iter()
+            .zip(tasks)
+            .zip(known)
+            .filter(|(_, known)| **known)
+        {
+            let [count, sum, squares] = &mut sums[statistics_of(task, settings)];
+            *count += 1.0;
+            *sum += f64::from(reward);
+            *squares += f64::from(reward).powi(2);
+        }
+        sums.into_flattened()
+    }
+
+    /// Updates the statistics with the [`sums`](Self::sums) over a batch, and normalises the
+    /// rewards: r becomes (r − μ)/σ·√(1 − γ²), with which discounted sums of independent rewards
+    /// have a deviation of 1. Mean and mean square are plain averages at first, and forget
+    /// exponentially later.
     pub(super) fn normalise(
         &mut self,
         rewards: &mut [f32],
         tasks: &[usize],
-        known: &[bool],
+        sums: &[f64],
         settings: &LearnerSettings,
     ) {
         if settings.reward_normalisation == Normalisation::Horizon {
@@ -65,47 +94,49 @@ impl RewardStatistics {
                 *reward *= 1.0 - settings.discount;
             }
         }
-        let of = |task: usize| match settings.reward_normalisation {
-            Normalisation::None | Normalisation::Horizon => None,
-            Normalisation::Global => Some(0),
-            Normalisation::PerTask => Some(task),
-        };
-        let mut sums = vec![RewardMoments::default(); self.tasks.len()];
-        for ((&reward, &task), &known) in rewards.iter().zip(tasks).zip(known) {
-            let Some(task) = of(task) else { return };
-            if !known {
-                continue;
-            }
-            let sum = &mut sums[task];
-            sum.count += 1;
-            sum.mean += f64::from(reward);
-            sum.square += f64::from(reward).powi(2);
+        if !by_statistics(settings) {
+            return;
         }
-        for (moments, sum) in self.tasks.iter_mut().zip(&sums) {
-            moments.learn(sum, settings.reward_memory);
+        for (moments, sum) in self.tasks.iter_mut().zip(sums.as_chunks::<3>().0) {
+            moments.learn(*sum, settings.reward_memory);
         }
         let scale = (1.0 - f64::from(settings.discount).powi(2)).sqrt();
         for (reward, &task) in rewards.iter_mut().zip(tasks) {
-            let Some(task) = of(task) else { return };
-            let moments = &self.tasks[task];
+            let moments = &self.tasks[statistics_of(task, settings)];
             *reward = ((f64::from(*reward) - moments.mean) / moments.deviation() * scale) as f32;
         }
     }
 }
 
+/// Whether rewards are normalised by the statistics of rewards.
+fn by_statistics(settings: &LearnerSettings) -> bool {
+    match settings.reward_normalisation {
+        Normalisation::None | Normalisation::Horizon => false,
+        Normalisation::Global | Normalisation::PerTask => true,
+    }
+}
+
+/// The index of the statistics that the rewards of a task belong to.
+fn statistics_of(task: usize, settings: &LearnerSettings) -> usize {
+    match settings.reward_normalisation {
+        Normalisation::PerTask => task,
+        _ => 0,
+    }
+}
+
 impl RewardMoments {
-    /// Adds new rewards, given by their sums, each with a weight of at least `memory`.
-    fn learn(&mut self, sum: &Self, memory: f64) {
-        if sum.count == 0 {
+    /// Adds new rewards, given by their count, sum and sum of squares, each with a weight of at
+    /// least `memory`.
+    fn learn(&mut self, [count, sum, squares]: [f64; 3], memory: f64) {
+        if count == 0.0 {
             return;
         }
-        let count = sum.count as f64;
-        self.count += sum.count;
+        self.count += count as u64;
         let plain = count / self.count as f64;
         let forgetting = 1.0 - (1.0 - memory).powf(count);
         let weight = plain.max(forgetting);
-        self.mean += weight * (sum.mean / count - self.mean);
-        self.square += weight * (sum.square / count - self.square);
+        self.mean += weight * (sum / count - self.mean);
+        self.square += weight * (squares / count - self.square);
     }
 
     fn deviation(&self) -> f64 {
@@ -118,6 +149,18 @@ impl RewardMoments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Normalises the rewards of a batch by statistics that learn them first.
+    fn normalise(
+        rewards: &mut RewardStatistics,
+        batch: &mut [f32],
+        tasks: &[usize],
+        known: &[bool],
+        settings: &LearnerSettings,
+    ) {
+        let sums = rewards.sums(batch, tasks, known, settings);
+        rewards.normalise(batch, tasks, &sums, settings);
+    }
 
     fn settings(reward_normalisation: Normalisation) -> LearnerSettings {
         LearnerSettings {
@@ -140,7 +183,13 @@ mod tests {
         let mut rewards = RewardStatistics::new(2);
         let mut batch = vec![1.0, 100.0, 3.0, 300.0];
         let settings = settings(Normalisation::PerTask);
-        rewards.normalise(&mut batch, &[0, 1, 0, 1], &[true; 4], &settings);
+        normalise(
+            &mut rewards,
+            &mut batch,
+            &[0, 1, 0, 1],
+            &[true; 4],
+            &settings,
+        );
         // In both tasks one reward is a deviation below the mean and one above; times √(1 − 0.99²).
         let unit = (1.0 - 0.99f32 * 0.99).sqrt();
         for (found, expected) in batch.iter().zip([-unit, -unit, unit, unit]) {
@@ -153,7 +202,7 @@ mod tests {
         let mut rewards = RewardStatistics::new(1);
         let mut batch = vec![1.0, -2.0];
         let settings = settings(Normalisation::None);
-        rewards.normalise(&mut batch, &[0, 0], &[true; 2], &settings);
+        normalise(&mut rewards, &mut batch, &[0, 0], &[true; 2], &settings);
         assert_eq!(batch, [1.0, -2.0]);
         assert_eq!(rewards, RewardStatistics::new(1));
     }
@@ -167,16 +216,16 @@ mod tests {
             let known = [true, true, false, true, false];
             let mut batch = [-3.5, -3.7, 0.0, -3.9, 0.0];
             let mut rewards = RewardStatistics::new(1);
-            rewards.normalise(&mut batch, &[0; 5], &known, &settings);
+            normalise(&mut rewards, &mut batch, &[0; 5], &known, &settings);
 
             let mut alone = [-3.5, -3.7, -3.9];
             let mut expected = RewardStatistics::new(1);
-            expected.normalise(&mut alone, &[0; 3], &[true; 3], &settings);
+            normalise(&mut expected, &mut alone, &[0; 3], &[true; 3], &settings);
             assert_eq!(rewards, expected);
             assert_eq!([batch[0], batch[1], batch[3]], alone);
 
             let before = rewards.clone();
-            rewards.normalise(&mut [0.0; 2], &[0; 2], &[false; 2], &settings);
+            normalise(&mut rewards, &mut [0.0; 2], &[0; 2], &[false; 2], &settings);
             assert_eq!(rewards, before);
         }
     }
@@ -186,7 +235,13 @@ mod tests {
         let mut rewards = RewardStatistics::new(1);
         let settings = settings(Normalisation::Global);
         for chunk in [[1.0, 2.0], [3.0, 6.0]] {
-            rewards.normalise(&mut chunk.clone(), &[0, 0], &[true; 2], &settings);
+            normalise(
+                &mut rewards,
+                &mut chunk.clone(),
+                &[0, 0],
+                &[true; 2],
+                &settings,
+            );
         }
         assert!((rewards.tasks[0].mean - 3.0).abs() < 1e-12);
         assert!((rewards.tasks[0].square - 12.5).abs() < 1e-12);
@@ -194,7 +249,13 @@ mod tests {
         let mut rewards = RewardStatistics::new(1);
         for (reward, count) in [(0.0, 100_000), (5.0, 1000)] {
             let (tasks, known) = (vec![0; count], vec![true; count]);
-            rewards.normalise(&mut vec![reward; count], &tasks, &known, &settings);
+            normalise(
+                &mut rewards,
+                &mut vec![reward; count],
+                &tasks,
+                &known,
+                &settings,
+            );
         }
         let weight = 1.0 - (1.0 - 1e-4f64).powi(1000);
         assert!((rewards.tasks[0].mean - 5.0 * weight).abs() < 1e-9);

@@ -85,6 +85,10 @@ impl Device for FixedNetwork {
         Ok(())
     }
 
+    fn set_gradient(&mut self, _: &[f32]) -> Result<(), DeviceFailure> {
+        Ok(())
+    }
+
     fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         self.derivatives.lock().expect("one thread").step = Some(*optimiser);
         self.step.clone()

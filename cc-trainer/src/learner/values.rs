@@ -83,6 +83,11 @@ impl ValueStatistics {
         self.tasks.is_empty()
     }
 
+    /// Number of tasks whose values are scaled.
+    pub(super) fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
     /// The scale of a task; that of what is not scaled before its first return.
     pub fn scale(&self, task: usize) -> Scale {
         match self.tasks.get(task) {

@@ -211,6 +211,17 @@ impl<R: Real> Cpu<R> {
         into.extend_from_slice(&self.shards[0].backward.gradient);
     }
 
+    /// Replaces the gradient, as [`Device::set_gradient`].
+    ///
+    /// # Panics
+    ///
+    /// Panics if its length is not that of the parameters, or before the first backward pass.
+    pub fn set_gradient(&mut self, gradient: &[R]) {
+        let own = &mut self.shards[0].backward.gradient;
+        assert_eq!(gradient.len(), own.len(), "the shape's parameters");
+        own.copy_from_slice(gradient);
+    }
+
     /// Takes a step of the optimiser, as [`Device::step`].
     ///
     /// # Errors
@@ -305,6 +316,11 @@ impl Device for Cpu<f32> {
 
     fn gradient(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
         self.gradient(into);
+        Ok(())
+    }
+
+    fn set_gradient(&mut self, gradient: &[f32]) -> Result<(), DeviceFailure> {
+        self.set_gradient(gradient);
         Ok(())
     }
 

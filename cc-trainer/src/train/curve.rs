@@ -93,6 +93,7 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
         [
             ("workers/connected", exchange.workers as f64),
             ("workers/actors", exchange.actors as f64),
+            ("workers/learners", exchange.learners as f64),
             ("workers/steps_per_hour", exchange.steps_per_hour),
             ("workers/handling_ms", exchange.handling_ms),
             (

@@ -18,6 +18,19 @@
 //! Only rollouts wait for anything: for a credit, on the worker. The learner never waits for a
 //! worker, and no worker for an update.
 //!
+//! A *replica* opens the same stream, but learns: it sends gradients of its own rollouts, and the
+//! learner takes the steps. Learner and replicas wait for each other.
+//!
+//! ```text
+//!   replica                                        learner
+//!     │ Hello, Plan, Ready, Policy: as above         │
+//!     │ Begin: it has rollouts ────────────────────► │  waits for all that took part before
+//!     │ ◄─ Start: parameters, state, schedules       │
+//!     │ Sums over its part of the batch ───────────► │  if rewards are normalised or limits set
+//!     │ ◄─ Totals over the whole batch               │
+//!     │ Gradient of its part ──────────────────────► │  mean of all gradients, and the step
+//! ```
+//!
 //! | Module | Contents |
 //! |---|---|
 //! | [`wire`] | the messages, their limits, and what is refused |
@@ -25,17 +38,23 @@
 //! | [`worker`] | a worker's side of its stream |
 //! | [`link`] | a worker's exchange with the learner, as its actors see it |
 //! | [`refusal`] | why streams are refused |
+//! | [`group`] | the learner and its replicas, as the learner sees them |
+//! | [`replica`] | a replica of the learner: gradients instead of rollouts |
 //! | [`figures`] | what an operator wants to know of a learner with workers |
 
 pub mod figures;
+pub mod group;
 pub mod link;
 pub mod refusal;
+pub mod replica;
 pub mod server;
 pub mod wire;
 pub mod worker;
 
 pub use figures::{ExchangePoint, Figures};
+pub use group::{Group, Leader};
 pub use refusal::Refusal;
+pub use replica::{Follower, Learning};
 pub use server::{LearnerServer, Listening, Offer, ServeError};
 pub use worker::{WorkError, WorkEvent, Worker};
 

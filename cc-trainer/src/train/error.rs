@@ -12,7 +12,7 @@ use super::{
     splits::TestSetError,
 };
 use crate::{
-    learner::Diverged,
+    learner::{Diverged, partners::PartnersError},
     model::{DeviceError, DeviceFailure, DeviceKind},
     policy_file::ExportError,
     train::{distributed::ServeError, metrics::MetricsError},
@@ -139,6 +139,9 @@ pub enum TrainError {
     /// Workers on other machines cannot be served, or not any more.
     #[error(transparent)]
     Workers(#[from] ServeError),
+    /// An update cannot be made with the learner's replicas.
+    #[error(transparent)]
+    Partners(PartnersError),
     /// The run's metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),

@@ -109,8 +109,12 @@ pub fn line(point: &CurvePoint) -> String {
 
 /// The figures of workers on other machines.
 fn of_workers(point: &CurvePoint, exchange: &ExchangePoint) -> String {
+    let learners = match exchange.learners {
+        0 | 1 => String::new(),
+        several => format!("{several} learners, "),
+    };
     format!(
-        "{} workers, {} steps/h, learner busy {:.0} %, handling {:.1} ms, {}B/s in, {}B/s out, \
+        "{learners}{} workers, {} steps/h, learner busy {:.0} %, handling {:.1} ms, {}B/s in, {}B/s out, \
          lag {}/{}/{} (50/90/99 %), stale {}",
         exchange.workers,
         count(exchange.steps_per_hour),

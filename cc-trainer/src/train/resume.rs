@@ -119,6 +119,7 @@ impl Run {
             shown: now,
             listening: training.listening.clone(),
             workers: None,
+            group: None,
             metrics: training.metrics,
             exporter: None,
             tasks: source.tasks(),

@@ -1,17 +1,23 @@
 //! Workers on other machines, as the learner's run has them.
 
 use std::{
-    sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use sha2::{Digest, Sha256};
 
 use super::{Run, TrainError, TrainEvent};
 use super::{
-    distributed::{Figures, LearnerServer, Offer},
-    exchange::LocalExchange,
+    distributed::{Figures, Leader, LearnerServer, Offer, ServeError, group},
+    exchange::{Exchange, LocalExchange},
 };
+
+/// How often a learner that waits for replicas looks whether it was interrupted.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Run {
     /// Begins to serve workers, if the run is to listen for them. There is a checkpoint from then
@@ -24,6 +30,9 @@ impl Run {
         let Some(listening) = &self.listening else {
             return Ok(None);
         };
+        if listening.learners > 1 && self.source.recorded().is_some() {
+            return Err(ServeError::Recordings.into());
+        }
         let name = self.record.run.take().unwrap_or_else(new_name);
         let offer = Offer {
             run: name.clone(),
@@ -42,10 +51,44 @@ impl Run {
             run: &offer.run,
         });
         self.workers = Some(server.figures());
+        if let Some(group) = server.group() {
+            self.learner
+                .learn_with(Box::new(Leader::new(group.clone())));
+            self.group = Some(group);
+        }
         if let Some(exporter) = &self.exporter {
             exporter.meter().listen(&offer.run, server.counts());
         }
         Ok(Some(server))
+    }
+
+    /// Waits for the replicas that the next update is to be made with. Those that have no rollouts
+    /// in time are not waited for any more. Returns whether the update can be made, and not so when
+    /// the run is to end before.
+    pub(super) fn wait_for_replicas(
+        &self,
+        exchange: &LocalExchange,
+        stop: &AtomicBool,
+        watch: &mut dyn FnMut(TrainEvent<'_>),
+    ) -> bool {
+        let Some(group) = &self.group else {
+            return true;
+        };
+        let since = Instant::now();
+        while !group.wait(LOOK) {
+            if stop.load(Relaxed) || exchange.is_over() {
+                return false;
+            }
+            if since.elapsed() >= group::PATIENCE {
+                let (replicas, most) = group.replicas();
+                watch(TrainEvent::Warning(&format!(
+                    "{replicas} of {most} replicas are there, and not all of them have rollouts: \
+                     the updates go on without the others until they have some",
+                )));
+                group.go_on();
+            }
+        }
+        true
     }
 
     /// Number of actors that act at the moment, here and elsewhere; at least 1.

@@ -74,6 +74,10 @@ impl Device for Cuda {
         self.network.gradient(into)
     }
 
+    fn set_gradient(&mut self, gradient: &[f32]) -> Result<(), DeviceFailure> {
+        self.network.set_gradient(gradient)
+    }
+
     fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         self.network.step(optimiser)
     }

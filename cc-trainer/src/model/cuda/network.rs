@@ -97,6 +97,11 @@ impl<M: Machine> DeviceNetwork<M> {
         self.read(self.gradient, into)
     }
 
+    pub(super) fn set_gradient(&mut self, gradient: &[f32]) -> Result<(), DeviceFailure> {
+        assert_eq!(gradient.len(), self.layout.len(), "the shape's parameters");
+        self.machine.write(self.gradient.at, gradient)
+    }
+
     pub(super) fn moments(&self, into: &mut Vec<f32>) -> Result<(), DeviceFailure> {
         self.read(self.mean_square, into)?;
         if self.momentum {

@@ -22,6 +22,9 @@ pub struct ExchangePoint {
     pub workers: u64,
     /// Actor threads that the connected workers have, all together.
     pub actors: u64,
+    /// Learners that learn together at the moment, this one included.
+    #[serde(default)]
+    pub learners: u64,
     /// Workers that were given a plan, each time that they connected.
     pub welcomed: u64,
     /// Streams that were refused, at their first message or at a later one.
@@ -52,6 +55,8 @@ pub struct ExchangePoint {
 pub(crate) struct Counts {
     pub(crate) workers: AtomicU64,
     pub(crate) actors: AtomicU64,
+    /// Replicas of the learner that are connected.
+    pub(crate) replicas: AtomicU64,
     pub(crate) welcomed: AtomicU64,
     /// Streams that were refused, by [`Refusal`].
     refused: [AtomicU64; Refusal::ALL.len()],
@@ -141,6 +146,7 @@ impl Figures {
         ExchangePoint {
             workers: streams.workers.load(Relaxed),
             actors: self.actors(),
+            learners: 1 + streams.replicas.load(Relaxed),
             welcomed: streams.welcomed.load(Relaxed),
             refused: (Refusal::ALL.iter())
                 .map(|refusal| streams.refused_for(*refusal))

@@ -19,6 +19,7 @@ use cc_remote::{
     TlsFiles,
     rpc::{Outgoing, Serve},
     transport::{HANDSHAKE, ListenError, Listener, Plaintext},
+    wire::WireError,
 };
 use prost::Message;
 use sha2::{Digest, Sha256};
@@ -31,6 +32,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::{
     figures::{Counts, Figures},
+    group::{Group, Membership},
     refusal::{Refusal, StreamEnd},
     wire::{
         Batch, Credit, Finished, FromLearner, FromWorker, Hello, PATH, PROTOCOL, Plan, Policy,
@@ -40,7 +42,7 @@ use super::{
 use crate::{
     actor::StepOutput,
     listening,
-    model::Shape,
+    model::{ParameterLayout, Shape},
     normalise::Normalizer,
     train::{
         config::Config,
@@ -57,7 +59,9 @@ const POLICY_PERIOD: Duration = Duration::from_secs(1);
 /// Time that streams have to end when the learner stops.
 const ENDING: Duration = Duration::from_secs(2);
 /// Messages that may wait to be sent to a worker.
-const UNSENT: usize = 4;
+const UNSENT: usize = 8;
+/// Bytes of a message with a gradient beside its values, at most.
+const FRAME: usize = 1 << 10;
 /// Actors of one worker, at most.
 const MOST_ACTORS: u32 = 4096;
 
@@ -72,6 +76,9 @@ pub struct Listening {
     pub plaintext: Plaintext,
     /// The secret that workers must have; `None` for none.
     pub token: Option<String>,
+    /// Number of learners that learn together, this one included, at least 1. The others are
+    /// replicas, which the first update waits for.
+    pub learners: usize,
 }
 
 /// What a learner has workers do, and by which their messages are checked.
@@ -101,6 +108,12 @@ pub enum ServeError {
     /// The thread that serves workers cannot be started.
     #[error("starting the thread that serves workers: {0}")]
     Thread(#[from] io::Error),
+    /// Replicas have no recordings.
+    #[error(
+        "what is learnt from recordings is learnt by one learner: leave --learners out, or learn \
+         in simulated environments"
+    )]
+    Recordings,
     /// The thread has ended while the run went on.
     #[error("serving workers: {0}")]
     Serve(String),
@@ -113,6 +126,7 @@ pub struct LearnerServer {
     end: watch::Sender<Option<End>>,
     thread: JoinHandle<Result<(), String>>,
     counts: Arc<Counts>,
+    group: Option<Arc<Group>>,
 }
 
 /// How a learner ends its streams.
@@ -149,6 +163,9 @@ impl LearnerServer {
         let address = listener.address();
         let end = watch::Sender::new(None);
         let counts = Arc::new(Counts::default());
+        let max_lag = offer.config.actor.max_lag;
+        let group =
+            (listening.learners > 1).then(|| Arc::new(Group::new(listening.learners, max_lag)));
         let learner = &offer.config.learner;
         let local_actors = offer.config.actors.unwrap_or(0);
         let shared = Arc::new(Shared {
@@ -172,6 +189,8 @@ impl LearnerServer {
             next_actor: AtomicU64::new(local_actors as u64),
             exchange,
             counts: counts.clone(),
+            group: group.clone(),
+            parameters: ParameterLayout::of(&offer.shape).len(),
             end: end.clone(),
         });
         let work = move || {
@@ -184,12 +203,18 @@ impl LearnerServer {
             end,
             thread,
             counts,
+            group,
         })
     }
 
     /// The address that is listened on, with its port.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The replicas of the learner; `None` for one that learns alone.
+    pub fn group(&self) -> Option<Arc<Group>> {
+        self.group.clone()
     }
 
     /// Begins to count what the learner does.
@@ -253,6 +278,10 @@ struct Shared {
     next_actor: AtomicU64,
     exchange: Arc<LocalExchange>,
     counts: Arc<Counts>,
+    /// The replicas; `None` where the learner learns alone.
+    group: Option<Arc<Group>>,
+    /// Number of the network's parameters.
+    parameters: usize,
     end: watch::Sender<Option<End>>,
 }
 
@@ -269,7 +298,11 @@ impl Serve for Streams {
     type Down = FromLearner;
 
     fn message_bytes(&self) -> usize {
-        self.0.widths.message_bytes()
+        let gradient = match &self.0.group {
+            Some(_) => 4 * self.0.parameters + FRAME,
+            None => 0,
+        };
+        self.0.widths.message_bytes().max(gradient)
     }
 
     fn serve(
@@ -354,7 +387,21 @@ impl Shared {
                 ready.shape, self.plan.shape
             )));
         }
-        let _connected = Connected::count(&self.counts, u64::from(hello.actors));
+        let replica = match (hello.learns, &self.group) {
+            (false, _) => None,
+            (true, Some(group)) => Some(group.join(out.clone()).ok_or_else(|| {
+                Status::unavailable("the learner has all of its --learners, and waits for no other")
+            })?),
+            (true, None) => {
+                return Err(Refusal::Run.because(
+                    "the learner learns alone: start it with --learners N for N - 1 replicas",
+                ));
+            }
+        };
+        let _connected = match replica {
+            Some(_) => Connected::count_replica(&self.counts),
+            None => Connected::count(&self.counts, u64::from(hello.actors)),
+        };
         let mut sent = self.send_policy(out).await?;
         let mut tick = interval(POLICY_PERIOD);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -364,19 +411,28 @@ impl Shared {
                     let Some(message) = message? else { return Ok(()) };
                     let since = Instant::now();
                     let bytes = message.encoded_len() as u64;
-                    let Some(from_worker::Content::Batch(batch)) = message.content else {
-                        return Err(Refusal::Message.because("expected rollouts"));
-                    };
-                    self.take(&batch).await?;
-                    sent = self.send_newer_policy(out, sent).await?;
-                    send(out, from_learner::Content::Credit(Credit { messages: 1 })).await?;
                     let counts = &self.counts;
                     counts.received_bytes.fetch_add(bytes, Relaxed);
+                    let batch = match (message.content, &replica) {
+                        (Some(from_worker::Content::Batch(batch)), _) => batch,
+                        (Some(content), Some(replica)) => {
+                            self.take_part(content, replica)?;
+                            continue;
+                        }
+                        _ => return Err(Refusal::Message.because("expected rollouts")),
+                    };
+                    self.take(&batch).await?;
+                    if replica.is_some() {
+                        // Its batches tell of episodes, and it sends one for each update.
+                        continue;
+                    }
+                    sent = self.send_newer_policy(out, sent).await?;
+                    send(out, from_learner::Content::Credit(Credit { messages: 1 })).await?;
                     counts.messages.fetch_add(1, Relaxed);
                     let took = since.elapsed().as_micros() as u64;
                     counts.handling_us.fetch_add(took, Relaxed);
                 }
-                _ = tick.tick() => sent = self.send_newer_policy(out, sent).await?,
+                _ = tick.tick(), if replica.is_none() => sent = self.send_newer_policy(out, sent).await?,
             }
         }
     }
@@ -449,6 +505,29 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes a replica's word for its part of an update.
+    fn take_part(
+        &self,
+        content: from_worker::Content,
+        replica: &Membership,
+    ) -> Result<(), StreamEnd> {
+        let wrong = |error: WireError| Refusal::Message.because(error.to_string());
+        let taken = match content {
+            from_worker::Content::Begin(begin) => replica.begin(begin),
+            from_worker::Content::Sums(sums) => {
+                sums.check().map_err(wrong)?;
+                replica.sums(sums)
+            }
+            from_worker::Content::Gradient(gradient) => {
+                let part = gradient.check(self.parameters).map_err(wrong)?;
+                replica.part(gradient.updates, part)
+            }
+            _ => return Err(Refusal::Message.because("expected a part of an update")),
+        };
+        // It was cut off, and may come again.
+        taken.map_err(|reason| Status::unavailable(reason).into())
+    }
+
     /// Sends the newest policy, and returns its version.
     async fn send_policy(&self, out: &ToWorker) -> Result<u64, Gone> {
         let newest = self.exchange.newest();
@@ -476,7 +555,8 @@ impl Shared {
 /// Counts a worker as connected until it is dropped.
 struct Connected<'a> {
     counts: &'a Counts,
-    actors: u64,
+    /// Its actors; `None` for a replica.
+    actors: Option<u64>,
 }
 
 impl<'a> Connected<'a> {
@@ -484,14 +564,32 @@ impl<'a> Connected<'a> {
         counts.welcomed.fetch_add(1, Relaxed);
         counts.workers.fetch_add(1, Relaxed);
         counts.actors.fetch_add(actors, Relaxed);
-        Self { counts, actors }
+        Self {
+            counts,
+            actors: Some(actors),
+        }
+    }
+
+    fn count_replica(counts: &'a Counts) -> Self {
+        counts.replicas.fetch_add(1, Relaxed);
+        Self {
+            counts,
+            actors: None,
+        }
     }
 }
 
 impl Drop for Connected<'_> {
     fn drop(&mut self) {
-        self.counts.workers.fetch_sub(1, Relaxed);
-        self.counts.actors.fetch_sub(self.actors, Relaxed);
+        match self.actors {
+            Some(actors) => {
+                self.counts.workers.fetch_sub(1, Relaxed);
+                self.counts.actors.fetch_sub(actors, Relaxed);
+            }
+            None => {
+                self.counts.replicas.fetch_sub(1, Relaxed);
+            }
+        }
     }
 }
 

@@ -20,20 +20,23 @@ use tokio::{sync::mpsc, time::timeout};
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    Listening, Refusal, WorkError, WorkEvent, Worker,
+    Follower, Leader, LearnerServer, Learning, Listening, Offer, Refusal, WorkError, WorkEvent,
+    Worker,
     server::to_json,
     wire::{
-        Batch, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Ready, Widths,
-        from_learner, from_worker,
+        Batch, Begin, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Ready,
+        Widths, from_learner, from_worker,
     },
 };
 use crate::{
+    learner::partners::tests as partners,
     listening,
-    model::Shape,
+    model::{DeviceKind, Shape},
     rollout::Rollout,
     train::{
         self, TrainError, TrainEvent, Training,
-        config::{Config, Overrides},
+        config::{Config, Overrides, WhenFull},
+        exchange::{LocalExchange, Published},
         metrics::{MetricsAddress, tests::scrape},
         record::{Finish, Record},
     },
@@ -80,6 +83,17 @@ struct Learner {
 
 impl Learner {
     fn start(dir: &Path, config: Config, steps: u64, address: SocketAddr) -> Self {
+        Self::start_of(1, dir, config, steps, address)
+    }
+
+    /// The first of several.
+    fn start_of(
+        learners: usize,
+        dir: &Path,
+        config: Config,
+        steps: u64,
+        address: SocketAddr,
+    ) -> Self {
         let training = Training {
             config: Some(config),
             overrides: Overrides {
@@ -93,6 +107,7 @@ impl Learner {
                 tls: None,
                 plaintext: Plaintext::Loopback,
                 token: Some("secret".to_owned()),
+                learners,
             }),
             metrics: Some(MetricsAddress {
                 address: anywhere(),
@@ -147,6 +162,7 @@ impl Learner {
             actors: 1,
             config: None,
             replay: false,
+            learning: None,
         }
     }
 
@@ -158,6 +174,7 @@ impl Learner {
             run: String::new(),
             actors: 1,
             config: String::new(),
+            learns: false,
         }
     }
 }
@@ -594,4 +611,158 @@ fn nothing_beyond_the_bound_is_learnt_from_and_silent_workers_hold_nobody_up() {
     let exchange = record.last.exchange.expect("figures");
     assert!(exchange.lag_max <= 3, "{exchange:?}");
     assert!(exchange.stale > 0, "{exchange:?}");
+}
+
+/// A replica of a learner, with one actor.
+fn replica(learner: &Learner) -> Worker {
+    Worker {
+        learning: Some(Learning {
+            device: DeviceKind::Cpu,
+            threads: 1,
+        }),
+        ..learner.worker()
+    }
+}
+
+#[test]
+fn two_learners_of_half_a_batch_each_make_the_updates_of_one() {
+    let config = config().resolve(&Overrides::default()).expect("valid");
+    let source = config.environment.open().expect("an environment");
+    let shape = config.shape(&source.spec(), &[]).expect("a shape");
+    let settings = &config.learner;
+    let batches: Vec<_> = (0..10)
+        .map(|seed| partners::rollouts(&shape, 1, settings.unroll, 8, seed))
+        .collect();
+    let mut single = partners::learner(&shape, 1, settings);
+    for batch in &batches {
+        single.update(batch, 0.25).expect("finite");
+    }
+    let expected = partners::parameters(&single);
+
+    let mut first = partners::learner(&shape, 1, settings);
+    let published = Published::new(0, Arc::new(shape.clone()), partners::parameters(&first));
+    let exchange = LocalExchange::new(8, WhenFull::Wait, None, published);
+    let offer = Offer {
+        run: "a test".to_owned(),
+        config: config.clone(),
+        shape: shape.clone(),
+        tasks: 1,
+        normalizer: None,
+        steps: 0,
+    };
+    let listening = Listening {
+        address: anywhere(),
+        tls: None,
+        plaintext: Plaintext::Loopback,
+        token: None,
+        learners: 2,
+    };
+    let server = LearnerServer::start(&listening, &offer, Arc::new(exchange)).expect("it listens");
+    let group = server.group().expect("there are two");
+    first.learn_with(Box::new(Leader::new(group.clone())));
+
+    let address = server.address();
+    let (connected, connection) = threads::channel();
+    thread::spawn(move || {
+        let worker = Worker {
+            learner: format!("grpc://{address}").parse().expect("an address"),
+            tls: None,
+            plaintext: Plaintext::Loopback,
+            token: None,
+            actors: 1,
+            config: None,
+            replay: false,
+            learning: None,
+        };
+        let hello = Hello {
+            protocol: PROTOCOL,
+            actors: 1,
+            learns: true,
+            ..Hello::default()
+        };
+        block_on(async {
+            let endpoint = transport::endpoint(&worker.learner, None, Plaintext::Loopback);
+            let session = worker.connect(&endpoint.expect("loopback"), hello).await;
+            let Ok(mut session) = session else {
+                panic!("the learner takes a replica");
+            };
+            let (hear, heard) = threads::channel();
+            // The test may have failed and gone.
+            let _ = connected.send((session.to_learner, heard));
+            while let Ok(Some(message)) = session.from_learner.message().await {
+                let _ = hear.send(message.content.expect("content"));
+            }
+        });
+    });
+    let (to_learner, heard) = connection.recv_timeout(DEADLINE).expect("in time");
+    let mut second = partners::learner(&shape, 1, settings);
+    second.learn_with(Box::new(Follower::new(to_learner.clone(), heard)));
+    let halves = batches.clone();
+    let learnt = thread::spawn(move || {
+        for (oldest, batch) in (0..).zip(&halves) {
+            let begin = Begin { fresh: 4, oldest };
+            let content = Some(from_worker::Content::Begin(begin));
+            to_learner.try_send(FromWorker { content }).expect("room");
+            second.update(&batch[4..], 0.0).expect("finite");
+        }
+    });
+    for batch in &batches {
+        assert!(group.wait(DEADLINE), "the replica has its rollouts");
+        first.update(&batch[..4], 0.25).expect("finite");
+    }
+    learnt.join().expect("no panic");
+    assert_eq!(group.take_fresh(), 40);
+    partners::assert_equal(&partners::parameters(&first), &expected);
+    server.stop(true).expect("it served well");
+}
+
+#[test]
+fn replicas_come_and_go_and_one_too_many_waits() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let learner = Learner::start_of(
+        2,
+        dir.path(),
+        Config {
+            actors: Some(1),
+            ..config()
+        },
+        1 << 40,
+        anywhere(),
+    );
+    let learns = |event: &WorkEvent| matches!(event, WorkEvent::Acting { .. });
+    let first = Working::start(replica(&learner));
+    first.wait_for(learns);
+    let second = Working::start(replica(&learner));
+    second.wait_for(|event| match event {
+        WorkEvent::Waiting { reason, .. } => reason.contains("has all of its --learners"),
+        _ => false,
+    });
+    let since = Instant::now();
+    while scrape(learner.metrics)["cc_trainer_rollouts_total"] < 80.0 {
+        assert!(since.elapsed() < DEADLINE, "both learn");
+    }
+    first.stop.store(true, Relaxed);
+    first.end().expect("a replica may leave at any time");
+    // Now there is a place.
+    second.wait_for(learns);
+    let record = learner.interrupt();
+    let exchange = record.last.exchange.expect("figures");
+    assert_eq!(exchange.workers, 0, "replicas are no workers: {exchange:?}");
+    second.stop.store(true, Relaxed);
+    second
+        .end()
+        .expect("it waits for a learner, and may be stopped");
+    // What replicas learnt from counts as well.
+    let steps = record.last.steps;
+    assert!(steps > 80 * record.last.updates, "{steps} steps");
+}
+
+#[test]
+fn a_learner_that_learns_alone_refuses_replicas() {
+    let dir = tempfile::tempdir().expect("a scratch directory");
+    let learner = Learner::start(dir.path(), config(), 800, anywhere());
+    let error = Working::start(replica(&learner))
+        .end()
+        .expect_err("refused");
+    assert!(error.to_string().contains("--learners N"), "{error}");
 }

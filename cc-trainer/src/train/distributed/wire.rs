@@ -12,18 +12,21 @@ use cc_remote::wire::{WireError, check_finite, check_length};
 
 use crate::{
     environment::{End, Quantities},
+    learner::partners::Part,
     model::Shape,
     rollout::{Episode, Origin, Rollout},
 };
 
 /// Version of the protocol. Learner and workers must have the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// The path of the service's one method.
 pub const PATH: &str = "/cc.Learner/Exchange";
 /// Episodes in one message, at most.
 pub const EPISODES: usize = 4096;
 /// Rollouts in one message, at most.
 const MOST: usize = 256;
+/// Rollouts in a learner's part of an update, at most.
+const MOST_LEARNT: u32 = 1 << 20;
 /// Bytes of rollouts that a message is to have, unless a single one has more.
 const USUAL_BYTES: usize = 512 << 10;
 /// Size limit of the handshake's messages, bytes: enough for any configuration.
@@ -35,7 +38,7 @@ pub const LEARNER_BYTES: usize = 256 << 20;
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromWorker {
     /// The one message that this is; `None` from a release with others.
-    #[prost(oneof = "from_worker::Content", tags = "1, 2, 3")]
+    #[prost(oneof = "from_worker::Content", tags = "1, 2, 3, 4, 5, 6")]
     pub content: Option<from_worker::Content>,
 }
 
@@ -54,9 +57,18 @@ pub mod from_worker {
         /// The second message: the environments are there.
         #[prost(message, tag = "2")]
         Ready(super::Ready),
-        /// All other messages: rollouts, one message for each credit.
+        /// All other messages of who acts alone: rollouts, one message for each credit.
         #[prost(message, tag = "3")]
         Batch(super::Batch),
+        /// A replica has rollouts, and takes part in the next update.
+        #[prost(message, tag = "4")]
+        Begin(super::Begin),
+        /// The sums over a replica's part of an update's batch.
+        #[prost(message, tag = "5")]
+        Sums(super::Sums),
+        /// The gradient of a replica's part of an update's batch.
+        #[prost(message, tag = "6")]
+        Gradient(super::Gradient),
     }
 }
 
@@ -64,7 +76,7 @@ pub mod from_worker {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FromLearner {
     /// The one message that this is; `None` from a release with others.
-    #[prost(oneof = "from_learner::Content", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "from_learner::Content", tags = "1, 2, 3, 4, 5, 6")]
     pub content: Option<from_learner::Content>,
 }
 
@@ -85,6 +97,12 @@ pub mod from_learner {
         /// The run is done, and nobody has to act for it any more.
         #[prost(message, tag = "4")]
         Finished(super::Finished),
+        /// An update begins that the replica takes part in.
+        #[prost(message, tag = "5")]
+        Start(super::Start),
+        /// The sums over the whole batch of the update.
+        #[prost(message, tag = "6")]
+        Totals(super::Sums),
     }
 }
 
@@ -109,6 +127,9 @@ pub struct Hello {
     /// The configuration that the worker insists on, as JSON; empty for none.
     #[prost(string, tag = "6")]
     pub config: String,
+    /// Whether it is a replica of the learner, and sends gradients instead of rollouts.
+    #[prost(bool, tag = "7")]
+    pub learns: bool,
 }
 
 /// What is learnt, and how rollouts are made.
@@ -170,6 +191,63 @@ pub struct Credit {
 /// That the run is done.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Finished {}
+
+/// That a replica has rollouts, and takes part in the next update. If they are too old for that,
+/// the answer is a [`Policy`].
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct Begin {
+    /// Number of the rollouts that are learnt from for the first time.
+    #[prost(uint32, tag = "1")]
+    pub fresh: u32,
+    /// Version of the oldest policy that began one of these.
+    #[prost(uint64, tag = "2")]
+    pub oldest: u64,
+}
+
+/// That an update begins, and what all learners begin it with.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Start {
+    /// Number of updates before it: the version of these parameters.
+    #[prost(uint64, tag = "1")]
+    pub updates: u64,
+    /// Position on the schedule of the learning rate.
+    #[prost(double, tag = "2")]
+    pub learning_rate: f64,
+    /// Position on the schedule of the entropy cost.
+    #[prost(double, tag = "3")]
+    pub entropy: f64,
+    /// The parameters in the layout's order, as little-endian f32.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub parameters: Bytes,
+    /// The [`LearnerState`](crate::learner::LearnerState) as JSON.
+    #[prost(string, tag = "5")]
+    pub state: String,
+}
+
+/// Sums over a part of an update's batch, or over all of it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Sums {
+    /// Number of updates before the one that it is about.
+    #[prost(uint64, tag = "1")]
+    pub updates: u64,
+    /// The sums, in the order of [`Partners::sum`](crate::learner::partners::Partners::sum).
+    #[prost(double, repeated, tag = "2")]
+    pub values: Vec<f64>,
+}
+
+/// The gradient of a part of an update's batch.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Gradient {
+    /// Number of updates before the one that it is about.
+    #[prost(uint64, tag = "1")]
+    pub updates: u64,
+    /// Number of rollouts of the part.
+    #[prost(uint32, tag = "2")]
+    pub rollouts: u32,
+    /// The gradient in the order of the parameters, as little-endian f32.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub values: Bytes,
+}
 
 /// N rollouts of S steps, and M episodes that have ended.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -557,6 +635,38 @@ fn whole_mask(rollout: &Rollout) -> Vec<bool> {
     match rollout.allowed.is_empty() {
         true => vec![true; rollout.effects.len()],
         false => rollout.allowed.clone(),
+    }
+}
+
+impl Sums {
+    /// Checks the sums of a part.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for a sum that is not finite.
+    pub fn check(&self) -> Result<(), WireError> {
+        match self.values.iter().find(|value| !value.is_finite()) {
+            Some(value) => Err(wrong("values", value, "a finite number")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Gradient {
+    /// Checks the gradient, of so many parameters, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error for another length and for a value that is not finite.
+    pub fn check(&self, parameters: usize) -> Result<Part, WireError> {
+        check_length("values", self.values.len(), 4 * parameters)?;
+        let gradient = to_floats(&self.values);
+        check_finite("values", &gradient)?;
+        at_most("rollouts", self.rollouts, MOST_LEARNT)?;
+        Ok(Part {
+            rollouts: self.rollouts as usize,
+            gradient,
+        })
     }
 }
 

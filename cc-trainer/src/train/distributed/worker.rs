@@ -22,6 +22,7 @@ use tonic::{Status, Streaming, transport::Endpoint};
 
 use super::{
     link::RemoteExchange,
+    replica::Learning,
     server::{CREDITS, to_json},
     wire::{
         FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Policy, Ready, Widths,
@@ -30,8 +31,9 @@ use super::{
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
+    learner::UpdateError,
     listening,
-    model::{ParameterLayout, Shape, Weights},
+    model::{DeviceError, ParameterLayout, Shape, Weights},
     normalise::Normalizer,
     train::{
         acting::actor,
@@ -44,11 +46,12 @@ use crate::{
 /// Time that the learner has for each message of the handshake.
 const ANSWER: Duration = Duration::from_secs(60);
 /// Time between two [`WorkEvent::Progress`] events.
-const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
+pub(super) const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
 /// Rollouts that a worker which replays collects first, for each actor.
 const REPLAYED: usize = 32;
-/// Messages that may wait to be sent: the handshake's, and one for each credit that there can be.
-const UNSENT: usize = 2 + CREDITS as usize;
+/// Messages that may wait to be sent: the handshake's, one for each credit that there can be, and
+/// at least the four that a replica has for an update.
+const UNSENT: usize = 4 + CREDITS as usize;
 
 /// Acts for a learner on another machine.
 #[derive(Clone, Debug)]
@@ -68,6 +71,9 @@ pub struct Worker {
     /// Whether each actor sends its first rollouts again and again, as those of the newest policy:
     /// for measurements of everything but acting. Nothing good is learnt from them.
     pub replay: bool,
+    /// Has the worker be a replica of the learner, which learns from its actors' rollouts and sends
+    /// gradients; `None` for one that sends the rollouts.
+    pub learning: Option<Learning>,
 }
 
 /// Something that a caller of [`Worker::work`] may want to show.
@@ -85,6 +91,13 @@ pub enum WorkEvent {
     Progress {
         /// Number of rollouts sent since the connection was made.
         rollouts: u64,
+        /// Version of the newest policy.
+        version: u64,
+    },
+    /// What has been learnt since the connection, by a replica, about every ten seconds.
+    Learning {
+        /// Number of updates that the replica took part in since the connection was made.
+        updates: u64,
         /// Version of the newest policy.
         version: u64,
     },
@@ -118,7 +131,13 @@ pub enum WorkError {
     /// The environments of the learner's configuration cannot be made here.
     #[error("the learner's environments cannot be made on this machine: {0}")]
     Environment(#[from] OpenError),
-    /// An actor thread panicked, and has printed its message.
+    /// A replica's device cannot be used on this host.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A replica's gradient is not finite, or its device failed.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
+    /// A thread panicked, and has printed its message.
     #[error("an actor ended early, as its message above says")]
     Actor,
     /// The runtime of the connection cannot be made.
@@ -127,7 +146,7 @@ pub enum WorkError {
 }
 
 /// Why a connection has ended.
-enum Down {
+pub(super) enum Down {
     /// The learner has said that the run is done.
     Finished,
     /// Somebody has asked the worker to stop.
@@ -139,20 +158,20 @@ enum Down {
 }
 
 /// What the learner's plan says, with the environments that it names.
-struct Work {
-    plan: Plan,
-    config: Config,
-    shape: Shape,
-    normalizer: Option<Arc<Normalizer>>,
-    source: Source,
+pub(super) struct Work {
+    pub(super) plan: Plan,
+    pub(super) config: Config,
+    pub(super) shape: Shape,
+    pub(super) normalizer: Option<Arc<Normalizer>>,
+    pub(super) source: Source,
 }
 
 /// A stream to the learner, after the handshake.
-struct Session {
-    to_learner: mpsc::Sender<FromWorker>,
-    from_learner: Streaming<FromLearner>,
-    work: Work,
-    policy: Arc<Snapshot>,
+pub(super) struct Session {
+    pub(super) to_learner: mpsc::Sender<FromWorker>,
+    pub(super) from_learner: Streaming<FromLearner>,
+    pub(super) work: Work,
+    pub(super) policy: Arc<Snapshot>,
 }
 
 impl Worker {
@@ -184,6 +203,7 @@ impl Worker {
                 run: run.clone(),
                 actors: self.actors as u32,
                 config: config.as_ref().map_or_else(String::new, to_json),
+                learns: self.learning.is_some(),
             };
             let connected = runtime.block_on(async {
                 tokio::select! {
@@ -201,7 +221,10 @@ impl Worker {
                         run: run.clone(),
                         version: session.policy.version,
                     });
-                    let down = self.act(session, &runtime, stop, watch);
+                    let down = match self.learning {
+                        Some(learning) => self.learn(learning, session, &runtime, stop, watch),
+                        None => self.act(session, &runtime, stop, watch),
+                    };
                     lived = since.elapsed();
                     down
                 }
@@ -222,7 +245,7 @@ impl Worker {
         }
     }
 
-    async fn connect(&self, endpoint: &Endpoint, hello: Hello) -> Result<Session, Down> {
+    pub(super) async fn connect(&self, endpoint: &Endpoint, hello: Hello) -> Result<Session, Down> {
         let lost = |reason: String| Down::Lost(format!("{}: {reason}", self.learner));
         let channel = timeout(HANDSHAKE, endpoint.connect())
             .await
@@ -414,9 +437,11 @@ impl Worker {
                     Ok(())
                 }
                 Ok(from_learner::Content::Finished(_)) => Err(Down::Finished),
-                Ok(from_learner::Content::Plan(_)) => {
-                    Err(self.refused("the learner has changed its plan".into()))
-                }
+                Ok(
+                    from_learner::Content::Plan(_)
+                    | from_learner::Content::Start(_)
+                    | from_learner::Content::Totals(_),
+                ) => Err(self.refused("the learner sends what is not due".into())),
                 Err(down) => Err(down),
             };
             if let Err(down) = outcome {
@@ -424,11 +449,18 @@ impl Worker {
             }
         }
         // An actor has panicked, or the stream does not take what there are credits for.
-        Down::Lost(format!("{}: the stream is stuck", self.learner))
+        self.lost("the stream is stuck")
+    }
+
+    pub(super) fn lost(&self, reason: &str) -> Down {
+        Down::Lost(format!("{}: {reason}", self.learner))
     }
 
     /// What a message of the learner holds; `None` is the end of the stream.
-    fn content(&self, message: Option<FromLearner>) -> Result<from_learner::Content, Down> {
+    pub(super) fn content(
+        &self,
+        message: Option<FromLearner>,
+    ) -> Result<from_learner::Content, Down> {
         match message {
             None => Err(Down::Lost(format!(
                 "{}: the learner has closed the stream",
@@ -444,7 +476,7 @@ impl Worker {
     }
 
     /// The end of a stream, as its status says.
-    fn of_status(&self, status: &Status) -> Down {
+    pub(super) fn of_status(&self, status: &Status) -> Down {
         match rpc::is_refusal(status.code()) {
             true => self.refused(rpc::reason(status)),
             false => Down::Lost(format!("{}: {}", self.learner, rpc::reason(status))),

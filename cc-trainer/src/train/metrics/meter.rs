@@ -90,6 +90,8 @@ pub(super) struct Moment {
 pub(super) struct WorkersMoment {
     pub(super) run: String,
     pub(super) connected: u64,
+    /// Learners that learn together, this one included.
+    pub(super) learners: u64,
     pub(super) actors: u64,
     pub(super) welcomed: u64,
     pub(super) refused: Vec<(&'static str, u64)>,
@@ -178,6 +180,7 @@ impl Meter {
                 WorkersMoment {
                     run: run.clone(),
                     connected: counts.workers.load(Relaxed),
+                    learners: 1 + counts.replicas.load(Relaxed),
                     actors: counts.actors.load(Relaxed),
                     welcomed: counts.welcomed.load(Relaxed),
                     refused: (Refusal::ALL.into_iter())

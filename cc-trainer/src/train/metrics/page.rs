@@ -143,6 +143,12 @@ impl Page<'_> {
             None,
             workers.actors,
         )?;
+        self.gauge(
+            "learners",
+            "learners that learn together: this one, and the replicas that are connected",
+            None,
+            workers.learners,
+        )?;
         self.counter(
             "workers_welcomed",
             "workers that were given work, each time that they connected",

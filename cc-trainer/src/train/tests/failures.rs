@@ -101,6 +101,10 @@ impl Device for Faulty {
         self.cpu.gradient(into)
     }
 
+    fn set_gradient(&mut self, gradient: &[f32]) -> Result<(), DeviceFailure> {
+        self.cpu.set_gradient(gradient)
+    }
+
     fn step(&mut self, optimiser: &RmsProp) -> Result<f32, StepError> {
         if self.is_due(Fault::Step) {
             self.failure()?;
