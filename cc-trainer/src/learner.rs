@@ -28,7 +28,9 @@ use self::{
 };
 pub use self::{
     metrics::{TaskErrors, UpdateMetrics},
-    settings::{Clipping, LearnerSettings, Normalisation, Reduction, SchedulePosition},
+    settings::{
+        Clipping, LearnerSettings, Normalisation, Reduction, ReplaySettings, SchedulePosition,
+    },
 };
 use serde::{Deserialize, Serialize};
 

@@ -76,6 +76,7 @@ pub mod held_out;
 pub mod metrics;
 pub mod progress;
 pub mod record;
+mod replay;
 mod resume;
 mod save;
 mod splits;
@@ -104,6 +105,7 @@ use self::{
     held_out::HeldOut,
     metrics::{Exporter, Meter, MetricsAddress},
     record::{Finish, Record},
+    replay::{Mixture, Replay},
     statistics::{Statistics, Timing},
     tensorboard::EventWriter,
     validation::Validation,
@@ -111,6 +113,7 @@ use self::{
 pub use self::{
     checkpoint::CheckpointError,
     error::{LastCheckpoint, TrainError},
+    replay::ReplayPoint,
     splits::TestSetError,
     statistics::{CurvePoint, TaskPoint},
 };
@@ -220,6 +223,8 @@ struct Run {
     workers: Option<Figures>,
     /// The replicas that the learner learns with, while it listens for some.
     group: Option<Arc<Group>>,
+    /// The rollouts that are learnt from again; `None` without replay.
+    replay: Option<Replay>,
     /// Where its metrics are to be served, if they are.
     metrics: Option<MetricsAddress>,
     /// What serves them while the run is in progress.
@@ -284,20 +289,20 @@ impl Run {
     ) -> Result<(), TrainError> {
         let mut actor = self.actor(0, self.policy()?.snapshot());
         let mut output = StepOutput::default();
-        let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
+            let fresh = self.fresh();
             actor.adopt(self.policy()?.snapshot());
             let since = Instant::now();
-            while output.rollouts.len() < batch_size {
+            while output.rollouts.len() < fresh {
                 actor.step(&mut output);
             }
-            let rollouts: Vec<_> = output.rollouts.drain(..batch_size).collect();
+            let rollouts: Vec<_> = output.rollouts.drain(..fresh).collect();
             let report = QueueReport {
                 episodes: std::mem::take(&mut output.episodes),
                 ..QueueReport::default()
             };
             let acted = since.elapsed();
-            self.learn(&rollouts, report, Some(acted), watch)?;
+            self.learn(rollouts, report, Some(acted), watch)?;
         }
         Ok(())
     }
@@ -352,26 +357,32 @@ impl Run {
         stop: &AtomicBool,
         watch: &mut dyn FnMut(TrainEvent<'_>),
     ) -> Result<(), TrainError> {
-        let batch_size = self.record.config.learner.batch;
         while !self.is_done() && !stop.load(Ordering::Relaxed) {
             if exchange.is_over() {
                 return Err(self.actor_panicked());
             }
-            if let Some((rollouts, report)) = exchange.take(batch_size)
+            if let Some((rollouts, report)) = exchange.take(self.fresh())
                 && self.wait_for_replicas(exchange, stop, watch)
             {
-                self.learn(&rollouts, report, None, watch)?;
+                self.learn(rollouts, report, None, watch)?;
                 exchange.publish(self.policy()?);
             }
         }
         Ok(())
     }
 
-    /// Makes one update from a batch of rollouts, counts it, and writes what is due. `acted` is the
-    /// time that this thread spent acting for the batch; `None` if actors have their own threads.
+    /// Number of new rollouts in the next update.
+    fn fresh(&self) -> usize {
+        let learner = &self.record.config.learner;
+        Mixture::new(learner.batch, learner.replay.as_ref()).fresh(self.learner.updates())
+    }
+
+    /// Makes one update from new rollouts and replayed ones, counts it, and writes what is due.
+    /// `acted` is the time that this thread spent acting for the batch; `None` if actors have their
+    /// own threads.
     fn learn(
         &mut self,
-        rollouts: &[Rollout],
+        mut rollouts: Vec<Rollout>,
         report: QueueReport,
         acted: Option<Duration>,
         watch: &mut dyn FnMut(TrainEvent<'_>),
@@ -380,8 +391,12 @@ impl Run {
         let unroll = config.learner.unroll as u64;
         let position = config.position(self.statistics.steps);
         let updates = self.learner.updates();
+        let fresh = rollouts.len();
+        if let Some(replay) = &mut self.replay {
+            replay.complete(&mut rollouts, updates);
+        }
         let since = Instant::now();
-        let updated = self.learner.update(rollouts, position);
+        let updated = self.learner.update(&rollouts, position);
         let metrics = updated.map_err(|error| match error {
             UpdateError::Diverged(cause) => self.diverged(cause),
             UpdateError::Device(cause) => self.device_failed(cause),
@@ -389,9 +404,9 @@ impl Run {
         })?;
         let busy = since.elapsed();
         let elsewhere = self.group.as_ref().map_or(0, |group| group.take_fresh());
-        let steps = (rollouts.len() as u64 + elsewhere) * unroll;
+        let steps = (fresh as u64 + elsewhere) * unroll;
         if let Some(workers) = &mut self.workers {
-            workers.count(rollouts, updates, steps, report.stale);
+            workers.count(&rollouts[..fresh], updates, steps, report.stale);
         }
         let learner = busy.as_secs_f64();
 
@@ -411,7 +426,7 @@ impl Run {
         self.statistics.update(metrics, steps, timing);
         if let Some(exporter) = &self.exporter {
             let mut learnt = exporter.meter().learnt();
-            learnt.take(rollouts, updates);
+            learnt.take(&rollouts[..fresh], updates);
             learnt.steps += steps;
             learnt.run_steps = self.statistics.steps;
             learnt.version = self.learner.updates();
@@ -419,6 +434,9 @@ impl Run {
             learnt.stale += report.stale;
             learnt.dropped += report.dropped;
             learnt.episode_return = self.statistics.recent_return();
+        }
+        if let Some(replay) = &mut self.replay {
+            replay.keep(rollouts, fresh, self.learner.updates());
         }
 
         self.extend_curve_after(steps)?;

@@ -109,6 +109,33 @@ pub struct LearnerSettings {
     /// averaged ([`ParameterAverage`](super::average::ParameterAverage)); 0 takes those of the
     /// last update. The policy that acts in training is never the mean.
     pub average_over: u64,
+    /// What of each batch is learnt from again; `None` for nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplaySettings>,
+}
+
+/// What of each batch is learnt from again: the `[learner.replay]` table of a configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReplaySettings {
+    /// Number of replayed rollouts for each new one, 0 or more. A batch has
+    /// [`batch`](LearnerSettings::batch) rollouts in all, and one new one at least.
+    pub ratio: f64,
+    /// Number of rollouts that are kept, in memory; each new one takes the place of the oldest.
+    pub capacity: usize,
+    /// Largest number of updates between the policy that begins a rollout and an update that
+    /// replays it; `None` for as long as it is kept.
+    pub max_lag: Option<u64>,
+}
+
+impl Default for ReplaySettings {
+    fn default() -> Self {
+        Self {
+            ratio: 1.0,
+            capacity: 1024,
+            max_lag: None,
+        }
+    }
 }
 
 /// How large rewards are clipped.
@@ -178,6 +205,7 @@ impl Default for LearnerSettings {
             bias_correction: true,
             warm_up: 0,
             average_over: 0,
+            replay: None,
         }
     }
 }

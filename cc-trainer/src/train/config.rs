@@ -665,7 +665,28 @@ impl Config {
             POSITIVE,
         )?;
         self.validate_constraints()?;
+        self.validate_replay()?;
         self.validate_pairs()
+    }
+
+    /// Checks that each batch has a new rollout, and that there is room for those of a batch.
+    fn validate_replay(&self) -> Result<(), ConfigError> {
+        let Some(replay) = &self.learner.replay else {
+            return Ok(());
+        };
+        let ratio = replay.ratio;
+        check(
+            "learner.replay.ratio",
+            ratio,
+            ratio >= 0.0 && ratio <= self.learner.batch as f64 - 1.0,
+            "0 or more, and below learner.batch, so that each batch has a new rollout",
+        )?;
+        check(
+            "learner.replay.capacity",
+            replay.capacity,
+            replay.capacity >= self.learner.batch,
+            "at least learner.batch",
+        )
     }
 
     /// Checks the limits, their control, and that the environment measures what is limited.
@@ -909,6 +930,15 @@ mod tests {
             (
                 "[learner]\ndecay_steps = 0",
                 "learner.decay_steps is 0, and has to be at least 1",
+            ),
+            (
+                "[learner.replay]\nratio = 31.5",
+                "learner.replay.ratio is 31.5, and has to be 0 or more, and below learner.batch, \
+                 so that each batch has a new rollout",
+            ),
+            (
+                "[learner.replay]\ncapacity = 31",
+                "learner.replay.capacity is 31, and has to be at least learner.batch",
             ),
             (
                 "[learner]\nlearning_rate_end = -0.5",

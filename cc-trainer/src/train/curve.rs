@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::distributed::Figures;
-use super::{Run, TrainError, statistics::CurvePoint};
+use super::{Run, TrainError, replay::Replay, statistics::CurvePoint};
 
 /// Number of points on the curve of a whole run.
 const POINTS: u64 = 200;
@@ -33,6 +33,7 @@ impl Run {
     pub(super) fn point(&self) -> CurvePoint {
         CurvePoint {
             exchange: self.workers.as_ref().map(Figures::point),
+            replay: self.replay.as_ref().map(Replay::point),
             ..self
                 .statistics
                 .point(self.seconds(), |task| self.tasks[task].clone())
@@ -109,12 +110,22 @@ fn scalars(point: &CurvePoint) -> Vec<(String, f64)> {
         ]
         .map(|(tag, value)| (tag.to_owned(), value))
     });
+    let of_replay = (point.replay.iter()).flat_map(|replay| {
+        [
+            ("replay/share", replay.share),
+            ("replay/kept", replay.kept as f64),
+            ("replay/lag_mean", replay.lag_mean),
+            ("replay/lag_max", replay.lag_max as f64),
+        ]
+        .map(|(tag, value)| (tag.to_owned(), value))
+    });
     of_run
         .into_iter()
         .filter_map(|(tag, value)| Some((tag.to_owned(), value?)))
         .chain(of_tasks)
         .chain(of_actions)
         .chain(of_exchange)
+        .chain(of_replay)
         .collect()
 }
 

@@ -142,6 +142,9 @@ pub enum TrainError {
     /// An update cannot be made with the learner's replicas.
     #[error(transparent)]
     Partners(PartnersError),
+    /// The thread that keeps rollouts to be replayed cannot be started.
+    #[error("starting the thread that keeps rollouts to be replayed: {0}")]
+    Thread(io::Error),
     /// The run's metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),

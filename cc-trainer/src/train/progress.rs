@@ -91,7 +91,7 @@ impl Default for ProgressView {
 
 /// The main figures of a point on one line.
 pub fn line(point: &CurvePoint) -> String {
-    let line = format!(
+    let mut line = format!(
         "{} steps, {:.0} s: return {}, entropy {:.3}, lag {:.1}, dropped {}, {} steps/s",
         count(point.steps as f64),
         point.seconds,
@@ -101,6 +101,15 @@ pub fn line(point: &CurvePoint) -> String {
         count(point.dropped as f64),
         count(point.steps_per_second),
     );
+    if let Some(replay) = &point.replay {
+        // Writing to a string does not fail.
+        let _ = write!(
+            line,
+            "; {:.0} % replayed, of lag {:.0} (mean)",
+            100.0 * replay.share,
+            replay.lag_mean
+        );
+    }
     match &point.exchange {
         None => line,
         Some(exchange) => format!("{line}; {}", of_workers(point, exchange)),

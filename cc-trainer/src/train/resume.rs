@@ -13,6 +13,7 @@ use super::{
     fit,
     held_out::HeldOut,
     record::{Finish, Record, RunPart},
+    replay::Replay,
     splits,
     statistics::{CurvePoint, Statistics},
     tensorboard::EventWriter,
@@ -24,7 +25,11 @@ use crate::{
     model::{self, Shape},
     policy_file::{self, ImportedNetwork},
 };
+use cc_sim::seed;
 use cc_testbed::summary::{Host, utc_now};
+
+/// What the seed of replayed rollouts is folded with, which is no actor's index.
+const REPLAY: u64 = u64::MAX - 1;
 
 impl Run {
     /// Begins a run, or continues the one whose checkpoint is in the directory.
@@ -102,6 +107,16 @@ impl Run {
         let normalizer = normalizer.map(Arc::new);
         let held_out = HeldOut::of(&source, &record.config, normalizer.as_ref())?;
         fs::create_dir_all(&dir).map_err(TrainError::writing(&dir))?;
+        let learner = &record.config.learner;
+        let replay = (learner.replay.as_ref())
+            .map(|replay| {
+                let seed = [statistics.steps, REPLAY]
+                    .into_iter()
+                    .fold(record.config.seed, seed::fold);
+                Replay::start(learner.batch, replay, seed)
+            })
+            .transpose()
+            .map_err(TrainError::Thread)?;
         let now = Instant::now();
         Ok(Self {
             events: EventWriter::create(&dir, seconds_since_1970())
@@ -120,6 +135,7 @@ impl Run {
             listening: training.listening.clone(),
             workers: None,
             group: None,
+            replay,
             metrics: training.metrics,
             exporter: None,
             tasks: source.tasks(),

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     learner::{TaskErrors, UpdateMetrics, constraints::ConstraintPoint},
     rollout::Episode,
-    train::distributed::ExchangePoint,
+    train::{distributed::ExchangePoint, replay::ReplayPoint},
 };
 
 /// Number of recent episodes that a mean return is taken over.
@@ -75,6 +75,9 @@ pub struct CurvePoint {
     /// The workers on other machines and what they send; `None` for a run of one process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<ExchangePoint>,
+    /// What has been learnt from again; `None` without replay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<ReplayPoint>,
 }
 
 /// The returns of one task at a point of the curve.
@@ -242,6 +245,7 @@ impl Statistics {
             learner_utilization: time(&|timing| timing.learner),
             actor_utilization: 1.0 - time(&|timing| timing.waited),
             exchange: None,
+            replay: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use super::{checkpoint::Checkpoint, config::Model, *};
 use crate::{
     dataset::{self, Recordings},
     environment::Turn,
+    learner::ReplaySettings,
     model::{Cpu, DeviceKind, Outputs, Sequences},
     ope::recorded::{Selection, flows as recorded_flows},
 };
@@ -91,6 +92,41 @@ fn a_seed_fixes_a_single_threaded_run_bit_for_bit() {
             .all(|point| point.policy_loss.is_finite())
     );
     assert!(records[0].last.episodes > 10);
+}
+
+/// Half of each batch is replayed, and no step of the environments counts twice.
+#[test]
+fn a_seed_fixes_a_run_with_replay_which_learns_twice_from_each_step() {
+    let replaying = |dir: &Path, ratio: Option<f64>| {
+        let mut training = small(dir, 2000);
+        let config = training.config.as_mut().expect("small has one");
+        config.learner.replay = ratio.map(|ratio| ReplaySettings {
+            ratio,
+            capacity: 50,
+            max_lag: Some(60),
+        });
+        run(&training)
+    };
+    let dirs = [(); 4].map(|()| tempfile::tempdir().expect("a scratch directory"));
+    let records = [Some(1.0), Some(1.0), None, Some(0.0)];
+    let mut number = 0;
+    let records = records.map(|ratio| {
+        number += 1;
+        replaying(dirs[number - 1].path(), ratio)
+    });
+    let [first, second, none, nothing] = dirs.each_ref().map(|dir| saved(dir.path()));
+    assert_eq!(first.parameters, second.parameters);
+    assert_eq!(timeless(&records[0]), timeless(&records[1]));
+    assert_ne!(first.parameters, none.parameters);
+    assert_eq!(none.parameters, nothing.parameters, "a ratio of 0 is none");
+
+    let last = &records[0].last;
+    // Two of four rollouts of ten steps are new.
+    assert_eq!((last.steps, last.updates), (2000, 100));
+    let replay = last.replay.expect("there is one");
+    assert_eq!((replay.kept, replay.share), (50, 198.0 / 398.0));
+    assert!(replay.lag_mean > 5.0 && replay.lag_max <= 60, "{replay:?}");
+    assert_eq!(records[2].last.replay, None);
 }
 
 /// It changes nothing about training, is in the checkpoint, and goes on from there.

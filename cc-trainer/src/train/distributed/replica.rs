@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cc_sim::seed;
 use tokio::{runtime::Runtime, sync::mpsc, time::timeout};
 use tonic::Streaming;
 
@@ -31,6 +32,7 @@ use crate::{
     train::{
         acting::actor,
         exchange::{self, EndOfActing, Exchange, LocalExchange, Published, QueueReport},
+        replay::{Mixture, Replay},
     },
 };
 
@@ -70,6 +72,16 @@ impl Worker {
         let (hear, heard) = threads::channel();
         learner.learn_with(Box::new(Follower::new(to_learner.clone(), heard)));
 
+        // Of another seed than the learner's own, by the index of the replica's first actor.
+        let seed = seed::fold(config.seed, work.plan.first_actor);
+        let replay = (config.learner.replay.as_ref())
+            .map(|replay| Replay::start(config.learner.batch, replay, seed))
+            .transpose();
+        let replay = match replay {
+            Ok(replay) => replay,
+            Err(error) => return Down::Failed(WorkError::Runtime(error)),
+        };
+
         let parameters = policy.weights.parameters().to_vec();
         let published = Published::new(policy.version, Arc::new(work.shape.clone()), parameters);
         let exchange = &LocalExchange::new(
@@ -95,7 +107,7 @@ impl Worker {
                 .collect();
             let work = &work;
             let learning =
-                scope.spawn(move || learn_from(exchange, &mut learner, &to_learner, work));
+                scope.spawn(move || learn_from(exchange, &mut learner, replay, &to_learner, work));
             let down = runtime.block_on(async {
                 tokio::select! {
                     () = listening::stopped(stop) => Down::Stopped,
@@ -161,19 +173,26 @@ impl Worker {
 fn learn_from(
     exchange: &LocalExchange,
     learner: &mut Learner,
+    mut replay: Option<Replay>,
     to_learner: &mpsc::Sender<FromWorker>,
     work: &Work,
 ) -> Result<(), UpdateError> {
     let _end = EndOfActing(exchange);
     let shape = Arc::new(work.shape.clone());
+    let settings = &work.config.learner;
+    let mixture = Mixture::new(settings.batch, settings.replay.as_ref());
     while !exchange.is_over() {
-        let Some((rollouts, report)) = exchange.take(work.config.learner.batch) else {
+        let fresh = mixture.fresh(learner.updates());
+        let Some((mut rollouts, report)) = exchange.take(fresh) else {
             continue;
         };
         let begin = Begin {
-            fresh: rollouts.len() as u32,
+            fresh: fresh as u32,
             oldest: rollouts.iter().map(|own| own.version).min().unwrap_or(0),
         };
+        if let Some(replay) = &mut replay {
+            replay.complete(&mut rollouts, learner.updates());
+        }
         tell_episodes(to_learner, &report);
         say(to_learner, from_worker::Content::Begin(begin));
         // The learner's parameters have come with the update, and are still these.
@@ -184,6 +203,9 @@ fn learn_from(
             Err(UpdateError::Partners(PartnersError::Gone(_))) => return Ok(()),
             Err(error) => return Err(error),
         };
+        if let Some(replay) = &mut replay {
+            replay.keep(rollouts, fresh, learner.updates());
+        }
         let mut parameters = Vec::new();
         learner.device().parameters(&mut parameters)?;
         exchange.publish(Published::new(version, shape.clone(), parameters));
