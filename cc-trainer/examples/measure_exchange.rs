@@ -285,6 +285,9 @@ async fn send(address: ServerAddress, message: Batch) -> anyhow::Result<()> {
             }
             Some(from_learner::Content::Credit(credit)) => send(credit.messages)?,
             Some(from_learner::Content::Finished(_)) => return Ok(()),
+            Some(from_learner::Content::Start(_) | from_learner::Content::Totals(_)) => {
+                bail!("the learner takes the worker for a replica")
+            }
             None => bail!("the learner has closed the stream"),
         }
     }

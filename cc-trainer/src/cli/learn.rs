@@ -9,8 +9,8 @@ use super::{act, train::DeviceArg, workers::ConnectArgs};
 
 /// Learn together with a learner on another machine (`cc-trainer train --listen --learners N`).
 ///
-/// The replica has actors of its own, computes the gradients of their rollouts, and sends these; the
-/// learner takes one step along the mean of all gradients and sends the parameters. It keeps
+/// The replica has actors of its own, computes the gradients of their rollouts, and sends these;
+/// the learner takes one step along the mean of all gradients and sends the parameters. It keeps
 /// nothing: it can be started and stopped at any time, and connects again when the learner is gone.
 /// Ends when the run is done, and at Ctrl-C. docs/distributed.md has more.
 #[derive(Debug, clap::Args)]

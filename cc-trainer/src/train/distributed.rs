@@ -54,9 +54,9 @@ pub mod worker;
 pub use figures::{ExchangePoint, Figures};
 pub use group::{Group, Leader};
 pub use refusal::Refusal;
-pub use replica::{Follower, Learning};
+pub use replica::Follower;
 pub use server::{LearnerServer, Listening, Offer, ServeError};
-pub use worker::{WorkError, WorkEvent, Worker};
+pub use worker::{Learning, WorkError, WorkEvent, Worker};
 
 #[cfg(test)]
 mod tests;

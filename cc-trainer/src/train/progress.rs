@@ -123,8 +123,8 @@ fn of_workers(point: &CurvePoint, exchange: &ExchangePoint) -> String {
         several => format!("{several} learners, "),
     };
     format!(
-        "{learners}{} workers, {} steps/h, learner busy {:.0} %, handling {:.1} ms, {}B/s in, {}B/s out, \
-         lag {}/{}/{} (50/90/99 %), stale {}",
+        "{learners}{} workers, {} steps/h, learner busy {:.0} %, handling {:.1} ms, {}B/s in, \
+         {}B/s out, lag {}/{}/{} (50/90/99 %), stale {}",
         exchange.workers,
         count(exchange.steps_per_hour),
         point.learner_utilization * 100.0,

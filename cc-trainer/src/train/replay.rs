@@ -6,12 +6,11 @@
 //! policies that took their actions, whose probabilities are stored with them: the older a rollout,
 //! the smaller are its importance weights, and the less it says (Espeholt et al., arXiv 1802.01561,
 //! section 5.2.2, where half of each batch is replayed). The stored state of an LSTM is that of an
-//! earlier policy, for which there is [`LearnerSettings::burn_in`].
+//! earlier policy, for which there is
+//! [`LearnerSettings::burn_in`](crate::learner::LearnerSettings::burn_in).
 //!
-//! A thread keeps the rollouts, draws from them and copies what is drawn. The learner's thread hands
-//! over what it has learnt from and takes up what was drawn for the next update.
-//!
-//! [`LearnerSettings::burn_in`]: crate::learner::LearnerSettings::burn_in
+//! A thread keeps the rollouts, draws from them and copies what is drawn. The learner's thread
+//! hands over what it has learnt from and takes up what was drawn for the next update.
 
 use std::{
     collections::VecDeque,
@@ -54,8 +53,8 @@ impl Mixture {
         Self { batch, ratio }
     }
 
-    /// The number of new rollouts in the update after `updates` others. It varies by one from update
-    /// to update where the ratio divides no batch, so that the ratio holds over many.
+    /// The number of new rollouts in the update after `updates` others. Where the ratio divides no
+    /// batch it varies by one from update to update, so that the ratio holds over many.
     pub(super) fn fresh(&self, updates: u64) -> usize {
         let share = self.batch as f64 / (1.0 + self.ratio);
         let until = |updates: u64| (share * updates as f64).floor() as u64;
@@ -71,7 +70,7 @@ impl Mixture {
 /// Rollouts that were learnt from, of which some are drawn to be learnt from again.
 #[derive(Debug)]
 struct Memory {
-    /// Oldest first.
+    /// The rollouts, those first that were added first.
     kept: VecDeque<Rollout>,
     capacity: usize,
     /// Largest age of a rollout that is drawn, updates.
@@ -96,8 +95,8 @@ impl Memory {
         self.kept.drain(..surplus);
     }
 
-    /// Copies `count` of the rollouts, each with the same probability and none twice, for the update
-    /// after `updates` others; fewer while there are not as many.
+    /// Copies `count` of the rollouts, each with the same probability and none twice, for the
+    /// update after `updates` others; fewer while there are not as many.
     fn draw(&mut self, count: usize, updates: u64) -> Vec<Rollout> {
         if let Some(most) = self.max_lag {
             let oldest = updates.saturating_sub(most);
@@ -127,7 +126,6 @@ struct Drawn {
 /// The learner's side of the thread that keeps rollouts. The thread ends with it.
 #[derive(Debug)]
 pub(super) struct Replay {
-    mixture: Mixture,
     learnt: Sender<Learnt>,
     drawn: Receiver<Drawn>,
     /// Whether an update has been told of whose drawn rollouts were not taken yet.
@@ -141,7 +139,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Starts the thread.
+    /// Starts the thread, which keeps nothing yet, for batches of so many rollouts.
     ///
     /// # Errors
     ///
@@ -165,7 +163,6 @@ impl Replay {
         };
         thread::Builder::new().name("replay".into()).spawn(keep)?;
         Ok(Self {
-            mixture,
             learnt,
             drawn,
             is_due: false,
@@ -177,8 +174,8 @@ impl Replay {
         })
     }
 
-    /// Appends what is replayed in the update after `updates` others to its new rollouts. Nothing in
-    /// the first update since the start.
+    /// Appends what is replayed in the update after `updates` others to its new rollouts. Nothing
+    /// is in the first update since the start.
     pub(super) fn complete(&mut self, rollouts: &mut Vec<Rollout>, updates: u64) {
         self.fresh += rollouts.len() as u64;
         if !std::mem::take(&mut self.is_due) {
@@ -303,9 +300,11 @@ mod tests {
 
     #[test]
     fn an_update_replays_what_earlier_ones_have_learnt_from_and_lags_are_counted() {
-        let mut replay = Replay::start(4, &settings(1.0, 100, None), 1).expect("a thread");
+        let settings = settings(1.0, 100, None);
+        let mixture = Mixture::new(4, Some(&settings));
+        let mut replay = Replay::start(4, &settings, 1).expect("a thread");
         for updates in 0..50 {
-            let fresh = replay.mixture.fresh(updates);
+            let fresh = mixture.fresh(updates);
             let mut rollouts = of((0..fresh).map(|_| updates));
             replay.complete(&mut rollouts, updates);
             let replayed = versions(&rollouts[fresh..]);

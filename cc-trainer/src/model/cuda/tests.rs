@@ -249,6 +249,14 @@ fn outputs_gradients_and_steps_are_those_of_the_cpu() {
             for array in ParameterLayout::of(&shape).arrays() {
                 assert_close(&array.name, array.of(&found), array.of(&expected));
             }
+            // As several learners do, which step along the mean of their gradients.
+            found.iter_mut().for_each(|value| *value *= 0.5);
+            network.set_gradient(&found).expect(WORKS);
+            let given = std::mem::take(&mut found);
+            network.gradient(&mut found).expect(WORKS);
+            assert_eq!(found, given);
+            expected.iter_mut().for_each(|value| *value *= 0.5);
+            cpu.set_gradient(&expected);
 
             let optimiser = RmsProp {
                 learning_rate: 0.01,

@@ -17,21 +17,20 @@ use std::{
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::wire::{Begin, FromLearner, Policy, Start, Sums, from_learner, to_bytes};
+use super::wire::{Begin, FromLearner, Policy, Start, Sums, from_learner, to_bytes, to_json};
 use crate::{
     learner::{
         LearnerState, Reduction, SchedulePosition,
         partners::{Beginning, Part, Partners, PartnersError, combine},
     },
     model::{Device, RmsProp},
-    train::distributed::server::to_json,
 };
 
 /// Time that a replica has for its part of an update that it has begun, and until it is no longer
 /// waited for.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A learner's replicas.
+/// The replicas of a learner, and what they have sent for the present update.
 #[derive(Debug)]
 pub struct Group {
     /// Number of replicas that there can be, all of which the first update waits for.
@@ -68,7 +67,10 @@ struct Member {
     /// The update that it takes part in: number of updates before it, and its fresh rollouts.
     within: Option<(u64, u32)>,
     sums: Option<Vec<f64>>,
-    part: Option<Part>,
+    /// The gradient of its part, and its fresh rollouts.
+    part: Option<(Part, u32)>,
+    /// It has left, and is here for its part alone.
+    gone: bool,
 }
 
 impl fmt::Debug for Member {
@@ -110,7 +112,7 @@ impl Group {
         to_replica: mpsc::Sender<Result<FromLearner, Status>>,
     ) -> Option<Membership> {
         let mut state = self.lock();
-        if state.members.len() >= self.most {
+        if state.present().count() >= self.most {
             return None;
         }
         let index = state.next;
@@ -122,6 +124,7 @@ impl Group {
             within: None,
             sums: None,
             part: None,
+            gone: false,
         };
         state.members.insert(index, member);
         drop(state);
@@ -134,16 +137,16 @@ impl Group {
 
     /// Returns the number of replicas that are there, and of those that there can be.
     pub fn replicas(&self) -> (usize, usize) {
-        (self.lock().members.len(), self.most)
+        (self.lock().present().count(), self.most)
     }
 
     /// Waits for at most `patience` until no replica is waited for any more, and returns whether
     /// that is so.
     pub fn wait(&self, patience: Duration) -> bool {
         let is_awaited = |state: &mut State| {
-            let missing = !state.complete && state.members.len() < self.most;
-            let mut members = state.members.values();
-            missing || members.any(|member| member.awaited && member.begun.is_none())
+            let missing = !state.complete && state.present().count() < self.most;
+            let is_awaited = |member: &Member| member.awaited && member.begun.is_none();
+            missing || state.present().any(is_awaited)
         };
         let (mut state, waited) = self
             .changed
@@ -175,7 +178,7 @@ impl Group {
         let mut within = Vec::new();
         state.members.retain(|&index, member| {
             let Some(begun) = member.begun.take() else {
-                return true;
+                return !member.gone;
             };
             member.awaited = true;
             let lag = start.updates.saturating_sub(begun.oldest);
@@ -227,6 +230,9 @@ impl Group {
             let reason = match piece(member).take() {
                 Some(own) if fitting(&own) => {
                     pieces.push(own);
+                    if member.gone {
+                        state.members.remove(index);
+                    }
                     return true;
                 }
                 Some(_) => "the part of the update has other sizes than the learner's",
@@ -253,16 +259,15 @@ impl Group {
         });
     }
 
-    /// Counts the rollouts of replicas whose gradients are part of an update.
-    fn count(&self, within: &[u64]) {
-        let mut state = self.lock();
-        let fresh = |index| Some(state.members.get(index)?.within?.1);
-        let fresh: u64 = within.iter().filter_map(fresh).map(u64::from).sum();
-        state.fresh += fresh;
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The replicas that have not left.
+    fn present(&self) -> impl Iterator<Item = &Member> {
+        self.members.values().filter(|member| !member.gone)
     }
 }
 
@@ -285,18 +290,23 @@ impl Membership {
 
     /// Takes note of the sums over the replica's part of an update.
     pub(super) fn sums(&self, sums: Sums) -> Result<(), &'static str> {
-        self.within(sums.updates, |member| member.sums = Some(sums.values))
+        self.within(sums.updates, |member, _| member.sums = Some(sums.values))
     }
 
     /// Takes note of the gradient of the replica's part of an update.
     pub(super) fn part(&self, updates: u64, part: Part) -> Result<(), &'static str> {
-        self.within(updates, |member| member.part = Some(part))
+        self.within(updates, |member, fresh| member.part = Some((part, fresh)))
     }
 
-    fn within(&self, updates: u64, change: impl FnOnce(&mut Member)) -> Result<(), &'static str> {
+    /// Changes something of the update that the replica takes part in, with its fresh rollouts.
+    fn within(
+        &self,
+        updates: u64,
+        change: impl FnOnce(&mut Member, u32),
+    ) -> Result<(), &'static str> {
         self.change(|member| match member.within {
-            Some((own, _)) if own == updates => {
-                change(member);
+            Some((own, fresh)) if own == updates => {
+                change(member, fresh);
                 Ok(())
             }
             _ => Err("a part of an update that the replica does not take part in"),
@@ -320,7 +330,18 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.group.lock().members.remove(&self.index);
+        let mut state = self.group.lock();
+        match state.members.get_mut(&self.index) {
+            // What it has computed is of use even so.
+            Some(member) if member.part.is_some() => {
+                member.gone = true;
+                member.begun = None;
+            }
+            _ => {
+                state.members.remove(&self.index);
+            }
+        }
+        drop(state);
         self.group.changed.notify_all();
     }
 }
@@ -411,9 +432,10 @@ impl Partners for Leader {
             let others = (self.group).collect(
                 &mut self.within,
                 |member| &mut member.part,
-                |part| part.gradient.len() == length,
+                |(part, _)| part.gradient.len() == length,
             );
-            self.group.count(&self.within);
+            let (others, fresh): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+            self.group.lock().fresh += fresh.into_iter().map(u64::from).sum::<u64>();
             combine(&mut own, &others, loss);
             device.set_gradient(&own.gradient)?;
         }

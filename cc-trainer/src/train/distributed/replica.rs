@@ -20,7 +20,7 @@ use super::{
         Batch, Begin, EPISODES, FromLearner, FromWorker, Gradient, Start, Sums, from_learner,
         from_worker, to_bytes, to_floats,
     },
-    worker::{Down, PROGRESS_PERIOD, Session, Work, WorkError, WorkEvent, Worker},
+    worker::{Down, Learning, PROGRESS_PERIOD, Session, Work, WorkError, WorkEvent, Worker},
 };
 use crate::{
     learner::{
@@ -28,22 +28,13 @@ use crate::{
         partners::{Beginning, Partners, PartnersError},
     },
     listening,
-    model::{self, Device, DeviceKind, RmsProp},
+    model::{self, Device, RmsProp},
     train::{
         acting::actor,
         exchange::{self, EndOfActing, Exchange, LocalExchange, Published, QueueReport},
         replay::{Mixture, Replay},
     },
 };
-
-/// How a replica learns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Learning {
-    /// The device that it computes gradients on.
-    pub device: DeviceKind,
-    /// Number of the learner's threads on the CPU, at least 1.
-    pub threads: usize,
-}
 
 impl Worker {
     /// Learns until the connection ends.

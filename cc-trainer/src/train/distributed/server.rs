@@ -36,7 +36,7 @@ use super::{
     refusal::{Refusal, StreamEnd},
     wire::{
         Batch, Credit, Finished, FromLearner, FromWorker, Hello, PATH, PROTOCOL, Plan, Policy,
-        Widths, from_learner, from_worker,
+        Widths, from_learner, from_worker, to_json,
     },
 };
 use crate::{
@@ -108,7 +108,7 @@ pub enum ServeError {
     /// The thread that serves workers cannot be started.
     #[error("starting the thread that serves workers: {0}")]
     Thread(#[from] io::Error),
-    /// Replicas have no recordings.
+    /// Replicas do not have the recordings that the learner learns from.
     #[error(
         "what is learnt from recordings is learnt by one learner: leave --learners out, or learn \
          in simulated environments"
@@ -432,7 +432,9 @@ impl Shared {
                     let took = since.elapsed().as_micros() as u64;
                     counts.handling_us.fetch_add(took, Relaxed);
                 }
-                _ = tick.tick(), if replica.is_none() => sent = self.send_newer_policy(out, sent).await?,
+                _ = tick.tick(), if replica.is_none() => {
+                    sent = self.send_newer_policy(out, sent).await?;
+                }
             }
         }
     }
@@ -600,9 +602,4 @@ fn digest(secret: &str) -> [u8; 32] {
 /// Whether two digests are equal, in a time that does not depend on where they differ.
 fn is_equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
     left.iter().zip(right).fold(0, |or, (l, r)| or | (l ^ r)) == 0
-}
-
-/// Returns plain data as JSON.
-pub(super) fn to_json(data: &impl serde::Serialize) -> String {
-    serde_json::to_string(data).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
 }

@@ -22,10 +22,9 @@ use tonic::{Code, Status, Streaming};
 use super::{
     Follower, Leader, LearnerServer, Learning, Listening, Offer, Refusal, WorkError, WorkEvent,
     Worker,
-    server::to_json,
     wire::{
         Batch, Begin, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Ready,
-        Widths, from_learner, from_worker,
+        Widths, from_learner, from_worker, to_json,
     },
 };
 use crate::{
@@ -86,7 +85,7 @@ impl Learner {
         Self::start_of(1, dir, config, steps, address)
     }
 
-    /// The first of several.
+    /// The same for the first of so many learners.
     fn start_of(
         learners: usize,
         dir: &Path,

@@ -219,7 +219,8 @@ pub struct Start {
     /// The parameters in the layout's order, as little-endian f32.
     #[prost(bytes = "bytes", tag = "4")]
     pub parameters: Bytes,
-    /// The [`LearnerState`](crate::learner::LearnerState) as JSON.
+    /// What has been learnt beside the network, the
+    /// [`LearnerState`](crate::learner::LearnerState), as JSON.
     #[prost(string, tag = "5")]
     pub state: String,
 }
@@ -668,6 +669,11 @@ impl Gradient {
             gradient,
         })
     }
+}
+
+/// Returns plain data as JSON.
+pub(super) fn to_json(data: &impl serde::Serialize) -> String {
+    serde_json::to_string(data).unwrap_or_else(|e| unreachable!("plain data serialises: {e}"))
 }
 
 /// Returns floats as little-endian bytes.

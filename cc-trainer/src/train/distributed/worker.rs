@@ -22,18 +22,17 @@ use tonic::{Status, Streaming, transport::Endpoint};
 
 use super::{
     link::RemoteExchange,
-    replica::Learning,
-    server::{CREDITS, to_json},
+    server::CREDITS,
     wire::{
         FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Policy, Ready, Widths,
-        from_learner, from_worker, to_floats,
+        from_learner, from_worker, to_floats, to_json,
     },
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
     learner::UpdateError,
     listening,
-    model::{DeviceError, ParameterLayout, Shape, Weights},
+    model::{DeviceError, DeviceKind, ParameterLayout, Shape, Weights},
     normalise::Normalizer,
     train::{
         acting::actor,
@@ -74,6 +73,15 @@ pub struct Worker {
     /// Has the worker be a replica of the learner, which learns from its actors' rollouts and sends
     /// gradients; `None` for one that sends the rollouts.
     pub learning: Option<Learning>,
+}
+
+/// How a worker that is a replica computes gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Learning {
+    /// The device that it computes them on.
+    pub device: DeviceKind,
+    /// Number of the learner's threads on the CPU, at least 1.
+    pub threads: usize,
 }
 
 /// Something that a caller of [`Worker::work`] may want to show.

@@ -189,3 +189,28 @@ fn parts_that_do_not_fit_are_refused() {
     assert!(sums.is_empty() && within.is_empty());
     assert_eq!(group.replicas(), (0, 2));
 }
+
+/// As one that is stopped between two updates: its rollouts are not learnt from in vain.
+#[test]
+fn the_part_of_a_replica_that_has_left_counts() {
+    let group = impatient(None);
+    let replica = Replica::join(&group);
+    replica.begin(0);
+    let mut within = group.start(&Start::default());
+    let length = ParameterLayout::of(&shape()).len();
+    let part = Part {
+        rollouts: 3,
+        gradient: vec![1.0; length],
+    };
+    replica
+        .membership
+        .part(0, part.clone())
+        .expect("this update");
+    drop(replica);
+    assert_eq!(group.replicas(), (0, 2));
+    group.go_on();
+    assert!(group.wait(Duration::ZERO), "it is not waited for");
+    let parts = group.collect(&mut within, |own| &mut own.part, |_| true);
+    assert_eq!(parts, [(part, 2)]);
+    assert!(group.lock().members.is_empty());
+}
