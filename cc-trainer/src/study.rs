@@ -408,6 +408,7 @@ fn one_run(
         command: options.command.clone(),
         listening: None,
         metrics: None,
+        store: None,
     };
     let record = match done(&training) {
         Some(record) => record,

@@ -367,6 +367,7 @@ fn reached(
             command: options.command.clone(),
             listening: None,
             metrics: None,
+            store: None,
         };
         let failed = |source| SweepError::Run {
             run: name.clone(),

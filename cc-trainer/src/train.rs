@@ -48,6 +48,7 @@
 //!     command: String::new(),
 //!     listening: None,
 //!     metrics: None,
+//!     store: None,
 //! };
 //!
 //! let record = train::train(&training, &AtomicBool::new(false), &mut |_event| {})?;
@@ -81,6 +82,7 @@ mod resume;
 mod save;
 mod splits;
 mod statistics;
+mod store;
 pub mod tensorboard;
 mod validation;
 mod workers;
@@ -107,6 +109,7 @@ use self::{
     record::{Finish, Record},
     replay::{Mixture, Replay},
     statistics::{Statistics, Timing},
+    store::Copier,
     tensorboard::EventWriter,
     validation::Validation,
 };
@@ -116,6 +119,7 @@ pub use self::{
     replay::ReplayPoint,
     splits::TestSetError,
     statistics::{CurvePoint, TaskPoint},
+    store::{DirectoryError, StoreError},
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
@@ -145,6 +149,9 @@ pub struct Training {
     pub listening: Option<Listening>,
     /// Where the run's metrics are served; `None` for nowhere.
     pub metrics: Option<MetricsAddress>,
+    /// The directory or object store, by path or URL, that checkpoints are copied to, and that the
+    /// run is continued from if it is further there; `None` for none.
+    pub store: Option<String>,
 }
 
 /// Something that a caller of [`train`] may want to show.
@@ -229,6 +236,8 @@ struct Run {
     metrics: Option<MetricsAddress>,
     /// What serves them while the run is in progress.
     exporter: Option<Exporter>,
+    /// What copies the run's files to its store, if it has one.
+    copier: Option<Copier>,
 }
 
 impl Run {
@@ -254,6 +263,13 @@ impl Run {
                 counts.flows + counts.flows_without_row,
             )));
         }
+        if self.copier.is_some() {
+            self.save()?;
+        }
+        if let Some(copier) = &self.copier {
+            // A store that cannot be written to is better known now than after the first hour.
+            copier.copy_now()?;
+        }
         if !self.is_done() {
             self.export(watch)?;
             match (self.record.config.actors(), &self.listening) {
@@ -264,6 +280,9 @@ impl Run {
         self.complete_curve()?;
         self.complete_validation()?;
         self.save()?;
+        if let Some(copier) = self.copier.take() {
+            copier.finish()?;
+        }
         Ok(self.record)
     }
 
@@ -448,6 +467,9 @@ impl Run {
         }
         if self.saved.elapsed().as_secs_f64() >= self.record.config.checkpoint_seconds {
             self.save()?;
+        }
+        if let Some(news) = self.copier.as_ref().and_then(Copier::news) {
+            watch(TrainEvent::Warning(&news));
         }
         Ok(())
     }

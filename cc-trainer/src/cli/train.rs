@@ -94,6 +94,12 @@ pub(crate) struct TrainArgs {
     listen: ListenArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
+    /// A directory or object store (s3://BUCKET/PREFIX, gs://, az://, in a build with --features
+    /// cloud) that each checkpoint is copied to, with train.json and policy.onnx. If it holds the
+    /// run, and is further than --out, the run is continued from there: on a machine that has
+    /// nothing of it. Credentials are environment variables, as in AWS_ACCESS_KEY_ID.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     /// Directory of the run. A run that it already holds is continued.
     #[arg(long, value_name = "DIR", default_value = "training")]
     out: PathBuf,
@@ -215,6 +221,7 @@ pub(crate) fn command(args: &TrainArgs) -> anyhow::Result<ExitCode> {
         command: super::command_line(),
         listening: args.listen.listening()?,
         metrics: args.metrics.address(),
+        store: args.store.clone(),
     };
     let stop = interrupt::on_interrupt()?;
     let mut progress = ProgressView::new();

@@ -120,6 +120,7 @@ impl Work for Field<'_> {
             command: self.command.clone(),
             listening: None,
             metrics: None,
+            store: None,
         };
         let watch = &mut *self.watch;
         let record = train::train(&training, self.cancel, &mut |event| {

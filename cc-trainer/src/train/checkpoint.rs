@@ -138,12 +138,15 @@ impl Checkpoint {
                 source,
             })?,
         };
-        Self::decode(&data)
-            .map(Some)
-            .map_err(|reason| CheckpointError::Unreadable {
-                path: path.to_owned(),
-                reason,
-            })
+        Self::read(path, &data).map(Some)
+    }
+
+    /// Reads a checkpoint from the bytes of the file at `path`.
+    pub(super) fn read(path: &Path, data: &[u8]) -> Result<Self, CheckpointError> {
+        Self::decode(data).map_err(|reason| CheckpointError::Unreadable {
+            path: path.to_owned(),
+            reason,
+        })
     }
 
     /// The checkpoint as the bytes of its file.

@@ -9,7 +9,7 @@ use cc_core::durable::ReplaceError;
 
 use super::{
     Run, checkpoint::CheckpointError, config::ConfigError, environments::OpenError,
-    splits::TestSetError,
+    splits::TestSetError, store::StoreError,
 };
 use crate::{
     learner::{Diverged, partners::PartnersError},
@@ -145,6 +145,9 @@ pub enum TrainError {
     /// The thread that keeps rollouts to be replayed cannot be started.
     #[error("starting the thread that keeps rollouts to be replayed: {0}")]
     Thread(io::Error),
+    /// The run's store cannot be read, or has no copy of the last checkpoint.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The run's metrics cannot be served.
     #[error(transparent)]
     Metrics(#[from] MetricsError),

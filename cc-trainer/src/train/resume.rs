@@ -2,6 +2,7 @@
 
 use std::{fs, path::Path, sync::Arc, time::Instant};
 
+use cc_channel::Store;
 use cc_core::{interface::Interface, policy::PolicyFile};
 
 use super::{
@@ -16,6 +17,7 @@ use super::{
     replay::Replay,
     splits,
     statistics::{CurvePoint, Statistics},
+    store::{self, Copier, StoreError},
     tensorboard::EventWriter,
     validation::Validation,
 };
@@ -35,6 +37,13 @@ impl Run {
     /// Begins a run, or continues the one whose checkpoint is in the directory.
     pub(super) fn open(training: &Training) -> Result<Self, TrainError> {
         let dir = training.dir.clone();
+        let store = match &training.store {
+            Some(place) => Some(Store::open(place).map_err(StoreError::Store)?),
+            None => None,
+        };
+        if let Some(store) = &store {
+            store::fetch(store, &dir)?;
+        }
         let checkpoint = Checkpoint::load(&dir.join("checkpoint.bin"))?;
         let config = settle(training, checkpoint.as_ref())?;
         let mut test_sets = splits::check(&config)?;
@@ -138,6 +147,7 @@ impl Run {
             replay,
             metrics: training.metrics,
             exporter: None,
+            copier: store.map(|store| Copier::to(store, &dir)).transpose()?,
             tasks: source.tasks(),
             normalizer,
             held_out,

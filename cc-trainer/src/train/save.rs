@@ -65,6 +65,9 @@ impl Run {
         if !self.keeps_best() || !self.policy_path().exists() {
             self.save_policy(checkpoint.served_parameters())?;
         }
+        if let Some(copier) = &self.copier {
+            copier.copy();
+        }
         self.saved = Instant::now();
         Ok(())
     }

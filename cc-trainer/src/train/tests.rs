@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// A short run on one thread, with 40 steps per update.
-fn small(dir: &Path, steps: u64) -> Training {
+pub(super) fn small(dir: &Path, steps: u64) -> Training {
     let config = "
         actors = 0
         threads = 1
@@ -44,6 +44,7 @@ fn small(dir: &Path, steps: u64) -> Training {
         command: "a test".to_owned(),
         listening: None,
         metrics: None,
+        store: None,
     }
 }
 
@@ -51,7 +52,7 @@ fn run(training: &Training) -> Record {
     train(training, &AtomicBool::new(false), &mut |_| {}).expect("a good run")
 }
 
-fn saved(dir: &Path) -> Checkpoint {
+pub(super) fn saved(dir: &Path) -> Checkpoint {
     Checkpoint::load(&dir.join("checkpoint.bin"))
         .expect("a whole checkpoint")
         .expect("a checkpoint")
@@ -669,6 +670,7 @@ fn from_recordings(dir: &Path, recording: &Path, steps: u64) -> Training {
         command: "a test".to_owned(),
         listening: None,
         metrics: None,
+        store: None,
     }
 }
 

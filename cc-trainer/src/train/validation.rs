@@ -191,6 +191,7 @@ mod tests {
             command: String::new(),
             listening: None,
             metrics: None,
+            store: None,
         }
     }
 

@@ -112,6 +112,7 @@ impl Learner {
                 address: anywhere(),
                 exposed: false,
             }),
+            store: None,
         };
         let stop = Arc::new(AtomicBool::new(false));
         let (listens, listening) = threads::channel();

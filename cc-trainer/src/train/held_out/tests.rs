@@ -265,6 +265,7 @@ fn small(dir: &Path, change: impl FnOnce(&mut Config)) -> Training {
         command: String::new(),
         listening: None,
         metrics: None,
+        store: None,
     }
 }
 

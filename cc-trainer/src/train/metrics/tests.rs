@@ -83,6 +83,7 @@ fn training(dir: &Path, at: &str, exposed: bool) -> Training {
             address: at.parse().expect("an address"),
             exposed,
         }),
+        store: None,
     }
 }
 
