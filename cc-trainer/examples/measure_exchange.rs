@@ -1,7 +1,7 @@
 //! Measures one learner with many workers that only send: what the exchange and the learner do,
 //! without the time that environments take.
 //!
-//! The learner is this process, and the workers are tasks of another one. Each sends the same
+//! The learner is this process, and the workers are tasks of others. Each sends the same
 //! rollouts again and again, as those of the newest policy that it has got, whenever the learner
 //! gives it leave. docs/distributed.md has the figures.
 //!
@@ -10,6 +10,7 @@
 
 use std::{
     env,
+    net::IpAddr,
     process::{Child, Command},
     sync::{
         Arc,
@@ -63,6 +64,15 @@ struct Options {
     /// Number of workers that connect, each with a stream of its own.
     #[arg(long, default_value_t = 8)]
     workers: usize,
+    /// Number of processes that the workers are divided among.
+    #[arg(long, default_value_t = 1)]
+    processes: usize,
+    /// Network namespace of the workers' processes, for which `ip netns exec` needs root.
+    #[arg(long)]
+    netns: Option<String>,
+    /// Address that the learner listens on.
+    #[arg(long, default_value = "127.0.0.1")]
+    listen: IpAddr,
     /// Time that is counted, s.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
@@ -149,14 +159,14 @@ fn learn(options: &Options) -> anyhow::Result<()> {
         steps: 0,
     };
     let listening = Listening {
-        address: ([127, 0, 0, 1], 0).into(),
+        address: (options.listen, 0).into(),
         tls: None,
-        plaintext: Plaintext::Loopback,
+        plaintext: Plaintext::Anywhere,
         token: None,
         learners: 1,
     };
     let server = LearnerServer::start(&listening, &offer, exchange.clone())?;
-    let mut workers = start(options, &server)?;
+    let workers = start(options, &server)?;
 
     let since = Instant::now();
     let mut figures = None;
@@ -208,22 +218,40 @@ fn learn(options: &Options) -> anyhow::Result<()> {
         point.lag_p99,
     );
     server.stop(true)?;
-    let ended = workers.wait()?;
-    anyhow::ensure!(ended.success(), "the workers ended with {ended}");
+    for mut process in workers {
+        let ended = process.wait()?;
+        anyhow::ensure!(ended.success(), "workers ended with {ended}");
+    }
     Ok(())
 }
 
-/// Starts the process of all workers.
-fn start(options: &Options, server: &LearnerServer) -> anyhow::Result<Child> {
+/// Starts the processes of all workers, each with the same number of them but for one.
+fn start(options: &Options, server: &LearnerServer) -> anyhow::Result<Vec<Child>> {
     let network = options.network.to_possible_value();
     let network = network.context("every network has a name")?;
-    let child = Command::new(env::current_exe()?)
-        .args(["--network", network.get_name()])
-        .args(["--unroll", &options.unroll.to_string()])
-        .args(["--workers", &options.workers.to_string()])
-        .args(["--connect", &format!("grpc://{}", server.address())])
-        .spawn()?;
-    Ok(child)
+    let processes = options.processes.clamp(1, options.workers.max(1));
+    let own = env::current_exe()?;
+    (0..processes)
+        .map(|index| {
+            let until = |index: usize| options.workers * index / processes;
+            let workers = until(index + 1) - until(index);
+            let mut command = match &options.netns {
+                None => Command::new(&own),
+                Some(name) => {
+                    let mut command = Command::new("ip");
+                    command.args(["netns", "exec", name]).arg(&own);
+                    command
+                }
+            };
+            let child = command
+                .args(["--network", network.get_name()])
+                .args(["--unroll", &options.unroll.to_string()])
+                .args(["--workers", &workers.to_string()])
+                .args(["--connect", &format!("grpc://{}", server.address())])
+                .spawn()?;
+            Ok(child)
+        })
+        .collect()
 }
 
 /// The workers: each sends its message whenever it may, until the learner is done.
@@ -244,7 +272,7 @@ async fn send_from_all(options: &Options, address: ServerAddress) -> anyhow::Res
 
 /// One worker, on a connection of its own.
 async fn send(address: ServerAddress, message: Batch) -> anyhow::Result<()> {
-    let endpoint = transport::endpoint(&address, None, Plaintext::Loopback)?;
+    let endpoint = transport::endpoint(&address, None, Plaintext::Anywhere)?;
     let channel = endpoint.connect().await?;
     let (to_learner, outgoing) = mpsc::channel(16);
     let say = |content| {
