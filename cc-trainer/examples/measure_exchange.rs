@@ -21,10 +21,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use cc_core::policy::ServerAddress;
-use cc_remote::{
-    rpc,
-    transport::{self, Plaintext},
-};
+use cc_remote::{rpc, transport::Plaintext};
 use cc_trainer::{
     environment::{End, Quantities},
     learner::{Learner, LearnerState},
@@ -38,17 +35,15 @@ use cc_trainer::{
                 Batch, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Ready,
                 Widths, from_learner, from_worker,
             },
+            worker::endpoint,
         },
         exchange::{Exchange, LocalExchange, Published},
     },
 };
 use clap::{Parser, ValueEnum};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 use tonic::Streaming;
-
-/// Time before figures are counted: workers connect, and the queue fills.
-const WARM_UP: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Parser)]
 struct Options {
@@ -73,6 +68,10 @@ struct Options {
     /// Address that the learner listens on.
     #[arg(long, default_value = "127.0.0.1")]
     listen: IpAddr,
+    /// Time before figures are counted, s: workers connect, and the queue fills. Hundreds of workers
+    /// need more.
+    #[arg(long, default_value_t = 3)]
+    warm_up: u64,
     /// Time that is counted, s.
     #[arg(long, default_value_t = 10)]
     seconds: u64,
@@ -171,12 +170,13 @@ fn learn(options: &Options) -> anyhow::Result<()> {
     let since = Instant::now();
     let mut figures = None;
     let mut busy = Duration::ZERO;
-    let end = WARM_UP + Duration::from_secs(options.seconds);
+    let warm_up = Duration::from_secs(options.warm_up);
+    let end = warm_up + Duration::from_secs(options.seconds);
     while since.elapsed() < end {
         if exchange.is_over() {
             bail!("the server has ended");
         }
-        if figures.is_none() && since.elapsed() >= WARM_UP {
+        if figures.is_none() && since.elapsed() >= warm_up {
             figures = Some(server.figures());
             busy = Duration::ZERO;
         }
@@ -264,24 +264,34 @@ async fn send_from_all(options: &Options, address: ServerAddress) -> anyhow::Res
     let tasks: Vec<_> = (0..options.workers)
         .map(|_| tokio::spawn(send(address.clone(), message.clone())))
         .collect();
+    let mut broken = Vec::new();
     for task in tasks {
-        task.await??;
+        broken.extend(task.await?.err());
+    }
+    if let Some(error) = broken.first() {
+        // The learner cuts off those that are not done in time; the line of figures says how many
+        // were connected until then.
+        let (broken, all) = (broken.len(), options.workers);
+        eprintln!("{broken} of {all} workers were cut off: {error:#}");
     }
     Ok(())
 }
 
 /// One worker, on a connection of its own.
 async fn send(address: ServerAddress, message: Batch) -> anyhow::Result<()> {
-    let endpoint = transport::endpoint(&address, None, Plaintext::Anywhere)?;
+    let endpoint = endpoint(&address, None, Plaintext::Anywhere)?;
     let channel = endpoint.connect().await?;
     let (to_learner, outgoing) = mpsc::channel(16);
     let say = |content| {
         let message = FromWorker {
             content: Some(content),
         };
-        // There is room for as many messages as there are credits.
-        let sent = to_learner.try_send(message);
-        sent.map_err(|_| anyhow::anyhow!("the learner gives more credits than it has told"))
+        // There is room for as many messages as there are credits. A stream that has ended says so
+        // to its reader.
+        match to_learner.try_send(message) {
+            Err(TrySendError::Full(_)) => bail!("the learner gives more credits than it has told"),
+            _ => Ok(()),
+        }
     };
     say(from_worker::Content::Hello(Hello {
         protocol: PROTOCOL,

@@ -66,7 +66,7 @@ run() {
 }
 
 # A run of which every 2 s one of eight workers is killed and started again, and the learner too
-# after 5 s and after 15 s.
+# after 4 s and after 10 s.
 killed() {
   local name=$1 second=0 number learner
   shift
@@ -87,7 +87,7 @@ killed() {
       worker act
       workers[number]=$!
     fi
-    if ((second == 5 || second == 15)) && kill -9 "$learner" 2> /dev/null; then
+    if ((second == 4 || second == 10)) && kill -9 "$learner" 2> /dev/null; then
       wait "$learner" || true
       learn "$@"
     fi

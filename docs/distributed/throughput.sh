@@ -54,7 +54,7 @@ done
 
 echo "# Many"
 measure many-100 --network theirs --unroll 20 --workers 100
-measure many-1000 --network theirs --unroll 20 --workers 1000
+measure many-1000 --network theirs --unroll 20 --workers 1000 --warm-up 20
 
 echo "# Eight workers behind a link with 1 % loss"
 space=rlcc-exchange-$$

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, error::TrySendError};
 
 use super::wire::{Batch, EPISODES, FromWorker, Widths, from_worker};
 use crate::{
@@ -118,9 +118,10 @@ impl RemoteExchange {
         let message = FromWorker {
             content: Some(from_worker::Content::Batch(batch)),
         };
-        if self.to_learner.try_send(message).is_err() {
-            // The stream has ended, which its reader finds out as well, or the learner has given
-            // more credits than it has told.
+        // Where the stream has ended, its reader finds out as well, and why: the learner may have
+        // said before that the run is done.
+        if let Err(TrySendError::Full(_)) = self.to_learner.try_send(message) {
+            // The learner has given more credits than it has told.
             self.end();
         }
     }
@@ -227,6 +228,14 @@ mod tests {
             .recv_timeout(deadline)
             .expect("and so does the other");
         assert!(sent.try_recv().is_err() && exchange.is_over());
+    }
+
+    #[test]
+    fn the_end_of_the_stream_is_left_to_its_reader() {
+        let (exchange, sent) = exchange(2);
+        drop(sent);
+        exchange.put(&mut full(&exchange));
+        assert!(!exchange.is_over());
     }
 
     #[test]

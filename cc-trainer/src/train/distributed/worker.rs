@@ -44,6 +44,8 @@ use crate::{
 
 /// Time that the learner has for each message of the handshake.
 const ANSWER: Duration = Duration::from_secs(60);
+/// Time between two probes of the connection, and for the answer to one.
+const PROBE: Duration = Duration::from_secs(15);
 /// Time between two [`WorkEvent::Progress`] events.
 pub(super) const PROGRESS_PERIOD: Duration = Duration::from_secs(10);
 /// Rollouts that a worker which replays collects first, for each actor.
@@ -194,7 +196,7 @@ impl Worker {
         stop: &AtomicBool,
         watch: &mut dyn FnMut(WorkEvent),
     ) -> Result<(), WorkError> {
-        let endpoint = transport::endpoint(&self.learner, self.tls.as_ref(), self.plaintext)?;
+        let endpoint = endpoint(&self.learner, self.tls.as_ref(), self.plaintext)?;
         let config = match &self.config {
             Some(config) => Some(config.clone().resolve(&Overrides::default())?),
             None => None,
@@ -497,6 +499,23 @@ impl Worker {
             reason,
         })
     }
+}
+
+/// Returns how a worker connects, as [`transport::endpoint`] but with more patience: a learner with
+/// hundreds of workers may take seconds to answer a probe.
+///
+/// # Errors
+///
+/// Returns an error in the cases of [`transport::endpoint`].
+pub fn endpoint(
+    learner: &ServerAddress,
+    tls: Option<&TlsFiles>,
+    plaintext: Plaintext,
+) -> Result<Endpoint, ConnectError> {
+    let endpoint = transport::endpoint(learner, tls, plaintext)?;
+    Ok(endpoint
+        .http2_keep_alive_interval(PROBE)
+        .keep_alive_timeout(PROBE))
 }
 
 /// Sends a message of the handshake.
