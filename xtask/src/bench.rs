@@ -20,9 +20,11 @@ struct Bench {
     package: &'static str,
     /// Whether the benchmark measures the live kernel.
     kernel: bool,
+    /// Whether it runs the agent's program, which its package does not build.
+    agent: bool,
 }
 
-const BENCHES: [Bench; 9] = [
+const BENCHES: [Bench; 10] = [
     Bench::new("datapath", "cc-agent").on_the_kernel(),
     Bench::new("delay", "cc-agent").on_the_kernel(),
     Bench::new("flows", "cc-agent").on_the_kernel(),
@@ -30,6 +32,9 @@ const BENCHES: [Bench; 9] = [
     Bench::new("link", "cc-testbed").on_the_kernel(),
     Bench::new("policy", "cc-agent"),
     Bench::new("recording", "cc-agent").on_the_kernel(),
+    Bench::new("remote", "cc-trainer")
+        .on_the_kernel()
+        .beside_the_agent(),
     Bench::new("sim", "cc-trainer"),
     Bench::new("timeline", "cc-trainer"),
 ];
@@ -55,6 +60,10 @@ const BENCHES: [Bench; 9] = [
 ///
 /// recording: processor time and decision delay of an agent that records beside one that does not,
 /// and bytes per decision (needs root).
+///
+/// remote: 1,000 flows whose policy is on a server, behind the shim's networks: the share of
+/// windows that are answered in time, what the flows do without the server, and its decisions per
+/// second and core (needs root; REMOTE_FLOWS=100 for fewer flows).
 ///
 /// sim: simulated packets and decisions per second on one core, and the memory of a flow.
 ///
@@ -103,12 +112,19 @@ impl Bench {
             name,
             package,
             kernel: false,
+            agent: false,
         }
     }
 
     /// The same benchmark, marked as one that measures the live kernel.
     const fn on_the_kernel(mut self) -> Self {
         self.kernel = true;
+        self
+    }
+
+    /// The same benchmark, marked as one that runs the agent's program.
+    const fn beside_the_agent(mut self) -> Self {
+        self.agent = true;
         self
     }
 
@@ -120,6 +136,15 @@ impl Bench {
         // Figures of an earlier run must not be taken for those of this one.
         if file.exists() {
             fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+        }
+        if self.agent {
+            let mut cargo = workspace::cargo();
+            cargo
+                .args(["build", "--release"])
+                .args(workspace::SELECTION)
+                .args(["--bin", "cc-agent"])
+                .env(prebuilt::VARIABLE, object);
+            process::run(&mut cargo).context("the agent could not be built")?;
         }
         let mut cargo = workspace::cargo();
         cargo

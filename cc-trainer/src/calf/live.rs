@@ -233,42 +233,22 @@ pub fn run(
         Some(_) => 1,
         None => options.jobs.clamp(1, planned.len().max(1)),
     };
-    let (next, ended) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while !stop.load(Ordering::Relaxed) {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(one) = planned.get(place) else {
-                return;
-            };
-            let outcome = cell(one, place as u64, options, stop);
-            if let Ok(cell) = &outcome {
-                watch(cell);
-            } else {
-                // No other cell begins after a failure.
-                next.store(planned.len(), Ordering::Relaxed);
-            }
-            let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-            ended.push((place, outcome));
-        }
-    };
-    thread::scope(|scope| {
-        for _ in 0..jobs {
-            scope.spawn(work);
-        }
-    });
-    let mut ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
-    ended.sort_by_key(|(place, _)| *place);
-    let mut cells = Vec::new();
-    for (_, outcome) in ended {
-        match outcome {
-            Ok(cell) => cells.push(cell),
-            Err(CalfLiveError::World {
-                source: LiveError::Stopped,
-                ..
-            }) => {}
-            Err(error) => return Err(error),
-        }
-    }
+    // First what needs the processor, so that nothing of this keeps the clock's worlds waiting.
+    let simulated = in_parallel(jobs, &planned, stop, |place, one| {
+        Ok(one.simulate(Planned::seed(place, options)))
+    })?;
+    let simulated: Vec<_> = planned.iter().zip(simulated).collect();
+    let cells = in_parallel(jobs, &simulated, stop, |place, (one, simulated)| {
+        let cell = cell(
+            one,
+            *simulated,
+            Planned::seed(place, options),
+            options,
+            stop,
+        )?;
+        watch(&cell);
+        Ok(cell)
+    })?;
     Ok(LiveResults {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         date: utc_now(),
@@ -349,27 +329,86 @@ fn check(what: &'static str, names: &[String], known: &[&str]) -> Result<(), Cal
     })
 }
 
-/// Runs a cell in all modes.
+/// Does something with each of some items, a few at a time, in no particular order. Returns the
+/// results in the items' order; those that had not ended when `stop` became true are left out from
+/// the first such one on.
+fn in_parallel<T: Sync, R: Send>(
+    jobs: usize,
+    items: &[T],
+    stop: &AtomicBool,
+    work: impl Fn(usize, &T) -> Result<R, CalfLiveError> + Sync,
+) -> Result<Vec<R>, CalfLiveError> {
+    let (next, ended) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let worker = || {
+        while !stop.load(Ordering::Relaxed) {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(place) else {
+                return;
+            };
+            let outcome = work(place, item);
+            if outcome.is_err() {
+                // Nothing else begins after a failure.
+                next.store(items.len(), Ordering::Relaxed);
+            }
+            let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
+            ended.push((place, outcome));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(worker);
+        }
+    });
+    let mut ended = ended.into_inner().unwrap_or_else(PoisonError::into_inner);
+    ended.sort_by_key(|(place, _)| *place);
+    let mut results = Vec::new();
+    for (_, outcome) in ended {
+        match outcome {
+            Ok(result) => results.push(result),
+            Err(CalfLiveError::World {
+                source: LiveError::Stopped,
+                ..
+            }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(results)
+}
+
+impl Planned<'_> {
+    /// The seed of a cell's worlds and networks, which its place in the list determines.
+    fn seed(place: usize, options: &LiveOptions) -> u64 {
+        [options.seed, place as u64]
+            .into_iter()
+            .fold(LIVE, seed::fold)
+    }
+
+    /// Runs the cell without a network, and in virtual time.
+    fn simulate(&self, seed: u64) -> [Sample; 2] {
+        let config = &self.config;
+        let plain = NetworkedConfig {
+            network: ConditionsRange::default(),
+            grace_ms: 0.0,
+            ..config.clone()
+        };
+        [&plain, config].map(|config| {
+            let world = config.world.environment(seed);
+            let world = Networked::new(world, config.clone(), seed);
+            Sample::of(&self.policy, Box::new(world), VIRTUAL)
+        })
+    }
+}
+
+/// Runs a cell in real time, and compares.
 fn cell(
     planned: &Planned<'_>,
-    place: u64,
+    [plain, simulated]: [Sample; 2],
+    seed: u64,
     options: &LiveOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<LiveCell, CalfLiveError> {
-    let Planned { config, policy, .. } = planned;
-    let seed = [options.seed, place].into_iter().fold(LIVE, seed::fold);
-    let virtually = |config: &NetworkedConfig| {
-        let world = config.world.environment(seed);
-        let world = Networked::new(world, config.clone(), seed);
-        Sample::of(policy, Box::new(world), VIRTUAL)
-    };
-    let plain = virtually(&NetworkedConfig {
-        network: ConditionsRange::default(),
-        grace_ms: 0.0,
-        ..config.clone()
-    });
-    let simulated = virtually(config);
-    let length = simulated.steps / simulated.episodes as f64 * config.interval_ms / 1e3;
+    let interval_s = planned.config.interval_ms / 1e3;
+    let length = simulated.steps / simulated.episodes as f64 * interval_s;
     let episodes = ((options.duration.as_secs_f64() / length) as u64).max(LEAST);
     let (real, service, relay) = in_real_time(planned, seed, episodes, options, stop)?;
     let margin = DEVIATIONS * simulated.error.hypot(real.error) / simulated.mean.abs();
@@ -542,7 +581,7 @@ impl LiveResults {
     /// A table in Markdown with a row per cell, and the speed of the modes.
     pub fn table(&self) -> String {
         let mut text = "| regime | condition | virtual time | real time | episodes | difference | \
-                        late p99 ms |\n|---|---|---|---|---|---|---|\n"
+                        late p99 ms | latest ms |\n|---|---|---|---|---|---|---|---|\n"
             .to_owned();
         for cell in &self.cells {
             let shown =
@@ -551,7 +590,7 @@ impl LiveResults {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {:+.1} % ± {:.1} | {} |",
+                "| {} | {} | {} | {} | {} | {:+.1} % ± {:.1} | {} | {} |",
                 cell.regime,
                 cell.condition,
                 shown(&cell.simulated),
@@ -560,6 +599,7 @@ impl LiveResults {
                 100.0 * cell.difference,
                 100.0 * cell.margin,
                 late.map_or("–".to_owned(), |late| figure(late.p99_ms)),
+                late.map_or("–".to_owned(), |late| figure(late.max_ms)),
             );
         }
         let agree = self.cells.iter().filter(|cell| cell.agrees()).count();
