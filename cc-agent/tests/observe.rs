@@ -18,7 +18,7 @@ use cc_agent::kernel::{
 };
 use cc_core::rows::{NO_MODE, Row};
 use cc_ebpf::{
-    AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Mode, OpenedRecord, Prefix,
+    AckFilter, AckRecord, Counter, FEATURES, Feature, Header, Identity, Mode, OpenedRecord, Prefix,
     WindowRecord,
 };
 use cc_lab::{
@@ -317,7 +317,10 @@ fn observed_and_controlled(
     agent.assert_nothing_lost();
 
     agent.seen(|seen| {
-        assert_eq!(opened.identity, seen.opened[0].identity);
+        let own = seen.opened[0].identity;
+        // Only a flow that is controlled says by which programs.
+        assert_ne!(own.programs, 0);
+        assert_eq!(opened.identity, Identity { programs: 0, ..own });
         assert_eq!(opened.identity.congestion_control(), name);
         assert_eq!(opened.header.time_ns, seen.opened[0].header.time_ns);
         let own = seen.closed[0];
