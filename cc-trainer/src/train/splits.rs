@@ -210,6 +210,7 @@ mod tests {
             "convolution.toml",
             "default.toml",
             "families.toml",
+            "refine.toml",
         ] {
             let config = load(name);
             assert!(!config.allow_test_sets, "{name}");
