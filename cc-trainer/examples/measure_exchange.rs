@@ -68,8 +68,8 @@ struct Options {
     /// Address that the learner listens on.
     #[arg(long, default_value = "127.0.0.1")]
     listen: IpAddr,
-    /// Time before figures are counted, s: workers connect, and the queue fills. Hundreds of workers
-    /// need more.
+    /// Time before figures are counted, s: workers connect, and the queue fills. Hundreds of
+    /// workers need more.
     #[arg(long, default_value_t = 3)]
     warm_up: u64,
     /// Time that is counted, s.
