@@ -341,7 +341,7 @@ pub enum Unasked {
 }
 
 impl Unasked {
-    /// The reason in words.
+    /// The reason in words, as `cc-agent trace` writes it beside a window without a decision.
     pub fn reason(self) -> &'static str {
         match self {
             Self::ApplicationLimited => "limited by the application",
