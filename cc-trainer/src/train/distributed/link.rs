@@ -11,7 +11,7 @@ use std::{
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 
-use super::wire::{Batch, EPISODES, FromWorker, Widths, from_worker};
+use super::wire::{Batch, EPISODES, FromWorker, from_worker};
 use crate::{
     actor::{Snapshot, StepOutput},
     rollout::{Episode, Rollout},
@@ -31,7 +31,8 @@ pub struct RemoteExchange {
     version: AtomicU64,
     /// It has as much room as there can be credits, so that sending never waits.
     to_learner: mpsc::Sender<FromWorker>,
-    widths: Widths,
+    /// Rollouts in a message, at most.
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -51,11 +52,13 @@ struct State {
 }
 
 impl RemoteExchange {
-    /// An exchange that begins with this policy and may send `credits` messages.
+    /// An exchange that begins with this policy and may send `credits` messages of at most `most`
+    /// rollouts each. What is on its way ages: messages of more than the learner takes for an
+    /// update make its rollouts older without making it faster.
     pub fn new(
         policy: Arc<Snapshot>,
         credits: u32,
-        widths: Widths,
+        most: usize,
         to_learner: mpsc::Sender<FromWorker>,
     ) -> Self {
         Self {
@@ -71,7 +74,7 @@ impl RemoteExchange {
             }),
             changed: Condvar::new(),
             to_learner,
-            widths,
+            most,
         }
     }
 
@@ -138,7 +141,7 @@ impl Exchange for RemoteExchange {
     }
 
     fn put(&self, output: &mut StepOutput) {
-        let most = self.widths.rollouts();
+        let most = self.most;
         let mut state = self.lock();
         state.gathered.rollouts.append(&mut output.rollouts);
         state.gathered.episodes.append(&mut output.episodes);
@@ -187,17 +190,16 @@ mod tests {
             values: 1,
             branches: vec![],
         };
-        let widths = Widths::of(&shape, 1, 1);
         let parameters = initialise(&shape, 1);
         let policy = Published::new(0, Arc::new(shape), parameters).snapshot();
         let (to_learner, sent) = mpsc::channel(8);
-        let exchange = RemoteExchange::new(policy, credits, widths, to_learner);
+        let exchange = RemoteExchange::new(policy, credits, 8, to_learner);
         (Arc::new(exchange), sent)
     }
 
     fn full(exchange: &RemoteExchange) -> StepOutput {
         StepOutput {
-            rollouts: vec![Rollout::default(); exchange.widths.rollouts()],
+            rollouts: vec![Rollout::default(); exchange.most],
             episodes: Vec::new(),
         }
     }

@@ -376,7 +376,8 @@ impl Worker {
         let steps = learner.burn_in + learner.unroll + 1;
         let widths = Widths::of(&work.shape, steps, work.source.spec().tasks);
         let credits = work.plan.credits;
-        let exchange = &RemoteExchange::new(policy, credits, widths, to_learner);
+        let most = widths.rollouts().min(learner.batch.max(1));
+        let exchange = &RemoteExchange::new(policy, credits, most, to_learner);
         thread::scope(|scope| {
             // The scope waits for the actors, also when this closure panics.
             let end = EndOfActing(exchange);
