@@ -187,9 +187,10 @@ pub struct RunOptions {
 #[derive(Args, Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PolicyOptions {
-    /// Policy: `default` (embedded), a FILE.onnx, `fixed:N` (a cwnd of N segments), `random` (any
-    /// action), `heuristic` (a hand-written rule), or grpcs://HOST:PORT (a policy server). `observe`
-    /// runs no policy and only uses the policy's window length, action space and reward.
+    /// Policy: `default` (embedded), a FILE.onnx, `fixed:N` (a cwnd of N segments), `keep` (as it
+    /// is), `random` (any action), `heuristic` (a hand-written rule), or grpcs://HOST:PORT (a policy
+    /// server). `observe` runs no policy and only uses the policy's window length, action space and
+    /// reward.
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "from_text")]
     pub policy: Option<PolicySpec>,
@@ -232,6 +233,12 @@ pub struct RemoteOptions {
     #[arg(long, value_name = "POLICY")]
     #[serde(deserialize_with = "from_text")]
     pub local_policy: Option<PolicySpec>,
+
+    /// How long an answer of the policy server is waited for, from the end of its window, in ms.
+    /// Until then the flow keeps its cwnd; then the local policy decides. For policies that were
+    /// trained to decide so late [default: the length of a window].
+    #[arg(long, value_name = "MS")]
+    pub patience_ms: Option<u64>,
 }
 
 /// Whether and how windows are recorded as Parquet.
@@ -347,7 +354,7 @@ impl PolicyOptions {
 
 impl RemoteOptions {
     fn or(self, other: Self) -> Self {
-        first_of!(self, other: remote_ca, remote_cert, remote_key, local_policy)
+        first_of!(self, other: remote_ca, remote_cert, remote_key, local_policy, patience_ms)
     }
 }
 

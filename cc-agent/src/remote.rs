@@ -34,6 +34,15 @@ pub struct RemoteSettings {
     client: Client,
     /// What came of the first attempt, when that is known.
     first: Option<Event>,
+    /// How long an answer is waited for, from its window's end.
+    patience: Duration,
+}
+
+impl RemoteSettings {
+    /// How long an answer is waited for, from its window's end.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
 }
 
 impl RemoteOptions {
@@ -44,6 +53,7 @@ impl RemoteOptions {
             ("--remote-cert", self.remote_cert.is_some()),
             ("--remote-key", self.remote_key.is_some()),
             ("--local-policy", self.local_policy.is_some()),
+            ("--patience-ms", self.patience_ms.is_some()),
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => Err(RemoteError::NoServer { option }),
@@ -117,10 +127,12 @@ impl RemoteOptions {
                 local
             }
         };
+        let window_ms = u64::from(local.interface().window_ms);
         let remote = RemoteSettings {
             address: address.clone(),
             client,
             first,
+            patience: Duration::from_millis(self.patience_ms.unwrap_or(window_ms)),
         };
         Ok((local, remote))
     }
@@ -192,13 +204,14 @@ impl Remote {
             address,
             client,
             first,
+            patience,
         } = settings;
         let interval_ns = local.interface().datapath_settings().window_ns;
         let sha256 = local.loaded.file.as_ref().map(|file| file.sha256.clone());
         Self {
             address,
             client,
-            dispatcher: Dispatcher::new(interval_ns, sha256),
+            dispatcher: Dispatcher::new(interval_ns, patience.as_nanos() as u64, sha256),
             first,
             policy: None,
             connections: 0,

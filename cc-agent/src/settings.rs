@@ -118,6 +118,9 @@ impl RunOptions {
             ));
         }
 
+        if let Some(ms) = self.remote.patience_ms {
+            within("--patience-ms", ms, 1, MAX_PATIENCE_MS)?;
+        }
         let mut spec = self.policy.policy.clone().unwrap_or_default();
         if let Some(sha256) = &self.policy.policy_sha256 {
             let pinned = spec.pinned(sha256);
@@ -164,11 +167,17 @@ impl RunOptions {
             .clone()
             .map_or(AckFilter::Off, |option| option.0);
         let startup = self.startup.clone();
+        let patience = remote
+            .as_ref()
+            .map_or(Duration::ZERO, RemoteSettings::patience);
         let datapath = cc_ebpf::Settings {
             cwnd_max,
             ..interface.datapath_settings()
         }
-        .with_patience(u64::from(heartbeat_ms) * 1_000_000)
+        .with_patience(
+            u64::from(heartbeat_ms) * 1_000_000,
+            patience.as_nanos() as u64,
+        )
         .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
         .with_ack_filter(ack_filter);
         Ok(Settings {
@@ -353,6 +362,8 @@ impl RecordingOptions {
 
 /// Size limit of a key file, bytes.
 const MAX_KEY: u64 = 1 << 16;
+/// Longest time that an answer of a policy server is waited for, ms.
+const MAX_PATIENCE_MS: u64 = 60_000;
 
 fn read_key(path: &Path) -> Result<AddressKey, SettingsError> {
     let text = regular_file::read(path, MAX_KEY).map_err(|source| SettingsError::Read {
@@ -456,7 +467,7 @@ mod tests {
                     cwnd_max: 50,
                     ..cc_ebpf::Settings::default()
                 }
-                .with_patience(500_000_000)
+                .with_patience(500_000_000, 0)
                 .with_startup(Startup::Constant)
                 .with_pacing_gain(Some(1.5))
                 .with_ack_filter(AckFilter::Port(80)),

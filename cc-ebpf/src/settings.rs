@@ -130,10 +130,14 @@ impl Settings {
 
     /// The settings under which flows fall back when the agent gives no sign of life for
     /// `limit_ns`, or leaves as many windows of a flow without a decision as last that long, at
-    /// least ten: a decision takes the time that it takes, however short the windows are.
-    pub fn with_patience(self, limit_ns: u64) -> Self {
+    /// least ten: a decision takes the time that it takes, however short the windows are. Where
+    /// decisions are waited for, on a policy server, `answer_ns` is added to that time.
+    pub fn with_patience(self, limit_ns: u64, answer_ns: u64) -> Self {
         const LEAST_WINDOWS: u64 = 10;
-        let windows = limit_ns.div_ceil(self.window_ns.max(1)).max(LEAST_WINDOWS);
+        let undecided_ns = limit_ns.saturating_add(answer_ns);
+        let windows = undecided_ns
+            .div_ceil(self.window_ns.max(1))
+            .max(LEAST_WINDOWS);
         Self {
             heartbeat_limit_ns: limit_ns,
             unanswered_limit: u32::try_from(windows).unwrap_or(u32::MAX),
@@ -246,17 +250,18 @@ mod tests {
 
     #[test]
     fn patience_is_counted_in_windows_too() {
-        let patience = |window_ns, limit_ns| {
+        let patience = |window_ns, limit_ns, answer_ns| {
             let settings = Settings {
                 window_ns,
                 ..Settings::default()
             };
-            settings.with_patience(limit_ns).unanswered_limit
+            settings.with_patience(limit_ns, answer_ns).unanswered_limit
         };
-        assert_eq!(patience(100_000_000, 1_000_000_000), 10);
-        assert_eq!(patience(10_000_000, 1_000_000_001), 101);
-        assert_eq!(patience(100_000_000, 40_000_000), 10, "ten at least");
-        assert_eq!(patience(100_000_000, u64::MAX), u32::MAX);
+        assert_eq!(patience(100_000_000, 1_000_000_000, 0), 10);
+        assert_eq!(patience(10_000_000, 1_000_000_001, 0), 101);
+        assert_eq!(patience(100_000_000, 40_000_000, 0), 10, "ten at least");
+        assert_eq!(patience(100_000_000, 1_000_000_000, 1_500_000_000), 25);
+        assert_eq!(patience(100_000_000, u64::MAX, 1), u32::MAX);
     }
 
     #[test]

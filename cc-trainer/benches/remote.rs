@@ -36,6 +36,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 const MEASURE: Duration = Duration::from_secs(10);
 /// The local policy that decides as late as the server does not add more than this, ms.
 const MOST_ADDED: f64 = 1_000.0;
+/// How long a patient agent waits for an answer, ms.
+const PATIENCE: &str = "2000";
 
 fn main() -> anyhow::Result<()> {
     if let Some(reason) = cc_lab::unmet_requirement() {
@@ -106,22 +108,26 @@ impl Stage<'_> {
         Measured::now(&agent, &sink, &crowd).since(&before)
     }
 
-    /// The server without a network and behind three, and behind the worst one in turns with a
-    /// local policy that decides as late.
+    /// The server without a network and behind three, behind the worst one with patience, and
+    /// without it in turns with a local policy that decides as late.
     fn behind_networks(&self, report: &mut Report) {
         let server = Server::start(self.agent, free_address());
         let path = Self::path();
-        let mut near = |name: &str, to: SocketAddr| {
-            let measured = self.serve(&path, &["--policy", &format!("grpc://{to}")]);
-            measured.report(name, report);
+        let mut near = |name: &str, to: SocketAddr, more: &[&str]| {
+            let policy = format!("grpc://{to}");
+            let arguments = [&["--policy", &*policy], more].concat();
+            self.serve(&path, &arguments).report(name, report);
         };
-        near("direct", server.address);
-        for (name, preset) in [
-            ("ethernet", Preset::Ethernet),
-            ("wifi_normal", Preset::WifiNormal),
+        near("direct", server.address, &[]);
+        let patient: &[&str] = &["--patience-ms", PATIENCE];
+        for (name, preset, more) in [
+            ("ethernet", Preset::Ethernet, &[] as &[&str]),
+            ("wifi_normal", Preset::WifiNormal, &[]),
+            ("wifi_normal_patient", Preset::WifiNormal, patient),
+            ("wifi_degraded_patient", Preset::WifiDegraded, patient),
         ] {
             let relay = Relay::start(server.address, preset);
-            near(name, relay.address);
+            near(name, relay.address, more);
             relay.end();
         }
         let (mut remote, mut ratios) = (Vec::new(), Vec::new());
@@ -217,8 +223,9 @@ impl Stage<'_> {
                 .collect()
         });
         let (seconds, busy) = (begun.elapsed().as_secs_f64(), server.cpu_s() - busy);
-        let answered: f64 = both.iter().map(Measured::answered_share).sum();
-        report.show("two_agents_answered_in_time", answered / 2.0);
+        for (name, one) in ["first", "second"].into_iter().zip(&both) {
+            one.report(&format!("two_agents_{name}"), report);
+        }
         let log = server.end();
         let queries = before_word(&log, " queries in ");
         let batches = before_word(&log, " batches of ");

@@ -70,7 +70,7 @@ const FIGURES: [&str; 7] = [
 ];
 
 fn an_evaluation_from_end_to_end() -> Outcome {
-    let Some(agent) = agent() else {
+    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
         return no_agent();
     };
     let place = Place::new(SMALL);
@@ -219,7 +219,7 @@ fn ctrl_c_keeps_completed_runs() -> Outcome {
 }
 
 fn nothing_survives_a_kill() -> Outcome {
-    let Some(agent) = agent() else {
+    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
         return no_agent();
     };
     let place = Place::new(SMALL);
@@ -248,7 +248,7 @@ fn nothing_survives_a_kill() -> Outcome {
 }
 
 fn an_evaluation_ends_when_an_agent_dies() -> Outcome {
-    let Some(agent) = agent() else {
+    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
         return no_agent();
     };
     let place = Place::new(SMALL);
@@ -401,23 +401,6 @@ impl Drop for Evaluation {
             let _ = child.wait();
         }
     }
-}
-
-/// Path of the agent's program, if it is beside this package's own and can load its datapath.
-fn agent() -> Option<PathBuf> {
-    let program = Path::new(env!("CARGO_BIN_EXE_cc-trainer")).with_file_name("cc-agent");
-    let name = format!("rlt{}", std::process::id());
-    let works = Command::new(&program)
-        .args(["run", "--plain", "--policy", "fixed:3"])
-        .args(["--duration", "0.1", "--name", &name, "--socket"])
-        .arg(std::env::temp_dir().join(format!("{name}.sock")))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    works
-        .is_ok_and(|status| status.success())
-        .then_some(program)
 }
 
 fn no_agent() -> Outcome {

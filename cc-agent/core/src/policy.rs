@@ -247,6 +247,31 @@ impl Policy for Fixed {
     }
 }
 
+/// A policy that leaves the cwnd of every flow as it is: what a flow does whose decision does not
+/// come. From its first decision on a flow is no longer in slow start.
+#[derive(Debug, Clone)]
+pub struct Keep {
+    interface: Interface,
+}
+
+impl Keep {
+    /// Creates a policy for flows of this interface.
+    pub fn new(interface: Interface) -> Self {
+        Self { interface }
+    }
+}
+
+impl Policy for Keep {
+    fn decide(&mut self, queries: &mut [Query]) -> Vec<Choice> {
+        let keep = |query: &Query| Choice::Cwnd(query.cwnd);
+        queries.iter().map(keep).collect()
+    }
+
+    fn interface(&self) -> &Interface {
+        &self.interface
+    }
+}
+
 /// A policy that samples every allowed action with equal probability.
 #[derive(Debug)]
 pub struct Random {
@@ -294,8 +319,8 @@ impl Policy for Random {
 }
 
 /// The name of a policy, as on a command line: a path to an `.onnx` file, with or without the
-/// `@sha256:HEX` of its content, `default`, `fixed:N`, `heuristic`, `random`, or the address of a
-/// policy server.
+/// `@sha256:HEX` of its content, `default`, `fixed:N`, `heuristic`, `keep`, `random`, or the
+/// address of a policy server.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum PolicySpec {
     /// `default`: the embedded [`DEFAULT_POLICY`].
@@ -305,6 +330,8 @@ pub enum PolicySpec {
     Fixed(u32),
     /// `heuristic`: the rule of [`Heuristic`].
     Heuristic,
+    /// `keep`: the policy [`Keep`].
+    Keep,
     /// The path of an ONNX file, which ends in `.onnx`.
     Onnx(PathBuf),
     /// `FILE.onnx@sha256:HEX`: an ONNX file, served only while it has this content.
@@ -411,6 +438,7 @@ impl PolicySpec {
             Self::Default => Box::new(OnnxPolicy::from_bytes(DEFAULT_POLICY, serving, seed)?),
             Self::Fixed(cwnd) => Box::new(Fixed::new(*cwnd, interface())),
             Self::Heuristic => Box::new(Heuristic::new(interface())?),
+            Self::Keep => Box::new(Keep::new(interface())),
             Self::Onnx(_) | Self::Pinned { .. } => {
                 Box::new(OnnxPolicy::from_bytes(file, serving, seed)?)
             }
@@ -430,6 +458,7 @@ impl fmt::Display for PolicySpec {
             Self::Default => f.write_str("default"),
             Self::Fixed(cwnd) => write!(f, "fixed:{cwnd}"),
             Self::Heuristic => f.write_str("heuristic"),
+            Self::Keep => f.write_str("keep"),
             Self::Onnx(path) => write!(f, "{}", path.display()),
             Self::Pinned { path, sha256 } => write!(f, "{}{PIN}{sha256}", path.display()),
             Self::Random => f.write_str("random"),
@@ -462,6 +491,7 @@ impl FromStr for PolicySpec {
         match s {
             "default" => Ok(Self::Default),
             "heuristic" => Ok(Self::Heuristic),
+            "keep" => Ok(Self::Keep),
             "random" => Ok(Self::Random),
             path if path.ends_with(".onnx") => Ok(Self::Onnx(PathBuf::from(path))),
             other => Err(SpecError::Unknown {
@@ -501,7 +531,7 @@ pub enum SpecError {
     /// The string is neither a known name nor the path of an `.onnx` file.
     #[error(
         "no policy is called `{found}`; expected a path that ends in .onnx, \
-         `default`, `fixed:N`, `heuristic`, `random` or grpcs://HOST:PORT"
+         `default`, `fixed:N`, `heuristic`, `keep`, `random` or grpcs://HOST:PORT"
     )]
     Unknown {
         /// The string that was given.
@@ -562,6 +592,7 @@ mod tests {
             "default",
             "fixed:64",
             "heuristic",
+            "keep",
             "random",
             "grpc://localhost:1",
             "grpcs://[2001:db8::1]:65535",

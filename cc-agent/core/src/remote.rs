@@ -4,7 +4,9 @@
 //! local policy where the server is away or late. It is pure: batches of the
 //! [`Agent`](crate::agent::Agent) come in with the time, questions for the server and batches for
 //! the local policy come out, replies come in, and answered batches come out. A question has until
-//! one observation interval after its window's end. What arrives later is dropped.
+//! its patience, by default one observation interval, has passed since its window's end. What
+//! arrives later is dropped. The agent asks about one window of a flow at a time, so that a flow
+//! keeps its cwnd while an answer is waited for.
 //!
 //! ```text
 //!              the flow's last question            in time
@@ -35,9 +37,9 @@ use crate::{
     status::RemoteCounts,
 };
 
-/// A question whose reply has not come is counted as lost this many intervals after its window's
-/// end; until then the reply may still be counted as late.
-const INTERVALS_UNTIL_LOST: u64 = 10;
+/// A question whose reply has not come is counted as lost this many intervals after its time is
+/// over; until then the reply may still be counted as late.
+const INTERVALS_UNTIL_LOST: u64 = 9;
 
 /// What a policy server is asked about one flow.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +48,7 @@ pub struct Question {
     pub sequence: u64,
     /// The flow that the question is about.
     pub flow: FlowId,
-    /// The end of the interval in which the reply is of use, ns.
+    /// Until when the reply is of use, ns.
     pub deadline_ns: u64,
     /// The query, with the memory of the server's policy.
     pub query: Query,
@@ -72,6 +74,8 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Dispatcher {
     interval_ns: u64,
+    /// How long after its window's end a question may be answered, ns.
+    patience_ns: u64,
     /// SHA-256 of the local policy's file; `None` when it has none.
     local_policy: Option<String>,
     /// SHA-256 of the file of the server's policy, once there was a connection.
@@ -80,10 +84,10 @@ pub struct Dispatcher {
     next_sequence: u64,
     /// What is kept of the flows that the server was asked about, by their slots.
     flows: HashMap<u32, RemoteFlow>,
-    /// The questions whose interval has not ended, by their numbers.
+    /// The questions whose time is not over, by their numbers.
     asked: HashMap<u64, Asked>,
-    /// When the intervals of `asked` end, ns, with the numbers. Those of answered questions stay
-    /// until their time has come.
+    /// Until when those of `asked` have time, ns, with the numbers. Those of answered questions
+    /// stay until their time has come.
     deadlines: BinaryHeap<Reverse<(u64, u64)>>,
     /// Questions that were not answered in time, with the time at which they count as lost, ns.
     overdue: BTreeMap<u64, u64>,
@@ -113,11 +117,13 @@ struct Asked {
 }
 
 impl Dispatcher {
-    /// A dispatcher without a connection, for windows of `interval_ns`. `local_policy` is the
-    /// SHA-256 of the local policy's file; `None` when it has none.
-    pub fn new(interval_ns: u64, local_policy: Option<String>) -> Self {
+    /// A dispatcher without a connection, for windows of `interval_ns`, whose questions have until
+    /// `patience_ns` after their window's end. `local_policy` is the SHA-256 of the local policy's
+    /// file; `None` when it has none.
+    pub fn new(interval_ns: u64, patience_ns: u64, local_policy: Option<String>) -> Self {
         Self {
             interval_ns,
+            patience_ns,
             local_policy,
             server_policy: None,
             connected: false,
@@ -163,7 +169,7 @@ impl Dispatcher {
         let shared = self.memory_is_shared();
         let mut questions = Vec::new();
         for (ticket, query) in batch.into_queries() {
-            let deadline_ns = ticket.end_ns + self.interval_ns;
+            let deadline_ns = ticket.end_ns + self.patience_ns;
             if !self.connected || deadline_ns <= now_ns {
                 self.local.push_back((ticket, query));
                 continue;
@@ -290,7 +296,7 @@ impl Dispatcher {
             }
             self.deadlines.pop();
             if let Some(asked) = self.asked.remove(&sequence) {
-                let lost_ns = deadline_ns + (INTERVALS_UNTIL_LOST - 1) * self.interval_ns;
+                let lost_ns = deadline_ns + INTERVALS_UNTIL_LOST * self.interval_ns;
                 self.overdue.insert(sequence, lost_ns);
                 self.hand_over(sequence, asked);
             }

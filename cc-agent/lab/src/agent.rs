@@ -47,6 +47,22 @@ fn patience(arguments: &[&str]) -> Vec<String> {
     }
 }
 
+/// Path of the agent's program beside a program of another package; `None` where there is none, or
+/// where it cannot load its datapath.
+pub fn agent_beside(program: &str) -> Option<PathBuf> {
+    let agent = Path::new(program).with_file_name("cc-agent");
+    let name = format!("rlt{}", std::process::id());
+    let works = Command::new(&agent)
+        .args(["run", "--plain", "--policy", "fixed:3"])
+        .args(["--duration", "0.1", "--name", &name, "--socket"])
+        .arg(std::env::temp_dir().join(format!("{name}.sock")))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    works.is_ok_and(|status| status.success()).then_some(agent)
+}
+
 impl Agent {
     /// Starts `binary run --name NAME ARGUMENTS` and waits until its status socket answers, which
     /// is when the congestion control is registered.

@@ -7,7 +7,7 @@
 //! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
-//! | the agent's own binary as a child process | [`Agent`] |
+//! | the agent's own binary as a child process | [`Agent`], [`agent_beside`] |
 //! | killing a process at any of its system calls, or making one fail | [`supervise`] |
 //! | little disk, little memory | [`SmallDisk`], [`MemoryCgroup`] |
 //! | records of a datapath or an observer | [`Tap`], [`TestAgent`], [`assert_window_is`] |
@@ -68,7 +68,7 @@ mod tap;
 mod tcp;
 mod tcp_info;
 
-pub use agent::{Agent, is_slow};
+pub use agent::{Agent, agent_beside, is_slow};
 pub use cgroup::{Cgroup, MemoryCgroup};
 pub use crowd::Crowd;
 pub use eventually::eventually;

@@ -2,7 +2,10 @@
 //!
 //! A cell is a regime's policy under a condition. Its world is [stepped by the clock](crate::live),
 //! its network is [relayed](crate::shim), and the same policy decides as in virtual time, with the
-//! same rules of what is observed and which decision counts.
+//! same rules of what is observed and which decision counts. In congestion control the world is the
+//! kernel ([`flows`]).
+
+mod flows;
 
 use std::{
     fmt::Write as _,
@@ -33,8 +36,13 @@ use crate::{
     rollout::Episode,
     shim::{self, Settings, Socket, Summary},
     study::{Condition, Study, StudyError, Variant},
-    train::{TrainError, environments::Environments, greedy::FinalPolicy},
+    train::{
+        TrainError,
+        environments::{Environments, OpenError},
+        greedy::FinalPolicy,
+    },
 };
+use flows::{Behind, Flows};
 
 /// Episodes in virtual time, which take no time.
 const VIRTUAL: u64 = 200;
@@ -69,6 +77,9 @@ pub struct LiveOptions {
     pub jobs: usize,
     /// The service of the worlds; `None` starts one for each cell.
     pub world: Option<SocketAddr>,
+    /// Path of the program that serves flows and their policy; `None` is the one beside this
+    /// program.
+    pub agent: Option<PathBuf>,
     /// The command line, for the results.
     pub command: String,
 }
@@ -122,6 +133,8 @@ pub struct LiveCell {
     pub service: Option<ServiceSummary>,
     /// What the relay did; `None` under a condition without a network.
     pub relay: Option<Summary>,
+    /// Runs under the kernel that other load on the host disturbed whenever they were tried.
+    pub disturbed: u64,
 }
 
 /// The episodes of a cell in one mode.
@@ -166,10 +179,12 @@ pub enum CalfLiveError {
         /// Directory that the run would have.
         dir: PathBuf,
     },
-    /// A run was not trained in a world that can be stepped by the clock.
+    /// A run was not trained in a world that can be stepped by the clock, nor with a policy server
+    /// behind a network.
     #[error(
-        "{} was not trained in an environment of kind \"networked\", and only those can be run in \
-         real time here",
+        "{} was trained neither in an environment of kind \"networked\" nor in one of kind \
+         \"network\" with `delay.kind = \"network\"` and an objective of kind \"power\", and only \
+         those can be run in real time here",
         dir.display()
     )]
     NoWorld {
@@ -196,6 +211,14 @@ pub enum CalfLiveError {
         /// What went wrong with the world.
         source: LiveError,
     },
+    /// A flow's link, its agent or its policy server failed.
+    #[error("{cell}: {source}")]
+    Flow {
+        /// Regime and condition that it was for.
+        cell: String,
+        /// What went wrong.
+        source: Box<flows::FlowError>,
+    },
     /// The service or the relay failed.
     #[error("{cell}: {source}")]
     Socket {
@@ -211,8 +234,29 @@ struct Planned<'a> {
     variant: &'a Variant,
     condition: &'a Condition,
     conditions: Conditions,
+    plant: Plant,
+}
+
+/// What a policy is to control.
+enum Plant {
+    /// A world that is stepped by the clock.
+    World(Box<World>),
+    /// Flows on links, one after the other.
+    Flows(Box<Flows>),
+}
+
+/// A world that is stepped by the clock, and the policy that acts in it.
+struct World {
     policy: FinalPolicy,
     config: NetworkedConfig,
+}
+
+/// What a cell's policy does in the simulator.
+struct Simulated {
+    /// Without a network, and in virtual time.
+    samples: [Sample; 2],
+    /// The score of each link in virtual time; empty for worlds.
+    links: Vec<f64>,
 }
 
 /// Runs the cells, and calls `watch` with each that has ended. Once `stop` is true, cells end
@@ -235,17 +279,11 @@ pub fn run(
     };
     // First what needs the processor, so that nothing of this keeps the clock's worlds waiting.
     let simulated = in_parallel(jobs, &planned, stop, |place, one| {
-        Ok(one.simulate(Planned::seed(place, options)))
+        one.simulate(Planned::seed(place, options), stop)
     })?;
     let simulated: Vec<_> = planned.iter().zip(simulated).collect();
     let cells = in_parallel(jobs, &simulated, stop, |place, (one, simulated)| {
-        let cell = cell(
-            one,
-            *simulated,
-            Planned::seed(place, options),
-            options,
-            stop,
-        )?;
+        let cell = cell(place, one, simulated, options, stop)?;
         watch(&cell);
         Ok(cell)
     })?;
@@ -289,9 +327,6 @@ fn plan<'a>(study: &'a Study, options: &LiveOptions) -> Result<Vec<Planned<'a>>,
             .join(format!("{}-{}", variant.name, options.seed));
         let policy = FinalPolicy::load(&dir)?;
         let policy = policy.ok_or_else(|| CalfLiveError::NoRun { dir: dir.clone() })?;
-        let Environments::Networked(config) = &policy.environment else {
-            return Err(CalfLiveError::NoWorld { dir });
-        };
         for condition in &matrix.conditions {
             if !is_wanted(&options.conditions, &condition.name) {
                 continue;
@@ -299,18 +334,33 @@ fn plan<'a>(study: &'a Study, options: &LiveOptions) -> Result<Vec<Planned<'a>>,
             let conditions = condition.network.fixed();
             let conditions =
                 conditions.ok_or_else(|| CalfLiveError::Range(condition.name.clone()))?;
-            let config = NetworkedConfig {
-                network: condition.network,
-                grace_ms: options.grace_ms,
-                ..config.clone()
+            let no_world = || CalfLiveError::NoWorld { dir: dir.clone() };
+            let plant = match &policy.environment {
+                Environments::Networked(config) => {
+                    let config = NetworkedConfig {
+                        network: condition.network,
+                        grace_ms: options.grace_ms,
+                        ..config.clone()
+                    };
+                    config.validate().map_err(CalfLiveError::Setting)?;
+                    let policy = policy.clone();
+                    Plant::World(Box::new(World { policy, config }))
+                }
+                Environments::Network(config) => {
+                    let seed = seed::fold(LIVE, options.seed);
+                    let flows = Flows::new(&dir, config, options.duration, seed)
+                        .map_err(OpenError::from)
+                        .map_err(TrainError::from)?;
+                    let flows = flows.ok_or_else(no_world)?;
+                    Plant::Flows(Box::new(flows))
+                }
+                _ => return Err(no_world()),
             };
-            config.validate().map_err(CalfLiveError::Setting)?;
             planned.push(Planned {
                 variant,
                 condition,
                 conditions,
-                policy: policy.clone(),
-                config,
+                plant,
             });
         }
     }
@@ -365,10 +415,7 @@ fn in_parallel<T: Sync, R: Send>(
     for (_, outcome) in ended {
         match outcome {
             Ok(result) => results.push(result),
-            Err(CalfLiveError::World {
-                source: LiveError::Stopped,
-                ..
-            }) => {}
+            Err(error) if error.is_stop() => {}
             Err(error) => return Err(error),
         }
     }
@@ -383,7 +430,46 @@ impl Planned<'_> {
             .fold(LIVE, seed::fold)
     }
 
+    /// Regime and condition, for messages.
+    fn name(&self) -> String {
+        format!("{} under {}", self.variant.name, self.condition.name)
+    }
+
+    /// Whether there is something for a relay to do.
+    fn has_network(&self) -> bool {
+        self.condition.network != ConditionsRange::default()
+    }
+
     /// Runs the cell without a network, and in virtual time.
+    fn simulate(&self, seed: u64, stop: &AtomicBool) -> Result<Simulated, CalfLiveError> {
+        let flows = match &self.plant {
+            Plant::World(world) => {
+                let (samples, links) = (world.simulate(seed), Vec::new());
+                return Ok(Simulated { samples, links });
+            }
+            Plant::Flows(flows) => flows,
+        };
+        let run = |network| {
+            let begun = Instant::now();
+            let scored = flows.simulate(network, seed, stop);
+            let scored = scored.map_err(|source| CalfLiveError::Flow {
+                cell: self.name(),
+                source: source.into(),
+            })?;
+            let links: Vec<f64> = scored.iter().map(|one| one.score).collect();
+            Ok::<_, CalfLiveError>((Sample::of_flows(&scored, begun.elapsed()), links))
+        };
+        let (plain, _) = run(None)?;
+        let (behind, links) = run(Some(self.condition.network))?;
+        Ok(Simulated {
+            samples: [plain, behind],
+            links,
+        })
+    }
+}
+
+impl World {
+    /// Plays episodes without a network, and in virtual time.
     fn simulate(&self, seed: u64) -> [Sample; 2] {
         let config = &self.config;
         let plain = NetworkedConfig {
@@ -401,42 +487,99 @@ impl Planned<'_> {
 
 /// Runs a cell in real time, and compares.
 fn cell(
+    place: usize,
     planned: &Planned<'_>,
-    [plain, simulated]: [Sample; 2],
-    seed: u64,
+    simulated: &Simulated,
     options: &LiveOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<LiveCell, CalfLiveError> {
-    let interval_s = planned.config.interval_ms / 1e3;
-    let length = simulated.steps / simulated.episodes as f64 * interval_s;
-    let episodes = ((options.duration.as_secs_f64() / length) as u64).max(LEAST);
-    let (real, service, relay) = in_real_time(planned, seed, episodes, options, stop)?;
-    let margin = DEVIATIONS * simulated.error.hypot(real.error) / simulated.mean.abs();
-    Ok(LiveCell {
+    let seed = Planned::seed(place, options);
+    let [plain, behind] = simulated.samples;
+    let blank = LiveCell {
         regime: planned.variant.name.clone(),
         condition: planned.condition.name.clone(),
-        difference: (real.mean - simulated.mean) / simulated.mean.abs(),
-        margin,
+        difference: 0.0,
+        margin: 0.0,
         plain,
-        simulated,
-        real,
-        service,
-        relay,
-    })
+        simulated: behind,
+        real: behind,
+        service: None,
+        relay: None,
+        disturbed: 0,
+    };
+    match &planned.plant {
+        Plant::World(world) => {
+            let length = behind.steps / behind.episodes as f64 * world.config.interval_ms / 1e3;
+            let episodes = ((options.duration.as_secs_f64() / length) as u64).max(LEAST);
+            let (real, service, relay) =
+                in_real_time(planned, world, seed, episodes, options, stop)?;
+            Ok(LiveCell {
+                difference: (real.mean - behind.mean) / behind.mean.abs(),
+                margin: DEVIATIONS * behind.error.hypot(real.error) / behind.mean.abs(),
+                real,
+                service,
+                relay,
+                ..blank
+            })
+        }
+        Plant::Flows(flows) => {
+            let network = planned.has_network();
+            let behind = Behind {
+                network: network.then(|| planned.conditions.clone()),
+                agent: options.agent.as_deref(),
+                place,
+                seed,
+            };
+            let begun = Instant::now();
+            let ran = flows.in_real_time(&behind, stop);
+            let ran = ran.map_err(|source| CalfLiveError::Flow {
+                cell: planned.name(),
+                source: source.into(),
+            })?;
+            let scores: Vec<f64> = ran.scored.iter().map(|one| one.score).collect();
+            let (difference, margin) = of_logarithms(&simulated.links, &scores);
+            Ok(LiveCell {
+                difference,
+                margin,
+                real: Sample::of_flows(&ran.scored, begun.elapsed()),
+                relay: ran.relay,
+                disturbed: ran.disturbed,
+                ..blank
+            })
+        }
+    }
+}
+
+/// What power under the kernel is relative to the simulator's less 1, and half of its 95 %
+/// interval, from logarithms for the same links.
+fn of_logarithms(simulated: &[f64], real: &[f64]) -> (f64, f64) {
+    let differences: Vec<f64> = (simulated.iter().zip(real))
+        .map(|(simulated, real)| real - simulated)
+        .collect();
+    let (mean, error) = mean_and_error(&differences);
+    (mean.exp() - 1.0, DEVIATIONS * error * mean.exp())
+}
+
+/// The mean of some numbers and its standard error; the error of one number is 0.
+fn mean_and_error(numbers: &[f64]) -> (f64, f64) {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    let squares: f64 = numbers.iter().map(|one| (one - mean).powi(2)).sum();
+    (mean, (squares / (count - 1.0).max(1.0) / count).sqrt())
 }
 
 /// Runs a cell in real time: the service and the relay on threads of their own, the policy on this
 /// one.
 fn in_real_time(
     planned: &Planned<'_>,
+    world: &World,
     seed: u64,
     episodes: u64,
     options: &LiveOptions,
     stop: &Arc<AtomicBool>,
 ) -> Result<(Sample, Option<ServiceSummary>, Option<Summary>), CalfLiveError> {
-    let name = || format!("{} under {}", planned.variant.name, planned.condition.name);
     let socket_failed = |source| CalfLiveError::Socket {
-        cell: name(),
+        cell: planned.name(),
         source,
     };
     let over = AtomicBool::new(false);
@@ -450,7 +593,7 @@ fn in_real_time(
                 at = Some(address);
             }
             let mut at = at.unwrap_or_else(|| unreachable!("it is given, or was just set"));
-            if planned.condition.network != ConditionsRange::default() {
+            if planned.has_network() {
                 let (socket, address) = listen(options.medium)?;
                 let settings = Settings {
                     to: at,
@@ -460,16 +603,16 @@ fn in_real_time(
                 relay = Some(scope.spawn(move || shim::relay(socket, settings, None, over)));
                 at = address;
             }
-            let config = planned.config.clone();
-            let world = RemoteWorld::connect(at, options.medium, config, seed, stop.clone());
-            Ok((world, service, relay))
+            let config = world.config.clone();
+            let remote = RemoteWorld::connect(at, options.medium, config, seed, stop.clone());
+            Ok((remote, service, relay))
         };
         let played = play()
             .map_err(socket_failed)
-            .map(|(world, service, relay)| {
-                let sample = world.and_then(|world| {
-                    let failure = world.failure();
-                    let sample = Sample::of(&planned.policy, Box::new(world), episodes);
+            .map(|(remote, service, relay)| {
+                let sample = remote.and_then(|remote| {
+                    let failure = remote.failure();
+                    let sample = Sample::of(&world.policy, Box::new(remote), episodes);
                     // The world is gone by now, and so is its share of the failure.
                     match Arc::into_inner(failure).and_then(std::sync::OnceLock::into_inner) {
                         Some(failure) => Err(failure),
@@ -481,7 +624,7 @@ fn in_real_time(
         over.store(true, Ordering::Relaxed);
         let (sample, service, relay) = played?;
         let sample = sample.map_err(|source| CalfLiveError::World {
-            cell: name(),
+            cell: planned.name(),
             source,
         })?;
         let service = service.map(joined).transpose().map_err(socket_failed)?;
@@ -523,15 +666,37 @@ impl Sample {
     }
 
     fn from_episodes(played: &[Episode], took: Duration) -> Self {
-        let count = played.len() as f64;
-        let mean = played.iter().map(|one| one.total).sum::<f64>() / count;
-        let squares: f64 = played.iter().map(|one| (one.total - mean).powi(2)).sum();
+        let totals: Vec<f64> = played.iter().map(|one| one.total).collect();
+        let steps = played.iter().map(|one| one.intervals).sum();
+        Self::new(&totals, steps, took)
+    }
+
+    /// Flows on some links, of which each is an episode.
+    fn of_flows(scored: &[flows::Scored], took: Duration) -> Self {
+        let scores: Vec<f64> = scored.iter().map(|one| one.score).collect();
+        let decisions = scored.iter().map(|one| one.decisions as f64).sum();
+        Self::new(&scores, decisions, took)
+    }
+
+    fn new(scores: &[f64], steps: f64, took: Duration) -> Self {
+        let (mean, error) = mean_and_error(scores);
         Self {
-            episodes: played.len() as u64,
+            episodes: scores.len() as u64,
             mean,
-            error: (squares / (count - 1.0).max(1.0) / count).sqrt(),
-            steps: played.iter().map(|one| one.intervals).sum(),
+            error,
+            steps,
             seconds: took.as_secs_f64(),
+        }
+    }
+}
+
+impl CalfLiveError {
+    /// Whether a cell ended because it was to stop.
+    fn is_stop(&self) -> bool {
+        match self {
+            Self::World { source, .. } => matches!(source, LiveError::Stopped),
+            Self::Flow { source, .. } => matches!(**source, flows::FlowError::Stopped),
+            _ => false,
         }
     }
 }
@@ -590,12 +755,16 @@ impl LiveResults {
             // Writing to a string does not fail.
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {} | {:+.1} % ± {:.1} | {} | {} |",
+                "| {} | {} | {} | {} | {}{} | {:+.1} % ± {:.1} | {} | {} |",
                 cell.regime,
                 cell.condition,
                 shown(&cell.simulated),
                 shown(&cell.real),
                 cell.real.episodes,
+                match cell.disturbed {
+                    0 => String::new(),
+                    disturbed => format!(", {disturbed} disturbed"),
+                },
                 100.0 * cell.difference,
                 100.0 * cell.margin,
                 late.map_or("–".to_owned(), |late| figure(late.p99_ms)),
@@ -653,6 +822,7 @@ mod tests {
             margin,
             service: None,
             relay: None,
+            disturbed: 0,
         };
         let of = |difference, margin| {
             let cell = cell(difference, margin);
@@ -661,6 +831,15 @@ mod tests {
         assert_eq!(of(-0.05, 0.01), (true, false));
         assert_eq!(of(-0.15, 0.1), (false, false));
         assert_eq!(of(-0.15, 0.04), (false, true));
+    }
+
+    #[test]
+    fn logarithms_of_the_same_links_are_compared_link_by_link() {
+        let (difference, margin) = of_logarithms(&[0.0, -3.0], &[-0.1, -3.1]);
+        assert!((difference - (-0.1_f64).exp_m1()).abs() < 1e-12);
+        assert!(margin < 1e-12, "both links say the same: {margin}");
+        let (difference, margin) = of_logarithms(&[0.0, 0.0], &[0.2, -0.2]);
+        assert!(difference.abs() < 1e-12 && (margin - 1.96 * 0.2).abs() < 1e-12);
     }
 
     const STUDY: &str = "
@@ -701,6 +880,7 @@ mod tests {
             medium: Medium::Datagrams,
             jobs: 2,
             world: None,
+            agent: None,
             command: "a test".to_owned(),
         }
     }

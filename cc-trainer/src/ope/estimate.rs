@@ -110,7 +110,7 @@ pub fn estimate(
     request: &Request,
     reading: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Estimated, EstimateError> {
-    if let PolicySpec::Fixed(_) = request.policy {
+    if let PolicySpec::Fixed(_) | PolicySpec::Keep = request.policy {
         return Err(EstimateError::NoActions(request.policy.clone()));
     }
     let mut settings = request.settings.clone();

@@ -21,6 +21,7 @@ use cc_lab::{Report, median};
 use cc_sim::{
     path::{OneWayPath, Packet},
     scenario::{self, MTU, Scenario},
+    sim::agent::AgentDelay,
 };
 use cc_testbed::{
     evaluate::{self, Agents, Control, FlowSetup, Scheme, Setup},
@@ -112,6 +113,7 @@ impl Round {
             seconds: SECONDS,
             seed: 1,
             slot: 0,
+            delay: AgentDelay::MEASURED,
         };
         let before = processor_time()?;
         let (agents, never) = (Agents::default(), AtomicBool::new(false));

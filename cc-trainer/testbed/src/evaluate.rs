@@ -22,7 +22,7 @@ mod work;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use agent::{Agent, AgentError, Agents, Delays};
+pub use agent::{Agent, AgentError, Agents, Delays, find as find_agent};
 pub use run::{FlowSetup, Live, Measured, RunError, Setup, run};
 pub use schedule::{Job, Jobs, Schedule, cost, interleaved};
 pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as parse_schemes};

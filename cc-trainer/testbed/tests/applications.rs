@@ -6,7 +6,10 @@
 use std::{path::Path, process::ExitCode, sync::atomic::AtomicBool, time::Duration};
 
 use cc_lab::{Outcome, trials};
-use cc_sim::scenario::{self, Scenario};
+use cc_sim::{
+    scenario::{self, Scenario},
+    sim::agent::AgentDelay,
+};
 use cc_testbed::{
     evaluate::{self, Agents, Controls, FlowSetup, Measured, Scheme, Setup},
     summary::{AppMeasures, Platform},
@@ -54,6 +57,7 @@ fn run(on: Platform, flows: &str, seconds: u64) -> Measured {
         seed: 7,
         // Runs of other programs on this host begin with slot 0.
         slot: 900,
+        delay: AgentDelay::MEASURED,
     };
     let never = AtomicBool::new(false);
     let measured = evaluate::run(on, &setup, &Agents::default(), &never, |_| {});

@@ -17,6 +17,7 @@ use cc_lab::{Outcome, TcpInfo, trials};
 use cc_sim::{
     path::DirectionObservation,
     scenario::{self, Scenario},
+    sim::agent::AgentDelay,
 };
 use cc_testbed::{
     evaluate::{self, Agents, Controls, FlowSetup, Scheme, Setup},
@@ -182,6 +183,7 @@ fn evaluated(on: Platform, scheme: &str, scenario: &Scenario) -> Result<Run, Str
         seconds,
         seed: 7,
         slot: 902,
+        delay: AgentDelay::MEASURED,
     };
     let never = AtomicBool::new(false);
     let measured = evaluate::run(on, &setup, &Agents::default(), &never, |_| {});

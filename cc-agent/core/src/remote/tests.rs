@@ -37,10 +37,15 @@ fn tag(id: FlowId) -> f32 {
 
 impl World {
     fn new(shared: bool) -> Self {
+        Self::patient(shared, INTERVAL)
+    }
+
+    /// A world in which answers are waited for that long.
+    fn patient(shared: bool, patience_ns: u64) -> Self {
         let local = shared.then(|| "same".to_owned());
         let mut world = Self {
             agent: Agent::new(Interface::default(), SLOTS as usize),
-            dispatcher: Dispatcher::new(INTERVAL, local),
+            dispatcher: Dispatcher::new(INTERVAL, patience_ns, local),
             now_ns: 1_000 * MS,
             flows: vec![(0, 0); SLOTS as usize],
             replies: Vec::new(),
@@ -227,6 +232,33 @@ fn the_local_policy_stands_in_for_a_late_server_and_hands_back() {
 }
 
 #[test]
+fn a_patient_agent_leaves_the_cwnd_alone_until_a_late_answer_comes() {
+    let mut world = World::patient(false, 5 * INTERVAL);
+    world.dispatcher.connected("server");
+    world.window(0);
+    for _ in 0..4 {
+        world.advance(INTERVAL);
+        world.window(0);
+        assert_eq!(world.decisions(), [], "the answer may still come");
+    }
+    assert_eq!(world.replies.len(), 1, "one question of a flow is out");
+    world.advance(50 * MS);
+    let (deadline, reply) = world.replies.pop().expect("it was asked");
+    world.deliver(reply, deadline, true);
+    assert_eq!(world.decisions(), [(0, 70)]);
+    // The newest window is asked about next, half an interval old; then the patience ends.
+    let (deadline, reply) = world.replies.pop().expect("it was asked");
+    assert_eq!(deadline, world.now_ns - 50 * MS + 5 * INTERVAL);
+    world.advance(deadline - world.now_ns);
+    assert_eq!(world.decisions(), []);
+    world.advance(1);
+    assert_eq!(world.decisions(), [(0, 20)], "the local policy stands in");
+    world.deliver(reply, deadline, true);
+    let counts = world.dispatcher.counts();
+    assert_eq!((counts.asked, counts.answered, counts.late), (2, 1, 1));
+}
+
+#[test]
 fn a_connection_that_ends_leaves_its_questions_to_the_local_policy() {
     let mut world = World::new(false);
     world.dispatcher.connected("server");
@@ -374,8 +406,9 @@ proptest! {
     fn whatever_the_network_does_memories_stay_apart_and_every_window_is_decided(
         events in events(),
         shared: bool,
+        patience_ns in INTERVAL / 2..5 * INTERVAL,
     ) {
-        let mut world = World::new(shared);
+        let mut world = World::patient(shared, patience_ns);
         let mut delivered = std::collections::HashSet::new();
         for event in events {
             match event {
@@ -410,10 +443,10 @@ proptest! {
                 }
             }
         }
-        // Once all intervals are over, nothing waits, and each window is accounted for.
+        // Once nothing is waited for any more, each window is accounted for.
         world.settle();
-        world.advance(INTERVAL + 1);
-        world.advance(INTERVAL + 1);
+        world.advance(patience_ns + 1);
+        world.advance(patience_ns + 1);
         let counts = world.agent.counts();
         prop_assert!(!world.agent.has_waiting());
         prop_assert_eq!(world.dispatcher.asked.len(), 0);
@@ -422,7 +455,7 @@ proptest! {
             prop_assert_eq!(world.windows, counts.decisions + counts.windows_skipped);
         }
         // Every question is in one of the counts, once the last may no longer be late.
-        world.advance(INTERVALS_UNTIL_LOST * INTERVAL);
+        world.advance(INTERVALS_UNTIL_LOST * INTERVAL + 1);
         let RemoteCounts { asked, answered, late, lost, .. } = world.dispatcher.counts();
         prop_assert_eq!(asked, answered + late + lost);
         // No flow is left with a question that nobody answers.

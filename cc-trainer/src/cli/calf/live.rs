@@ -18,6 +18,10 @@ use super::super::interrupt;
 /// names a service elsewhere (`cc-trainer calf serve`). The policies are those that `cc-trainer
 /// calf` trained in --out, of one seed. Each is also run in virtual time, with the same --grace-ms.
 ///
+/// In congestion control a flow on an emulated link is served by cc-agent, which asks a policy
+/// server through the relay and waits for its answers as long as in training; until a late answer
+/// the flow keeps its cwnd. That needs root. The same links are simulated.
+///
 /// A cell has as many episodes as last --seconds in virtual time, and five at least. --out gets
 /// calf-live.md and calf-live.json. Ctrl-C ends it with the cells that are done.
 #[derive(Debug, clap::Args)]
@@ -53,6 +57,9 @@ pub(super) struct LiveArgs {
     /// Cells at the same time.
     #[arg(long, value_name = "N", default_value = "4")]
     jobs: NonZero<usize>,
+    /// Path of the cc-agent program that serves flows [default: the one beside this program].
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
     /// A service of worlds, instead of one on this host for each cell. Cells follow each other.
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "jobs")]
     world: Option<SocketAddr>,
@@ -66,6 +73,9 @@ Examples:
   cc-trainer calf live --config cc-trainer/training/calf-cartpole.toml --out calf \\
       --regimes baseline,network-aware --conditions clean,wifi-degraded --seconds 20
       the headline alone, roughly
+  sudo cc-trainer calf live --config cc-trainer/training/calf-control.toml --out calf-control \\
+      --conditions clean,wifi-degraded --jobs 2
+      congestion control: a policy server behind the relay, and flows under the kernel
   cc-trainer calf live --config cc-trainer/training/calf-cartpole.toml --out calf \\
       --world 192.0.2.7:7450 --conditions clean
       a world on another host, over the network that is there";
@@ -85,6 +95,7 @@ pub(super) fn command(args: &LiveArgs) -> anyhow::Result<ExitCode> {
         },
         jobs: args.jobs.get(),
         world: args.world,
+        agent: args.agent.clone(),
         command: super::super::command_line(),
     };
     let stop = interrupt::on_interrupt()?;

@@ -124,7 +124,7 @@ pub enum AgentError {
 /// # Errors
 ///
 /// Returns [`AgentError::Missing`] when there is no such file.
-pub(super) fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
+pub fn find(given: Option<&Path>) -> Result<PathBuf, AgentError> {
     let beside = || Some(env::current_exe().ok()?.with_file_name(PROGRAM));
     let program = given.map(Path::to_owned).or_else(beside);
     let program = program.unwrap_or_else(|| PROGRAM.into());
@@ -183,6 +183,13 @@ impl Agents {
         self.0
             .iter()
             .try_for_each(|(scheme, agent)| agent.check(scheme))
+    }
+}
+
+impl FromIterator<(String, Agent)> for Agents {
+    /// Agents that run already, each with the name of its scheme.
+    fn from_iter<T: IntoIterator<Item = (String, Agent)>>(agents: T) -> Self {
+        Self(agents.into_iter().collect())
     }
 }
 

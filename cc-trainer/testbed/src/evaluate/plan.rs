@@ -15,7 +15,10 @@ use crate::{
     link::Link,
     summary::{Platform, PolicyFacts, Run, ScenarioFacts, Settings, utc_now},
 };
-use cc_sim::scenario::{DEFAULT_LENGTH, Direction, Flow, Scenario, Service};
+use cc_sim::{
+    scenario::{DEFAULT_LENGTH, Direction, Flow, Scenario, Service},
+    sim::agent::AgentDelay,
+};
 
 /// An evaluation with all names resolved to schemes.
 #[derive(Debug)]
@@ -169,6 +172,7 @@ impl<'a> Plan<'a> {
             seconds,
             seed: seed(self.evaluation.seed, &scenario.name, job.run),
             slot,
+            delay: AgentDelay::MEASURED,
         }
     }
 

@@ -15,7 +15,10 @@ use crate::{
     link::LinkError,
     summary::{MessageRecord, Platform, Run, Series},
 };
-use cc_sim::{scenario::Scenario, sim::application_seed};
+use cc_sim::{
+    scenario::Scenario,
+    sim::{agent::AgentDelay, application_seed},
+};
 
 /// Scenario time between two progress reports of a run.
 const LIVE_PERIOD: Duration = Duration::from_secs(1);
@@ -34,6 +37,8 @@ pub struct Setup<'a> {
     /// Number of the address pair that the run uses. Runs at the same time need different ones,
     /// because agents identify flows by their addresses.
     pub slot: u16,
+    /// How long decisions take in the simulator. On the kernel they take as long as they do.
+    pub delay: AgentDelay,
 }
 
 impl Setup<'_> {

@@ -126,7 +126,7 @@ impl Controls {
 
 impl Scheme {
     /// Parses one scheme: one of `controls`, `rlcc` (the policy `policy`), `random`, `heuristic`,
-    /// `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served as
+    /// `keep`, `fixed:N`, or `NAME=FILE.onnx`. Policy files are read and validated; they are served as
     /// `serving` says.
     ///
     /// `random:paced`, `heuristic:paced` and `fixed:N:paced` are paced as `policy` is, or as the
@@ -143,8 +143,9 @@ impl Scheme {
         controls: Controls,
     ) -> Result<Self, SchemeError> {
         let plain = word.strip_suffix(PACED).unwrap_or(word);
-        let is_fileless =
-            |word: &str| word.starts_with("fixed:") || word == "random" || word == "heuristic";
+        let is_fileless = |word: &str| {
+            word.starts_with("fixed:") || ["random", "heuristic", "keep"].contains(&word)
+        };
         let (name, spec) = match word.split_once('=') {
             Some((name, file)) => (name, Some(labelled(word, name, file)?)),
             None if word == LEARNED => (word, Some(policy.clone())),
@@ -247,7 +248,7 @@ pub enum SchemeError {
     /// Neither the platform nor the agent offers a scheme of this name.
     #[error(
         "no scheme is called `{found}`; {available}, and policies are `rlcc` (of --policy), \
-         `random`, `heuristic`, `fixed:N` (each also with `:paced`) and `NAME=FILE.onnx`"
+         `random`, `heuristic`, `keep`, `fixed:N` (each also with `:paced`) and `NAME=FILE.onnx`"
     )]
     Unknown {
         /// The scheme that was asked for.

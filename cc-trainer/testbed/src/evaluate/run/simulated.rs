@@ -22,7 +22,7 @@ use cc_sim::{
     path::{Observation, nanos},
     sim::{
         Control, Simulation,
-        agent::{AgentDelay, SenderMode, SimulatedAgent},
+        agent::{SenderMode, SimulatedAgent},
         control::learned::Learned,
     },
 };
@@ -53,7 +53,7 @@ pub(super) fn run(
     let mut served = SimulatedAgent::new(
         simulation,
         interface,
-        AgentDelay::MEASURED,
+        setup.delay,
         SenderMode::Asynchronous,
         setup.seed,
     );
