@@ -4,6 +4,7 @@
 mod apt;
 mod bench;
 mod build;
+mod committed;
 mod demo;
 mod kernels;
 mod object;
@@ -12,6 +13,7 @@ mod prebuilt;
 mod process;
 mod run;
 mod setup;
+mod sources;
 mod test;
 mod workspace;
 
@@ -24,8 +26,8 @@ use clap::{Parser, Subcommand};
 /// Every command first sets up what it needs and is missing (see `cargo xtask setup --help`), and
 /// reports it. When nothing is missing that takes no noticeable time and no network.
 ///
-/// Set CC_EBPF_OBJECT=/path/to/object to use a BPF object built elsewhere: then nothing is set up
-/// for building one.
+/// The BPF object is the one in cc-ebpf/prebuilt while that is of the present sources; otherwise it
+/// is built. Set CC_EBPF_OBJECT=/path/to/object to use one that was built elsewhere.
 #[derive(Parser)]
 #[command(
     name = "cargo xtask",
@@ -47,6 +49,7 @@ enum Command {
     Bench(bench::Args),
     Kernels(kernels::Args),
     Package(package::Args),
+    Prebuilt(committed::Args),
     #[command(name = test::supervise::NAME, hide = true)]
     Supervise(test::supervise::Args),
 }
@@ -61,6 +64,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::command(&args),
         Command::Kernels(args) => kernels::command(&args),
         Command::Package(args) => package::command(&args),
+        Command::Prebuilt(args) => committed::command(&args),
         Command::Supervise(args) => test::supervise::command(&args),
     };
     match result {

@@ -1,4 +1,4 @@
-//! The BPF object: given by a packager, or built from this workspace.
+//! The BPF object: given by a packager, committed beside its sources, or built from them.
 
 use std::{
     fs,
@@ -9,28 +9,53 @@ use std::{
 use anyhow::{Context, Result};
 
 use crate::{
-    prebuilt, process,
+    committed, prebuilt, process,
     setup::{self, Toolchain},
     workspace,
 };
 
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Returns the path of the object to embed into the agent: the packager's, or one that is built
-/// from this workspace after setting up what that needs.
+/// Returns the path of the object to embed into the agent: the packager's, or the committed one
+/// while it is of the present sources, or one that is built after setting up what that needs.
 ///
 /// # Errors
 ///
-/// Returns an error when the packager's object is not one, when no toolchain for the BPF target can
-/// be set up, or when the build fails.
+/// Returns an error when the packager's or the committed object is not one, when no toolchain for
+/// the BPF target can be set up, or when the build fails.
 pub(crate) fn provide() -> Result<PathBuf> {
-    match prebuilt::object()? {
+    if let Some(object) = prebuilt::object()? {
+        return Ok(object);
+    }
+    match committed::object()? {
         Some(object) => Ok(object),
         None => build(&setup::toolchain()?),
     }
 }
 
-fn build(toolchain: &Toolchain) -> Result<PathBuf> {
+/// Returns the path of the object to test: the packager's, or one that is built, and compared with
+/// the committed one.
+///
+/// # Errors
+///
+/// Returns an error in the cases of [`provide`], and when the committed object is not of the
+/// present sources or not what they make.
+pub(crate) fn provide_for_tests() -> Result<PathBuf> {
+    if let Some(object) = prebuilt::object()? {
+        return Ok(object);
+    }
+    let toolchain = setup::toolchain()?;
+    let built = build(&toolchain)?;
+    committed::compare(&built, &toolchain)?;
+    Ok(built)
+}
+
+/// Builds the object from the present sources, and returns its path.
+///
+/// # Errors
+///
+/// Returns an error when the build fails.
+pub(crate) fn build(toolchain: &Toolchain) -> Result<PathBuf> {
     // A directory of its own, so that this build does not wait for the locks of the host's builds.
     let target_dir = workspace::target_dir().join("ebpf");
     let linker = toolchain.linker.path.display();

@@ -17,7 +17,8 @@ use crate::{object, prebuilt, process::say, setup, workspace};
 
 /// Run every test of the workspace.
 ///
-/// Sets up what is missing, builds the BPF object, and runs `cargo test` on the workspace. The
+/// Sets up what is missing, builds the BPF object, compares it with the committed one, and runs
+/// `cargo test` on the workspace. The
 /// tests on the live kernel need root, BTF and network namespaces: where one is missing they are
 /// reported as ignored, with the reason. A test program in which no test ends for --deadline-s is
 /// stopped and counts as failed; the tests that had not ended are listed.
@@ -69,7 +70,7 @@ pub(crate) fn command(args: &Args) -> Result<()> {
 /// Returns an error when the BPF object cannot be provided, when cargo cannot be started, and when
 /// the tests do not compile or do not all pass.
 fn test(arguments: &[OsString], deadline: Duration, variables: &[(&str, &OsStr)]) -> Result<()> {
-    let object = object::provide()?;
+    let object = object::provide_for_tests()?;
     let mut cargo = workspace::cargo();
     cargo.args(["test", "--no-fail-fast", "--config"]);
     cargo.arg(runner(deadline)?);

@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use sha2::{Digest, Sha256};
 
 use super::{DATA, PROGRAM};
 use crate::{
+    committed::Origin,
     process::{self, say},
     workspace,
 };
@@ -168,13 +168,6 @@ fn manual(tree: &Tree, program: &Path) -> Result<()> {
     process::run(Command::new("gzip").args(["-9n"]).args(&pages))
 }
 
-/// What the BPF object is, and what it was made of.
-#[derive(serde::Serialize)]
-struct Origin {
-    object_sha256: String,
-    source_sha256: String,
-}
-
 /// Adds the BPF object and the hashes of it and of its sources.
 fn origin(tree: &Tree, object: Option<&Path>) -> Result<()> {
     let Some(object) = object else {
@@ -184,66 +177,8 @@ fn origin(tree: &Tree, object: Option<&Path>) -> Result<()> {
         return Ok(());
     };
     let bytes = fs::read(object).with_context(|| format!("cannot read {}", object.display()))?;
-    let origin = Origin {
-        object_sha256: hex(Sha256::digest(&bytes)),
-        source_sha256: source_hash()?,
-    };
+    let origin = Origin::of(&bytes)?.json()?;
     tree.write("usr/share/cc-agent/bpf/cc-ebpf.o", DATA, &bytes)?;
-    let mut text = serde_json::to_vec_pretty(&origin)?;
-    text.push(b'\n');
-    tree.write("usr/share/cc-agent/bpf/origin.json", DATA, &text)?;
+    tree.write("usr/share/cc-agent/bpf/origin.json", DATA, &origin)?;
     Ok(())
-}
-
-/// SHA-256 over the names and contents of the files that the BPF object is made of.
-fn source_hash() -> Result<String> {
-    let root = workspace::root();
-    let mut files = vec![
-        "Cargo.lock".into(),
-        "Cargo.toml".into(),
-        "cc-ebpf/Cargo.toml".into(),
-    ];
-    collect(Path::new("cc-ebpf/src"), &mut files)?;
-    files.sort();
-    let mut hash = Sha256::new();
-    for file in files {
-        let bytes = fs::read(root.join(&file))
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        hash.update(file.to_string_lossy().as_bytes());
-        hash.update([0]);
-        hash.update((bytes.len() as u64).to_le_bytes());
-        hash.update(bytes);
-    }
-    Ok(hex(hash.finalize()))
-}
-
-/// Adds the files below a directory of the workspace.
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(workspace::root().join(directory))? {
-        let entry = entry?;
-        let path = directory.join(entry.file_name());
-        match entry.file_type()?.is_dir() {
-            true => collect(&path, files)?,
-            false => files.push(path),
-        }
-    }
-    Ok(())
-}
-
-fn hex(hash: impl AsRef<[u8]>) -> String {
-    let digits = hash.as_ref().iter();
-    digits.map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hash_of_the_sources_is_one_of_their_contents() {
-        let hash = source_hash().expect("the sources are there");
-        assert_eq!(hash.len(), 64);
-        assert_eq!(source_hash().expect("they still are"), hash);
-        assert_eq!(hex([0x0f, 0xa0]), "0fa0");
-    }
 }

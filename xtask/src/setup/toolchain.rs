@@ -29,6 +29,16 @@ pub(crate) struct Toolchain {
     pub(crate) linker: Linker,
 }
 
+impl Toolchain {
+    /// The versions of compiler and linker, which determine the bytes of what they build.
+    pub(crate) fn versions(&self) -> String {
+        let Self { compiler, linker } = self;
+        let about = process::capture(Command::new(compiler.rustc()).arg("--version"));
+        let about = about.unwrap_or_default();
+        format!("{}, linker's LLVM {}", about.trim(), linker.llvm)
+    }
+}
+
 impl std::fmt::Display for Toolchain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { compiler, linker } = self;
