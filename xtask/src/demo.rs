@@ -9,8 +9,8 @@ use crate::{build, process, setup, workspace};
 /// See it work: `rlcc` and cubic on one emulated link.
 ///
 /// Sets up what is missing, builds, and lets both send over an emulated link of 24 Mbit/s and 40 ms
-/// under the real kernel: each alone, then `rlcc` beside a cubic flow. Shows rates and delays while
-/// they run, then the summary, and prints the path of the picture. Needs root (and uses sudo when
+/// under the real kernel: each alone, then `rlcc` beside a cubic flow. Draws rates and delays
+/// while they run, then shows the summary, and prints the path of the picture. Needs root (and uses sudo when
 /// this user is not root). The links live in network namespaces of their own: this host's network
 /// is not changed.
 #[derive(clap::Args)]

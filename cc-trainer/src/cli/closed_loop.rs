@@ -105,7 +105,7 @@ impl View {
                 .get_or_insert_with(|| Screen::new(Lines::Invalid))
                 .show(event),
             FieldEvent::Ran => {
-                if let Some(screen) = self.runs.take() {
+                if let Some(mut screen) = self.runs.take() {
                     screen.end();
                 }
             }

@@ -71,7 +71,8 @@ pub(crate) struct EvaluateArgs {
     record: Option<PathBuf>,
     #[command(flatten)]
     how: Runs,
-    /// Print a line per second about each run in progress.
+    /// Draw rates and delays of the runs in progress while they run; where standard error is no
+    /// terminal, or a small one, print a line per second about each.
     #[arg(long)]
     live: bool,
 }
@@ -120,10 +121,10 @@ pub(crate) fn command(args: &EvaluateArgs) -> anyhow::Result<ExitCode> {
         command: super::command_line(),
     };
     let cancel = interrupt::on_interrupt()?;
-    let mut screen = Screen::new(match args.live {
-        true => Lines::Seconds,
-        false => Lines::Runs,
-    });
+    let mut screen = match args.live {
+        true => Screen::live(&evaluation.scenarios),
+        false => Screen::new(Lines::Runs),
+    };
     let outcome = evaluate::evaluate(&evaluation, &cancel, |event| screen.show(&event));
     screen.end();
     let outcome = outcome?;

@@ -1,11 +1,15 @@
 //! Progress output of commands that carry out runs.
 
+mod graphs;
+
 use std::io::IsTerminal;
 
+use cc_sim::scenario::Scenario;
 use cc_testbed::{
     evaluate::{Event, Live},
     summary::Run,
 };
+use graphs::Graphs;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// What lines are printed beside the bar.
@@ -19,9 +23,11 @@ pub(super) enum Lines {
     Seconds,
 }
 
-/// Progress output of runs: on a terminal a bar with the time left, and lines.
+/// Progress output of runs: on a terminal a bar with the time left, or graphs, and lines.
 pub(super) struct Screen {
     bar: ProgressBar,
+    /// Take the bar's place, and that of the lines about runs in progress.
+    graphs: Option<Graphs>,
     lines: Lines,
     left: usize,
     ended: usize,
@@ -37,10 +43,23 @@ impl Screen {
         Self {
             bar: ProgressBar::with_draw_target(Some(0), target)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
+            graphs: None,
             lines,
             left: 0,
             ended: 0,
         }
+    }
+
+    /// A screen that draws the runs in progress on these scenarios as graphs, where there is a
+    /// terminal for it, and prints a line per second about each where there is not.
+    pub(super) fn live(scenarios: &[Scenario]) -> Self {
+        let graphs = Graphs::start(scenarios);
+        let mut screen = Self::new(Lines::Seconds);
+        if graphs.is_some() {
+            screen.bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        screen.graphs = graphs;
+        screen
     }
 
     pub(super) fn show(&mut self, event: &Event<'_>) {
@@ -54,9 +73,10 @@ impl Screen {
                 }
                 self.count();
             }
-            Event::Live { run, live } if self.lines >= Lines::Seconds => {
-                self.say(&live_line(run, live));
-            }
+            Event::Live { run, live } if self.lines >= Lines::Seconds => match &mut self.graphs {
+                Some(graphs) => graphs.observe(run, live),
+                None => self.say(&live_line(run, live)),
+            },
             Event::Live { .. } => {}
             Event::Ended { run, again } => {
                 self.ended += 1;
@@ -69,6 +89,10 @@ impl Screen {
             Event::Worked { done, all } => {
                 self.bar.set_length(all.as_millis() as u64);
                 self.bar.set_position(done.as_millis() as u64);
+                let message = self.bar.message();
+                if let Some(graphs) = &mut self.graphs {
+                    graphs.worked(&message, *done, *all);
+                }
             }
         }
     }
@@ -78,15 +102,19 @@ impl Screen {
             .set_message(format!("{} of {} runs", self.ended, self.left));
     }
 
-    fn say(&self, line: &str) {
-        match self.bar.is_hidden() {
-            true => super::note(line),
-            false => self.bar.println(line),
+    fn say(&mut self, line: &str) {
+        match &mut self.graphs {
+            Some(graphs) => graphs.say(line),
+            None if self.bar.is_hidden() => super::note(line),
+            None => self.bar.println(line),
         }
     }
 
-    pub(super) fn end(&self) {
+    pub(super) fn end(&mut self) {
         self.bar.finish_and_clear();
+        if let Some(graphs) = &mut self.graphs {
+            graphs.end();
+        }
     }
 }
 

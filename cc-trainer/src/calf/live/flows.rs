@@ -348,7 +348,7 @@ impl PolicyServer {
                 }
                 None if begun.elapsed() > START_PATIENCE => {
                     let seconds = START_PATIENCE.as_secs();
-                    format!("it does not listen after {seconds} s: {}", error)
+                    format!("it does not listen after {seconds} s: {error}")
                 }
                 None => {
                     thread::sleep(POLL);
