@@ -265,7 +265,7 @@ impl Controller {
         self.unanswered = 0;
         self.marked = totals.delivered_ce;
         self.found = 0;
-        self.round.start(totals.delivered, 0);
+        self.round.open(totals.delivered);
         self.usage.restart();
         self.hystart.restart();
     }

@@ -6,8 +6,15 @@ use crate::AckSample;
 
 /// Losses count as heavy from this many segments in a round trip on ...
 const HEAVY_SEGMENTS: u32 = 4;
-/// ... when they are also at least one in this many segments.
+/// ... when they are also at least one in this many segments, ...
 const HEAVY_ONE_IN: u32 = 4;
+/// Where packets wait in a queue, so that it is the queue that loses them, losses count from this
+/// many segments on ...
+const QUEUE_SEGMENTS: u32 = 2;
+/// ... when they are at least one in this many.
+const QUEUE_ONE_IN: u32 = 20;
+/// Packets wait in a queue where the smoothed RTT is longer than the least one by one in this many.
+const QUEUED_ONE_IN: u32 = 4;
 
 /// The congestion that began the round trip has been answered by a reduction.
 const ANSWERED: u32 = 1;
@@ -29,11 +36,23 @@ pub(crate) struct Round {
     lost: u32,
     /// [`ANSWERED`], [`HEAVY`] or 0.
     congestion: u32,
+    /// The least RTT that the flow has measured, µs; 0 before the first.
+    least_rtt_us: u32,
+    /// 1 where the last ACK found packets waiting in a queue, or else 0.
+    queued: u32,
 }
 
 impl Round {
-    /// Begins the first round trip of a flow that has delivered this many segments, with this many
-    /// in flight, or one whose losses so far have been answered by other means.
+    /// Begins the first round trip of a flow that has delivered this many segments.
+    #[inline(always)]
+    pub(crate) fn open(&mut self, delivered: u32) {
+        self.least_rtt_us = 0;
+        self.queued = 0;
+        self.start(delivered, 0);
+    }
+
+    /// Begins a round trip of a flow that has delivered this many segments, with this many in
+    /// flight, whose losses so far have been answered by other means.
     #[inline(always)]
     pub(crate) fn start(&mut self, delivered: u32, in_flight: u32) {
         self.begin(delivered, in_flight, 0);
@@ -50,11 +69,12 @@ impl Round {
     /// Counts an ACK. Returns whether it began a new round trip, to which it then belongs.
     #[inline(always)]
     pub(crate) fn on_ack(&mut self, ack: &AckSample) -> bool {
+        self.observe_rtt(ack);
         let delivered = ack.totals.delivered;
         let begins = delivered.wrapping_sub(self.end) as i32 >= 0;
         if begins {
             let sent = delivered.wrapping_sub(self.begin).saturating_add(self.lost);
-            let congestion = if !self.is_answered() && is_heavy(self.lost, sent) {
+            let congestion = if !self.is_answered() && self.is_heavy(sent) {
                 HEAVY
             } else {
                 0
@@ -65,13 +85,35 @@ impl Round {
         begins
     }
 
+    #[inline(always)]
+    fn observe_rtt(&mut self, ack: &AckSample) {
+        if ack.rtt_us > 0 && (self.least_rtt_us == 0 || ack.rtt_us < self.least_rtt_us) {
+            self.least_rtt_us = ack.rtt_us;
+        }
+        let longer = ack.srtt_us.saturating_sub(self.least_rtt_us);
+        let is_queued = self.least_rtt_us > 0 && longer > self.least_rtt_us / QUEUED_ONE_IN;
+        self.queued = u32::from(is_queued);
+    }
+
     /// Whether so much was lost that it has to be answered before the next decision: at least four
     /// segments, and a quarter of the cwnd within this round trip, or of all that the one before
     /// delivered or lost. The former is known sooner, the latter holds for flows that lose too
-    /// steadily to ever fill their cwnd.
+    /// steadily to ever fill their cwnd. Where packets wait in a queue, two segments and a twentieth
+    /// are enough: those who share a full queue lose as much as all of them together send too much,
+    /// and each of them alone would lose no less by sending less.
     #[inline(always)]
     pub(crate) fn has_heavy_loss(&self, cwnd: u32) -> bool {
-        self.congestion == HEAVY || is_heavy(self.lost, cwnd)
+        self.congestion == HEAVY || self.is_heavy(cwnd)
+    }
+
+    /// Whether what was lost of these segments is heavy loss.
+    #[inline(always)]
+    fn is_heavy(&self, of: u32) -> bool {
+        let (segments, one_in) = match self.queued {
+            0 => (HEAVY_SEGMENTS, HEAVY_ONE_IN),
+            _ => (QUEUE_SEGMENTS, QUEUE_ONE_IN),
+        };
+        self.lost >= segments && u64::from(self.lost) * u64::from(one_in) >= of.into()
     }
 
     /// Whether congestion in this round trip has been answered.
@@ -88,12 +130,6 @@ impl Round {
         let flight = ack.in_flight.wrapping_add(1);
         self.begin(ack.totals.delivered, flight, ANSWERED);
     }
-}
-
-/// Whether `lost` segments of these are heavy loss.
-#[inline(always)]
-fn is_heavy(lost: u32, of: u32) -> bool {
-    lost >= HEAVY_SEGMENTS && u64::from(lost) * u64::from(HEAVY_ONE_IN) >= of.into()
 }
 
 #[cfg(test)]
@@ -141,6 +177,41 @@ mod tests {
         assert!(round.is_answered());
         assert!(round.on_ack(&delivered(32, 30)));
         assert!(!round.is_answered());
+    }
+
+    #[test]
+    fn where_packets_wait_in_a_queue_less_loss_is_heavy() {
+        let with = |rtt_us, srtt_us, segments| AckSample {
+            rtt_us,
+            srtt_us,
+            ..delivered(segments, 100)
+        };
+        let mut round = Round::default();
+        round.open(0);
+        // The least RTT is that of all round trips.
+        round.on_ack(&with(20_000, 20_000, 1));
+        round.on_ack(&with(30_000, 25_000, 102));
+        let lost = |srtt_us, lost| AckSample {
+            lost,
+            ..with(30_000, srtt_us, 110)
+        };
+        let mut idle = round;
+        idle.on_ack(&lost(25_000, 5));
+        assert!(
+            !idle.has_heavy_loss(100),
+            "a quarter longer is no queue yet"
+        );
+        let mut queued = round;
+        queued.on_ack(&lost(25_001, 5));
+        assert!(queued.has_heavy_loss(100) && !queued.has_heavy_loss(101));
+        queued = round;
+        queued.on_ack(&lost(25_001, 1));
+        assert!(!queued.has_heavy_loss(10), "a single segment is little");
+        // A slot's next flow has another path.
+        round.open(200);
+        round.on_ack(&with(0, 25_001, 201));
+        round.on_ack(&lost(25_001, 5));
+        assert!(round.has_heavy_loss(20) && !round.has_heavy_loss(21));
     }
 
     #[test]
