@@ -1,8 +1,9 @@
 //! A turn of the closed loop on the live kernel, through the command line.
 
+mod agent;
+
 use std::{
     fs,
-    path::{Path, PathBuf},
     process::{Command, ExitCode, Stdio},
 };
 
@@ -57,10 +58,9 @@ runs = 2
 "#;
 
 fn a_turn_on_one_link() -> Outcome {
-    let Some(agent) = agent() else {
-        return Outcome::Undecided(
-            "no cc-agent that runs here beside cc-trainer (`cargo xtask build` makes it)".into(),
-        );
+    let agent = match agent::find() {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = tempfile::tempdir().expect("a scratch directory");
     fs::write(place.path().join("links.toml"), LINK).expect("it is ours");
@@ -103,21 +103,4 @@ fn a_turn_on_one_link() -> Outcome {
     );
     assert!(!place.path().join("out/loop.json.new").exists());
     Outcome::Passed
-}
-
-/// The agent beside this program, if it runs here.
-fn agent() -> Option<PathBuf> {
-    let program = Path::new(env!("CARGO_BIN_EXE_cc-trainer")).with_file_name("cc-agent");
-    let name = format!("rlt{}", std::process::id());
-    let works = Command::new(&program)
-        .args(["run", "--plain", "--policy", "fixed:3"])
-        .args(["--duration", "0.1", "--name", &name, "--socket"])
-        .arg(std::env::temp_dir().join(format!("{name}.sock")))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    works
-        .is_ok_and(|status| status.success())
-        .then_some(program)
 }
