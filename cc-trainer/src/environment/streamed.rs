@@ -95,7 +95,7 @@ impl<P> StreamedFlows<P> {
 
     /// Takes out the oldest turn, with what is known of the policy that answered it; `None` while
     /// there is none.
-    pub fn next(&mut self) -> Option<(P, Turn)> {
+    pub fn take_turn(&mut self) -> Option<(P, Turn)> {
         self.waiting.pop_front()
     }
 
@@ -260,7 +260,7 @@ mod tests {
         let mut output = StepOutput::default();
         for (row, name) in rows {
             flows.add(row, 0, &name.into(), of, |name| name.parse().ok());
-            while let Some((version, turn)) = flows.next() {
+            while let Some((version, turn)) = flows.take_turn() {
                 actor.adopt(policy(version));
                 sender.send(turn).expect("the actor has the other end");
                 actor.step(&mut output);

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// The agent beside the program under test, or the reason why there is none that runs here.
-pub fn find() -> Result<PathBuf, String> {
+pub(crate) fn find() -> Result<PathBuf, String> {
     let program = Path::new(env!("CARGO_BIN_EXE_cc-trainer")).with_file_name("cc-agent");
     let name = format!("rlt{}", std::process::id());
     let works = Command::new(&program)

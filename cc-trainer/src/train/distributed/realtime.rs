@@ -379,7 +379,7 @@ impl<'a> Serving<'a> {
                 for row in rows {
                     let (of, time_ns) = (self.task(&row), header.time_ns(&row));
                     flows.add(row, time_ns, &policy, of, |policy| self.snapshot(policy));
-                    while let Some((snapshot, turn)) = flows.next() {
+                    while let Some((snapshot, turn)) = flows.take_turn() {
                         actor.adopt(snapshot);
                         // The actor has the other end.
                         let _ = sender.send(turn);
