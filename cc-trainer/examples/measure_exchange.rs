@@ -10,23 +10,28 @@
 
 use std::{
     env,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr, TcpListener},
+    path::{Path, PathBuf},
     process::{Child, Command},
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
 use cc_core::policy::ServerAddress;
 use cc_remote::{rpc, transport::Plaintext};
+use cc_sim::shim::ConditionsTable;
 use cc_trainer::{
     environment::{End, Quantities},
     learner::{Learner, LearnerState},
     model::{self, Activation, DeviceKind, Shape},
     rollout::{Origin, Rollout},
+    shim::{self, Settings, Socket},
+    toml_file,
     train::{
         config::{Config, Overrides},
         distributed::{
@@ -65,6 +70,10 @@ struct Options {
     /// Network namespace of the workers' processes, for which `ip netns exec` needs root.
     #[arg(long)]
     netns: Option<String>,
+    /// The network between workers and learner, as `cc-trainer shim --config` takes it. The relay
+    /// is a thread of the learner's process.
+    #[arg(long, value_name = "FILE.toml")]
+    shim: Option<PathBuf>,
     /// Address that the learner listens on.
     #[arg(long, default_value = "127.0.0.1")]
     listen: IpAddr,
@@ -165,7 +174,13 @@ fn learn(options: &Options) -> anyhow::Result<()> {
         learners: 1,
     };
     let server = LearnerServer::start(&listening, &offer, exchange.clone())?;
-    let workers = start(options, &server)?;
+    let relay = (options.shim.as_deref())
+        .map(|file| Relay::start(file, server.address()))
+        .transpose()?;
+    let address = relay
+        .as_ref()
+        .map_or(server.address(), |relay| relay.address);
+    let workers = start(options, address)?;
 
     let since = Instant::now();
     let mut figures = None;
@@ -222,11 +237,48 @@ fn learn(options: &Options) -> anyhow::Result<()> {
         let ended = process.wait()?;
         anyhow::ensure!(ended.success(), "workers ended with {ended}");
     }
-    Ok(())
+    relay.map_or(Ok(()), Relay::end)
+}
+
+/// What relays the workers' connections to the learner.
+struct Relay {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<std::io::Result<shim::Summary>>,
+}
+
+impl Relay {
+    fn start(conditions: &Path, to: SocketAddr) -> anyhow::Result<Self> {
+        let table: ConditionsTable = toml_file::read(conditions)?;
+        let settings = Settings {
+            to,
+            conditions: table.conditions(conditions.parent().unwrap_or(Path::new("")))?,
+            seed: 1,
+        };
+        let listener = TcpListener::bind((to.ip(), 0))?;
+        let address = listener.local_addr()?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let stop = stop.clone();
+            move || shim::relay(Socket::Tcp(listener), settings, None, &stop)
+        });
+        Ok(Self {
+            address,
+            stop,
+            thread,
+        })
+    }
+
+    fn end(self) -> anyhow::Result<()> {
+        self.stop.store(true, Relaxed);
+        let ended = self.thread.join();
+        let ended = ended.map_err(|_| anyhow::anyhow!("the relay has panicked"))?;
+        ended.context("relaying").map(drop)
+    }
 }
 
 /// Starts the processes of all workers, each with the same number of them but for one.
-fn start(options: &Options, server: &LearnerServer) -> anyhow::Result<Vec<Child>> {
+fn start(options: &Options, learner: SocketAddr) -> anyhow::Result<Vec<Child>> {
     let network = options.network.to_possible_value();
     let network = network.context("every network has a name")?;
     let processes = options.processes.clamp(1, options.workers.max(1));
@@ -247,7 +299,7 @@ fn start(options: &Options, server: &LearnerServer) -> anyhow::Result<Vec<Child>
                 .args(["--network", network.get_name()])
                 .args(["--unroll", &options.unroll.to_string()])
                 .args(["--workers", &workers.to_string()])
-                .args(["--connect", &format!("grpc://{}", server.address())])
+                .args(["--connect", &format!("grpc://{learner}")])
                 .spawn()?;
             Ok(child)
         })

@@ -254,7 +254,11 @@ impl Choice<'_> {
         let (mut logits, origin): (Vec<f32>, _) = match &taken.probabilities {
             Some(shares) => {
                 let log = |share: &f32| share.max(f32::MIN_POSITIVE).ln();
-                (shares.iter().map(log).collect(), Origin::Recorded)
+                let origin = match taken.own {
+                    true => Origin::Actor,
+                    false => Origin::Recorded,
+                };
+                (shares.iter().map(log).collect(), origin)
             }
             None => (vec![0.0; actions], Origin::Observed),
         };
@@ -795,13 +799,17 @@ mod tests {
         let taken = RecordedAction {
             action: 2,
             probabilities: Some(vec![0.25, 0.0, 0.75]),
+            own: false,
         };
         let mask: &[bool] = &[true, false, true];
         let mut actor = Actor::new(vec![Masks::new(&[mask], Some(taken))], policy(0), 4, 1);
         let mut output = StepOutput::default();
         (0..5).for_each(|_| actor.step(&mut output));
         let rollout = &output.rollouts[0];
-        assert_eq!(rollout.action, [2; 5]);
+        assert_eq!(
+            (&rollout.action, &rollout.origin),
+            (&vec![2; 5], &vec![Origin::Recorded; 5])
+        );
         let shares = [0, 1, 2].map(|at| softmax::log_probability(&rollout.logits[..3], at).exp());
         assert!((shares[0] - 0.25).abs() < 1e-6 && (shares[2] - 0.75).abs() < 1e-6);
         assert_eq!(shares[1], 0.0);
@@ -830,6 +838,7 @@ mod tests {
         let taken = RecordedAction {
             action: 1,
             probabilities: None,
+            own: false,
         };
         step_with(&[true, false, true], Some(taken));
     }

@@ -12,6 +12,7 @@
 
 pub mod features;
 mod join;
+mod live;
 mod origin;
 mod partition;
 mod reading;
@@ -36,11 +37,12 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use serde_json::{Map, Value};
 
 pub use join::{JoinCounts, JoinError, JoinKey, Joined};
+pub use live::{LiveFlows, News};
 pub use origin::FlowOrigin;
 pub(crate) use origin::path as path_of;
 pub use partition::{Gathered, Partitions};
 pub use reading::Reading;
-pub use trajectory::{MOST_WINDOWS, StepOutcome, TERMS, Trajectory, TrajectoryStep};
+pub use trajectory::{MOST_WINDOWS, Settled, StepOutcome, TERMS, Trajectory, TrajectoryStep};
 
 /// Recordings that belong together: they share one interface, and come from any number
 /// of files, hosts and policies.

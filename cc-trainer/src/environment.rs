@@ -11,12 +11,15 @@
 
 pub mod abr;
 pub mod cartpole;
+mod flow_task;
 pub mod gridworld;
 pub mod network;
 pub mod networked;
 mod normalised;
 pub mod recorded;
+pub mod streamed;
 
+pub use flow_task::{FlowTask, RewardScale};
 pub use normalised::Normalised;
 
 use cc_core::interface::{Interface, Quantity};
@@ -202,6 +205,9 @@ pub struct RecordedAction {
     /// `[A]`: probabilities of all actions under the behaviour policy; `None` where they are
     /// unknown, as for a kernel congestion control.
     pub probabilities: Option<Vec<f32>>,
+    /// Whether the policy that the actor acts by sampled it, elsewhere: it then counts as sampled
+    /// by the actor.
+    pub own: bool,
 }
 
 /// How an episode ended, which decides whether the value after it is bootstrapped.

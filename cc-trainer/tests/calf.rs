@@ -60,10 +60,9 @@ name = "baseline"
 "#;
 
 fn a_policy_decides_from_a_server_behind_a_network() -> Outcome {
-    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
-        return Outcome::Undecided(
-            "no cc-agent that runs here beside cc-trainer (`cargo xtask build` makes it)".into(),
-        );
+    let agent = match cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = tempfile::tempdir().expect("a scratch directory");
     fs::write(place.path().join("study.toml"), STUDY).expect("it is ours");

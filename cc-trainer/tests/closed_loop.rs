@@ -56,10 +56,9 @@ runs = 2
 "#;
 
 fn a_turn_on_one_link() -> Outcome {
-    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
-        return Outcome::Undecided(
-            "no cc-agent that runs here beside cc-trainer (`cargo xtask build` makes it)".into(),
-        );
+    let agent = match cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = tempfile::tempdir().expect("a scratch directory");
     fs::write(place.path().join("links.toml"), LINK).expect("it is ours");

@@ -70,8 +70,9 @@ const FIGURES: [&str; 7] = [
 ];
 
 fn an_evaluation_from_end_to_end() -> Outcome {
-    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
-        return no_agent();
+    let agent = match cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = Place::new(SMALL);
     let arguments = [
@@ -219,8 +220,9 @@ fn ctrl_c_keeps_completed_runs() -> Outcome {
 }
 
 fn nothing_survives_a_kill() -> Outcome {
-    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
-        return no_agent();
+    let agent = match cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = Place::new(SMALL);
     let arguments = ["--schemes", "fixed:10", "--seconds", "60", "--runs", "1"];
@@ -248,8 +250,9 @@ fn nothing_survives_a_kill() -> Outcome {
 }
 
 fn an_evaluation_ends_when_an_agent_dies() -> Outcome {
-    let Some(agent) = cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) else {
-        return no_agent();
+    let agent = match cc_lab::agent_beside(env!("CARGO_BIN_EXE_cc-trainer")) {
+        Ok(agent) => agent,
+        Err(reason) => return Outcome::Undecided(reason),
     };
     let place = Place::new(SMALL);
     let arguments = ["--schemes", "fixed:10", "--seconds", "600", "--runs", "1"];
@@ -401,12 +404,6 @@ impl Drop for Evaluation {
             let _ = child.wait();
         }
     }
-}
-
-fn no_agent() -> Outcome {
-    Outcome::Undecided(
-        "no cc-agent that runs here beside cc-trainer (`cargo xtask build` makes it)".into(),
-    )
 }
 
 /// Congestion controls registered by the agents of the evaluation with this process id.

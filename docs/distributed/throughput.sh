@@ -1,7 +1,7 @@
 #!/bin/bash
 # Measures one learner with workers that only send: throughput, utilisation and handling time, by
 # network, length of rollouts, number of workers, and the link between them. Run it on an otherwise
-# idle machine; it takes nine minutes. Build it before:
+# idle machine; it takes ten minutes. Build it before:
 #
 #   cargo build --release --package cc-trainer --example measure_exchange
 #   docs/distributed/throughput.sh DIRECTORY [SECONDS]
@@ -56,7 +56,15 @@ echo "# Many"
 measure many-100 --network theirs --unroll 20 --workers 100
 measure many-1000 --network theirs --unroll 20 --workers 1000 --warm-up 20
 
-echo "# Eight workers behind a link with 1 % loss"
+echo "# Eight workers behind cc-trainer shim (TCP): delay each way, and 1 % of the pieces lost on the"
+echo "# way to the learner, which are sent again"
+for delay in 0 1 10 100; do
+  printf 'delay_ms = %s\n[there]\nloss = 0.01\n' "$delay" > "$out/shim-$delay.toml"
+  measure "shim-$delay" --network theirs --unroll 20 --workers 8 --processes 8 \
+    --shim "$out/shim-$delay.toml"
+done
+
+echo "# Eight workers behind a link of the kernel's with 1 % loss"
 space=rlcc-exchange-$$
 # Without root, or without netem.
 if ip netns add "$space" 2> /dev/null; then

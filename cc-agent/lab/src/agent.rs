@@ -47,9 +47,12 @@ fn patience(arguments: &[&str]) -> Vec<String> {
     }
 }
 
-/// Path of the agent's program beside a program of another package; `None` where there is none, or
-/// where it cannot load its datapath.
-pub fn agent_beside(program: &str) -> Option<PathBuf> {
+/// Path of the agent's program beside a program of another package.
+///
+/// # Errors
+///
+/// Returns the reason, with its remedy, when there is none that can load its datapath here.
+pub fn agent_beside(program: &str) -> Result<PathBuf, String> {
     let agent = Path::new(program).with_file_name("cc-agent");
     let name = format!("rlt{}", std::process::id());
     let works = Command::new(&agent)
@@ -60,7 +63,12 @@ pub fn agent_beside(program: &str) -> Option<PathBuf> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .status();
-    works.is_ok_and(|status| status.success()).then_some(agent)
+    match works {
+        Ok(status) if status.success() => Ok(agent),
+        _ => Err(
+            "no cc-agent that runs here beside cc-trainer (`cargo xtask build` makes it)".into(),
+        ),
+    }
 }
 
 impl Agent {

@@ -46,9 +46,9 @@ use crate::{
 
 /// The bytes that Parquet files begin and end with.
 const MAGIC: &[u8; 4] = b"PAR1";
-/// The largest footer file that [`recover`] reads, bytes. The recorder completes a file long before
+/// The largest footer file that is read, bytes. The recorder completes a file long before
 /// its footer is as large.
-const MAX_FOOTER: u64 = 32 << 20;
+pub(crate) const MAX_FOOTER: u64 = 32 << 20;
 
 /// Writes one file, row group by row group.
 ///
@@ -333,19 +333,28 @@ pub(crate) fn recover_file(
 }
 
 /// What a footer file says of the open file beside it: where that ends, and how.
-struct Ending<'a> {
+pub(crate) struct Ending<'a> {
     /// The length of the open file after its last complete row group, bytes.
-    length: u64,
+    pub(crate) length: u64,
+    /// The metadata of the complete row groups.
+    pub(crate) metadata: ParquetMetaData,
     footer: &'a [u8],
     rows: u64,
 }
 
 impl<'a> Ending<'a> {
+    /// The length that a footer file states, bytes; `None` if it is cut short.
+    pub(crate) fn length(bytes: &[u8]) -> Option<u64> {
+        bytes
+            .first_chunk()
+            .map(|length| u64::from_le_bytes(*length))
+    }
+
     /// Decodes a footer file and compares it with the open file. Nothing of the open file may be
     /// changed before: it is not a recording's if its footer is not.
     ///
     /// The error completes the sentence that begins with the open file's path.
-    fn parse(bytes: &'a [u8], file: &File) -> Result<Self, String> {
+    pub(crate) fn parse(bytes: &'a [u8], file: &File) -> Result<Self, String> {
         let cut = || "the footer beside it is cut short".to_owned();
         let (length, footer) = bytes.split_first_chunk().ok_or_else(cut)?;
         let length = u64::from_le_bytes(*length);
@@ -371,6 +380,7 @@ impl<'a> Ending<'a> {
             .ok_or("the footer beside it is of another file".to_owned())?;
         Ok(Self {
             length,
+            metadata,
             footer,
             rows,
         })

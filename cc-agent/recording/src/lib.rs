@@ -8,6 +8,7 @@
 //!
 //! [`FileWriter`] writes one file, [`Recorder`] a directory of files from a thread of its own.
 //! [`files`] lists the complete files of a directory, and [`read()`] iterates over one file's rows.
+//! A [`Follower`] reads rows while their files are being written.
 //!
 //! # Example
 //!
@@ -66,8 +67,9 @@
 //!
 //! # The life of a file
 //!
-//! A file is readable only when it is complete; readers ignore open files. The agent's names are
-//! `START-RUN-NUMBER.parquet`, which [`files`] sorts by age.
+//! A file is readable only when it is complete; readers ignore open files, but for a [`Follower`],
+//! which reads their complete row groups. The agent's names are `START-RUN-NUMBER.parquet`, which
+//! [`files`] sorts by age.
 //!
 //! ```text
 //!            create
@@ -95,6 +97,7 @@ pub mod columns;
 mod directory;
 mod error;
 mod file;
+mod follow;
 mod metadata;
 mod name;
 mod pages;
@@ -107,6 +110,7 @@ mod schema;
 
 pub use error::RecordingError;
 pub use file::{FileWriter, Recovered, recover};
+pub use follow::{Followed, Follower};
 pub use metadata::SCHEMA_VERSION;
 pub use name::files;
 pub use read::{Rows, read};

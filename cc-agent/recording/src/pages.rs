@@ -5,7 +5,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt, path::Path};
 
-use parquet::{basic::Type, file::metadata::ParquetMetaData};
+use parquet::{basic::Type, file::metadata::RowGroupMetaData};
 
 use crate::RecordingError;
 
@@ -17,8 +17,8 @@ const MAX_VALUES: u64 = 1 << 26;
 const HEADER: usize = 256;
 const MAX_HEADER: usize = 1 << 20;
 
-/// Reads the headers of all pages of a file and returns the size in bytes of its largest page of
-/// texts, each of whose rows may hold all of it.
+/// Reads the headers of all pages of a file's row groups and returns the size in bytes of the
+/// largest page of texts, each of whose rows may hold all of it.
 ///
 /// # Errors
 ///
@@ -26,12 +26,12 @@ const MAX_HEADER: usize = 1 << 20;
 pub(crate) fn check(
     path: &Path,
     file: &File,
-    metadata: &ParquetMetaData,
+    groups: &[RowGroupMetaData],
 ) -> Result<u64, RecordingError> {
     let io = |source| RecordingError::io(path, source);
     let end = file.metadata().map_err(io)?.len();
     let mut texts = 0;
-    for group in metadata.row_groups() {
+    for group in groups {
         for column in group.columns() {
             let text = |what: &str| format!("column {}: {what}", column.column_path().string());
             let broken = |what: &str| RecordingError::Broken {

@@ -38,6 +38,17 @@ const TEXTS: u64 = 256 << 20;
 /// schema version, or has pages that are too large to read.
 pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
     let (file, builder) = open(path)?;
+    rows_of(path, &file, builder, 0)
+}
+
+/// Does what [`read()`] does for a file whose metadata are known, which need not be complete, from
+/// row group `from` on.
+pub(crate) fn rows_of(
+    path: &Path,
+    file: &File,
+    builder: ParquetRecordBatchReaderBuilder<File>,
+    from: usize,
+) -> Result<(FileHeader, Rows), RecordingError> {
     let metadata = builder.metadata().file_metadata();
     let values = metadata.key_value_metadata().map_or(&[][..], Vec::as_slice);
     let (schema_version, header) =
@@ -68,9 +79,13 @@ pub fn read(path: &Path) -> Result<(FileHeader, Rows), RecordingError> {
             reason: "it has other columns than a recording, or in another order".into(),
         });
     }
-    let largest = pages::check(path, &file, builder.metadata())?;
+    let groups = builder.metadata().row_groups();
+    let from = from.min(groups.len());
+    let (all, largest) = (groups.len(), pages::check(path, file, &groups[from..])?);
     let batch = usize::try_from(TEXTS / largest.max(1)).unwrap_or(BATCH);
-    let builder = builder.with_batch_size(batch.clamp(1, BATCH));
+    let builder = builder
+        .with_batch_size(batch.clamp(1, BATCH))
+        .with_row_groups((from..all).collect());
     let batches = guarded(|| builder.build());
     let batches = batches.map_err(|reason| RecordingError::broken(path, reason))?;
     let rows = Rows {

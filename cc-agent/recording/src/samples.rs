@@ -1,14 +1,42 @@
-//! Random rows for property tests.
+//! Rows and headers for tests, random ones for property tests.
 
 use std::sync::Arc;
 
 use bytemuck::Zeroable;
 use cc_core::{
+    interface::Interface,
     reward::Terms,
-    rows::{Decided, NO_MODE, Row},
+    rows::{AddressForm, Decided, FileHeader, NO_MODE, Row},
 };
 use cc_ebpf::{Decision, FEATURES, Header, WindowRecord};
-use proptest::prelude::*;
+use proptest::{prelude::*, strategy::ValueTree, test_runner::TestRunner};
+
+/// A header of files with the rows of this policy.
+pub(crate) fn header(policy: &str) -> FileHeader {
+    FileHeader {
+        interface: Interface::default(),
+        policy: policy.into(),
+        policy_metadata: None,
+        server: None,
+        agent_version: "0.1.0".into(),
+        kernel: "6.12.0".into(),
+        host: [].into(),
+        started_ns: 0,
+        utc_offset_ns: 0,
+        addresses: AddressForm::Absent,
+    }
+}
+
+/// One row that a flow can produce, always the same, without a decision.
+pub(crate) fn one_row() -> Row {
+    let mut runner = TestRunner::deterministic();
+    // What the strategy generates is not filtered.
+    let row = row().new_tree(&mut runner).expect("a row").current();
+    Row {
+        decision: None,
+        ..row
+    }
+}
 
 /// Generates any row that a flow can produce.
 pub(crate) fn row() -> impl Strategy<Value = Row> {

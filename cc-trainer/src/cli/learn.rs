@@ -49,6 +49,7 @@ pub(crate) fn command(args: &LearnArgs) -> anyhow::Result<ExitCode> {
         actors,
         config: None,
         replay: false,
+        real_time: None,
         learning: Some(Learning {
             device: args.device.kind(),
             threads: processors.saturating_sub(actors).max(1),

@@ -169,14 +169,25 @@ pub(super) fn assemble(
 ) -> Vec<Trajectory> {
     let mut assembly = Assembly::new(interface);
     for (row, time_ns, policy) in rows {
-        assembly.add(row, time_ns, policy);
+        assembly.add(interface, row, time_ns, policy);
     }
     assembly.trajectories()
 }
 
+/// A decision of which is known what followed, or that it cannot be known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settled {
+    /// The decision; its outcome is `None` where it cannot be known.
+    pub step: TrajectoryStep,
+    /// Identifier of the policy that took it.
+    pub policy: Arc<str>,
+    /// Whether it ends what the decision that was settled before it led to, whose outcome is known.
+    /// A trajectory begins where it does not.
+    pub follows: bool,
+}
+
 /// The decisions of a flow, as far as its rows have been read.
-struct Assembly<'a> {
-    interface: &'a Interface,
+pub(super) struct Assembly {
     objective: Objective,
     replay: Replay,
     flow: u64,
@@ -196,6 +207,8 @@ struct Assembly<'a> {
     closed: bool,
     /// Whether the last decision was in force no more, or unknown, at some later time.
     broken: bool,
+    /// Whether the outcome of the decision that was settled last is known.
+    follows: bool,
 }
 
 /// A decision whose outcome is still being gathered.
@@ -223,10 +236,9 @@ enum Progress {
     Lost,
 }
 
-impl<'a> Assembly<'a> {
-    fn new(interface: &'a Interface) -> Self {
+impl Assembly {
+    pub(super) fn new(interface: &Interface) -> Self {
         Self {
-            interface,
             objective: interface.objective(),
             replay: Replay::new(),
             flow: 0,
@@ -238,13 +250,15 @@ impl<'a> Assembly<'a> {
             unknown: 0,
             closed: false,
             broken: false,
+            follows: false,
         }
     }
 
-    fn add(&mut self, row: Row, time_ns: i64, policy: Arc<str>) {
+    /// Adds the flow's next row. `interface` must always be the same.
+    pub(super) fn add(&mut self, interface: &Interface, row: Row, time_ns: i64, policy: Arc<str>) {
         self.flow = row.flow;
         if row.sequence != self.expected {
-            self.unknown = self.interface.history.max(self.interface.series);
+            self.unknown = interface.history.max(interface.series);
             self.lose();
         } else if let Some(before) = &self.before
             && row.window.index != before.index.wrapping_add(1)
@@ -252,7 +266,7 @@ impl<'a> Assembly<'a> {
             self.lose();
         }
         self.expected = row.sequence.wrapping_add(1);
-        let observation = self.replay.next(self.interface, &row);
+        let observation = self.replay.next(interface, &row);
         self.measure(&row.window);
         self.before = Some(row.window);
         self.closed = row.end;
@@ -384,11 +398,26 @@ impl<'a> Assembly<'a> {
         self.broken = true;
     }
 
-    fn trajectories(self) -> Vec<Trajectory> {
-        let mut all: Vec<Trajectory> = Vec::new();
-        let mut follows = false;
-        let count = self.decisions.len();
-        for (index, decision) in self.decisions.into_iter().enumerate() {
+    /// Number of the next row that is expected.
+    pub(super) fn expected(&self) -> u32 {
+        self.expected
+    }
+
+    /// Takes out the decisions that no later row can tell more of: those before the one that is in
+    /// force, and all of them once the flow has closed.
+    pub(super) fn take_settled(&mut self) -> Vec<Settled> {
+        let count = match self.closed {
+            true => self.decisions.len(),
+            false => self.in_force.unwrap_or(self.open),
+        };
+        self.settle(count)
+    }
+
+    /// Takes out the oldest `count` decisions.
+    fn settle(&mut self, count: usize) -> Vec<Settled> {
+        let all = self.decisions.len();
+        let settled = self.decisions.drain(..count).enumerate();
+        let settled = settled.map(|(index, decision)| {
             let FlowDecision {
                 mut step,
                 policy,
@@ -398,9 +427,29 @@ impl<'a> Assembly<'a> {
                 waited_ns,
                 ..
             } = decision;
-            let is_known = progress == Progress::Taken && (windows > 0 || index + 1 < count);
+            let is_known = progress == Progress::Taken && (windows > 0 || index + 1 < all);
             step.outcome =
                 is_known.then(|| StepOutcome::of(&self.objective, windows, measured, waited_ns));
+            Settled {
+                step,
+                policy,
+                follows: std::mem::replace(&mut self.follows, is_known),
+            }
+        });
+        let settled = settled.collect();
+        self.open = self.open.saturating_sub(count);
+        self.in_force = self.in_force.and_then(|index| index.checked_sub(count));
+        settled
+    }
+
+    fn trajectories(mut self) -> Vec<Trajectory> {
+        let mut all: Vec<Trajectory> = Vec::new();
+        for settled in self.settle(self.decisions.len()) {
+            let Settled {
+                step,
+                policy,
+                follows,
+            } = settled;
             match all.last_mut() {
                 Some(last) if follows && last.policy == policy => last.steps.push(step),
                 _ => all.push(Trajectory {
@@ -414,7 +463,6 @@ impl<'a> Assembly<'a> {
                     figures: None,
                 }),
             }
-            follows = is_known;
         }
         if let Some(last) = all.last_mut() {
             last.ended = self.closed && !self.broken;

@@ -5,6 +5,7 @@
 //! a policy meets the same interface in training as when it is served, including the delay of its
 //! decisions.
 
+mod emulated;
 mod error;
 mod flows;
 mod links;
@@ -29,6 +30,7 @@ use cc_sim::sim::agent::{DecisionRequest, SimulatedAgent};
 use objective::{Latest, Meter, Situation};
 use truth::Truth;
 
+pub use emulated::EmulatedLink;
 pub use error::NetworkConfigError;
 pub use flows::Flows;
 pub use links::Entry;

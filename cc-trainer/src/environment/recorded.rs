@@ -476,23 +476,33 @@ impl Environment for RecordedEnvironment {
         let step = &trajectory.steps[at];
         turn.seat = 0;
         turn.first = (at == 0).then_some(End::Truncated);
-        turn.intervals = self.last.intervals(self.store.interface()) as f32;
-        turn.reward = self.last.reward * turn.intervals;
-        turn.observation.clone_from(&step.observation);
-        turn.observed_reward = step.observed_reward;
         turn.task = 0;
-        let interface = self.store.interface();
-        let effects = &mut turn.effects;
-        interface
-            .actions
-            .effects(step.base_cwnd, interface.cwnd, effects);
-        interface.allowed(step.base_cwnd, &mut turn.allowed);
-        turn.taken = Some(taken(step, turn, interface));
+        answered(step, &self.last, self.store.interface(), turn);
         self.last = step.outcome.unwrap_or_default();
         self.current = Some((trajectory, at + 1));
     }
 
     fn act(&mut self, _: usize) {}
+}
+
+/// Fills in a turn that was answered by a recorded decision; `last` is the outcome of the seat's
+/// decision before. Seat, episode and task are left as they are.
+pub(super) fn answered(
+    step: &TrajectoryStep,
+    last: &StepOutcome,
+    interface: &Interface,
+    turn: &mut Turn,
+) {
+    turn.intervals = last.intervals(interface) as f32;
+    turn.reward = last.reward * turn.intervals;
+    turn.observation.clone_from(&step.observation);
+    turn.observed_reward = step.observed_reward;
+    let effects = &mut turn.effects;
+    interface
+        .actions
+        .effects(step.base_cwnd, interface.cwnd, effects);
+    interface.allowed(step.base_cwnd, &mut turn.allowed);
+    turn.taken = Some(taken(step, turn, interface));
 }
 
 /// The recorded action of a step whose turn has its effects and its mask.
@@ -524,6 +534,7 @@ fn taken(step: &TrajectoryStep, turn: &Turn, interface: &Interface) -> RecordedA
     RecordedAction {
         action,
         probabilities,
+        own: false,
     }
 }
 

@@ -37,6 +37,7 @@
 //! | [`server`] | the learner's side of the streams |
 //! | [`worker`] | a worker's side of its stream |
 //! | [`link`] | a worker's exchange with the learner, as its actors see it |
+//! | [`realtime`] | a worker's flows under the real kernel, and the rollouts of their recording |
 //! | [`refusal`] | why streams are refused |
 //! | [`group`] | the learner and its replicas, as the learner sees them |
 //! | [`replica`] | a replica of the learner: gradients instead of rollouts |
@@ -45,14 +46,17 @@
 pub mod figures;
 pub mod group;
 pub mod link;
+pub mod realtime;
 pub mod refusal;
 pub mod replica;
 pub mod server;
 pub mod wire;
+mod work;
 pub mod worker;
 
 pub use figures::{ExchangePoint, Figures};
 pub use group::{Group, Leader};
+pub use realtime::{RealTime, RealTimeError, ServedFlows, StreamPoint};
 pub use refusal::Refusal;
 pub use replica::Follower;
 pub use server::{LearnerServer, Listening, Offer, ServeError};

@@ -29,7 +29,8 @@ pub use scheme::{Control, Controls, Scheme, SchemeError, ServedPolicy, parse as 
 pub use store::{Store, StoreError, digest, key};
 pub use traffic::{TrafficError, listener};
 
-pub(crate) use plan::{Plan, fastest_mbps};
+pub(crate) use plan::Plan;
+pub use plan::fastest_mbps;
 pub(crate) use work::Progress;
 
 use std::{

@@ -1,25 +1,12 @@
 use std::{fs, path::Path};
 
-use proptest::strategy::{Strategy, ValueTree};
 use tempfile::TempDir;
 
 use super::*;
 use crate::{files, read, samples};
-use cc_core::{interface::Interface, rows::AddressForm};
 
 fn header(policy: &str) -> Arc<FileHeader> {
-    Arc::new(FileHeader {
-        interface: Interface::default(),
-        policy: policy.into(),
-        policy_metadata: None,
-        server: None,
-        agent_version: "0.1.0".into(),
-        kernel: "6.12.0".into(),
-        host: [].into(),
-        started_ns: 0,
-        utc_offset_ns: 0,
-        addresses: AddressForm::Absent,
-    })
+    Arc::new(samples::header(policy))
 }
 
 fn limits(directory: &TempDir) -> Limits {
@@ -34,12 +21,7 @@ fn limits(directory: &TempDir) -> Limits {
 
 /// Rows 0, 1, 2 … of flow 7.
 fn rows(header: &Arc<FileHeader>, count: u32) -> Vec<Recorded> {
-    let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut row = samples::row()
-        .new_tree(&mut runner)
-        .expect("a row")
-        .current();
-    row.decision = None;
+    let mut row = samples::one_row();
     row.flow = 7;
     let row = |sequence| {
         Box::new(Row {

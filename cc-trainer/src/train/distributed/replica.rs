@@ -20,7 +20,8 @@ use super::{
         Batch, Begin, EPISODES, FromLearner, FromWorker, Gradient, Start, Sums, from_learner,
         from_worker, to_bytes, to_floats,
     },
-    worker::{Down, Learning, PROGRESS_PERIOD, Session, Work, WorkError, WorkEvent, Worker},
+    work::Work,
+    worker::{Down, Learning, PROGRESS_PERIOD, Session, WorkError, WorkEvent, Worker},
 };
 use crate::{
     learner::{

@@ -20,8 +20,8 @@ use tokio::{sync::mpsc, time::timeout};
 use tonic::{Code, Status, Streaming};
 
 use super::{
-    Follower, Leader, LearnerServer, Learning, Listening, Offer, Refusal, WorkError, WorkEvent,
-    Worker,
+    Follower, Leader, LearnerServer, Learning, Listening, Offer, RealTime, Refusal, ServedFlows,
+    WorkError, WorkEvent, Worker,
     wire::{
         Batch, Begin, FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Ready,
         Widths, from_learner, from_worker, to_json,
@@ -162,6 +162,7 @@ impl Learner {
             actors: 1,
             config: None,
             replay: false,
+            real_time: None,
             learning: None,
         }
     }
@@ -613,6 +614,47 @@ fn nothing_beyond_the_bound_is_learnt_from_and_silent_workers_hold_nobody_up() {
     assert!(exchange.stale > 0, "{exchange:?}");
 }
 
+#[test]
+fn a_real_time_worker_ends_where_nothing_can_be_learnt_from_flows() {
+    let network = "
+        actors = 0
+        threads = 1
+        [environment]
+        kind = \"network\"
+        inputs = \"raw\"
+        [[environment.links]]
+        scenarios = \"calibrated\"
+        [model]
+        hidden = [8]
+        [learner]
+        batch = 8
+        unroll = 10
+        privileged = true
+    ";
+    let network: Config = toml::from_str(network).expect("settings");
+    let network = Config {
+        allow_test_sets: true,
+        ..network
+    };
+    for (config, expected) in [
+        (config(), "does not learn policies that cc-agent serves"),
+        (network, "set learner.privileged = false"),
+    ] {
+        let dir = tempfile::tempdir().expect("a scratch directory");
+        let learner = Learner::start(dir.path(), config, 4000, anywhere());
+        let worker = Worker {
+            real_time: Some(RealTime {
+                flows: ServedFlows::Links { agent: None },
+                reload: Duration::ZERO,
+            }),
+            ..learner.worker()
+        };
+        let error = Working::start(worker).end().expect_err("it cannot");
+        assert!(error.to_string().contains(expected), "{error}");
+        learner.interrupt();
+    }
+}
+
 /// A replica of a learner, with one actor.
 fn replica(learner: &Learner) -> Worker {
     Worker {
@@ -672,6 +714,7 @@ fn two_learners_of_half_a_batch_each_make_the_updates_of_one() {
             actors: 1,
             config: None,
             replay: false,
+            real_time: None,
             learning: None,
         };
         let hello = Hello {

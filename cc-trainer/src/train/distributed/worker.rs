@@ -4,7 +4,7 @@
 use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
-    thread,
+    thread::{self, Scope, ScopedJoinHandle},
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use cc_remote::{
     ConnectError, TlsFiles, rpc,
     transport::{self, Backoff, HANDSHAKE, Plaintext},
 };
+use cc_sim::seed;
 use tokio::{
     runtime::Runtime,
     sync::mpsc,
@@ -22,22 +23,23 @@ use tonic::{Status, Streaming, transport::Endpoint};
 
 use super::{
     link::RemoteExchange,
+    realtime::{RealTime, RealTimeError, Serving, StreamPoint},
     server::CREDITS,
     wire::{
         FromLearner, FromWorker, Hello, LEARNER_BYTES, PATH, PROTOCOL, Plan, Policy, Ready, Widths,
         from_learner, from_worker, to_floats, to_json,
     },
+    work::Work,
 };
 use crate::{
     actor::{Actor, Snapshot, StepOutput},
     learner::UpdateError,
     listening,
     model::{DeviceError, DeviceKind, ParameterLayout, Shape, Weights},
-    normalise::Normalizer,
     train::{
         acting::actor,
         config::{Config, ConfigError, Overrides},
-        environments::{OpenError, Source},
+        environments::OpenError,
         exchange::{self, EndOfActing, Exchange},
     },
 };
@@ -72,6 +74,9 @@ pub struct Worker {
     /// Whether each actor sends its first rollouts again and again, as those of the newest policy:
     /// for measurements of everything but acting. Nothing good is learnt from them.
     pub replay: bool,
+    /// Has the environments run by the clock, under the kernel of this host; `None` for simulated
+    /// ones.
+    pub real_time: Option<RealTime>,
     /// Has the worker be a replica of the learner, which learns from its actors' rollouts and sends
     /// gradients; `None` for one that sends the rollouts.
     pub learning: Option<Learning>,
@@ -104,6 +109,9 @@ pub enum WorkEvent {
         /// Version of the newest policy.
         version: u64,
     },
+    /// What was made of the recording of a real-time worker since the connection, about every ten
+    /// seconds.
+    Streaming(StreamPoint),
     /// What has been learnt since the connection, by a replica, about every ten seconds.
     Learning {
         /// Number of updates that the replica took part in since the connection was made.
@@ -141,6 +149,9 @@ pub enum WorkError {
     /// The environments of the learner's configuration cannot be made here.
     #[error("the learner's environments cannot be made on this machine: {0}")]
     Environment(#[from] OpenError),
+    /// Flows cannot be served or learnt from in real time.
+    #[error(transparent)]
+    RealTime(#[from] RealTimeError),
     /// A replica's device cannot be used on this host.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -155,6 +166,9 @@ pub enum WorkError {
     Runtime(#[from] io::Error),
 }
 
+/// A thread that acts until acting is over.
+type ActingThread<'scope> = ScopedJoinHandle<'scope, Result<(), RealTimeError>>;
+
 /// Why a connection has ended.
 pub(super) enum Down {
     /// The learner has said that the run is done.
@@ -165,15 +179,6 @@ pub(super) enum Down {
     Lost(String),
     /// Time does not mend it.
     Failed(WorkError),
-}
-
-/// What the learner's plan says, with the environments that it names.
-pub(super) struct Work {
-    pub(super) plan: Plan,
-    pub(super) config: Config,
-    pub(super) shape: Shape,
-    pub(super) normalizer: Option<Arc<Normalizer>>,
-    pub(super) source: Source,
 }
 
 /// A stream to the learner, after the handshake.
@@ -377,43 +382,95 @@ impl Worker {
         let widths = Widths::of(&work.shape, steps, work.source.spec().tasks);
         let credits = work.plan.credits;
         let most = widths.rollouts().min(learner.batch.max(1));
+        let serving = (self.real_time.as_ref())
+            .map(|real_time| Serving::start(real_time, &work, &policy))
+            .transpose();
+        let serving = match serving {
+            Ok(serving) => serving,
+            Err(error) => return self.broken(error),
+        };
+        let serving = serving.as_ref();
         let exchange = &RemoteExchange::new(policy, credits, most, to_learner);
+        let shape = &work.shape;
         thread::scope(|scope| {
             // The scope waits for the actors, also when this closure panics.
             let end = EndOfActing(exchange);
-            let threads: Vec<_> = (0..self.actors as u64)
-                .map(|number| {
-                    let index = work.plan.first_actor + number;
-                    let actor = actor(
-                        &work.config,
-                        &work.source,
-                        work.normalizer.as_ref(),
-                        [work.plan.steps, index],
-                        exchange.newest(),
-                    );
-                    scope.spawn(move || match self.replay {
-                        true => replay(exchange, actor),
-                        false => exchange::act(exchange, actor),
-                    })
-                })
-                .collect();
+            let threads = match serving {
+                None => self.simulate(scope, &work, exchange),
+                Some(serving) => self.run_by_the_clock(scope, &work, serving, exchange),
+            };
             let down = runtime.block_on(async {
                 tokio::select! {
                     () = listening::stopped(stop) => Down::Stopped,
-                    down = self.follow(&mut from_learner, exchange, &work.shape, watch) => down,
+                    down = self.follow(&mut from_learner, exchange, shape, serving, watch)
+                        => down,
                 }
             });
+            serving.into_iter().for_each(Serving::end);
             drop(end);
             // A panic has printed its message; the scope must not panic in turn.
-            let ended_well = threads
-                .into_iter()
-                .map(std::thread::ScopedJoinHandle::join)
-                .all(|end| end.is_ok());
-            match ended_well {
-                true => down,
-                false => Down::Failed(WorkError::Actor),
-            }
+            let ends: Vec<_> = (threads.into_iter()).map(ScopedJoinHandle::join).collect();
+            ends.into_iter().fold(down, |down, end| match end {
+                Ok(Ok(())) => down,
+                Ok(Err(error)) => self.broken(error),
+                Err(_) => Down::Failed(WorkError::Actor),
+            })
         })
+    }
+
+    /// Starts threads that act in simulated environments.
+    fn simulate<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        work: &Work,
+        exchange: &'scope RemoteExchange,
+    ) -> Vec<ActingThread<'scope>> {
+        let actors = (0..self.actors as u64).map(|number| {
+            let index = work.plan.first_actor + number;
+            let actor = actor(
+                &work.config,
+                &work.source,
+                work.normalizer.as_ref(),
+                [work.plan.steps, index],
+                exchange.newest(),
+            );
+            scope.spawn(move || {
+                match self.replay {
+                    true => replay(exchange, actor),
+                    false => exchange::act(exchange, actor),
+                }
+                Ok(())
+            })
+        });
+        actors.collect()
+    }
+
+    /// Starts threads that serve flows under the kernel and make rollouts of what is recorded.
+    fn run_by_the_clock<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        work: &Work,
+        serving: &'scope Serving<'_>,
+        exchange: &'scope RemoteExchange,
+    ) -> Vec<ActingThread<'scope>> {
+        let mut threads = vec![
+            scope.spawn(move || serving.serve(exchange)),
+            scope.spawn(move || serving.stream(exchange)),
+        ];
+        threads.extend((0..serving.links(self.actors) as u64).map(|number| {
+            let place = [work.plan.steps, work.plan.first_actor + number];
+            let seed = place.into_iter().fold(work.config.seed, seed::fold);
+            scope.spawn(move || serving.emulate(seed, exchange))
+        }));
+        threads
+    }
+
+    /// The end of a connection whose flows cannot be served or learnt from.
+    fn broken(&self, error: RealTimeError) -> Down {
+        match error.may_pass() {
+            true => Down::Lost(error.to_string()),
+            false => Down::Failed(WorkError::RealTime(error)),
+        }
     }
 
     /// Takes note of what the learner says until the connection ends, or acting does.
@@ -422,6 +479,7 @@ impl Worker {
         from_learner: &mut Streaming<FromLearner>,
         exchange: &RemoteExchange,
         shape: &Shape,
+        serving: Option<&Serving<'_>>,
         watch: &mut dyn FnMut(WorkEvent),
     ) -> Down {
         let mut shown = Instant::now();
@@ -432,6 +490,9 @@ impl Worker {
                     rollouts: exchange.sent(),
                     version: exchange.newest().version,
                 });
+                if let Some(serving) = serving {
+                    watch(WorkEvent::Streaming(serving.point()));
+                }
             }
             // Acting may end in between.
             let Ok(received) = timeout(Duration::from_millis(250), from_learner.message()).await
