@@ -25,7 +25,7 @@ pub struct Network {
 impl Network {
     /// All addresses of IPv6; those of IPv4 are among them, where nothing longer is compared.
     pub(crate) const IPV6: Self = Self { bits: 0, length: 0 };
-    /// All addresses of IPv4.
+    /// All addresses of IPv4, as they are mapped into IPv6.
     pub(crate) const IPV4: Self = Self {
         bits: 0xffff_0000_0000,
         length: MAPPED,

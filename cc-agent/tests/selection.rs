@@ -181,7 +181,7 @@ fn a_cgroup_keeps_what_it_has_towards_networks_that_are_left() {
     assert_eq!(count(&agent, Counter::ConnectionsLeft), 0);
 }
 
-/// The sender's addresses.
+/// The sender's addresses, of either family.
 const OWN4: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 2);
 const OWN6: Ipv6Addr = Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 2);
 

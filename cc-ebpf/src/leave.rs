@@ -16,7 +16,7 @@ use crate::{
 // Socket options of include/uapi/linux/tcp.h.
 const SOL_TCP: i32 = 6;
 const TCP_CONGESTION: i32 = 13;
-/// Bits of an address.
+/// Bits of an address in the trie of networks.
 const WHOLE: u32 = 128;
 
 /// Leaves a connection to another congestion control where the lists say so. Then the socket has

@@ -9,7 +9,8 @@
 //!
 //! Modules, each using only those before it: `layout` (offsets of kernel structure members),
 //! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records) and `leave`
-//! (connections that are not served); `callbacks`, `observer`, `choose` and `cookies` (the programs).
+//! (connections that are not served); `callbacks`, `observer`, `choose` and `cookies` (the
+//! programs).
 #![no_std]
 #![no_main]
 

@@ -57,8 +57,8 @@ pub(crate) static OBSERVED: HashMap<u64, Observed> =
 #[map(name = "CC_NETWORKS")]
 pub(crate) static NETWORKS: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(1, 0);
 
-/// The number of the [`Verdict`](cc_ebpf::Verdict) on each device, by its NUL-padded name. Sized and
-/// filled by the agent.
+/// The number of the [`Verdict`](cc_ebpf::Verdict) on each device, by its NUL-padded name. Sized
+/// and filled by the agent.
 #[map(name = "CC_DEVICES")]
 pub(crate) static DEVICES: HashMap<[u32; 4], u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 

@@ -7,7 +7,7 @@ use bytemuck::{Pod, Zeroable};
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// They are served.
+    /// They are served, whoever has chosen the congestion control for the socket, or nobody.
     #[default]
     Serve = 0,
     /// They are served if somebody has chosen the congestion control for the socket, and otherwise

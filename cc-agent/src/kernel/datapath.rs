@@ -51,7 +51,7 @@ pub struct Options {
     pub settings: Settings,
     /// Directories of cgroup v2 whose sockets use the congestion control.
     pub cgroups: Vec<PathBuf>,
-    /// Which connections are served.
+    /// Which connections are served, and which are left.
     pub scope: Scope,
     /// Whether only processes with CAP_NET_ADMIN may choose the congestion control for a socket.
     pub restricted: bool,

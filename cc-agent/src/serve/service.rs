@@ -81,7 +81,7 @@ pub(super) struct Service<D: DatapathIo> {
     last_beat_ns: Option<u64>,
     /// The capabilities that the agent holds.
     capabilities: String,
-    /// Which sockets are served.
+    /// Which sockets are served, in words.
     served: String,
     /// How the policy differs from what was remembered at the start.
     pub(super) differs: Option<String>,
