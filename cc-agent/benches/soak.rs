@@ -230,11 +230,7 @@ impl Side {
             let status = self.agent.status();
             let count = |counter: Counter| status.datapath[counter.name()];
             let opened = count(Counter::FlowsOpened).wrapping_sub(count(Counter::FlowsClosed));
-            live = [
-                status.live_flows as u64,
-                seen_by_ss(&self.path.sender, &self.name),
-                opened,
-            ];
+            live = [status.live_flows as u64, self.seen_by_ss(), opened];
             if self.agree(live) {
                 break;
             }
@@ -264,6 +260,16 @@ impl Side {
         );
         self.looks.push(look);
         self.churn.pause(false);
+    }
+
+    /// The connections that have a slot by now, as `ss` counts them: those of which anything was
+    /// acknowledged.
+    fn seen_by_ss(&self) -> u64 {
+        let connections = connections(&self.path.sender, &self.name);
+        connections
+            .iter()
+            .filter(|line| is_acknowledged(line))
+            .count() as u64
     }
 
     /// Whether three counts of the live flows agree: those of the agent and of the datapath's
@@ -342,10 +348,10 @@ impl Side {
         let (sender, name) = (&self.path.sender, &self.name);
         drop(self.churn);
         let started = Instant::now();
-        while seen_by_ss(sender, name) > 0 && started.elapsed() < PATIENCE {
+        while !connections(sender, name).is_empty() && started.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(100));
         }
-        let left = seen_by_ss(sender, name);
+        let left = connections(sender, name).len();
         expect(left == 0, format!("{left} connections do not end"));
         let (ended, log) = self.agent.end(Signal::SIGTERM);
         expect(
@@ -359,14 +365,23 @@ impl Side {
     }
 }
 
-/// The connections of a namespace that have the congestion control, as `ss` counts them, without
+/// The connections of a namespace that have the congestion control, a line of `ss` for each, without
 /// those whose handshake goes on.
-fn seen_by_ss(namespace: &Namespace, name: &str) -> u64 {
+fn connections(namespace: &Namespace, name: &str) -> Vec<String> {
     let mut command = Command::new("ss");
-    namespace.hold(command.args(["-tinH", "state", "synchronized"]));
+    namespace.hold(command.args(["-tinHO", "state", "synchronized"]));
     let output = command.output().expect("ss is part of iproute2, as ip is");
     let text = String::from_utf8_lossy(&output.stdout);
-    text.split_whitespace().filter(|word| *word == name).count() as u64
+    let lines = text.lines();
+    let ours = lines.filter(|line| line.split_whitespace().any(|word| word == name));
+    ours.map(str::to_owned).collect()
+}
+
+/// Whether anything but the handshake of a connection, as `ss` shows it, was acknowledged.
+fn is_acknowledged(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let delivered = words.find_map(|word| word.strip_prefix("delivered:")?.parse::<u64>().ok());
+    delivered.is_some_and(|delivered| delivered > 1)
 }
 
 fn start_agent(path: &Path, name: &str, plan: &Plan) -> Agent {
