@@ -16,6 +16,7 @@ pub mod observer;
 pub mod priority;
 pub mod privileges;
 mod process;
+mod scope;
 mod shared;
 pub mod struct_ops;
 pub mod sysctl;
@@ -25,8 +26,9 @@ pub use datapath::{Datapath, Options};
 pub use inheritance::Inheritance;
 pub use object::object_sha256;
 pub use observer::Observer;
+pub use scope::Scope;
 
-use std::io;
+use std::{io, path::PathBuf};
 
 /// Why the datapath or the observer could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +108,9 @@ pub enum Error {
          and start this one without --takeover"
     )]
     Inheritance(String),
+    /// A cgroup is given twice.
+    #[error("the cgroup {} is given twice: leave one of them out", .0.display())]
+    CgroupTwice(PathBuf),
     /// The verifier refused a program.
     #[error(
         "the kernel refused the BPF program {program}: {source}; `cc-agent check` says what this \

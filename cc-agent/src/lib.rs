@@ -6,8 +6,9 @@
 //!
 //! # Modules
 //!
-//! - [`cli`] is the command line. [`options`] holds the options of `run` and `observe`, and
-//!   [`settings`] checks them.
+//! - [`cli`] is the command line. [`options`] holds the options of `run` and `observe`, [`scope`]
+//!   those that say which sockets are served, and [`settings`] checks them. [`network`] and
+//!   [`device`] are parts of them as users write them.
 //! - [`serve`] is the event loop of `run`, with [`acks`] for single ACKs and [`deploy`] for loading
 //!   policies. [`observe`] is the event loop of `observe`, which only watches the flows of other
 //!   congestion controls.
@@ -42,12 +43,14 @@ pub mod acks;
 pub mod bundle;
 pub mod cli;
 pub mod deploy;
+pub mod device;
 pub mod follow;
 mod history;
 mod inference;
 pub mod kernel;
 pub mod logging;
 pub mod metrics;
+pub mod network;
 mod notify;
 pub mod observe;
 pub mod options;
@@ -57,6 +60,7 @@ pub mod publish;
 pub mod recording_setup;
 pub mod remote;
 pub mod remote_error;
+pub mod scope;
 pub mod serve;
 pub mod settings;
 pub mod settings_error;

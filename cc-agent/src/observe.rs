@@ -3,7 +3,7 @@
 
 mod selection;
 
-pub use selection::{CongestionControl, Network, SelectionError, SelectionOptions};
+pub use selection::{CongestionControl, SelectionError, SelectionOptions};
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use cc_ebpf::{AckFilter, Startup};
 use clap::Args;
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::settings_error::SettingsError;
+use crate::{scope::ScopeOptions, settings_error::SettingsError};
 use cc_core::{
     action::ActionSpace,
     canary::CanaryBy,
@@ -146,13 +146,10 @@ pub struct RunOptions {
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub nice: Option<i32>,
 
-    /// Use the congestion control for all sockets of this cgroup v2 directory.
-    #[arg(long, value_name = "PATH")]
-    pub cgroup: Option<PathBuf>,
-
-    /// Make it the host's default congestion control, and restore the former default on exit.
-    #[arg(long, num_args = 0..=1, default_missing_value = "true")]
-    pub default: Option<bool>,
+    /// The sockets that are served.
+    #[command(flatten)]
+    #[serde(skip)]
+    pub scope: ScopeOptions,
 
     /// Take over from a running agent of the same name, if there is one, without a gap: the name
     /// stays registered, and its flows go on. That agent ends; where it cannot be taken over from,
@@ -324,6 +321,7 @@ impl RunOptions {
         Ok(Self {
             policy: toml::from_str(text)?,
             remote: toml::from_str(text)?,
+            scope: toml::from_str(text)?,
             recording: toml::from_str(text)?,
             ..toml::from_str(text)?
         })
@@ -341,7 +339,7 @@ impl RunOptions {
             self, other: policy, remote, serving, seed, canary, candidate, canary_by, canary_block,
             canary_units, name, history, cwnd_min, cwnd_max, pacing_gain, startup, heartbeat_ms,
             slots, per_ack, per_ack_file, recording, added_delay_ms, batch_budget_ms, no_cage, nice,
-            cgroup, default, takeover, socket, socket_group, keep_capabilities, duration, plain,
+            scope, takeover, socket, socket_group, keep_capabilities, duration, plain,
         )
     }
 }

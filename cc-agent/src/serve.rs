@@ -30,6 +30,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use nix::net::if_::if_nametoindex;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, oneshot, watch},
@@ -115,6 +116,16 @@ pub async fn serve(mut settings: Settings) -> Result<(), anyhow::Error> {
             warn!("what an agent that was killed has left is undone: {restored}");
         }),
         Err(error) => warn!("what a killed agent may have left is not undone: {error}"),
+    }
+    for (device, _) in &settings.datapath.scope.devices {
+        if if_nametoindex(device.to_string().as_str()).is_err() {
+            warn!("there is no network device {device} here yet");
+        }
+    }
+    if settings.datapath.scope.leaves() {
+        let other = sysctl::default_without(&name, &socket);
+        settings.served += &format!("; others have {other}");
+        settings.datapath.scope.other = other;
     }
     let (mut predecessor, inheritance) = predecessor.unzip();
     let mut datapath = match inheritance {

@@ -15,7 +15,8 @@ use crate::{
     options::{AddressesOption, DEFAULT_NAME, RecordingOptions, RunOptions},
     recording_setup::RecordingSettings,
     remote::RemoteSettings,
-    settings_error::SettingsError,
+    scope::Served,
+    settings_error::{SettingsError, out_of_range},
 };
 use cc_core::{
     canary::GuardRails,
@@ -28,7 +29,7 @@ use cc_recording::Limits;
 
 /// The settings that an agent starts with.
 pub struct Settings {
-    /// The datapath's name, slots, cgroup and settings.
+    /// The datapath's name, slots, settings, and which sockets it serves.
     pub datapath: kernel::Options,
     /// The policy, ready to decide.
     pub policy: LoadedPolicy,
@@ -51,6 +52,8 @@ pub struct Settings {
     pub per_ack_file: Option<PathBuf>,
     /// Whether to become the host's default congestion control.
     pub default: bool,
+    /// Which sockets are served, in a line for people.
+    pub served: String,
     /// Whether to take over from a running agent.
     pub takeover: bool,
     /// Path of the status socket.
@@ -74,7 +77,7 @@ impl Settings {
         if self.keep_capabilities {
             return Capabilities::ALL;
         }
-        if self.datapath.cgroup.is_some() || self.default {
+        if !self.datapath.cgroups.is_empty() || self.default {
             keep = keep.with(Capabilities::NET_ADMIN);
         }
         if self.default {
@@ -180,11 +183,20 @@ impl RunOptions {
         )
         .with_startup(startup.map_or(Startup::SlowStart, |option| option.0))
         .with_ack_filter(ack_filter);
+        let Served {
+            cgroups,
+            default,
+            scope,
+            restricted,
+            text: served,
+        } = self.scope.resolve()?;
         Ok(Settings {
             datapath: kernel::Options {
                 slots,
                 settings: datapath,
-                cgroup: self.cgroup.clone(),
+                cgroups,
+                scope,
+                restricted,
                 name: name.clone(),
             },
             recording: self.recording.resolve()?,
@@ -197,7 +209,8 @@ impl RunOptions {
             niceness,
             per_ack_file: (ack_filter != AckFilter::Off)
                 .then(|| self.per_ack_file.unwrap_or_else(|| "acks.csv".into())),
-            default: self.default.unwrap_or(false),
+            default,
+            served,
             takeover: self.takeover.unwrap_or(false),
             socket,
             socket_group: self.socket_group.as_deref().map(group_id).transpose()?,
@@ -400,18 +413,6 @@ fn within(option: &'static str, found: u64, least: u64, most: u64) -> Result<(),
     }
 }
 
-fn out_of_range(
-    option: &'static str,
-    found: impl ToString,
-    expected: impl Into<String>,
-) -> SettingsError {
-    SettingsError::Range {
-        option,
-        found: found.to_string(),
-        expected: expected.into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -447,7 +448,9 @@ mod tests {
              actions = '0,*2'\nhistory = 0\ncwnd_min = 4\ncwnd_max = 50\npacing_gain = 1.5\n\
              startup = 'constant'\nheartbeat_ms = 500\nslots = 5\nper_ack = 'port:80'\n\
              per_ack_file = 'f'\nadded_delay_ms = 25\nbatch_budget_ms = 60000.0\n\
-             no_cage = true\nnice = 3\ncgroup = '/c'\ndefault = true\n\
+             no_cage = true\nnice = 3\ncgroup = '/c'\ndefault = true\ndefault_local = true\n\
+             only_to = '10.0.0.0/8'\nnever_to = '10.9.0.0/16'\nonly_via = 'eth0'\n\
+             never_via = 'eth1'\nrestricted = false\n\
              socket = 's'\nsocket_group = '7'\nkeep_capabilities = true\nduration = 2.5\n\
              plain = true\ncanary = 12.5\ncandidate = 'fixed:9'\ncanary_by = 'host'\n\
              canary_block = 2.5\ncanary_units = 4\n\
@@ -471,9 +474,14 @@ mod tests {
                 .with_startup(Startup::Constant)
                 .with_pacing_gain(Some(1.5))
                 .with_ack_filter(AckFilter::Port(80)),
-                cgroup: Some("/c".into()),
+                cgroups: vec!["/c".into()],
+                scope: settings.datapath.scope.clone(),
+                restricted: false,
             }
         );
+        let scope = &settings.datapath.scope;
+        assert_eq!((scope.networks.len(), scope.devices.len()), (4, 2));
+        assert!(settings.served.ends_with("; only via eth0; never via eth1"));
         assert_eq!(settings.loader.added_delay, Duration::from_millis(25));
         assert_eq!(settings.loader.batch_budget, Some(Duration::from_secs(60)));
         assert_eq!(settings.rails.batch_time, Duration::from_millis(60_025));

@@ -70,6 +70,19 @@ pub enum SettingsError {
     Name(kernel::Error),
 }
 
+/// An option with a value that it does not take.
+pub(crate) fn out_of_range(
+    option: &'static str,
+    found: impl ToString,
+    expected: impl Into<String>,
+) -> SettingsError {
+    SettingsError::Range {
+        option,
+        found: found.to_string(),
+        expected: expected.into(),
+    }
+}
+
 impl From<DeployError> for SettingsError {
     fn from(error: DeployError) -> Self {
         Self::Policy(Box::new(error))

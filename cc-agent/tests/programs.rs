@@ -5,7 +5,7 @@ use std::{process::ExitCode, thread, time::Duration};
 
 use btf_rs::{Btf, Type};
 use cc_agent::kernel::{Datapath, Error, Observer, btf::VMLINUX, host, observer::Way};
-use cc_ebpf::Counter;
+use cc_ebpf::{Counter, Verdict};
 use cc_lab::{
     Bottleneck, Cgroup, Footprint, Network, Tap, datapath_options, eventually, figure,
     links_register, observer_options, unique_name,
@@ -65,7 +65,13 @@ fn the_verifier_has_room_for_the_datapath() {
     let name = unique_name();
     let mut options = datapath_options(&name);
     let cgroup = Cgroup::new().inspect_err(|reason| eprintln!("SKIPPED: cc_choose: {reason}"));
-    options.cgroup = cgroup.as_ref().ok().map(|cgroup| cgroup.directory().into());
+    options.cgroups = (cgroup.iter())
+        .map(|cgroup| cgroup.directory().into())
+        .collect();
+    // Otherwise the verifier drops the look-ups.
+    options.scope.networks = vec![("10.0.0.0/8".parse().expect("a network"), Verdict::Leave)];
+    options.scope.devices = vec![("lo".parse().expect("a name"), Verdict::Leave)];
+    options.scope.other = "reno".into();
     let datapath = Datapath::attach(&options).unwrap_or_else(|error| panic!("{error}"));
     let counts = assert_room(&Footprint::of(&name));
     assert!(counts.contains(&"cc_cong_control".to_owned()), "{counts:?}");

@@ -9,6 +9,7 @@ use cc_ebpf::{
 use crate::{
     arguments::{Arguments, entry_point},
     follow::{Rings, close, decision_cell, flow_of, open},
+    leave::leave,
     maps::{HEARTBEAT, SETTINGS, count},
     socket::{RateSample, Socket},
 };
@@ -19,14 +20,17 @@ const CA_EVENT_TX_START: u32 = 0;
 entry_point!(
     /// The congestion control was attached to a connection: remembers where its totals stand. The
     /// flow is opened by its next ACK ([`SocketState::opens`]), since not every `init` is paired
-    /// with a `release`. For the same reason a flow that is still open is closed first.
+    /// with a `release`. For the same reason a flow that is still open is closed first. A
+    /// connection that is not to be served is left to another congestion control here.
     cc_init, "fentry/cc_init", |arguments| {
         let socket = arguments.socket();
         let state = socket.state();
         if state.has_flow() {
             close(socket, &state);
         }
-        socket.set_state(SocketState::ready(socket.totals(0)));
+        if !leave(socket) {
+            socket.set_state(SocketState::ready(socket.totals(0)));
+        }
         0
     }
 );
@@ -144,6 +148,11 @@ fn cong_control(arguments: &Arguments, socket: Socket, sample: RateSample) {
     let now_ns = socket.now_ns();
     let rtos = state.rtos;
     if state.opens(socket.is_synchronised(), now_ns, || socket.totals(rtos)) {
+        // Once more, since `init` may have been left out, or called while a BPF program was
+        // choosing this congestion control, when no other can be chosen.
+        if leave(socket) {
+            return;
+        }
         if !open(socket, &mut state, now_ns, socket.cwnd())
             && state.wait(now_ns)
             && count(Counter::FlowsWithoutSlot).is_power_of_two()

@@ -61,6 +61,12 @@ counters! {
     SlotsRevoked => "slots_revoked",
     /// Retransmission timeouts that sent a decided flow back to slow start.
     Timeouts => "timeouts",
+    /// Connections that came under this congestion control and were left to another one, as the
+    /// lists of networks and devices ask.
+    ConnectionsLeft => "connections_left",
+    /// Connections that the lists leave to another congestion control, and that the kernel kept
+    /// under this one.
+    ConnectionsKept => "connections_kept",
     /// Slots that could not be given back to the free list; should always be 0.
     SlotsLeaked => "slots_leaked",
 }

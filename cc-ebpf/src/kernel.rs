@@ -57,6 +57,9 @@ kernel_layout! {
     net: "sock_common", "skc_net.net";
     net_inum: "net", "ns.inum";
     slow_start_after_idle: "net", "ipv4.sysctl_tcp_slow_start_after_idle";
+    route: "sock", "sk_dst_cache";
+    route_device: "dst_entry", "dev";
+    device_name: "net_device", "name";
     cgroup: "sock", "sk_cgrp_data.cgroup";
     cgroup_kn: "cgroup", "kn";
     kn_id: "kernfs_node", "id";
@@ -70,6 +73,7 @@ kernel_layout! {
     ca_name: "tcp_congestion_ops", "name";
     ca_priv: "inet_connection_sock", "icsk_ca_priv";
     ca_state_bit: "inet_connection_sock", "icsk_ca_state";
+    ca_chosen_bit: "inet_connection_sock", "icsk_ca_setsockopt";
     retransmits: "inet_connection_sock", "icsk_retransmits";
     rto: "inet_connection_sock", "icsk_rto";
     tcp_mstamp: "tcp_sock", "tcp_mstamp";

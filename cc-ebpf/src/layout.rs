@@ -1,6 +1,6 @@
 //! The statics that the loader fills in before the kernel sees the programs.
 
-use cc_ebpf::KernelLayout;
+use cc_ebpf::{KernelLayout, Scope};
 
 /// Offsets of the running kernel's structure members, frozen with `.rodata`. Read with [`offset!`].
 #[unsafe(no_mangle)]
@@ -19,7 +19,21 @@ pub(crate) fn load_number() -> u32 {
 
 /// Name of the congestion control, NUL-padded.
 #[unsafe(no_mangle)]
-pub(crate) static NAME: [u8; 16] = [0; 16];
+pub(crate) static NAME: [u32; 4] = [0; 4];
+
+/// Which connections are served. Read with [`scope!`].
+#[unsafe(no_mangle)]
+pub(crate) static SCOPE: Scope = Scope::ALL;
+
+/// A member of the scope: a constant to the verifier.
+macro_rules! scope {
+    ($member:ident) => {{
+        // SAFETY: a valid, aligned field; volatile because the loader rewrites it in the object.
+        unsafe { core::ptr::read_volatile(&raw const $crate::layout::SCOPE.$member) }
+    }};
+}
+
+pub(crate) use scope;
 
 /// The running kernel's offset of a member: a constant to the verifier.
 macro_rules! offset {

@@ -17,6 +17,7 @@
 //! | How does a decision reach its flow, and no other? | [`Decision`], [`slot`] |
 //! | What comes out of the ring buffers? | [`Record`] |
 //! | What does the agent tell the datapath? | [`Settings`], [`Heartbeat`] |
+//! | Which connections are left to another congestion control? | [`Scope`], [`Verdict`] |
 //! | Which flows of other congestion controls are observed? | [`Selection`], [`Observed`] |
 //!
 //! # Example
@@ -110,6 +111,7 @@ mod probe;
 mod record;
 pub mod reno;
 mod round;
+mod scope;
 mod selection;
 mod settings;
 pub mod slot;
@@ -132,6 +134,7 @@ pub use probe::Glimpse;
 pub use record::{
     AckRecord, ClosedRecord, DecodeError, Header, Identity, OpenedRecord, RECORD_VERSION, Record,
 };
+pub use scope::{Scope, Verdict, device_name};
 pub use selection::{Prefix, Selection};
 pub use settings::{AckFilter, Heartbeat, LAYOUT_VERSION, Settings, Startup};
 pub use socket_state::SocketState;

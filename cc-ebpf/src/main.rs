@@ -8,8 +8,9 @@
 //! agent relocates them itself and loads them as struct_ops programs.
 //!
 //! Modules, each using only those before it: `layout` (offsets of kernel structure members),
-//! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records);
-//! `callbacks`, `observer`, `choose` and `cookies` (the programs).
+//! `structure` and `maps`; `socket`; `arguments`; `follow` (a flow's slot and records) and `leave`
+//! (connections that are not served); `callbacks`, `observer`, `choose` and `cookies` (the
+//! programs).
 #![no_std]
 #![no_main]
 
@@ -19,6 +20,7 @@ mod choose;
 mod cookies;
 mod follow;
 mod layout;
+mod leave;
 mod maps;
 mod observer;
 mod socket;

@@ -3,7 +3,7 @@
 use aya_ebpf::{
     bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC},
     macros::map,
-    maps::{Array, HashMap, PerCpuArray, Queue, RingBuf},
+    maps::{Array, HashMap, LpmTrie, PerCpuArray, Queue, RingBuf},
 };
 use cc_ebpf::{Counter, Flow, Heartbeat, Observed, Selection, Settings};
 
@@ -51,6 +51,16 @@ pub(crate) static SELECTION: Array<Selection> = Array::with_max_entries(1, BPF_F
 #[map(name = "CC_OBSERVED")]
 pub(crate) static OBSERVED: HashMap<u64, Observed> =
     HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
+
+/// The number of the [`Verdict`](cc_ebpf::Verdict) on each network: the longest prefix of a remote
+/// address decides. IPv4 is mapped into IPv6. Sized and filled by the agent.
+#[map(name = "CC_NETWORKS")]
+pub(crate) static NETWORKS: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(1, 0);
+
+/// The number of the [`Verdict`](cc_ebpf::Verdict) on each device, by its NUL-padded name. Sized
+/// and filled by the agent.
+#[map(name = "CC_DEVICES")]
+pub(crate) static DEVICES: HashMap<[u32; 4], u32> = HashMap::with_max_entries(1, BPF_F_NO_PREALLOC);
 
 /// Adds one to a counter and returns its new value on this CPU.
 #[inline(always)]

@@ -3,10 +3,10 @@
 //! Only members that the kernel allows struct_ops programs to write are written. Kernel functions
 //! named here are those of Linux 6.18.
 
-use aya_ebpf::helpers::bpf_jiffies64;
+use aya_ebpf::{cty::c_void, helpers::bpf_jiffies64};
 use cc_ebpf::{
     ABSENT, AckSample, CaState, ClosedRecord, CwndState, Glimpse, Identity, Selection, SocketState,
-    Totals,
+    Totals, device_name,
 };
 
 use crate::{
@@ -244,10 +244,50 @@ impl<M: Memory> Socket<M> {
         self.0.address()
     }
 
+    /// The socket, as helpers take it.
+    #[inline(always)]
+    pub(crate) fn pointer(self) -> *mut c_void {
+        self.0.pointer()
+    }
+
     /// Address of the socket's `tcp_congestion_ops`, which identifies its congestion control.
     #[inline(always)]
     pub(crate) fn congestion_ops(self) -> u64 {
         self.read(offset!(ca_ops))
+    }
+
+    /// Whether somebody has chosen the socket's congestion control, by `setsockopt` or by a BPF
+    /// program, so that it is not merely the default's or the route's
+    /// (`tcp_reinit_congestion_control`, net/ipv4/tcp_cong.c).
+    #[inline(always)]
+    pub(crate) fn is_chosen(self) -> bool {
+        self.bits(offset!(ca_chosen_bit), 1) != 0
+    }
+
+    /// The remote address; IPv4 is mapped into IPv6.
+    #[inline(always)]
+    pub(crate) fn remote6(self) -> [u32; 4] {
+        let family: u16 = self.read(offset!(family));
+        if family == AF_INET6 && offset!(remote_addr6) != ABSENT {
+            self.address6(offset!(remote_addr6))
+        } else {
+            [0, 0, 0xffff_u32.to_be(), self.read(offset!(remote_addr))]
+        }
+    }
+
+    /// Name of the device that the connection is routed over, NUL-padded; all 0 where no route is
+    /// known.
+    #[inline(always)]
+    pub(crate) fn device(self) -> [u32; 4] {
+        let route = self.0.follow(offset!(route));
+        if route.is_null() {
+            return [0; 4];
+        }
+        let device = route.follow(offset!(route_device));
+        if device.is_null() {
+            return [0; 4];
+        }
+        device_name(device.words(offset!(device_name)))
     }
 
     /// Whether the handshake is complete.
@@ -362,16 +402,10 @@ impl<M: Memory> Socket<M> {
         }
     }
 
-    /// The IPv6 address at this offset. It is read word by word: a copy of 16 bytes would become a
-    /// call to `memmove`, and the verifier rejects loads there that see kernel and map pointers.
+    /// The IPv6 address at this offset.
     #[inline(always)]
     fn address6(self, offset: u32) -> [u32; 4] {
-        [
-            self.read(offset),
-            self.read(offset + 4),
-            self.read(offset + 8),
-            self.read(offset + 12),
-        ]
+        self.0.words(offset)
     }
 
     /// Fills in the totals of a connection whose flow is closed.
@@ -419,20 +453,14 @@ impl<M: Memory> Socket<M> {
         (offset != ABSENT).then(|| self.0.follow(offset))
     }
 
-    /// Name of the congestion control, NUL-padded, read word by word.
+    /// Name of the congestion control, NUL-padded.
     #[inline(always)]
     fn congestion_control(self) -> [u32; 4] {
         let ops = self.0.follow(offset!(ca_ops));
         if ops.is_null() {
             return [0; 4];
         }
-        let name = offset!(ca_name);
-        [
-            ops.read(name),
-            ops.read(name + 4),
-            ops.read(name + 8),
-            ops.read(name + 12),
-        ]
+        ops.words(offset!(ca_name))
     }
 
     /// The bit field that begins at bit `at` of the socket, which must lie in one byte.

@@ -89,6 +89,12 @@ impl<M: Memory> Structure<M> {
         self.at as u64
     }
 
+    /// The structure, as helpers take it.
+    #[inline(always)]
+    pub(crate) fn pointer(self) -> *mut c_void {
+        self.at.cast()
+    }
+
     #[inline(always)]
     pub(crate) fn is_null(self) -> bool {
         self.at.is_null()
@@ -99,6 +105,18 @@ impl<M: Memory> Structure<M> {
     pub(crate) fn read<T: Copy>(self, offset: u32) -> T {
         // SAFETY: members are read as integers and pointers only, for which any bytes are valid.
         unsafe { M::read(self.at.add(offset as usize)) }
+    }
+
+    /// The 16 bytes at this offset. They are read word by word: a copy would become a call to
+    /// `memmove`, and the verifier rejects loads there that see kernel and map pointers.
+    #[inline(always)]
+    pub(crate) fn words(self, offset: u32) -> [u32; 4] {
+        [
+            self.read(offset),
+            self.read(offset + 4),
+            self.read(offset + 8),
+            self.read(offset + 12),
+        ]
     }
 
     /// The structure that the pointer at this offset leads to.

@@ -15,7 +15,7 @@ use std::{
 use cc_core::{policy::PolicySpec, status::default_socket};
 use cc_lab::Outcome;
 use cc_remote::transport::Plaintext;
-use cc_sim::scenario;
+use cc_sim::{scenario, sim::agent::AgentDelay};
 use cc_testbed::{
     evaluate::{Agent, Agents, Control, FlowSetup, Scheme, ServedPolicy, Setup, run},
     summary::Platform,
@@ -394,6 +394,7 @@ fn rollouts_of_a_live_agent_whose_policy_is_replaced() -> Outcome {
                 seconds: 2 * DEADLINE,
                 seed: 1,
                 slot: 3,
+                delay: AgentDelay::MEASURED,
             };
             run(Platform::Kernel, &setup, &Agents::default(), &over, |_| {})
         });

@@ -34,7 +34,7 @@ use crate::{object, prebuilt, process::say, workspace};
 /// The test programs that are run unless told otherwise, in this order.
 ///
 /// Of `faults`, the test that sets the machine's clock: hosts may forbid that.
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "programs",
     "datapath",
     "peer",
@@ -42,6 +42,7 @@ const PROGRAMS: [&str; 8] = [
     "recording",
     "qdiscs",
     "agent",
+    "selection",
     "faults:clock_that_is_set",
 ];
 

@@ -103,6 +103,9 @@ pub struct Snapshot {
     /// where it has a state directory; empty from an older agent.
     #[serde(default)]
     pub incidents: Vec<Incident>,
+    /// Which sockets the agent serves, in words; `None` from an older agent.
+    #[serde(default)]
+    pub served: Option<String>,
     /// The capabilities that the agent holds, in words; `None` from an older agent.
     #[serde(default)]
     pub capabilities: Option<String>,

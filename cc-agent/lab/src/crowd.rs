@@ -12,15 +12,12 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::{
-    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
-    resource::{Resource, getrlimit, setrlimit},
-};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use socket2::{Domain, Socket, Type};
 
 use super::{
     Namespace, eventually,
-    tcp::{Worker, for_each_event},
+    tcp::{Worker, for_each_event, raise_descriptor_limit},
 };
 
 /// Many connections that all send as much as they can, until the crowd is dropped and resets them.
@@ -128,13 +125,4 @@ fn send(sockets: Vec<Socket>, counts: &Counts, stop: &AtomicBool) {
             counts.connected.fetch_add(1, Ordering::Relaxed);
         }
     });
-}
-
-/// Raises the limit on open files as far as the host allows: a crowd needs one file per sender.
-fn raise_descriptor_limit() {
-    let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return;
-    };
-    // If this is refused, connecting fails later and reports it.
-    let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
 }

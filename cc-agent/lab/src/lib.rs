@@ -4,7 +4,7 @@
 //! |---|---|
 //! | running trials, one at a time | [`run()`], [`run_on_links`], [`trials!`], [`harness`] |
 //! | paths | [`Network`], [`Path`], [`Bottleneck`], [`Namespace`], [`Cgroup`] |
-//! | traffic | [`Flow`], [`Crowd`], [`Sink`] |
+//! | traffic | [`Flow`], [`Crowd`], [`Churn`], [`Sink`] |
 //! | a scripted TCP peer, segment by segment | [`peer`] |
 //! | the kernel's view of a connection | [`TcpInfo`] |
 //! | the agent's own binary as a child process | [`Agent`], [`agent_beside`] |
@@ -50,6 +50,7 @@
 
 mod agent;
 mod cgroup;
+mod churn;
 mod crowd;
 mod eventually;
 mod exact;
@@ -70,6 +71,7 @@ mod tcp_info;
 
 pub use agent::{Agent, agent_beside, is_slow};
 pub use cgroup::{Cgroup, MemoryCgroup};
+pub use churn::Churn;
 pub use crowd::Crowd;
 pub use eventually::eventually;
 pub use exact::assert_window_is;

@@ -28,7 +28,9 @@ pub fn datapath_options(name: &str) -> kernel::Options {
             heartbeat_limit_ns: 1_000_000_000,
             ..Settings::default()
         },
-        cgroup: None,
+        cgroups: Vec::new(),
+        scope: kernel::Scope::default(),
+        restricted: false,
     }
 }
 

@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::{
+    epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags},
+    resource::{Resource, getrlimit, setrlimit},
+};
 use socket2::{Domain, SockRef, Socket, Type};
 
 use super::{Namespace, TcpInfo, eventually};
@@ -215,6 +218,8 @@ pub struct Sink {
     port: u16,
     /// Bytes received, by the sender's port.
     received: Arc<[AtomicU64]>,
+    /// Bytes received from all senders.
+    total: Arc<AtomicU64>,
     _worker: Worker,
 }
 
@@ -226,8 +231,9 @@ impl Sink {
     /// Panics if no socket can be bound.
     pub fn listen(within: &Namespace, after_end: AfterEnd) -> Self {
         let received: Arc<[AtomicU64]> = (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect();
+        let total = Arc::<AtomicU64>::default();
         let (tell_port, port) = mpsc::channel();
-        let ledger = received.clone();
+        let (ledger, sum) = (received.clone(), total.clone());
         let worker = Worker::start(within, move |stop| {
             let listener = listener();
             let address = listener.local_addr().ok();
@@ -235,11 +241,12 @@ impl Sink {
             tell_port
                 .send(port.expect("it is bound"))
                 .expect("the sink waits for it");
-            serve(&listener, &ledger, after_end, stop);
+            serve(&listener, &ledger, &sum, after_end, stop);
         });
         Self {
             port: port.recv().expect("the sink listens"),
             received,
+            total,
             _worker: worker,
         }
     }
@@ -261,13 +268,19 @@ impl Sink {
 
     /// Returns the bytes received from all senders.
     pub fn received(&self) -> u64 {
-        let all = self.received.iter();
-        all.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
+        self.total.load(Ordering::Relaxed)
     }
 }
 
-/// Accepts and receives until `stop` is set. `received` counts bytes by the sender's port.
-fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &AtomicBool) {
+/// Accepts and receives until `stop` is set. `received` counts bytes by the sender's port, `total`
+/// all of them.
+fn serve(
+    listener: &Socket,
+    received: &[AtomicU64],
+    total: &AtomicU64,
+    after_end: AfterEnd,
+    stop: &AtomicBool,
+) {
     const LISTENER: u64 = u64::MAX;
     let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
     let readable = |token| EpollEvent::new(EpollFlags::EPOLLIN, token);
@@ -297,6 +310,7 @@ fn serve(listener: &Socket, received: &[AtomicU64], after_end: AfterEnd, stop: &
             }
             bytes => {
                 received[*port].fetch_add(bytes, Ordering::Relaxed);
+                total.fetch_add(bytes, Ordering::Relaxed);
             }
         }
     });
@@ -374,4 +388,13 @@ pub(super) fn for_each_event(epoll: &Epoll, stop: &AtomicBool, mut work: impl Fn
             work(event.data());
         }
     }
+}
+
+/// Raises the limit on open files as far as the host allows: a crowd needs one per sender.
+pub(super) fn raise_descriptor_limit() {
+    let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return;
+    };
+    // If this is refused, connecting fails later and reports it.
+    let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
 }

@@ -185,10 +185,10 @@ mod tests {
         assert_eq!(
             scrub(
                 "10.0.0.1:5201 → 192.0.2.7:443, [2001:db8::1]:80, fe80::1%eth0, 10.0.0.1. \
-                 via=::ffff:192.0.2.7 peer:192.0.2.7"
+                 via=::ffff:192.0.2.7 peer:192.0.2.7; never to 10.8.0.0/16, fd00::/8"
             ),
             "address-1:5201 → address-2:443, [address-3]:80, address-4%eth0, address-1. \
-             via=address-5 peer:address-2"
+             via=address-5 peer:address-2; never to address-6/16, address-7/8"
         );
     }
 

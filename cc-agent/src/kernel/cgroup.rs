@@ -1,6 +1,12 @@
 //! Opening cgroups by their directories under `/sys/fs/cgroup`.
 
-use std::{fs, io, os::unix::ffi::OsStrExt, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs,
+    fs::File,
+    io,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
 
 use super::Error;
 
@@ -33,6 +39,28 @@ pub fn cgroup_id(directory: &Path) -> Result<u64, Error> {
         )));
     }
     Ok(metadata.ino())
+}
+
+/// Opens the directories of cgroups, to attach programs to them.
+///
+/// # Errors
+///
+/// Returns the error of [`cgroup_id`] for the first that is no cgroup, and an error when two are
+/// the same.
+pub(super) fn open_all(directories: &[PathBuf]) -> Result<Vec<(PathBuf, File)>, Error> {
+    let mut ids = Vec::new();
+    let mut opened = Vec::new();
+    for directory in directories {
+        let id = cgroup_id(directory)?;
+        if ids.contains(&id) {
+            return Err(Error::CgroupTwice(directory.clone()));
+        }
+        ids.push(id);
+        let what = format!("opening the cgroup {}", directory.display());
+        let file = File::open(directory).map_err(Error::system(what))?;
+        opened.push((directory.clone(), file));
+    }
+    Ok(opened)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     fs, io,
     os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use aya::{
@@ -22,13 +22,14 @@ use nix::unistd::geteuid;
 
 pub use super::object::{Ring, has_object};
 use super::{
-    Error, btf, clock, cookies,
+    Error, btf, cgroup, clock, cookies,
     inheritance::Inheritance,
     object::{
-        ACKS, COUNTERS, Counters, DECISIONS, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT, Maps, OBJECT,
-        RECORDS, SETTINGS, as_words, no_program, open_map,
+        ACKS, COUNTERS, Counters, DECISIONS, DEVICES, FLOWS, FREE_SLOTS, FreeSlots, HEARTBEAT,
+        Maps, NETWORKS, OBJECT, RECORDS, SETTINGS, as_words, no_program, open_map,
     },
     process::Process,
+    scope::Scope,
     shared::{Shared, Slots},
     struct_ops::{CONG_CONTROL_PROGRAMS, Prepared, StructOps},
     sysctl::AVAILABLE,
@@ -48,8 +49,12 @@ pub struct Options {
     pub slots: u32,
     /// The datapath's settings, but for slots and name, which are filled in from here.
     pub settings: Settings,
-    /// A cgroup v2 directory whose sockets use the congestion control.
-    pub cgroup: Option<PathBuf>,
+    /// Directories of cgroup v2 whose sockets use the congestion control.
+    pub cgroups: Vec<PathBuf>,
+    /// Which connections are served, and which are left.
+    pub scope: Scope,
+    /// Whether only processes with CAP_NET_ADMIN may choose the congestion control for a socket.
+    pub restricted: bool,
 }
 
 impl Options {
@@ -72,10 +77,10 @@ impl Options {
 /// The datapath: loaded, and registered once [`Self::register`] has returned. Dropping it
 /// unregisters the congestion control; its flows fall back once the heartbeat is too old.
 pub struct Datapath {
-    // The cgroup's sockets stop choosing the name before it is unregistered, and that happens while
+    // The cgroups' sockets stop choosing the name before it is unregistered, and that happens while
     // everything else is still there.
     programs: Ebpf,
-    cgroup: Option<fs::File>,
+    cgroups: Vec<(PathBuf, fs::File)>,
     registration: Option<Registration>,
     logger: Option<aya_log::EbpfLogger<&'static dyn log::Log>>,
     settings: Shared<Settings>,
@@ -140,7 +145,7 @@ impl Datapath {
 
     fn load_with(options: &Options, inheritance: Option<Inheritance>) -> Result<Self, Error> {
         check_name(&options.name)?;
-        let cgroup = options.cgroup.as_deref().map(open_cgroup).transpose()?;
+        let cgroups = cgroup::open_all(&options.cgroups)?;
         if OBJECT.is_empty() {
             return Err(Error::NoObject);
         }
@@ -161,10 +166,16 @@ impl Datapath {
 
         let number = load_number();
         let name = options.padded_name();
+        let scope = options.scope.constants();
+        // A map has room for one entry at least.
+        let room = |entries: usize| u32::try_from(entries).unwrap_or(u32::MAX).max(1);
         let mut programs = EbpfLoader::new()
             .override_global("KERNEL", as_words(&layout), true)
             .override_global("LOAD", &number, true)
             .override_global("NAME", name.as_slice(), true)
+            .override_global("SCOPE", as_words(&scope), true)
+            .map_max_entries(NETWORKS, room(options.scope.networks.len()))
+            .map_max_entries(DEVICES, room(options.scope.devices.len()))
             .map_max_entries(DECISIONS, options.slots)
             .map_max_entries(FLOWS, options.slots)
             .map_max_entries(FREE_SLOTS, options.slots)
@@ -177,13 +188,14 @@ impl Datapath {
                 None
             }
         };
-        if cgroup.is_some() {
+        if !cgroups.is_empty() {
             chooser(&mut programs)?
                 .load()
-                .map_err(Error::aya("loading the cgroup's program"))?;
+                .map_err(Error::aya("loading the cgroups' program"))?;
         }
         cookies::attach(&mut programs, &kernel);
         let mut maps = Maps::of(&mut programs);
+        maps.fill_scope(&options.scope)?;
 
         let (slots, adopted) = match orphans {
             Some(orphans) => {
@@ -211,7 +223,7 @@ impl Datapath {
         if let Some(logs) = logger.as_ref() {
             fds.insert("AYA_LOGS".into(), logs.as_raw_fd());
         }
-        let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name)?;
+        let prepared = Prepared::load(OBJECT, &fds, &ops, &options.name, options.restricted)?;
         let keep = |name| {
             let kept = maps.fd_of(name)?.try_clone_to_owned();
             Ok((name, kept.map_err(Error::system("keeping a BPF map"))?))
@@ -219,7 +231,7 @@ impl Datapath {
         let shared = SHARED.into_iter().map(keep).collect::<Result<_, Error>>()?;
         Ok(Self {
             programs,
-            cgroup,
+            cgroups,
             registration: Some(match link {
                 Some(link) => Registration::Succeeding(prepared, link),
                 None => Registration::Prepared(prepared),
@@ -251,7 +263,7 @@ impl Datapath {
     /// # Errors
     ///
     /// Returns an error when the name is taken, or when the kernel refuses to register it or to
-    /// attach to the cgroup. The datapath cannot be registered after that.
+    /// attach to a cgroup. The datapath cannot be registered after that.
     pub fn register(&mut self) -> Result<(), Error> {
         if self.adopted.is_none() {
             self.settings.write(0, self.asked);
@@ -268,11 +280,12 @@ impl Datapath {
         self.registration = Some(Registration::Done(registered));
         self.settings.write(0, self.asked);
         self.write_heartbeat(clock::now_ns());
-        if let Some(directory) = &self.cgroup {
+        for (path, directory) in &self.cgroups {
+            let what = format!("attaching to the cgroup {}", path.display());
             chooser(&mut self.programs)?
                 // A link always allows others beside it; old kernels refuse the flag that says so.
                 .attach(directory, CgroupAttachMode::Single)
-                .map_err(Error::aya("attaching to the cgroup"))?;
+                .map_err(Error::aya(what))?;
         }
         Ok(())
     }
@@ -612,14 +625,6 @@ impl Orphans {
 /// units of 2^20 ns, about a millisecond.
 fn load_number() -> u32 {
     ((clock::now_ns() >> 20) as u32).max(1)
-}
-
-fn open_cgroup(path: &Path) -> Result<fs::File, Error> {
-    let what = format!(
-        "opening the cgroup {} (a cgroup v2 directory)",
-        path.display()
-    );
-    fs::File::open(path).map_err(Error::system(what))
 }
 
 fn chooser(ebpf: &mut Ebpf) -> Result<&mut SockOps, Error> {

@@ -7,14 +7,18 @@ use std::{
 
 use aya::{
     Ebpf,
-    maps::{Map, MapData, PerCpuArray, Queue, RingBuf},
+    maps::{
+        HashMap as BpfHashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, Queue, RingBuf,
+        lpm_trie::Key,
+    },
 };
+use bytemuck::Pod;
 use bytes::{Bytes, BytesMut};
-use cc_ebpf::{Counter, KernelLayout};
+use cc_ebpf::Counter;
 use sha2::{Digest, Sha256};
 use tokio::io::{Interest, unix::AsyncFd};
 
-use super::Error;
+use super::{Error, scope::Scope};
 
 /// The BPF object, or nothing where the build had none.
 pub(super) static OBJECT: &[u8] =
@@ -30,6 +34,8 @@ pub(super) const ACKS: &str = "CC_ACKS";
 pub(super) const COUNTERS: &str = "CC_COUNTERS";
 pub(super) const SELECTION: &str = "CC_SELECTION";
 pub(super) const OBSERVED: &str = "CC_OBSERVED";
+pub(super) const NETWORKS: &str = "CC_NETWORKS";
+pub(super) const DEVICES: &str = "CC_DEVICES";
 
 /// Whether this build carries the BPF object.
 pub fn has_object() -> bool {
@@ -87,6 +93,27 @@ impl Maps {
     {
         let map = self.0.remove(name).ok_or_else(|| no_map(name))?;
         M::try_from(map).map_err(Error::aya(format!("opening the BPF map {name}")))
+    }
+
+    /// Fills the maps of networks and devices, which are empty.
+    pub(super) fn fill_scope(&mut self, scope: &Scope) -> Result<(), Error> {
+        let filling = || Error::aya("listing networks and devices for the datapath");
+        let map = self.0.get_mut(NETWORKS).ok_or_else(|| no_map(NETWORKS))?;
+        let mut networks: LpmTrie<&mut MapData, [u32; 4], u32> =
+            map.try_into().map_err(Error::aya("opening the networks"))?;
+        for (network, verdict) in &scope.networks {
+            let key = Key::new(network.length(), network.words());
+            let inserted: Result<(), MapError> = networks.insert(&key, *verdict as u32, 0);
+            inserted.map_err(filling())?;
+        }
+        let map = self.0.get_mut(DEVICES).ok_or_else(|| no_map(DEVICES))?;
+        let mut devices: BpfHashMap<&mut MapData, [u32; 4], u32> =
+            map.try_into().map_err(Error::aya("opening the devices"))?;
+        for (device, verdict) in &scope.devices {
+            let inserted: Result<(), MapError> = devices.insert(device.words(), *verdict as u32, 0);
+            inserted.map_err(filling())?;
+        }
+        Ok(())
     }
 
     /// Puts every slot on the free list, which is empty.
@@ -193,9 +220,9 @@ impl Counters {
     }
 }
 
-/// The layout as the object's `KERNEL` has it.
-pub(super) fn as_words(layout: &KernelLayout) -> &[u32] {
-    bytemuck::cast_slice(std::slice::from_ref(layout))
+/// A structure of 32-bit words as a static of the object has it.
+pub(super) fn as_words<T: Pod>(structure: &T) -> &[u32] {
+    bytemuck::cast_slice(std::slice::from_ref(structure))
 }
 
 /// The object has no such program.
@@ -217,6 +244,7 @@ fn fd(map: &Map) -> BorrowedFd<'_> {
     match map {
         Map::Array(data)
         | Map::HashMap(data)
+        | Map::LpmTrie(data)
         | Map::PerCpuArray(data)
         | Map::Queue(data)
         | Map::RingBuf(data)

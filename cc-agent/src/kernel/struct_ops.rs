@@ -77,7 +77,7 @@ pub struct Callback<'a> {
 /// program or the name.
 pub fn register(name: &str, callbacks: &[Callback<'_>]) -> Result<StructOps, Error> {
     let ops = btf::Kernel::running()?.congestion_ops()?;
-    Prepared::of(callbacks, &ops, name)?.register()
+    Prepared::of(callbacks, &ops, name, false)?.register()
 }
 
 /// A `tcp_congestion_ops` whose callbacks are loaded, ready to be registered.
@@ -92,12 +92,14 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Loads the callbacks in `object` against these maps, to be registered as `name`.
+    /// Loads the callbacks in `object` against these maps, to be registered as `name`, for
+    /// privileged sockets only if it is `restricted`.
     pub(super) fn load(
         object: &[u8],
         maps: &HashMap<String, RawFd>,
         ops: &CongestionOps,
         name: &str,
+        restricted: bool,
     ) -> Result<Self, Error> {
         let object = relocate(object, maps)?;
         let tx_start = ops.member(TX_START.0).is_ok().then_some(TX_START);
@@ -115,11 +117,16 @@ impl Prepared {
             })
         });
         let callbacks = callbacks.collect::<Result<Vec<_>, Error>>()?;
-        Self::of(&callbacks, ops, name)
+        Self::of(&callbacks, ops, name, restricted)
     }
 
     /// Loads these callbacks, to be registered as `name`.
-    fn of(callbacks: &[Callback<'_>], ops: &CongestionOps, name: &str) -> Result<Self, Error> {
+    fn of(
+        callbacks: &[Callback<'_>],
+        ops: &CongestionOps,
+        name: &str,
+        restricted: bool,
+    ) -> Result<Self, Error> {
         let mut value = vec![0u8; ops.wrapper_size];
         let mut programs = Vec::new();
         for callback in callbacks {
@@ -135,7 +142,11 @@ impl Prepared {
         value[at..at + name.len()].copy_from_slice(name.as_bytes());
         let (_, flags_offset) = ops.member("flags")?;
         let at = ops.data_offset + flags_offset;
-        value[at..at + 4].copy_from_slice(&TCP_CONG_NON_RESTRICTED.to_ne_bytes());
+        let flags = match restricted {
+            true => 0,
+            false => TCP_CONG_NON_RESTRICTED,
+        };
+        value[at..at + 4].copy_from_slice(&flags.to_ne_bytes());
 
         let map = bpf::create_struct_ops_map(name, ops.wrapper_id, ops.wrapper_size, ops.links)
             .map_err(Error::system("creating the struct_ops map"))?;

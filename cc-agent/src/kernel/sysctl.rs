@@ -136,6 +136,16 @@ impl Place {
             .map_or(true, |names| names.split_whitespace().any(|n| n == name))
     }
 
+    /// The default, had there never been a congestion control called `name`.
+    fn default_without(&self, name: &str) -> String {
+        let present = self.default().ok().filter(|present| present != name);
+        let former = present.or_else(|| self.former(name)?.default);
+        let candidates = candidates(name, former.as_deref());
+        let found = candidates.iter().find(|candidate| self.has(candidate));
+        // `has` is wrong at most where the list cannot be read, and Linux is built with reno.
+        found.map_or_else(|| "reno".to_owned(), Clone::clone)
+    }
+
     /// Makes the first of `names` that the kernel has the default, and returns it.
     fn set_first(&self, names: &[String]) -> Result<String, SysctlError> {
         let mut refused = None;
@@ -292,6 +302,13 @@ pub fn heal(name: &str, socket: &Path) -> Result<Vec<Restored>, SysctlError> {
 /// Returns an error when the sysctl cannot be read or written.
 pub fn restore(name: &str, socket: &Path) -> Result<Vec<Restored>, SysctlError> {
     Place::beside(socket).heal(name, true)
+}
+
+/// The congestion control that sockets of this network namespace have where they choose none,
+/// without one called `name`: the present default, or the one that it has replaced, as far as that
+/// is known, or else a usual one.
+pub fn default_without(name: &str, socket: &Path) -> String {
+    Place::beside(socket).default_without(name)
 }
 
 /// The default congestion control, changed until it is [restored](Self::restore).
@@ -520,6 +537,24 @@ mod tests {
         assert_eq!(candidates("rlcc", Some("reno")), ["reno", "cubic"]);
         assert_eq!(candidates("rlcc", Some("rlcc")), ["cubic", "reno"]);
         assert_eq!(candidates("cubic", None), ["reno"]);
+    }
+
+    #[test]
+    fn what_others_have_is_the_present_or_the_former_default() {
+        let host = Host::with("bbr\n");
+        assert_eq!(host.place().default_without("rlcc"), "bbr");
+        let _default = DefaultCongestionControl::set_in(host.place(), "rlcc").expect("sets");
+        assert_eq!(host.place().default_without("rlcc"), "bbr", "what it was");
+        fs::write(&host.place().available, "reno cubic rlcc\n").expect("writes");
+        assert_eq!(host.place().default_without("rlcc"), "cubic", "it is gone");
+        fs::write(&host.place().available, "reno rlcc\n").expect("writes");
+        assert_eq!(host.place().default_without("rlcc"), "reno");
+        fs::write(&host.place().sysctl, "nv\n").expect("writes");
+        assert_eq!(
+            host.place().default_without("rlcc"),
+            "reno",
+            "it is not registered"
+        );
     }
 
     #[test]

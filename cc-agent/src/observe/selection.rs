@@ -1,17 +1,12 @@
 //! Which flows are observed, as it is written on the command line.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv6Addr},
-    path::PathBuf,
-    str::FromStr,
-};
+use std::{fmt, path::PathBuf, str::FromStr};
 
 use bytemuck::Zeroable;
-use cc_ebpf::{Prefix, Selection};
+use cc_ebpf::Selection;
 use clap::Args;
 
-use crate::kernel;
+use crate::{kernel, network::Network};
 
 /// Options that select flows. A flow must fit an entry of each list that is given.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -80,7 +75,7 @@ impl SelectionOptions {
         let names = self.congestion_control.iter().map(|name| name.0);
         *congestion_controls_len = fill("--congestion-control", congestion_controls, names)?;
         *ports_len = fill("--port", ports, self.port.iter().copied())?;
-        let networks = |list: &[Network]| list.iter().map(|n| n.0).collect::<Vec<_>>();
+        let networks = |list: &[Network]| list.iter().map(Network::prefix).collect::<Vec<_>>();
         *local_len = fill("--local", local, networks(&self.local).into_iter())?;
         *remote_len = fill("--remote", remote, networks(&self.remote).into_iter())?;
         let ids = self.cgroup.iter().map(|path| kernel::cgroup_id(path));
@@ -136,70 +131,9 @@ impl FromStr for CongestionControl {
     }
 }
 
-/// A network: an address and a length (`10.0.0.0/8`, `2001:db8::/32`), or an address alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network(Prefix);
-
-impl Network {
-    /// Whether an address belongs to it.
-    pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        self.0.contains(&words(address.to_bits()))
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
-            format!(
-                "`{text}`: expected an address or a network, as in `10.0.0.0/8` or `2001:db8::/32`"
-            )
-        };
-        let (address, length) = match text.split_once('/') {
-            Some((address, length)) => (address, Some(length)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| expected())?;
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let length = match length {
-            Some(length) => length.parse::<u32>().map_err(|_| expected())?,
-            None => longest,
-        };
-        if length > longest {
-            return Err(format!("`{text}`: the length is at most {longest}"));
-        }
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
-        let bits = address.to_bits();
-        let mask = u128::MAX.checked_shl(longest - length).unwrap_or(0);
-        if bits & !mask != 0 {
-            return Err(format!(
-                "`{text}`: the address has bits beyond the length of {length}; leave the length \
-                 out, or clear them"
-            ));
-        }
-        Ok(Self(Prefix {
-            address: words(bits),
-            mask: words(mask),
-        }))
-    }
-}
-
-/// The address in network byte order, as the datapath compares it.
-fn words(bits: u128) -> [u32; 4] {
-    bytemuck::cast(Ipv6Addr::from_bits(bits).octets())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
+    use std::net::{IpAddr, SocketAddr};
 
     use cc_ebpf::Identity;
     use clap::Parser;

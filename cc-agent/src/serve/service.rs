@@ -81,6 +81,8 @@ pub(super) struct Service<D: DatapathIo> {
     last_beat_ns: Option<u64>,
     /// The capabilities that the agent holds.
     capabilities: String,
+    /// Which sockets are served, in words.
+    served: String,
     /// How the policy differs from what was remembered at the start.
     pub(super) differs: Option<String>,
     /// What has happened so far.
@@ -220,6 +222,7 @@ impl<D: DatapathIo> Service<D> {
             last_beat_ns: None,
             capabilities: Capabilities::held()
                 .map_or_else(|| "not known".into(), |held| held.to_string()),
+            served: settings.served,
             differs: None,
             history: History::default(),
             default: None,
@@ -758,6 +761,7 @@ impl<D: DatapathIo> Service<D> {
             canary: self.canary(),
             news: self.policies.last_outcome.clone(),
             incidents: self.history.incidents(),
+            served: Some(self.served.clone()),
             capabilities: Some(self.capabilities.clone()),
             differs: self.differs.clone(),
             default: self.default.clone(),

@@ -5,7 +5,7 @@ use std::{fmt, path::Path, str::FromStr};
 use cc_core::status::FlowView;
 use cc_ebpf::Mode;
 
-use crate::{kernel::cgroup_id, observe::Network};
+use crate::{kernel::cgroup_id, network::Network};
 
 /// A condition on flows: words, all of which must hold. It shows every flow by default.
 ///

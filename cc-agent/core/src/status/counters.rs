@@ -212,6 +212,7 @@ pub(super) fn datapath_trouble(counter: Counter) -> Option<&'static str> {
         | Counter::MarksAnswered
         | Counter::LossAnswered
         | Counter::IdleRestarts
+        | Counter::ConnectionsLeft
         | Counter::SlotsRevoked
         | Counter::Timeouts => None,
         Counter::FlowsWithoutSlot
@@ -220,6 +221,7 @@ pub(super) fn datapath_trouble(counter: Counter) -> Option<&'static str> {
         | Counter::DecisionsClamped
         | Counter::FallbacksEntered
         | Counter::FlowsUnanswered
+        | Counter::ConnectionsKept
         | Counter::SlotsLeaked => Some(counter.meaning().trim()),
     }
 }

@@ -37,6 +37,7 @@ pub fn idle() -> Snapshot {
         canary: None,
         news: None,
         incidents: Vec::new(),
+        served: None,
         capabilities: None,
         differs: None,
         default: None,

@@ -35,6 +35,9 @@ impl fmt::Display for Snapshot {
         }
         let local = if self.remote.is_some() { "local: " } else { "" };
         writeln!(f, "policy      {local}{}", self.policy)?;
+        if let Some(served) = &self.served {
+            writeln!(f, "serves      {served}")?;
+        }
         write!(
             f,
             "flows       {} live, {} slots",
@@ -308,6 +311,7 @@ mod tests {
             },
         });
         snapshot.news = Some("old.onnx was withdrawn".into());
+        snapshot.served = Some("sockets that choose it; never to 10.0.0.0/8".into());
         snapshot.capabilities = Some("CAP_NET_ADMIN".into());
         snapshot.differs = Some("the policy last put into service was new.onnx".into());
         let text = snapshot.to_string();
@@ -323,6 +327,7 @@ mod tests {
              and that of 40 flows of the current policy beside them 0.75 times\n",
             "news        old.onnx was withdrawn",
             "before      the policy last put into service was new.onnx",
+            "serves      sockets that choose it; never to 10.0.0.0/8\n",
             "privileges  CAP_NET_ADMIN",
             "rlcc: cc-agent 0.1.0, process 4321, up 0:00:10, 0.40 s of processor time (4.00 %)",
             "3 live, 16384 slots, 2 taken over",

@@ -1,0 +1,211 @@
+//! A crowd of senders that come and go, in one thread.
+
+use std::{
+    collections::HashMap,
+    io::{self, ErrorKind, Write},
+    net::SocketAddr,
+    os::fd::AsRawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use socket2::{Domain, Socket, Type};
+
+use super::{
+    Namespace, eventually,
+    tcp::{Worker, for_each_event, raise_descriptor_limit},
+};
+
+/// Connections under the kernel's choice of congestion control that send as much as they can. Some
+/// last; each of the others sends a number of bytes of its own, closes, and is replaced at once.
+/// Dropping it resets them all.
+pub struct Churn {
+    shared: Arc<Shared>,
+    _worker: Worker,
+}
+
+#[derive(Default)]
+struct Shared {
+    paused: AtomicBool,
+    connected: AtomicU64,
+    completed: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The fewest bytes that a connection sends before it is replaced, and by how many octaves more the
+/// largest has.
+const LEAST: u64 = 10_000;
+const OCTAVES: u64 = 7;
+/// Bytes that each sender asks for as its send buffer.
+const SEND_BUFFER: usize = 1 << 16;
+
+/// A connection that sends, and how far it has come.
+struct Member {
+    socket: Socket,
+    is_connected: bool,
+    /// Bytes that it has still to send; `None` where it lasts.
+    left: Option<u64>,
+}
+
+impl Churn {
+    /// Connects `lasting` senders from a namespace that last, and `passing` that are replaced when
+    /// each has sent 10 kB to 1.3 MB, and waits until all of them are connected.
+    ///
+    /// # Panics
+    ///
+    /// Panics if one of them fails, or not all are connected within 30 s.
+    pub fn start(from: &Namespace, to: SocketAddr, lasting: usize, passing: usize) -> Self {
+        let shared = Arc::<Shared>::default();
+        let ours = Arc::clone(&shared);
+        let worker = Worker::start(from, move |stop| {
+            raise_descriptor_limit();
+            send(to, lasting, passing, &ours, stop);
+        });
+        let churn = Self {
+            shared,
+            _worker: worker,
+        };
+        eventually("all senders were connected", || {
+            assert_eq!(churn.failed(), 0, "connections failed");
+            (churn.connected() >= (lasting + passing) as u64).then_some(())
+        });
+        churn
+    }
+
+    /// While paused, connections send on and none ends, so that none is replaced.
+    pub fn pause(&self, paused: bool) {
+        self.shared.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Returns the number of connections that were made so far.
+    pub fn connected(&self) -> u64 {
+        self.shared.connected.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of connections that have sent all of their bytes.
+    pub fn completed(&self) -> u64 {
+        self.shared.completed.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of connections that could not be made or were broken.
+    pub fn failed(&self) -> u64 {
+        self.shared.failed.load(Ordering::Relaxed)
+    }
+}
+
+/// Keeps the connections up until `stop` is set.
+fn send(to: SocketAddr, lasting: usize, passing: usize, shared: &Shared, stop: &AtomicBool) {
+    let data = vec![0; 1 << 14];
+    let epoll = Epoll::new(EpollCreateFlags::empty()).expect("a free descriptor");
+    let mut members: HashMap<u64, Member> = HashMap::new();
+    let mut sizes = Sizes(0);
+    let join = |members: &mut HashMap<u64, Member>, left| match connect(to) {
+        Ok(socket) => {
+            let token = socket.as_raw_fd() as u64;
+            let writable = EpollEvent::new(EpollFlags::EPOLLOUT, token);
+            epoll.add(&socket, writable).expect("a socket");
+            let member = Member {
+                socket,
+                is_connected: false,
+                left,
+            };
+            members.insert(token, member);
+        }
+        Err(error) => {
+            eprintln!("connecting to {to}: {error}");
+            shared.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    for _ in 0..lasting {
+        join(&mut members, None);
+    }
+    for _ in 0..passing {
+        join(&mut members, Some(sizes.next()));
+    }
+    for_each_event(&epoll, stop, |token| {
+        let Some(member) = members.get_mut(&token) else {
+            return;
+        };
+        let paused = shared.paused.load(Ordering::Relaxed);
+        let chunk = match member.left {
+            Some(left) if !paused => data.len().min(left as usize),
+            _ => data.len(),
+        };
+        match (&member.socket).write(&data[..chunk]) {
+            Ok(written) => {
+                if !member.is_connected {
+                    member.is_connected = true;
+                    shared.connected.fetch_add(1, Ordering::Relaxed);
+                }
+                // What is sent while paused does not count.
+                if !paused && let Some(left) = &mut member.left {
+                    *left -= written as u64;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => {
+                eprintln!("a sender was disconnected: {error}");
+                shared.failed.fetch_add(1, Ordering::Relaxed);
+                members.remove(&token);
+                return;
+            }
+        }
+        if member.left == Some(0) {
+            // The kernel sends the rest, then closes.
+            let _ = member.socket.set_linger(None);
+            members.remove(&token);
+            shared.completed.fetch_add(1, Ordering::Relaxed);
+            join(&mut members, Some(sizes.next()));
+        }
+    });
+}
+
+/// Starts a non-blocking connection; it is complete when the socket becomes writable.
+fn connect(to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    // Those that are there at the end are reset, so that full buffers need not be sent first.
+    socket.set_linger(Some(std::time::Duration::ZERO))?;
+    match socket.connect(&to.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket),
+    }
+}
+
+/// Numbers of bytes, uniform in their logarithm: the same at each start.
+struct Sizes(u64);
+
+impl Sizes {
+    fn next(&mut self) -> u64 {
+        // SplitMix64 (Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195).
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let uniform = ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64;
+        (LEAST as f64 * (uniform * OCTAVES as f64).exp2()) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_spread_over_the_octaves() {
+        let mut sizes = Sizes(0);
+        let mut counts = [0; OCTAVES as usize];
+        for _ in 0..7_000 {
+            let octaves = (sizes.next() / LEAST).max(1).ilog2();
+            counts[octaves as usize] += 1;
+        }
+        assert!(
+            counts.iter().all(|&count| (800..1_200).contains(&count)),
+            "{counts:?}"
+        );
+    }
+}
