@@ -365,8 +365,8 @@ impl Side {
     }
 }
 
-/// The connections of a namespace that have the congestion control, a line of `ss` for each, without
-/// those whose handshake goes on.
+/// The connections of a namespace that have the congestion control, a line of `ss` for each,
+/// without those whose handshake goes on.
 fn connections(namespace: &Namespace, name: &str) -> Vec<String> {
     let mut command = Command::new("ss");
     namespace.hold(command.args(["-tinHO", "state", "synchronized"]));
