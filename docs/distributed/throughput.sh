@@ -56,8 +56,8 @@ echo "# Many"
 measure many-100 --network theirs --unroll 20 --workers 100
 measure many-1000 --network theirs --unroll 20 --workers 1000 --warm-up 20
 
-echo "# Eight workers behind cc-trainer shim (TCP): delay each way, and 1 % of the pieces lost on the"
-echo "# way to the learner, which are sent again"
+echo "# Eight workers behind cc-trainer shim (TCP): a delay each way, and 1 % of the pieces lost on"
+echo "# the way to the learner, which are sent again"
 for delay in 0 1 10 100; do
   printf 'delay_ms = %s\n[there]\nloss = 0.01\n' "$delay" > "$out/shim-$delay.toml"
   measure "shim-$delay" --network theirs --unroll 20 --workers 8 --processes 8 \

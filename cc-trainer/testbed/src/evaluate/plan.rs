@@ -212,8 +212,8 @@ fn label(word: &str) -> &str {
     word.split_once('=').map_or(word, |(name, _)| name)
 }
 
-/// Returns the largest constant rate of either direction in Mbit/s, and 0 for links without one: traces and
-/// unlimited links have no rate that the emulator must keep.
+/// Returns the largest constant rate of either direction in Mbit/s, and 0 for links without one:
+/// traces and unlimited links have no rate that the emulator must keep.
 pub fn fastest_mbps(scenario: &Scenario) -> f64 {
     let fastest = |direction: &Direction| match &direction.service {
         Service::Rate(rate) => (rate.points.iter())
